@@ -1,0 +1,73 @@
+"""The manifest: what an artifact holds, for whom it runs, and the hash of every file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ingot.artifact.plan import Limits
+
+FORMAT_VERSION = (1, 0)  # readers refuse another major, and read a newer minor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """The model as the runtime needs to know it."""
+
+    name: str
+    architecture: str
+    vocab_size: int
+    num_layers: int
+    num_parameters: int
+    bos_token_ids: tuple[int, ...]
+    eos_token_ids: tuple[int, ...]
+    kv_bytes_per_token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerEntry:
+    """How often a pass had to match, and did; `tier` is "exact" or "numeric"."""
+
+    name: str
+    tier: str
+    expected: int | None
+    matched: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetEntry:
+    """One target's part of the artifact; paths are relative to the artifact."""
+
+    name: str
+    requires: tuple[str, ...]
+    layout: str
+    abi: int
+    plan: str
+    kernels: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """The error the artifact was measured to have, and may have, on its golden prompts."""
+
+    dtype: str
+    quantization: str
+    tolerance: float
+    golden_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    format: tuple[int, int]
+    ingot_version: str
+    model: ModelInfo
+    limits: Limits
+    numerics: Numerics
+    targets: tuple[TargetEntry, ...]
+    ledger: tuple[LedgerEntry, ...]
+    files: dict[str, FileEntry]

@@ -1,0 +1,57 @@
+"""Targets as values: what code is built for, written `cpu:x86-64-v4+avx512_bf16`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ingot.errors import UsageError
+
+# The /proc/cpuinfo flags that each level needs, as the psABI defines the levels.
+CPU_LEVELS: Mapping[str, frozenset[str]] = {
+    "x86-64-v4": frozenset(
+        "avx512f avx512bw avx512cd avx512dq avx512vl avx2 fma f16c bmi1 bmi2".split()
+    ),
+    "x86-64-v3": frozenset("avx2 fma f16c bmi1 bmi2".split()),
+    "portable": frozenset(),
+}
+CPU_FEATURES: Mapping[str, tuple[str, ...]] = {"x86-64-v4": ("avx512_bf16", "avx512_vnni")}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Target:
+    """A kind of machine: `kind` "cpu", a level, and features beyond the level, sorted."""
+
+    kind: str
+    level: str
+    features: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}:" + "+".join((self.level, *self.features))
+
+    @property
+    def requires(self) -> frozenset[str]:
+        """The CPU flags that a host must have."""
+        return CPU_LEVELS[self.level] | frozenset(self.features)
+
+    @classmethod
+    def parse(cls, name: str) -> Target:
+        """The target of that name. Raises UsageError for a name that is none."""
+        kind, _, rest = name.partition(":")
+        level, *features = rest.split("+")
+        known = CPU_FEATURES.get(level, ())
+        if kind != "cpu" or level not in CPU_LEVELS or not set(features) <= set(known):
+            raise UsageError(
+                f"unknown target {name!r}",
+                hint=f"Supported: cpu:native, {', '.join(f'cpu:{x}' for x in CPU_LEVELS)}; "
+                f"cpu:x86-64-v4 takes the features +{', +'.join(CPU_FEATURES['x86-64-v4'])}.",
+            )
+        return cls(kind, level, tuple(sorted(set(features))))
+
+
+def native_target(flags: frozenset[str]) -> Target:
+    """The best CPU target for a host with those CPU flags."""
+    level = next(name for name, needed in CPU_LEVELS.items() if needed <= flags)
+    features = tuple(f for f in CPU_FEATURES.get(level, ()) if f in flags)
+    return Target("cpu", level, tuple(sorted(features)))

@@ -1,0 +1,59 @@
+"""What a compile can be told, and what it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingot.artifact.manifest import Manifest
+
+# Called as progress(stage, detail, fraction); fraction is None where the end is not known.
+Progress = Callable[[str, str, float | None], None]
+
+STAGES = ("read", "export", "passes", "plan", "generate", "build", "pack", "golden", "write")
+
+
+def silent(stage: str, detail: str, fraction: float | None) -> None:
+    """A progress callback that says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions:
+    """How to compile a model.
+
+    Attributes:
+        targets: target names, `cpu:native` for this host.
+        dtype: "float32", "bfloat16", or "auto": bfloat16 unless the checkpoint is float32.
+        quantize: "none".
+        max_model_len: longest sequence; None takes the model's own maximum.
+        max_num_seqs: most sequences in one step.
+        max_num_batched_tokens: most tokens in one step.
+        page_size: tokens of one page of the KV cache.
+        verify_passes: run the reference before and after every pass.
+        dump_dir: where to write the graph after every pass, the plan and the sources.
+        disable_passes: names of optional passes to leave out.
+    """
+
+    targets: tuple[str, ...] = ("cpu:native",)
+    dtype: str = "auto"
+    quantize: str = "none"
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    page_size: int = 16
+    verify_passes: bool = False
+    dump_dir: Path | None = None
+    disable_passes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a compile produced: the artifact, how long each stage took, and its size in bytes."""
+
+    artifact: Path
+    manifest: Manifest
+    seconds: float
+    stage_seconds: dict[str, float]
+    bytes_total: int
+    weight_bytes: int

@@ -1,0 +1,101 @@
+"""Typed errors: what was found, what is supported, what to do next.
+
+Every error that a user can cause derives from `IngotError` and carries the exit code of the
+command line. `InternalError` marks our own faults.
+"""
+
+from __future__ import annotations
+
+
+class IngotError(Exception):
+    """Base of every error that ingot raises on purpose.
+
+    Args:
+        found: what was found, in one sentence.
+        hint: what is supported and what to do next; printed on a line of its own.
+    """
+
+    exit_code = 1
+
+    def __init__(self, found: str, *, hint: str = "") -> None:
+        super().__init__(found if not hint else f"{found}\n{hint}")
+        self.found = found
+        self.hint = hint
+
+
+class UsageError(IngotError):
+    """An option or argument that cannot be used as given."""
+
+    exit_code = 2
+
+
+class CompileError(IngotError):
+    """Something that stops a compile."""
+
+    exit_code = 2
+
+
+class ModelDirError(CompileError):
+    """A model directory that is missing, unreadable or incomplete."""
+
+
+class ConfigError(ModelDirError):
+    """A `config.json` with an unknown key, a wrong type or contradictory values."""
+
+
+class UnsupportedModelError(ModelDirError):
+    """An architecture or a feature of one that no family here builds."""
+
+
+class CheckpointError(ModelDirError):
+    """Tensors that are missing, left over, misshapen, truncated or not finite."""
+
+
+class TokenizerError(ModelDirError):
+    """A tokenizer that is missing, unreadable or larger than the vocabulary."""
+
+
+class ExportError(CompileError):
+    """A model whose graph could not be captured."""
+
+
+class PassError(CompileError):
+    """A pass that matched too rarely, broke an invariant or moved the numbers."""
+
+    def __init__(self, pass_name: str, found: str, *, hint: str = "") -> None:
+        super().__init__(f"pass {pass_name}: {found}", hint=hint)
+        self.pass_name = pass_name
+
+
+class CodegenError(CompileError):
+    """A plan that a code generator cannot turn into code."""
+
+
+class ToolchainError(CompileError):
+    """A compiler that is missing or failed."""
+
+
+class ArtifactError(IngotError):
+    """An artifact that is damaged, incomplete or of another format version."""
+
+    exit_code = 3
+
+
+class IncompatibleHostError(ArtifactError):
+    """An artifact that has no target for this host."""
+
+
+class VerificationError(IngotError):
+    """Hashes or golden outputs that do not match."""
+
+    exit_code = 4
+
+
+class ResourceError(IngotError):
+    """Out of memory or disk."""
+
+    exit_code = 5
+
+
+class InternalError(IngotError):
+    """A fault of ingot itself; please report it."""

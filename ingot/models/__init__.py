@@ -1,0 +1,1 @@
+"""Models written once, as plain modules from a block library."""

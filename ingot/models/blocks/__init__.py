@@ -1,0 +1,1 @@
+"""The blocks that models are composed of."""

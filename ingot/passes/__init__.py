@@ -1,0 +1,1 @@
+"""Graph passes, from the exported graph to the fused, paged one."""
