@@ -1,0 +1,62 @@
+# Every target sets up what it needs by itself, in .venv and build/: from Python 3.11+, a C++
+# compiler and make. `make PYTHON=/path/to/python3` chooses the interpreter, `make CXX=...` the
+# compiler.
+
+VENV  := .venv
+STAMP := $(VENV)/.setup-done
+PY    := $(VENV)/bin/python
+INGOT := $(VENV)/bin/ingot
+ARGS  ?=
+
+MODEL    := golden/models/shakespeare
+ARTIFACT := build/shakespeare.ingot
+PROMPT   ?= First Citizen:
+
+# The first of these that is Python 3.11 or newer.
+IS_NEW  := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+             "$$p" -c '$(IS_NEW)' >/dev/null 2>&1 && { echo "$$p"; exit; }; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint bench docs size clean
+
+help:  ## Show this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP)  ## Make .venv with torch (CPU build where there is no GPU) and the tools
+
+$(STAMP): pyproject.toml tools/constraints.txt tools/setup_env.py
+	@test -n "$(PYTHON)" || { \
+	  echo "setup: no Python 3.11 or newer found; install one, or: make PYTHON=/path/to/python3"; \
+	  exit 1; }
+	@CXX="$(filter-out default,$(if $(filter default,$(origin CXX)),,$(CXX)))" \
+	  $(PYTHON) tools/setup_env.py $(VENV)
+	@touch $@
+
+demo: $(STAMP)  ## Compile the bundled model and let it write
+	@mkdir -p build
+	@$(INGOT) compile $(MODEL) -o $(ARTIFACT) --force
+	@echo
+	@$(INGOT) run $(ARTIFACT) "$(PROMPT)" --max-tokens 120 --temperature 0.8 --seed 1 --stats
+
+test: $(STAMP)  ## Run the fast tests (ARGS="-k word" is passed to pytest)
+	@$(PY) -m pytest -q $(ARGS)
+
+test-slow: $(STAMP)  ## Run the tests that take minutes or gigabytes
+	@$(PY) -m pytest -q -m slow $(ARGS)
+
+lint: $(STAMP)  ## Check style (ruff) and types (mypy --strict)
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+
+bench: $(STAMP)  ## Measure speed beside this machine's limits
+	@$(PY) -m bench $(ARGS)
+
+docs: $(STAMP)  ## Rewrite the pages that are generated from the code
+	@$(PY) tools/cli_page.py
+
+size: $(STAMP)  ## Count lines a folder, passes and ops
+	@$(PY) tools/size.py
+
+clean:  ## Remove .venv and everything built
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,140 @@
+"""Makes `.venv`: a virtual environment with ingot, torch and the development tools.
+
+Run by the Makefile with any Python 3.11+; uses the standard library only. Prints a line a step;
+what pip says goes to `.venv/setup.log` and is shown only if a step fails.
+
+PyPI's torch for Linux needs gigabytes of CUDA packages. Where there is no NVIDIA GPU the CPU
+build is taken instead: from the package index that pip is configured for, if that has it, else
+from PyTorch's own index.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CONSTRAINTS = ROOT / "tools" / "constraints.txt"
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+NO_COMPILER = """\
+no C++ compiler found (looked for $CXX, c++, g++ and clang++)
+Install one and run make again, for example: apt-get install g++, dnf install gcc-c++,
+xcode-select --install. A compiler elsewhere can be named: make CXX=/path/to/g++"""
+ONLY_CUDA_TORCH = """\
+torch {version} is to be had here only as the CUDA build, which downloads gigabytes
+There is no NVIDIA GPU on this machine, and the CPU build could not be fetched from
+{index}.
+Check the network, or put a CPU wheel of torch where pip finds it (pip config set
+global.find-links DIR)."""
+
+
+class SetupError(Exception):
+    """A step that failed, with what to do about it."""
+
+
+class Venv:
+    """The environment being made: its interpreter and the log of its pip."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.python = root / "bin" / "python"
+        self.log = root / "setup.log"
+
+    def create(self) -> None:
+        """Makes the environment; keeps one that works."""
+        works = self.python.exists() and self.pip("--version") == 0
+        if not works:
+            venv.EnvBuilder(with_pip=True, clear=True, symlinks=True).create(self.root)
+
+    def pip(self, *arguments: str) -> int:
+        """Runs pip, its output appended to the log; returns its exit status."""
+        quiet = ("--disable-pip-version-check", "--no-input")
+        with self.log.open("a") as log:
+            log.write(f"\n$ pip {' '.join(arguments)}\n")
+            log.flush()
+            command = [str(self.python), "-m", "pip", *arguments, *quiet]
+            return subprocess.call(command, cwd=ROOT, stdout=log, stderr=log)
+
+    def must(self, *arguments: str) -> None:
+        """Like `pip`, but a failure stops the setup with the end of the log."""
+        if self.pip(*arguments) != 0:
+            tail = "\n".join(self.log.read_text().splitlines()[-15:])
+            raise SetupError(f"pip failed; its last words:\n\n{tail}\n\nAll of them: {self.log}")
+
+    def torch_version(self) -> str:
+        """The version of torch that is installed, or nothing."""
+        code = "from importlib.metadata import version as v; print(v('torch'))"
+        done = subprocess.run([str(self.python), "-c", code], capture_output=True, text=True)
+        return done.stdout.strip()
+
+
+def install_torch(env: Venv, version: str) -> None:
+    """Installs torch without its dependencies; the CPU build where there is no NVIDIA GPU."""
+    if env.torch_version().partition("+")[0] == version:
+        return
+    if sys.platform != "linux" or shutil.which("nvidia-smi"):
+        env.must("install", "--no-deps", f"torch=={version}")
+        return
+    cpu = ("install", "--no-deps", f"torch=={version}+cpu")
+    elsewhere = ("--index-url", TORCH_CPU_INDEX, "--retries", "1", "--timeout", "20")
+    if env.pip(*cpu) == 0 or env.pip(*cpu, *elsewhere) == 0:
+        return
+    if needs_cuda(env, version):
+        raise SetupError(ONLY_CUDA_TORCH.format(version=version, index=TORCH_CPU_INDEX))
+    env.must("install", "--no-deps", f"torch=={version}")
+
+
+def needs_cuda(env: Venv, version: str) -> bool:
+    """True if the torch that pip would install depends on CUDA packages; reads metadata only."""
+    report = env.root / "torch.json"
+    env.must(
+        "install", "--dry-run", "--no-deps", "--report", str(report), f"torch=={version}"
+    )
+    metadata = json.loads(report.read_text())["install"][0]["metadata"]
+    return any(name.startswith(("nvidia-", "cuda-")) for name in metadata.get("requires_dist", ()))
+
+
+def pinned(package: str) -> str:
+    """The version that the constraints file asks for."""
+    lines = CONSTRAINTS.read_text().splitlines()
+    return next(line.partition("==")[2] for line in lines if line.startswith(f"{package}=="))
+
+
+def cxx_compiler() -> str:
+    """The path of the C++ compiler. Raises SetupError if there is none."""
+    for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
+        if name and (found := shutil.which(name)):
+            return found
+    raise SetupError(NO_COMPILER)
+
+
+def setup(root: Path) -> None:
+    """Makes the environment, saying each step before it is taken."""
+    start = time.monotonic()
+    env, version = Venv(root), pinned("torch")
+    say(f"python {sys.version.split()[0]}, C++ compiler {cxx_compiler()}")
+    say(f"making {root.name}")
+    root.mkdir(exist_ok=True)
+    env.create()
+    say(f"installing torch {version} (about 200 MB for a CPU; once)")
+    install_torch(env, version)
+    say("installing ingot and its development tools")
+    env.must("install", "-c", str(CONSTRAINTS), "-e", ".[dev]")
+    say(f"ready after {time.monotonic() - start:.0f} s")
+
+
+def say(line: str) -> None:
+    print(f"setup: {line}", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        setup(Path(sys.argv[1]).resolve())
+    except SetupError as error:
+        sys.exit(f"setup: {error}")
