@@ -1,0 +1,40 @@
+"""add: a residual add that no norm reads."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ingot.ops import samples
+from ingot.ops.registry import Kwargs, Op, register
+
+
+def reference(x: Tensor, y: Tensor) -> Tensor:
+    """x, y [...] of one shape -> [...] float32."""
+    return x.float() + y.float()
+
+
+def fake(x: Tensor, y: Tensor) -> Tensor:
+    return x.new_empty(x.shape, dtype=torch.float32)
+
+
+def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {"x": samples.normal(rng, 1, n, size), "y": samples.normal(rng, 1, n, size)}
+        for n, size in ((1, 64), (5, 37))
+    ]
+
+
+def num_flops(x: Tensor, y: Tensor) -> int:
+    return x.numel()
+
+
+ADD = register(
+    Op(
+        name="add",
+        reference=reference,
+        fake=fake,
+        sample_inputs=sample_inputs,
+        num_flops=num_flops,
+    )
+)

@@ -1,0 +1,99 @@
+"""attention: causal attention of one sequence over itself (plain graphs only)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ingot.ops import samples
+from ingot.ops.registry import Kwargs, Op, register
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, first: int, scale: float, window: int, softcap: float
+) -> Tensor:
+    """q [N, Hq, D] at positions first.. over k, v [M, Hk, D] at positions 0.. -> [N, Hq, D] f32.
+
+    Query head h reads key head h // (Hq / Hk). Key j is visible to position i iff j <= i, and
+    i - window < j where window > 0. softcap > 0 bounds scores to softcap * tanh(score / softcap).
+    """
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.float().repeat_interleave(group, dim=1) for x in (k, v))
+    scores = torch.einsum("nhd,mhd->hnm", q.float(), k) * scale
+    if softcap > 0:
+        scores = softcap * torch.tanh(scores / softcap)
+    i = torch.arange(first, first + q.shape[0], device=q.device)[:, None]
+    j = torch.arange(k.shape[0], device=q.device)[None, :]
+    visible = (j <= i) & (j > i - window) if window > 0 else j <= i
+    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
+    return torch.einsum("hnm,mhd->nhd", weights, v)
+
+
+def reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    out_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """q [1, N, Hq, D], k and v [1, N, Hk, D] -> [1, N, Hq, D]; see `attend`."""
+    out = attend(q[0], k[0], v[0], 0, scale, window, softcap)
+    return out[None].to(out_dtype)
+
+
+def fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    out_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    return q.new_empty(q.shape, dtype=out_dtype)
+
+
+def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "q": samples.normal(rng, 1, n, q_heads, size, dtype=dtype),
+            "k": samples.normal(rng, 1, n, kv_heads, size, dtype=dtype),
+            "v": samples.normal(rng, 1, n, kv_heads, size, dtype=dtype),
+            "scale": size**-0.5,
+            "window": window,
+            "softcap": softcap,
+            "out_dtype": dtype,
+        }
+        for dtype in samples.DTYPES
+        for n, q_heads, kv_heads, size, window, softcap in (
+            (1, 2, 2, 32, 0, 0.0),
+            (9, 4, 2, 64, 0, 0.0),
+            (11, 6, 1, 16, 4, 30.0),
+        )
+    ]
+
+
+def num_flops(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    out_dtype: torch.dtype = torch.float32,
+) -> int:
+    """Two products over the visible half of the scores."""
+    return 2 * q.numel() * (q.shape[1] + 1)
+
+
+ATTENTION = register(
+    Op(
+        name="attention",
+        reference=reference,
+        fake=fake,
+        sample_inputs=sample_inputs,
+        num_flops=num_flops,
+    )
+)

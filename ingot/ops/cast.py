@@ -1,0 +1,41 @@
+"""cast: round to another dtype."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ingot.ops import samples
+from ingot.ops.registry import Kwargs, Op, register
+
+
+def reference(x: Tensor, out_dtype: torch.dtype) -> Tensor:
+    """x [...] -> [...] in `out_dtype`, rounded to nearest even; always a copy."""
+    return x.to(out_dtype, copy=True)
+
+
+def fake(x: Tensor, out_dtype: torch.dtype) -> Tensor:
+    return x.new_empty(x.shape, dtype=out_dtype)
+
+
+def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {"x": samples.normal(rng, 1, n, size, dtype=dtype), "out_dtype": out_dtype}
+        for dtype, out_dtype in (samples.DTYPES, samples.DTYPES[::-1])
+        for n, size in ((1, 64), (5, 37))
+    ]
+
+
+def num_flops(x: Tensor, out_dtype: torch.dtype) -> int:
+    return 0
+
+
+CAST = register(
+    Op(
+        name="cast",
+        reference=reference,
+        fake=fake,
+        sample_inputs=sample_inputs,
+        num_flops=num_flops,
+    )
+)

@@ -1,0 +1,69 @@
+"""linear: a product with a weight matrix, accumulated in float32."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ingot.ops import samples
+from ingot.ops.registry import DEFAULT_TOLERANCE, Kwargs, Op, Tolerance, register
+
+
+def reference(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """x [..., I], weight [O, I], bias [O] or None -> [..., O]: x @ weight.T + bias."""
+    bias = None if bias is None else bias.float()
+    return F.linear(x.float(), weight.float(), bias).to(out_dtype)
+
+
+def fake(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=out_dtype)
+
+
+def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, num_in, dtype=dtype),
+            "weight": samples.weight(rng, num_out, num_in, dtype),
+            "bias": samples.normal(rng, num_out) if with_bias else None,
+        }
+        for dtype in samples.DTYPES
+        for n, num_in, num_out, with_bias in (
+            (1, 64, 64, False),
+            (5, 200, 144, True),
+            (13, 37, 27, False),
+            (70, 128, 320, True),
+        )
+    ]
+
+
+def num_flops(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    out_dtype: torch.dtype = torch.float32,
+) -> int:
+    return 2 * x.numel() * weight.shape[0]
+
+
+LINEAR = register(
+    Op(
+        name="linear",
+        reference=reference,
+        fake=fake,
+        sample_inputs=sample_inputs,
+        num_flops=num_flops,
+        # vdpbf16ps flushes denormals and rounds each step of the sum in its own way
+        tolerance={**DEFAULT_TOLERANCE, torch.float32: Tolerance(1e-5, 5e-5)},
+    )
+)

@@ -1,0 +1,154 @@
+"""paged_attention: causal attention of several sequences over their pages of the cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ingot.ops import samples
+from ingot.ops.attention import attend
+from ingot.ops.registry import Kwargs, Op, register
+
+
+def gather(cache: Tensor, pages: Tensor, context: int) -> Tensor:
+    """The first `context` rows of one sequence: [context, Hk, D] from its pages, in order."""
+    rows = cache[pages.long()].transpose(1, 2).flatten(0, 1)
+    return rows[:context]
+
+
+def reference(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    page_table: Tensor,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    out_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """q [1, N, Hq, D], caches [pages, Hk, page size, D] -> [1, N, Hq, D].
+
+    Sequence s owns rows query_start[s] to query_start[s + 1]; its last row stands at position
+    context_lens[s] - 1, and its keys j lie in page page_table[s, j // page size].
+    """
+    out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+    starts, contexts = query_start.tolist(), context_lens.tolist()
+    for s, context in enumerate(contexts):
+        rows = slice(starts[s], starts[s + 1])
+        pages = page_table[s, : -(-context // k_cache.shape[2])]
+        k, v = gather(k_cache, pages, context), gather(v_cache, pages, context)
+        first = context - (rows.stop - rows.start)
+        out[0, rows] = attend(q[0, rows], k, v, first, scale, window, softcap)
+    return out.to(out_dtype)
+
+
+def fake(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    page_table: Tensor,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    out_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    return q.new_empty(q.shape, dtype=out_dtype)
+
+
+def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
+    cases = (
+        ([(1, 1)], 2, 2, 32, 16, 0, 0.0),
+        ([(1, 41), (7, 7), (1, 16), (5, 23)], 4, 2, 64, 16, 0, 0.0),
+        ([(3, 33), (1, 70)], 6, 1, 16, 8, 20, 30.0),
+    )
+    return [sample(rng, dtype, *case) for dtype in samples.DTYPES for case in cases]
+
+
+def sample(
+    rng: torch.Generator,
+    dtype: torch.dtype,
+    sequences: list[tuple[int, int]],
+    q_heads: int,
+    kv_heads: int,
+    size: int,
+    page_size: int,
+    window: int,
+    softcap: float,
+) -> Kwargs:
+    step = samples.paged_step(rng, sequences, page_size)
+    pages = (step.num_pages, kv_heads, page_size, size)
+    return {
+        "q": samples.normal(rng, 1, len(step.slots), q_heads, size, dtype=dtype),
+        "k_cache": samples.normal(rng, *pages, dtype=dtype),
+        "v_cache": samples.normal(rng, *pages, dtype=dtype),
+        "query_start": step.query_start,
+        "context_lens": step.context_lens,
+        "page_table": step.page_table,
+        "scale": size**-0.5,
+        "window": window,
+        "softcap": softcap,
+        "out_dtype": dtype,
+    }
+
+
+def visible_keys(
+    query_start: Tensor, context_lens: Tensor, page_table: Tensor, page_size: int, window: int
+) -> list[tuple[int, int]]:
+    """(rows, keys read) per sequence; on meta, where no value is known, full pages and one row."""
+    if context_lens.is_meta:
+        return [(1, page_table.shape[1] * page_size)] * context_lens.shape[0]
+    contexts, rows = context_lens.tolist(), query_start.diff().tolist()
+    spans = [min(c, window + n - 1) if window else c for c, n in zip(contexts, rows, strict=True)]
+    return list(zip(rows, spans, strict=True))
+
+
+def num_flops(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    page_table: Tensor,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    out_dtype: torch.dtype = torch.float32,
+) -> int:
+    """Two products over the visible scores (counted without the causal corner)."""
+    spans = visible_keys(query_start, context_lens, page_table, k_cache.shape[2], window)
+    return 4 * q.shape[2] * q.shape[3] * sum(rows * keys for rows, keys in spans)
+
+
+def num_bytes(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    page_table: Tensor,
+    scale: float,
+    window: int = 0,
+    softcap: float = 0.0,
+    out_dtype: torch.dtype = torch.float32,
+) -> int:
+    """Every visible key and value once, the queries and the result."""
+    spans = visible_keys(query_start, context_lens, page_table, k_cache.shape[2], window)
+    row_bytes = k_cache.shape[1] * k_cache.shape[3] * k_cache.element_size()
+    keys = 2 * row_bytes * sum(keys for _, keys in spans)
+    return keys + q.numel() * (q.element_size() + out_dtype.itemsize)
+
+
+PAGED_ATTENTION = register(
+    Op(
+        name="paged_attention",
+        reference=reference,
+        fake=fake,
+        sample_inputs=sample_inputs,
+        num_flops=num_flops,
+        num_bytes=num_bytes,
+    )
+)

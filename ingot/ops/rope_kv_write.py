@@ -1,0 +1,150 @@
+"""rope_kv_write: norm and rotate queries and keys, and store keys and values."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ingot.ops import samples
+from ingot.ops.kv_write import store
+from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.rms_norm import normalize
+from ingot.ops.rope import rotate, sample_table
+
+
+def reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    table: Tensor,
+    slots: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+    offset: float = 0.0,
+    interleaved: bool = False,
+    out_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """q [1, N, Hq, D], k and v [1, N, Hk, D], table [1, N, 2*D2] -> q rotated [1, N, Hq, D].
+
+    With q_norm and k_norm [D], queries and keys are first normed over D. Keys and values are
+    rounded once, to the dtype of the caches [pages, Hk, page size, D].
+    """
+    q = q.float() if q_norm is None else normalize(q, q_norm, eps, offset)
+    k = k.float() if k_norm is None else normalize(k, k_norm, eps, offset)
+    store(rotate(k, table, interleaved)[0], k_cache, slots)
+    store(v[0], v_cache, slots)
+    return rotate(q, table, interleaved).to(out_dtype)
+
+
+def fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    table: Tensor,
+    slots: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+    offset: float = 0.0,
+    interleaved: bool = False,
+    out_dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    return q.new_empty(q.shape, dtype=out_dtype)
+
+
+def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
+    cases = (
+        ([(1, 9)], 2, 2, 64, 64, False, False),
+        ([(1, 9), (5, 5), (2, 18)], 4, 2, 64, 64, True, False),
+        ([(7, 21)], 3, 1, 20, 12, False, True),
+        ([(7, 21)], 2, 1, 48, 16, True, False),
+    )
+    return [sample(rng, dtype, *case) for dtype in samples.DTYPES for case in cases]
+
+
+def sample(
+    rng: torch.Generator,
+    dtype: torch.dtype,
+    sequences: list[tuple[int, int]],
+    q_heads: int,
+    kv_heads: int,
+    size: int,
+    rotated: int,
+    with_norm: bool,
+    interleaved: bool,
+) -> Kwargs:
+    step = samples.paged_step(rng, sequences, page_size=8)
+    n, pages = len(step.slots), (step.num_pages, kv_heads, 8, size)
+    step.slots[1 : n // 2] = -1
+    return {
+        "q": samples.normal(rng, 1, n, q_heads, size),
+        "k": samples.normal(rng, 1, n, kv_heads, size),
+        "v": samples.normal(rng, 1, n, kv_heads, size),
+        "table": sample_table(rng, n, rotated),
+        "slots": step.slots,
+        "k_cache": samples.normal(rng, *pages, dtype=dtype),
+        "v_cache": samples.normal(rng, *pages, dtype=dtype),
+        "q_norm": samples.scale_vector(rng, size) if with_norm else None,
+        "k_norm": samples.scale_vector(rng, size) if with_norm else None,
+        "eps": 1e-6 if with_norm else 0.0,
+        "interleaved": interleaved,
+        "out_dtype": dtype,
+    }
+
+
+def num_flops(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    table: Tensor,
+    slots: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+    offset: float = 0.0,
+    interleaved: bool = False,
+    out_dtype: torch.dtype = torch.float32,
+) -> int:
+    values = q.numel() + k.numel()
+    norm = 4 * values if q_norm is not None else 0
+    return norm + 3 * values // q.shape[-1] * table.shape[-1]
+
+
+def num_bytes(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    table: Tensor,
+    slots: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    q_norm: Tensor | None = None,
+    k_norm: Tensor | None = None,
+    eps: float = 0.0,
+    offset: float = 0.0,
+    interleaved: bool = False,
+    out_dtype: torch.dtype = torch.float32,
+) -> int:
+    """Only the rows that are written count of the caches."""
+    written = q.numel() * out_dtype.itemsize + 2 * k.numel() * k_cache.element_size()
+    return written + sum(x.numel() * x.element_size() for x in (q, k, v, table, slots))
+
+
+ROPE_KV_WRITE = register(
+    Op(
+        name="rope_kv_write",
+        reference=reference,
+        fake=fake,
+        sample_inputs=sample_inputs,
+        num_flops=num_flops,
+        num_bytes=num_bytes,
+        mutates=("k_cache", "v_cache"),
+    )
+)

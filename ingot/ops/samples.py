@@ -1,0 +1,65 @@
+"""Building blocks of sample inputs: seeded tensors and a paged step of several sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def normal(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Standard normal values of that shape."""
+    return torch.randn(shape, generator=rng).to(dtype)
+
+
+def weight(
+    rng: torch.Generator, rows: int, cols: int, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """A matrix whose product with a unit-variance vector has unit variance."""
+    return (torch.randn(rows, cols, generator=rng) / cols**0.5).to(dtype)
+
+
+def scale_vector(rng: torch.Generator, size: int) -> Tensor:
+    """A norm weight: around one, never the same twice."""
+    return 1.0 + 0.1 * torch.randn(size, generator=rng)
+
+
+@dataclass(frozen=True, slots=True)
+class PagedStep:
+    """The integer inputs of one step; pages are handed out in random order."""
+
+    slots: Tensor
+    query_start: Tensor
+    context_lens: Tensor
+    page_table: Tensor
+    num_pages: int
+
+
+def paged_step(
+    rng: torch.Generator, sequences: Sequence[tuple[int, int]], page_size: int
+) -> PagedStep:
+    """A step of sequences given as (rows in this step, context length after it)."""
+    needed = [-(-context // page_size) for _, context in sequences]
+    num_pages = sum(needed) + 1
+    order = torch.randperm(num_pages, generator=rng).tolist()
+    page_table = torch.zeros(len(needed), max(needed), dtype=torch.int32)
+    slots: list[int] = []
+    for row, (num_rows, context) in enumerate(sequences):
+        pages = [order.pop() for _ in range(needed[row])]
+        page_table[row, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
+        positions = range(context - num_rows, context)
+        slots += [pages[p // page_size] * page_size + p % page_size for p in positions]
+    starts = [0]
+    for num_rows, _ in sequences:
+        starts.append(starts[-1] + num_rows)
+    return PagedStep(
+        slots=torch.tensor(slots, dtype=torch.int32),
+        query_start=torch.tensor(starts, dtype=torch.int32),
+        context_lens=torch.tensor([context for _, context in sequences], dtype=torch.int32),
+        page_table=page_table,
+        num_pages=num_pages,
+    )

@@ -1,0 +1,50 @@
+"""select_rows: the tokens of a step whose logits are wanted."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ingot.ops import samples
+from ingot.ops.registry import Kwargs, Op, register
+
+
+def reference(x: Tensor, rows: Tensor) -> Tensor:
+    """x [1, N, C], rows [R] int -> [1, R, C]: x[:, rows], in the dtype of x."""
+    return x[:, rows.long()]
+
+
+def fake(x: Tensor, rows: Tensor) -> Tensor:
+    return x.new_empty((x.shape[0], rows.shape[0], x.shape[2]))
+
+
+def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, 7, 37, dtype=dtype),
+            "rows": torch.tensor(rows, dtype=torch.int32),
+        }
+        for dtype in samples.DTYPES
+        for rows in ([6], [0, 3, 5], [])
+    ]
+
+
+def num_flops(x: Tensor, rows: Tensor) -> int:
+    return 0
+
+
+def num_bytes(x: Tensor, rows: Tensor) -> int:
+    """Only the selected rows are read."""
+    return rows.numel() * (rows.element_size() + 2 * x.shape[2] * x.element_size())
+
+
+SELECT_ROWS = register(
+    Op(
+        name="select_rows",
+        reference=reference,
+        fake=fake,
+        sample_inputs=sample_inputs,
+        num_flops=num_flops,
+        num_bytes=num_bytes,
+    )
+)
