@@ -1,0 +1,26 @@
+"""Root-mean-square norm."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class RMSNorm(nn.Module):
+    """x / sqrt(mean(x^2) + eps) * (weight + offset) over the last dimension.
+
+    The offset is 1 in families that store the weight as a difference from one.
+    """
+
+    def __init__(self, size: int, eps: float, *, offset: float = 0.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(size))
+        self.eps = eps
+        self.offset = offset
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        variance = x.pow(2).mean(-1, keepdim=True)
+        normed = x * torch.rsqrt(variance + self.eps)
+        if self.offset:
+            return normed * (self.weight + self.offset)
+        return normed * self.weight

@@ -1,0 +1,72 @@
+"""Reading the JSON files of a model directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ingot.errors import ConfigError, ModelDirError
+
+MAX_JSON_BYTES = 64 * 2**20
+
+
+def check_model_dir(model_dir: Path) -> None:
+    """Raises ModelDirError unless the path is a readable directory."""
+    hint = "give a directory with config.json, *.safetensors and tokenizer.json"
+    if not model_dir.exists():
+        raise ModelDirError(f"{model_dir} does not exist", hint=hint)
+    if not model_dir.is_dir():
+        raise ModelDirError(f"{model_dir} is not a directory", hint=hint)
+    try:
+        next(model_dir.iterdir(), None)
+    except OSError as error:
+        raise ModelDirError(f"{model_dir} cannot be read: {error}", hint=hint) from error
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        ModelDirError: the file is missing or unreadable.
+        ConfigError: it is not a JSON object, or repeats a key.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ModelDirError(
+            f"{path.parent} has no {path.name}",
+            hint="a model directory needs config.json as Hugging Face writes it",
+        ) from error
+    except OSError as error:
+        raise ModelDirError(
+            f"{path} cannot be read: {error}", hint="check the permissions of the file"
+        ) from error
+    return parse_json_object(data, path.name)
+
+
+def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
+    """The object in JSON text; `where` is what messages call the text."""
+    hint = "it must be one JSON object in UTF-8; fetch the file again if it was damaged"
+    if len(data) > MAX_JSON_BYTES:
+        raise ConfigError(f"{where} is {len(data)} bytes long", hint=hint)
+    try:
+        value = json.loads(data, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where} is not JSON: {error}", hint=hint) from error
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where} holds {type(value).__name__}, not an object", hint=hint)
+    return value
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        seen: set[str] = set()
+        repeated = next(key for key, _ in pairs if key in seen or seen.add(key))
+        raise ValueError(f"the key {repeated} stands twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,0 +1,64 @@
+"""What a model family is: how it is read, built and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from torch import nn
+
+from ingot.models.config import ModelConfig
+from ingot.models.fields import Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A parameter that is some rows of a fused source tensor.
+
+    The parameters that name the same source, in the order of `part`, are stacked in it.
+
+    Args:
+        source: name or `{i}` template of the source tensor.
+        part: position of the parameter in it, from 0.
+    """
+
+    source: str
+    part: int
+
+
+class Build(Protocol):
+    """Builds the plain module of a config; called with the meta device as the default."""
+
+    def __call__(self, config: ModelConfig, *, max_model_len: int) -> nn.Module: ...
+
+
+# Written by older exporters; its values follow from the config.
+_ROTARY_BUFFERS = ("model.layers.{i}.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A model family.
+
+    Attributes:
+        name: short name, such as "qwen3".
+        architectures: the class names in `config.json` that it builds.
+        parse: reads `config.json`; keys that it does not read are an error afterwards.
+        build: the plain module, with the meta device as the default.
+        weights: parameter name or `{i}` template -> source tensor (a name, a template, or Rows of
+            one); a parameter that is not listed is read from the tensor of its own name.
+        unused: names or templates of source tensors that may be present and are not read.
+        tied: for models with tie_embeddings, source tensors that may be present as copies of
+            another: copy -> original. They are compared when read.
+    """
+
+    name: str
+    architectures: tuple[str, ...]
+    parse: Callable[[Fields], ModelConfig]
+    build: Build
+    weights: Mapping[str, str | Rows] = field(default_factory=dict)
+    unused: tuple[str, ...] = _ROTARY_BUFFERS
+    tied: Mapping[str, str] = field(
+        default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"}
+    )

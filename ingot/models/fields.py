@@ -1,0 +1,168 @@
+"""Strict reading of a JSON object: every key is read, known noise, or an error."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ingot.errors import ConfigError
+
+# Keys that Hugging Face writes and that change no number of an inference.
+NOISE = frozenset(
+    # bookkeeping of the library that wrote the file
+    "transformers_version _name_or_path name_or_path model_type architectures use_cache "
+    "_attn_implementation _attn_implementation_autoset attn_implementation torchscript "
+    "_commit_hash return_dict output_attentions output_hidden_states tokenizer_class prefix "
+    "unsloth_fixed unsloth_version transformers.js_config is_llama_config use_bfloat16 "
+    "_unsloth_fixed pad_token_id sep_token_id decoder_start_token_id tf_legacy_loss "
+    # training
+    "initializer_range attention_dropout hidden_dropout resid_pdrop embd_pdrop dropout "
+    "finetuning_task task_specific_params problem_type id2label label2id num_labels "
+    "gradient_checkpointing pretraining_tp chunk_size_feed_forward "
+    # generation defaults, which belong to generation_config.json
+    "do_sample temperature top_k top_p typical_p max_length min_length num_beams "
+    "num_beam_groups num_return_sequences length_penalty repetition_penalty diversity_penalty "
+    "no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids early_stopping "
+    "forced_bos_token_id forced_eos_token_id begin_suppress_tokens suppress_tokens "
+    "output_scores return_dict_in_generate remove_invalid_values "
+    "exponential_decay_length_penalty".split()
+)
+MAX_SIZE = 2**31 - 1
+_MISSING: Any = object()
+
+
+class Fields:
+    """A JSON object that remembers which of its keys were read.
+
+    Args:
+        values: the parsed object.
+        where: what messages call it, such as "config.json".
+
+    Every reader raises ConfigError for a wrong type, a value out of range, or, unless a default
+    is given, a missing key. `null` counts as missing.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
+        self._values = values
+        self._read: set[str] = set()
+        self.where = where
+
+    def __contains__(self, key: str) -> bool:
+        return self._values.get(key) is not None
+
+    def raw(self, key: str, default: Any = _MISSING) -> Any:
+        """The value as parsed; a missing key gives the default."""
+        self._read.add(key)
+        value = self._values.get(key)
+        if value is not None:
+            return value
+        if default is _MISSING:
+            raise ConfigError(
+                f"{self.where} has no {key}",
+                hint=f"add {key}; keys present: {', '.join(sorted(self._values)[:40])}",
+            )
+        return default
+
+    def integer(
+        self, key: str, default: int = _MISSING, *, minimum: int = 1, maximum: int = MAX_SIZE
+    ) -> int:
+        """An integer within bounds."""
+        value = self.raw(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.wrong(key, value, "an integer")
+        if not minimum <= value <= maximum:
+            raise self.wrong(key, value, f"an integer from {minimum} to {maximum}")
+        return value
+
+    def number(self, key: str, default: float = _MISSING, *, minimum: float = 0.0) -> float:
+        """A finite number of at least minimum."""
+        value = self.raw(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.wrong(key, value, "a number")
+        if not minimum <= value <= 1e30 or not math.isfinite(value):
+            raise self.wrong(key, value, f"a finite number of at least {minimum:g}")
+        return float(value)
+
+    def positive(self, key: str, default: float = _MISSING) -> float:
+        """A finite number above zero."""
+        value = self.number(key, default)
+        if value <= 0.0:
+            raise self.wrong(key, value, "a number above 0")
+        return value
+
+    def flag(self, key: str, default: bool = _MISSING) -> bool:
+        """true or false."""
+        value = self.raw(key, default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, value, "true or false")
+        return value
+
+    def choice(self, key: str, choices: Mapping[str, str], default: str = _MISSING) -> str:
+        """One of the spellings, as its canonical name."""
+        value = self.raw(key, default)
+        if not isinstance(value, str) or value not in choices:
+            raise self.wrong(key, value, f"one of {', '.join(sorted(choices))}")
+        return choices[value]
+
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of finite numbers above zero."""
+        value = self.raw(key)
+        if not isinstance(value, list):
+            raise self.wrong(key, value, "a list of numbers")
+        for item in value:
+            if isinstance(item, bool) or not isinstance(item, (int, float)):
+                raise self.wrong(key, item, "a list of numbers")
+            if not 0.0 < item <= 1e30:
+                raise self.wrong(key, item, "a list of finite numbers above 0")
+        return tuple(float(item) for item in value)
+
+    def token_ids(self, key: str) -> tuple[int, ...]:
+        """A token id, a list of them, or nothing."""
+        value = self.raw(key, [])
+        ids = value if isinstance(value, list) else [value]
+        for item in ids:
+            if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= MAX_SIZE:
+                raise self.wrong(key, item, "a token id or a list of token ids")
+        return tuple(dict.fromkeys(ids))
+
+    def nested(self, key: str) -> Fields:
+        """A nested object; a missing key gives an empty one."""
+        value = self.raw(key, {})
+        if not isinstance(value, dict):
+            raise self.wrong(key, value, "an object")
+        return Fields(value, f"{self.where}: {key}")
+
+    def refuse(self, key: str, allowed: Sequence[Any], why: str) -> None:
+        """Reads a key that may only have values which change nothing."""
+        value = self.raw(key, None)
+        if value is not None and value not in allowed:
+            raise ConfigError(f"{self.where} has {key} = {value!r}", hint=why)
+
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the object."""
+        return tuple(self._values)
+
+    def wrong(self, key: str, value: Any, expected: str) -> ConfigError:
+        """The error for a value that cannot be used."""
+        text = repr(value)
+        text = text if len(text) <= 80 else f"{text[:77]}..."
+        return ConfigError(f"{self.where} has {key} = {text}", hint=f"{key} must be {expected}")
+
+    def unread(self, noise: frozenset[str] = NOISE) -> tuple[str, ...]:
+        """The keys that nobody read and that are not known noise."""
+        return tuple(sorted(set(self._values) - self._read - noise))
+
+    def finish(self, noise: frozenset[str] = NOISE) -> None:
+        """Raises ConfigError if a key was neither read nor known noise."""
+        unknown = self.unread(noise)
+        if not unknown:
+            return
+        near = difflib.get_close_matches(unknown[0], sorted(self._read), n=1, cutoff=0.0)
+        raise ConfigError(
+            f"{self.where} has the unknown key{'s' if len(unknown) > 1 else ''} "
+            f"{', '.join(unknown)}",
+            hint=f"nearest known key to {unknown[0]}: {near[0] if near else 'none'}; a key that "
+            "changes nothing can be removed, one that matters is not supported here",
+        )

@@ -1,0 +1,31 @@
+"""Llama 1, 2 and 3.x."""
+
+from __future__ import annotations
+
+from ingot.models.blocks.decoder import CausalLM
+from ingot.models.config import ModelConfig
+from ingot.models.decoder_config import parse_decoder
+from ingot.models.family import Family
+from ingot.models.fields import Fields
+
+
+def parse(fields: Fields) -> ModelConfig:
+    """Reads the config.json of `LlamaForCausalLM`."""
+    bias = fields.flag("attention_bias", False)
+    fields.refuse("rope_interleaved", (False,), "supported: the half style of rotation")
+    return parse_decoder(
+        fields,
+        family="llama",
+        num_kv_heads=fields.integer("num_attention_heads"),
+        attention_bias=bias,
+        o_bias=bias,
+        mlp_bias=fields.flag("mlp_bias", False),
+    )
+
+
+FAMILY = Family(
+    name="llama",
+    architectures=("LlamaForCausalLM", "LLaMAForCausalLM"),
+    parse=parse,
+    build=CausalLM,
+)

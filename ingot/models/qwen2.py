@@ -1,0 +1,29 @@
+"""Qwen2 and Qwen2.5: biases on q, k and v; a sliding window in the upper layers where switched on."""
+
+from __future__ import annotations
+
+from ingot.models.blocks.decoder import CausalLM
+from ingot.models.config import ModelConfig
+from ingot.models.decoder_config import layer_windows, parse_decoder, read_num_layers, read_window
+from ingot.models.family import Family
+from ingot.models.fields import Fields
+
+
+def read_windows(fields: Fields) -> tuple[int, ...]:
+    """Windows per layer: `sliding_window` counts only where `use_sliding_window` is true."""
+    window = read_window(fields, default=4096)
+    window = window if fields.flag("use_sliding_window", False) else 0
+    return layer_windows(fields, window, read_num_layers(fields), default_first=28)
+
+
+def parse(fields: Fields) -> ModelConfig:
+    """Reads the config.json of `Qwen2ForCausalLM`."""
+    fields.refuse("use_mrope", (False,), "supported: one position per token")
+    return parse_decoder(
+        fields, family="qwen2", attention_bias=True, windows=read_windows(fields)
+    )
+
+
+FAMILY = Family(
+    name="qwen2", architectures=("Qwen2ForCausalLM",), parse=parse, build=CausalLM
+)

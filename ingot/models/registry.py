@@ -1,0 +1,181 @@
+"""The known model families: from a model directory to a config and a module."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ingot.errors import CompileError, ConfigError, UnsupportedModelError, UsageError
+from ingot.models import llama, mistral, qwen2, qwen3
+from ingot.models.checkpoint_files import guess_dtype
+from ingot.models.config import ModelConfig
+from ingot.models.config_file import check_model_dir, read_json_object
+from ingot.models.family import Family
+from ingot.models.fields import Fields
+
+ENTRY_POINT_GROUP = "ingot.families"
+_BUILT_IN = (llama.FAMILY, mistral.FAMILY, qwen2.FAMILY, qwen3.FAMILY)
+_registered: dict[str, Family] = {family.name: family for family in _BUILT_IN}
+_plugins_loaded = False
+
+
+def register(family: Family) -> None:
+    """Adds a family for this process; installed packages use the entry point group instead.
+
+    Raises:
+        UsageError: another family has its name or one of its architectures.
+    """
+    for other in _registered.values():
+        shared = set(other.architectures) & set(family.architectures)
+        if other != family and (other.name == family.name or shared):
+            raise UsageError(
+                f"family {family.name} clashes with the known family {other.name}",
+                hint="use another name, and architectures that no known family builds",
+            )
+    _registered[family.name] = family
+
+
+def families() -> dict[str, Family]:
+    """Every family by name: built in, registered, and from entry points.
+
+    Raises:
+        CompileError: a package that offers a family cannot be imported.
+    """
+    _load_plugins()
+    return dict(_registered)
+
+
+def _load_plugins() -> None:
+    global _plugins_loaded
+    if _plugins_loaded:
+        return
+    for point in metadata.entry_points(group=ENTRY_POINT_GROUP):
+        try:
+            family = point.load()
+        except Exception as error:
+            raise CompileError(
+                f"the family {point.name} of {point.value} cannot be imported: {error!r}",
+                hint="repair or uninstall the package that offers it",
+            ) from error
+        if not isinstance(family, Family):
+            raise CompileError(
+                f"the entry point {point.name} gives {type(family).__name__}, not a Family",
+                hint=f"{ENTRY_POINT_GROUP} must name an object of ingot.models.family.Family",
+            )
+        register(family)
+    _plugins_loaded = True
+
+
+def load_config(model_dir: Path) -> ModelConfig:
+    """Reads config.json, and the token ids of generation_config.json where there is one.
+
+    Raises:
+        ModelDirError: a missing or unreadable directory or file.
+        ConfigError: unknown keys, wrong types, contradictory values.
+        UnsupportedModelError: no family builds the architecture.
+    """
+    model_dir = Path(model_dir)
+    check_model_dir(model_dir)
+    values = read_json_object(model_dir / "config.json")
+    config = parse_config(values)
+    if (model_dir / "generation_config.json").exists():
+        generation = Fields(
+            read_json_object(model_dir / "generation_config.json"), "generation_config.json"
+        )
+        config = _merge_token_ids(config, generation)
+    if not config.checkpoint_dtype:
+        config = replace(config, checkpoint_dtype=guess_dtype(model_dir) or "float32")
+    return config
+
+
+def parse_config(values: dict[str, Any]) -> ModelConfig:
+    """The canonical config of a parsed config.json."""
+    family = find_family(values)
+    fields = Fields(values)
+    config = family.parse(fields)
+    fields.finish()
+    return config
+
+
+def build(config: ModelConfig, *, max_model_len: int) -> nn.Module:
+    """The plain module on the meta device: (input_ids, positions) [1, T] -> logits [1, T, V].
+
+    Args:
+        config: from `load_config`.
+        max_model_len: longest sequence it will run, which fixes the rotary frequencies.
+    """
+    if max_model_len < 1:
+        raise UsageError(
+            f"max_model_len is {max_model_len}", hint="give a length of at least one token"
+        )
+    family = families()[config.family]
+    with torch.device("meta"), torch.no_grad():
+        return family.build(config, max_model_len=max_model_len).eval()
+
+
+def find_family(values: dict[str, Any]) -> Family:
+    """The family that builds `architectures[0]` of a config.json."""
+    names = values.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise ConfigError(
+            f"config.json has architectures = {names!r}",
+            hint='it must be a list with one class name, such as ["LlamaForCausalLM"]',
+        )
+    for known in (_registered.values, lambda: families().values()):
+        for family in known():
+            if names[0] in family.architectures:
+                return family
+    family, differing = nearest_family(values)
+    raise UnsupportedModelError(
+        f"no family builds the architecture {names[0]}",
+        hint=f"nearest: {family.architectures[0]}, which differs in "
+        f"{', '.join(differing) if differing else 'no key of config.json'}; supported: "
+        f"{', '.join(sorted(supported_architectures()))}",
+    )
+
+
+def supported_architectures() -> tuple[str, ...]:
+    """Every class name that some family builds."""
+    return tuple(name for family in families().values() for name in family.architectures)
+
+
+def nearest_family(values: dict[str, Any]) -> tuple[Family, tuple[str, ...]]:
+    """The family with the fewest differing keys, then the nearest name, and those keys."""
+
+    def rank(entry: tuple[Family, tuple[str, ...]]) -> tuple[int, float]:
+        family, differing = entry
+        name = str((values.get("architectures") or [""])[0])
+        likeness = max(
+            difflib.SequenceMatcher(None, name, known).ratio() for known in family.architectures
+        )
+        return len(differing), -likeness
+
+    return min(((f, differing_fields(f, values)) for f in families().values()), key=rank)
+
+
+def differing_fields(family: Family, values: dict[str, Any]) -> tuple[str, ...]:
+    """Keys of a config.json that a family does not know, or cannot take as they are."""
+    fields = Fields(values)
+    wrong: tuple[str, ...] = ()
+    try:
+        family.parse(fields)
+    except (ConfigError, UnsupportedModelError) as error:
+        wrong = (error.found.removeprefix("config.json has "),)
+    return fields.unread() + wrong
+
+
+def _merge_token_ids(config: ModelConfig, generation: Fields) -> ModelConfig:
+    def merged(first: tuple[int, ...], key: str) -> tuple[int, ...]:
+        return tuple(dict.fromkeys(first + generation.token_ids(key)))
+
+    return replace(
+        config,
+        bos_token_ids=merged(config.bos_token_ids, "bos_token_id"),
+        eos_token_ids=merged(config.eos_token_ids, "eos_token_id"),
+    )

@@ -1,0 +1,198 @@
+"""Rotary configuration from either spelling, with every default resolved.
+
+Older files have `rope_theta` and `rope_scaling` (with `type` or `rope_type`); newer ones have
+`rope_parameters`, flat or one object per layer type. Defaults are those of `transformers`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+from ingot.errors import ConfigError
+from ingot.models.config import ROPE_TYPES, RopeConfig, RopeType
+from ingot.models.fields import Fields
+
+LAYER_TYPES = ("full_attention", "sliding_attention")
+# "su" is what longrope was first called; "mrope" and others are refused by not being here.
+_SPELLINGS = {name: name for name in ROPE_TYPES} | {"su": "longrope"}
+# Written by some tools beside the parameters; changes nothing.
+_NOISE = frozenset({"finetuned"})
+
+
+def parse_rope(
+    fields: Fields, *, head_dim: int, max_position_embeddings: int, partial: bool = False
+) -> RopeConfig:
+    """Reads the rotary keys of a config.json.
+
+    Args:
+        fields: the whole config.
+        head_dim: size of one head.
+        max_position_embeddings: longest position of the model.
+        partial: whether the family rotates only `partial_rotary_factor` of a head.
+
+    Raises:
+        ConfigError: unknown type or key, missing or wrong value, both spellings at odds.
+    """
+    scaling, source = _find(fields)
+    if "rope_type" in scaling and "type" in scaling and scaling.raw("type") != scaling.raw(
+        "rope_type"
+    ):
+        raise scaling.wrong("type", scaling.raw("type"), "the same as rope_type")
+    key = "type" if "type" in scaling and "rope_type" not in scaling else "rope_type"
+    kind = cast(RopeType, scaling.choice(key, _SPELLINGS, "default"))
+    scaling.raw("type", None)
+    theta = _either(fields, scaling, "rope_theta", 10000.0)
+    fraction = _either(fields, scaling, "partial_rotary_factor", 1.0)
+    if fraction > 1.0 or (not partial and fraction != 1.0):
+        raise source.wrong(
+            "partial_rotary_factor", fraction, "at most 1" if partial else "1 for this family"
+        )
+    rope = _PARSERS[kind](
+        scaling, fields, kind, theta, int(head_dim * fraction), max_position_embeddings
+    )
+    scaling.finish(_NOISE)
+    return rope
+
+
+def _find(fields: Fields) -> tuple[Fields, Fields]:
+    """The object with the scaling parameters, and the one to name in messages."""
+    if "rope_parameters" in fields and "rope_scaling" in fields:
+        raise ConfigError(
+            f"{fields.where} has both rope_parameters and rope_scaling",
+            hint="keep one of the two: rope_parameters is the newer spelling",
+        )
+    scaling = fields.nested("rope_parameters")
+    if "rope_parameters" not in fields:
+        scaling = fields.nested("rope_scaling")
+    elif nested := [key for key in scaling.keys() if key in LAYER_TYPES]:
+        scaling = _one_for_all(scaling, nested)
+    fields.raw("rope_scaling", None)
+    return scaling, scaling
+
+
+def _one_for_all(parameters: Fields, nested: list[str]) -> Fields:
+    """The single object of parameters that are nested per layer type."""
+    objects = [parameters.raw(key, None) for key in nested]
+    parameters.finish()
+    first = objects[0]
+    if any(value != first for value in objects[1:]) or first is None:
+        raise ConfigError(
+            f"{parameters.where} differs between {' and '.join(nested)}",
+            hint="supported: one set of rotary parameters for all layers",
+        )
+    return parameters.nested(nested[0])
+
+
+def _either(fields: Fields, scaling: Fields, key: str, default: float) -> float:
+    """A number that may stand beside or inside the rope object; inside wins."""
+    outside = fields.positive(key, default)
+    return scaling.positive(key, outside)
+
+
+def _original_length(scaling: Fields, fields: Fields, max_position: int) -> int:
+    """The trained length; a value beside the rope object wins over one inside it."""
+    inside = scaling.integer("original_max_position_embeddings", max_position)
+    return fields.integer("original_max_position_embeddings", inside)
+
+
+def _parse_default(
+    scaling: Fields, fields: Fields, kind: RopeType, theta: float, dim: int, max_position: int
+) -> RopeConfig:
+    return RopeConfig(
+        type=kind, theta=theta, rotary_dim=dim, original_max_position_embeddings=max_position
+    )
+
+
+def _parse_stretched(
+    scaling: Fields, fields: Fields, kind: RopeType, theta: float, dim: int, max_position: int
+) -> RopeConfig:
+    return RopeConfig(
+        type=kind,
+        theta=theta,
+        rotary_dim=dim,
+        factor=scaling.positive("factor"),
+        original_max_position_embeddings=max_position,
+    )
+
+
+def _parse_llama3(
+    scaling: Fields, fields: Fields, kind: RopeType, theta: float, dim: int, max_position: int
+) -> RopeConfig:
+    low = scaling.positive("low_freq_factor")
+    high = scaling.positive("high_freq_factor")
+    if high <= low:
+        raise scaling.wrong("high_freq_factor", high, f"above low_freq_factor {low:g}")
+    return RopeConfig(
+        type=kind,
+        theta=theta,
+        rotary_dim=dim,
+        factor=scaling.positive("factor"),
+        original_max_position_embeddings=_original_length(scaling, fields, max_position),
+        low_freq_factor=low,
+        high_freq_factor=high,
+    )
+
+
+def _mscale(factor: float, mscale: float = 1.0) -> float:
+    return 1.0 if factor <= 1.0 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def _parse_yarn(
+    scaling: Fields, fields: Fields, kind: RopeType, theta: float, dim: int, max_position: int
+) -> RopeConfig:
+    original = _original_length(scaling, fields, max_position)
+    factor = scaling.positive("factor", max_position / original)
+    over, under = scaling.number("mscale", 0.0), scaling.number("mscale_all_dim", 0.0)
+    attention = _mscale(factor)
+    if over and under:
+        attention = _mscale(factor, over) / _mscale(factor, under)
+    fast = scaling.positive("beta_fast", 32.0)
+    slow = scaling.positive("beta_slow", 1.0)
+    if fast < slow:
+        raise scaling.wrong("beta_fast", fast, f"at least beta_slow {slow:g}")
+    if theta == 1.0:
+        raise scaling.wrong("rope_theta", theta, "different from 1 for rope type yarn")
+    return RopeConfig(
+        type=kind,
+        theta=theta,
+        rotary_dim=dim,
+        factor=factor,
+        original_max_position_embeddings=original,
+        attention_factor=scaling.number("attention_factor", attention),
+        beta_fast=fast,
+        beta_slow=slow,
+        truncate=scaling.flag("truncate", True),
+    )
+
+
+def _parse_longrope(
+    scaling: Fields, fields: Fields, kind: RopeType, theta: float, dim: int, max_position: int
+) -> RopeConfig:
+    original = _original_length(scaling, fields, max_position)
+    factor = scaling.positive("factor", max_position / original)
+    attention = 1.0
+    if factor > 1.0 and "attention_factor" not in scaling:
+        if original == 1:
+            raise scaling.wrong("original_max_position_embeddings", original, "above 1")
+        attention = math.sqrt(1.0 + math.log(factor) / math.log(original))
+    return RopeConfig(
+        type=kind,
+        theta=theta,
+        rotary_dim=dim,
+        factor=factor,
+        original_max_position_embeddings=original,
+        attention_factor=scaling.number("attention_factor", attention),
+        short_factor=scaling.numbers("short_factor"),
+        long_factor=scaling.numbers("long_factor"),
+    )
+
+
+_PARSERS = {
+    "default": _parse_default,
+    "linear": _parse_stretched,
+    "dynamic": _parse_stretched,
+    "llama3": _parse_llama3,
+    "yarn": _parse_yarn,
+    "longrope": _parse_longrope,
+}
