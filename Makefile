@@ -29,8 +29,7 @@ $(STAMP): pyproject.toml tools/constraints.txt tools/setup_env.py
 	@test -n "$(PYTHON)" || { \
 	  echo "setup: no Python 3.11 or newer found; install one, or: make PYTHON=/path/to/python3"; \
 	  exit 1; }
-	@CXX="$(filter-out default,$(if $(filter default,$(origin CXX)),,$(CXX)))" \
-	  $(PYTHON) tools/setup_env.py $(VENV)
+	@$(PYTHON) tools/setup_env.py $(VENV)
 	@touch $@
 
 demo: $(STAMP)  ## Compile the bundled model and let it write

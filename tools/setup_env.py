@@ -10,7 +10,6 @@ from PyTorch's own index.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -26,12 +25,11 @@ NO_COMPILER = """\
 no C++ compiler found (looked for $CXX, c++, g++ and clang++)
 Install one and run make again, for example: apt-get install g++, dnf install gcc-c++,
 xcode-select --install. A compiler elsewhere can be named: make CXX=/path/to/g++"""
-ONLY_CUDA_TORCH = """\
-torch {version} is to be had here only as the CUDA build, which downloads gigabytes
-There is no NVIDIA GPU on this machine, and the CPU build could not be fetched from
-{index}.
-Check the network, or put a CPU wheel of torch where pip finds it (pip config set
-global.find-links DIR)."""
+NO_CPU_TORCH = """\
+the CPU build of torch {version} could not be fetched, neither from pip's package index nor from
+{index}
+Check the network, or put a wheel of it where pip finds it (pip config set global.find-links DIR).
+To take the CUDA build, gigabytes, all the same: {python} -m pip install torch=={version}"""
 
 
 class SetupError(Exception):
@@ -85,19 +83,9 @@ def install_torch(env: Venv, version: str) -> None:
     elsewhere = ("--index-url", TORCH_CPU_INDEX, "--retries", "1", "--timeout", "20")
     if env.pip(*cpu) == 0 or env.pip(*cpu, *elsewhere) == 0:
         return
-    if needs_cuda(env, version):
-        raise SetupError(ONLY_CUDA_TORCH.format(version=version, index=TORCH_CPU_INDEX))
-    env.must("install", "--no-deps", f"torch=={version}")
-
-
-def needs_cuda(env: Venv, version: str) -> bool:
-    """True if the torch that pip would install depends on CUDA packages; reads metadata only."""
-    report = env.root / "torch.json"
-    env.must(
-        "install", "--dry-run", "--no-deps", "--report", str(report), f"torch=={version}"
+    raise SetupError(
+        NO_CPU_TORCH.format(version=version, index=TORCH_CPU_INDEX, python=env.python)
     )
-    metadata = json.loads(report.read_text())["install"][0]["metadata"]
-    return any(name.startswith(("nvidia-", "cuda-")) for name in metadata.get("requires_dist", ()))
 
 
 def pinned(package: str) -> str:

@@ -1,0 +1,157 @@
+"""`ingot compile`: a model directory in, an artifact out."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingot.cli.numbers import format_bytes, format_seconds, human_int
+from ingot.cli.output import facts, print_json, table
+from ingot.cli.progress import progress_display
+from ingot.errors import UsageError
+
+if TYPE_CHECKING:
+    from ingot.artifact.manifest import LedgerEntry
+    from ingot.compiler.options import CompileOptions, Report
+
+NAME = "compile"
+SUMMARY = "compile a model directory into an artifact"
+DTYPES = ("auto", "float32", "bfloat16")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments; their defaults are those of `CompileOptions`."""
+    parser.add_argument(
+        "model_dir", metavar="MODEL_DIR", type=Path,
+        help="folder with config.json, *.safetensors and tokenizer.json",
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="OUT.ingot", type=Path,
+        help="where to write the artifact (default: MODEL_DIR's name + .ingot, here)",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="replace the artifact if it is there already"
+    )
+    parser.add_argument(
+        "--target", metavar="LIST", type=_names, default=("cpu:native",),
+        help="targets, separated by commas: cpu:native (this machine, the default), "
+        "cpu:x86-64-v4, cpu:x86-64-v3, cpu:portable",
+    )
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="auto",
+        help="auto (the default) is bfloat16 unless the checkpoint is float32",
+    )
+    parser.add_argument(
+        "--max-model-len", metavar="N", type=human_int,
+        help="longest sequence; 32k is 32000, 32K is 32768 (default: the model's own)",
+    )
+    parser.add_argument(
+        "--max-num-seqs", metavar="N", type=human_int, default=64,
+        help="most sequences in one step (default: 64)",
+    )
+    parser.add_argument(
+        "--max-num-batched-tokens", metavar="N", type=human_int, default=512,
+        help="most tokens in one step (default: 512)",
+    )
+    parser.add_argument(
+        "--page-size", metavar="N", type=human_int, default=16,
+        help="tokens of one page of the KV cache (default: 16)",
+    )
+    parser.add_argument(
+        "--disable-pass", metavar="NAME", action="append", default=[],
+        help="leave out an optional pass; may be given again",
+    )
+    parser.add_argument(
+        "--verify-passes", action="store_true",
+        help="run the graph before and after every pass and compare; slower",
+    )
+    parser.add_argument(
+        "--dump", metavar="DIR", type=Path,
+        help="write the graph after every pass, the plan and the sources into DIR",
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Compiles a model directory into an artifact: one folder with packed weights, native code,
+    tokenizer and golden outputs. Needs the extra ingot[compile] and a C++ compiler."""
+    output = args.output or Path(f"{args.model_dir.resolve().name}.ingot")
+    _check_output(output, args.force)
+    options = _options(args)
+    from ingot.compiler.compile import compile_model
+
+    with progress_display() as progress:
+        report = compile_model(args.model_dir, output, options=options, progress=progress)
+    if args.json:
+        print_json(report)
+    else:
+        print(summary(report))
+    return 0
+
+
+def summary(report: Report) -> str:
+    """What was built, in a few lines, and the command to go on with."""
+    manifest, root = report.manifest, report.artifact
+    size, weights = format_bytes(report.bytes_total), format_bytes(report.weight_bytes)
+    numerics = manifest.numerics
+    stages = ", ".join(f"{k} {format_seconds(v)}" for k, v in report.stage_seconds.items())
+    lines = [
+        ("model", f"{manifest.model.name} ({manifest.model.architecture})"),
+        ("targets", ", ".join(target.name for target in manifest.targets)),
+        ("size", f"{size}, of which weights {weights} in {numerics.dtype}"),
+        ("time", f"{format_seconds(report.seconds)} ({stages})"),
+        ("golden error", golden_error(numerics.golden_error, numerics.tolerance)),
+    ]
+    ledger = ledger_table(manifest.ledger)
+    return f"{root}\n{facts(lines)}\n\n{ledger}\n\nNext: ingot run {root} \"Once upon a time\""
+
+
+def golden_error(error: float | None, tolerance: float) -> str:
+    """The largest error on the golden prompts beside what is allowed."""
+    if error is None:
+        return f"not measured (no target of this host); at most {tolerance:.0e} allowed"
+    return f"{error:.1e} (at most {tolerance:.0e} allowed)"
+
+
+def ledger_table(ledger: tuple[LedgerEntry, ...]) -> str:
+    """How often each pass matched, beside how often it had to."""
+    rows = [
+        (entry.name, entry.matched, "-" if entry.expected is None else entry.expected, entry.tier)
+        for entry in ledger
+    ]
+    return table(rows, ("pass", "matched", "expected", "tier"))
+
+
+def _check_output(output: Path, force: bool) -> None:
+    """Refuses early, before minutes of work, what the writer of the artifact would refuse."""
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return
+    if not (output / "manifest.json").is_file():
+        raise UsageError(
+            f"{output} exists and is not an artifact", hint="Name another place with -o."
+        )
+    if not force:
+        raise UsageError(f"{output} exists", hint="Name another with -o, or replace it: --force")
+
+
+def _options(args: argparse.Namespace) -> CompileOptions:
+    from ingot.compiler.options import CompileOptions
+
+    return CompileOptions(
+        targets=args.target,
+        dtype=args.dtype,
+        max_model_len=args.max_model_len,
+        max_num_seqs=args.max_num_seqs,
+        max_num_batched_tokens=args.max_num_batched_tokens,
+        page_size=args.page_size,
+        verify_passes=args.verify_passes,
+        dump_dir=args.dump,
+        disable_passes=tuple(args.disable_pass),
+    )
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise argparse.ArgumentTypeError("name at least one target, such as cpu:native")
+    return names

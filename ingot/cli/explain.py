@@ -1,0 +1,67 @@
+"""`ingot explain`: can this model directory be compiled, and what would it need?"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingot.cli.numbers import format_bytes, format_count
+from ingot.cli.output import facts, print_json
+from ingot.errors import ModelDirError
+
+if TYPE_CHECKING:
+    from ingot.models.explain import Explanation
+
+NAME = "explain"
+SUMMARY = "tell whether a model directory is supported, why, and what it needs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("model_dir", metavar="MODEL_DIR", type=Path, help="folder of a model")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Tells whether a model directory is supported, why not and what is nearest, and the disk and
+    memory it would need. Reads no weights. Exit code 0 if it is supported, 2 if not."""
+    from ingot.models.registry import explain
+
+    explanation = explain(args.model_dir)
+    if args.json:
+        print_json(explanation)
+    else:
+        print(summary(args.model_dir, explanation))
+    return 0 if explanation.supported else ModelDirError.exit_code
+
+
+def summary(model_dir: Path, explanation: Explanation) -> str:
+    """The explanation as text."""
+    verdict = "supported" if explanation.supported else "not supported"
+    lines = [f"{model_dir}: {verdict}", _identity(explanation)]
+    if explanation.reasons:
+        lines.append("\n".join(f"  - {reason}" for reason in explanation.reasons))
+    if explanation.supported:
+        lines += [_needs(explanation), f"Next: ingot compile {model_dir}"]
+    return "\n\n".join(line for line in lines if line)
+
+
+def _identity(explanation: Explanation) -> str:
+    rows = [("architecture", explanation.architecture or "none named")]
+    if explanation.family:
+        rows.append(("family", explanation.family))
+    if explanation.nearest:
+        rows.append(("nearest", explanation.nearest))
+    if explanation.differing:
+        rows.append(("differing", ", ".join(explanation.differing)))
+    return facts(rows)
+
+
+def _needs(explanation: Explanation) -> str:
+    rows = [("parameters", format_count(explanation.num_parameters))]
+    rows += [
+        (f"as {dtype}", f"{format_bytes(size)} on disk and in memory")
+        for dtype, size in explanation.bytes_by_dtype.items()
+    ]
+    rows.append(("KV cache", f"{format_bytes(explanation.kv_bytes_per_token)} a token"))
+    return facts(rows)

@@ -1,0 +1,80 @@
+"""Errors as the user sees them: what was found, what to do, and an exit code. No traceback."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+from ingot.cli.output import print_json
+from ingot.errors import IngotError, InternalError, ResourceError, UsageError
+
+INTERRUPTED = 130
+# Faults of a path that was given to us, not of ours.
+_USERS_PATHS = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR
+)
+REPORT_HINT = "This is a fault of ingot. Please report it with the log: {log}"
+
+
+def report(error: BaseException, args: argparse.Namespace) -> int:
+    """Prints the error on stderr, and on stdout too under --json; returns the exit code."""
+    if isinstance(error, KeyboardInterrupt):
+        print("\ninterrupted", file=sys.stderr)
+        return INTERRUPTED
+    known = _as_ingot_error(error)
+    log = None
+    if known is None or isinstance(known, InternalError):
+        log = _write_log(error)
+        found = known.found if known else f"{type(error).__name__}: {error}"
+        known = InternalError(found, hint=REPORT_HINT.format(log=log))
+    elif getattr(args, "debug", False):
+        log = _write_log(error)
+    _print_error(known, log)
+    if getattr(args, "json", False):
+        print_json({"error": _as_object(known, error)})
+    return known.exit_code
+
+
+def _as_ingot_error(error: BaseException) -> IngotError | None:
+    """The typed error that says the same, where there is one."""
+    if isinstance(error, IngotError):
+        return error
+    if isinstance(error, MemoryError):
+        return ResourceError("out of memory", hint="Close other programs, or lower the limits.")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ResourceError(f"no space left: {error.filename or 'disk full'}")
+    if isinstance(error, OSError) and error.errno in _USERS_PATHS and error.filename:
+        return UsageError(f"{error.filename}: {(error.strerror or 'cannot be used').lower()}")
+    return None
+
+
+def _print_error(error: IngotError, log: Path | None) -> None:
+    print(f"error: {error.found}", file=sys.stderr)
+    for line in error.hint.splitlines():
+        print(f"  {line}", file=sys.stderr)
+    if log is not None and str(log) not in error.hint:
+        print(f"  traceback: {log}", file=sys.stderr)
+
+
+def _as_object(error: IngotError, cause: BaseException) -> dict[str, object]:
+    name = type(cause if isinstance(cause, IngotError) else error).__name__
+    return {
+        "type": name,
+        "found": error.found,
+        "hint": error.hint,
+        "exit_code": error.exit_code,
+    }
+
+
+def _write_log(error: BaseException) -> Path:
+    """Writes the traceback, the command and the versions to a new file; returns its path."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="ingot-", suffix=".log", delete=False, encoding="utf-8"
+    ) as file:
+        file.write(f"command: {' '.join(sys.argv)}\npython: {sys.version}\n\n")
+        file.writelines(traceback.format_exception(error))
+    return Path(file.name)

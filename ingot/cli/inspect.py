@@ -1,0 +1,162 @@
+"""`ingot inspect`: what an artifact holds and what it will need."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ingot.cli.compile import golden_error, ledger_table
+from ingot.cli.numbers import format_bytes, format_count
+from ingot.cli.output import facts, print_json, table
+from ingot.errors import UsageError
+
+if TYPE_CHECKING:
+    from ingot.artifact.plan import Plan
+    from ingot.cli.artifact_view import ArtifactView
+
+NAME = "inspect"
+SUMMARY = "show targets, sizes, ledger, plan and memory of an artifact"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("artifact", metavar="ARTIFACT", type=Path, help="folder of an artifact")
+    parser.add_argument("--target", metavar="NAME", help="whose plan to show (default: the first)")
+    parser.add_argument("--plan", action="store_true", help="print the instructions of the plan")
+    parser.add_argument(
+        "--html", metavar="FILE", type=Path,
+        help="write a page with the ledger, the arena drawn over time, and the instructions",
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Shows what an artifact holds and what it will need. Works on any host, also on one that
+    cannot run the artifact."""
+    from ingot.cli.artifact_view import read_artifact
+
+    view = read_artifact(args.artifact)
+    target = _target(view, args.target)
+    if args.html:
+        from ingot.cli.page import artifact_page
+
+        args.html.write_text(artifact_page(view, target), encoding="utf-8")
+        print(f"wrote {args.html}", file=sys.stderr)
+    if args.json:
+        print_json(_as_object(view, target))
+    elif args.plan:
+        print(plan_table(view.plans[target]))
+    elif not args.html:
+        print(summary(view, target))
+    return 0
+
+
+def summary(view: ArtifactView, target: str) -> str:
+    """The artifact on one screen."""
+    plan = view.plans[target]
+    version = ".".join(str(part) for part in view.manifest.format)
+    sections = [
+        f"{view.path}   format {version}, written by ingot {view.manifest.ingot_version}",
+        facts(_model_facts(view)),
+        "Files\n" + facts((k, format_bytes(v)) for k, v in view.folder_bytes().items()),
+        "Memory\n" + facts(memory_facts(view, plan)),
+        "Targets\n" + _target_table(view),
+        "Ledger\n" + ledger_table(view.manifest.ledger),
+        f"Plan of {target}\n" + _op_table(plan),
+        "More: --plan prints the instructions, --html FILE writes a page with pictures.",
+    ]
+    return "\n\n".join(sections)
+
+
+def memory_facts(view: ArtifactView, plan: Plan) -> list[tuple[str, str]]:
+    """What a running engine holds in memory, part by part."""
+    per_token, longest = view.manifest.model.kv_bytes_per_token, plan.limits.max_model_len
+    weights = view.folder_bytes().get("weights", 0)
+    sequence = format_bytes(per_token * longest)
+    return [
+        ("weights", f"{format_bytes(weights)}, mapped from the file and shared by processes"),
+        ("arena", f"{format_bytes(plan.memory.arena_bytes)} for the temporaries of a step"),
+        ("KV cache", f"{format_bytes(per_token)} a token; {sequence} for {longest} tokens"),
+    ]
+
+
+def plan_table(plan: Plan) -> str:
+    """The instructions, one a line."""
+    from ingot.cli.artifact_view import attrs_text, shape_text
+
+    buffers = plan.by_name()
+    rows = []
+    for index, instruction in enumerate(plan.instructions):
+        outputs = " ".join(f"{n}:{shape_text(buffers[n])}" for n in instruction.outputs.values())
+        inputs = " ".join(instruction.inputs.values())
+        attrs = attrs_text(instruction)
+        rows.append((index, instruction.op, outputs, inputs, attrs, instruction.origin))
+    return table(rows, ("#", "op", "outputs", "inputs", "attributes", "from"), indent="")
+
+
+def _model_facts(view: ArtifactView) -> list[tuple[str, str]]:
+    model, limits = view.manifest.model, view.manifest.limits
+    numerics = view.manifest.numerics
+    error = golden_error(numerics.golden_error, numerics.tolerance)
+    quantized = "" if numerics.quantization == "none" else f", {numerics.quantization}"
+    return [
+        ("model", f"{model.name} ({model.architecture})"),
+        ("parameters", f"{format_count(model.num_parameters)} in {model.num_layers} layers"),
+        ("vocabulary", f"{model.vocab_size} tokens"),
+        ("sequence", f"at most {limits.max_model_len} tokens"),
+        (
+            "step",
+            f"at most {limits.max_num_batched_tokens} tokens of {limits.max_num_seqs} sequences",
+        ),
+        ("numerics", f"{numerics.dtype}{quantized}; golden error {error}"),
+    ]
+
+
+def _target_table(view: ArtifactView) -> str:
+    rows = [
+        (
+            target.name,
+            target.layout,
+            format_bytes(view.manifest.files[target.kernels].size),
+            len(view.plans[target.name].instructions),
+            format_bytes(view.plans[target.name].memory.arena_bytes),
+        )
+        for target in view.manifest.targets
+    ]
+    return table(rows, ("target", "weights", "code", "instructions", "arena"))
+
+
+def _op_table(plan: Plan) -> str:
+    from ingot.cli.artifact_view import op_counts
+
+    return table(((n, op) for op, n in op_counts(plan).items()), ("count", "op"))
+
+
+def _target(view: ArtifactView, name: str | None) -> str:
+    names = [target.name for target in view.manifest.targets]
+    if name is None:
+        return names[0]
+    if name not in names:
+        raise UsageError(f"no target {name!r} in {view.path}", hint=f"It has: {', '.join(names)}.")
+    return name
+
+
+def _as_object(view: ArtifactView, target: str) -> dict[str, Any]:
+    from ingot.cli.artifact_view import live_bytes, op_counts
+
+    return {
+        "artifact": view.path,
+        "manifest": view.manifest,
+        "folder_bytes": view.folder_bytes(),
+        "plans": {
+            name: {
+                "instructions": len(plan.instructions),
+                "ops": op_counts(plan),
+                "arena_bytes": plan.memory.arena_bytes,
+                "peak_live_bytes": max(live_bytes(plan), default=0),
+            }
+            for name, plan in view.plans.items()
+        },
+        "plan": view.plans[target],
+    }

@@ -1,0 +1,96 @@
+"""The `ingot` command: the list of verbs, and the way from arguments to an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn, Protocol
+
+from ingot.cli import compile as compile_verb
+from ingot.cli import explain, failure, inspect, run, verify
+
+EXIT_CODES = """\
+exit codes: 0 ok, 1 internal error, 2 usage or unsupported model, 3 incompatible host or
+artifact, 4 verification failed, 5 out of memory or disk, 130 interrupted
+Results go to stdout, progress and messages to stderr."""
+
+
+class Verb(Protocol):
+    """A module of this package that is a verb."""
+
+    NAME: str
+    SUMMARY: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    def main(self, args: argparse.Namespace) -> int: ...
+
+
+VERBS: tuple[Verb, ...] = (compile_verb, run, inspect, verify, explain)
+
+
+class Parser(argparse.ArgumentParser):
+    """Prints usage errors in the form of all other errors."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}\n  See: {self.prog} --help\n")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = Parser(
+        prog="ingot",
+        description="Compiles language models ahead of time, and runs them without PyTorch.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=Parser)
+    for verb in VERBS:
+        sub = verbs.add_parser(
+            verb.NAME, help=verb.SUMMARY, description=(verb.main.__doc__ or "").strip(),
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        )
+        verb.add_arguments(sub)
+        sub.add_argument("--json", action="store_true", help="print the result as JSON")
+        sub.add_argument(
+            "--debug", action="store_true", help="on an error, write its traceback to a log file"
+        )
+        sub.set_defaults(verb=verb)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line; returns its exit code and raises nothing."""
+    parser = build_parser()
+    try:
+        args = parser.parse_args(argv)
+    except SystemExit as stop:  # argparse has said what there was to say
+        return int(stop.code or 0)
+    if args.version:
+        print(f"ingot {_version()}")
+        return 0
+    if not hasattr(args, "verb"):
+        parser.print_help(sys.stderr)
+        return 2
+    try:
+        return int(args.verb.main(args))
+    except BrokenPipeError:  # whoever read stdout has gone, as `| head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+    except (Exception, KeyboardInterrupt) as error:
+        return failure.report(error, args)
+
+
+def _version() -> str:
+    try:
+        return version("ingot")
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

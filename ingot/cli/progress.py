@@ -1,0 +1,87 @@
+"""Progress on stderr: a live display on a terminal, one plain line a stage elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+from ingot.cli.numbers import format_seconds
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+
+class Progress(Protocol):
+    """Called as progress(stage, detail, fraction); fraction is None while the end is unknown."""
+
+    def __call__(self, stage: str, detail: str, fraction: float | None) -> None: ...
+
+
+@contextlib.contextmanager
+def progress_display(stream: TextIO | None = None) -> Iterator[Progress]:
+    """A progress callback that fits the stream (stderr); closes its last stage at the end."""
+    stream = stream or sys.stderr
+    if not stream.isatty():
+        yield PlainProgress(stream)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as RichProgress
+
+    columns = (
+        TextColumn("{task.fields[mark]} {task.fields[stage]:<9}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.fields[seconds]:>9}  [dim]{task.description}"),
+    )
+    with RichProgress(*columns, console=Console(file=stream)) as rich_progress:
+        display = LiveProgress(rich_progress)
+        yield display
+        display.finish()
+
+
+class PlainProgress:
+    """Prints a line when a stage begins."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._stage = ""
+
+    def __call__(self, stage: str, detail: str, fraction: float | None) -> None:
+        if stage == self._stage:
+            return
+        self._stage = stage
+        print(f"{stage:<9} {detail}".rstrip(), file=self._stream, flush=True)
+
+
+class LiveProgress:
+    """A line a stage: a bar while it runs, a check mark and its time when it is over."""
+
+    def __init__(self, rich_progress: RichProgress, clock: Callable[[], float] = time.monotonic):
+        self._rich = rich_progress
+        self._clock = clock
+        self._task: TaskID | None = None
+        self._stage = ""
+        self._began = 0.0
+
+    def __call__(self, stage: str, detail: str, fraction: float | None) -> None:
+        if stage != self._stage:
+            self.finish()
+            self._stage, self._began = stage, self._clock()
+            self._task = self._rich.add_task(detail, total=None, stage=stage, mark=" ", seconds="")
+        assert self._task is not None, "a stage has begun"
+        total = None if fraction is None else 1.0
+        seconds = format_seconds(self._clock() - self._began)
+        self._rich.update(
+            self._task, description=detail, total=total, completed=fraction or 0.0, seconds=seconds
+        )
+
+    def finish(self) -> None:
+        """Marks the running stage as done."""
+        if self._task is not None:
+            seconds = format_seconds(self._clock() - self._began)
+            self._rich.update(self._task, total=1.0, completed=1.0, mark="✓", seconds=seconds)
+        self._task, self._stage = None, ""

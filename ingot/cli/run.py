@@ -1,0 +1,4 @@
+NAME="run"
+SUMMARY="x"
+def add_arguments(p): pass
+def main(a): "x"

@@ -1,0 +1,4 @@
+NAME="verify"
+SUMMARY="x"
+def add_arguments(p): pass
+def main(a): "x"

@@ -1,0 +1,98 @@
+"""A small artifact made by hand: an embedding, a norm and a head, with kernels that are no code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from ingot.artifact.codec import encode_plan
+from ingot.artifact.manifest import (
+    FORMAT_VERSION,
+    LedgerEntry,
+    Manifest,
+    ModelInfo,
+    Numerics,
+    TargetEntry,
+)
+from ingot.artifact.plan import Buffer, Instruction, Limits, MemoryPlan, Plan, Slot
+from ingot.artifact.writer import ArtifactWriter
+
+LIMITS = Limits(
+    max_model_len=64, max_num_seqs=4, max_num_batched_tokens=32, max_logit_rows=4, page_size=16
+)
+
+
+def sample_plan() -> Plan:
+    """tokens -> embedding -> rms_norm -> linear -> logits; the arena holds two temporaries."""
+    buffers = (
+        Buffer(name="tokens", dtype="int32", shape=("N",), kind="input"),
+        Buffer(name="embed.weight", dtype="float32", shape=(48, 8), kind="weight"),
+        Buffer(name="norm.weight", dtype="float32", shape=(8,), kind="weight"),
+        Buffer(name="%0", dtype="float32", shape=("N", 8), kind="arena"),
+        Buffer(name="%1<b>", dtype="float32", shape=("N", 8), kind="arena", offset=1024),
+        Buffer(name="logits", dtype="float32", shape=("N", 48), kind="output"),
+    )
+    instructions = (
+        Instruction(
+            op="embedding", inputs={"tokens": "tokens", "weight": "embed.weight"},
+            outputs={"out": "%0"}, attrs={}, origin="embed",
+        ),
+        Instruction(
+            op="rms_norm", inputs={"x": "%0", "weight": "norm.weight"},
+            outputs={"out": "%1<b>"}, attrs={"eps": 1e-6}, origin="norm",
+        ),
+        Instruction(
+            op="linear", inputs={"x": "%1<b>", "weight": "embed.weight"},
+            outputs={"out": "logits"}, attrs={}, origin="head",
+        ),
+    )
+    slots = (
+        Slot(name="%0", offset=0, nbytes=1024, first_use=0, last_use=1),
+        Slot(name="%1<b>", offset=1024, nbytes=1024, first_use=1, last_use=2),
+    )
+    memory = MemoryPlan(arena_bytes=2048, slots=slots)
+    return Plan(limits=LIMITS, buffers=buffers, instructions=instructions, memory=memory)
+
+
+def sample_manifest() -> Manifest:
+    """The manifest of the sample, with its target, a ledger of two passes and a golden error."""
+    model = ModelInfo(
+        name="sample", architecture="SampleForCausalLM", vocab_size=48, num_layers=1,
+        num_parameters=392, bos_token_ids=(), eos_token_ids=(0,), kv_bytes_per_token=128,
+    )
+    target = TargetEntry(
+        name="cpu:portable", requires=(), layout="cpu-float32", abi=1,
+        plan="targets/cpu-portable/plan.json", kernels="targets/cpu-portable/kernels.so",
+    )
+    ledger = (
+        LedgerEntry(name="canonicalize", tier="exact", expected=None, matched=5),
+        LedgerEntry(name="fuse_rms_norm", tier="exact", expected=1, matched=1),
+    )
+    return Manifest(
+        format=FORMAT_VERSION, ingot_version="0.1.0", model=model, limits=LIMITS,
+        numerics=Numerics(
+            dtype="float32", quantization="none", tolerance=2e-3, golden_error=1.5e-6
+        ),
+        targets=(target,), ledger=ledger,
+    )
+
+
+def write_sample(path: Path) -> Path:
+    """Writes the sample artifact to `path`."""
+    manifest = sample_manifest()
+    with ArtifactWriter(path) as writer:
+        writer.write(manifest.targets[0].plan, encode_plan(sample_plan()))
+        writer.write(manifest.targets[0].kernels, b"no code")
+        writer.write("weights/cpu-float32.safetensors", _weights())
+        writer.commit(manifest)
+    return path
+
+
+def _weights() -> bytes:
+    tensors = {
+        "embed.weight": {"dtype": "F32", "shape": [384], "data_offsets": [0, 1536]},
+        "norm.weight": {"dtype": "F32", "shape": [16], "data_offsets": [1536, 1600]},
+    }
+    header = json.dumps(tensors).encode()
+    header += b" " * (-(8 + len(header)) % 64)
+    return len(header).to_bytes(8, "little") + header + bytes(1600)

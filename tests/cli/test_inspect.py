@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+import pytest
+
+from ingot.cli.main import main
+from tests.cli.sample_artifact import write_sample
+
+
+@pytest.fixture
+def sample(tmp_path):
+    return write_sample(tmp_path / "sample.ingot")
+
+
+def test_summary_names_sizes_targets_ledger_and_ops(sample, capsys):
+    assert main(["inspect", str(sample)]) == 0
+    out = capsys.readouterr().out
+    for part in ("SampleForCausalLM", "cpu:portable", "2.05 KB", "128 B a token", "rms_norm"):
+        assert part in out
+    assert "fuse_rms_norm        1         1  exact" in out
+
+
+def test_plan_lists_every_instruction(sample, capsys):
+    assert main(["inspect", str(sample), "--plan"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert lines[2].split()[:3] == ["1", "rms_norm", "%1<b>:float32[N,8]"]
+    assert "eps=1e-06" in lines[2]
+
+
+def test_json_is_one_document(sample, capsys):
+    assert main(["inspect", str(sample), "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["plans"]["cpu:portable"]["ops"] == {"embedding": 1, "rms_norm": 1, "linear": 1}
+    assert value["plans"]["cpu:portable"]["peak_live_bytes"] == 2048
+    assert value["manifest"]["numerics"]["golden_error"] == 1.5e-6
+
+
+class Balance(HTMLParser):
+    """Checks that tags close in order."""
+
+    VOID = frozenset({"meta", "br", "input"})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack: list[str] = []
+        self.counts: dict[str, int] = {}
+
+    def handle_starttag(self, tag, attrs):
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        assert not any(name in ("src", "href") for name, _ in attrs), "the page loads nothing"
+        if tag not in self.VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+
+    def handle_endtag(self, tag):
+        assert self.stack.pop() == tag
+
+
+def test_page_is_self_contained_and_escaped(sample, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    assert main(["inspect", str(sample), "--html", str(page)]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert str(page) in captured.err
+    text = page.read_text()
+    parser = Balance()
+    parser.feed(text)
+    assert parser.stack == []
+    assert parser.counts["svg"] == 2
+    assert "%1&lt;b&gt;" in text
+    assert "%1<b>" not in text
+
+
+def test_a_damaged_artifact_is_refused(sample, capsys):
+    (sample / "targets" / "cpu-portable" / "plan.json").write_text("{}")
+    assert main(["inspect", str(sample)]) == 3
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_model_directory_gets_the_command_to_compile_it(shakespeare_dir, capsys):
+    assert main(["inspect", str(shakespeare_dir)]) == 3
+    assert f"ingot compile {shakespeare_dir}" in capsys.readouterr().err
+
+
+def test_an_unknown_target_names_those_there_are(sample, capsys):
+    assert main(["inspect", str(sample), "--target", "cpu:x86-64-v4"]) == 2
+    assert "It has: cpu:portable." in capsys.readouterr().err

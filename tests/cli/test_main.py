@@ -1,0 +1,150 @@
+"""Dispatch, errors and exit codes: with verbs that fail in every way, and as a process."""
+
+from __future__ import annotations
+
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ingot.cli import inspect
+from ingot.cli.main import VERBS, main
+from ingot.errors import (
+    ArtifactError,
+    CompileError,
+    InternalError,
+    PassError,
+    ResourceError,
+    UsageError,
+    VerificationError,
+)
+
+
+@pytest.fixture
+def failing(monkeypatch, tmp_path):
+    """Makes `ingot inspect` raise the given error; logs go to a folder of the test's own."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def run(error: BaseException, *options: str) -> int:
+        def raise_it(args):
+            raise error
+
+        monkeypatch.setattr(inspect, "main", raise_it)
+        return main(["inspect", "x.ingot", *options])
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("no"), 2),
+        (CompileError("no"), 2),
+        (PassError("fuse_rms_norm", "no"), 2),
+        (ArtifactError("no"), 3),
+        (VerificationError("no"), 4),
+        (ResourceError("no"), 5),
+        (MemoryError(), 5),
+        (OSError(errno.ENOSPC, "No space left on device", "file"), 5),
+        (InternalError("no"), 1),
+        (RuntimeError("no"), 1),
+        (PermissionError(errno.EACCES, "Permission denied", "file"), 2),
+        (KeyboardInterrupt(), 130),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_every_error_has_its_exit_code_and_no_traceback(failing, capsys, error, code):
+    assert failing(error) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "Traceback" not in captured.err
+
+
+def test_an_error_is_what_was_found_then_the_hint(failing, capsys):
+    failing(UsageError("found it", hint="do this\nthen that"))
+    assert capsys.readouterr().err == "error: found it\n  do this\n  then that\n"
+
+
+def test_debug_puts_the_traceback_into_a_log(failing, capsys, tmp_path):
+    failing(UsageError("found it"), "--debug")
+    err = capsys.readouterr().err
+    path = Path(err.rpartition("traceback: ")[2].strip())
+    assert path.parent == tmp_path
+    assert "UsageError: found it" in path.read_text()
+
+
+def test_without_debug_there_is_no_log(failing, tmp_path):
+    failing(UsageError("found it"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_internal_error_asks_for_a_report_and_logs(failing, capsys, tmp_path):
+    failing(ZeroDivisionError("division by zero"))
+    err = capsys.readouterr().err
+    (log,) = tmp_path.iterdir()
+    assert "error: ZeroDivisionError: division by zero" in err
+    assert "Please report" in err
+    assert str(log) in err
+    assert "Traceback" in log.read_text()
+
+
+def test_json_errors_are_objects(failing, capsys):
+    failing(ArtifactError("damaged", hint="again"), "--json")
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error == {"type": "ArtifactError", "found": "damaged", "hint": "again", "exit_code": 3}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [["nonsense"], ["inspect"], ["inspect", "a", "--unknown"], ["compile", "m", "--dtype=x"]],
+)
+def test_usage_errors(argv, capsys):
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert "--help" in captured.err
+
+
+def test_no_verb_prints_the_help_and_fails(capsys):
+    assert main([]) == 2
+    assert "verbs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.NAME)
+def test_every_verb_has_help_json_and_debug(verb, capsys):
+    assert main([verb.NAME, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "--json" in out
+    assert "--debug" in out
+    assert main(["--help"]) == 0
+    assert verb.SUMMARY.split()[0] in capsys.readouterr().out
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("ingot ")
+
+
+HELP_IMPORTS_LITTLE = """
+import sys
+from ingot.cli.main import main
+main(["--help"])
+heavy = {"torch", "numpy", "rich", "msgspec", "jinja2", "tokenizers"} & set(sys.modules)
+sys.exit(f"imported {heavy}" if heavy else 0)
+"""
+
+
+def test_help_imports_nothing_heavy():
+    done = subprocess.run([sys.executable, "-c", HELP_IMPORTS_LITTLE], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    command = f"{sys.executable} -c 'from ingot.cli.main import *; sys.exit(main([\"--help\"]))'"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{command} | head -c 10"], capture_output=True, timeout=60
+    )
+    assert b"Traceback" not in done.stderr

@@ -1,0 +1,34 @@
+"""Fixtures that several rooms share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHAKESPEARE = ROOT / "golden" / "models" / "shakespeare"
+
+
+@pytest.fixture(scope="session")
+def shakespeare_dir() -> Path:
+    """The bundled trained model, in the layout of Hugging Face."""
+    return SHAKESPEARE
+
+
+@pytest.fixture(scope="session")
+def shakespeare_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundled model compiled for this host, once a session; to change it, copy it."""
+    from ingot.compiler.compile import compile_model
+    from ingot.compiler.options import CompileOptions
+
+    path = tmp_path_factory.mktemp("artifact") / "shakespeare.ingot"
+    compile_model(SHAKESPEARE, path, options=CompileOptions())
+    return path
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test reads or fills the user's cache of compiled models."""
+    os.environ["INGOT_CACHE"] = str(tmp_path_factory.mktemp("cache"))

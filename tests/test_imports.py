@@ -1,0 +1,73 @@
+"""Imports go one way: every arrow between the rooms is one that the design allows."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.import_rules import ROOMS, breaches
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_the_package_keeps_to_the_table():
+    assert breaches(ROOT / "ingot") == []
+
+
+def test_every_room_exists():
+    folders = {path.name for path in (ROOT / "ingot").iterdir() if (path / "__init__.py").exists()}
+    assert folders == set(ROOMS) - {""}
+
+
+@pytest.mark.parametrize(
+    ("file", "source", "breach"),
+    [
+        ("runtime/engine.py", "import torch", "runtime imports torch"),
+        ("runtime/engine.py", "from ingot.compiler import a", "runtime imports ingot.compiler.a"),
+        ("runtime/engine.py", "def f():\n  import ingot.cli.a", "runtime imports ingot.cli.a"),
+        ("runtime/engine.py", "from ingot.cache import path", "runtime imports ingot.cache.path"),
+        ("artifact/plan.py", "import jinja2", "artifact imports jinja2"),
+        ("artifact/plan.py", "import ingot.runtime.a", "artifact imports ingot.runtime.a"),
+        ("models/llama.py", "from ingot.passes.a import b", "models imports ingot.passes.a.b"),
+        ("passes/fuse.py", "from ..models import llama", "relative import"),
+        ("passes/fuse.py", "import transformers", "passes imports transformers"),
+        ("llm.py", "import torch", "ingot imports torch"),
+        ("llm.py", "from ingot.cli.main import main", "ingot imports ingot.cli.main.main"),
+        ("misc/things.py", "import json", "misc is no room of the table"),
+        ("runtime/engine.py", "import os\nx = os.environ['A']", "reads the environment"),
+        ("runtime/engine.py", "from os import getenv", "reads the environment"),
+    ],
+)
+def test_a_breach_is_found(tmp_path, file, source, breach):
+    path = tmp_path / "ingot" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    line = len(source.splitlines())
+    assert breaches(tmp_path / "ingot") == [f"ingot/{file}:{line}: {breach}"]
+
+
+@pytest.mark.parametrize(
+    ("file", "source"),
+    [
+        ("runtime/engine.py", "import numpy\nfrom ingot.artifact.plan import Plan"),
+        ("runtime/engine.py", "from ingot.errors import IngotError\nfrom ingot import errors"),
+        ("compiler/compile.py", "import torch\nfrom ingot.models import registry"),
+        ("cli/run.py", "from ingot import LLM\nfrom ingot.compiler.compile import compile_model"),
+        ("settings.py", "import os\nx = os.environ"),
+        ("llm.py", "import numpy\nfrom ingot.runtime.engine import Engine"),
+    ],
+)
+def test_an_allowed_arrow_is_no_breach(tmp_path, file, source):
+    path = tmp_path / "ingot" / file
+    path.parent.mkdir(parents=True)
+    path.write_text(source)
+    assert breaches(tmp_path / "ingot") == []
+
+
+def test_lint_checks_style_and_types():
+    recipe = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
+    assert recipe is not None
+    assert "ruff check" in recipe[1]
+    assert "mypy" in recipe[1]
