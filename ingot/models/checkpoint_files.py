@@ -1,4 +1,119 @@
-"""stub"""
+"""Which files of a model directory hold its tensors."""
+
+from __future__ import annotations
+
 from pathlib import Path
+from typing import NoReturn
+
+from ingot.errors import CheckpointError, ConfigError, ModelDirError
+from ingot.models.config_file import read_json_object
+from ingot.models.safetensors_file import SafetensorsFile, TensorInfo
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+_PICKLES = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+
+
+def open_files(model_dir: Path) -> tuple[SafetensorsFile, ...]:
+    """Opens the single file or every shard of the index, and checks the index against them.
+
+    Raises:
+        CheckpointError: no safetensors, a missing or damaged file, an index that does not match.
+    """
+    single, index = model_dir / SINGLE, model_dir / INDEX
+    if single.exists() and index.exists():
+        raise CheckpointError(
+            f"{model_dir} has both {SINGLE} and {INDEX}",
+            hint="keep the one that belongs to config.json and move the other away",
+        )
+    if single.exists():
+        return (SafetensorsFile(single),)
+    if index.exists():
+        return _open_shards(model_dir, _read_index(index))
+    _refuse_others(model_dir)
+
+
 def guess_dtype(model_dir: Path) -> str:
-    return ""
+    """The first float dtype in the checkpoint's headers, or "" without a readable checkpoint."""
+    try:
+        files = open_files(model_dir)
+    except ModelDirError:
+        return ""
+    infos: list[TensorInfo] = []
+    for file in files:
+        infos += file.tensors.values()
+        file.close()
+    return next((DTYPE_NAMES[i.dtype] for i in infos if i.dtype in DTYPE_NAMES), "")
+
+
+def _read_index(path: Path) -> dict[str, str]:
+    """Tensor name -> shard file name."""
+    hint = "fetch the index again, together with its shards"
+    try:
+        weight_map = read_json_object(path).get("weight_map")
+    except ConfigError as error:
+        raise CheckpointError(error.found, hint=hint) from error
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{path.name} has no weight_map", hint=hint)
+    for name, shard in weight_map.items():
+        plain = isinstance(shard, str) and Path(shard).name == shard
+        if not plain or not shard.endswith(".safetensors"):
+            raise CheckpointError(
+                f"{path.name} puts the tensor {name} into {shard!r}",
+                hint="shards must be *.safetensors files beside the index",
+            )
+    return weight_map
+
+
+def _open_shards(model_dir: Path, weight_map: dict[str, str]) -> tuple[SafetensorsFile, ...]:
+    shards = sorted(set(weight_map.values()))
+    absent = [shard for shard in shards if not (model_dir / shard).is_file()]
+    if absent:
+        raise CheckpointError(
+            f"{INDEX} lists shards that are absent: {listed(absent)}",
+            hint=f"fetch the missing files into {model_dir}",
+        )
+    unlisted = {path.name for path in model_dir.glob("model-*.safetensors")} - set(shards)
+    if unlisted:
+        raise CheckpointError(
+            f"{INDEX} does not list the shards {listed(sorted(unlisted))}",
+            hint="fetch the index that belongs to these shards, or move them away",
+        )
+    files = tuple(SafetensorsFile(model_dir / shard) for shard in shards)
+    found = {name: file.path.name for file in files for name in file.tensors}
+    held = sum(len(file.tensors) for file in files)
+    wrong = sorted(
+        name for name in found.keys() | weight_map.keys() if found.get(name) != weight_map.get(name)
+    )
+    if wrong or held != len(found):
+        for file in files:
+            file.close()
+        raise CheckpointError(
+            f"{INDEX} and its shards disagree about {listed(wrong) or 'a repeated tensor'}",
+            hint="fetch the index and its shards again, from one revision",
+        )
+    return files
+
+
+def _refuse_others(model_dir: Path) -> NoReturn:
+    pickles = sorted(path.name for pattern in _PICKLES for path in model_dir.glob(pattern))
+    if pickles:
+        raise CheckpointError(
+            f"{model_dir} has its weights as Python pickles: {listed(pickles)}",
+            hint="pickles run code when read and are refused; convert them where you trust them: "
+            "AutoModelForCausalLM.from_pretrained(dir).save_pretrained(new_dir), which writes "
+            "safetensors",
+        )
+    others = sorted(path.name for path in model_dir.glob("*.safetensors"))
+    raise CheckpointError(
+        f"{model_dir} has neither {SINGLE} nor {INDEX}"
+        + (f", only {listed(others)}" if others else ""),
+        hint=f"fetch the weights, or name the file {SINGLE} if it is the whole checkpoint",
+    )
+
+
+def listed(names: list[str], most: int = 8) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -138,7 +138,7 @@ def read_window(fields: Fields, default: int = 0) -> int:
     """The sliding window: a missing key gives the default, null gives 0."""
     if "sliding_window" in fields:
         return fields.integer("sliding_window")
-    present = "sliding_window" in fields.keys()
+    present = "sliding_window" in fields.names()
     fields.raw("sliding_window", None)
     return 0 if present else default
 

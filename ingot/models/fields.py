@@ -10,25 +10,29 @@ from typing import Any
 from ingot.errors import ConfigError
 
 # Keys that Hugging Face writes and that change no number of an inference.
-NOISE = frozenset(
+# fmt: off
+NOISE = frozenset({
     # bookkeeping of the library that wrote the file
-    "transformers_version _name_or_path name_or_path model_type architectures use_cache "
-    "_attn_implementation _attn_implementation_autoset attn_implementation torchscript "
-    "_commit_hash return_dict output_attentions output_hidden_states tokenizer_class prefix "
-    "unsloth_fixed unsloth_version transformers.js_config is_llama_config use_bfloat16 "
-    "_unsloth_fixed pad_token_id sep_token_id decoder_start_token_id tf_legacy_loss "
+    "transformers_version", "_name_or_path", "name_or_path", "model_type", "architectures",
+    "use_cache", "_attn_implementation", "_attn_implementation_autoset", "attn_implementation",
+    "torchscript", "_commit_hash", "return_dict", "output_attentions", "output_hidden_states",
+    "tokenizer_class", "prefix", "unsloth_fixed", "unsloth_version", "transformers.js_config",
+    "is_llama_config", "use_bfloat16", "_unsloth_fixed", "pad_token_id", "sep_token_id",
+    "decoder_start_token_id", "tf_legacy_loss",
     # training
-    "initializer_range attention_dropout hidden_dropout resid_pdrop embd_pdrop dropout "
-    "finetuning_task task_specific_params problem_type id2label label2id num_labels "
-    "gradient_checkpointing pretraining_tp chunk_size_feed_forward "
+    "initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop",
+    "dropout", "finetuning_task", "task_specific_params", "problem_type", "id2label",
+    "label2id", "num_labels", "gradient_checkpointing", "pretraining_tp",
+    "chunk_size_feed_forward",
     # generation defaults, which belong to generation_config.json
-    "do_sample temperature top_k top_p typical_p max_length min_length num_beams "
-    "num_beam_groups num_return_sequences length_penalty repetition_penalty diversity_penalty "
-    "no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids early_stopping "
-    "forced_bos_token_id forced_eos_token_id begin_suppress_tokens suppress_tokens "
-    "output_scores return_dict_in_generate remove_invalid_values "
-    "exponential_decay_length_penalty".split()
-)
+    "do_sample", "temperature", "top_k", "top_p", "typical_p", "max_length", "min_length",
+    "num_beams", "num_beam_groups", "num_return_sequences", "length_penalty",
+    "repetition_penalty", "diversity_penalty", "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size", "bad_words_ids", "early_stopping", "forced_bos_token_id",
+    "forced_eos_token_id", "begin_suppress_tokens", "suppress_tokens", "output_scores",
+    "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty",
+})
+# fmt: on
 MAX_SIZE = 2**31 - 1
 _MISSING: Any = object()
 
@@ -140,8 +144,8 @@ class Fields:
         if value is not None and value not in allowed:
             raise ConfigError(f"{self.where} has {key} = {value!r}", hint=why)
 
-    def keys(self) -> tuple[str, ...]:
-        """The keys of the object."""
+    def names(self) -> tuple[str, ...]:
+        """Every key of the object, those with a null value too."""
         return tuple(self._values)
 
     def wrong(self, key: str, value: Any, expected: str) -> ConfigError:

@@ -16,6 +16,4 @@ def parse(fields: Fields) -> ModelConfig:
     return parse_decoder(fields, family="mistral", windows=windows)
 
 
-FAMILY = Family(
-    name="mistral", architectures=("MistralForCausalLM",), parse=parse, build=CausalLM
-)
+FAMILY = Family(name="mistral", architectures=("MistralForCausalLM",), parse=parse, build=CausalLM)

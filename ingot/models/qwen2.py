@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: biases on q, k and v; a sliding window in the upper layers where switched on."""
+"""Qwen2 and Qwen2.5: biases on q, k and v; a window in the upper layers where switched on."""
 
 from __future__ import annotations
 
@@ -19,11 +19,7 @@ def read_windows(fields: Fields) -> tuple[int, ...]:
 def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of `Qwen2ForCausalLM`."""
     fields.refuse("use_mrope", (False,), "supported: one position per token")
-    return parse_decoder(
-        fields, family="qwen2", attention_bias=True, windows=read_windows(fields)
-    )
+    return parse_decoder(fields, family="qwen2", attention_bias=True, windows=read_windows(fields))
 
 
-FAMILY = Family(
-    name="qwen2", architectures=("Qwen2ForCausalLM",), parse=parse, build=CausalLM
-)
+FAMILY = Family(name="qwen2", architectures=("Qwen2ForCausalLM",), parse=parse, build=CausalLM)

@@ -24,6 +24,4 @@ def parse(fields: Fields) -> ModelConfig:
     )
 
 
-FAMILY = Family(
-    name="qwen3", architectures=("Qwen3ForCausalLM",), parse=parse, build=CausalLM
-)
+FAMILY = Family(name="qwen3", architectures=("Qwen3ForCausalLM",), parse=parse, build=CausalLM)

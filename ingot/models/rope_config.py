@@ -35,8 +35,10 @@ def parse_rope(
         ConfigError: unknown type or key, missing or wrong value, both spellings at odds.
     """
     scaling, source = _find(fields)
-    if "rope_type" in scaling and "type" in scaling and scaling.raw("type") != scaling.raw(
-        "rope_type"
+    if (
+        "rope_type" in scaling
+        and "type" in scaling
+        and scaling.raw("type") != scaling.raw("rope_type")
     ):
         raise scaling.wrong("type", scaling.raw("type"), "the same as rope_type")
     key = "type" if "type" in scaling and "rope_type" not in scaling else "rope_type"
@@ -65,7 +67,7 @@ def _find(fields: Fields) -> tuple[Fields, Fields]:
     scaling = fields.nested("rope_parameters")
     if "rope_parameters" not in fields:
         scaling = fields.nested("rope_scaling")
-    elif nested := [key for key in scaling.keys() if key in LAYER_TYPES]:
+    elif nested := [key for key in scaling.names() if key in LAYER_TYPES]:
         scaling = _one_for_all(scaling, nested)
     fields.raw("rope_scaling", None)
     return scaling, scaling

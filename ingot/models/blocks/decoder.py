@@ -1,6 +1,7 @@
 """The decoder-only language model that most families are.
 
-Parameter names are those of `transformers`, so that a family's weight table lists only what differs.
+Parameter names are those of `transformers`, so that a family's weight table lists only what
+differs.
 """
 
 from __future__ import annotations

@@ -1,0 +1,201 @@
+"""The tensors of a model directory, by the names of the module's parameters.
+
+Opening checks every name, shape and dtype from the headers alone. Reading goes through a memory
+map, a few rows at a time where asked, checks that values are finite, and drops the pages that an
+earlier read used: a model of any size streams through little memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from ingot.errors import CheckpointError
+from ingot.models.blocks.constants import named_constants
+from ingot.models.checkpoint_files import open_files
+from ingot.models.config import ModelConfig
+from ingot.models.config_file import check_model_dir
+from ingot.models.safetensors_file import SafetensorsFile, TensorInfo
+from ingot.models.weight_table import Source, resolve_sources
+
+Raw = NDArray[np.unsignedinteger[Any]]
+
+_TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+# Exponent bits: all of them set means infinity or NaN.
+_EXPONENTS = {"F32": 0x7F800000, "BF16": 0x7F80, "F16": 0x7C00}
+_UNSIGNED: dict[str, type[np.unsignedinteger[Any]]] = {
+    "F32": np.uint32,
+    "BF16": np.uint16,
+    "F16": np.uint16,
+}
+# Elements looked at together when checking for non-finite values: they stay in the L2 cache.
+_CHECKED_AT_ONCE = 2**18
+PIECE_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Bytes of a file that were handed out last."""
+
+    file: SafetensorsFile
+    start: int
+    stop: int
+
+
+class Checkpoint:
+    """An open checkpoint; use `Checkpoint.open`, and close it or use it in a `with`."""
+
+    def __init__(
+        self,
+        files: tuple[SafetensorsFile, ...],
+        sources: dict[str, Source],
+        constants: dict[str, torch.Tensor],
+        copies: dict[str, str],
+    ) -> None:
+        self._files = {name: file for file in files for name in file.tensors}
+        self._open_files = files
+        self._sources = sources
+        self._constants = constants
+        self._copies = copies
+        self._last: list[_Range] = []
+
+    @classmethod
+    def open(cls, model_dir: Path, config: ModelConfig, module: nn.Module) -> Checkpoint:
+        """Opens the files and checks every tensor against the module, reading headers only.
+
+        Raises:
+            ModelDirError: the directory is missing or unreadable.
+            CheckpointError: damaged files; tensors missing, left over, misshapen, of wrong dtype.
+        """
+        model_dir = Path(model_dir)
+        check_model_dir(model_dir)
+        files = open_files(model_dir)
+        try:
+            infos = {name: info for file in files for name, info in file.tensors.items()}
+            sources, copies = resolve_sources(infos, config, module)
+        except Exception:
+            for file in files:
+                file.close()
+            raise
+        return cls(files, sources, named_constants(module), copies)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every parameter and constant that can be read."""
+        return (*self._sources, *self._constants)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Shape of a parameter or constant."""
+        if name in self._constants:
+            return tuple(self._constants[name].shape)
+        return self._sources[name].shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Dtype that `read` gives: the checkpoint's own, float32 for constants."""
+        if name in self._constants:
+            return torch.float32
+        return _TORCH_DTYPES[self._sources[name].info.dtype]
+
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
+        """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
+
+        The tensor is a view of the file, valid until the checkpoint is closed; writing to it
+        changes nothing. The pages of earlier reads are dropped from memory, and come back if they
+        are looked at again.
+
+        Raises:
+            CheckpointError: values that are not finite; copies of a tied tensor that differ.
+        """
+        if name in self._constants:
+            return self._constants[name][start:stop].clone()
+        source = self._sources[name]
+        self._forget()
+        stop = source.shape[0] if stop is None else stop
+        view = self._view(source.info, source.first_row + start, source.first_row + stop)
+        _check_finite(source.info, view)
+        copy = self._copies.get(source.info.name)
+        if copy is not None:
+            self._check_copy(copy, source, view, start, stop)
+        return (
+            torch.from_numpy(view)
+            .view(_TORCH_DTYPES[source.info.dtype])
+            .view(stop - start, *source.shape[1:])
+        )
+
+    def pieces(self, name: str, max_bytes: int = PIECE_BYTES) -> Iterator[torch.Tensor]:
+        """A parameter in order, as tensors of whole rows of at most max_bytes, at least one row."""
+        rows, *rest = self.shape(name)
+        row_bytes = self.dtype(name).itemsize * int(np.prod(rest, dtype=np.int64))
+        step = max(1, max_bytes // max(1, row_bytes))
+        for start in range(0, rows, step):
+            yield self.read(name, start, min(start + step, rows))
+
+    def close(self) -> None:
+        """Closes the files; tensors that were read from them must not be used afterwards."""
+        for file in self._open_files:
+            file.close()
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _view(self, info: TensorInfo, first: int, last: int) -> Raw:
+        """Rows first..last of a source tensor as raw unsigned integers."""
+        row_bytes = (info.stop - info.start) // max(1, info.shape[0])
+        start, stop = info.start + first * row_bytes, info.start + last * row_bytes
+        file = self._files[info.name]
+        self._last.append(_Range(file, start, stop))
+        raw = file.bytes(start, stop)
+        if start % np.dtype(_UNSIGNED[info.dtype]).itemsize:
+            raw = raw.copy()
+        return raw.view(_UNSIGNED[info.dtype])
+
+    def _forget(self) -> None:
+        for used in self._last:
+            used.file.forget(used.start, used.stop)
+        self._last = []
+
+    def _check_copy(self, copy: str, source: Source, view: Raw, start: int, stop: int) -> None:
+        """Tied tensors may be stored twice, but must then be equal."""
+        info = self._files[copy].tensors[copy]
+        other = self._view(info, start, stop)
+        if not np.array_equal(view, other):
+            raise CheckpointError(
+                f"{copy} differs from {source.info.name}, but config.json ties the two",
+                hint="set tie_word_embeddings to false in config.json if they are meant to differ",
+            )
+
+
+def _check_finite(info: TensorInfo, view: Raw) -> None:
+    mask = _UNSIGNED[info.dtype](_EXPONENTS[info.dtype])
+    for start in range(0, len(view), _CHECKED_AT_ONCE):
+        if (view[start : start + _CHECKED_AT_ONCE] & mask).max() == mask:
+            raise CheckpointError(
+                f"the tensor {info.name} holds values that are not finite",
+                hint="the checkpoint is damaged or its training diverged: fetch it again, or use "
+                "another",
+            )
+
+
+def materialize(module: nn.Module, checkpoint: Checkpoint) -> nn.Module:
+    """Gives a meta module its real values in float32, in place; for tests and small models."""
+    module.to_empty(device="cpu")
+    with torch.no_grad():
+        for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+            tensor.copy_(checkpoint.read(name))
+    return module

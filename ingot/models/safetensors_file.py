@@ -1,0 +1,137 @@
+"""One safetensors file by memory map: its header checked, its tensors read a few rows at a time.
+
+Format: 8 bytes with the length of the header, the header as JSON
+(name -> dtype, shape, data_offsets), then the data, without holes.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingot.errors import CheckpointError, ConfigError
+from ingot.models.config_file import parse_json_object
+
+# The format's own limit.
+MAX_HEADER_BYTES = 100_000_000
+DAMAGED = "the file is damaged or was not fully copied: fetch it again"
+# Bytes of one element for every dtype that the format knows.
+ITEM_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1,
+    "U16": 2, "I16": 2, "F16": 2, "BF16": 2,
+    "U32": 4, "I32": 4, "F32": 4,
+    "U64": 8, "I64": 8, "F64": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Where a tensor lies: bytes start..stop of the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+class SafetensorsFile:
+    """An open file; data is read by the map only when asked for.
+
+    Raises:
+        CheckpointError: a missing, truncated or damaged file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with path.open("rb") as file:
+                size = file.seek(0, 2)
+                if size < 8:
+                    raise damaged(path, f"is {size} bytes long")
+                # Private, so that tensors over it are writable and no write reaches the file.
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        except OSError as error:
+            raise CheckpointError(
+                f"{path} cannot be read: {error}", hint="check that the file is there and readable"
+            ) from error
+        self.tensors = _parse_header(path, self._map, size)
+
+    def bytes(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """A view of bytes start..stop of the file, valid until the file is closed."""
+        return np.frombuffer(self._map, dtype=np.uint8, count=stop - start, offset=start)
+
+    def forget(self, start: int, stop: int) -> None:
+        """Drops the pages of these bytes from memory; a later access reads them again."""
+        if hasattr(mmap, "MADV_DONTNEED") and stop > start:
+            first = start - start % mmap.PAGESIZE
+            self._map.madvise(mmap.MADV_DONTNEED, first, stop - first)
+
+    def close(self) -> None:
+        """Unmaps the file, at once or when the last view of it is gone."""
+        try:
+            self._map.close()
+        except BufferError:
+            self.forget(0, len(self._map))
+
+    def __enter__(self) -> SafetensorsFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def damaged(path: Path, found: str) -> CheckpointError:
+    """The error for a file that breaks the format."""
+    return CheckpointError(f"{path} {found}", hint=DAMAGED)
+
+
+def _parse_header(path: Path, data: mmap.mmap, size: int) -> dict[str, TensorInfo]:
+    length = int.from_bytes(data[:8], "little")
+    if length > min(MAX_HEADER_BYTES, size - 8):
+        raise damaged(path, f"says that its header is {length} bytes long, in {size} bytes")
+    try:
+        header = parse_json_object(data[8 : 8 + length], f"the header of {path}")
+    except ConfigError as error:
+        raise damaged(path, f"has a corrupt header: {error.found}") from error
+    header.pop("__metadata__", None)
+    base = 8 + length
+    tensors = [_parse_entry(path, name, entry, base) for name, entry in header.items()]
+    end = base
+    for info in sorted(tensors, key=lambda info: (info.start, info.stop)):
+        if info.start != end:
+            raise damaged(path, f"has a hole or an overlap before the tensor {info.name}")
+        end = info.stop
+    if end > size:
+        raise damaged(path, f"is truncated: {size} bytes of {end}")
+    if end < size:
+        raise damaged(path, f"has {size - end} bytes that belong to no tensor")
+    return {info.name: info for info in tensors}
+
+
+def _parse_entry(path: Path, name: str, entry: Any, base: int) -> TensorInfo:
+    corrupt = damaged(path, f"has a corrupt header entry for the tensor {name}")
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise corrupt
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if dtype not in ITEM_BYTES or not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2:
+        raise corrupt
+    if offsets[1] - offsets[0] != math.prod(shape) * ITEM_BYTES[dtype]:
+        raise corrupt
+    return TensorInfo(name, dtype, tuple(shape), base + offsets[0], base + offsets[1])
+
+
+def _sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(type(v) is int and 0 <= v < 2**63 for v in values)
