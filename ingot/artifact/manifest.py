@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ingot.artifact.plan import Limits
 
@@ -57,12 +57,23 @@ class Numerics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
+    """A file's size and hash; `header_sha256` covers the header of a safetensors file alone, so
+    that it can be checked without reading the tensors, and is empty for other files.
+    """
+
     size: int
     sha256: str
+    header_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
+    """What `manifest.json` says.
+
+    `files` lists every other file of the artifact by its relative path, and `digest` is the hash
+    of the manifest itself, by which the whole artifact is known. The writer fills in both.
+    """
+
     format: tuple[int, int]
     ingot_version: str
     model: ModelInfo
@@ -70,4 +81,5 @@ class Manifest:
     numerics: Numerics
     targets: tuple[TargetEntry, ...]
     ledger: tuple[LedgerEntry, ...]
-    files: dict[str, FileEntry]
+    files: dict[str, FileEntry] = field(default_factory=dict)
+    digest: str = ""

@@ -10,9 +10,20 @@ from ingot.errors import UsageError
 # The /proc/cpuinfo flags that each level needs, as the psABI defines the levels.
 CPU_LEVELS: Mapping[str, frozenset[str]] = {
     "x86-64-v4": frozenset(
-        "avx512f avx512bw avx512cd avx512dq avx512vl avx2 fma f16c bmi1 bmi2".split()
+        [
+            "avx512f",
+            "avx512bw",
+            "avx512cd",
+            "avx512dq",
+            "avx512vl",
+            "avx2",
+            "fma",
+            "f16c",
+            "bmi1",
+            "bmi2",
+        ]
     ),
-    "x86-64-v3": frozenset("avx2 fma f16c bmi1 bmi2".split()),
+    "x86-64-v3": frozenset(["avx2", "fma", "f16c", "bmi1", "bmi2"]),
     "portable": frozenset(),
 }
 CPU_FEATURES: Mapping[str, tuple[str, ...]] = {"x86-64-v4": ("avx512_bf16", "avx512_vnni")}

@@ -1,0 +1,45 @@
+"""ingot: turns a language-model directory into one folder that runs without PyTorch.
+
+The names below are loaded when they are first used, so that `import ingot` costs next to nothing
+and only `ingot.compile` ever imports PyTorch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ingot.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from ingot.api import LLM as LLM
+    from ingot.api import compile as compile
+    from ingot.errors import IngotError as IngotError
+    from ingot.runtime.output import CompletionOutput as CompletionOutput
+    from ingot.runtime.output import Logprob as Logprob
+    from ingot.runtime.output import RequestOutput as RequestOutput
+    from ingot.runtime.params import SamplingParams as SamplingParams
+
+_HOMES = {
+    "compile": "ingot.api",
+    "IngotError": "ingot.errors",
+    "LLM": "ingot.api",
+    "CompletionOutput": "ingot.runtime.output",
+    "Logprob": "ingot.runtime.output",
+    "RequestOutput": "ingot.runtime.output",
+    "SamplingParams": "ingot.runtime.params",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ingot' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

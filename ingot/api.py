@@ -1,0 +1,87 @@
+"""What `import ingot` offers beyond the runtime: compiling, and models from their directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ingot import cache
+from ingot.artifact.reader import Check, is_artifact
+from ingot.errors import UsageError
+from ingot.runtime import llm
+
+if TYPE_CHECKING:
+    from ingot.compiler.options import CompileOptions, Report
+
+
+def compile(
+    model_dir: str | Path,
+    out: str | Path,
+    *,
+    target: str | Sequence[str] = "cpu:native",
+    **options: Any,
+) -> Report:
+    """Compiles a model directory into an artifact at `out`; imports PyTorch when called.
+
+    Args:
+        model_dir: a model in Hugging Face's layout.
+        out: the folder to write; an artifact that is already there is replaced.
+        target: one target or several, such as "cpu:x86-64-v3".
+        options: the other fields of `ingot.compiler.options.CompileOptions`, such as dtype.
+
+    Returns what was written and how long each stage took. Raises IngotError.
+    """
+    from ingot.compiler.compile import compile_model
+
+    targets = (target,) if isinstance(target, str) else tuple(target)
+    return compile_model(Path(model_dir), Path(out), _options(targets=targets, **options))
+
+
+class LLM(llm.LLM):
+    """`ingot.runtime.llm.LLM` that also takes a model directory, and compiles it once.
+
+    Args:
+        model: the folder of an artifact or of a model in Hugging Face's layout.
+        compile_options: fields of CompileOptions for a model directory, such as
+            {"dtype": "float32"}; not allowed with an artifact.
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        max_model_len: int | None = None,
+        kv_cache_bytes: int | None = None,
+        num_threads: int | None = None,
+        seed: int = 0,
+        check: Check = "fast",
+        compile_options: dict[str, Any] | None = None,
+    ) -> None:
+        if compile_options and is_artifact(Path(model)):
+            raise UsageError(
+                f"compile_options were given, but {model} is compiled already",
+                hint="Give the model directory, or leave them out.",
+            )
+        options = _options(**compile_options) if compile_options else None
+        super().__init__(
+            cache.resolve(model, options),
+            max_model_len=max_model_len,
+            kv_cache_bytes=kv_cache_bytes,
+            num_threads=num_threads,
+            seed=seed,
+            check=check,
+        )
+
+
+def _options(**values: Any) -> CompileOptions:
+    from ingot.compiler.options import CompileOptions
+
+    known = [field.name for field in fields(CompileOptions)]
+    unknown = sorted(set(values) - set(known))
+    if unknown:
+        raise UsageError(
+            f"unknown compile option {unknown[0]!r}", hint=f"Supported: {', '.join(known)}."
+        )
+    return CompileOptions(**values)

@@ -1,0 +1,88 @@
+"""Plan and manifest as JSON: the same value gives the same bytes, and decoding is strict."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import msgspec
+
+from ingot.artifact.manifest import FORMAT_VERSION, Manifest
+from ingot.artifact.plan import Plan
+from ingot.errors import ArtifactError, InternalError
+
+T = TypeVar("T")
+
+_DIGEST = re.compile(rb'"digest": "([0-9a-f]{64})"\n\}\n\Z')
+_RECOMPILE = "Compile it again, or fetch it again if it was copied."
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """The bytes of `plan.json`."""
+    return _encode(plan, Plan)
+
+
+def decode_plan(data: bytes, *, file: str = "plan.json") -> Plan:
+    """The plan in those bytes. Raises ArtifactError, naming `file`, for anything that is none."""
+    return _decode(data, Plan, file)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes of `manifest.json`, with the digest filled in."""
+    digest = hashlib.sha256(_encode(replace(manifest, digest=""), Manifest)).hexdigest()
+    return _encode(replace(manifest, digest=digest), Manifest)
+
+
+def decode_manifest(data: bytes, *, file: str = "manifest.json") -> Manifest:
+    """The manifest in those bytes.
+
+    Raises ArtifactError, naming `file`, when they are not JSON, not intact, of another major
+    format version, or hold unknown fields (allowed in a newer minor version only).
+    """
+    version = _format_version(data, file)
+    match = _DIGEST.search(data)
+    if match is None:
+        raise ArtifactError(f"{file}: ends without a digest", hint=_RECOMPILE)
+    blank = data[: match.start(1)] + data[match.end(1) :]
+    if hashlib.sha256(blank).hexdigest().encode() != match[1]:
+        raise ArtifactError(f"{file}: does not match its own digest", hint=_RECOMPILE)
+    return _decode(data, Manifest, file, canonical=version <= FORMAT_VERSION)
+
+
+def _format_version(data: bytes, file: str) -> tuple[int, int]:
+    class Head(msgspec.Struct):
+        format: tuple[int, int]
+
+    try:
+        version = msgspec.json.decode(data, type=Head).format
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ArtifactError(f"{file}: {error}", hint=_RECOMPILE) from error
+    if version[0] != FORMAT_VERSION[0]:
+        raise ArtifactError(
+            f"{file}: format version {version[0]}.{version[1]}",
+            hint=f"This ingot reads {FORMAT_VERSION[0]}.x. Compile the model again with it.",
+        )
+    return version
+
+
+def _encode(value: Any, kind: type[Any]) -> bytes:
+    data = msgspec.json.format(msgspec.json.encode(value, order="deterministic"), indent=1) + b"\n"
+    # JSON has no inf or nan: a value that would not come back is refused while its owner looks on.
+    if msgspec.json.decode(data, type=kind) != value:
+        raise InternalError(f"{kind.__name__} does not survive JSON (a float that is not finite?)")
+    return data
+
+
+def _decode(data: bytes, kind: type[T], file: str, *, canonical: bool = True) -> T:
+    try:
+        value = msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ArtifactError(f"{file}: {error}", hint=_RECOMPILE) from error
+    if canonical and _encode(value, kind) != data:
+        raise ArtifactError(
+            f"{file}: not as ingot writes it (unknown or repeated fields, or edited)",
+            hint=_RECOMPILE,
+        )
+    return value

@@ -1,0 +1,185 @@
+"""Reading an artifact: every file is accounted for before any of its code can run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from ingot.artifact.codec import decode_manifest, decode_plan
+from ingot.artifact.hashing import hash_fd
+from ingot.artifact.host import host_flags
+from ingot.artifact.manifest import FileEntry, Manifest, TargetEntry
+from ingot.artifact.plan import Plan
+from ingot.artifact.select import best_target, choose_target
+from ingot.artifact.tensors import TensorFile, read_header
+from ingot.artifact.tree import MANIFEST, UNFINISHED, check_name, list_files, open_file
+from ingot.errors import ArtifactError, UsageError
+
+Check = Literal["fast", "full"]
+MAX_MANIFEST_BYTES = 64 << 20
+_AGAIN = "Compile it again, or fetch it again if it was copied."
+_COMPILE = "An artifact is a folder that `ingot compile` writes."
+_WEIGHTS = "weights/"
+
+
+def is_artifact(path: Path) -> bool:
+    """Whether that folder claims to be an artifact; a model directory has no manifest."""
+    return (path / MANIFEST).is_file()
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An artifact whose files are those of its manifest.
+
+    `check="fast"` has hashed everything but the tensors of the weights, whose sizes and headers
+    it has checked; `check="full"` has hashed all.
+    """
+
+    path: Path
+    manifest: Manifest
+    flags: frozenset[str] = field(repr=False)  # of the host that it is read on
+
+    @classmethod
+    def open(
+        cls, path: str | Path, check: Check = "fast", *, flags: frozenset[str] | None = None
+    ) -> Artifact:
+        """Opens and checks the artifact at `path`. `flags` are the host's CPU flags.
+
+        Raises ArtifactError, naming the file, for anything damaged, missing or left over.
+        """
+        if check not in ("fast", "full"):
+            raise UsageError(f"check is {check!r}", hint='Supported: "fast" and "full".')
+        root = Path(path)
+        manifest = _read_manifest(root)
+        artifact = cls(root, manifest, host_flags() if flags is None else flags)
+        try:
+            artifact._check_listing()
+            artifact._check_files(check)
+        except ArtifactError as error:
+            raise ArtifactError(f"{root}: {error.found}", hint=error.hint or _AGAIN) from error
+        return artifact
+
+    @cached_property
+    def target(self) -> TargetEntry:
+        """The best target for this host. Raises IncompatibleHostError when none fits."""
+        return choose_target(self.manifest, self.flags, self.path)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan of this host's target, or of the first where none fits: for reading only."""
+        return self.plan_of(best_target(self.manifest, self.flags) or self.manifest.targets[0])
+
+    def plan_of(self, entry: TargetEntry) -> Plan:
+        """The plan of one target."""
+        return decode_plan(self.read(entry.plan), file=entry.plan)
+
+    def names(self, folder: str) -> list[str]:
+        """The artifact's files under a folder, sorted."""
+        return sorted(name for name in self.manifest.files if name.startswith(f"{folder}/"))
+
+    def read(self, name: str) -> bytes:
+        """A file's bytes; they are the ones whose hash the manifest has, whatever happens on disk.
+
+        Raises ArtifactError when they are not, and KeyError for a name not in the manifest.
+        """
+        entry = self.manifest.files[name]
+        fd = open_file(self.path, name)
+        with os.fdopen(fd, "rb") as file:
+            _check_size(fd, name, entry)
+            data = file.read(entry.size + 1)
+        if hashlib.sha256(data).hexdigest() != entry.sha256:
+            raise ArtifactError(f"{name}: its hash is not the manifest's", hint=_AGAIN)
+        return data
+
+    def open_weights(self, layout: str) -> tuple[int, TensorFile]:
+        """Descriptor (which the caller closes) and checked header of a layout's weights."""
+        name = weights_name(layout)
+        fd = open_file(self.path, name)
+        try:
+            return fd, _check_header(fd, name, self.manifest.files[name])
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _check_listing(self) -> None:
+        for name in self.manifest.files:
+            check_name(name)
+        found = list_files(self.path) - {MANIFEST}
+        _refuse(sorted(set(self.manifest.files) - found), "is missing")
+        _refuse(sorted(found - set(self.manifest.files)), "is not in the manifest")
+        for entry in self.manifest.targets:
+            needed = (entry.plan, entry.kernels, weights_name(entry.layout))
+            _refuse([n for n in needed if n not in self.manifest.files], "is not in the manifest")
+        if not self.manifest.targets:
+            raise ArtifactError("the manifest lists no target")
+
+    def _check_files(self, check: Check) -> None:
+        def one(name: str) -> None:
+            _check_file(self.path, name, self.manifest.files[name], check)
+
+        # Largest first, so that the threads finish together.
+        names = sorted(self.manifest.files, key=lambda n: -self.manifest.files[n].size)
+        with ThreadPoolExecutor(min(len(names), os.cpu_count() or 1)) as pool:
+            for result in [pool.submit(one, name) for name in names]:
+                result.result()
+
+
+def weights_name(layout: str) -> str:
+    """The weights file of a layout."""
+    return f"{_WEIGHTS}{layout}.safetensors"
+
+
+def _read_manifest(root: Path) -> Manifest:
+    if UNFINISHED.match(root.resolve().name):
+        raise ArtifactError(f"{root} was never finished", hint="Compile it again.")
+    if not root.is_dir():
+        what = "is a file" if root.exists() else "does not exist"
+        raise ArtifactError(f"{root} {what}", hint=_COMPILE)
+    if not (root / MANIFEST).exists():
+        raise ArtifactError(f"{root} has no {MANIFEST}", hint=_COMPILE)
+    try:
+        with os.fdopen(open_file(root, MANIFEST), "rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)
+    except ArtifactError as error:
+        raise ArtifactError(f"{root}: {error.found}") from error
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise ArtifactError(f"{root}: {MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
+    return decode_manifest(data, file=str(root / MANIFEST))
+
+
+def _check_file(root: Path, name: str, entry: FileEntry, check: Check) -> None:
+    fd = open_file(root, name)
+    try:
+        _check_size(fd, name, entry)
+        weights = name.startswith(_WEIGHTS)
+        if weights:
+            _check_header(fd, name, entry)
+        if (check == "full" or not weights) and hash_fd(fd) != entry.sha256:
+            raise ArtifactError(f"{name}: its hash is not the manifest's")
+    finally:
+        os.close(fd)
+
+
+def _check_size(fd: int, name: str, entry: FileEntry) -> None:
+    size = os.fstat(fd).st_size
+    if size != entry.size:
+        raise ArtifactError(f"{name}: {size} bytes, the manifest has {entry.size}", hint=_AGAIN)
+
+
+def _check_header(fd: int, name: str, entry: FileEntry) -> TensorFile:
+    _check_size(fd, name, entry)
+    header = read_header(fd, name)
+    if header.header_sha256 != entry.header_sha256:
+        raise ArtifactError(f"{name}: the hash of its header is not the manifest's", hint=_AGAIN)
+    return header
+
+
+def _refuse(names: Iterable[str], fault: str) -> None:
+    for name in names:
+        raise ArtifactError(f"{name} {fault}")

@@ -1,0 +1,36 @@
+"""Which of an artifact's targets a host can run, and which of those is best."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ingot.artifact.manifest import Manifest, TargetEntry
+from ingot.errors import IncompatibleHostError
+
+ABI = 1  # of kernels.so, as the runtime calls it
+
+
+def best_target(manifest: Manifest, flags: frozenset[str]) -> TargetEntry | None:
+    """The target that uses the most of a host with those CPU flags; None when none fits."""
+    fits = [t for t in manifest.targets if t.abi == ABI and set(t.requires) <= flags]
+    return max(fits, key=lambda t: (len(t.requires), t.name), default=None)
+
+
+def choose_target(manifest: Manifest, flags: frozenset[str], path: Path) -> TargetEntry:
+    """`best_target`. Raises IncompatibleHostError that says what is lacking and what to do."""
+    best = best_target(manifest, flags)
+    if best is not None:
+        return best
+    lacks = "; ".join(f"{t.name} ({_obstacle(t, flags)})" for t in manifest.targets)
+    raise IncompatibleHostError(
+        f"{path} has no target for this host: {lacks}",
+        hint="To add what this host can run, compile the model again:\n"
+        f"  ingot compile MODEL_DIR -o {path} --target cpu:native\n"
+        "or for any x86-64 host: --target cpu:portable",
+    )
+
+
+def _obstacle(entry: TargetEntry, flags: frozenset[str]) -> str:
+    if entry.abi != ABI:
+        return f"built for kernel interface {entry.abi}, this ingot has {ABI}"
+    return f"this host lacks {', '.join(sorted(set(entry.requires) - flags))}"

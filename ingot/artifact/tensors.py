@@ -1,0 +1,85 @@
+"""The header of a weights file: safetensors with every tensor aligned to 64 bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from math import prod
+
+import msgspec
+
+from ingot.artifact.plan import DTYPE_BYTES
+from ingot.errors import ArtifactError
+
+ALIGNMENT = 64
+MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
+DTYPES = {"F32": "float32", "BF16": "bfloat16", "I32": "int32"}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """A tensor of a weights file: its dtype as plans write it, and its place in the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFile:
+    """The header of a weights file: its tensors by name, and the hash of the header's bytes."""
+
+    size: int
+    tensors: dict[str, TensorEntry]
+    header_sha256: str
+
+
+class _Raw(msgspec.Struct, forbid_unknown_fields=True):
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+def read_header(fd: int, file: str) -> TensorFile:
+    """Reads and checks the header: no hole, no overlap, aligned, and the file's exact size.
+
+    Raises ArtifactError naming `file`. No tensor is read.
+    """
+    size = os.fstat(fd).st_size
+    length = int.from_bytes(os.pread(fd, 8, 0), "little")
+    start = 8 + length
+    if size < 8 or length > MAX_HEADER_BYTES or start > size:
+        raise ArtifactError(f"{file}: a header of {length} bytes in a file of {size}")
+    data = os.pread(fd, start, 0)
+    if start % ALIGNMENT:
+        raise ArtifactError(f"{file}: tensors start at byte {start}, not a multiple of {ALIGNMENT}")
+    try:
+        raw = msgspec.json.decode(data[8:], type=dict[str, msgspec.Raw])
+        raw.pop("__metadata__", None)
+        entries = {name: msgspec.json.decode(value, type=_Raw) for name, value in raw.items()}
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ArtifactError(f"{file}: header: {error}") from error
+    tensors = _place(entries, start, size, file)
+    return TensorFile(size, tensors, hashlib.sha256(data).hexdigest())
+
+
+def _place(entries: dict[str, _Raw], start: int, size: int, file: str) -> dict[str, TensorEntry]:
+    tensors = {}
+    end = start
+    for name, raw in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        dtype = DTYPES.get(raw.dtype)
+        begin, stop = (start + offset for offset in raw.data_offsets)
+        if dtype is None:
+            raise ArtifactError(f"{file}: tensor {name!r} has dtype {raw.dtype!r}")
+        if begin != end or begin % ALIGNMENT or min(raw.shape, default=0) < 0:
+            raise ArtifactError(f"{file}: tensor {name!r} begins at byte {begin}, expected {end}")
+        if stop - begin != prod(raw.shape) * DTYPE_BYTES[dtype] or stop > size:
+            raise ArtifactError(f"{file}: tensor {name!r} does not fit its shape or the file")
+        tensors[name] = TensorEntry(name, dtype, raw.shape, begin, stop - begin)
+        end = stop
+    if end != size:
+        raise ArtifactError(f"{file}: {size} bytes, but its tensors end at byte {end}")
+    return tensors

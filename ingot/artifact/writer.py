@@ -1,0 +1,186 @@
+"""Writing an artifact: complete under its name, or not there at all."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+
+from ingot.artifact.codec import encode_manifest
+from ingot.artifact.hashing import hash_files
+from ingot.artifact.lock import file_lock
+from ingot.artifact.manifest import FileEntry, Manifest
+from ingot.artifact.tensors import read_header
+from ingot.artifact.tree import MANIFEST, check_name, list_files, open_file
+from ingot.errors import ArtifactError, ResourceError, UsageError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+class ArtifactWriter:
+    """Fills a temporary folder beside `path`, and `commit` puts it in place.
+
+    A context manager: leaving it without `commit`, by an error or not, removes the folder. Holds
+    a lock, so that a second writer of the same path waits. An artifact already at `path` is
+    replaced in one step. Raises UsageError when `path` is something else than an artifact, and
+    ResourceError when the disk is full.
+    """
+
+    def __init__(self, path: str | Path, *, on_wait: Callable[[], None] = lambda: None) -> None:
+        self.path = Path(os.path.abspath(path))
+        self.directory = self.path.parent / (
+            f".{self.path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
+        )
+        self._lock = file_lock(self.path.parent / f".{self.path.name}.lock", on_wait=on_wait)
+
+    def __enter__(self) -> ArtifactWriter:
+        with _resources():
+            _refuse_foreign(self.path)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock.__enter__()
+            try:
+                _remove_stale(self.path)
+                self.directory.mkdir()
+            except BaseException:
+                self._lock.__exit__(None, None, None)
+                raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        shutil.rmtree(self.directory, ignore_errors=True)
+        self._lock.__exit__(None, None, None)
+        if isinstance(error, OSError):
+            with _resources():
+                raise error
+
+    def write(self, name: str, data: bytes) -> None:
+        """Writes one small file. Raises ArtifactError for a name that no artifact can hold."""
+        with _resources(), self.file(name).open("wb") as file:
+            file.write(data)
+
+    def file(self, name: str) -> Path:
+        """Where to write a file of that relative path; its folder exists."""
+        check_name(name)
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def commit(self, manifest: Manifest) -> Manifest:
+        """Adds the files' hashes, writes the manifest last, and renames all into place.
+
+        Returns the manifest as written. All of it is on the disk before it has its name.
+        """
+        with _resources():
+            if (self.directory / MANIFEST).exists():
+                raise ArtifactError(f"{MANIFEST} is written by commit")
+            names = sorted(list_files(self.directory))
+            hashes = hash_files([self.directory / name for name in names])
+            files = {n: _entry(self.directory, n, h) for n, h in zip(names, hashes, strict=True)}
+            manifest = replace(manifest, files=files)
+            data = encode_manifest(manifest)
+            for name in names:
+                _make_durable(self.directory / name, 0o644)
+            (self.directory / MANIFEST).write_bytes(data)
+            _make_durable(self.directory / MANIFEST, 0o644)
+            for folder, _, _ in os.walk(self.directory, topdown=False):
+                _make_durable(Path(folder), 0o755)
+            _refuse_foreign(self.path)
+            _put_in_place(self.directory, self.path)
+            _make_durable(self.path.parent, None)
+        return manifest
+
+
+@contextmanager
+def _resources() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        raise ResourceError(
+            f"{error.strerror}: {error.filename or 'while writing the artifact'}",
+            hint="Nothing was left behind. Free some space, or write to another disk.",
+        ) from error
+
+
+def _entry(root: Path, name: str, sha256: str) -> FileEntry:
+    fd = open_file(root, name)
+    try:
+        size = os.fstat(fd).st_size
+        weights = name.endswith(".safetensors")
+        return FileEntry(
+            size=size,
+            sha256=sha256,
+            header_sha256=read_header(fd, name).header_sha256 if weights else "",
+        )
+    finally:
+        os.close(fd)
+
+
+def _make_durable(path: Path, mode: int | None) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if mode is not None:
+            os.fchmod(fd, mode)  # the same whatever the umask
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Refuses to replace what is not an artifact: it could be the user's own folder."""
+    if not os.path.lexists(path):
+        return
+    is_folder = path.is_dir() and not path.is_symlink()
+    if not is_folder or (any(path.iterdir()) and not (path / MANIFEST).is_file()):
+        raise UsageError(
+            f"{path} exists and is not an artifact", hint="Name another output, or remove it."
+        )
+
+
+def _remove_stale(path: Path) -> None:
+    # Only the holder of the lock makes such folders, so any that exist belong to dead writers.
+    for folder in path.parent.glob(f".{_escaped(path.name)}.tmp-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+def _put_in_place(source: Path, path: Path) -> None:
+    """Renames `source` to `path`; what was at `path` is removed after it."""
+    if not path.exists():
+        source.rename(path)
+        return
+    if not _exchange(source, path):
+        # The file system cannot swap two names: for a moment there is none under `path`.
+        aside = source.with_name(f"{source.name}0")
+        path.rename(aside)
+        source.rename(path)
+        source = aside
+    shutil.rmtree(source, ignore_errors=True)
+
+
+def _exchange(source: Path, path: Path) -> bool:
+    """Swaps the two names in one step; False where the system cannot."""
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    return not rename(
+        _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(path), _RENAME_EXCHANGE
+    )

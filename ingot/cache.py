@@ -1,0 +1,102 @@
+"""Model directories, compiled once: where an artifact is asked for, a model directory will do."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingot.artifact.host import host_flags
+from ingot.artifact.lock import file_lock
+from ingot.artifact.reader import Artifact, is_artifact
+from ingot.artifact.target import native_target
+from ingot.errors import ArtifactError
+from ingot.settings import settings
+from ingot.version import __version__
+
+if TYPE_CHECKING:
+    from ingot.compiler.options import CompileOptions
+
+CONFIG = "config.json"
+
+
+def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
+    """The artifact at `path`, or the one that the model directory there is compiled to.
+
+    The first use compiles it into the cache and says so on stderr; later uses find it there.
+    Anything else than a model directory is returned as it is, for the reader to judge.
+    `options` are for the compile and have no effect on an artifact.
+    """
+    source = Path(path)
+    if is_artifact(source) or not (source / CONFIG).is_file():
+        return source
+    from ingot.compiler.options import CompileOptions
+
+    options = options or CompileOptions()
+    folder = settings().cache_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = source.resolve().name
+    artifact = folder / f"{stem}-{cache_key(source, options)[:16]}.ingot"
+    if _usable(artifact):
+        return artifact
+    lock = folder / f".{artifact.name}.resolve.lock"
+    with file_lock(lock, on_wait=lambda: _say(f"another process compiles {source}; waiting")):
+        if not _usable(artifact):
+            _compile(source, artifact, options)
+    return artifact
+
+
+def cache_key(model_dir: Path, options: CompileOptions) -> str:
+    """Changes with everything that an artifact depends on.
+
+    The config by its content, other files of the model by size and time of change: reading many
+    GB at each start would cost more than the cache saves.
+    """
+    parts = {
+        "version": __version__,
+        "host": native_target(host_flags()).name,
+        "options": {name: str(value) for name, value in asdict(options).items()},
+        "config": (model_dir / CONFIG).read_text(errors="replace"),
+        "files": list(_stamps(model_dir, "*")),
+        # The compiler's own sources, for those who work on them.
+        "compiler": list(_stamps(Path(__file__).parent, "**/*.py"))
+        + list(_stamps(Path(__file__).parent, "**/*.h")),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _stamps(folder: Path, pattern: str) -> Iterator[tuple[str, int, int]]:
+    for path in sorted(folder.glob(pattern)):
+        if path.is_file():
+            stat = path.stat()
+            yield str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns
+
+
+def _usable(artifact: Path) -> bool:
+    if not is_artifact(artifact):
+        return False
+    try:
+        Artifact.open(artifact)
+    except ArtifactError as error:
+        _say(f"the cached artifact is unusable and will be compiled again: {error.found}")
+        return False
+    return True
+
+
+def _compile(source: Path, artifact: Path, options: CompileOptions) -> None:
+    from ingot.compiler.compile import compile_model
+
+    _say(f"compiling {source} into {artifact} (once)")
+    if artifact.exists() and not is_artifact(artifact):
+        shutil.rmtree(artifact)  # ours to remove: nothing else lives in the cache
+    report = compile_model(source, artifact, options)
+    _say(f"compiled in {report.seconds:.1f} s")
+
+
+def _say(text: str) -> None:
+    print(f"ingot: {text}", file=sys.stderr, flush=True)

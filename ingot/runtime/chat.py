@@ -1,0 +1,240 @@
+"""Chat templates: the same bytes as transformers' `apply_chat_template`, in a sandbox."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+import jinja2.utils
+
+from ingot.errors import RequestError
+
+MAX_PROMPT_CHARS = 16 << 20
+_TAG = "CONTINUE_FINAL_MESSAGE_TAG "
+_SPECIAL_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+
+
+def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """The named special tokens of a `tokenizer_config.json`, as templates get them."""
+    tokens = {}
+    for name in _SPECIAL_NAMES:
+        value = config.get(f"{name}_token")
+        value = value.get("content") if isinstance(value, dict) else value
+        if isinstance(value, str):
+            tokens[f"{name}_token"] = value
+    return tokens
+
+
+def template_source(
+    config: Mapping[str, Any], file: str | None, given: str | None, *, with_tools: bool
+) -> str:
+    """Which template to use: the given one, `chat_template.jinja`, or the config's.
+
+    A config can name several; "tool_use" is taken for tools. Raises RequestError for none.
+    """
+    templates = config.get("chat_template") if file is None else file
+    if isinstance(templates, list):
+        templates = {item["name"]: item["template"] for item in templates}
+    if isinstance(templates, dict):
+        name = "tool_use" if with_tools and "tool_use" in templates else "default"
+        templates = templates.get(given or name, None if given is None else given)
+    elif given is not None:
+        templates = given
+    if not isinstance(templates, str):
+        raise RequestError(
+            "the model has no chat template",
+            hint="Use generate() with a plain prompt, or pass chat_template=...",
+        )
+    return templates
+
+
+class ChatTemplate:
+    """A compiled template. Raises RequestError for one that is not valid."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        try:
+            self._template = _environment().from_string(source)
+        except (jinja2.TemplateError, RecursionError) as error:
+            raise RequestError(f"the chat template is not valid: {error}") from error
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt. Raises RequestError when the template refuses the conversation."""
+        chat = _conversation(messages)
+        if continue_final_message:
+            if add_generation_prompt:
+                raise RequestError(
+                    "continue_final_message and add_generation_prompt are both set",
+                    hint="A prompt either continues a message or begins a new one.",
+                )
+            final = _tag_final_message(chat)
+        pieces, size = [], 0
+        try:
+            for piece in self._template.generate(
+                messages=chat,
+                tools=None if tools is None else _plain(list(tools)),
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **_plain(dict(variables or {})),
+            ):
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_PROMPT_CHARS:
+                    raise RequestError(f"the prompt is longer than {MAX_PROMPT_CHARS} characters")
+        # A template is a program: whatever it raises, this request fails and nothing else.
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, RecursionError) as error:
+            if isinstance(error, RequestError):
+                raise
+            raise RequestError(f"the chat template refuses the messages: {error}") from error
+        prompt = "".join(pieces)
+        return _cut_at_tag(prompt, final) if continue_final_message else prompt
+
+
+def _conversation(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A plain copy of the messages, without keys whose value is None."""
+    if not isinstance(messages, (list, tuple)) or not messages:
+        raise RequestError("messages is empty or not a list", hint="Give a list of dicts.")
+    chat = []
+    for message in messages:
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise RequestError(
+                f"a message is {message!r:.80}", hint='Give {"role": "user", "content": "..."}.'
+            )
+        plain = _plain({key: value for key, value in message.items() if value is not None})
+        # One value, the names that different templates read it by.
+        reasoning = next((plain[n] for n in _REASONING_NAMES if plain.get(n) is not None), None)
+        if reasoning is not None:
+            plain = {"thinking": reasoning, **plain, "reasoning_content": reasoning}
+        chat.append(plain)
+    return chat
+
+
+def _plain(value: Any) -> Any:
+    """A copy that is JSON and nothing else: the sandbox cannot know other objects' methods."""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    raise RequestError(
+        f"a message holds a value of type {type(value).__name__}",
+        hint="Messages and tools are made of str, int, float, bool, None, list and dict.",
+    )
+
+
+def _tag_final_message(chat: list[dict[str, Any]]) -> str:
+    """Marks the end of the last message's text, and returns that text."""
+    final = chat[-1].get("content")
+    holder, key = chat[-1], "content"
+    if isinstance(final, list):
+        texts = [part for part in final if isinstance(part, dict) and "text" in part]
+        holder, key = (texts[-1], "text") if texts else (holder, key)
+        final = holder[key] if texts else None
+    if not isinstance(final, str):
+        raise RequestError("the final message has no text to continue")
+    holder[key] = final + _TAG
+    return final
+
+
+def _cut_at_tag(prompt: str, final: str) -> str:
+    tag = _TAG.strip()
+    if tag not in prompt or final.strip() not in prompt:
+        raise RequestError("the chat template leaves out the final message, which was to continue")
+    at = prompt.rindex(tag)
+    # A template that trims messages has also taken the tag's space: then the text is trimmed, too.
+    kept = prompt[at : at + len(_TAG)] == _TAG
+    return prompt[:at] if kept else prompt[:at].rstrip()
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}`: marks the assistant's text for training, and means nothing here."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """Jinja's namespace without names that begin with an underscore."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:
+        self, rest = args[0], args[1:]
+        values = dict(*rest, **kwargs)
+        for name in values:
+            _refuse_private(name)
+        jinja2.utils.Namespace.__init__(self, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _refuse_private(name)
+        super().__setitem__(name, value)
+
+
+class _Dict:
+    """The `dict` of templates: it makes dicts, and has no attributes to climb out by."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+def _refuse_private(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"{name!r} cannot be kept in a namespace")
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # Jinja's own escapes HTML and sorts keys; models were trained on this.
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _tojson
+    environment.globals.update(
+        raise_exception=_raise_exception,
+        strftime_now=_strftime_now,
+        dict=_Dict(),
+        namespace=_Namespace,
+    )
+    return environment

@@ -1,0 +1,188 @@
+"""Runs an artifact's CPU target: weights mapped from the file, kernels called through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from math import prod
+
+from ingot.artifact.host import available_memory
+from ingot.artifact.plan import DTYPE_BYTES, Limits, Plan
+from ingot.artifact.reader import Artifact, weights_name
+from ingot.artifact.tensors import ALIGNMENT, TensorFile
+from ingot.errors import ArtifactError, InternalError, ResourceError, UsageError
+from ingot.runtime.executor import Float32, StepInputs
+from ingot.runtime.kernels import Kernels, ModelStruct, StepStruct
+from ingot.runtime.memory import Region, align, map_address
+
+MAX_THREADS = 1024
+
+
+class CpuExecutor:
+    """The executor of `cpu:` targets; see `Executor`.
+
+    Args:
+        max_model_len: the longest sequence that must fit; at most the artifact's limit.
+        kv_cache_bytes: memory for keys and values; None takes what full use can need, and at
+            most half of the memory that is free.
+        num_threads: None takes one per processor of this process.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        *,
+        max_model_len: int,
+        kv_cache_bytes: int | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        entry = artifact.target
+        plan = artifact.plan_of(entry)
+        self.limits: Limits = plan.limits
+        self.vocab_size = _vocab_size(plan, entry.plan)
+        self.num_pages = count_pages(plan, max_model_len, kv_cache_bytes)
+        self.num_threads = _count_threads(num_threads)
+        self.inputs = StepInputs(plan.limits)
+        self._kernels: Kernels | None = None
+        self._regions: list[Region] = []
+        self._weights: mmap.mmap | None = None
+        try:
+            weights = self._map_weights(artifact, entry.layout, plan)
+            caches = self._make_caches(plan)
+            arena = self._region(plan.memory.arena_bytes, "the arena").address
+            self._logits = self._region(
+                plan.limits.max_logit_rows * self.vocab_size * 4, "logits"
+            ).floats(plan.limits.max_logit_rows, self.vocab_size)
+            self._step = _step_struct(self.inputs, self._logits.ctypes.data)
+            kernels = Kernels(artifact.read(entry.kernels), entry.kernels)
+            self._kernels = kernels
+            kernels.open(_model_struct(weights, caches, arena, self.num_pages, self.num_threads))
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self) -> Float32:
+        if self._kernels is None:
+            raise UsageError("this model is closed", hint="Open it again with LLM(path).")
+        inputs, step = self.inputs, self._step
+        step.num_tokens = inputs.num_tokens
+        step.num_seqs = inputs.num_seqs
+        step.num_rows = inputs.num_rows
+        code = self._kernels.run(step)
+        if code:
+            raise InternalError(f"the kernels refused a step with code {code}")
+        return self._logits[: inputs.num_rows]
+
+    def close(self) -> None:
+        if self._kernels is not None:
+            self._kernels.close()
+            self._kernels = None
+        self.__dict__.pop("_logits", None)  # it looks into a region
+        for region in self._regions:
+            region.close()
+        self._regions.clear()
+        if self._weights is not None:
+            self._weights.close()
+            self._weights = None
+
+    def _region(self, nbytes: int, what: str) -> Region:
+        self._regions.append(Region(nbytes, what))
+        return self._regions[-1]
+
+    def _map_weights(self, artifact: Artifact, layout: str, plan: Plan) -> list[int]:
+        """Maps the weights file, and returns the address of each of the plan's weights."""
+        fd, header = artifact.open_weights(layout)
+        try:
+            self._weights = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        base = map_address(self._weights)
+        return [base + offset for offset in _weight_offsets(plan, header, weights_name(layout))]
+
+    def _make_caches(self, plan: Plan) -> list[int]:
+        sizes = [align(size * self.num_pages, ALIGNMENT) for size in _page_sizes(plan)]
+        address = self._region(sum(sizes), "the KV cache").address
+        return [address + sum(sizes[:i]) for i in range(len(sizes))]
+
+
+def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> int:
+    """Pages of the KV pool: by the memory budget and the plan's known sizes, nothing is tried.
+
+    Raises ResourceError when not one sequence of `max_model_len` tokens fits.
+    """
+    page_bytes = sum(_page_sizes(plan))
+    size = plan.limits.page_size
+    pages_per_seq = -(-max_model_len // size)
+    wanted = pages_per_seq * plan.limits.max_num_seqs
+    budget = kv_cache_bytes
+    if budget is None:
+        free = available_memory()
+        budget = wanted * page_bytes if free is None else free // 2
+    num_pages = min(wanted, budget // page_bytes) if page_bytes else wanted
+    if num_pages < pages_per_seq:
+        raise ResourceError(
+            f"a KV cache of {budget} bytes holds {num_pages * size} tokens, "
+            f"max_model_len is {max_model_len}",
+            hint=f"Pass max_model_len <= {num_pages * size}, or "
+            f"kv_cache_bytes >= {pages_per_seq * page_bytes}.",
+        )
+    return num_pages
+
+
+def _page_sizes(plan: Plan) -> list[int]:
+    """Bytes of one page of each cache."""
+    return [
+        prod(plan.limits.bound(dim) for dim in buffer.shape[1:]) * DTYPE_BYTES[buffer.dtype]
+        for buffer in plan.of_kind("cache")
+    ]
+
+
+def _weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:
+    offsets = []
+    for buffer in plan.of_kind("weight"):
+        tensor = header.tensors.get(buffer.name)
+        if tensor is None or tensor.dtype != buffer.dtype:
+            found = "no such tensor" if tensor is None else f"dtype {tensor.dtype}"
+            raise ArtifactError(f"{file}: the plan has {buffer.name!r} in {buffer.dtype}: {found}")
+        needed = prod(plan.limits.bound(dim) for dim in buffer.shape) * DTYPE_BYTES[buffer.dtype]
+        if tensor.nbytes < needed:
+            raise ArtifactError(f"{file}: {buffer.name!r} has {tensor.nbytes} bytes, not {needed}")
+        offsets.append(tensor.offset)
+    return offsets
+
+
+def _vocab_size(plan: Plan, file: str) -> int:
+    outputs = plan.of_kind("output")
+    if len(outputs) != 1 or len(outputs[0].shape) != 2 or not isinstance(outputs[0].shape[1], int):
+        raise ArtifactError(f"{file}: a step has one output of shape (R, vocabulary)")
+    return outputs[0].shape[1]
+
+
+def _count_threads(num_threads: int | None) -> int:
+    if num_threads is None:
+        return len(os.sched_getaffinity(0))
+    if isinstance(num_threads, bool) or not 1 <= num_threads <= MAX_THREADS:
+        raise UsageError(f"num_threads is {num_threads}", hint=f"Supported: 1 to {MAX_THREADS}.")
+    return num_threads
+
+
+def _model_struct(
+    weights: list[int], caches: list[int], arena: int, num_pages: int, num_threads: int
+) -> ModelStruct:
+    def pointers(addresses: list[int]) -> ctypes.Array[ctypes.c_void_p]:
+        return (ctypes.c_void_p * len(addresses))(*addresses)
+
+    model = ModelStruct(arena=arena, num_pages=num_pages, num_threads=num_threads)
+    model.arrays = pointers(weights), pointers(caches)
+    model.weights, model.caches = (ctypes.addressof(array) for array in model.arrays)
+    return model
+
+
+def _step_struct(inputs: StepInputs, logits: int) -> StepStruct:
+    step = StepStruct(page_table_stride=inputs.page_table.shape[1], logits=logits)
+    for name in ("tokens", "positions", "slots", "query_start"):
+        setattr(step, name, getattr(inputs, name).ctypes.data)
+    for name in ("context_lens", "page_table", "logit_rows"):
+        setattr(step, name, getattr(inputs, name).ctypes.data)
+    return step

@@ -1,0 +1,116 @@
+"""The kernels of a CPU target: loading `kernels.so` and calling it."""
+
+from __future__ import annotations
+
+import _ctypes
+import ctypes
+import fcntl
+import os
+import platform
+
+from ingot.artifact.select import ABI
+from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError
+
+_MFD_NOEXEC_SEAL = 0x8  # hardened kernels demand it; mapping code needs no execute bit
+_ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
+_INT32 = ctypes.c_int32
+_POINTER = ctypes.c_void_p
+
+
+class ModelStruct(ctypes.Structure):
+    """`struct ingot_model`"""
+
+    _fields_ = [
+        ("weights", _POINTER),
+        ("caches", _POINTER),
+        ("arena", _POINTER),
+        ("num_pages", _INT32),
+        ("num_threads", _INT32),
+    ]
+
+
+class StepStruct(ctypes.Structure):
+    """`struct ingot_step`"""
+
+    _fields_ = [
+        *((name, _INT32) for name in ("num_tokens", "num_seqs", "num_rows", "page_table_stride")),
+        *((name, _POINTER) for name in ("tokens", "positions", "slots", "query_start")),
+        *((name, _POINTER) for name in ("context_lens", "page_table", "logit_rows", "logits")),
+    ]
+
+
+class Kernels:
+    """A loaded `kernels.so`.
+
+    `code` are the file's bytes after their hash was checked: they are loaded from a sealed file
+    in memory, so that what runs is what was hashed, even if the file is changed meanwhile.
+    Raises ArtifactError or IncompatibleHostError when they cannot be loaded here.
+    """
+
+    def __init__(self, code: bytes, name: str) -> None:
+        _check_elf(code, name)
+        fd = _sealed_file(code)
+        try:
+            library = ctypes.CDLL(f"/proc/self/fd/{fd}")
+            library.ingot_abi.restype = _INT32
+            library.ingot_open.argtypes = (ctypes.POINTER(ModelStruct),)
+            library.ingot_open.restype = _POINTER
+            library.ingot_run.argtypes = (_POINTER, ctypes.POINTER(StepStruct))
+            library.ingot_run.restype = _INT32
+            library.ingot_close.argtypes = (_POINTER,)
+            library.ingot_close.restype = None
+        except (OSError, AttributeError) as error:
+            raise ArtifactError(
+                f"{name} cannot be loaded: {error}", hint="Compile the model again on this host."
+            ) from error
+        finally:
+            os.close(fd)
+        self._library = library
+        if library.ingot_abi() != ABI:
+            raise ArtifactError(f"{name} has kernel interface {library.ingot_abi()}, not {ABI}")
+        self._state: int | None = None
+        self._model: ModelStruct | None = None
+
+    def open(self, model: ModelStruct) -> None:
+        """Starts the threads. Raises ResourceError when there is no memory or thread for it."""
+        self._model = model  # kernels may keep its pointers until they are closed
+        self._state = self._library.ingot_open(ctypes.byref(model))
+        if not self._state:
+            raise ResourceError(
+                f"no memory for {model.num_threads} threads", hint="Pass a smaller num_threads."
+            )
+
+    def run(self, step: StepStruct) -> int:
+        """One step; 0, or a negative code. Other Python threads run meanwhile."""
+        return int(self._library.ingot_run(self._state, step))
+
+    def close(self) -> None:
+        """Joins the threads and unloads the code."""
+        if self._state:
+            self._library.ingot_close(self._state)
+            self._state = None
+        _ctypes.dlclose(self._library._handle)
+
+
+def _check_elf(code: bytes, name: str) -> None:
+    if code[:6] != b"\x7fELF\x02\x01" or len(code) < 64:
+        raise ArtifactError(f"{name} is not a 64-bit shared library")
+    machine = int.from_bytes(code[18:20], "little")
+    if machine != _ELF_MACHINES.get(platform.machine()):
+        raise IncompatibleHostError(
+            f"{name} is for ELF machine {machine}; this host is {platform.machine()}",
+            hint="Compile the model for this host: --target cpu:native",
+        )
+
+
+def _sealed_file(code: bytes) -> int:
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        fd = os.memfd_create("kernels.so", flags | _MFD_NOEXEC_SEAL)
+    except OSError:  # a kernel that does not know the flag
+        fd = os.memfd_create("kernels.so", flags)
+    with os.fdopen(os.dup(fd), "wb") as file:
+        file.write(code)
+    # F_ADD_SEALS with F_SEAL_SEAL | SHRINK | GROW | WRITE: nobody can change it any more.
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, 0xF)
+    return fd

@@ -1,0 +1,54 @@
+"""Memory that the kernels use: anonymous, aligned, and given back when asked."""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import suppress
+
+import numpy as np
+import numpy.typing as npt
+
+from ingot.errors import ResourceError
+
+HUGE_PAGE_BYTES = 2 << 20
+
+
+class Region:
+    """Zeroed memory that takes room only where it is touched; `address` is 2 MiB aligned."""
+
+    def __init__(self, nbytes: int, what: str) -> None:
+        self.nbytes = nbytes
+        try:
+            self.map = mmap.mmap(
+                -1, nbytes + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+            )
+        except OSError as error:
+            raise ResourceError(
+                f"{nbytes} bytes for {what}: {error.strerror}",
+                hint="Pass a smaller kv_cache_bytes or max_model_len.",
+            ) from error
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a kernel without huge pages: slower, nothing else
+                self.map.madvise(mmap.MADV_HUGEPAGE)
+        base = map_address(self.map)
+        self.offset = -base % HUGE_PAGE_BYTES
+        self.address = base + self.offset
+
+    def floats(self, rows: int, columns: int) -> npt.NDArray[np.float32]:
+        """The region's beginning as float32 [rows, columns]."""
+        array = np.frombuffer(self.map, np.float32, rows * columns, self.offset)
+        return array.reshape(rows, columns)
+
+    def close(self) -> None:
+        """Gives the memory back: now, or when the last array that looks into it is gone."""
+        with suppress(BufferError):
+            self.map.close()
+
+
+def map_address(region: mmap.mmap) -> int:
+    """The address of a mapping, which is good until the mapping is closed."""
+    return int(np.frombuffer(region, np.uint8, 1).ctypes.data)
+
+
+def align(nbytes: int, alignment: int) -> int:
+    return -(-nbytes // alignment) * alignment

@@ -1,0 +1,63 @@
+"""What a request returns, under vLLM's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """A token's log-probability at a position, and its rank there (1 is the likeliest)."""
+
+    logprob: float
+    rank: int
+    decoded_token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionOutput:
+    """A completion: complete, or as far as it has come.
+
+    `stop_reason` is the stop string or stop token that ended it; None for an end-of-sequence
+    token or the length. `logprobs` has a dict per token of `token_ids`, if they were asked for.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    cumulative_logprob: float | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """A request and its completions; `prompt` is None when the prompt was given as tokens."""
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput] = field(default_factory=list)
+    finished: bool = False
+    num_cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta:
+    """A piece of a stream: the new text and tokens; the last piece has the `finish_reason`.
+
+    `text` can be empty: text is held back while it could be half a character or the beginning of
+    a stop string. The pieces together are the text of the whole completion.
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None

@@ -1,0 +1,92 @@
+"""The forms in which prompts, parameters and options may be given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ingot.errors import RequestError, UsageError
+from ingot.runtime.params import SamplingParams
+
+Prompt = str | Sequence[int] | Mapping[str, Any]
+Messages = Sequence[Mapping[str, Any]]
+
+_FORMS = 'A prompt is a str, a list of token ids, {"prompt": str} or {"prompt_token_ids": [...]}.'
+_INT_RANGES = {
+    "max_model_len": (1, 2**31 - 1),
+    "kv_cache_bytes": (1, 2**63 - 1),
+    "num_threads": (1, 1024),
+    "seed": (0, 2**64 - 1),
+}
+
+
+def check_options(**options: int | None) -> None:
+    """Raises UsageError, naming the option, for an integer option out of its range."""
+    for name, value in options.items():
+        low, high = _INT_RANGES[name]
+        wrong_type = not isinstance(value, int) or isinstance(value, bool)
+        if value is not None and (wrong_type or not low <= value <= high):
+            hint = f"{name} is an integer in [{low}, {high}]."
+            raise UsageError(f"{name} is {value!r}", hint=hint)
+
+
+def list_of_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt or several, as a list."""
+    if isinstance(prompts, (str, Mapping)):
+        return [prompts]
+    if not isinstance(prompts, (list, tuple)):
+        raise RequestError(f"prompts of type {type(prompts).__name__}", hint=_FORMS)
+    if prompts and _is_int(prompts[0]):
+        return [list(prompts)]
+    return list(prompts)
+
+
+def list_of_params(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> list[SamplingParams]:
+    """A SamplingParams for each of `count` prompts."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    result = list(params) if isinstance(params, (list, tuple)) else []
+    if len(result) != count or not all(isinstance(p, SamplingParams) for p in result):
+        raise RequestError(
+            f"sampling_params is {params!r:.80} for {count} prompts",
+            hint="Give one SamplingParams, or a list with one for each prompt.",
+        )
+    return result
+
+
+def list_of_chats(messages: Messages | Sequence[Messages]) -> list[Messages]:
+    """One conversation or several, as a list."""
+    chats: list[Any] = list(messages) if isinstance(messages, (list, tuple)) else []
+    return chats if chats and isinstance(chats[0], (list, tuple)) else [chats]
+
+
+def prompt_parts(prompt: Prompt) -> tuple[str | None, list[int] | None]:
+    """Text and tokens of a prompt; at least one of them is there. Raises RequestError."""
+    if isinstance(prompt, str):
+        return prompt, None
+    if isinstance(prompt, Mapping):
+        unknown = set(prompt) - {"prompt", "prompt_token_ids"}
+        if unknown or not prompt:
+            raise RequestError(f"a prompt with the keys {sorted(map(str, prompt))}", hint=_FORMS)
+        text, tokens = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        if text is not None and not isinstance(text, str):
+            raise RequestError(f"a text of type {type(text).__name__}", hint=_FORMS)
+        if tokens is None and text is None:
+            raise RequestError("a prompt that is None", hint=_FORMS)
+        return text, None if tokens is None else list_of_tokens(tokens)
+    return None, list_of_tokens(prompt)
+
+
+def list_of_tokens(tokens: object) -> list[int]:
+    """Token ids as a list of int; arrays of integers are fine."""
+    items = tokens.tolist() if hasattr(tokens, "tolist") else tokens
+    if not isinstance(items, (list, tuple)) or not all(_is_int(item) for item in items):
+        raise RequestError(f"a prompt of type {type(tokens).__name__}", hint=_FORMS)
+    return [int(item) for item in items]
+
+
+def _is_int(value: object) -> bool:
+    # numpy's integers know __index__, too; a bool is a mistake.
+    return hasattr(value, "__index__") and not isinstance(value, bool)

@@ -1,0 +1,158 @@
+"""The artifact's tokenizer: text to tokens as Hugging Face does it, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from ingot.artifact.reader import Artifact
+from ingot.errors import RequestError, TokenizerError
+from ingot.runtime.chat import ChatTemplate, special_tokens, template_source
+from ingot.runtime.detokenizer import Detokenizer
+
+_FILE = "tokenizer/tokenizer.json"
+_CONFIG = "tokenizer/tokenizer_config.json"
+_TEMPLATE = "tokenizer/chat_template.jinja"
+
+
+class Tokenizer:
+    """Wraps a `tokenizer.json` and the parts of `tokenizer_config.json` that change its tokens.
+
+    Raises TokenizerError for files that cannot be read, and for tokens beyond the `vocab_size`
+    of the model.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        config: Mapping[str, Any] | None = None,
+        *,
+        chat_template: str | None = None,
+        vocab_size: int | None = None,
+    ) -> None:
+        import tokenizers  # here, since programs that pass token ids never need it
+
+        try:
+            self.backend = tokenizers.Tokenizer.from_str(data.decode())
+        except Exception as error:  # the library raises plain Exception
+            raise TokenizerError(f"{_FILE}: {error}") from error
+        self.backend.no_padding()
+        self.backend.no_truncation()
+        self.config = dict(config or {})
+        self.special_tokens = special_tokens(self.config)
+        self._chat_template = chat_template
+        self._templates: dict[str, ChatTemplate] = {}
+        self._prefix, self._suffix = self._explicit_ends()
+        self._skipped = {
+            i for i, token in self.backend.get_added_tokens_decoder().items() if token.special
+        }
+        if vocab_size is not None:
+            self._check_size(vocab_size)
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> Tokenizer:
+        """The artifact's tokenizer. Raises TokenizerError when it has none."""
+        files = artifact.manifest.files
+        if _FILE not in files:
+            raise TokenizerError(
+                f"{artifact.path} has no tokenizer",
+                hint='Give prompts as tokens: {"prompt_token_ids": [...]}, and '
+                "SamplingParams(detokenize=False).",
+            )
+        config = {}
+        if _CONFIG in files:
+            try:
+                config = msgspec.json.decode(artifact.read(_CONFIG), type=dict[str, Any])
+            except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+                raise TokenizerError(f"{_CONFIG}: {error}") from error
+        template = artifact.read(_TEMPLATE).decode() if _TEMPLATE in files else None
+        return cls(
+            artifact.read(_FILE),
+            config,
+            chat_template=template,
+            vocab_size=artifact.manifest.model.vocab_size,
+        )
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Tokens of a text, with the tokens that the model expects around every text."""
+        if not isinstance(text, str):
+            raise RequestError(f"a text of type {type(text).__name__}", hint="Give a str.")
+        try:
+            explicit = self._prefix is not None
+            encoding = self.backend.encode(
+                text, add_special_tokens=add_special_tokens and not explicit
+            )
+        except Exception as error:  # lone surrogates, or a tokenizer that knows no such character
+            raise RequestError(f"the text cannot be tokenized: {error}") from error
+        ids: list[int] = encoding.ids
+        if explicit and add_special_tokens:
+            ids = [*(self._prefix or ()), *ids, *self._suffix]
+        return ids
+
+    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """Text of tokens. Bytes that are not UTF-8 become U+FFFD."""
+        text: str = self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+    def token(self, token_id: int) -> str | None:
+        """The spelling of a token in the vocabulary; None for an id that has none."""
+        spelling: str | None = self.backend.id_to_token(token_id)
+        return spelling
+
+    def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
+        """A decoder for tokens that come one by one."""
+
+        def visible(token_id: int) -> str | None:
+            hidden = skip_special_tokens and token_id in self._skipped
+            return None if hidden else self.token(token_id)
+
+        return Detokenizer(lambda ids: self.decode(ids, skip_special_tokens), visible)
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **variables: Any,
+    ) -> str:
+        """The prompt that the model's template makes of a conversation. Raises RequestError."""
+        source = template_source(
+            self.config, self._chat_template, chat_template, with_tools=bool(tools)
+        )
+        if source not in self._templates:
+            self._templates[source] = ChatTemplate(source)
+        return self._templates[source].render(
+            messages,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            variables={**self.special_tokens, **variables},
+        )
+
+    def _explicit_ends(self) -> tuple[list[int] | None, list[int]]:
+        """Tokens before and after a text by `add_bos_token` and `add_eos_token`.
+
+        transformers lets these two replace the post-processor of tokenizer.json, both as soon as
+        one of them is given. (None, []) when neither is.
+        """
+        if not {"add_bos_token", "add_eos_token"} & set(self.config):
+            return None, []
+        ends = []
+        for flag, name in (("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")):
+            token = self.special_tokens.get(name) if self.config.get(flag) else None
+            token_id = None if token is None else self.backend.token_to_id(token)
+            ends.append([] if token_id is None else [token_id])
+        return ends[0], ends[1]
+
+    def _check_size(self, vocab_size: int) -> None:
+        largest = max(self.backend.get_vocab(with_added_tokens=True).values(), default=0)
+        if largest >= vocab_size:
+            raise TokenizerError(
+                f"{_FILE} has token {largest}; the model's vocabulary has {vocab_size}",
+                hint="The tokenizer is of another model.",
+            )

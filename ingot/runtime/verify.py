@@ -1,0 +1,183 @@
+"""Replays an artifact's golden prompts on this host, in every way that must not matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import msgspec
+import numpy as np
+
+from ingot.errors import ArtifactError, VerificationError
+from ingot.runtime.executor import Float32
+from ingot.runtime.llm import LLM
+
+GOLDEN = "golden/golden.json"
+# Tokens of a chunk: one prefill as large as fits, odd chunks, token by token.
+WAYS: dict[str, int | None] = {"prefill": None, "chunks": 7, "tokens": 1}
+SHOWN = 5
+
+
+class GoldenPosition(msgspec.Struct, forbid_unknown_fields=True):
+    """The reference's likeliest tokens at a position with their log-probabilities, and that of
+    the prompt's next token (None at the end)."""
+
+    top: list[tuple[int, float]]
+    next_logprob: float | None
+
+
+class GoldenPrompt(msgspec.Struct, forbid_unknown_fields=True):
+    tokens: list[int]
+    positions: list[GoldenPosition]
+
+
+class Golden(msgspec.Struct, forbid_unknown_fields=True):
+    """`golden/golden.json`; `tolerance` bounds the error of a log-probability."""
+
+    prompts: list[GoldenPrompt]
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """A position whose likeliest token is not the reference's.
+
+    `margin`: by how much the reference prefers its own token (a lower bound when ours is not
+    among the tokens it lists). A near tie is a margin that the tolerance explains.
+    """
+
+    way: str
+    prompt: int
+    position: int
+    expected: int
+    got: int
+    margin: float
+    near_tie: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What a replay found. `max_errors` are the largest |Δ log-probability| of each way.
+
+    `bitwise_equal`: all ways gave the same bits.
+    """
+
+    num_prompts: int
+    num_positions: int
+    tolerance: float
+    max_errors: dict[str, float]
+    mismatches: tuple[Mismatch, ...]
+    bitwise_equal: bool
+
+    @property
+    def max_error(self) -> float:
+        return max(self.max_errors.values(), default=0.0)
+
+    @property
+    def faults(self) -> tuple[Mismatch, ...]:
+        return tuple(m for m in self.mismatches if not m.near_tie)
+
+    @property
+    def passed(self) -> bool:
+        # Written so that a nan fails.
+        return self.max_error <= self.tolerance and not self.faults and self.bitwise_equal
+
+    def raise_if_failed(self) -> None:
+        """Raises VerificationError that says what differs and by how much."""
+        if self.passed:
+            return
+        lines = [
+            f"{way}: largest error {error:.3g}, tolerance {self.tolerance:.3g}"
+            for way, error in self.max_errors.items()
+        ]
+        lines += [] if self.bitwise_equal else ["the ways differ from each other"]
+        lines += [
+            f"prompt {m.prompt} position {m.position} ({m.way}): token {m.got}, "
+            f"expected {m.expected} by a margin of {m.margin:.3g}"
+            for m in self.faults[:SHOWN]
+        ]
+        raise VerificationError(
+            "the golden outputs are not reproduced on this host\n  " + "\n  ".join(lines),
+            hint="Check the files with check='full'; if they are intact, this is a fault of ingot.",
+        )
+
+
+def verify(llm: LLM) -> Verification:
+    """Replays the golden prompts of an opened artifact. Raises ArtifactError if it has none."""
+    golden = read_golden(llm)
+    errors = dict.fromkeys(WAYS, 0.0)
+    mismatches: list[Mismatch] = []
+    bitwise_equal = True
+    for index, prompt in enumerate(golden.prompts):
+        first: Float32 | None = None
+        for way, chunk_tokens in WAYS.items():
+            logits = llm.logits(prompt.tokens, chunk_tokens=chunk_tokens)
+            first = logits if first is None else first
+            # Not np.array_equal: a nan must not be taken for a difference between the ways.
+            bitwise_equal &= first.tobytes() == logits.tobytes()
+            logprobs = log_softmax(logits)
+            errors[way] = _worse(errors[way], _max_error(prompt, logprobs))
+            mismatches += _mismatches(way, index, prompt, logprobs, golden.tolerance)
+    return Verification(
+        num_prompts=len(golden.prompts),
+        num_positions=sum(len(prompt.tokens) for prompt in golden.prompts),
+        tolerance=golden.tolerance,
+        max_errors=errors,
+        mismatches=tuple(mismatches),
+        bitwise_equal=bitwise_equal,
+    )
+
+
+def read_golden(llm: LLM) -> Golden:
+    """The artifact's golden outputs. Raises ArtifactError when they are missing or malformed."""
+    if GOLDEN not in llm.artifact.manifest.files:
+        raise ArtifactError(f"{llm.artifact.path} has no {GOLDEN}", hint="Compile it again.")
+    try:
+        golden = msgspec.json.decode(llm.artifact.read(GOLDEN), type=Golden)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ArtifactError(f"{GOLDEN}: {error}") from error
+    if not golden.prompts or any(len(p.tokens) != len(p.positions) for p in golden.prompts):
+        raise ArtifactError(f"{GOLDEN}: no prompt, or not one position for each token")
+    return golden
+
+
+def log_softmax(logits: Float32) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Log-probabilities [T, V] in float64."""
+    wide = logits.astype(np.float64)
+    wide -= wide.max(axis=-1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+    return wide
+
+
+def _max_error(prompt: GoldenPrompt, logprobs: np.ndarray) -> float:
+    worst = 0.0
+    for t, position in enumerate(prompt.positions):
+        expected = list(position.top)
+        if position.next_logprob is not None and t + 1 < len(prompt.tokens):
+            expected.append((prompt.tokens[t + 1], position.next_logprob))
+        for token, logprob in expected:
+            worst = _worse(worst, abs(float(logprobs[t, token]) - logprob))
+    return worst
+
+
+def _worse(a: float, b: float) -> float:
+    """The larger of two errors; a nan is the largest of all."""
+    return inf if a != a or b != b else max(a, b)
+
+
+def _mismatches(
+    way: str, index: int, prompt: GoldenPrompt, logprobs: np.ndarray, tolerance: float
+) -> list[Mismatch]:
+    found = []
+    for t, position in enumerate(prompt.positions):
+        expected, best = position.top[0]
+        got = int(logprobs[t].argmax())
+        if got == expected:
+            continue
+        # A token that the reference does not list is less likely than all that it lists.
+        other = dict(position.top).get(got, position.top[-1][1])
+        margin = best - other
+        # Each of the two may be off by the tolerance.
+        near = margin <= 2 * tolerance
+        found.append(Mismatch(way, index, t, expected, got, margin, near))
+    return found

@@ -1,0 +1,54 @@
+"""The environment, read here and nowhere else. Nothing in it changes an output.
+
+INGOT_CACHE   folder of compiled model directories (default: $XDG_CACHE_HOME/ingot)
+INGOT_CXX     C++ compiler to use (default: $CXX, then the system's)
+INGOT_DEBUG   verbosity: 0 quiet, 1 totals, 2 per pass and plan, 3 kernels, 4 sources, 5 graphs
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingot.errors import UsageError
+
+VARIABLES = ("INGOT_CACHE", "INGOT_CXX", "INGOT_DEBUG")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the environment asks for."""
+
+    cache_dir: Path
+    cxx: str | None
+    debug: int
+    color: bool
+
+
+def settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Reads the environment. Raises UsageError for an INGOT_* variable that is unknown or wrong."""
+    env = os.environ if environ is None else environ
+    unknown = sorted(n for n in env if n.startswith("INGOT_") and n not in VARIABLES)
+    if unknown:
+        raise UsageError(
+            f"unknown environment variable {unknown[0]}", hint=f"Known: {', '.join(VARIABLES)}."
+        )
+    debug = env.get("INGOT_DEBUG", "0") or "0"
+    if debug not in tuple("012345"):
+        raise UsageError(f"INGOT_DEBUG is {debug!r}", hint="Supported: 0 to 5.")
+    return Settings(
+        cache_dir=_cache_dir(env),
+        cxx=env.get("INGOT_CXX") or env.get("CXX") or None,
+        debug=int(debug),
+        color=not env.get("NO_COLOR"),
+    )
+
+
+def _cache_dir(env: Mapping[str, str]) -> Path:
+    if env.get("INGOT_CACHE"):
+        return Path(env["INGOT_CACHE"]).expanduser()
+    base = env.get("XDG_CACHE_HOME", "")
+    # The XDG rule: a relative path is invalid and ignored.
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "ingot"
