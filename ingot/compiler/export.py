@@ -1,0 +1,76 @@
+"""Export: a plain module on the meta device becomes a graph of ATen and ingot calls."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.fx import GraphModule
+
+from ingot.errors import ExportError
+
+EXAMPLE_TOKENS = 8
+
+
+class Named(Protocol):
+    """What an error says of the model: a field of ModelConfig."""
+
+    @property
+    def architecture(self) -> str: ...
+
+
+def export(module: nn.Module, config: Named) -> GraphModule:
+    """The graph of `forward(input_ids, positions) -> logits` for any number of tokens.
+
+    Args:
+        module: a plain module on the meta device; input_ids and positions are int64 [1, T].
+        config: the model's config, for the error.
+
+    Returns:
+        A flat graph with the inputs `input_ids` and `positions` and one result, [1, T, V]. Parameters
+        and constants are read by get_attr under the module's own names, and every node's
+        `nn_module_stack` tells the module that it comes from.
+
+    Raises:
+        ExportError: the module cannot be captured as one graph.
+    """
+    try:
+        program = capture(module)
+    except Exception as error:
+        first = str(error).strip().splitlines()[:1]
+        raise ExportError(
+            f"{config.architecture} cannot be exported: {type(error).__name__}: {''.join(first)}",
+            hint="A model is a plain module: no branch or loop on values of tensors or on the "
+            "number of tokens, no cache, no mask.",
+        ) from error
+    return flatten(program)
+
+
+def capture(module: nn.Module) -> torch.export.ExportedProgram:
+    """PyTorch's export with a symbolic number of tokens; the batch of one is constant."""
+    tokens = torch.export.Dim("tokens", min=1)
+    # Two tensors: one passed twice would become one input.
+    shape = (1, EXAMPLE_TOKENS)
+    examples = tuple(torch.zeros(shape, dtype=torch.int64, device="meta") for _ in range(2))
+    with torch.no_grad():
+        return torch.export.export(
+            module.eval(), examples, dynamic_shapes=({1: tokens}, {1: tokens}), strict=False
+        )
+
+
+def flatten(program: torch.export.ExportedProgram) -> GraphModule:
+    """A plain graph module: parameters as attributes, no guards, one result."""
+    unlifted: Any = program.module(check_guards=False)
+    graph = unlifted.graph
+    graph.set_codegen(torch.fx.graph.CodeGen())
+    output = graph.output_node()
+    (result,) = output.all_input_nodes or [None]
+    output.args = (result,)
+    for node, name in zip(
+        graph.find_nodes(op="placeholder"), ("input_ids", "positions"), strict=True
+    ):
+        node.target = name
+        node._rename(name)
+    graph.eliminate_dead_code()
+    return GraphModule(unlifted, graph)

@@ -1,0 +1,155 @@
+"""canonicalize_views: one spelling for every way to look at a tensor.
+
+The canonical views are reshape (the symbolic dimension written -1), transpose, unsqueeze, expand
+and slice, with dimensions counted from the front, and none that changes nothing.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+from torch.fx import GraphModule, Node
+
+from ingot.artifact.target import Target
+from ingot.passes.graph import argument, aten, call, calls, rank, replace, shape, value
+
+RESHAPES = (
+    aten.view.default,
+    aten.reshape.default,
+    aten._unsafe_view.default,
+    aten.flatten.using_ints,
+    aten.unflatten.int,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+)
+SPLITS = (
+    aten.split.Tensor,
+    aten.split_with_sizes.default,
+    aten.split.sizes,
+    aten.chunk.default,
+    aten.unbind.int,
+)
+
+
+def canonicalize_views(gm: GraphModule, *, target: Target) -> int:
+    """Write every view as reshape, transpose, unsqueeze, expand or slice.
+
+    Before:
+        a = view(x, [1, sym_size(x, 1), 4, 64]);  b, c = chunk(y, 2, -1);  d = permute(z, [0, 2, 1, 3])
+    After:
+        a = reshape(x, [1, -1, 4, 64]);  b = slice(y, 2, 0, 64);  c = slice(y, 2, 64, 128)
+        d = transpose(z, 1, 2)
+    """
+    count = 0
+    for targets, rule in RULES:
+        for node in calls(gm, *targets):
+            count += rule(node)
+    return count
+
+
+def split_to_slices(node: Node) -> int:
+    """Split, chunk: one slice for every part that is used."""
+    dim = argument(node, 2, "dim", 0) % rank(node.args[0])  # type: ignore[arg-type]
+    start = 0
+    for index, part in enumerate(node.meta["val"]):
+        size = part.shape[dim]
+        for user in list(node.users):
+            if user.target is operator.getitem and user.args[1] == index:
+                with node.graph.inserting_before(user):
+                    args = (node.args[0], dim, start, start + size)
+                    replace(user, call(node.graph, aten.slice.Tensor, *args, like=user, val=part))
+        start += size
+    node.graph.erase_node(node)
+    return 1
+
+
+def one_reshape(node: Node) -> int:
+    """View, reshape, flatten: one reshape of the tensor below, or nothing."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    if shape(source) == shape(node):
+        replace(node, source)
+        return 1
+    sizes = [d if isinstance(d, int) else -1 for d in value(node).shape]
+    if sizes.count(-1) > 1:
+        return 0
+    if source.target is aten.reshape.default:
+        source = source.args[0]  # type: ignore[assignment]
+    if node.target is aten.reshape.default and node.args == (source, sizes):
+        return 0
+    with node.graph.inserting_before(node):
+        args = (source, sizes)
+        replace(node, call(node.graph, aten.reshape.default, *args, like=node, val=value(node)))
+    return 1
+
+
+def swap_to_transpose(node: Node) -> int:
+    """Permute that swaps two dimensions, transpose from the back: transpose from the front."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    size = rank(source)
+    if node.target is aten.permute.default:
+        order = [d % size for d in node.args[1]]  # type: ignore[union-attr, operator]
+        moved = [d for d in range(size) if order[d] != d]
+    else:
+        moved = sorted({node.args[1] % size, node.args[2] % size})  # type: ignore[operator]
+    if not moved:
+        replace(node, source)
+        return 1
+    if len(moved) != 2 or (node.target is aten.transpose.int and node.args[1:] == tuple(moved)):
+        return 0
+    with node.graph.inserting_before(node):
+        args = (source, *moved)
+        replace(node, call(node.graph, aten.transpose.int, *args, like=node, val=value(node)))
+    return 1
+
+
+def full_slice(node: Node) -> int:
+    """Slice: dimension from the front, explicit bounds, nothing if it takes all."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    step = argument(node, 4, "step", 1)
+    if shape(source) == shape(node) and step == 1:
+        replace(node, source)
+        return 1
+    dim = argument(node, 1, "dim", 0) % rank(source)
+    size = value(source).shape[dim]
+    start, end = argument(node, 2, "start") or 0, argument(node, 3, "end")
+    if not all(isinstance(x, int) for x in (size, start, 0 if end is None else end)):
+        return 0
+    start = start + size if start < 0 else start
+    end = size if end is None else min(end + size if end < 0 else end, size)
+    args = (source, dim, start, end) if step == 1 else (source, dim, start, end, step)
+    changed = node.args != args
+    node.args, node.kwargs = args, {}
+    return int(changed)
+
+
+def from_the_front(node: Node) -> int:
+    """Unsqueeze, cat: dimension from the front."""
+    dim = argument(node, 1, "dim", 0)
+    if dim >= 0 and len(node.args) == 2:
+        return 0
+    node.args, node.kwargs = (node.args[0], dim % rank(node)), {}
+    return 1
+
+
+def no_expand(node: Node) -> int:
+    """Expand to the same shape: nothing."""
+    source = node.args[0]
+    assert isinstance(source, Node)
+    if shape(source) != shape(node):
+        return 0
+    replace(node, source)
+    return 1
+
+
+RULES: tuple[tuple[tuple[object, ...], Callable[[Node], int]], ...] = (
+    (SPLITS[:-1], split_to_slices),
+    ((aten.expand.default,), no_expand),
+    (RESHAPES, one_reshape),
+    ((aten.permute.default, aten.transpose.int), swap_to_transpose),
+    ((aten.slice.Tensor,), full_slice),
+    ((aten.unsqueeze.default, aten.cat.default), from_the_front),
+)

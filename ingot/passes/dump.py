@@ -1,0 +1,144 @@
+"""Readable text: graphs, counts of ops, and the folder that a dump writes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.passes.graph import origin, signature, value
+
+# Symbols of the step's sizes, read off its inputs: input name -> a letter a dimension.
+SIZE_NAMES: Mapping[str, tuple[str, ...]] = {
+    "input_ids": ("", "N"),
+    "tokens": ("", "N"),
+    "context_lens": ("S",),
+    "page_table": ("", "P"),
+    "logit_rows": ("R",),
+}
+
+
+def op_counts(gm: GraphModule) -> Counter[str]:
+    """How often each function is called."""
+    return Counter(target_name(n) for n in gm.graph.nodes if n.op == "call_function")
+
+
+def count_delta(before: Counter[str], after: Counter[str]) -> str:
+    """`nodes 20 -> 12; aten.mul 4 -> 0; rms_norm 0 -> 2`, or "(unchanged)"."""
+    if before == after:
+        return "(unchanged)"
+    changed = sorted(name for name in before | after if before[name] != after[name])
+    ops = [f"{name} {before[name]} -> {after[name]}" for name in changed]
+    return "; ".join((f"nodes {before.total()} -> {after.total()}", *ops))
+
+
+def graph_text(gm: GraphModule) -> str:
+    """The graph, one line a node: name, call, shape and dtype, module path."""
+    sizes = size_names(gm)
+    lines = [(node_text(n), type_text(n, sizes), origin(n)) for n in gm.graph.nodes]
+    width = min(100, max(len(text) for text, _, _ in lines))
+    return "".join(
+        f"{text:<{width}}  {kind:<28}  {path}".rstrip() + "\n" for text, kind, path in lines
+    )
+
+
+def node_text(node: Node) -> str:
+    if node.op == "placeholder":
+        return f"{node.name} = input"
+    if node.op == "get_attr":
+        return f"{node.name} = weight {node.target}"
+    if node.op == "output":
+        return f"output({', '.join(n.name for n in node.all_input_nodes)})"
+    return f"{node.name} = {target_name(node)}({arguments_text(node)})"
+
+
+def arguments_text(node: Node) -> str:
+    """Arguments as written; of an ingot op only those that are not the default."""
+    if getattr(node.target, "namespace", "") != "ingot":
+        given = [argument_text(a) for a in node.args]
+        return ", ".join(given + [f"{k}={argument_text(v)}" for k, v in node.kwargs.items()])
+    parameters = signature(target_name(node)).parameters
+    given = []
+    for (name, parameter), arg in zip(parameters.items(), node.args, strict=False):
+        if isinstance(arg, Node):
+            given.append(arg.name)
+        elif arg != parameter.default:
+            given.append(f"{name}={argument_text(arg)}")
+    return ", ".join(given)
+
+
+def argument_text(arg: Any) -> str:
+    if isinstance(arg, Node):
+        return arg.name
+    if isinstance(arg, (list, tuple)):
+        return f"[{', '.join(argument_text(a) for a in arg)}]"
+    return str(arg).removeprefix("torch.")
+
+
+def target_name(node: Node) -> str:
+    """`rms_norm` for ops of ingot, `aten.mul` for PyTorch's."""
+    target: Any = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return str(getattr(target, "__name__", target))
+    namespace, _, name = target._schema.name.partition("::")
+    return name if namespace == "ingot" else f"{namespace}.{name}"
+
+
+def size_names(gm: GraphModule) -> dict[str, str]:
+    """Letters for the symbols of the graph's inputs."""
+    found: dict[str, str] = {}
+    for node in gm.graph.find_nodes(op="placeholder"):
+        for letter, size in zip(SIZE_NAMES.get(node.name, ()), value(node).shape, strict=False):
+            if letter:
+                found[str(size)] = letter
+    return found
+
+
+def type_text(node: Node, sizes: Mapping[str, str]) -> str:
+    """`float32[1, N, 64]`."""
+    val = node.meta.get("val")
+    if isinstance(val, (tuple, list)):
+        return ", ".join(tensor_text(v, sizes) for v in val)
+    return tensor_text(val, sizes) if isinstance(val, torch.Tensor) else ""
+
+
+def tensor_text(val: torch.Tensor, sizes: Mapping[str, str]) -> str:
+    dims = [size_text(str(d), sizes) for d in val.shape]
+    return f"{str(val.dtype).removeprefix('torch.')}[{', '.join(dims)}]"
+
+
+def size_text(size: str, sizes: Mapping[str, str]) -> str:
+    for symbol, letter in sizes.items():
+        size = size.replace(symbol, letter)
+    return size
+
+
+class Dump:
+    """Writes `00_export.txt`, `NN_<pass>.txt` for every pass that changed the graph, and a summary."""
+
+    def __init__(self, folder: Path | None, gm: GraphModule) -> None:
+        self.folder = folder
+        self.lines = [f"{'pass':<26}{'ms':>8}{'matches':>9}  calls"]
+        self.text = ""
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self.text = graph_text(gm)
+            (folder / "00_export.txt").write_text(self.text)
+
+    def after(self, index: int, name: str, gm: GraphModule, row: tuple[float, int, str]) -> None:
+        """Note a pass: its milliseconds, its matches and the change of op counts."""
+        if self.folder is None:
+            return
+        text = graph_text(gm)
+        milliseconds, matched, delta = row
+        if text != self.text and delta == "(unchanged)":
+            delta = "(same calls, other arguments)"
+        if text != self.text:
+            (self.folder / f"{index:02}_{name}.txt").write_text(text)
+        self.text = text
+        self.lines.append(f"{name:<26}{milliseconds:>8.1f}{matched:>9}  {delta}")
+        (self.folder / "summary.txt").write_text("\n".join(self.lines) + "\n")

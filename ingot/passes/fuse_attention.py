@@ -1,0 +1,80 @@
+"""fuse_attention: PyTorch's causal attention, as other libraries call it, becomes the op."""
+
+from __future__ import annotations
+
+from torch.fx import GraphModule, Node
+
+from ingot.artifact.target import Target
+from ingot.passes.graph import (
+    argument,
+    aten,
+    call,
+    call_op,
+    calls,
+    is_call,
+    op_calls,
+    replace,
+    value,
+)
+
+ANCHORS = (aten.scaled_dot_product_attention.default,)
+
+
+def fuse_attention(gm: GraphModule, *, target: Target) -> int:
+    """Name causal attention without a mask; repeated key heads are read as the shared ones.
+
+    Before:
+        k = reshape(expand(unsqueeze(k, 2), ...), ...)      q, k, v [1, H, N, D]
+        y = scaled_dot_product_attention(q, k, v, is_causal=True)
+    After:
+        y = transpose(attention(transpose(q, 1, 2), transpose(k, 1, 2), transpose(v, 1, 2)), 1, 2)
+    """
+    found = len(op_calls(gm, "attention"))
+    return found + sum(name_attention(node) for node in calls(gm, *ANCHORS))
+
+
+def name_attention(node: Node) -> int:
+    q, k, v = node.args[:3]
+    assert isinstance(q, Node) and isinstance(k, Node) and isinstance(v, Node)
+    if not is_plain_causal(node):
+        return 0
+    scale = argument(node, 6, "scale")
+    heads = [q, unrepeat(k), unrepeat(v)]
+    size = value(q).shape[3]
+    if value(heads[2]).shape[3] != size or value(q).shape[1] % value(heads[1]).shape[1]:
+        return 0
+    with node.graph.inserting_before(node):
+        q, k, v = (call(node.graph, aten.transpose.int, x, 1, 2, like=node) for x in heads)
+        new = call_op(
+            node.graph,
+            "attention",
+            like=node,
+            q=q,
+            k=k,
+            v=v,
+            scale=size**-0.5 if scale is None else scale,
+        )
+        val = value(node)
+        replace(node, call(node.graph, aten.transpose.int, new, 1, 2, like=node, val=val))
+    return 1
+
+
+def is_plain_causal(node: Node) -> bool:
+    """No mask, no dropout, causal, and four dimensions with a batch of one."""
+    mask, dropout = argument(node, 3, "attn_mask"), argument(node, 4, "dropout_p", 0.0)
+    causal = argument(node, 5, "is_causal", False)
+    val = value(node)
+    return mask is None and dropout == 0 and causal is True and val.dim() == 4 and val.shape[0] == 1
+
+
+def unrepeat(node: Node) -> Node:
+    """The shared heads [1, Hk, N, D] below a repetition of each over its group of query heads."""
+    if is_call(node, aten.repeat_interleave.self_int) and argument(node, 2, "dim") == 1:
+        return node.args[0]  # type: ignore[return-value]
+    if not is_call(node, aten.reshape.default) or not is_call(node.args[0], aten.expand.default):
+        return node
+    expanded = node.args[0]
+    inserted = expanded.args[0]  # type: ignore[union-attr]
+    if not is_call(inserted, aten.unsqueeze.default) or inserted.args[1] != 2:  # type: ignore[union-attr]
+        return node
+    return inserted.args[0]  # type: ignore[union-attr, return-value]

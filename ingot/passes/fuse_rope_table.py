@@ -1,0 +1,120 @@
+"""fuse_rope_table: the cosines and sines of the positions become one table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch.fx import GraphModule, Node
+
+from ingot.artifact.target import Target
+from ingot.passes.graph import (
+    aten,
+    call,
+    call_op,
+    calls,
+    is_call,
+    op_calls,
+    rank,
+    strip,
+    value,
+)
+
+ANCHORS = (aten.cos.default, aten.sin.default)
+
+
+def fuse_rope_table(gm: GraphModule, *, target: Target) -> int:
+    """Compute the cosines and sines once, side by side; what reads them reads slices of the table.
+
+    Before:
+        angles = unsqueeze(positions, 2) * inv_freq;  angles = cat(angles, angles)
+        c = cos(angles) * scale;  s = sin(angles) * scale
+    After:
+        table = rope_table(positions, inv_freq, scale)
+        a = slice(table, 2, 0, D);  c = cat(a, a);  b = slice(table, 2, D, 2 * D);  s = cat(b, b)
+    """
+    count = len(op_calls(gm, "rope_table"))
+    sines = [found for node in calls(gm, aten.sin.default) if (found := wave(node))]
+    for node in calls(gm, aten.cos.default):
+        cosine = wave(node)
+        if cosine is None:
+            continue
+        twins = [s for s in sines if s.key == cosine.key]
+        if twins:
+            write(gm, cosine, twins)
+            sines = [s for s in sines if s not in twins]
+            count += 1
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Wave:
+    """cos or sin of positions times frequencies, doubled or not, times a scale."""
+
+    node: Node  # the last node of the chain: the scaled one
+    positions: Node
+    inv_freq: Node
+    doubled: bool
+    scale: float
+
+    @property
+    def key(self) -> tuple[Node, Node, bool, float]:
+        return (self.positions, self.inv_freq, self.doubled, self.scale)
+
+
+def wave(node: Node) -> Wave | None:
+    """Reads a cos or sin node; None if it is not of positions and frequencies."""
+    angles, doubled = undouble(node.args[0])
+    factors = angle_factors(angles)
+    if factors is None:
+        return None
+    users = list(node.users)
+    last, scale = node, 1.0
+    if len(users) == 1 and is_call(users[0], aten.mul.Tensor):
+        factor = users[0].args[1]
+        if isinstance(factor, (int, float)):
+            last, scale = users[0], float(factor)
+    return Wave(last, *factors, doubled, scale)
+
+
+def undouble(node: object) -> tuple[object, bool]:
+    """cat(a, a) on the last dimension -> a, True."""
+    if is_call(node, aten.cat.default):
+        parts, dim = node.args  # type: ignore[attr-defined]
+        if len(parts) == 2 and parts[0] is parts[1] and dim == 2:
+            return parts[0], True
+    return node, False
+
+
+def angle_factors(angles: object) -> tuple[Node, Node] | None:
+    """Positions [1, N] and frequencies [D] of their outer product [1, N, D], in any spelling."""
+    if is_call(angles, aten.transpose.int):
+        angles = angles.args[0]  # type: ignore[attr-defined]
+    if not is_call(angles, aten.mul.Tensor, aten.matmul.default, aten.bmm.default):
+        return None
+    views = (aten.to.dtype, aten.unsqueeze.default, aten.expand.default, aten.reshape.default)
+    roots = [strip(a, *views) for a in angles.args if isinstance(a, Node)]  # type: ignore[attr-defined]
+    frequencies = [r for r in roots if r.op == "get_attr" and rank(r) == 1]
+    positions = [r for r in roots if r.op != "get_attr" and rank(r) == 2]
+    if len(frequencies) != 1 or len(positions) != 1:
+        return None
+    return positions[0], frequencies[0]
+
+
+def write(gm: GraphModule, cosine: Wave, sines: list[Wave]) -> None:
+    graph, half = gm.graph, int(value(cosine.inv_freq).shape[0])
+    first = min((cosine.node, *(s.node for s in sines)))
+    with graph.inserting_before(first):
+        table = call_op(
+            graph,
+            "rope_table",
+            like=cosine.node,
+            positions=cosine.positions,
+            inv_freq=cosine.inv_freq,
+            scale=cosine.scale,
+        )
+        for start, waves in ((0, [cosine]), (half, sines)):
+            new = call(graph, aten.slice.Tensor, table, 2, start, start + half, like=cosine.node)
+            if cosine.doubled:
+                new = call(graph, aten.cat.default, [new, new], 2, like=cosine.node)
+            for old in waves:
+                old.node.replace_all_uses_with(new)

@@ -1,0 +1,77 @@
+"""merge_linears: linears that share an input become one with stacked weights."""
+
+from __future__ import annotations
+
+import os.path
+from collections import defaultdict
+from itertools import accumulate, pairwise
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.artifact.target import Target
+from ingot.passes.graph import arguments, aten, call, call_op, op_calls, replace, value
+from ingot.passes.weights import add_stacked, sources
+
+
+def merge_linears(gm: GraphModule, *, target: Target) -> int:
+    """Stack the weights of linears with one input: q, k, v; gate and up.
+
+    Linears with a bias and linears without one are merged apart, so that no bias of zeros, which
+    would have no source in the checkpoint, is ever invented.
+
+    Before:
+        q = linear(x, Wq);  k = linear(x, Wk);  v = linear(x, Wv)
+    After:
+        y = linear(x, W), W = [Wq; Wk; Wv];  q = slice(y, 2, 0, Q);  k = slice(y, 2, Q, Q + K);  ...
+    """
+    groups: dict[tuple[Node, bool], list[Node]] = defaultdict(list)
+    for node in op_calls(gm, "linear"):
+        given = arguments(node)
+        if given["weight"].op == "get_attr" and len(given["weight"].users) == 1:
+            groups[given["x"], given["bias"] is not None].append(node)
+    merged = [group for group in groups.values() if len(group) > 1]
+    for group in merged:
+        merge(gm, group)
+    return len(merged)
+
+
+def merge(gm: GraphModule, group: list[Node]) -> None:
+    graph, first = gm.graph, group[0]
+    given = [arguments(node) for node in group]
+    weight = stack(gm, [g["weight"] for g in given])
+    bias = stack(gm, [g["bias"] for g in given]) if given[0]["bias"] is not None else None
+    ends = list(accumulate((int(value(g["weight"]).shape[0]) for g in given), initial=0))
+    with graph.inserting_before(first):
+        both = call_op(graph, "linear", like=first, x=given[0]["x"], weight=weight, bias=bias)
+        both.meta["nn_module_stack"] = common_stack(group)
+        parts = [
+            call(graph, aten.slice.Tensor, both, 2, start, end, like=node, val=value(node))
+            for node, (start, end) in zip(group, pairwise(ends), strict=True)
+        ]
+    for node, part in zip(group, parts, strict=True):
+        replace(node, part)
+
+
+def stack(gm: GraphModule, nodes: list[Node]) -> Node:
+    """A parameter whose rows are those of these parameters, one after the other."""
+    name = stacked_name([str(node.target) for node in nodes])
+    origins = tuple(source for node in nodes for source in sources(gm, str(node.target)))
+    val = torch.cat([value(node) for node in nodes])
+    return add_stacked(gm, name, origins, val, before=nodes[0])
+
+
+def stacked_name(names: list[str]) -> str:
+    """`a.q_proj.weight`, `a.k_proj.weight` -> `a.q_k_proj.weight`: what differs, joined."""
+    parts = [name.split(".") for name in names]
+    at = next(i for i, words in enumerate(zip(*parts, strict=False)) if len(set(words)) > 1)
+    words = [part[at] for part in parts]
+    suffix = os.path.commonprefix([word[::-1] for word in words])[::-1]
+    stem = "_".join(word.removesuffix(suffix) or word for word in words)
+    return ".".join((*parts[0][:at], stem + suffix, *parts[0][at + 1 :]))
+
+
+def common_stack(group: list[Node]) -> dict[str, tuple[str, object]]:
+    """The modules that all of them are in."""
+    stacks = [node.meta.get("nn_module_stack", {}) for node in group]
+    return {k: v for k, v in stacks[0].items() if all(s.get(k) == v for s in stacks)}

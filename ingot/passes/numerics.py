@@ -1,0 +1,164 @@
+"""Numeric verification: the graph before and after a pass, run by its references.
+
+Weights and inputs are random and small, and depend on names alone, so that the same parameter has
+the same values before and after any pass; a stacked parameter is stacked from its sources. A plain
+graph is run once a sequence; a graph of a step runs all sequences at once, with pages handed out in
+random order.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+
+from ingot.errors import PassError
+from ingot.ops.samples import paged_step
+from ingot.passes.graph import is_op, value
+from ingot.passes.step import Step
+from ingot.passes.weights import sources
+
+LENGTHS = (6, 3)  # tokens of the two sequences
+ROWS = (5, 0, 8, 7)  # the rows whose logits a step selects
+PAGE_SIZE = 4
+KEEP_BYTES = 2 << 30  # weights kept between runs; larger models make theirs anew
+
+
+class Checker:
+    """Holds the logits of the graph as it was, and compares them after every pass."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        self.gm = gm
+        self.weights = Weights(gm)
+        self.logits = self.run()
+
+    def check(self, step: Step) -> None:
+        """Run the graph and compare; the new logits are the reference of the next pass.
+
+        Raises:
+            PassError: the logits moved by more than the step's tolerance.
+        """
+        logits = self.run()
+        reference = self.logits
+        if logits.shape != reference.shape:
+            reference = reference[list(ROWS)]
+        error = relative_error(logits, reference)
+        if not error <= step.tolerance:
+            allowed = f"at most {step.tolerance:.0e}" if step.tolerance else "not by one bit"
+            raise PassError(
+                step.name,
+                f"moved the logits by {error:.1e} (relative)",
+                hint=f"Allowed: {allowed}.",
+            )
+        self.logits = logits
+
+    def run(self) -> Tensor:
+        """Logits [rows, V] of all sequences."""
+        runner = _Runner(self.gm, self.weights)
+        with torch.inference_mode():
+            outputs = [runner.run(*inputs) for inputs in example_inputs(self.gm)]
+        logits = [out[0] if isinstance(out, (tuple, list)) else out for out in outputs]
+        return torch.cat(logits, dim=1)[0].float()
+
+
+def relative_error(got: Tensor, reference: Tensor) -> float:
+    """|got - reference| / |reference|; infinite where shapes differ."""
+    if got.shape != reference.shape:
+        return float("inf")
+    return float((got - reference).norm() / reference.norm())
+
+
+def example_inputs(gm: GraphModule) -> list[tuple[Tensor, ...]]:
+    """The inputs of every run: one a sequence for a plain graph, one in all for a step."""
+    rng = torch.Generator().manual_seed(1)
+    names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
+    tokens = torch.randint(0, vocab_size(gm), (1, sum(LENGTHS)), generator=rng)
+    positions = torch.cat([torch.arange(n) for n in LENGTHS])[None]
+    if "slots" not in names:
+        parts = zip(tokens.split(LENGTHS, 1), positions.split(LENGTHS, 1), strict=True)
+        return list(parts)
+    step = paged_step(rng, [(n, n) for n in LENGTHS], PAGE_SIZE)
+    known: dict[str, Tensor] = {
+        "tokens": tokens.int(),
+        "positions": positions.int(),
+        "slots": step.slots,
+        "query_start": step.query_start,
+        "context_lens": step.context_lens,
+        "page_table": step.page_table,
+        "logit_rows": torch.tensor(ROWS, dtype=torch.int32),
+    }
+    for node in gm.graph.find_nodes(op="placeholder"):
+        if node.name not in known:
+            _, heads, _, size = value(node).shape
+            shape = (step.num_pages, int(heads), PAGE_SIZE, int(size))
+            known[node.name] = torch.full(shape, float("nan"), dtype=value(node).dtype)
+    return [tuple(known[name] for name in names)]
+
+
+def vocab_size(gm: GraphModule) -> int:
+    """Rows of the embedding; a graph without one takes small ids."""
+    found = [n for n in gm.graph.nodes if is_op(n, "embedding")]
+    if found:
+        return int(value(found[0].args[1]).shape[0])  # type: ignore[arg-type]
+    plain = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.embedding.default)
+    return int(value(plain[0].args[0]).shape[0]) if plain else 16  # type: ignore[arg-type]
+
+
+class _Runner(Interpreter):
+    """Runs a graph of meta parameters on the CPU, with random values in their place."""
+
+    def __init__(self, gm: GraphModule, weights: Weights) -> None:
+        super().__init__(gm)
+        self.weights = weights
+        self.dtypes = {n.target: value(n).dtype for n in gm.graph.find_nodes(op="get_attr")}
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Tensor:
+        parts = [self.weights.read(name) for name in sources(self.module, target)]
+        stacked = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return stacked.to(self.dtypes[target])
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        args, kwargs = ([on_cpu(a) for a in args], {k: on_cpu(v) for k, v in kwargs.items()})
+        return super().call_function(target, tuple(args), kwargs)
+
+
+def on_cpu(argument: Any) -> Any:
+    """Devices that the export noted down are meta."""
+    return torch.device("cpu") if isinstance(argument, torch.device) else argument
+
+
+class Weights:
+    """Random values for every parameter and constant of a graph, by name."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        self.shapes = {
+            str(n.target): tuple(map(int, value(n).shape))
+            for n in gm.graph.find_nodes(op="get_attr")
+        }
+        self.constants = {name for name, _ in gm.named_buffers()}
+        self.kept: dict[str, Tensor] = {}
+        self.kept_bytes = 0
+
+    def read(self, name: str) -> Tensor:
+        """The values of one parameter, float32."""
+        if name not in self.kept:
+            made = self.make(name)
+            self.kept_bytes += made.nbytes
+            if self.kept_bytes > KEEP_BYTES:
+                return made
+            self.kept[name] = made
+        return self.kept[name]
+
+    def make(self, name: str) -> Tensor:
+        """Matrices keep variance, norm weights lie around one, constants between 0 and 1."""
+        rng = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        shape = self.shapes[name]
+        if name in self.constants:
+            return torch.rand(shape, generator=rng)
+        values = torch.randn(shape, generator=rng)
+        if len(shape) > 1:
+            return values / shape[-1] ** 0.5
+        return 0.1 * values if name.endswith("bias") else 1.0 + 0.1 * values

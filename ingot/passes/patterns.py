@@ -1,0 +1,98 @@
+"""Patterns: pairs of plain functions, found with PyTorch's matcher and written back.
+
+`search` is traced once on small meta tensors and canonicalised like any graph. Its scalars (an
+epsilon, half a head) are traced as values that occur nowhere else and become captures, so that one
+pattern serves every model. `replace` is called with the captured nodes and scalars.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from ingot.artifact.target import Target
+from ingot.passes.canonicalize_casts import canonicalize_casts
+from ingot.passes.canonicalize_ops import canonicalize_ops
+from ingot.passes.canonicalize_views import canonicalize_views
+
+ANY_TARGET = Target("cpu", "portable")
+
+Captures = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Pattern:
+    """What to look for and what to write instead.
+
+    search    a plain function of tensors and scalars; the pattern is the graph of its result
+    tensors   shapes to trace it with, by argument name; float32
+    scalars   values to trace it with, by argument name: no two alike and none that the function uses
+    replace   replace(graph, node, captures) inserts the replacement and returns it
+    check     a guard on the captures; False is a near miss
+    """
+
+    search: Callable[..., torch.Tensor]
+    replace: Callable[[Graph, Node, Captures], Node]
+    tensors: Mapping[str, Sequence[int]]
+    scalars: Mapping[str, float | int] = field(default_factory=dict)
+    check: Callable[[Captures], bool] = lambda captures: True
+
+
+def apply_patterns(gm: GraphModule, patterns: Sequence[Pattern]) -> int:
+    """Rewrite every match of every pattern, in graph order; returns how many there were."""
+    return sum(_apply(gm, pattern) for pattern in patterns)
+
+
+def _apply(gm: GraphModule, pattern: Pattern) -> int:
+    matcher = compile_pattern(pattern)
+    count = 0
+    for node in list(gm.graph.nodes):
+        if node._erased or node.target not in matcher.fns:
+            continue
+        match = matcher.match(node)
+        if not match or not pattern.check(match.kwargs):
+            continue
+        with gm.graph.inserting_before(node):
+            new = pattern.replace(gm.graph, node, match.kwargs)
+        node.replace_all_uses_with(new)
+        match.erase_nodes()
+        count += 1
+    return count
+
+
+@cache
+def compile_pattern(pattern: Pattern) -> Any:
+    """The pattern in the form of PyTorch's matcher (imported here: it takes most of a second)."""
+    from torch._inductor.pattern_matcher import fx_to_pattern
+
+    names = [n for n in inspect.signature(pattern.search).parameters if n in pattern.tensors]
+    return fx_to_pattern(trace(pattern), argnames=names, scalar_workaround=dict(pattern.scalars))
+
+
+def trace(pattern: Pattern) -> GraphModule:
+    """The canonical graph of a pattern's search function."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    examples = [
+        torch.empty(pattern.tensors[name], device="meta")
+        for name in inspect.signature(pattern.search).parameters
+        if name in pattern.tensors
+    ]
+    search = partial(_call_by_name, pattern)
+    gm = make_fx(search, tracing_mode="fake", pre_dispatch=True)(*examples)
+    for canonicalize in (canonicalize_casts, canonicalize_views, canonicalize_ops):
+        canonicalize(gm, target=ANY_TARGET)
+    gm.graph.eliminate_dead_code()
+    gm.recompile()
+    return gm
+
+
+def _call_by_name(pattern: Pattern, *tensors: torch.Tensor) -> torch.Tensor:
+    names = [n for n in inspect.signature(pattern.search).parameters if n in pattern.tensors]
+    return pattern.search(**dict(zip(names, tensors, strict=True)), **pattern.scalars)

@@ -1,0 +1,170 @@
+"""The pipeline: every pass from the exported graph to the final one, in order."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from ingot.errors import UsageError
+from ingot.passes.canonicalize_casts import canonicalize_casts
+from ingot.passes.canonicalize_heads import canonicalize_heads
+from ingot.passes.canonicalize_ops import canonicalize_ops
+from ingot.passes.canonicalize_views import canonicalize_views
+from ingot.passes.fuse_add_rms_norm import fuse_add_rms_norm
+from ingot.passes.fuse_attention import fuse_attention
+from ingot.passes.fuse_gelu_mul import fuse_gelu_mul
+from ingot.passes.fuse_layer_norm import fuse_layer_norm
+from ingot.passes.fuse_rms_norm import fuse_rms_norm
+from ingot.passes.fuse_rope import fuse_rope
+from ingot.passes.fuse_rope_kv_write import fuse_rope_kv_write
+from ingot.passes.fuse_rope_table import fuse_rope_table
+from ingot.passes.fuse_silu_mul import fuse_silu_mul
+from ingot.passes.graph import aten
+from ingot.passes.lower_activations import lower_activations
+from ingot.passes.lower_dtypes import lower_dtypes
+from ingot.passes.merge_linears import merge_linears
+from ingot.passes.rewrite_attention import rewrite_attention
+from ingot.passes.select_logit_rows import select_logit_rows
+from ingot.passes.step import Facts, Options, PassOptions, Step
+from ingot.passes.verify import (
+    canonical_views,
+    no_noise,
+    only_known_ops,
+    rows_selected,
+    step_inputs,
+    tokens_before_heads,
+    typed,
+)
+
+# Relative errors of the logits that verification allows a step that is not bitwise.
+REGROUPED = 1e-5  # the same products, summed by PyTorch's own matmul in another order
+ROUNDED = 3e-2  # values stored in bfloat16
+
+
+def num_norms(facts: Facts) -> int:
+    """Two a layer and the last; two more a layer where queries and keys are normed."""
+    return (4 if facts.qk_norm else 2) * facts.num_layers + 1
+
+
+def num_gates(act: str, facts: Facts) -> int:
+    """One a layer, in the activation that the model has."""
+    return facts.num_layers if str(facts.hidden_act).split("_")[0] == act else 0
+
+
+def pipeline(options: Options | None = None) -> list[Step]:
+    """The steps of a compile.
+
+    Raises:
+        UsageError: a dtype that is none, or a disabled pass that is unknown or not optional.
+    """
+    options = PassOptions() if options is None else options
+    if options.dtype not in ("float32", "bfloat16"):
+        raise UsageError(
+            f"dtype {options.dtype!r} cannot be lowered to", hint="Supported: float32, bfloat16."
+        )
+    dtype: torch.dtype = getattr(torch, options.dtype)
+    steps = [
+        # one spelling for every idea
+        Step(function=canonicalize_casts, gives=(no_noise,)),
+        Step(function=canonicalize_views, needs=(no_noise,), gives=(canonical_views,)),
+        Step(function=canonicalize_ops, needs=(canonical_views,)),
+        # arithmetic to ops
+        Step(
+            function=fuse_rms_norm,
+            needs=(canonical_views,),
+            expect=num_norms,
+            anchors=(aten.rsqrt.default, aten.rms_norm.default, aten.mean.dim),
+        ),
+        Step(function=fuse_layer_norm, needs=(canonical_views,)),
+        Step(
+            function=fuse_rope_table,
+            needs=(canonical_views,),
+            expect=lambda facts: 1,
+            anchors=(aten.cos.default, aten.sin.default),
+        ),
+        Step(
+            function=fuse_rope,
+            needs=(canonical_views,),
+            expect=lambda facts: 2 * facts.num_layers,
+            anchors=(aten.neg.default, aten.sub.Tensor, aten.stack.default),
+        ),
+        Step(
+            function=fuse_attention,
+            needs=(canonical_views,),
+            expect=lambda facts: facts.num_layers,
+            tolerance=REGROUPED,
+            anchors=(aten.scaled_dot_product_attention.default, aten.softmax.int),
+        ),
+        Step(function=canonicalize_heads, needs=(canonical_views,), gives=(tokens_before_heads,)),
+        Step(
+            function=fuse_silu_mul,
+            expect=partial(num_gates, "silu"),
+            anchors=(aten.silu.default, aten.sigmoid.default),
+        ),
+        Step(
+            function=fuse_gelu_mul,
+            expect=partial(num_gates, "gelu"),
+            anchors=(aten.gelu.default, aten.tanh.default, aten.erf.default),
+        ),
+        Step(function=lower_activations),
+        Step(
+            function=fuse_add_rms_norm,
+            expect=lambda facts: 2 * facts.num_layers,
+            anchors=(torch.ops.ingot.add.default,),
+            optional=True,
+        ),
+        # fewer, larger products
+        Step(
+            function=merge_linears,
+            expect=lambda facts: 2 * facts.num_layers,
+            tolerance=REGROUPED,
+            anchors=(torch.ops.ingot.linear.default,),
+            optional=True,
+        ),
+        # from one sequence to a step of many
+        Step(
+            function=rewrite_attention,
+            needs=(tokens_before_heads,),
+            gives=(step_inputs,),
+            expect=lambda facts: facts.num_layers,
+            tolerance=REGROUPED,
+        ),
+        Step(
+            function=select_logit_rows,
+            needs=(step_inputs,),
+            gives=(rows_selected, only_known_ops),
+            expect=lambda facts: 1,
+            tolerance=REGROUPED,
+        ),
+        # where values are rounded
+        Step(
+            function=partial(lower_dtypes, dtype=dtype),
+            needs=(rows_selected, only_known_ops),
+            gives=(typed,),
+            tier="exact" if dtype == torch.float32 else "numeric",
+            tolerance=0.0 if dtype == torch.float32 else ROUNDED,
+        ),
+        # what the cache is written by
+        Step(
+            function=fuse_rope_kv_write,
+            needs=(step_inputs,),
+            expect=lambda facts: facts.num_layers,
+            anchors=(torch.ops.ingot.kv_write.default,),
+            optional=True,
+        ),
+    ]
+    return [step for step in steps if step.name not in checked_names(options, steps)]
+
+
+def checked_names(options: Options, steps: list[Step]) -> tuple[str, ...]:
+    """The passes to leave out, all of them optional."""
+    optional = [step.name for step in steps if step.optional]
+    for name in options.disable_passes:
+        if name not in optional:
+            known = name in [step.name for step in steps]
+            raise UsageError(
+                f"pass {name!r} {'cannot be left out' if known else 'does not exist'}",
+                hint=f"Optional: {', '.join(optional)}.",
+            )
+    return tuple(options.disable_passes)

@@ -1,0 +1,82 @@
+"""rewrite_attention: attention over one sequence becomes attention over the paged cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.artifact.target import Target
+from ingot.passes.graph import arguments, call_op, op_calls, replace, value
+from ingot.passes.inputs import add_input, new_size, new_value
+
+PLAIN_INPUTS = ("tokens", "positions")
+
+
+def rewrite_attention(gm: GraphModule, *, target: Target) -> int:
+    """Give the graph the inputs of a step and let every attention read and write its own cache.
+
+    Before:
+        graph(input_ids, positions);  y = attention(q, k, v, scale, window, softcap)
+    After:
+        graph(tokens, positions, slots, query_start, context_lens, page_table,
+              k_cache_0, v_cache_0, ...)
+        kv_write(k, v, k_cache_0, v_cache_0, slots)
+        y = paged_attention(q, k_cache_0, v_cache_0, query_start, context_lens, page_table, ...)
+    """
+    nodes = op_calls(gm, "attention")
+    if nodes:
+        step = add_step_inputs(gm)
+        for index, node in enumerate(nodes):
+            rewrite(gm, node, step, index)
+    return len(nodes)
+
+
+def rewrite(gm: GraphModule, node: Node, step: Mapping[str, Node], index: int) -> None:
+    given = arguments(node)
+    q, k, v = (given.pop(name) for name in "qkv")
+    pages = new_size(gm, f"pages_{index}", 3), int(value(k).shape[2]), new_size(gm, "page_size", 5)
+    cache = (*pages, int(value(k).shape[3]))
+    caches = {
+        name: add_input(gm, f"{name}_{index}", cache, torch.float32)
+        for name in ("k_cache", "v_cache")
+    }
+    tables = {name: step[name] for name in ("query_start", "context_lens", "page_table")}
+    with gm.graph.inserting_before(node):
+        call_op(gm.graph, "kv_write", like=node, k=k, v=v, slots=step["slots"], **caches)
+        new = call_op(
+            gm.graph,
+            "paged_attention",
+            like=node,
+            val=value(node),
+            q=q,
+            **caches,
+            **tables,
+            **given,
+        )
+        replace(node, new)
+
+
+def add_step_inputs(gm: GraphModule) -> dict[str, Node]:
+    """Rename the two inputs and add the others of a step; int32 throughout."""
+    inputs = {}
+    for node, name in zip(gm.graph.find_nodes(op="placeholder"), PLAIN_INPUTS, strict=True):
+        inputs[name] = rename_input(gm, node, name)
+    num_tokens, num_seqs = value(inputs["tokens"]).shape[1], new_size(gm, "num_seqs", 3)
+    shapes = {
+        "slots": (num_tokens,),
+        "query_start": (num_seqs + 1,),
+        "context_lens": (num_seqs,),
+        "page_table": (num_seqs, new_size(gm, "max_pages", 7)),
+    }
+    return inputs | {
+        name: add_input(gm, name, shape, torch.int32) for name, shape in shapes.items()
+    }
+
+
+def rename_input(gm: GraphModule, node: Node, name: str) -> Node:
+    """The same input under its name in a step, as int32."""
+    node.name = node.target = name
+    node.meta["val"] = new_value(gm, tuple(value(node).shape), torch.int32)
+    return node

@@ -1,0 +1,102 @@
+"""Invariants: what must hold of a graph between passes. Each returns the lines that break it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.passes.canonicalize_casts import ASSERTS, COPIES
+from ingot.passes.canonicalize_views import RESHAPES, SPLITS
+from ingot.passes.graph import arguments, aten, op_calls, op_name, origin, value
+from ingot.passes.inputs import STEP_INPUTS
+
+VIEWS = (aten.reshape.default, aten.slice.Tensor, operator.getitem)
+STRAY_VIEWS = {*RESHAPES, *SPLITS, aten.permute.default} - {aten.reshape.default}
+
+
+def no_noise(gm: GraphModule) -> list[str]:
+    """No asserts, copies or dropout."""
+    return listed(n for n in gm.graph.nodes if n.target in {*ASSERTS, *COPIES})
+
+
+def canonical_views(gm: GraphModule) -> list[str]:
+    """Views are reshape, transpose, unsqueeze, expand and slice."""
+    return listed(n for n in gm.graph.nodes if n.target in STRAY_VIEWS)
+
+
+def tokens_before_heads(gm: GraphModule) -> list[str]:
+    """No transposes: heads are [1, N, H, D]."""
+    return listed(n for n in gm.graph.nodes if n.target is aten.transpose.int)
+
+
+def step_inputs(gm: GraphModule) -> list[str]:
+    """The inputs are those of a step, in order, and no op needs the whole sequence at once."""
+    names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
+    integers = [name for name in names if name in STEP_INPUTS]
+    expected = [name for name in STEP_INPUTS if name in integers or name != "logit_rows"]
+    caches = names[len(integers) :]
+    wrong = [f"input {name}" for name in caches if not name.startswith(("k_cache_", "v_cache_"))]
+    if integers != expected or names[: len(integers)] != integers:
+        wrong.append(f"inputs {', '.join(names)}")
+    return wrong + listed(op_calls(gm, "attention"))
+
+
+def rows_selected(gm: GraphModule) -> list[str]:
+    """The result is a linear of selected rows."""
+    head = gm.graph.output_node().args[0]
+    if isinstance(head, Node) and op_name(head) == "linear":
+        source = arguments(head)["x"]
+        source = source.args[0] if op_name(source) == "cast" else source
+        if op_name(source) == "select_rows":
+            return []
+    return [f"result {head}"]
+
+
+def only_known_ops(gm: GraphModule) -> list[str]:
+    """Ops of `ingot.ops`, reshapes after the rows, column slices, and nothing else."""
+    functions = (n for n in gm.graph.nodes if n.op not in ("placeholder", "get_attr", "output"))
+    return listed(n for n in functions if not (op_name(n) or is_row_view(n)))
+
+
+def typed(gm: GraphModule) -> list[str]:
+    """The dtype of every linear's input is that of its weight; its result is float32."""
+    wrong = []
+    for node in op_calls(gm, "linear"):
+        given = arguments(node)
+        if value(given["x"]).dtype != value(given["weight"]).dtype:
+            wrong.append(node)
+        elif value(node).dtype != torch.float32:
+            wrong.append(node)
+    return listed(wrong)
+
+
+def is_row_view(node: Node) -> bool:
+    """Whether a view leaves rows apart: [1, N, ...] -> [1, N, ...], or picks one of several."""
+    if node.target not in VIEWS:
+        return False
+    if node.target is aten.slice.Tensor:
+        return node.args[1] == 2 and len(node.args) == 4
+    if node.target is operator.getitem:
+        return True
+    source = node.args[0]
+    assert isinstance(source, Node)
+    return str(value(node).shape[:2]) == str(value(source).shape[:2])
+
+
+def listed(nodes: Iterable[Node]) -> list[str]:
+    """A line a node: what it calls and where in the model."""
+    return [f"{n.name} = {n.target} at {origin(n) or 'the model itself'}" for n in nodes]
+
+
+INVARIANTS = (
+    no_noise,
+    canonical_views,
+    tokens_before_heads,
+    step_inputs,
+    rows_selected,
+    only_known_ops,
+    typed,
+)
