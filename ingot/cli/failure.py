@@ -13,6 +13,7 @@ from ingot.cli.output import print_json
 from ingot.errors import IngotError, InternalError, ResourceError, UsageError
 
 INTERRUPTED = 130
+_EXTRAS = {"torch": "compile"}  # a package, and the extra that brings it
 # Faults of a path that was given to us, not of ours.
 _USERS_PATHS = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR
@@ -47,6 +48,12 @@ def _as_ingot_error(error: BaseException) -> IngotError | None:
         return ResourceError("out of memory", hint="Close other programs, or lower the limits.")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ResourceError(f"no space left: {error.filename or 'disk full'}")
+    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
+        extra = _EXTRAS[error.name]
+        return UsageError(
+            f"{error.name} is not installed",
+            hint=f"Compiling needs it, running an artifact does not: pip install 'ingot[{extra}]'",
+        )
     if isinstance(error, OSError) and error.errno in _USERS_PATHS and error.filename:
         return UsageError(f"{error.filename}: {(error.strerror or 'cannot be used').lower()}")
     return None

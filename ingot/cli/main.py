@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
-from typing import NoReturn, Protocol
+from inspect import cleandoc
+from typing import Any, NoReturn, Protocol
 
 from ingot.cli import compile as compile_verb
 from ingot.cli import explain, failure, inspect, run, verify
+from ingot.version import __version__
 
 EXIT_CODES = """\
 exit codes: 0 ok, 1 internal error, 2 usage or unsupported model, 3 incompatible host or
@@ -31,6 +33,13 @@ class Verb(Protocol):
 VERBS: tuple[Verb, ...] = (compile_verb, run, inspect, verify, explain)
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of descriptions, and gives options room."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, **{"max_help_position": 32, **options})
+
+
 class Parser(argparse.ArgumentParser):
     """Prints usage errors in the form of all other errors."""
 
@@ -44,15 +53,15 @@ def build_parser() -> argparse.ArgumentParser:
         prog="ingot",
         description="Compiles language models ahead of time, and runs them without PyTorch.",
         epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=Parser)
     for verb in VERBS:
         sub = verbs.add_parser(
-            verb.NAME, help=verb.SUMMARY, description=(verb.main.__doc__ or "").strip(),
-            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+            verb.NAME, help=verb.SUMMARY, description=cleandoc(verb.main.__doc__ or ""),
+            formatter_class=HelpFormatter, allow_abbrev=False,
         )
         verb.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -65,13 +74,16 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line; returns its exit code and raises nothing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character
     parser = build_parser()
     try:
         args = parser.parse_args(argv)
     except SystemExit as stop:  # argparse has said what there was to say
         return int(stop.code or 0)
     if args.version:
-        print(f"ingot {_version()}")
+        print(f"ingot {__version__}")
         return 0
     if not hasattr(args, "verb"):
         parser.print_help(sys.stderr)
@@ -83,13 +95,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except (Exception, KeyboardInterrupt) as error:
         return failure.report(error, args)
-
-
-def _version() -> str:
-    try:
-        return version("ingot")
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 if __name__ == "__main__":

@@ -1,4 +1,172 @@
-NAME="run"
-SUMMARY="x"
-def add_arguments(p): pass
-def main(a): "x"
+"""`ingot run`: generate text from a prompt, or chat."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ingot.cli.numbers import human_int
+from ingot.cli.output import print_json
+from ingot.errors import UsageError
+
+if TYPE_CHECKING:
+    from ingot.cli.run_stats import RunStats
+    from ingot.runtime.llm import LLM
+    from ingot.runtime.output import TextDelta
+    from ingot.runtime.params import SamplingParams
+
+NAME = "run"
+SUMMARY = "generate text from a prompt, stdin or a chat"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument(
+        "model", metavar="ARTIFACT|MODEL_DIR", type=Path,
+        help="an artifact; a model directory is compiled once into a cache",
+    )
+    parser.add_argument(
+        "prompt", metavar="PROMPT", nargs="?",
+        help="the text to continue (default: what is piped into stdin)",
+    )
+    parser.add_argument(
+        "--chat", action="store_true",
+        help="PROMPT is a message, put into the model's chat template; without PROMPT, converse",
+    )
+    parser.add_argument(
+        "--max-tokens", metavar="N", type=human_int, default=256,
+        help="most tokens to generate (default: 256)",
+    )
+    sampling = parser.add_argument_group(
+        "sampling", "Defaults come from the model's generation_config.json; without it, greedy."
+    )
+    sampling.add_argument("--temperature", metavar="T", type=float, help="0 is greedy")
+    sampling.add_argument("--top-k", metavar="K", type=int, help="of the K likeliest tokens")
+    sampling.add_argument("--top-p", metavar="P", type=float, help="of the likeliest P of all mass")
+    sampling.add_argument("--seed", metavar="N", type=int, help="draw the same tokens every time")
+    parser.add_argument(
+        "--stats", action="store_true",
+        help="print the time to the first token and the speed beside its limit",
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Generates text and streams it to stdout. One shot with a PROMPT or a piped one; with --chat
+    and neither, a conversation that Ctrl-D ends."""
+    from ingot.cache import resolve
+    from ingot.runtime.llm import LLM
+
+    converse = args.chat and args.prompt is None and sys.stdin.isatty()
+    prompt = "" if converse else _prompt(args)
+    artifact = resolve(args.model)  # a model directory is compiled, unless it is cached
+    began = time.perf_counter()
+    with LLM(artifact) as llm:
+        loaded = time.perf_counter() - began
+        params = _params(args, llm)
+        if converse:
+            return _converse(llm, params)
+        text = prompt if not args.chat else [{"role": "user", "content": prompt}]
+        result, stats = _complete(llm, text, params, show=not args.json)
+        _finish(args, llm, result, stats, loaded)
+    return 0
+
+
+def _prompt(args: argparse.Namespace) -> str:
+    """The prompt from the command line or stdin. Raises UsageError where there is none."""
+    if args.prompt not in (None, "-"):
+        return str(args.prompt)
+    if args.prompt is None and sys.stdin.isatty():
+        raise UsageError("no prompt", hint='Give one: ingot run MODEL "text", or pipe one in.')
+    piped = sys.stdin.read()
+    # One newline at the end is the shell's, not the user's.
+    piped = piped[:-1] if piped.endswith("\n") else piped
+    if not piped:
+        raise UsageError("the prompt is empty", hint="Pipe some text in, or give it as PROMPT.")
+    return piped
+
+
+def _params(args: argparse.Namespace, llm: LLM) -> SamplingParams:
+    from ingot.cli.sampling_defaults import sampling_defaults
+    from ingot.runtime.params import SamplingParams
+
+    values = sampling_defaults(llm.artifact)
+    given = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "seed")}
+    values.update({name: value for name, value in given.items() if value is not None})
+    return SamplingParams(max_tokens=args.max_tokens, **values)
+
+
+def _complete(
+    llm: LLM, prompt: str | list[dict[str, str]], params: SamplingParams, *, show: bool
+) -> tuple[dict[str, Any], RunStats]:
+    """Generates; writes the text to stdout as it comes if `show`."""
+    from ingot.cli.run_stats import RunStats
+
+    tokens = _tokens(llm, prompt)
+    stats = RunStats(num_prompt_tokens=len(tokens))
+    text, token_ids, finish_reason = [], [], None
+    for delta in stats.watch(_deltas(llm, tokens, params)):
+        text.append(delta.text)
+        token_ids += delta.token_ids
+        finish_reason = delta.finish_reason
+        if show:
+            sys.stdout.write(delta.text)
+            sys.stdout.flush()
+    if show:
+        print()
+    result = {
+        "text": "".join(text),
+        "token_ids": token_ids,
+        "finish_reason": finish_reason,
+        "prompt_token_ids": tokens,
+    }
+    return result, stats
+
+
+def _deltas(llm: LLM, tokens: list[int], params: SamplingParams) -> Iterator[TextDelta]:
+    return llm.stream({"prompt_token_ids": tokens}, params)
+
+
+def _tokens(llm: LLM, prompt: str | list[dict[str, str]]) -> list[int]:
+    """Tokens of a text, or of a conversation by the model's chat template."""
+    tokenizer = llm.get_tokenizer()
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt)
+    # The template has written the special tokens itself.
+    return tokenizer.encode(tokenizer.apply_chat_template(prompt), add_special_tokens=False)
+
+
+def _converse(llm: LLM, params: SamplingParams) -> int:
+    """A conversation: a line in, an answer out, until the end of input."""
+    print("Ctrl-D ends the conversation, Ctrl-C an answer.", file=sys.stderr)
+    messages: list[dict[str, str]] = []
+    while True:
+        try:
+            line = input("> ")
+        except EOFError:
+            print(file=sys.stderr)
+            return 0
+        if not line.strip():
+            continue
+        messages.append({"role": "user", "content": line})
+        try:
+            answer, _ = _complete(llm, messages, params, show=True)
+        except KeyboardInterrupt:
+            print("\n(stopped)", file=sys.stderr)
+            messages.pop()
+            continue
+        messages.append({"role": "assistant", "content": answer["text"]})
+
+
+def _finish(
+    args: argparse.Namespace, llm: LLM, result: dict[str, Any], stats: RunStats, loaded: float
+) -> None:
+    """Prints what was asked for beside the text."""
+    figures = stats.figures(llm.artifact.plan, loaded) if args.stats else None
+    if args.json:
+        print_json(result | ({"stats": figures} if figures else {}))
+    elif figures:
+        print(f"\n{figures.text()}", file=sys.stderr)

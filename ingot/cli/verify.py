@@ -1,4 +1,71 @@
-NAME="verify"
-SUMMARY="x"
-def add_arguments(p): pass
-def main(a): "x"
+"""`ingot verify`: is the artifact intact, and does it compute here what it was compiled to?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingot.cli.output import facts, print_json, to_builtins
+from ingot.cli.progress import progress_display
+from ingot.errors import VerificationError
+
+if TYPE_CHECKING:
+    from ingot.artifact.reader import Artifact
+    from ingot.runtime.verify import Verification
+
+NAME = "verify"
+SUMMARY = "check every hash, then replay the golden outputs on this host"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument("artifact", metavar="ARTIFACT", type=Path, help="folder of an artifact")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Checks the hash of every file, then replays the golden prompts on this host in several ways
+    and compares them with the float32 reference. Exit code 4 if they differ."""
+    from ingot.runtime.llm import LLM
+    from ingot.runtime.verify import verify
+
+    with progress_display() as progress:
+        progress("hashes", str(args.artifact), None)
+        with LLM(args.artifact, check="full") as llm:
+            progress("golden", "replaying the golden prompts", None)
+            result = verify(llm)
+            artifact = llm.artifact
+    if args.json:
+        return _finish_json(artifact, result)
+    if result.passed:
+        print(summary(artifact, result))
+    result.raise_if_failed()
+    return 0
+
+
+def summary(artifact: Artifact, result: Verification) -> str:
+    """What was checked and found, as text."""
+    near = len(result.mismatches)
+    rows = [
+        ("files", f"{len(artifact.manifest.files)} hashes match"),
+        ("golden", f"{result.num_prompts} prompts, {result.num_positions} positions"),
+        ("error", f"{result.max_error:.1e} at most, {result.tolerance:.0e} allowed"),
+        ("near ties", f"{near}" if near else "none"),
+        ("ways", f"{', '.join(result.max_errors)}: the same bits"),
+    ]
+    return f"{artifact.path}: verified on this host as {artifact.target.name}\n{facts(rows)}"
+
+
+def _finish_json(artifact: Artifact, result: Verification) -> int:
+    extra = {
+        "passed": result.passed,
+        "target": artifact.target.name,
+        "max_error": result.max_error,
+        "num_files": len(artifact.manifest.files),
+    }
+    print_json(extra | to_builtins(result))
+    if result.passed:
+        return 0
+    print("error: the golden outputs are not reproduced on this host", file=sys.stderr)
+    return VerificationError.exit_code

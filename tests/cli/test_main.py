@@ -52,6 +52,8 @@ def failing(monkeypatch, tmp_path):
         (InternalError("no"), 1),
         (RuntimeError("no"), 1),
         (PermissionError(errno.EACCES, "Permission denied", "file"), 2),
+        (ModuleNotFoundError("No module named 'torch'", name="torch"), 2),
+        (ModuleNotFoundError("No module named 'ours'", name="ours"), 1),
         (KeyboardInterrupt(), 130),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
@@ -89,6 +91,11 @@ def test_an_internal_error_asks_for_a_report_and_logs(failing, capsys, tmp_path)
     assert "Please report" in err
     assert str(log) in err
     assert "Traceback" in log.read_text()
+
+
+def test_a_missing_extra_is_named(failing, capsys):
+    failing(ModuleNotFoundError("No module named 'torch'", name="torch"))
+    assert "pip install 'ingot[compile]'" in capsys.readouterr().err
 
 
 def test_json_errors_are_objects(failing, capsys):

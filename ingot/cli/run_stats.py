@@ -1,0 +1,95 @@
+"""How fast a run was, and how fast this host could have read what it had to read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ingot.cli.bandwidth import decode_bytes, read_bandwidth
+from ingot.cli.numbers import format_bytes, format_seconds
+from ingot.cli.output import facts
+
+if TYPE_CHECKING:
+    from ingot.artifact.plan import Plan
+    from ingot.runtime.output import TextDelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """Speeds are None where nothing was generated to measure them by.
+
+    `weight_bytes_per_token` is what decoding one token of one sequence must read, and
+    `read_bytes_per_second` how fast this host reads a buffer of that size.
+    """
+
+    load_seconds: float
+    ttft_seconds: float
+    num_prompt_tokens: int
+    num_tokens: int
+    prefill_tokens_per_second: float | None
+    decode_tokens_per_second: float | None
+    weight_bytes_per_token: int
+    read_bytes_per_second: float
+    decode_limit_tokens_per_second: float
+
+    def text(self) -> str:
+        """The figures for people."""
+        decode, limit = self.decode_tokens_per_second, self.decode_limit_tokens_per_second
+        share = f", {100 * decode / limit:.0f} % of the limit" if decode else ""
+        weights = format_bytes(self.weight_bytes_per_token)
+        bandwidth = format_bytes(int(self.read_bytes_per_second))
+        rows = [
+            ("load", format_seconds(self.load_seconds)),
+            ("first token", format_seconds(self.ttft_seconds)),
+            ("prefill", _speed(self.num_prompt_tokens, self.prefill_tokens_per_second)),
+            ("decode", _speed(self.num_tokens, decode) + share),
+            ("limit", f"{limit:.0f} tok/s: a token reads {weights} of weights, at {bandwidth}/s"),
+        ]
+        return facts(rows, indent="")
+
+
+@dataclass
+class RunStats:
+    """Times of one completion; `watch` fills them in."""
+
+    num_prompt_tokens: int
+    num_tokens: int = 0
+    first_seconds: float = 0.0
+    total_seconds: float = 0.0
+
+    def watch(self, deltas: Iterator[TextDelta]) -> Iterator[TextDelta]:
+        """Passes the pieces on and times them."""
+        start = time.perf_counter()
+        for delta in deltas:
+            self.total_seconds = time.perf_counter() - start
+            if self.num_tokens == 0 and delta.token_ids:
+                self.first_seconds = self.total_seconds
+            self.num_tokens += len(delta.token_ids)
+            yield delta
+
+    def figures(self, plan: Plan, load_seconds: float) -> Figures:
+        """All figures; measures this host's memory, so it takes a moment."""
+        decode_seconds = self.total_seconds - self.first_seconds
+        nbytes = decode_bytes(plan)
+        bandwidth = read_bandwidth(nbytes)
+        return Figures(
+            load_seconds=load_seconds,
+            ttft_seconds=self.first_seconds,
+            num_prompt_tokens=self.num_prompt_tokens,
+            num_tokens=self.num_tokens,
+            prefill_tokens_per_second=_rate(self.num_prompt_tokens, self.first_seconds),
+            decode_tokens_per_second=_rate(self.num_tokens - 1, decode_seconds),
+            weight_bytes_per_token=nbytes,
+            read_bytes_per_second=bandwidth,
+            decode_limit_tokens_per_second=bandwidth / max(nbytes, 1),
+        )
+
+
+def _rate(count: int, seconds: float) -> float | None:
+    return count / seconds if count > 0 and seconds > 0 else None
+
+
+def _speed(count: int, rate: float | None) -> str:
+    return f"{count} tokens" + ("" if rate is None else f" at {rate:.0f} tok/s")

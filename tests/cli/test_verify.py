@@ -1,0 +1,85 @@
+"""`ingot verify` around a model and a replay that are made up."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import ingot.runtime.llm
+import ingot.runtime.verify
+from ingot.cli.main import main
+from ingot.runtime.verify import Mismatch, Verification
+from tests.cli.sample_artifact import write_sample
+
+GOOD = Verification(
+    num_prompts=2, num_positions=9, tolerance=2e-3, max_errors={"prefill": 1e-6, "tokens": 2e-6},
+    mismatches=(), bitwise_equal=True,
+)
+WRONG = Verification(
+    num_prompts=2, num_positions=9, tolerance=2e-3, max_errors={"prefill": 0.5},
+    mismatches=(Mismatch("prefill", 0, 3, 7, 8, 1.25, False),), bitwise_equal=True,
+)
+
+
+@pytest.fixture
+def replay(monkeypatch, tmp_path):
+    """Runs the verb on the sample artifact with a replay that finds the given result."""
+    path = write_sample(tmp_path / "sample.ingot")
+
+    class FakeLLM:
+        def __init__(self, path, check):
+            from ingot.artifact.reader import Artifact
+
+            assert check == "full"
+            self.artifact = Artifact.open(path, check)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+    monkeypatch.setattr(ingot.runtime.llm, "LLM", FakeLLM)
+
+    def run(result, *options):
+        monkeypatch.setattr(ingot.runtime.verify, "verify", lambda llm: result)
+        return main(["verify", str(path), *options])
+
+    run.path = path
+    return run
+
+
+def test_a_good_artifact(replay, capsys):
+    assert replay(GOOD) == 0
+    captured = capsys.readouterr()
+    for part in ("3 hashes match", "2 prompts, 9 positions", "2.0e-06 at most", "cpu:portable"):
+        assert part in captured.out
+    assert captured.err.startswith("hashes ")
+
+
+def test_wrong_outputs_fail_and_show_the_margin(replay, capsys):
+    assert replay(WRONG) == 4
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "expected 7 by a margin of 1.25" in captured.err
+
+
+def test_json_of_both(replay, capsys):
+    assert replay(GOOD, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["passed"] is True
+    assert replay(WRONG, "--json") == 4
+    value = json.loads(capsys.readouterr().out)
+    assert value["passed"] is False
+    assert value["mismatches"][0]["margin"] == 1.25
+
+
+def test_a_flipped_bit_is_found(replay, capsys):
+    weights = replay.path / "weights" / "cpu-float32.safetensors"
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    assert replay(GOOD) == 3
+    assert "cpu-float32.safetensors" in capsys.readouterr().err
+
+
