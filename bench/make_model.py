@@ -1,0 +1,250 @@
+"""Writes model directories of exact shapes with random bfloat16 weights, for benchmarks.
+
+    python bench/make_model.py OUT_DIR --shape qwen3-0.6b [--seed 0] [--tokenizer tokenizer.json]
+
+Weights are written tensor by tensor, so that any shape fits in little memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+SHARD_BYTES = 4 * 10**9
+# Rows of random numbers drawn at a time, so that a large embedding needs little memory.
+ELEMENTS_AT_ONCE = 2**24
+# Small enough that activations neither vanish nor explode through the depth.
+STD = 0.02
+SPECIAL_TOKENS = ("<|bos|>", "<|eos|>")
+
+Config = transformers.PreTrainedConfig
+
+
+def _qwen3(hidden: int, inner: int, layers: int, heads: int) -> Config:
+    return transformers.Qwen3Config(
+        vocab_size=151936,
+        hidden_size=hidden,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=40960,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        tie_word_embeddings=True,
+        bos_token_id=151643,
+        eos_token_id=151645,
+        max_window_layers=layers,
+    )
+
+
+def _llama_32_1b() -> Config:
+    return transformers.LlamaConfig(
+        vocab_size=128256,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=64,
+        max_position_embeddings=131072,
+        rms_norm_eps=1e-5,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 500000.0,
+            "factor": 32.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+        tie_word_embeddings=True,
+        bos_token_id=128000,
+        eos_token_id=[128001, 128008, 128009],
+    )
+
+
+def _qwen25_05b() -> Config:
+    return transformers.Qwen2Config(
+        vocab_size=151936,
+        hidden_size=896,
+        intermediate_size=4864,
+        num_hidden_layers=24,
+        num_attention_heads=14,
+        num_key_value_heads=2,
+        max_position_embeddings=32768,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        tie_word_embeddings=True,
+        bos_token_id=151643,
+        eos_token_id=151645,
+        max_window_layers=24,
+    )
+
+
+def _mistral_7b() -> Config:
+    return transformers.MistralConfig(
+        vocab_size=32768,
+        max_position_embeddings=32768,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        sliding_window=None,
+        rms_norm_eps=1e-5,
+    )
+
+
+def _tiny() -> Config:
+    return transformers.Qwen3Config(
+        vocab_size=512,
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=2048,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+        tie_word_embeddings=True,
+        bos_token_id=256,
+        eos_token_id=257,
+        max_window_layers=2,
+    )
+
+
+SHAPES: dict[str, Callable[[], Config]] = {
+    "tiny": _tiny,
+    "qwen3-0.6b": lambda: _qwen3(1024, 3072, 28, 16),
+    "qwen3-4b": lambda: _qwen3(2560, 9728, 36, 32),
+    "llama-3.2-1b": _llama_32_1b,
+    "qwen2.5-0.5b": _qwen25_05b,
+    "mistral-7b": _mistral_7b,
+}
+
+
+def make_model(
+    out: Path,
+    shape: str,
+    *,
+    seed: int = 0,
+    tokenizer: Path | None = None,
+    shard_bytes: int = SHARD_BYTES,
+) -> dict[str, int]:
+    """Writes a model directory; the same arguments give the same bytes.
+
+    Returns:
+        Numbers of parameters, of bytes of the weights and of shards.
+    """
+    config = SHAPES[shape]()
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    config.architectures = [type(model).__name__]
+    config.dtype = "bfloat16"
+    out.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(out)
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    shards = _write_weights(out, shapes, torch.Generator().manual_seed(seed), shard_bytes)
+    eos = config.eos_token_id
+    generation = {"bos_token_id": config.bos_token_id, "eos_token_id": eos}
+    (out / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+    if tokenizer is None:
+        write_byte_tokenizer(out, config.vocab_size)
+    else:
+        shutil.copy(tokenizer, out / "tokenizer.json")
+    parameters = sum(math.prod(s) for s in shapes.values())
+    return {"parameters": parameters, "bytes": 2 * parameters, "shards": shards}
+
+
+def _write_weights(
+    out: Path, shapes: dict[str, tuple[int, ...]], rng: torch.Generator, shard_bytes: int
+) -> int:
+    groups = _grouped(shapes, shard_bytes)
+    if len(groups) == 1:
+        _write_shard(out / "model.safetensors", groups[0], rng)
+        return 1
+    weight_map: dict[str, str] = {}
+    for number, group in enumerate(groups, 1):
+        name = f"model-{number:05}-of-{len(groups):05}.safetensors"
+        _write_shard(out / name, group, rng)
+        weight_map |= dict.fromkeys(group, name)
+    total = 2 * sum(math.prod(s) for s in shapes.values())
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+    return len(groups)
+
+
+def _grouped(
+    shapes: dict[str, tuple[int, ...]], shard_bytes: int
+) -> list[dict[str, tuple[int, ...]]]:
+    groups: list[dict[str, tuple[int, ...]]] = [{}]
+    size = 0
+    for name, shape in shapes.items():
+        tensor_bytes = 2 * math.prod(shape)
+        if groups[-1] and size + tensor_bytes > shard_bytes:
+            groups.append({})
+            size = 0
+        groups[-1][name] = shape
+        size += tensor_bytes
+    return groups
+
+
+def _write_shard(path: Path, shapes: dict[str, tuple[int, ...]], rng: torch.Generator) -> None:
+    """A safetensors file, header first and then one tensor after the other."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        start, end = end, end + 2 * math.prod(shape)
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name, shape in shapes.items():
+            for values in _random_values(name, shape, rng):
+                file.write(values.to(torch.bfloat16).view(torch.int16).numpy().tobytes())
+
+
+def _random_values(
+    name: str, shape: tuple[int, ...], rng: torch.Generator
+) -> Iterator[torch.Tensor]:
+    count = math.prod(shape)
+    for start in range(0, count, ELEMENTS_AT_ONCE):
+        values = torch.empty(min(ELEMENTS_AT_ONCE, count - start)).normal_(generator=rng)
+        yield values * STD if len(shape) > 1 or name.endswith("bias") else 1.0 + 0.1 * values
+
+
+def write_byte_tokenizer(directory: Path, vocab_size: int) -> None:
+    """Writes a byte-level tokenizer.json: 256 bytes and the special tokens that fit."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = SPECIAL_TOKENS[: max(0, vocab_size - len(letters))]
+    tokenizer.add_special_tokens(list(special))
+    tokenizer.save(str(directory / "tokenizer.json"))
+    names = dict(zip(("bos_token", "eos_token"), special, strict=False))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", **names}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tokenizer", type=Path, help="tokenizer.json to copy")
+    args = parser.parse_args()
+    sizes = make_model(args.out, args.shape, seed=args.seed, tokenizer=args.tokenizer)
+    print(json.dumps({"out": str(args.out), "shape": args.shape, **sizes}), file=sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The plain modules against `transformers` in float32, for every family and option."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+from ingot.models import registry
+from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.config import ModelConfig
+from tests.support.tiny_models import CASES, ROPES, TRAINED, VOCAB_SIZE, save_random
+
+# The longest is beyond every window and every trained length of the cases.
+LENGTHS = (1, 2, 15, 16, 17, 300)
+LIMIT = 1e-5
+
+
+def load(model_dir: Path, max_model_len: int) -> tuple[nn.Module, ModelConfig]:
+    config = registry.load_config(model_dir)
+    module = registry.build(config, max_model_len=max_model_len)
+    with Checkpoint.open(model_dir, config, module) as checkpoint:
+        return materialize(module, checkpoint), config
+
+
+def theirs(model_dir: Path) -> nn.Module:
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        model_dir, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+
+def logits(model: nn.Module, length: int) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(length)
+    ids = torch.randint(VOCAB_SIZE, (1, length), generator=rng)
+    positions = torch.arange(length)[None]
+    with torch.no_grad():
+        if isinstance(model, transformers.PreTrainedModel):
+            return model(input_ids=ids, position_ids=positions, use_cache=False).logits
+        return model(ids, positions)
+
+
+def error(got: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((got - expected).norm() / expected.norm())
+
+
+def check(model_dir: Path, lengths: tuple[int, ...] = LENGTHS) -> None:
+    reference = theirs(model_dir)
+    built: dict[int, nn.Module] = {}
+    for length in lengths:
+        # dynamic and longrope are fixed by the longest sequence; elsewhere it has no effect.
+        longest = max(length, TRAINED)
+        if longest not in built:
+            built[longest], _ = load(model_dir, longest)
+        expected = logits(reference, length)
+        assert expected.std() > 0.1, "degenerate logits prove nothing"
+        assert error(logits(built[longest], length), expected) <= LIMIT
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
+    check(save_random(name, tmp_path))
+
+
+@pytest.mark.parametrize("name", ["llama", *(f"llama_{rope}" for rope in ROPES), "qwen2_yarn"])
+def test_older_spelling_of_rotary_parameters(name: str, tmp_path: Path) -> None:
+    newer = registry.load_config(save_random(name, tmp_path))
+    older_dir = save_random(name, tmp_path, old_rope_spelling=True)
+    assert registry.load_config(older_dir) == newer
+    check(older_dir, (17, 300))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision_checkpoints_are_widened(dtype: str, tmp_path: Path) -> None:
+    check(save_random("qwen3", tmp_path, dtype), (17,))
+
+
+@pytest.mark.parametrize("name", ["qwen3_tied", "mistral"])
+def test_sharded_checkpoints(name: str, tmp_path: Path) -> None:
+    save_random(name, tmp_path, shard_kilobytes=60)
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    check(tmp_path, (17,))
+
+
+@pytest.mark.parametrize(
+    "name", ["llama_yarn", "llama_longrope", "llama_llama3", "llama_linear", "mistral", "qwen2"]
+)
+def test_every_option_matters(name: str, tmp_path: Path) -> None:
+    """Negative control: without the option the logits are far from those of transformers."""
+    plain = {"qwen2": "llama", "mistral": "mistral_full"}.get(name, "llama")
+    save_random(name, tmp_path / "with")
+    save_random(plain, tmp_path / "without")
+    without, _ = load(tmp_path / "without", 300)
+    assert error(logits(without, 300), logits(theirs(tmp_path / "with"), 300)) > 1e-3
+
+
+def test_dynamic_frequencies_depend_on_the_longest_sequence(tmp_path: Path) -> None:
+    save_random("llama_dynamic", tmp_path)
+    short, _ = load(tmp_path, TRAINED)
+    long, _ = load(tmp_path, 300)
+    assert error(logits(short, 50), logits(long, 50)) > 1e-3

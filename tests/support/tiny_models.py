@@ -1,0 +1,171 @@
+"""Tiny random models of every family and option, as `transformers` writes them.
+
+`CASES` names them; `save_random` writes one as a model directory. The same name, dtype and seed
+give the same bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from bench.make_model import write_byte_tokenizer
+
+VOCAB_SIZE = 320
+WINDOW = 24
+MAX_POSITION = 512
+# Trained length of the rope types that stretch it.
+TRAINED = 64
+
+Case = Callable[[], transformers.PreTrainedConfig]
+
+_COMMON: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": MAX_POSITION,
+    "bos_token_id": 256,
+    "eos_token_id": 257,
+}
+_HALF = _COMMON["head_dim"] // 2
+_LONGROPE = {
+    "rope_type": "longrope",
+    "short_factor": [1.0 + 0.05 * i for i in range(_HALF)],
+    "long_factor": [1.5 + 0.7 * i for i in range(_HALF)],
+    "original_max_position_embeddings": TRAINED,
+}
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": TRAINED}
+ROPES: dict[str, dict[str, Any]] = {
+    "linear": {"rope_type": "linear", "factor": 3.0},
+    "dynamic": {"rope_type": "dynamic", "factor": 2.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": TRAINED,
+    },
+    "yarn": _YARN,
+    "yarn_mscale": {**_YARN, "mscale": 1.3, "mscale_all_dim": 0.7},
+    "yarn_attention_factor": {**_YARN, "attention_factor": 0.8, "beta_fast": 16.0},
+    "yarn_whole_band": {**_YARN, "truncate": False, "beta_slow": 2.0},
+    "longrope": {**_LONGROPE, "factor": 8.0},
+    "longrope_ratio": _LONGROPE,
+    "longrope_attention_factor": {**_LONGROPE, "attention_factor": 1.2},
+}
+
+
+def _case(family: str, **changes: Any) -> Case:
+    def build() -> transformers.PreTrainedConfig:
+        config_class = getattr(transformers, f"{family}Config")
+        values = {**_COMMON, **changes}
+        rope = {"rope_type": "default", "rope_theta": 10000.0, **values.pop("rope", {})}
+        if rope["rope_type"] == "dynamic":
+            values["max_position_embeddings"] = TRAINED
+        return config_class(**values, rope_parameters=rope)
+
+    return build
+
+
+def _cases() -> dict[str, Case]:
+    layers = {"num_hidden_layers": 4, "use_sliding_window": True, "sliding_window": WINDOW}
+    mixed = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    cases = {
+        "llama": _case("Llama"),
+        "llama_mha": _case("Llama", num_key_value_heads=4),
+        "llama_mqa": _case("Llama", num_key_value_heads=1),
+        "llama_head_dim_12": _case("Llama", head_dim=12),
+        "llama_head_dim_20": _case("Llama", head_dim=20, num_key_value_heads=1),
+        "llama_head_dim_80": _case("Llama", head_dim=80, num_attention_heads=2),
+        "llama_tied": _case("Llama", tie_word_embeddings=True),
+        "llama_attention_bias": _case("Llama", attention_bias=True),
+        "llama_mlp_bias": _case("Llama", mlp_bias=True),
+        "llama_theta": _case("Llama", rope={"rope_theta": 500000.0}),
+        "llama_gelu": _case("Llama", hidden_act="gelu"),
+        "llama_gelu_tanh": _case("Llama", hidden_act="gelu_pytorch_tanh"),
+        "llama_relu": _case("Llama", hidden_act="relu"),
+        "qwen2": _case("Qwen2"),
+        "qwen2_tied": _case("Qwen2", tie_word_embeddings=True),
+        "qwen2_window": _case("Qwen2", **layers, max_window_layers=2),
+        "qwen2_layer_types": _case("Qwen2", **layers, layer_types=mixed),
+        "qwen2_yarn": _case("Qwen2", rope=ROPES["yarn"]),
+        "qwen3": _case("Qwen3"),
+        "qwen3_tied": _case("Qwen3", tie_word_embeddings=True),
+        "qwen3_attention_bias": _case("Qwen3", attention_bias=True),
+        "qwen3_mqa": _case("Qwen3", num_key_value_heads=1, head_dim=24),
+        "qwen3_window": _case("Qwen3", **layers, max_window_layers=1),
+        "qwen3_layer_types": _case("Qwen3", **layers, layer_types=mixed),
+        "qwen3_yarn": _case("Qwen3", rope=ROPES["yarn"]),
+        "mistral": _case("Mistral", sliding_window=WINDOW),
+        "mistral_full": _case("Mistral", sliding_window=None),
+        "mistral_head_dim_12": _case("Mistral", sliding_window=WINDOW, head_dim=12),
+        "mistral_tied": _case("Mistral", sliding_window=WINDOW, tie_word_embeddings=True),
+    }
+    return cases | {f"llama_{name}": _case("Llama", rope=rope) for name, rope in ROPES.items()}
+
+
+CASES: dict[str, Case] = _cases()
+
+
+def save_random(
+    name: str,
+    directory: Path,
+    dtype: str = "float32",
+    *,
+    seed: int = 0,
+    tokenizer: bool = False,
+    old_rope_spelling: bool = False,
+    shard_kilobytes: int | None = None,
+) -> Path:
+    """Writes a model directory with random weights and returns it.
+
+    Args:
+        name: one of CASES.
+        dtype: "float32", "bfloat16" or "float16".
+        tokenizer: also write a byte-level tokenizer.json.
+        old_rope_spelling: write rope_theta and rope_scaling instead of rope_parameters.
+        shard_kilobytes: write shards of at most that size, with an index.
+    """
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(CASES[name]()).to(torch.float32)
+    randomise(model)
+    size = "5GB" if shard_kilobytes is None else f"{shard_kilobytes}KB"
+    model.to(getattr(torch, dtype)).save_pretrained(directory, max_shard_size=size)
+    if old_rope_spelling:
+        spell_rope_old(directory)
+    if tokenizer:
+        write_byte_tokenizer(directory, VOCAB_SIZE)
+    return directory
+
+
+def randomise(model: torch.nn.Module) -> None:
+    """Weights of which every one matters: matrices that keep the scale, norms around 1."""
+    for name, tensor in model.named_parameters():
+        values = torch.randn_like(tensor)
+        if tensor.ndim == 2:
+            scale = 1.0 if "embed" in name else 1.2 * tensor.shape[1] ** -0.5
+            tensor.data = values * scale
+        elif name.endswith("bias"):
+            tensor.data = values * 0.3
+        else:
+            tensor.data = 1.0 + 0.2 * values
+
+
+def spell_rope_old(directory: Path) -> None:
+    """Rewrites config.json with the older spelling of rotary parameters."""
+    path = directory / "config.json"
+    config = json.loads(path.read_text())
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope.pop("rope_theta")
+    rope["type"] = rope.pop("rope_type")
+    config["rope_scaling"] = None if rope["type"] == "default" else rope
+    path.write_text(json.dumps(config, indent=2))
