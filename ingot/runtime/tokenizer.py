@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ingot.artifact.reader import Artifact
 from ingot.errors import RequestError, TokenizerError
-from ingot.runtime.chat import ChatTemplate, special_tokens, template_source
 from ingot.runtime.detokenizer import Detokenizer
+from ingot.runtime.tokenizer_config import special_tokens, template_source
+
+if TYPE_CHECKING:
+    from ingot.runtime.chat import ChatTemplate
 
 _FILE = "tokenizer/tokenizer.json"
 _CONFIG = "tokenizer/tokenizer_config.json"
@@ -121,6 +124,8 @@ class Tokenizer:
         **variables: Any,
     ) -> str:
         """The prompt that the model's template makes of a conversation. Raises RequestError."""
+        from ingot.runtime.chat import ChatTemplate  # jinja2, for those who chat
+
         source = template_source(
             self.config, self._chat_template, chat_template, with_tools=bool(tools)
         )

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ingot.artifact.host import available_memory, host_flags
+from ingot.artifact.select import best_target, choose_target
+from ingot.artifact.target import Target
+from ingot.errors import IncompatibleHostError
+from tests.runtime.fake_model import make_manifest
+
+NAMES = ["cpu:portable", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+avx512_bf16"]
+
+
+def manifest_with(*names, abi=1):
+    entry = make_manifest().targets[0]
+    return replace(
+        make_manifest(),
+        targets=tuple(
+            replace(entry, name=n, abi=abi, requires=tuple(sorted(Target.parse(n).requires)))
+            for n in names
+        ),
+    )
+
+
+@pytest.mark.parametrize("order", [NAMES, NAMES[::-1]])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_target_that_uses_most_of_the_host_is_taken(name, order):
+    flags = Target.parse(name).requires | {"sse"}
+    assert best_target(manifest_with(*order), flags).name == name
+
+
+def test_a_host_that_lacks_something_is_told_what_and_what_to_do():
+    manifest = manifest_with("cpu:x86-64-v3", "cpu:x86-64-v4")
+    with pytest.raises(IncompatibleHostError) as info:
+        choose_target(manifest, frozenset({"avx2", "fma", "f16c", "bmi1"}), Path("m.ingot"))
+    text = str(info.value)
+    assert "cpu:x86-64-v3 (this host lacks bmi2)" in text
+    assert "ingot compile MODEL_DIR -o m.ingot --target cpu:native" in text
+    assert info.value.exit_code == 3
+
+
+def test_another_kernel_interface_is_no_target():
+    with pytest.raises(IncompatibleHostError, match="kernel interface 2, this ingot has 1"):
+        choose_target(manifest_with("cpu:portable", abi=2), frozenset(), Path("m.ingot"))
+
+
+def test_flags_are_those_that_all_processors_have(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags\t\t: fpu avx2 fma\nmodel : x\n\nflags : fpu avx2\n")
+    assert host_flags(cpuinfo) == {"fpu", "avx2"}
+    assert host_flags(tmp_path / "none") == frozenset()
+
+
+def test_available_memory_is_the_smallest_of_the_limits(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    2048 kB\n")
+    assert available_memory(tmp_path) == 2048 * 1024
+    group = tmp_path / "sys/fs/cgroup"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text("max\n")
+    (group / "memory.current").write_text("1024\n")
+    assert available_memory(tmp_path) == 2048 * 1024
+    (group / "memory.max").write_text("4096\n")
+    assert available_memory(tmp_path) == 3072
+    assert available_memory(tmp_path / "none") is None

@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import ingot.artifact.writer as writer_module
+from ingot.artifact.hashing import hash_file, hash_files
+from ingot.artifact.lock import file_lock
+from ingot.artifact.reader import Artifact
+from ingot.artifact.writer import ArtifactWriter
+from ingot.errors import ArtifactError, ResourceError, UsageError
+from tests.runtime.fake_model import make_manifest, write_fake
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_same_files_give_the_same_artifact(tmp_path):
+    one = write_fake(tmp_path / "one" / "a.ingot")
+    old = os.umask(0o077)
+    try:
+        other = write_fake(tmp_path / "other" / "b.ingot")
+    finally:
+        os.umask(old)
+    assert (one / "manifest.json").read_bytes() == (other / "manifest.json").read_bytes()
+    modes = {p.stat().st_mode & 0o777 for p in other.rglob("*") if p.is_file()}
+    assert modes == {0o644}
+    changed = write_fake(tmp_path / "changed.ingot", files={"golden/more.json": b"{}"})
+    assert Artifact.open(changed).manifest.digest != Artifact.open(one).manifest.digest
+
+
+def test_nothing_but_the_artifact_is_left(tmp_path):
+    write_fake(tmp_path / "a.ingot")
+    assert names_in(tmp_path) == ["a.ingot"]
+
+
+def test_an_artifact_is_replaced_and_open_files_stay_good(tmp_path):
+    path = write_fake(tmp_path / "a.ingot")
+    with (path / "golden/golden.json").open("rb") as held:
+        write_fake(path, files={"golden/golden.json": b"new"})
+        assert held.read() != b"new"
+    assert (path / "golden/golden.json").read_bytes() == b"new"
+    assert names_in(tmp_path) == ["a.ingot"]
+
+
+def test_replacing_works_without_the_exchange_of_names(tmp_path, monkeypatch):
+    path = write_fake(tmp_path / "a.ingot")
+    monkeypatch.setattr(writer_module, "_exchange", lambda source, path: False)
+    write_fake(path, files={"golden/golden.json": b"new"})
+    assert Artifact.open(path).read("golden/golden.json") == b"new"
+    assert names_in(tmp_path) == ["a.ingot"]
+
+
+def test_leaving_early_leaves_what_was_there(tmp_path):
+    path = write_fake(tmp_path / "a.ingot")
+    before = Artifact.open(path).manifest
+    with ArtifactWriter(path) as writer:
+        writer.write("golden/x", b"1")
+    with pytest.raises(KeyboardInterrupt), ArtifactWriter(path) as writer:
+        writer.write("golden/x", b"1")
+        raise KeyboardInterrupt
+    assert Artifact.open(path).manifest == before
+    assert names_in(tmp_path) == ["a.ingot"]
+
+
+def test_what_is_no_artifact_is_never_replaced(tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("precious")
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "link").symlink_to(mine)
+    for name in ("mine", "file", "link"):
+        with pytest.raises(UsageError, match="exists and is not an artifact"):
+            write_fake(tmp_path / name)
+    assert (mine / "thesis.txt").read_text() == "precious"
+    (tmp_path / "empty").mkdir()
+    write_fake(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", ".x", "a/"])
+def test_files_outside_of_the_artifact_are_refused(tmp_path, name):
+    with pytest.raises(ArtifactError), ArtifactWriter(tmp_path / "a.ingot") as writer:
+        writer.write(name, b"")
+    assert names_in(tmp_path) == []
+
+
+def test_a_link_among_the_files_is_refused(tmp_path):
+    with (
+        pytest.raises(ArtifactError, match="not a regular file"),
+        ArtifactWriter(tmp_path / "a.ingot") as writer,
+    ):
+        (writer.directory / "golden").symlink_to("/etc")
+        writer.commit(make_manifest())
+
+
+@pytest.mark.parametrize("where", ["write", "fsync", "rename", "mkdir", "body"])
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, where, existing):
+    path = tmp_path / "a.ingot"
+    if existing:
+        write_fake(path)
+    before = names_in(tmp_path)
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    with monkeypatch.context() as patch, pytest.raises(ResourceError, match="No space") as info:
+        if where == "write":
+            patch.setattr(Path, "write_bytes", full)  # the manifest, when all else is written
+        elif where == "rename":
+            patch.setattr(writer_module, "_put_in_place", full)
+        elif where != "body":
+            patch.setattr(os, where, full)
+        if where == "body":
+            with ArtifactWriter(path) as writer:
+                writer.write("golden/x", b"1")
+                full()
+        write_fake(path)
+    assert info.value.exit_code == 5
+    assert names_in(tmp_path) == before
+    write_fake(path)
+
+
+def test_other_errors_keep_their_type(tmp_path):
+    with pytest.raises(PermissionError), ArtifactWriter(tmp_path / "a.ingot"):
+        raise PermissionError(errno.EACCES, "no")
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {root!r})
+import ingot.artifact.writer as w
+from tests.runtime.fake_model import write_fake
+
+count = 0
+def dying(function):
+    def wrapper(*args, **kwargs):
+        global count
+        count += 1
+        if count == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **kwargs)
+    return wrapper
+
+for name in ("fsync", "fchmod", "mkdir", "rename", "rmdir", "unlink"):
+    setattr(os, name, dying(getattr(os, name)))
+w._exchange = dying(w._exchange)
+write_fake(__import__("pathlib").Path(sys.argv[1]), files={{"golden/x": b"new"}})
+print(count)
+"""
+
+
+def run_killed(path: Path, at: int) -> subprocess.CompletedProcess:
+    code = KILLED.format(root=str(ROOT))
+    command = [sys.executable, "-c", code, str(path), str(at)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_a_killed_writer_leaves_the_old_artifact_or_none(tmp_path, existing):
+    path = tmp_path / "a.ingot"
+    if existing:
+        write_fake(path)
+    total = int(run_killed(tmp_path / "b.ingot", 10**6).stdout)
+    old, new = {"golden/golden.json"}, {"golden/golden.json", "golden/x"}
+    for at in (1, total // 2, *range(total - 4, total + 1)):
+        assert run_killed(path, at).returncode == -signal.SIGKILL
+        if existing or path.exists():
+            assert set(Artifact.open(path, "full").names("golden")) in (old, new)
+        for name in names_in(tmp_path):
+            if name not in ("a.ingot", "b.ingot", ".a.ingot.lock"):
+                with pytest.raises(ArtifactError):
+                    Artifact.open(tmp_path / name)
+    write_fake(path)
+    assert names_in(tmp_path) == ["a.ingot", "b.ingot"]
+
+
+def test_only_the_same_artifacts_leftovers_are_removed(tmp_path):
+    for name in (".a.ingot.tmp-1-ab", ".a.ingot2.tmp-1-ab", ".[ab].tmp-1-ab"):
+        (tmp_path / name).mkdir()
+    write_fake(tmp_path / "a.ingot")
+    write_fake(tmp_path / "[ab]")
+    assert names_in(tmp_path) == [".a.ingot2.tmp-1-ab", "[ab]", "a.ingot"]
+
+
+def test_writers_of_the_same_artifact_take_turns(tmp_path):
+    path = tmp_path / "a.ingot"
+    waited = []
+    with ThreadPoolExecutor(4) as pool:
+        jobs = []
+        for index in range(8):
+            jobs.append(pool.submit(write_numbered, path, index, waited))
+        assert sorted(job.result() for job in jobs) == list(range(8))
+    assert Artifact.open(path, "full").names("golden") == ["golden/n"]
+    assert waited
+    assert names_in(tmp_path) == ["a.ingot"]
+
+
+def write_numbered(path: Path, index: int, waited: list[int]) -> int:
+    from tests.runtime.fake_model import KERNELS, PLAN, WEIGHTS
+
+    with ArtifactWriter(path, on_wait=lambda: waited.append(index)) as writer:
+        for name in (KERNELS, PLAN, WEIGHTS):
+            writer.write(name, SAMPLE[name])
+        writer.write("golden/n", str(index).encode())
+        writer.commit(make_manifest())
+    return index
+
+
+def sample_files() -> dict[str, bytes]:
+    from tests.runtime.fake_model import KERNELS, PLAN, WEIGHTS, encode_plan, make_plan, weights
+
+    return {KERNELS: b"x", PLAN: encode_plan(make_plan()), WEIGHTS: weights()}
+
+
+SAMPLE = sample_files()
+
+
+def test_a_lock_is_free_again_when_its_holder_was_killed(tmp_path):
+    lock = tmp_path / "lock"
+    code = (
+        "import os,sys; sys.path.insert(0, sys.argv[1])\n"
+        "from ingot.artifact.lock import file_lock; from pathlib import Path\n"
+        "with file_lock(Path(sys.argv[2])): print('held', flush=True); sys.stdin.read()\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(ROOT), str(lock)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with child:
+        assert child.stdout.readline() == b"held\n"
+        waited = []
+
+        def kill():
+            waited.append(1)
+            child.kill()
+
+        with file_lock(lock, on_wait=kill):
+            assert waited
+    assert not lock.exists()
+
+
+def test_hashes_are_sha256(tmp_path):
+    paths = []
+    for size in (0, 1, (1 << 20) - 1, 1 << 20, (1 << 21) + 3):
+        paths.append(tmp_path / str(size))
+        paths[-1].write_bytes(os.urandom(size))
+    expected = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    assert hash_files(paths) == expected
+    assert hash_file(paths[2]) == expected[2]
+    assert hash_files([]) == []

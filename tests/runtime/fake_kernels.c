@@ -1,0 +1,94 @@
+/* Kernels of a model that is none: its logits are a hash of the sequence's tokens, which it keeps
+ * in the caches and reads back through the page table. Any slot, page or position that is wrong
+ * shows as a negative code or as other logits. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ingot_model {
+  const void *const *weights;
+  void *const *caches;
+  void *arena;
+  int32_t num_pages, num_threads;
+};
+struct ingot_step {
+  int32_t num_tokens, num_seqs, num_rows, page_table_stride;
+  const int32_t *tokens, *positions, *slots, *query_start, *context_lens, *page_table, *logit_rows;
+  float *logits;
+};
+
+static int open_states;
+
+int32_t ingot_abi(void) { return 1; }
+int32_t fake_open_states(void) { return open_states; }
+
+void *ingot_open(const struct ingot_model *m) {
+  if (m->num_threads > 100) return NULL; /* "no memory for the threads" */
+  uintptr_t all = (uintptr_t)m->weights[0] | (uintptr_t)m->weights[1] | (uintptr_t)m->arena;
+  for (int i = 0; i < 2; i++) all |= (uintptr_t)m->caches[i];
+  if (all % 64) return NULL;
+  memset(m->arena, 1, ARENA_BYTES);
+  struct ingot_model *state = malloc(sizeof *state);
+  *state = *m;
+  open_states++;
+  return state;
+}
+
+void ingot_close(void *state) {
+  free(state);
+  open_states--;
+}
+
+/* caches are [pages][1][PAGE_SIZE][HEAD] float32; cache 0 holds tokens, cache 1 positions */
+static float *cell(const struct ingot_model *m, int cache, int32_t slot) {
+  return (float *)m->caches[cache] + (int64_t)slot * HEAD;
+}
+
+static int32_t slot_of(const struct ingot_step *s, int32_t seq, int32_t position) {
+  int32_t page = s->page_table[(int64_t)seq * s->page_table_stride + position / PAGE_SIZE];
+  return page * PAGE_SIZE + position % PAGE_SIZE;
+}
+
+static uint32_t mix(uint32_t x) {
+  x ^= x >> 16, x *= 0x85ebca6bu, x ^= x >> 13, x *= 0xc2b2ae35u;
+  return x ^ (x >> 16);
+}
+
+static int32_t write_tokens(const struct ingot_model *m, const struct ingot_step *s) {
+  for (int32_t seq = 0; seq < s->num_seqs; seq++)
+    for (int32_t i = s->query_start[seq]; i < s->query_start[seq + 1]; i++) {
+      int32_t position = s->context_lens[seq] - s->query_start[seq + 1] + i;
+      int32_t slot = s->slots[i];
+      if (s->positions[i] != position) return -2;
+      if (slot != slot_of(s, seq, position)) return -3;
+      if (slot < 0 || slot >= m->num_pages * PAGE_SIZE) return -4;
+      *cell(m, 0, slot) = (float)s->tokens[i];
+      *cell(m, 1, slot) = (float)position;
+    }
+  return 0;
+}
+
+int32_t ingot_run(void *state, const struct ingot_step *s) {
+  const struct ingot_model *m = state;
+  const float scale = *(const float *)m->weights[0];
+  if (s->query_start[0] != 0 || s->query_start[s->num_seqs] != s->num_tokens) return -1;
+  int32_t code = write_tokens(m, s);
+  if (code) return code;
+  for (int32_t r = 0; r < s->num_rows; r++) {
+    int32_t row = s->logit_rows[r], seq = 0;
+    if (row < 0 || row >= s->num_tokens) return -5;
+    while (s->query_start[seq + 1] <= row) seq++;
+    uint32_t hash = 2166136261u;
+    for (int32_t p = 0; p <= s->positions[row]; p++) {
+      int32_t slot = slot_of(s, seq, p);
+      if (*cell(m, 1, slot) != (float)p) return -6; /* another sequence wrote there */
+      hash = (hash ^ ((uint32_t)*cell(m, 0, slot) + 1u)) * 16777619u;
+    }
+    for (int32_t v = 0; v < VOCAB; v++)
+      s->logits[(int64_t)r * VOCAB + v] =
+          (float)(mix(hash ^ (uint32_t)v * 2654435761u) >> 8) * (1.0f / 16777216.0f) * scale;
+  }
+  if (s->num_tokens > 0 && s->tokens[0] == NAN_TOKEN && s->num_rows)
+    s->logits[0] = (float)(1e308 * 1e308) - (float)(1e308 * 1e308);
+  return 0;
+}

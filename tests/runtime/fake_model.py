@@ -1,0 +1,183 @@
+"""An artifact made by hand around `fake_kernels.c`, and the same model in numpy."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save
+
+from ingot.artifact.codec import encode_plan
+from ingot.artifact.manifest import FORMAT_VERSION, Manifest, ModelInfo, Numerics, TargetEntry
+from ingot.artifact.plan import Buffer, Limits, MemoryPlan, Plan
+from ingot.artifact.writer import ArtifactWriter
+from tests.runtime.fake_tokenizer import tokenizer_files
+
+VOCAB, PAGE_SIZE, HEAD, ARENA_BYTES, SCALE = 320, 4, 2, 4096, 8.0
+NAN_TOKEN, EOS = 317, 319
+LIMITS = Limits(
+    max_model_len=96,
+    max_num_seqs=6,
+    max_num_batched_tokens=24,
+    max_logit_rows=10,
+    page_size=PAGE_SIZE,
+)
+PAGE_BYTES = 2 * PAGE_SIZE * HEAD * 4
+SOURCE = Path(__file__).with_name("fake_kernels.c")
+KERNELS, PLAN = "targets/cpu-portable/kernels.so", "targets/cpu-portable/plan.json"
+WEIGHTS = "weights/cpu-float32.safetensors"
+
+
+def make_plan(limits: Limits = LIMITS) -> Plan:
+    page = ("P", 1, PAGE_SIZE, HEAD)
+    inputs = ("tokens", "positions", "slots", "query_start", "context_lens", "page_table")
+    shapes = (("N",), ("N",), ("N",), ("S+1",), ("S",), ("S", "P"))
+    return Plan(
+        limits=limits,
+        buffers=(
+            Buffer(name="scale", dtype="float32", shape=(16,), kind="weight"),
+            Buffer(name="unused.weight", dtype="float32", shape=(64, 16), kind="weight"),
+            *(
+                Buffer(name=name, dtype="int32", shape=shape, kind="input")
+                for name, shape in zip(inputs, shapes, strict=True)
+            ),
+            Buffer(name="logit_rows", dtype="int32", shape=("R",), kind="input"),
+            Buffer(name="k_cache_0", dtype="float32", shape=(0, *page[1:]), kind="cache"),
+            Buffer(name="v_cache_0", dtype="float32", shape=(0, *page[1:]), kind="cache"),
+            Buffer(name="logits", dtype="float32", shape=("R", VOCAB), kind="output"),
+        ),
+        instructions=(),
+        memory=MemoryPlan(arena_bytes=ARENA_BYTES, slots=()),
+    )
+
+
+def make_manifest(limits: Limits = LIMITS, requires: tuple[str, ...] = ()) -> Manifest:
+    return Manifest(
+        format=FORMAT_VERSION,
+        ingot_version="0.1.0",
+        model=ModelInfo(
+            name="fake",
+            architecture="FakeForCausalLM",
+            vocab_size=VOCAB,
+            num_layers=1,
+            num_parameters=1040,
+            bos_token_ids=(318,),
+            eos_token_ids=(EOS,),
+            kv_bytes_per_token=PAGE_BYTES // PAGE_SIZE,
+        ),
+        limits=limits,
+        numerics=Numerics(dtype="float32", quantization="none", tolerance=1e-4, golden_error=0.0),
+        targets=(
+            TargetEntry(
+                name="cpu:portable",
+                requires=requires,
+                layout="cpu-float32",
+                abi=1,
+                plan=PLAN,
+                kernels=KERNELS,
+            ),
+        ),
+        ledger=(),
+    )
+
+
+@cache
+def kernels() -> bytes:
+    """The compiled `fake_kernels.c`."""
+    values = {
+        "VOCAB": VOCAB,
+        "PAGE_SIZE": PAGE_SIZE,
+        "HEAD": HEAD,
+        "ARENA_BYTES": ARENA_BYTES,
+        "NAN_TOKEN": NAN_TOKEN,
+    }
+    defines = [f"-D{name}={value}" for name, value in values.items()]
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "kernels.so"
+        command = ["cc", "-O1", "-shared", "-fPIC", "-ffp-contract=off", *defines]
+        subprocess.run([*command, str(SOURCE), "-o", str(out)], check=True)
+        return out.read_bytes()
+
+
+def weights() -> bytes:
+    """A weights file whose header is a multiple of 64 bytes, as is every tensor."""
+    scale = np.full(16, SCALE, np.float32)
+    tensors = {"scale": scale, "unused.weight": np.arange(1024, dtype=np.float32)}
+    data = save(tensors)
+    length = int.from_bytes(data[:8], "little")
+    header = data[8 : 8 + length].rstrip()
+    header += b" " * (-(8 + len(header)) % 64)
+    return len(header).to_bytes(8, "little") + header + data[8 + length :]
+
+
+def write_fake(
+    path: Path,
+    *,
+    limits: Limits = LIMITS,
+    tokenizer: bool = True,
+    requires: tuple[str, ...] = (),
+    files: dict[str, bytes] | None = None,
+) -> Path:
+    """Writes the artifact; `files` adds or replaces some."""
+    contents = {PLAN: encode_plan(make_plan(limits)), KERNELS: kernels(), WEIGHTS: weights()}
+    contents["targets/cpu-portable/source/step.cpp"] = SOURCE.read_bytes()
+    contents["golden/golden.json"] = golden()
+    contents |= tokenizer_files() if tokenizer else {}
+    contents |= files or {}
+    with ArtifactWriter(path) as writer:
+        for name, data in contents.items():
+            writer.write(name, data)
+        writer.commit(make_manifest(limits, requires))
+    return path
+
+
+def logits(tokens: list[int]) -> np.ndarray:
+    """The fake model's logits at every position: float32 [T, V]."""
+    rows = []
+    state = 2166136261
+    vocab = np.arange(VOCAB, dtype=np.uint32) * np.uint32(2654435761)
+    for token in tokens:
+        state = ((state ^ (token + 1)) * 16777619) & 0xFFFFFFFF
+        x = np.uint32(state) ^ vocab
+        x ^= x >> np.uint32(16)
+        x *= np.uint32(0x85EBCA6B)
+        x ^= x >> np.uint32(13)
+        x *= np.uint32(0xC2B2AE35)
+        x ^= x >> np.uint32(16)
+        scaled = (x >> np.uint32(8)).astype(np.float32) * np.float32(1 / 16777216)
+        rows.append(scaled * np.float32(SCALE))
+    return np.array(rows, np.float32)
+
+
+def logprobs(tokens: list[int]) -> np.ndarray:
+    wide = logits(tokens).astype(np.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    return wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
+
+
+def greedy(tokens: list[int], count: int) -> list[int]:
+    """Greedy continuation, end-of-sequence tokens not looked at."""
+    tokens = list(tokens)
+    for _ in range(count):
+        tokens.append(int(logits(tokens)[-1].argmax()))
+    return tokens[-count:]
+
+
+@cache
+def golden(shift: float = 0.0, tolerance: float = 1e-4) -> bytes:
+    """golden.json of two prompts; `shift` is added to the likeliest token of one position."""
+    prompts = []
+    for tokens in ([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8, 9, 7, 9], [27, 18, 28, 18]):
+        lp = logprobs(tokens)
+        positions = []
+        for t, row in enumerate(lp):
+            top = [[int(i), float(row[i])] for i in np.argsort(-row)[:8]]
+            following = float(row[tokens[t + 1]]) if t + 1 < len(tokens) else None
+            positions.append({"top": top, "next_logprob": following})
+        prompts.append({"tokens": tokens, "positions": positions})
+    prompts[0]["positions"][5]["top"][0][1] += shift
+    return json.dumps({"prompts": prompts, "tolerance": tolerance}).encode()
