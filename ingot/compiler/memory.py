@@ -46,10 +46,15 @@ def plan_memory(items: Sequence[Lifetime]) -> MemoryPlan:
     placed: list[Slot] = []
     for item in sorted(items, key=lambda i: (-i.nbytes, i.first_use, i.name)):
         offset = _lowest_gap(item, placed)
-        placed.append(Slot(
-            name=item.name, offset=offset, nbytes=item.nbytes,
-            first_use=item.first_use, last_use=item.last_use,
-        ))
+        placed.append(
+            Slot(
+                name=item.name,
+                offset=offset,
+                nbytes=item.nbytes,
+                first_use=item.first_use,
+                last_use=item.last_use,
+            )
+        )
     end = max((slot.offset + slot.nbytes for slot in placed), default=0)
     order = {item.name: index for index, item in enumerate(items)}
     return MemoryPlan(

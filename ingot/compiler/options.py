@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingot.artifact.manifest import Manifest
@@ -57,3 +59,26 @@ class Report:
     stage_seconds: dict[str, float]
     bytes_total: int
     weight_bytes: int
+
+
+@dataclass(slots=True)
+class Clock:
+    """Announces stages and measures them, in seconds."""
+
+    progress: Progress
+    started: float = field(default_factory=time.monotonic)
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Since the clock was made."""
+        return time.monotonic() - self.started
+
+    @contextmanager
+    def stage(self, name: str, detail: str) -> Iterator[None]:
+        """Announces a stage, and its end with a fraction of 1."""
+        begun = time.monotonic()
+        self.progress(name, detail, None)
+        yield
+        self.stage_seconds[name] = time.monotonic() - begun
+        self.progress(name, detail, 1.0)

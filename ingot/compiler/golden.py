@@ -1,0 +1,81 @@
+"""Golden outputs: what the float32 reference says on a handful of prompts.
+
+At every position of every prompt the file holds the most likely tokens with their log-probabilities
+and the log-probability of the token that follows. Prompts are teacher-forced, so one wrong token
+does not hide the ones after it. `ingot verify` replays them with the compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from ingot.compiler.reference import ReadParameter, reference_logits
+
+TOP = 8  # tokens kept at every position; the margin between the first two tells ties from faults
+
+# Largest |log-probability| error that a compiled model may have on its golden prompts. float32
+# differs from the reference by the order of its sums alone; bfloat16 rounds every input of a
+# matrix product to 8 bits.
+TOLERANCE = {"float32": 2e-3, "bfloat16": 0.25}
+
+# Tokens of a window that is worth exercising at every compile: beyond it the reference, which has
+# no cache, takes minutes.
+MAX_WINDOW = 1024
+
+TEXT = (
+    "Shall I compare thee to a summer's day? Thou art more lovely and more temperate: "
+    "Rough winds do shake the darling buds of May, And summer's lease hath all too short a date; "
+)
+
+
+def golden_prompts(
+    encoded_text: Sequence[int], *, page_size: int, max_model_len: int, windows: Sequence[int]
+) -> list[list[int]]:
+    """Prompts that cross every boundary of the runtime, as token ids.
+
+    One token; a short one; one that ends a page; one longer than two pages; and, where attention
+    has a window of at most MAX_WINDOW tokens, one longer than the widest such window.
+    """
+    window = max((w for w in windows if w <= MAX_WINDOW), default=0)
+    lengths = {1, 5, page_size, 2 * page_size + 3}
+    if window:
+        lengths.add(window + page_size + 1)
+    fitting = sorted({min(length, max_model_len) for length in lengths})
+    return [[encoded_text[i % len(encoded_text)] for i in range(length)] for length in fitting]
+
+
+def golden_outputs(
+    gm: GraphModule, read: ReadParameter, prompts: Sequence[Sequence[int]], *, dtype: str
+) -> dict[str, Any]:
+    """The content of `golden/golden.json` for these prompts."""
+    logits = reference_logits(gm, read, prompts)
+    return {
+        "tolerance": TOLERANCE[dtype],
+        "prompts": [
+            {"tokens": list(tokens), "positions": _positions(tokens, rows)}
+            for tokens, rows in zip(prompts, logits, strict=True)
+        ],
+    }
+
+
+def _positions(tokens: Sequence[int], logits: torch.Tensor) -> list[dict[str, Any]]:
+    logprobs = torch.log_softmax(logits.double(), dim=-1)
+    top = logprobs.topk(min(TOP, logits.shape[-1]), dim=-1)
+    following = [*tokens[1:], None]
+    return [
+        {
+            "top": [[int(t), _rounded(p)] for t, p in zip(ids, values, strict=True)],
+            "next_logprob": None if token is None else _rounded(logprobs[i, token]),
+        }
+        for i, (ids, values, token) in enumerate(
+            zip(top.indices.tolist(), top.values.tolist(), following, strict=True)
+        )
+    ]
+
+
+def _rounded(value: float | torch.Tensor) -> float:
+    return round(float(value), 6)

@@ -1,0 +1,106 @@
+"""The float32 reference: the exported graph, run over several prompts with streamed weights.
+
+Rule 2 of the design makes this small. Only attention lets tokens meet, so the graph runs node by
+node: each node for every prompt before the next node, and each weight is read, widened to float32,
+used for all prompts at once and dropped. A model of any size needs memory for one weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+ReadParameter = Callable[[str], torch.Tensor]
+
+# Weight rows widened to float32 at a time; bounds the memory of a vocabulary-sized head.
+ROWS_AT_ONCE = 8192
+
+
+def reference_logits(
+    gm: GraphModule, read: ReadParameter, prompts: Sequence[Sequence[int]]
+) -> list[torch.Tensor]:
+    """Logits of every position of every prompt.
+
+    Args:
+        gm: the exported graph, forward(input_ids[1,T], positions[1,T]) -> logits[1,T,V].
+        read: gives a parameter or constant by name, on the CPU, in any float dtype.
+        prompts: token ids, one non-empty list a prompt.
+
+    Returns:
+        One float32 tensor [T, V] a prompt.
+    """
+    inputs = [
+        (torch.tensor([list(tokens)]), torch.arange(len(tokens)).unsqueeze(0)) for tokens in prompts
+    ]
+    with torch.inference_mode():
+        return [logits[0] for logits in _Interpreter(gm, read, inputs).run()]
+
+
+class _Interpreter:
+    """Runs a graph over several inputs in lockstep; a value is one tensor an input."""
+
+    def __init__(
+        self, gm: GraphModule, read: ReadParameter, inputs: Sequence[tuple[torch.Tensor, ...]]
+    ) -> None:
+        self.gm = gm
+        self.read = read
+        self.inputs = inputs
+        self.values: dict[Node, list[Any]] = {}
+
+    def run(self) -> list[torch.Tensor]:
+        last_use = {arg: node for node in self.gm.graph.nodes for arg in node.all_input_nodes}
+        placeholders = iter(range(len(self.inputs[0])))
+        for node in self.gm.graph.nodes:
+            if node.op == "placeholder":
+                index = next(placeholders)
+                self.values[node] = [group[index] for group in self.inputs]
+            elif node.op == "output":
+                (result,) = node.all_input_nodes
+                return self.values[result]
+            elif node.op == "call_function":
+                self.values[node] = self._call(node)
+            for arg in node.all_input_nodes:
+                if last_use[arg] is node:
+                    self.values.pop(arg, None)
+        raise AssertionError("an exported graph ends with an output node")
+
+    def _call(self, node: Node) -> list[Any]:
+        if node.target is torch.ops.aten.linear.default:
+            return self._linear(node)
+        if node.target is torch.ops.aten.embedding.default:
+            return self._embedding(node)
+        weights = {a: self._parameter(a) for a in node.all_input_nodes if a.op == "get_attr"}
+        return [
+            self._apply(node, lambda a, i=i: weights[a] if a in weights else self.values[a][i])
+            for i in range(len(self.inputs))
+        ]
+
+    def _apply(self, node: Node, value: Callable[[Node], Any]) -> Any:
+        args = torch.fx.node.map_arg(node.args, value)
+        kwargs = torch.fx.node.map_arg(node.kwargs, value)
+        kwargs = {k: "cpu" if k == "device" else v for k, v in kwargs.items()}
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    def _parameter(self, node: Node) -> torch.Tensor:
+        tensor = self.read(str(node.target))
+        return tensor.float() if tensor.is_floating_point() else tensor
+
+    def _linear(self, node: Node) -> list[torch.Tensor]:
+        x, weight, *rest = node.args
+        assert isinstance(x, Node) and isinstance(weight, Node)
+        lengths = [value.shape[1] for value in self.values[x]]
+        rows = torch.cat(self.values[x], dim=1)
+        parts = self.read(str(weight.target)).split(ROWS_AT_ONCE)
+        out = torch.cat([torch.nn.functional.linear(rows, part.float()) for part in parts], -1)
+        if rest and isinstance(rest[0], Node):
+            out += self._parameter(rest[0])
+        return list(out.split(lengths, dim=1))
+
+    def _embedding(self, node: Node) -> list[torch.Tensor]:
+        weight, tokens = node.args[:2]
+        assert isinstance(weight, Node) and isinstance(tokens, Node)
+        table = self.read(str(weight.target))
+        return [table[ids].float() for ids in self.values[tokens]]

@@ -1,0 +1,93 @@
+"""Resolves what was asked for into what is built: targets, dtype and limits without defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ingot.artifact.host import host_flags
+from ingot.artifact.plan import Limits
+from ingot.artifact.target import Target, native_target
+from ingot.compiler.options import CompileOptions
+from ingot.errors import UsageError
+from ingot.models.config import ModelConfig
+
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """What is built: every choice made."""
+
+    targets: tuple[Target, ...]
+    dtype: str
+    limits: Limits
+
+    @property
+    def layout(self) -> str:
+        """The packing of the weights; all CPU levels share one."""
+        return f"cpu-{self.dtype}"
+
+
+def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
+    """Every choice that the options and the model leave open. Raises UsageError."""
+    if options.quantize != "none":
+        raise UsageError(f"unknown quantization {options.quantize!r}", hint="Supported: none.")
+    return Resolved(
+        targets=resolve_targets(options.targets),
+        dtype=resolve_dtype(options.dtype, config),
+        limits=resolve_limits(options, config),
+    )
+
+
+def resolve_targets(names: tuple[str, ...]) -> tuple[Target, ...]:
+    """The targets of those names, `cpu:native` replaced by what this host is; no duplicates.
+
+    Raises:
+        UsageError: a name that is no target.
+    """
+    targets = [
+        native_target(host_flags()) if name == "cpu:native" else Target.parse(name)
+        for name in names
+    ]
+    return tuple(dict.fromkeys(targets))
+
+
+def resolve_dtype(dtype: str, config: ModelConfig) -> str:
+    """The dtype of weights and matrix products; "auto" is bfloat16 except for float32 checkpoints.
+
+    Raises:
+        UsageError: a dtype that is not supported.
+    """
+    if dtype == "auto":
+        return "float32" if config.checkpoint_dtype == "float32" else "bfloat16"
+    if dtype not in DTYPES:
+        raise UsageError(f"unknown dtype {dtype!r}", hint=f"Supported: auto, {', '.join(DTYPES)}.")
+    return dtype
+
+
+def resolve_limits(options: CompileOptions, config: ModelConfig) -> Limits:
+    """The limits of the artifact.
+
+    Raises:
+        UsageError: an option that is out of range.
+    """
+    longest = config.max_position_embeddings
+    max_model_len = longest if options.max_model_len is None else options.max_model_len
+    for name, value, largest in (
+        ("--max-model-len", max_model_len, longest),
+        ("--max-num-seqs", options.max_num_seqs, 4096),
+        ("--max-num-batched-tokens", options.max_num_batched_tokens, 65536),
+        ("--page-size", options.page_size, 256),
+    ):
+        if not 1 <= value <= largest:
+            raise UsageError(f"{name} is {value}", hint=f"Supported: 1 to {largest}.")
+    if options.page_size % 16:
+        raise UsageError(f"--page-size is {options.page_size}", hint="Supported: multiples of 16.")
+    max_num_seqs = min(options.max_num_seqs, options.max_num_batched_tokens)
+    return Limits(
+        max_model_len=max_model_len,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=options.max_num_batched_tokens,
+        max_logit_rows=max_num_seqs,
+        page_size=options.page_size,
+    )

@@ -1,0 +1,134 @@
+"""The plan, run word for word by an interpreter, against the float32 reference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ingot.artifact.codec import decode_plan, encode_plan
+from ingot.artifact.plan import Limits, Plan
+from ingot.artifact.target import Target
+from ingot.compiler.export import export
+from ingot.compiler.lower import lower
+from ingot.compiler.reference import reference_logits
+from ingot.errors import CodegenError
+from ingot.models import registry
+from ingot.models.checkpoint import Checkpoint
+from ingot.passes import runner
+from ingot.passes.pipeline import pipeline
+from ingot.passes.step import PassOptions
+from tests.support.plan_interpreter import PlanInterpreter, Step
+
+MODEL = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
+LIMITS = Limits(
+    max_model_len=256, max_num_seqs=4, max_num_batched_tokens=64, max_logit_rows=64, page_size=16
+)
+TARGET = Target("cpu", "portable")
+PROMPTS = [[(i * 37) % 2048 for i in range(33)], [5], [(i * 91) % 2048 for i in range(17)]]
+
+
+def graph() -> torch.fx.GraphModule:
+    config = registry.load_config(MODEL)
+    return export(registry.build(config, max_model_len=256), config)
+
+
+def plan_for(dtype: str, disable: tuple[str, ...] = ()) -> Plan:
+    gm = graph()
+    options = PassOptions(dtype=dtype, disable_passes=disable)
+    runner.run(gm, pipeline(options), registry.load_config(MODEL), target=TARGET)
+    return lower(gm, LIMITS)
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    config = registry.load_config(MODEL)
+    return Checkpoint.open(MODEL, config, registry.build(config, max_model_len=256))
+
+
+@pytest.fixture(scope="module")
+def reference(checkpoint: Checkpoint) -> list[torch.Tensor]:
+    return reference_logits(graph(), checkpoint.read, PROMPTS)
+
+
+@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+def plan(request: pytest.FixtureRequest) -> Plan:
+    return plan_for(request.param)
+
+
+def step_by_step(interpreter: PlanInterpreter) -> list[torch.Tensor]:
+    """All prompts together, in two steps: the second continues the first and the third prompt."""
+    pages = [[3, 7, 1], [2], [9, 4]]
+    first = [PROMPTS[0][:20], PROMPTS[1], PROMPTS[2][:1]]
+    rows = interpreter.run(Step(first, [0, 0, 0], pages)).split([20, 1, 1])
+    rest = [PROMPTS[0][20:], PROMPTS[2][1:]]
+    more = interpreter.run(Step(rest, [20, 1], [pages[0], pages[2]])).split([13, 16])
+    return [torch.cat([rows[0], more[0]]), rows[1], torch.cat([rows[2], more[1]])]
+
+
+def largest_error(got: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
+    errors = [float((g - r).norm() / r.norm()) for g, r in zip(got, reference, strict=True)]
+    return max(errors)
+
+
+def test_the_plan_computes_the_model(
+    plan: Plan, checkpoint: Checkpoint, reference: list[torch.Tensor]
+) -> None:
+    got = step_by_step(PlanInterpreter(plan, checkpoint.read))
+    limit = 1e-5 if plan.buffer("k_cache_0").dtype == "float32" else 3e-2
+    assert largest_error(got, reference) <= limit
+
+
+def test_the_plan_without_optional_passes_computes_the_same(
+    checkpoint: Checkpoint, reference: list[torch.Tensor]
+) -> None:
+    optional = tuple(step.name for step in pipeline() if step.optional)
+    plan = plan_for("float32", disable=optional)
+    assert {"add", "kv_write", "rope"} <= {i.op for i in plan.instructions}
+    got = step_by_step(PlanInterpreter(plan, checkpoint.read))
+    assert largest_error(got, reference) <= 1e-5
+
+
+def test_a_misplaced_temporary_shows(checkpoint: Checkpoint, reference: list[torch.Tensor]) -> None:
+    plan = plan_for("float32")
+    broken = replace(
+        plan,
+        buffers=tuple(
+            replace(b, offset=0) if b.name == "add_rms_norm_sum" else b for b in plan.buffers
+        ),
+    )
+    got = step_by_step(PlanInterpreter(broken, checkpoint.read))
+    assert not largest_error(got, reference) <= 1e-3  # NaN counts
+
+
+def test_plans_survive_json_and_repeat(plan: Plan) -> None:
+    assert decode_plan(encode_plan(plan)) == plan
+    dtype = plan.buffer("k_cache_0").dtype
+    assert encode_plan(plan_for(dtype)) == encode_plan(plan)
+
+
+def test_every_instruction_says_where_it_comes_from(plan: Plan) -> None:
+    origins = [i.origin for i in plan.instructions]
+    assert all(origins)
+    assert "model.layers.5.mlp.down_proj" in origins
+
+
+def test_merged_weights_name_their_sources(plan: Plan) -> None:
+    attention = "model.layers.0.self_attn"
+    weight = plan.buffer(f"{attention}.q_k_v_proj.weight")
+    assert weight.sources == tuple(f"{attention}.{p}_proj.weight" for p in "qkv")
+    assert weight.shape == (512, 256)
+
+
+def test_an_unknown_operation_is_refused_by_name() -> None:
+    gm = graph()
+    runner.run(gm, pipeline(PassOptions()), registry.load_config(MODEL), target=TARGET)
+    node = next(n for n in gm.graph.nodes if n.name == "linear_6")
+    with gm.graph.inserting_after(node):
+        relu = gm.graph.call_function(torch.ops.aten.relu.default, (node,))
+    relu.meta = dict(node.meta)
+    node.replace_all_uses_with(relu, delete_user_cb=lambda user: user is not relu)
+    with pytest.raises(CodegenError, match=r"relu.*layers\.0\.mlp\.down_proj"):
+        lower(gm, LIMITS)

@@ -1,0 +1,105 @@
+"""The float32 reference and the goldens made from it, against `transformers`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from ingot.compiler import reference
+from ingot.compiler.export import export
+from ingot.compiler.golden import TOP, golden_outputs, golden_prompts
+from ingot.compiler.reference import reference_logits
+from ingot.models import registry
+from ingot.models.checkpoint import Checkpoint
+
+MODEL = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
+PROMPTS = [[1, 2, 3], [7], [(i * 37) % 2048 for i in range(40)]]
+
+
+@pytest.fixture(scope="module")
+def graph() -> torch.fx.GraphModule:
+    config = registry.load_config(MODEL)
+    return export(registry.build(config, max_model_len=1024), config)
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    config = registry.load_config(MODEL)
+    return Checkpoint.open(MODEL, config, registry.build(config, max_model_len=1024))
+
+
+@pytest.fixture(scope="module")
+def judged() -> list[torch.Tensor]:
+    model = AutoModelForCausalLM.from_pretrained(
+        MODEL, dtype=torch.float32, attn_implementation="eager"
+    )
+    with torch.inference_mode():
+        return [model(torch.tensor([tokens])).logits[0] for tokens in PROMPTS]
+
+
+@pytest.mark.parametrize("rows_at_once", [100, reference.ROWS_AT_ONCE])
+def test_reference_equals_transformers(
+    graph: torch.fx.GraphModule,
+    checkpoint: Checkpoint,
+    judged: list[torch.Tensor],
+    rows_at_once: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reference, "ROWS_AT_ONCE", rows_at_once)
+    got = reference_logits(graph, checkpoint.read, PROMPTS)
+    for ours, theirs in zip(got, judged, strict=True):
+        assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
+
+
+def test_a_wrong_weight_shows(
+    graph: torch.fx.GraphModule, checkpoint: Checkpoint, judged: list[torch.Tensor]
+) -> None:
+    def read(name: str) -> torch.Tensor:
+        tensor = checkpoint.read(name)
+        return tensor * 1.01 if name == "model.layers.2.mlp.up_proj.weight" else tensor
+
+    got = reference_logits(graph, read, PROMPTS[2:])
+    assert (got[0] - judged[2]).norm() > 1e-4 * judged[2].norm()
+
+
+def test_goldens_are_the_judges_log_probabilities(
+    graph: torch.fx.GraphModule, checkpoint: Checkpoint, judged: list[torch.Tensor]
+) -> None:
+    golden = golden_outputs(graph, checkpoint.read, PROMPTS, dtype="float32")
+    for prompt, tokens, logits in zip(golden["prompts"], PROMPTS, judged, strict=True):
+        assert prompt["tokens"] == tokens
+        logprobs = torch.log_softmax(logits.double(), -1)
+        for i, position in enumerate(prompt["positions"]):
+            ids, values = zip(*position["top"], strict=True)
+            assert len(ids) == TOP
+            assert list(ids[:1]) == logprobs[i].topk(1).indices.tolist()
+            torch.testing.assert_close(
+                torch.tensor(values, dtype=torch.float64),
+                logprobs[i, list(ids)],
+                atol=2e-5,
+                rtol=0,
+            )
+            if i + 1 < len(tokens):
+                following = float(logprobs[i, tokens[i + 1]])
+                assert math.isclose(position["next_logprob"], following, abs_tol=2e-5)
+            else:
+                assert position["next_logprob"] is None
+
+
+def test_prompts_cross_every_boundary() -> None:
+    prompts = golden_prompts(range(100, 150), page_size=16, max_model_len=4096, windows=(0, 64, 32))
+    lengths = [len(prompt) for prompt in prompts]
+    assert lengths == [1, 5, 16, 35, 81]  # the last is longer than the window of 64
+    assert prompts[4][:3] == [100, 101, 102]
+    assert prompts[4][50] == 100  # the text starts over
+
+
+def test_prompts_fit_short_models_and_skip_huge_windows() -> None:
+    short = golden_prompts([1, 2], page_size=16, max_model_len=10, windows=(0,))
+    assert [len(prompt) for prompt in short] == [1, 5, 10]
+    huge = golden_prompts([1], page_size=16, max_model_len=9999, windows=(4096,))
+    assert max(len(prompt) for prompt in huge) == 35
