@@ -18,7 +18,8 @@ class Detokenizer:
 
     Args:
         decode: text of a list of tokens.
-        token: the spelling of a token in the vocabulary; None for an id that has none.
+        token: the spelling of a token in the vocabulary; None for one that leaves no text and so
+            does not end a run of byte tokens either.
     """
 
     def __init__(
@@ -33,15 +34,13 @@ class Detokenizer:
         self._window = 0
         self._settled = 0  # end of the tokens in the window whose text is out
         self._num_out = 0  # characters of the window's text that are out
-        self._pending_bytes = 0
 
     def push(self, token_id: int) -> str:
         """Adds a token and returns the text that is settled by it, possibly none."""
         self._token_ids.append(token_id)
-        if _BYTE_TOKEN.match(self._token(token_id) or ""):
-            self._pending_bytes += 1
+        spelling = self._token(token_id)
+        if spelling is None or _BYTE_TOKEN.match(spelling):
             return ""
-        self._pending_bytes = 0
         text = self._decode(self._token_ids[self._window :])
         whole = not text.endswith(_INCOMPLETE)
         new = text[self._num_out : None if whole else -1]

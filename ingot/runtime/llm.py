@@ -34,7 +34,7 @@ class LLM:
     """A model, ready to generate. A context manager; safe to use from several threads.
 
     Args:
-        model: the folder of an artifact.
+        model: the folder of an artifact, or one that is open already.
         max_model_len: the most tokens of a sequence, prompt included; None: the artifact's limit.
         kv_cache_bytes: memory for keys and values; None: what full use can need, and at most half
             of the memory that is free.
@@ -47,7 +47,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str | Path,
+        model: str | Path | Artifact,
         *,
         max_model_len: int | None = None,
         kv_cache_bytes: int | None = None,
@@ -61,7 +61,7 @@ class LLM:
             num_threads=num_threads,
             seed=seed,
         )
-        self.artifact = Artifact.open(model, check)
+        self.artifact = model if isinstance(model, Artifact) else Artifact.open(model, check)
         self.max_model_len = _model_len(self.artifact.manifest.limits.max_model_len, max_model_len)
         executor = CpuExecutor(
             self.artifact,

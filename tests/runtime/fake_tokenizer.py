@@ -22,7 +22,7 @@ TEMPLATE = (
 
 @cache
 def byte_level() -> Tokenizer:
-    """300 tokens of byte-level BPE and 18 words, then <s> = 318 and </s> = 319; <s> begins every text."""
+    """300 tokens of byte-level BPE and 18 words, then <s> = 318, which begins every text, and </s>."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -52,8 +52,12 @@ def byte_fallback() -> Tokenizer:
     )
     tokenizer.normalizer = Sequence([Prepend("▁"), Replace(" ", "▁")])
     tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-        + [decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     tokenizer.add_special_tokens([AddedToken(p, special=True) for p in pieces[:3]])
     return tokenizer
