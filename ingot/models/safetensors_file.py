@@ -126,7 +126,9 @@ def _parse_entry(path: Path, name: str, entry: Any, base: int) -> TensorInfo:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         raise corrupt
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if dtype not in ITEM_BYTES or not _sizes(shape) or not _sizes(offsets) or len(offsets) != 2:
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES or not _sizes(shape):
+        raise corrupt
+    if not _sizes(offsets) or len(offsets) != 2:
         raise corrupt
     if offsets[1] - offsets[0] != math.prod(shape) * ITEM_BYTES[dtype]:
         raise corrupt

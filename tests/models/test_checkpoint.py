@@ -1,0 +1,269 @@
+"""Tensors of checkpoints: what is read, and what is refused by name."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ingot.errors import CheckpointError
+from ingot.models import registry
+from ingot.models.blocks.constants import named_constants
+from ingot.models.blocks.decoder import CausalLM
+from ingot.models.checkpoint import Checkpoint
+from ingot.models.family import Family, Rows
+from ingot.models.llama import parse
+from tests.support.checkpoints import (
+    EMBED,
+    HEAD,
+    NORM,
+    Q,
+    Tensors,
+    build,
+    edit,
+    refused,
+    with_header,
+)
+from tests.support.tiny_models import save_random
+
+# Reading
+
+
+@pytest.mark.parametrize("kind", ["single", "sharded", "tied", "bfloat16", "float16"])
+def test_reads_every_tensor_as_it_is(kind: str, saved: Path) -> None:
+    checkpoint, module = build(saved / kind)
+    stored: Tensors = {}
+    for path in (saved / kind).glob("*.safetensors"):
+        stored |= load_file(path)
+    names = {name for name, _ in module.named_parameters()}
+    with checkpoint:
+        assert set(checkpoint.names) == names | {"model.rotary_emb.inv_freq"}
+        for name in names:
+            got = checkpoint.read(name)
+            assert got.dtype == stored[name].dtype == checkpoint.dtype(name)
+            assert checkpoint.shape(name) == tuple(got.shape)
+            assert torch.equal(got, stored[name])
+
+
+def test_earlier_tensors_stay_valid_and_writes_stay_private(copy: Callable[[str], Path]) -> None:
+    model_dir = copy("single")
+    before = (model_dir / "model.safetensors").read_bytes()
+    with build(model_dir)[0] as checkpoint:
+        first = checkpoint.read(Q)
+        expected = first.clone()
+        checkpoint.read(NORM)
+        assert torch.equal(first, expected)
+        first.zero_()
+    assert (model_dir / "model.safetensors").read_bytes() == before
+
+
+def test_pieces_are_the_whole(saved: Path) -> None:
+    with build(saved / "bfloat16")[0] as checkpoint:
+        pieces = [piece.clone() for piece in checkpoint.pieces(EMBED, max_bytes=1000)]
+        assert len(pieces) == math.ceil(320 / (1000 // 128))
+        assert torch.equal(torch.cat(pieces), checkpoint.read(EMBED))
+        assert [tuple(p.shape) for p in checkpoint.pieces(NORM, max_bytes=1)] == [(1,)] * 64
+        assert torch.equal(checkpoint.read(EMBED, 7, 9), checkpoint.read(EMBED)[7:9])
+
+
+def test_constants_are_served(saved: Path) -> None:
+    checkpoint, module = build(saved / "single")
+    with checkpoint:
+        (name, values), *others = named_constants(module).items()
+        assert (name, others) == ("model.rotary_emb.inv_freq", [])
+        assert torch.equal(checkpoint.read(name), values)
+        assert checkpoint.dtype(name) == torch.float32 and checkpoint.shape(name) == (8,)
+
+
+def test_known_unused_tensors_may_be_present(copy: Callable[[str], Path]) -> None:
+    name = "model.layers.1.self_attn.rotary_emb.inv_freq"
+    edit(copy("single"), lambda t: t.update({name: torch.ones(8)}))
+    build(copy("tied"))[0].close()
+
+
+@pytest.mark.parametrize("kind", ["single", "tied"])
+def test_layer_pattern_of_unused_tensors_is_not_a_substring(
+    kind: str, copy: Callable[[str], Path]
+) -> None:
+    name = "model.layers.x.self_attn.rotary_emb.inv_freq"
+    refused(edit(copy(kind), lambda t: t.update({name: torch.ones(8)})), name)
+
+
+def test_head_of_a_tied_model_may_be_stored(copy: Callable[[str], Path]) -> None:
+    model_dir = edit(copy("tied"), lambda t: t.update({HEAD: t[EMBED].clone()}))
+    checkpoint, module = build(model_dir)
+    with checkpoint:
+        assert HEAD not in dict(module.named_parameters())
+        checkpoint.read(EMBED)
+
+
+@pytest.mark.parametrize("row", [0, 319])
+def test_head_of_a_tied_model_that_differs(row: int, copy: Callable[[str], Path]) -> None:
+    def change(tensors: Tensors) -> None:
+        tensors[HEAD] = tensors[EMBED].clone()
+        tensors[HEAD][row, 3] += 1
+
+    with (
+        build(edit(copy("tied"), change))[0] as checkpoint,
+        pytest.raises(CheckpointError, match=r"lm_head.weight differs from model.embed"),
+    ):
+        list(checkpoint.pieces(EMBED, max_bytes=4096))
+
+
+def test_head_of_a_tied_model_of_another_shape(copy: Callable[[str], Path]) -> None:
+    refused(edit(copy("tied"), lambda t: t.update({HEAD: torch.zeros(3, 64)})), HEAD)
+
+
+# Tensors
+
+
+def test_missing_tensor(copy: Callable[[str], Path]) -> None:
+    refused(edit(copy("single"), lambda t: t.pop(Q)), f"lacks {Q}")
+
+
+def test_missing_head_of_an_untied_model(copy: Callable[[str], Path]) -> None:
+    refused(edit(copy("single"), lambda t: t.pop(HEAD)), f"lacks {HEAD}")
+
+
+def test_left_over_tensor(copy: Callable[[str], Path]) -> None:
+    error = refused(edit(copy("single"), lambda t: t.update({"extra": torch.ones(3)})), "extra")
+    assert "does not use" in error.found
+
+
+def test_misshapen_tensor(copy: Callable[[str], Path]) -> None:
+    wrong = {Q: torch.zeros(64, 63), NORM: torch.zeros(64, 1)}
+    error = refused(edit(copy("single"), lambda t: t.update(wrong)), f"{Q} [64, 63]")
+    assert f"{NORM} [64, 1] instead of [64]" in error.found
+
+
+def test_scalar_instead_of_a_tensor(copy: Callable[[str], Path]) -> None:
+    refused(edit(copy("single"), lambda t: t.update({NORM: torch.tensor(1.0)})), f"{NORM} []")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int8, torch.float8_e4m3fn])
+def test_tensor_of_a_wrong_dtype(dtype: torch.dtype, copy: Callable[[str], Path]) -> None:
+    refused(edit(copy("single"), lambda t: t.update({Q: t[Q].to(dtype)})), Q)
+
+
+@pytest.mark.parametrize("kind", ["single", "bfloat16", "float16"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [(0, 0), (63, 63)])
+def test_values_that_are_not_finite(
+    kind: str, value: float, place: tuple[int, int], copy: Callable[[str], Path]
+) -> None:
+    def change(tensors: Tensors) -> None:
+        tensors[Q][place] = value
+        tensors[NORM][0] = torch.finfo(tensors[NORM].dtype).max
+
+    with build(edit(copy(kind), change))[0] as checkpoint:
+        checkpoint.read(NORM)
+        with pytest.raises(CheckpointError, match=Q) as caught:
+            checkpoint.read(Q)
+    assert "not finite" in caught.value.found and caught.value.hint
+
+
+# Tables
+
+
+def fused(tmp_path: Path, order: tuple[str, str, str]) -> tuple[Family, Tensors, Path]:
+    """A made-up family that stores q, k and v in one tensor, in some order."""
+    model_dir = save_random("llama", tmp_path / "fused")
+    stored = load_file(model_dir / "model.safetensors")
+    rest = dict(stored)
+    for layer in range(2):
+        base = f"model.layers.{layer}.self_attn"
+        parts = [rest.pop(f"{base}.{name}_proj.weight") for name in order]
+        rest[f"blocks.{layer}.mix.{layer}"] = torch.cat(parts)
+    rest["emb"] = rest.pop(EMBED)
+    save_file(rest, model_dir / "model.safetensors")
+    prefix = "model.layers.{i}.self_attn"
+    family = Family(
+        name="fused",
+        architectures=("FusedForCausalLM",),
+        parse=parse,
+        build=CausalLM,
+        weights={EMBED: "emb"}
+        | {
+            f"{prefix}.{name}_proj.weight": Rows("blocks.{i}.mix.{i}", part)
+            for part, name in enumerate(order)
+        },
+    )
+    return family, stored, model_dir
+
+
+@pytest.mark.parametrize("order", [("q", "k", "v"), ("v", "q", "k")])
+def test_fused_source_tensors(
+    order: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    family, stored, model_dir = fused(tmp_path, order)
+    monkeypatch.setitem(registry._registered, "llama", family)
+    with build_as(family, model_dir) as checkpoint:
+        for name, values in stored.items():
+            assert torch.equal(checkpoint.read(name), values)
+            assert torch.equal(torch.cat(list(checkpoint.pieces(name, 700))), values)
+
+
+def test_fused_source_of_a_wrong_height(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    family, _, model_dir = fused(tmp_path, ("q", "k", "v"))
+    monkeypatch.setitem(registry._registered, "llama", family)
+    edit(model_dir, lambda t: t.update({"blocks.1.mix.1": torch.zeros(127, 64)}))
+    with pytest.raises(CheckpointError, match=r"blocks.1.mix.1 \[127, 64\] instead of \[128, 64\]"):
+        build_as(family, model_dir)
+
+
+def build_as(family: Family, model_dir: Path) -> Checkpoint:
+    config_path = model_dir / "config.json"
+    values = json.loads(config_path.read_text())
+    config_path.write_text(json.dumps({**values, "architectures": ["FusedForCausalLM"]}))
+    config = registry.load_config(model_dir)
+    return Checkpoint.open(model_dir, config, registry.build(config, max_model_len=8))
+
+
+# Sizes
+
+
+def resident_bytes() -> int:
+    """Memory of this process that no file backs and that is mapped from files, now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+def test_reading_a_large_checkpoint_keeps_memory_small(tmp_path: Path) -> None:
+    """Tensors of 32 MB each, 384 MB in all: streaming them must not add up."""
+    config = registry.parse_config(
+        {
+            "architectures": ["LlamaForCausalLM"],
+            "vocab_size": 4096,
+            "hidden_size": 2048,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 16,
+            "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-6,
+        }
+    )
+    module = registry.build(config, max_model_len=8)
+    shapes = {name: p.shape for name, p in module.named_parameters()}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * shape.numel()
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
+    with_header(tmp_path / "model.safetensors", json.dumps(header).ljust(8192), b"")
+    with (tmp_path / "model.safetensors").open("r+b") as file:
+        file.truncate(8 + 8192 + end)  # a sparse file: all zeros, and no disk
+    assert end > 350e6
+    with Checkpoint.open(tmp_path, config, module) as checkpoint:
+        before = resident_bytes()
+        peak = 0
+        for name in shapes:
+            for _ in checkpoint.pieces(name):
+                peak = max(peak, resident_bytes())
+        assert peak - before < 100e6
+        held = [checkpoint._files[name].bytes(0, 8192 + end)[::4096].sum() for name in [NORM]]
+        assert held and resident_bytes() - before > 300e6, "the control must see mapped pages"

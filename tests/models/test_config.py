@@ -1,0 +1,295 @@
+"""Reading config.json: what is understood, and every way in which it is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingot.errors import ConfigError, IngotError, ModelDirError, UnsupportedModelError
+from ingot.models import registry
+from ingot.models.config import ModelConfig
+from ingot.models.fields import NOISE, Fields
+
+BASE: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "torch_dtype": "bfloat16",
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1, "high_freq_factor": 4}
+LONGROPE = {"type": "longrope", "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+
+
+def parse(family: str = "Llama", **changes: Any) -> ModelConfig:
+    values = {**BASE, "architectures": [f"{family}ForCausalLM"], **changes}
+    return registry.parse_config({k: v for k, v in values.items() if v is not ...})
+
+
+def test_canonical_values() -> None:
+    config = parse(eos_token_id=[2, 3, 2], bos_token_id=1, rope_theta=5e5, attention_bias=True)
+    assert config.family == "llama" and config.head_dim == 16 and config.num_kv_heads == 2
+    assert config.eos_token_ids == (2, 3) and config.bos_token_ids == (1,)
+    assert config.attention_bias and config.o_bias and not config.mlp_bias
+    assert config.rope.theta == 5e5 and config.rope.rotary_dim == 16
+    assert config.windows == (0, 0, 0, 0) and config.checkpoint_dtype == "bfloat16"
+    assert config.kv_bytes_per_token(2) == 2 * 4 * 2 * 16 * 2
+
+
+def test_old_llama_without_kv_heads_has_as_many_as_queries() -> None:
+    assert parse(num_key_value_heads=...).num_kv_heads == 4
+
+
+@pytest.mark.parametrize("size", [4, 12, 20, 80, 100, 256])
+def test_any_multiple_of_4_is_a_head_size(size: int) -> None:
+    assert parse(head_dim=size).head_dim == size
+
+
+def test_windows_of_every_family() -> None:
+    assert parse("Mistral", sliding_window=7).windows == (7, 7, 7, 7)
+    assert parse("Mistral", sliding_window=None).windows == (0, 0, 0, 0)
+    assert parse("Mistral").windows == (4096,) * 4
+    assert parse("Qwen2", sliding_window=7).windows == (0, 0, 0, 0)
+    upper = {"sliding_window": 7, "use_sliding_window": True, "max_window_layers": 3}
+    assert parse("Qwen2", **upper).windows == (0, 0, 0, 7)
+    types = ["sliding_attention", "full_attention"] * 2
+    assert parse("Qwen3", **upper, layer_types=types).windows == (7, 0, 7, 0)
+
+
+def test_noise_changes_nothing() -> None:
+    noise = dict.fromkeys(NOISE - {"architectures"}, "x")
+    assert parse(**noise, is_encoder_decoder=False, pruned_heads={}) == parse()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+        {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 5e5}}},
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_type": "default", "rope_theta": 5e5},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+            }
+        },
+        {"rope_theta": 5e5, "rope_scaling": None},
+        {"rope_theta": 5e5, "rope_scaling": {"type": "default"}},
+        {"rope_theta": 5e5, "rope_scaling": {"type": "default", "rope_type": "default"}},
+    ],
+)
+def test_every_spelling_of_rotary_parameters(changes: dict[str, Any]) -> None:
+    assert parse(**changes).rope == parse(rope_theta=5e5).rope
+
+
+WRONG: list[tuple[str, dict[str, Any]]] = [
+    # unknown keys
+    ("hiden_size", {"hiden_size": 64}),
+    ("num_experts", {"num_experts": 8}),
+    ("layer_types", {"layer_types": ["full_attention"] * 4}),
+    ("auto_map", {"auto_map": {"AutoModel": "modeling.X"}}),
+    ("is_encoder_decoder", {"is_encoder_decoder": True}),
+    ("pruned_heads", {"pruned_heads": {"0": [1]}}),
+    ("rope_interleaved", {"rope_interleaved": True}),
+    # missing keys
+    *((key, {key: ...}) for key in BASE if key not in ("num_key_value_heads", "torch_dtype")),
+    ("num_key_value_heads", {"family": "Qwen3", "num_key_value_heads": ...}),
+    ("hidden_size", {"hidden_size": None}),
+    # wrong types and values
+    ("hidden_size", {"hidden_size": "64"}),
+    ("hidden_size", {"hidden_size": 64.0}),
+    ("hidden_size", {"hidden_size": True}),
+    ("vocab_size", {"vocab_size": -1}),
+    ("vocab_size", {"vocab_size": 0}),
+    ("vocab_size", {"vocab_size": 2**40}),
+    ("num_hidden_layers", {"num_hidden_layers": -2}),
+    ("num_hidden_layers", {"num_hidden_layers": 10**7}),
+    ("intermediate_size", {"intermediate_size": [96]}),
+    ("rms_norm_eps", {"rms_norm_eps": "1e-6"}),
+    ("rms_norm_eps", {"rms_norm_eps": -1e-6}),
+    ("rms_norm_eps", {"rms_norm_eps": 1e400}),
+    ("tie_word_embeddings", {"tie_word_embeddings": "yes"}),
+    ("attention_bias", {"attention_bias": 1}),
+    ("hidden_act", {"hidden_act": "xielu"}),
+    ("torch_dtype", {"torch_dtype": "float8_e4m3fn"}),
+    ("eos_token_id", {"eos_token_id": "2"}),
+    ("eos_token_id", {"eos_token_id": [2, None]}),
+    ("eos_token_id 320", {"eos_token_id": [2, 320]}),
+    ("bos_token_id", {"bos_token_id": -1}),
+    # contradictions
+    ("num_key_value_heads 3", {"num_key_value_heads": 3}),
+    ("num_key_value_heads 8", {"num_key_value_heads": 8}),
+    ("hidden_size 64", {"num_attention_heads": 6}),
+    ("head_dim is 10", {"head_dim": 10}),
+    ("head_dim is 2", {"head_dim": 2}),
+    ("head_dim", {"head_dim": -4}),
+    # windows
+    ("sliding_window", {"family": "Mistral", "sliding_window": 0}),
+    ("sliding_window", {"family": "Mistral", "sliding_window": "4096"}),
+    ("layer_types", {"family": "Qwen2", "layer_types": ["full_attention"]}),
+    ("chunked_attention", {"family": "Qwen2", "layer_types": ["chunked_attention"] * 4}),
+    ("sliding_attention", {"family": "Qwen3", "layer_types": ["sliding_attention"] * 4}),
+    ("use_mrope", {"family": "Qwen2", "use_mrope": True}),
+    # rotary parameters
+    ("mrope", {"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}),
+    ("rope_scaling", {"rope_scaling": "linear"}),
+    ("rope_scaling", {"rope_scaling": {"type": "linear"}}),
+    ("factor", {"rope_scaling": {"type": "linear", "factor": 0}}),
+    ("factor", {"rope_scaling": {"type": "linear", "factor": "2"}}),
+    ("beta", {"rope_scaling": {"type": "linear", "factor": 2.0, "beta": 1}}),
+    ("type", {"rope_scaling": {"type": "linear", "rope_type": "dynamic", "factor": 2.0}}),
+    ("rope_theta", {"rope_theta": 0}),
+    ("rope_theta", {"rope_theta": float("inf")}),
+    ("partial_rotary_factor", {"partial_rotary_factor": 0.5}),
+    ("high_freq_factor", {"rope_scaling": {**LLAMA3, "high_freq_factor": 1}}),
+    ("low_freq_factor", {"rope_scaling": {"type": "llama3", "factor": 8.0}}),
+    ("beta_fast", {"rope_scaling": {**YARN, "beta_fast": 1.0, "beta_slow": 2.0}}),
+    ("truncate", {"rope_scaling": {**YARN, "truncate": 1}}),
+    ("rope_theta", {"rope_scaling": YARN, "rope_theta": 1.0}),
+    ("short_factor", {"rope_scaling": {**LONGROPE, "short_factor": [1.0] * 7}}),
+    ("long_factor", {"rope_scaling": {**LONGROPE, "long_factor": [1.0] * 7 + [0.0]}}),
+    ("long_factor", {"rope_scaling": {**LONGROPE, "long_factor": 2.0}}),
+    ("rope_scaling", {"rope_scaling": YARN, "rope_parameters": YARN}),
+    (
+        "differs",
+        {
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 1e6},
+                "sliding_attention": {"rope_theta": 1e4},
+            }
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("named", "changes"), WRONG)
+def test_wrong_configs_are_refused_by_name(named: str, changes: dict[str, Any]) -> None:
+    changes = dict(changes)
+    with pytest.raises(ConfigError) as caught:
+        parse(changes.pop("family", "Llama"), **changes)
+    assert named in caught.value.found
+    assert caught.value.hint
+
+
+def test_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="hiden_size") as caught:
+        parse(hiden_size=64)
+    assert "nearest known key to hiden_size: hidden_size" in caught.value.hint
+
+
+def test_quantized_checkpoint_is_unsupported() -> None:
+    with pytest.raises(UnsupportedModelError, match="quantization_config"):
+        parse(quantization_config={"quant_method": "awq"})
+
+
+def test_unknown_architecture_names_the_nearest_and_what_differs() -> None:
+    with pytest.raises(UnsupportedModelError, match="Qwen3MoeForCausalLM") as caught:
+        parse("Qwen3Moe", head_dim=16, num_experts=8, norm_topk_prob=True)
+    assert "nearest: Qwen3ForCausalLM, which differs in norm_topk_prob, num_experts" in (
+        caught.value.hint
+    )
+    assert "MistralForCausalLM" in caught.value.hint
+
+
+@pytest.mark.parametrize("names", [None, [], "LlamaForCausalLM", [3]])
+def test_architectures_must_be_a_list_of_names(names: Any) -> None:
+    with pytest.raises(ConfigError, match="architectures"):
+        registry.parse_config({**BASE, "architectures": names})
+
+
+def write(path: Path, config: Any, generation: Any = None) -> Path:
+    (path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    if generation is not None:
+        (path / "generation_config.json").write_text(json.dumps(generation))
+    return path
+
+
+def test_end_tokens_of_both_files_are_merged(tmp_path: Path) -> None:
+    generation = {"eos_token_id": [5, 4], "bos_token_id": 1, "temperature": 0.6, "new_key": 1}
+    config = registry.load_config(write(tmp_path, {**BASE, "eos_token_id": 4}, generation))
+    assert config.eos_token_ids == (4, 5) and config.bos_token_ids == (1,)
+
+
+def test_end_token_outside_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="eos_token_id 320"):
+        registry.load_config(write(tmp_path, BASE, {"eos_token_id": 320}))
+    with pytest.raises(ConfigError, match="eos_token_id"):
+        registry.load_config(write(tmp_path, BASE, {"eos_token_id": "</s>"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[]", "list"),
+        ('{"a": 1, "a": 2}', "a stands twice"),
+        ('{"a": NaN}', "NaN"),
+        ("[" * 100_000, "not JSON"),
+    ],
+)
+def test_config_that_is_not_an_object(text: str, named: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=named):
+        registry.load_config(write(tmp_path, text))
+
+
+def test_config_that_is_not_text(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00{}")
+    with pytest.raises(ConfigError, match=r"config.json is not JSON"):
+        registry.load_config(tmp_path)
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(ModelDirError, match="absent does not exist"):
+        registry.load_config(tmp_path / "absent")
+    with pytest.raises(ModelDirError, match=r"has no config.json"):
+        registry.load_config(tmp_path)
+    with pytest.raises(ModelDirError, match="is not a directory"):
+        registry.load_config(write(tmp_path, BASE) / "config.json")
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(ModelDirError, match="cannot be read"):
+        registry.load_config(tmp_path)
+
+
+def test_a_length_below_one_is_refused() -> None:
+    with pytest.raises(IngotError, match="max_model_len is 0"):
+        registry.build(parse(), max_model_len=0)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+KEYS = st.sampled_from(
+    [*BASE, "rope_scaling", "rope_parameters", "rope_theta", "head_dim", "layer_types", "dtype"]
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(
+    family=st.sampled_from(["Llama", "Qwen2", "Qwen3", "Mistral", "Other"]),
+    changes=st.dictionaries(KEYS, JSON, min_size=1, max_size=3),
+)
+def test_any_json_gives_a_config_or_a_typed_error(family: str, changes: dict[str, Any]) -> None:
+    values = {**BASE, "architectures": [f"{family}ForCausalLM"], **changes}
+    with contextlib.suppress(IngotError):  # any other error fails the test
+        assert isinstance(registry.parse_config(values), ModelConfig)
+
+
+def test_fields_tell_what_was_not_read() -> None:
+    fields = Fields({"a": 1, "b": 2, "use_cache": True})
+    assert fields.integer("a") == 1
+    assert fields.unread() == ("b",)

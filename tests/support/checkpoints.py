@@ -1,0 +1,52 @@
+"""Checkpoints to damage, and the errors that must follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from ingot.errors import CheckpointError
+from ingot.models import registry
+from ingot.models.checkpoint import Checkpoint
+
+Tensors = dict[str, torch.Tensor]
+Q = "model.layers.0.self_attn.q_proj.weight"
+NORM = "model.norm.weight"
+EMBED = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+
+
+def build(model_dir: Path) -> tuple[Checkpoint, nn.Module]:
+    """The open checkpoint of a directory and its module."""
+    config = registry.load_config(model_dir)
+    module = registry.build(config, max_model_len=64)
+    return Checkpoint.open(model_dir, config, module), module
+
+
+def edit(model_dir: Path, change: Callable[[Tensors], object]) -> Path:
+    """Changes the tensors of a single-file checkpoint."""
+    path = model_dir / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+    return model_dir
+
+
+def refused(model_dir: Path, named: str) -> CheckpointError:
+    """The error of opening a checkpoint, which must name the fault and a fix."""
+    with pytest.raises(CheckpointError) as caught:
+        build(model_dir)
+    assert named in caught.value.found
+    assert caught.value.hint
+    return caught.value
+
+
+def with_header(path: Path, header: str | bytes, data: bytes = bytes(8)) -> None:
+    """Writes a safetensors file with this header, whatever it says."""
+    text = header if isinstance(header, bytes) else header.encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
