@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingot import cache
-from ingot.artifact.reader import Check, is_artifact
-from ingot.errors import UsageError
+from ingot.artifact.reader import Artifact, Check, is_artifact
+from ingot.errors import IncompatibleHostError, UsageError
 from ingot.runtime import llm
+from ingot.runtime.verify import verify
 
 if TYPE_CHECKING:
-    from ingot.compiler.options import CompileOptions, Report
+    from ingot.compiler.options import CompileOptions, Progress, Report
 
 
 def compile(
@@ -33,10 +34,37 @@ def compile(
 
     Returns what was written and how long each stage took. Raises IngotError.
     """
-    from ingot.compiler.compile import compile_model
-
     targets = (target,) if isinstance(target, str) else tuple(target)
-    return compile_model(Path(model_dir), Path(out), _options(targets=targets, **options))
+    return compile_checked(Path(model_dir), Path(out), _options(targets=targets, **options))
+
+
+def compile_checked(
+    model_dir: Path,
+    out: Path,
+    options: CompileOptions | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Compiles, and replays the golden prompts on this host before the artifact appears.
+
+    Raises VerificationError, with nothing left at `out`, when they are not reproduced.
+    """
+    from ingot.compiler.compile import compile_model
+    from ingot.compiler.options import silent
+
+    return compile_model(model_dir, out, options, progress=progress or silent, check=replay)
+
+
+def replay(folder: Path) -> float | None:
+    """The largest golden error of an artifact's folder on this host; None if it is for others."""
+    artifact = Artifact.open(folder, unfinished=True)
+    try:
+        model = llm.LLM(artifact)
+    except IncompatibleHostError:
+        return None
+    with model:
+        found = verify(model)
+    found.raise_if_failed()
+    return found.max_error
 
 
 class LLM(llm.LLM):

@@ -89,12 +89,12 @@ def _usable(artifact: Path) -> bool:
 
 
 def _compile(source: Path, artifact: Path, options: CompileOptions) -> None:
-    from ingot.compiler.compile import compile_model
+    from ingot.api import compile_checked
 
     _say(f"compiling {source} into {artifact} (once)")
     if artifact.exists() and not is_artifact(artifact):
         shutil.rmtree(artifact)  # ours to remove: nothing else lives in the cache
-    report = compile_model(source, artifact, options)
+    report = compile_checked(source, artifact, options)
     _say(f"compiled in {report.seconds:.1f} s")
 
 

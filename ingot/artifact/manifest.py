@@ -47,12 +47,11 @@ class TargetEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """The error the artifact was measured to have, and may have, on its golden prompts."""
+    """How it computes, and the error that a log-probability of its golden prompts may have."""
 
     dtype: str
     quantization: str
     tolerance: float
-    golden_error: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,16 +47,24 @@ class Artifact:
 
     @classmethod
     def open(
-        cls, path: str | Path, check: Check = "fast", *, flags: frozenset[str] | None = None
+        cls,
+        path: str | Path,
+        check: Check = "fast",
+        *,
+        flags: frozenset[str] | None = None,
+        unfinished: bool = False,
     ) -> Artifact:
-        """Opens and checks the artifact at `path`. `flags` are the host's CPU flags.
+        """Opens and checks the artifact at `path`.
+
+        `flags` are the host's CPU flags. `unfinished` allows a writer's folder that has not got
+        its name yet, for the checks that come before it.
 
         Raises ArtifactError, naming the file, for anything damaged, missing or left over.
         """
         if check not in ("fast", "full"):
             raise UsageError(f"check is {check!r}", hint='Supported: "fast" and "full".')
         root = Path(path)
-        manifest = _read_manifest(root)
+        manifest = _read_manifest(root, unfinished)
         artifact = cls(root, manifest, host_flags() if flags is None else flags)
         try:
             artifact._check_listing()
@@ -135,8 +143,8 @@ def weights_name(layout: str) -> str:
     return f"{_WEIGHTS}{layout}.safetensors"
 
 
-def _read_manifest(root: Path) -> Manifest:
-    if UNFINISHED.match(root.resolve().name):
+def _read_manifest(root: Path, unfinished: bool) -> Manifest:
+    if not unfinished and UNFINISHED.match(root.resolve().name):
         raise ArtifactError(f"{root} was never finished", hint="Compile it again.")
     if not root.is_dir():
         what = "is a file" if root.exists() else "does not exist"

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
-from ingot.artifact.codec import encode_manifest
+from ingot.artifact.codec import decode_manifest, encode_manifest
 from ingot.artifact.hashing import hash_files
 from ingot.artifact.lock import file_lock
 from ingot.artifact.manifest import FileEntry, Manifest
@@ -79,13 +79,19 @@ class ArtifactWriter:
         return path
 
     def commit(self, manifest: Manifest) -> Manifest:
-        """Adds the files' hashes, writes the manifest last, and renames all into place.
+        """Seals and publishes; returns the manifest as written."""
+        sealed = self.seal(manifest)
+        self.publish()
+        return sealed
 
-        Returns the manifest as written. All of it is on the disk before it has its name.
+    def seal(self, manifest: Manifest) -> Manifest:
+        """Adds the files' hashes and writes the manifest last; returns it as written.
+
+        The folder is complete then, and all of it is on the disk, but it has no name yet.
         """
         with _resources():
             if (self.directory / MANIFEST).exists():
-                raise ArtifactError(f"{MANIFEST} is written by commit")
+                raise ArtifactError(f"{MANIFEST} is written by the writer")
             names = sorted(list_files(self.directory))
             hashes = hash_files([self.directory / name for name in names])
             files = {n: _entry(self.directory, n, h) for n, h in zip(names, hashes, strict=True)}
@@ -97,10 +103,14 @@ class ArtifactWriter:
             _make_durable(self.directory / MANIFEST, 0o644)
             for folder, _, _ in os.walk(self.directory, topdown=False):
                 _make_durable(Path(folder), 0o755)
+        return decode_manifest(data)
+
+    def publish(self) -> None:
+        """Gives the sealed folder its name, in one step."""
+        with _resources():
             _refuse_foreign(self.path)
             _put_in_place(self.directory, self.path)
             _make_durable(self.path.parent, None)
-        return manifest
 
 
 @contextmanager

@@ -13,7 +13,18 @@ from ingot.artifact.manifest import Manifest
 # Called as progress(stage, detail, fraction); fraction is None where the end is not known.
 Progress = Callable[[str, str, float | None], None]
 
-STAGES = ("read", "export", "passes", "plan", "generate", "build", "pack", "golden", "write")
+STAGES = (
+    "read",
+    "export",
+    "passes",
+    "plan",
+    "generate",
+    "pack",
+    "golden",
+    "build",
+    "write",
+    "check",
+)
 
 
 def silent(stage: str, detail: str, fraction: float | None) -> None:
@@ -51,7 +62,11 @@ class CompileOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a compile produced: the artifact, how long each stage took, and its size in bytes."""
+    """What a compile produced: the artifact, how long each stage took, and its size in bytes.
+
+    `golden_error` is the largest |log-probability| error of the golden prompts on this host, None
+    where they were not replayed.
+    """
 
     artifact: Path
     manifest: Manifest
@@ -59,6 +74,7 @@ class Report:
     stage_seconds: dict[str, float]
     bytes_total: int
     weight_bytes: int
+    golden_error: float | None = None
 
 
 @dataclass(slots=True)

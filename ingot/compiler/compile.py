@@ -1,0 +1,211 @@
+"""The table of contents of the compiler: model directory in, artifact out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from torch.fx import GraphModule
+
+from ingot import __version__
+from ingot.artifact.codec import encode_plan
+from ingot.artifact.manifest import (
+    FORMAT_VERSION,
+    LedgerEntry,
+    Manifest,
+    ModelInfo,
+    Numerics,
+    TargetEntry,
+)
+from ingot.artifact.plan import DTYPE_BYTES, Plan
+from ingot.artifact.reader import weights_name
+from ingot.artifact.target import Target
+from ingot.artifact.writer import ArtifactWriter
+from ingot.compiler.cpp.generate import ABI, Generated, generate
+from ingot.compiler.cpp.toolchain import build
+from ingot.compiler.export import export
+from ingot.compiler.golden import TEXT, TOLERANCE, golden_outputs, golden_prompts
+from ingot.compiler.lower import lower
+from ingot.compiler.options import Clock, CompileOptions, Progress, Report, silent
+from ingot.compiler.pack import pack
+from ingot.compiler.resolve import Resolved, resolve
+from ingot.compiler.tokenizer import copy_tokenizer, load_tokenizer
+from ingot.models import registry
+from ingot.models.checkpoint import Checkpoint
+from ingot.models.config import ModelConfig
+from ingot.passes import runner
+from ingot.passes.pipeline import pipeline
+
+# Sees the complete artifact before it has its name, and gives its largest golden error, or None
+# where this host cannot run it. Raising keeps the artifact from appearing.
+Check = Callable[[Path], float | None]
+
+
+def compile_model(
+    model_dir: Path,
+    out: Path,
+    options: CompileOptions | None = None,
+    *,
+    progress: Progress = silent,
+    check: Check = lambda folder: None,
+) -> Report:
+    """Compiles a model directory into an artifact at `out`.
+
+    Nothing is at `out` until all of it is; an artifact already there is replaced at once.
+
+    Raises:
+        IngotError: of the kind that names the fault; see `ingot.errors`.
+    """
+    options = options or CompileOptions()
+    clock = Clock(progress)
+    with clock.stage("read", str(model_dir)):
+        config = registry.load_config(model_dir)
+        resolved = resolve(options, config)
+        tokenizer = load_tokenizer(model_dir, config.vocab_size)
+        module = registry.build(config, max_model_len=resolved.limits.max_model_len)
+        checkpoint = Checkpoint.open(model_dir, config, module)
+    with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
+        graph = export(module, config)
+        reference = GraphModule(graph, deepcopy(graph.graph))
+    with clock.stage("passes", resolved.dtype):
+        ledger = run_passes(graph, config, resolved, options)
+    with clock.stage("plan", f"{resolved.limits.max_num_batched_tokens} tokens a step"):
+        plan = lower(graph, resolved.limits)
+    with checkpoint, ArtifactWriter(out) as writer, ThreadPoolExecutor(1) as compiler:
+        names = ", ".join(target.name for target in resolved.targets)
+        with clock.stage("generate", names):
+            parts = [add_source(writer, plan, t, resolved.layout) for t in resolved.targets]
+        builds = [compiler.submit(add_kernels, writer, part) for part in parts]
+        with clock.stage("pack", resolved.layout):
+            add_weights(writer, plan, parts[0], checkpoint)
+        with clock.stage("golden", "float32 reference"):
+            add_golden(writer, reference, tokenizer, checkpoint, config, resolved)
+            copy_tokenizer(model_dir, writer.directory / "tokenizer")
+        with clock.stage("build", names):
+            for job in builds:
+                job.result()
+        with clock.stage("write", str(out)):
+            parameters = sum(parameter.numel() for parameter in module.parameters())
+            entries = [part.entry for part in parts]
+            manifest = writer.seal(
+                describe(model_dir, config, resolved, parameters, entries, ledger)
+            )
+        with clock.stage("check", "golden prompts on this host"):
+            golden_error = check(writer.directory)
+        writer.publish()
+    return Report(
+        artifact=out,
+        manifest=manifest,
+        seconds=clock.seconds,
+        stage_seconds=clock.stage_seconds,
+        bytes_total=sum(file.size for file in manifest.files.values()),
+        weight_bytes=manifest.files[weights_name(resolved.layout)].size,
+        golden_error=golden_error,
+    )
+
+
+def run_passes(
+    graph: GraphModule, config: ModelConfig, resolved: Resolved, options: CompileOptions
+) -> tuple[LedgerEntry, ...]:
+    """Brings the exported graph into the form that `lower` takes."""
+    return runner.run(
+        graph,
+        pipeline(dtype=resolved.dtype, disable=options.disable_passes),
+        config,
+        target=resolved.targets[0],
+        dump_dir=options.dump_dir,
+        verify=options.verify_passes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One target's part of the artifact, between the code generator and the C++ compiler."""
+
+    entry: TargetEntry
+    target: Target
+    generated: Generated
+
+
+def add_source(writer: ArtifactWriter, plan: Plan, target: Target, layout: str) -> Part:
+    """Writes the plan and the generated sources of one target."""
+    generated = generate(plan, target)
+    folder = f"targets/{target.name.replace(':', '-')}"
+    writer.write(f"{folder}/plan.json", encode_plan(plan))
+    writer.write(f"{folder}/source/step.cpp", generated.source.encode())
+    entry = TargetEntry(
+        name=target.name,
+        requires=tuple(sorted(target.requires)),
+        layout=layout,
+        abi=ABI,
+        plan=f"{folder}/plan.json",
+        kernels=f"{folder}/kernels.so",
+    )
+    return Part(entry, target, generated)
+
+
+def add_kernels(writer: ArtifactWriter, part: Part) -> None:
+    """Compiles the sources of one target."""
+    kernels = writer.file(part.entry.kernels)
+    build(kernels.parent / "source", kernels, part.target)
+
+
+def add_weights(writer: ArtifactWriter, plan: Plan, part: Part, checkpoint: Checkpoint) -> None:
+    """Packs the weights; all CPU targets share one layout, so one part stands for all."""
+    path = writer.file(weights_name(part.entry.layout))
+    pack(path, plan, part.generated.weights, checkpoint.read)
+
+
+def add_golden(
+    writer: ArtifactWriter,
+    reference: GraphModule,
+    tokenizer: Tokenizer,
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    resolved: Resolved,
+) -> None:
+    """Runs the float32 reference and writes what it says."""
+    prompts = golden_prompts(
+        tokenizer.encode(TEXT, add_special_tokens=False).ids or [0],
+        page_size=resolved.limits.page_size,
+        max_model_len=resolved.limits.max_model_len,
+        windows=config.windows,
+    )
+    golden = golden_outputs(reference, checkpoint.read, prompts, dtype=resolved.dtype)
+    writer.write("golden/golden.json", json.dumps(golden, separators=(",", ":")).encode())
+
+
+def describe(
+    model_dir: Path,
+    config: ModelConfig,
+    resolved: Resolved,
+    num_parameters: int,
+    entries: Sequence[TargetEntry],
+    ledger: tuple[LedgerEntry, ...],
+) -> Manifest:
+    """The manifest, but for the hashes that the writer adds."""
+    return Manifest(
+        format=FORMAT_VERSION,
+        ingot_version=__version__,
+        model=ModelInfo(
+            name=model_dir.resolve().name,
+            architecture=config.architecture,
+            vocab_size=config.vocab_size,
+            num_layers=config.num_layers,
+            num_parameters=num_parameters,
+            bos_token_ids=config.bos_token_ids,
+            eos_token_ids=config.eos_token_ids,
+            kv_bytes_per_token=config.kv_bytes_per_token(DTYPE_BYTES[resolved.dtype]),
+        ),
+        limits=resolved.limits,
+        numerics=Numerics(
+            dtype=resolved.dtype, quantization="none", tolerance=TOLERANCE[resolved.dtype]
+        ),
+        targets=tuple(entries),
+        ledger=ledger,
+    )

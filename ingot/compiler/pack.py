@@ -1,0 +1,159 @@
+"""Packs the weights of a plan into one safetensors file, in pieces.
+
+Panels, the layout of a linear's weight W [O, K]: ceil(O / 64) panels of 64 output features, each
+[ceil(K / 2)][64][2] in bfloat16 or [K][64] in float32, zeros where K is odd; the last panel is as
+narrow as the multiple of 16 that covers the features left. So one thread reads its features in
+one sequential stream, a vector register at a time. All x86-64 levels share this layout.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ingot.artifact.plan import DTYPE_BYTES, Plan
+from ingot.compiler.cpp.generate import WeightLayout
+from ingot.errors import InternalError
+
+PANEL_COLUMNS = 64
+NARROW_COLUMNS = 16
+ALIGNMENT = 64
+PIECE_BYTES = 16 << 20
+THREADS = 2  # both pack while the caller's thread reads and writes
+PIECES_AHEAD = 4
+
+TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+FILE_DTYPES = {"float32": "F32", "bfloat16": "BF16"}
+
+Read = Callable[[str], Tensor]
+
+
+def pack(path: Path, plan: Plan, weights: tuple[WeightLayout, ...], read: Read) -> None:
+    """Writes the file of all weights: 1-D tensors under the plan's names, 64-byte aligned.
+
+    `read` gives a source parameter on the CPU, in any floating dtype; what it returned may be
+    dropped from memory once it is called again, but must stay readable.
+    """
+    sources = {buffer.name: buffer.sources or (buffer.name,) for buffer in plan.of_kind("weight")}
+    with path.open("wb") as file, ThreadPoolExecutor(THREADS) as pool:
+        file.write(header(weights))
+        for weight in weights:
+            written = 0
+            for piece in _in_order(pool, _jobs(weight, sources[weight.name], read)):
+                data = memoryview(piece.view(torch.uint8).numpy())
+                file.write(data)
+                written += data.nbytes
+            if written != num_elements(weight) * DTYPE_BYTES[weight.dtype]:
+                raise InternalError(f"weight {weight.name} packed to {written} bytes")
+            file.write(bytes(_aligned(written) - written))
+
+
+def header(weights: Iterable[WeightLayout]) -> bytes:
+    """The safetensors header, padded so that data starts at a multiple of 64 bytes."""
+    entries: dict[str, object] = {}
+    offset = 0
+    for weight in weights:
+        end = offset + _aligned(num_elements(weight) * DTYPE_BYTES[weight.dtype])
+        entries[weight.name] = {
+            "dtype": FILE_DTYPES[weight.dtype],
+            "shape": [(end - offset) // DTYPE_BYTES[weight.dtype]],
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text = text.ljust(_aligned(8 + len(text)) - 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def num_elements(weight: WeightLayout) -> int:
+    """Elements of the packed weight, before the tensor is padded to 64 bytes."""
+    if weight.layout == "rows":
+        return math.prod(weight.shape)
+    outputs, inputs = weight.shape
+    depth = _depth(TORCH_DTYPES[weight.dtype])
+    columns = -(-outputs // NARROW_COLUMNS) * NARROW_COLUMNS
+    return columns * -(-inputs // depth) * depth
+
+
+def pack_panels(rows: Tensor) -> Tensor:
+    """Rows of W [O, K] in bfloat16 or float32 -> their panels, 1-D. O starts a panel."""
+    num_rows, inputs = rows.shape
+    depth = _depth(rows.dtype)
+    if inputs % depth:
+        rows = torch.nn.functional.pad(rows, (0, 1))
+    # Neighbouring k of bfloat16 travel together, as one 32-bit word.
+    words = rows.contiguous().view(torch.int32)
+    steps = words.shape[1]
+    whole, rest = divmod(num_rows, PANEL_COLUMNS)
+    narrow = -(-rest // NARROW_COLUMNS) * NARROW_COLUMNS
+    packed = torch.empty((whole * PANEL_COLUMNS + narrow) * steps, dtype=torch.int32)
+    # One copy a panel: 64 columns of transposed writes stay in the cache.
+    panels = packed[: whole * PANEL_COLUMNS * steps].view(whole, steps, PANEL_COLUMNS)
+    for panel, part in zip(panels, words.split(PANEL_COLUMNS), strict=False):
+        panel.copy_(part.T)
+    if rest:
+        last = packed[whole * PANEL_COLUMNS * steps :].view(steps, narrow)
+        last[:, rest:] = 0
+        last[:, :rest].copy_(words[whole * PANEL_COLUMNS :].T)
+    return packed
+
+
+def _jobs(
+    weight: WeightLayout, sources: tuple[str, ...], read: Read
+) -> Iterator[Callable[[], Tensor]]:
+    """One job a piece of the weight; running them in any order gives the pieces of the file."""
+    dtype = TORCH_DTYPES[weight.dtype]
+    row_elements = math.prod(weight.shape[1:])
+    panels = max(1, PIECE_BYTES // (row_elements * DTYPE_BYTES[weight.dtype] * PANEL_COLUMNS))
+    shape = (-1, row_elements) if weight.layout == "panels" else (-1,)
+    for piece in _row_pieces((read(s) for s in sources), panels * PANEL_COLUMNS):
+
+        def job(piece: Tensor = piece) -> Tensor:
+            rows = piece.to(dtype).contiguous().view(shape)
+            return pack_panels(rows) if weight.layout == "panels" else rows
+
+        yield job
+
+
+def _row_pieces(tensors: Iterable[Tensor], num_rows: int) -> Iterator[Tensor]:
+    """The tensors stacked on axis 0, in pieces of num_rows rows; only the last may be shorter."""
+    held: list[Tensor] = []
+    for tensor in tensors:
+        start = 0
+        while start < tensor.shape[0]:
+            missing = num_rows - sum(part.shape[0] for part in held)
+            held.append(tensor[start : start + missing])
+            start += missing
+            if sum(part.shape[0] for part in held) == num_rows:
+                yield torch.cat(held) if len(held) > 1 else held[0]
+                held = []
+    if held:
+        yield torch.cat(held) if len(held) > 1 else held[0]
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Tensor]]
+) -> Iterator[Tensor]:
+    """Results of the jobs in order, a few running ahead."""
+    running: deque[Future[Tensor]] = deque()
+    for job in jobs:
+        running.append(pool.submit(job))
+        if len(running) > PIECES_AHEAD:
+            yield running.popleft().result()
+    while running:
+        yield running.popleft().result()
+
+
+def _depth(dtype: torch.dtype) -> int:
+    return 4 // dtype.itemsize
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
