@@ -28,8 +28,8 @@ def export(module: nn.Module, config: Named) -> GraphModule:
         config: the model's config, for the error.
 
     Returns:
-        A flat graph with the inputs `input_ids` and `positions` and one result, [1, T, V]. Parameters
-        and constants are read by get_attr under the module's own names, and every node's
+        A flat graph with the inputs `input_ids` and `positions` and one result, [1, T, V].
+        Parameters and constants are read by get_attr under the module's own names, and every node's
         `nn_module_stack` tells the module that it comes from.
 
     Raises:

@@ -83,7 +83,7 @@ class Op:
 
 OPS: dict[str, Op] = {}
 
-_LIBRARY = torch.library.Library("ingot", "DEF")
+_LIBRARY: Any = torch.library.Library("ingot", "DEF")  # type: ignore[no-untyped-call]
 
 
 def register(op: Op) -> Op:

@@ -20,7 +20,7 @@ def weight(
     rng: torch.Generator, rows: int, cols: int, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """A matrix whose product with a unit-variance vector has unit variance."""
-    return (torch.randn(rows, cols, generator=rng) / cols**0.5).to(dtype)
+    return normal(rng, rows, cols).div(cols**0.5).to(dtype)
 
 
 def scale_vector(rng: torch.Generator, size: int) -> Tensor:

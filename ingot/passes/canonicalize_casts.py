@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from torch.fx import GraphModule, Node
@@ -73,9 +72,9 @@ def is_identity(node: Node, source: Node) -> bool:
     if node.target in CASTS:
         return value(node).dtype == value(source).dtype
     if node.target is aten.dropout.default:
-        return node.args[2] is False or node.args[1] == 0
+        return node.args[2] is False or node.args[1:2] == (0,)
     return is_one(node.args[1]) and value(node).dtype == value(source).dtype
 
 
 def is_one(factor: Any) -> bool:
-    return isinstance(factor, (int, float)) and operator.eq(factor, 1)
+    return isinstance(factor, (int, float)) and factor == 1

@@ -60,7 +60,7 @@ def name_add(node: Node) -> int:
     x, y = node.args[:2]
     if not (isinstance(x, Node) and isinstance(y, Node)) or argument(node, 2, "alpha", 1) != 1:
         return 0
-    if shape(x) != shape(y) or not value(node).is_floating_point():
+    if shape(x) != shape(y) or not value(node).dtype.is_floating_point:
         return 0
     if is_linear(y) and not is_linear(x):
         x, y = y, x

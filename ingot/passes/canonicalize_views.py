@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from typing import Any, cast
 
 from torch.fx import GraphModule, Node
 
@@ -36,7 +37,8 @@ def canonicalize_views(gm: GraphModule, *, target: Target) -> int:
     """Write every view as reshape, transpose, unsqueeze, expand or slice.
 
     Before:
-        a = view(x, [1, sym_size(x, 1), 4, 64]);  b, c = chunk(y, 2, -1);  d = permute(z, [0, 2, 1, 3])
+        a = view(x, [1, sym_size(x, 1), 4, 64]);  b, c = chunk(y, 2, -1)
+        d = permute(z, [0, 2, 1, 3])
     After:
         a = reshape(x, [1, -1, 4, 64]);  b = slice(y, 2, 0, 64);  c = slice(y, 2, 64, 128)
         d = transpose(z, 1, 2)
@@ -66,8 +68,7 @@ def split_to_slices(node: Node) -> int:
 
 def one_reshape(node: Node) -> int:
     """View, reshape, flatten: one reshape of the tensor below, or nothing."""
-    source = node.args[0]
-    assert isinstance(source, Node)
+    source: Any = node.args[0]
     if shape(source) == shape(node):
         replace(node, source)
         return 1
@@ -75,7 +76,7 @@ def one_reshape(node: Node) -> int:
     if sizes.count(-1) > 1:
         return 0
     if source.target is aten.reshape.default:
-        source = source.args[0]  # type: ignore[assignment]
+        source = source.args[0]
     if node.target is aten.reshape.default and node.args == (source, sizes):
         return 0
     with node.graph.inserting_before(node):
@@ -86,14 +87,15 @@ def one_reshape(node: Node) -> int:
 
 def swap_to_transpose(node: Node) -> int:
     """Permute that swaps two dimensions, transpose from the back: transpose from the front."""
-    source = node.args[0]
-    assert isinstance(source, Node)
+    source: Any = node.args[0]
     size = rank(source)
     if node.target is aten.permute.default:
-        order = [d % size for d in node.args[1]]  # type: ignore[union-attr, operator]
+        dims: Any = node.args[1]
+        order = [d % size for d in dims]
         moved = [d for d in range(size) if order[d] != d]
     else:
-        moved = sorted({node.args[1] % size, node.args[2] % size})  # type: ignore[operator]
+        first, second = cast(tuple[int, int], node.args[1:3])
+        moved = sorted({first % size, second % size})
     if not moved:
         replace(node, source)
         return 1

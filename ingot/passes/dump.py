@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +14,14 @@ from torch.fx import GraphModule, Node
 from ingot.passes.graph import origin, signature, value
 
 # Symbols of the step's sizes, read off its inputs: input name -> a letter a dimension.
+SYMBOL = re.compile(r"[a-z]+\d+")
 SIZE_NAMES: Mapping[str, tuple[str, ...]] = {
     "input_ids": ("", "N"),
     "tokens": ("", "N"),
     "context_lens": ("S",),
     "page_table": ("", "P"),
     "logit_rows": ("R",),
+    "k_cache_0": ("pages", "", "page_size"),
 }
 
 
@@ -37,12 +40,11 @@ def count_delta(before: Counter[str], after: Counter[str]) -> str:
 
 
 def graph_text(gm: GraphModule) -> str:
-    """The graph, one line a node: name, call, shape and dtype, module path."""
+    """The graph, one line a node: shape and dtype, name and call, module path."""
     sizes = size_names(gm)
-    lines = [(node_text(n), type_text(n, sizes), origin(n)) for n in gm.graph.nodes]
-    width = min(100, max(len(text) for text, _, _ in lines))
     return "".join(
-        f"{text:<{width}}  {kind:<28}  {path}".rstrip() + "\n" for text, kind, path in lines
+        f"{type_text(n, sizes):<28}{node_text(n)}{'  # ' if origin(n) else ''}{origin(n)}\n"
+        for n in gm.graph.nodes
     )
 
 
@@ -112,13 +114,11 @@ def tensor_text(val: torch.Tensor, sizes: Mapping[str, str]) -> str:
 
 
 def size_text(size: str, sizes: Mapping[str, str]) -> str:
-    for symbol, letter in sizes.items():
-        size = size.replace(symbol, letter)
-    return size
+    return SYMBOL.sub(lambda match: sizes.get(match[0], match[0]), size)
 
 
 class Dump:
-    """Writes `00_export.txt`, `NN_<pass>.txt` for every pass that changed the graph, and a summary."""
+    """Writes `00_export.txt`, `NN_<pass>.txt` for each pass that changed the graph, a summary."""
 
     def __init__(self, folder: Path | None, gm: GraphModule) -> None:
         self.folder = folder

@@ -41,7 +41,8 @@ def name_attention(node: Node) -> int:
     scale = argument(node, 6, "scale")
     heads = [q, unrepeat(k), unrepeat(v)]
     size = value(q).shape[3]
-    if value(heads[2]).shape[3] != size or value(q).shape[1] % value(heads[1]).shape[1]:
+    num_q, num_k, num_v = (int(value(x).shape[1]) for x in heads)
+    if value(heads[2]).shape[3] != size or num_k != num_v or num_q % num_k:
         return 0
     with node.graph.inserting_before(node):
         q, k, v = (call(node.graph, aten.transpose.int, x, 1, 2, like=node) for x in heads)

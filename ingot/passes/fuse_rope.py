@@ -68,10 +68,10 @@ def reads_table(captures: Captures) -> bool:
 
 def find_table(cos: Node, sin: Node) -> tuple[Node, int] | None:
     """The table that both are slices of, and the dimension of heads that they broadcast over."""
-    found = [read_slice(node) for node in (cos, sin)]
-    if found[0] is None or found[1] is None:
+    first, second = read_slice(cos), read_slice(sin)
+    if first is None or second is None:
         return None
-    (table, start, dim), (other, other_start, other_dim) = found
+    (table, start, dim), (other, other_start, other_dim) = first, second
     half = value(table).shape[2] // 2
     if table is not other or dim != other_dim or (start, other_start) != (0, half):
         return None

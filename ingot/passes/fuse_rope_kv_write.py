@@ -31,10 +31,10 @@ def fuse(attention: Node, writes: dict[Node, Node]) -> int:
     if write is None:
         return 0
     stored, q = arguments(write), arguments(attention)["q"]
-    turned = [turning(q), turning(stored["k"])]
-    if turned[0] is None or turned[1] is None:
+    q_turned, k_turned = turning(q), turning(stored["k"])
+    if q_turned is None or k_turned is None:
         return 0
-    (q_given, q_rope), (k_given, _) = turned
+    (q_given, q_rope), (k_given, _) = q_turned, k_turned
     shared = ("table", "interleaved", "eps", "offset")
     if any(q_given[name] != k_given[name] for name in shared) or (
         (q_given["norm"] is None) != (k_given["norm"] is None)

@@ -86,7 +86,7 @@ def argument(node: Node, index: int, name: str, default: Any = None) -> Any:
     return node.kwargs.get(name, default)
 
 
-def value(node: Node) -> torch.Tensor:
+def value(node: Any) -> torch.Tensor:
     """The fake tensor that stands for a node's result."""
     tensor: torch.Tensor = node.meta["val"]
     return tensor

@@ -36,4 +36,4 @@ def lower_activations(gm: GraphModule, *, target: Target) -> int:
 def kind(node: Node) -> str:
     if node.target is aten.gelu.default:
         return "gelu_tanh" if argument(node, 1, "approximate", "none") == "tanh" else "gelu"
-    return KINDS[node.target]
+    return KINDS[node.target]  # type: ignore[index]

@@ -24,6 +24,8 @@ from ingot.passes.graph import (
 from ingot.passes.inputs import new_value
 from ingot.passes.weights import set_parameter
 
+NARROW = torch.bfloat16
+
 # What is narrow: the weights of these ops, these of their arguments, and every cache.
 NARROW_WEIGHTS = ("linear", "embedding")
 NARROW_ARGUMENTS = (("linear", "x"), ("paged_attention", "q"))
@@ -33,8 +35,8 @@ PASSING = (aten.reshape.default, aten.slice.Tensor, OPS["select_rows"].overload)
 Use = tuple[Node, Node]  # a reader and what it reads
 
 
-def lower_dtypes(gm: GraphModule, *, target: Target, dtype: torch.dtype) -> int:
-    """Store weight matrices, what they are multiplied with, queries and caches in `dtype`.
+def lower_dtypes(gm: GraphModule, *, target: Target) -> int:
+    """Store weight matrices, what they are multiplied with, queries and caches in bfloat16.
 
     The op that makes such a value rounds it once, on the way out; where something else needs the
     value, too, a cast does. Embedded tokens, the residual stream, results of linears, norm
@@ -45,27 +47,25 @@ def lower_dtypes(gm: GraphModule, *, target: Target, dtype: torch.dtype) -> int:
     After:
         h = rms_norm(x, w, out_dtype=bfloat16);  y = linear(h, W)     W bfloat16, y float32
     """
-    if dtype == torch.float32:
-        return 0
     for node in op_calls(gm, *NARROW_WEIGHTS):
-        narrow_weight(gm, arguments(node)["weight"], dtype)
+        narrow_weight(gm, arguments(node)["weight"])
     for node in gm.graph.find_nodes(op="placeholder"):
         if is_cache(node):
-            node.meta["val"] = new_value(gm, tuple(value(node).shape), dtype)
+            node.meta["val"] = new_value(gm, tuple(value(node).shape), NARROW)
     uses = {(node, arguments(node)[name]) for node, name in narrow_arguments(gm)}
     for source in dict.fromkeys(arguments(node)[name] for node, name in narrow_arguments(gm)):
-        if not narrow_at_the_maker(source, uses, dtype):
-            insert_cast(source, [node for node, read in uses if read is source], dtype)
+        if not narrow_at_the_maker(source, uses):
+            insert_cast(source, [node for node, read in uses if read is source])
     return len(uses)
 
 
 def is_cache(node: Node) -> bool:
-    return value(node).is_floating_point()
+    return value(node).dtype.is_floating_point
 
 
-def narrow_weight(gm: GraphModule, node: Node, dtype: torch.dtype) -> None:
-    if value(node).dtype != dtype:
-        node.meta["val"] = value(node).to(dtype)
+def narrow_weight(gm: GraphModule, node: Node) -> None:
+    if value(node).dtype != NARROW:
+        node.meta["val"] = value(node).to(NARROW)
         set_parameter(gm, str(node.target), node.meta["val"])
 
 
@@ -75,7 +75,7 @@ def narrow_arguments(gm: GraphModule) -> list[tuple[Node, str]]:
     return [(node, names[op_name(node)]) for node in op_calls(gm, *names)]
 
 
-def narrow_at_the_maker(source: Node, uses: set[Use], dtype: torch.dtype) -> bool:
+def narrow_at_the_maker(source: Node, uses: set[Use]) -> bool:
     """Let the op that makes a value round it; not if anything else reads the value."""
     result = made(source)
     maker = result.args[0] if result.target is operator.getitem else result
@@ -83,11 +83,11 @@ def narrow_at_the_maker(source: Node, uses: set[Use], dtype: torch.dtype) -> boo
         return False
     if not set(final_users(result, *PASSING)) <= uses:
         return False
-    set_arguments(maker, out_dtype=dtype)
-    retype(result, dtype)
+    set_arguments(maker, out_dtype=NARROW)
+    retype(result)
     if maker is not result:
         first, *rest = maker.meta["val"]
-        maker.meta["val"] = (first.to(dtype), *rest)
+        maker.meta["val"] = (first.to(NARROW), *rest)
     return True
 
 
@@ -103,20 +103,20 @@ def takes_dtype(maker: Node, result: Node) -> bool:
     name = op_name(maker)
     if not name or "out_dtype" not in signature(name).parameters:
         return False
-    return result is maker or result.args[1] == 0
+    return result is maker or result.args[1:] == (0,)
 
 
-def retype(node: Node, dtype: torch.dtype) -> None:
-    """Give a value, its views and its selections another dtype."""
-    node.meta["val"] = value(node).to(dtype)
+def retype(node: Node) -> None:
+    """Give a value, its views and its selections the narrow dtype."""
+    node.meta["val"] = value(node).to(NARROW)
     for user in node.users:
         if user.target in PASSING:
-            retype(user, dtype)
+            retype(user)
 
 
-def insert_cast(source: Node, readers: Iterable[Node], dtype: torch.dtype) -> None:
+def insert_cast(source: Node, readers: Iterable[Node]) -> None:
     names = dict(NARROW_ARGUMENTS)
     with source.graph.inserting_after(source):
-        cast = call_op(source.graph, "cast", like=source, x=source, out_dtype=dtype)
+        cast = call_op(source.graph, "cast", like=source, x=source, out_dtype=NARROW)
     for node in readers:
         set_arguments(node, **{names[op_name(node)]: cast})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os.path
 from collections import defaultdict
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 
 import torch
 from torch.fx import GraphModule, Node
@@ -66,9 +65,19 @@ def stacked_name(names: list[str]) -> str:
     parts = [name.split(".") for name in names]
     at = next(i for i, words in enumerate(zip(*parts, strict=False)) if len(set(words)) > 1)
     words = [part[at] for part in parts]
-    suffix = os.path.commonprefix([word[::-1] for word in words])[::-1]
+    suffix = common_suffix(words)
     stem = "_".join(word.removesuffix(suffix) or word for word in words)
     return ".".join((*parts[0][:at], stem + suffix, *parts[0][at + 1 :]))
+
+
+def common_suffix(words: list[str]) -> str:
+    """`q_proj`, `k_proj` -> `_proj`."""
+    backwards = zip(*(reversed(word) for word in words), strict=False)
+    return "".join(letters[0] for letters in takewhile(is_one_letter, backwards))[::-1]
+
+
+def is_one_letter(letters: tuple[str, ...]) -> bool:
+    return len(set(letters)) == 1
 
 
 def common_stack(group: list[Node]) -> dict[str, tuple[str, object]]:

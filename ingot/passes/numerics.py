@@ -9,11 +9,12 @@ random order.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Interpreter
 
 from ingot.errors import PassError
 from ingot.ops.samples import paged_step
@@ -57,7 +58,7 @@ class Checker:
 
     def run(self) -> Tensor:
         """Logits [rows, V] of all sequences."""
-        runner = _Runner(self.gm, self.weights)
+        runner = GraphRunner(self.gm, self.weights.read)
         with torch.inference_mode():
             outputs = [runner.run(*inputs) for inputs in example_inputs(self.gm)]
         logits = [out[0] if isinstance(out, (tuple, list)) else out for out in outputs]
@@ -78,8 +79,8 @@ def example_inputs(gm: GraphModule) -> list[tuple[Tensor, ...]]:
     tokens = torch.randint(0, vocab_size(gm), (1, sum(LENGTHS)), generator=rng)
     positions = torch.cat([torch.arange(n) for n in LENGTHS])[None]
     if "slots" not in names:
-        parts = zip(tokens.split(LENGTHS, 1), positions.split(LENGTHS, 1), strict=True)
-        return list(parts)
+        parts = (torch.split(x, list(LENGTHS), 1) for x in (tokens, positions))
+        return list(zip(*parts, strict=True))
     step = paged_step(rng, [(n, n) for n in LENGTHS], PAGE_SIZE)
     known: dict[str, Tensor] = {
         "tokens": tokens.int(),
@@ -102,21 +103,22 @@ def vocab_size(gm: GraphModule) -> int:
     """Rows of the embedding; a graph without one takes small ids."""
     found = [n for n in gm.graph.nodes if is_op(n, "embedding")]
     if found:
-        return int(value(found[0].args[1]).shape[0])  # type: ignore[arg-type]
+        return int(value(found[0].args[1]).shape[0])
     plain = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.embedding.default)
-    return int(value(plain[0].args[0]).shape[0]) if plain else 16  # type: ignore[arg-type]
+    return int(value(plain[0].args[0]).shape[0]) if plain else 16
 
 
-class _Runner(Interpreter):
-    """Runs a graph of meta parameters on the CPU, with random values in their place."""
+class GraphRunner(Interpreter):
+    """Runs a graph of meta parameters on the CPU; `read` gives every parameter by name."""
 
-    def __init__(self, gm: GraphModule, weights: Weights) -> None:
+    def __init__(self, gm: GraphModule, read: Callable[[str], Tensor]) -> None:
         super().__init__(gm)
-        self.weights = weights
+        self.read = read
         self.dtypes = {n.target: value(n).dtype for n in gm.graph.find_nodes(op="get_attr")}
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Tensor:
-        parts = [self.weights.read(name) for name in sources(self.module, target)]
+        assert isinstance(self.module, GraphModule)
+        parts = [self.read(name) for name in sources(self.module, target)]
         stacked = parts[0] if len(parts) == 1 else torch.cat(parts)
         return stacked.to(self.dtypes[target])
 
@@ -158,7 +160,7 @@ class Weights:
         shape = self.shapes[name]
         if name in self.constants:
             return torch.rand(shape, generator=rng)
-        values = torch.randn(shape, generator=rng)
+        values: Tensor = torch.randn(shape, generator=rng)
         if len(shape) > 1:
-            return values / shape[-1] ** 0.5
-        return 0.1 * values if name.endswith("bias") else 1.0 + 0.1 * values
+            return values.div_(shape[-1] ** 0.5)
+        return values.mul_(0.1).add_(0.0 if name.endswith("bias") else 1.0)

@@ -32,7 +32,7 @@ class Pattern:
 
     search    a plain function of tensors and scalars; the pattern is the graph of its result
     tensors   shapes to trace it with, by argument name; float32
-    scalars   values to trace it with, by argument name: no two alike and none that the function uses
+    scalars   values to trace it with, by argument name: no two alike, none in the function itself
     replace   replace(graph, node, captures) inserts the replacement and returns it
     check     a guard on the captures; False is a near miss
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -26,7 +27,7 @@ from ingot.passes.lower_dtypes import lower_dtypes
 from ingot.passes.merge_linears import merge_linears
 from ingot.passes.rewrite_attention import rewrite_attention
 from ingot.passes.select_logit_rows import select_logit_rows
-from ingot.passes.step import Facts, Options, PassOptions, Step
+from ingot.passes.step import DTYPES, Facts, Step
 from ingot.passes.verify import (
     canonical_views,
     no_noise,
@@ -52,119 +53,124 @@ def num_gates(act: str, facts: Facts) -> int:
     return facts.num_layers if str(facts.hidden_act).split("_")[0] == act else 0
 
 
-def pipeline(options: Options | None = None) -> list[Step]:
+PIPELINE: tuple[Step, ...] = (
+    # one spelling for every idea
+    Step(function=canonicalize_casts, gives=(no_noise,)),
+    Step(function=canonicalize_views, needs=(no_noise,), gives=(canonical_views,)),
+    Step(function=canonicalize_ops, needs=(canonical_views,)),
+    # arithmetic to ops
+    Step(
+        function=fuse_rms_norm,
+        needs=(canonical_views,),
+        expect=num_norms,
+        anchors=(aten.rsqrt.default, aten.rms_norm.default, aten.mean.dim),
+    ),
+    Step(function=fuse_layer_norm, needs=(canonical_views,)),
+    Step(
+        function=fuse_rope_table,
+        needs=(canonical_views,),
+        expect=lambda facts: 1,
+        anchors=(aten.cos.default, aten.sin.default),
+    ),
+    Step(
+        function=fuse_rope,
+        needs=(canonical_views,),
+        expect=lambda facts: 2 * facts.num_layers,
+        anchors=(aten.neg.default, aten.sub.Tensor, aten.stack.default),
+    ),
+    Step(
+        function=fuse_attention,
+        needs=(canonical_views,),
+        expect=lambda facts: facts.num_layers,
+        tolerance=REGROUPED,
+        anchors=(aten.scaled_dot_product_attention.default, aten.softmax.int),
+    ),
+    Step(function=canonicalize_heads, needs=(canonical_views,), gives=(tokens_before_heads,)),
+    Step(
+        function=fuse_silu_mul,
+        expect=partial(num_gates, "silu"),
+        anchors=(aten.silu.default, aten.sigmoid.default),
+    ),
+    Step(
+        function=fuse_gelu_mul,
+        expect=partial(num_gates, "gelu"),
+        anchors=(aten.gelu.default, aten.tanh.default, aten.erf.default),
+    ),
+    Step(function=lower_activations),
+    Step(
+        function=fuse_add_rms_norm,
+        expect=lambda facts: 2 * facts.num_layers,
+        anchors=(torch.ops.ingot.add.default,),
+        optional=True,
+    ),
+    # fewer, larger products
+    Step(
+        function=merge_linears,
+        expect=lambda facts: 2 * facts.num_layers,
+        tolerance=REGROUPED,
+        anchors=(torch.ops.ingot.linear.default,),
+        optional=True,
+    ),
+    # from one sequence to a step of many
+    Step(
+        function=rewrite_attention,
+        needs=(tokens_before_heads,),
+        gives=(step_inputs,),
+        expect=lambda facts: facts.num_layers,
+        tolerance=REGROUPED,
+    ),
+    Step(
+        function=select_logit_rows,
+        needs=(step_inputs,),
+        gives=(rows_selected, only_known_ops),
+        expect=lambda facts: 1,
+        tolerance=REGROUPED,
+    ),
+    # where values are rounded
+    Step(
+        function=lower_dtypes,
+        needs=(rows_selected, only_known_ops),
+        gives=(typed,),
+        tier="numeric",
+        tolerance=ROUNDED,
+        dtypes=("bfloat16",),
+    ),
+    # what the cache is written by
+    Step(
+        function=fuse_rope_kv_write,
+        needs=(step_inputs,),
+        expect=lambda facts: facts.num_layers,
+        anchors=(torch.ops.ingot.kv_write.default,),
+        optional=True,
+    ),
+)
+
+
+def pipeline(*, dtype: str = "float32", disable: Sequence[str] = ()) -> list[Step]:
     """The steps of a compile.
+
+    Args:
+        dtype: what weights and activations are stored in, "float32" or "bfloat16".
+        disable: names of optional passes to leave out.
 
     Raises:
         UsageError: a dtype that is none, or a disabled pass that is unknown or not optional.
     """
-    options = PassOptions() if options is None else options
-    if options.dtype not in ("float32", "bfloat16"):
+    if dtype not in DTYPES:
         raise UsageError(
-            f"dtype {options.dtype!r} cannot be lowered to", hint="Supported: float32, bfloat16."
+            f"dtype {dtype!r} cannot be lowered to", hint=f"Supported: {', '.join(DTYPES)}."
         )
-    dtype: torch.dtype = getattr(torch, options.dtype)
-    steps = [
-        # one spelling for every idea
-        Step(function=canonicalize_casts, gives=(no_noise,)),
-        Step(function=canonicalize_views, needs=(no_noise,), gives=(canonical_views,)),
-        Step(function=canonicalize_ops, needs=(canonical_views,)),
-        # arithmetic to ops
-        Step(
-            function=fuse_rms_norm,
-            needs=(canonical_views,),
-            expect=num_norms,
-            anchors=(aten.rsqrt.default, aten.rms_norm.default, aten.mean.dim),
-        ),
-        Step(function=fuse_layer_norm, needs=(canonical_views,)),
-        Step(
-            function=fuse_rope_table,
-            needs=(canonical_views,),
-            expect=lambda facts: 1,
-            anchors=(aten.cos.default, aten.sin.default),
-        ),
-        Step(
-            function=fuse_rope,
-            needs=(canonical_views,),
-            expect=lambda facts: 2 * facts.num_layers,
-            anchors=(aten.neg.default, aten.sub.Tensor, aten.stack.default),
-        ),
-        Step(
-            function=fuse_attention,
-            needs=(canonical_views,),
-            expect=lambda facts: facts.num_layers,
-            tolerance=REGROUPED,
-            anchors=(aten.scaled_dot_product_attention.default, aten.softmax.int),
-        ),
-        Step(function=canonicalize_heads, needs=(canonical_views,), gives=(tokens_before_heads,)),
-        Step(
-            function=fuse_silu_mul,
-            expect=partial(num_gates, "silu"),
-            anchors=(aten.silu.default, aten.sigmoid.default),
-        ),
-        Step(
-            function=fuse_gelu_mul,
-            expect=partial(num_gates, "gelu"),
-            anchors=(aten.gelu.default, aten.tanh.default, aten.erf.default),
-        ),
-        Step(function=lower_activations),
-        Step(
-            function=fuse_add_rms_norm,
-            expect=lambda facts: 2 * facts.num_layers,
-            anchors=(torch.ops.ingot.add.default,),
-            optional=True,
-        ),
-        # fewer, larger products
-        Step(
-            function=merge_linears,
-            expect=lambda facts: 2 * facts.num_layers,
-            tolerance=REGROUPED,
-            anchors=(torch.ops.ingot.linear.default,),
-            optional=True,
-        ),
-        # from one sequence to a step of many
-        Step(
-            function=rewrite_attention,
-            needs=(tokens_before_heads,),
-            gives=(step_inputs,),
-            expect=lambda facts: facts.num_layers,
-            tolerance=REGROUPED,
-        ),
-        Step(
-            function=select_logit_rows,
-            needs=(step_inputs,),
-            gives=(rows_selected, only_known_ops),
-            expect=lambda facts: 1,
-            tolerance=REGROUPED,
-        ),
-        # where values are rounded
-        Step(
-            function=partial(lower_dtypes, dtype=dtype),
-            needs=(rows_selected, only_known_ops),
-            gives=(typed,),
-            tier="exact" if dtype == torch.float32 else "numeric",
-            tolerance=0.0 if dtype == torch.float32 else ROUNDED,
-        ),
-        # what the cache is written by
-        Step(
-            function=fuse_rope_kv_write,
-            needs=(step_inputs,),
-            expect=lambda facts: facts.num_layers,
-            anchors=(torch.ops.ingot.kv_write.default,),
-            optional=True,
-        ),
-    ]
-    return [step for step in steps if step.name not in checked_names(options, steps)]
+    check_names(disable)
+    return [step for step in PIPELINE if dtype in step.dtypes and step.name not in disable]
 
 
-def checked_names(options: Options, steps: list[Step]) -> tuple[str, ...]:
-    """The passes to leave out, all of them optional."""
-    optional = [step.name for step in steps if step.optional]
-    for name in options.disable_passes:
+def check_names(disable: Sequence[str]) -> None:
+    """Refuse to leave out a pass that does not exist or that the graph is invalid without."""
+    optional = [step.name for step in PIPELINE if step.optional]
+    for name in disable:
         if name not in optional:
-            known = name in [step.name for step in steps]
+            known = name in [step.name for step in PIPELINE]
             raise UsageError(
                 f"pass {name!r} {'cannot be left out' if known else 'does not exist'}",
                 hint=f"Optional: {', '.join(optional)}.",
             )
-    return tuple(options.disable_passes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -28,34 +29,33 @@ def rewrite_attention(gm: GraphModule, *, target: Target) -> int:
     nodes = op_calls(gm, "attention")
     if nodes:
         step = add_step_inputs(gm)
+        sizes = new_size(gm, "pages", 3), new_size(gm, "page_size", 5)
         for index, node in enumerate(nodes):
-            rewrite(gm, node, step, index)
+            rewrite(gm, node, step, add_caches(gm, node, index, sizes))
     return len(nodes)
 
 
-def rewrite(gm: GraphModule, node: Node, step: Mapping[str, Node], index: int) -> None:
+def rewrite(
+    gm: GraphModule, node: Node, step: Mapping[str, Node], caches: Mapping[str, Node]
+) -> None:
     given = arguments(node)
     q, k, v = (given.pop(name) for name in "qkv")
-    pages = new_size(gm, f"pages_{index}", 3), int(value(k).shape[2]), new_size(gm, "page_size", 5)
-    cache = (*pages, int(value(k).shape[3]))
-    caches = {
-        name: add_input(gm, f"{name}_{index}", cache, torch.float32)
-        for name in ("k_cache", "v_cache")
-    }
     tables = {name: step[name] for name in ("query_start", "context_lens", "page_table")}
     with gm.graph.inserting_before(node):
         call_op(gm.graph, "kv_write", like=node, k=k, v=v, slots=step["slots"], **caches)
-        new = call_op(
-            gm.graph,
-            "paged_attention",
-            like=node,
-            val=value(node),
-            q=q,
-            **caches,
-            **tables,
-            **given,
-        )
-        replace(node, new)
+        given |= {"q": q, **caches, **tables}
+        replace(node, call_op(gm.graph, "paged_attention", like=node, val=value(node), **given))
+
+
+def add_caches(gm: GraphModule, node: Node, index: int, sizes: tuple[Any, Any]) -> dict[str, Node]:
+    """The two caches of one layer: [pages, Hk, page size, D]."""
+    pages, page_size = sizes
+    heads, size = (int(d) for d in value(arguments(node)["k"]).shape[2:])
+    shape = (pages, heads, page_size, size)
+    return {
+        name: add_input(gm, f"{name}_{index}", shape, torch.float32)
+        for name in ("k_cache", "v_cache")
+    }
 
 
 def add_step_inputs(gm: GraphModule) -> dict[str, Node]:

@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 
 from ingot.artifact.manifest import LedgerEntry
 from ingot.artifact.target import Target
-from ingot.errors import InternalError, IngotError, PassError
+from ingot.errors import IngotError, InternalError, PassError
 from ingot.passes.dump import Dump, count_delta, node_text, op_counts
 from ingot.passes.graph import calls, origin
 from ingot.passes.numerics import Checker

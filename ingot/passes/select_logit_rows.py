@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.fx import GraphModule, Node
 
@@ -21,7 +23,7 @@ def select_logit_rows(gm: GraphModule, *, target: Target) -> int:
         logits = linear(select_rows(h, logit_rows), head)
     """
     output = gm.graph.output_node()
-    head = output.args[0]
+    head: Any = output.args[0]
     if not is_op(head, "linear"):
         where = origin(head) if isinstance(head, Node) else ""
         raise PassError(

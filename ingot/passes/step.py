@@ -1,13 +1,14 @@
-"""What the pipeline is made of: steps, the facts that they expect counts from, and options."""
+"""What the pipeline is made of: steps, and the facts that they expect counts from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, Protocol
 
 from torch.fx import GraphModule
+
+DTYPES = ("float32", "bfloat16")
 
 Tier = Literal["exact", "numeric"]
 Invariant = Callable[[GraphModule], list[str]]
@@ -24,23 +25,6 @@ class Facts(Protocol):
     def hidden_act(self) -> Any: ...
 
 
-class Options(Protocol):
-    """What the user chooses: fields of the compile options."""
-
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def disable_passes(self) -> tuple[str, ...]: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class PassOptions:
-    """`dtype` "float32" or "bfloat16", and the names of optional passes to leave out."""
-
-    dtype: str = "float32"
-    disable_passes: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Step:
     """One pass of the pipeline.
@@ -53,6 +37,7 @@ class Step:
     tolerance  relative error of the logits that verification allows; 0 means bitwise
     anchors    calls that are left over where the pass should have matched but did not
     optional   whether the graph is valid without it
+    dtypes     the dtypes of a compile that it belongs to
     """
 
     function: Callable[..., int]
@@ -63,13 +48,12 @@ class Step:
     tolerance: float = 0.0
     anchors: tuple[Any, ...] = ()
     optional: bool = False
+    dtypes: tuple[str, ...] = DTYPES
 
     @property
     def name(self) -> str:
-        function = self.function
-        return (function.func if isinstance(function, partial) else function).__name__
+        return self.function.__name__
 
     @property
     def doc(self) -> str:
-        function = self.function
-        return (function.func if isinstance(function, partial) else function).__doc__ or ""
+        return self.function.__doc__ or ""

@@ -66,9 +66,8 @@ def typed(gm: GraphModule) -> list[str]:
     wrong = []
     for node in op_calls(gm, "linear"):
         given = arguments(node)
-        if value(given["x"]).dtype != value(given["weight"]).dtype:
-            wrong.append(node)
-        elif value(node).dtype != torch.float32:
+        narrow = value(given["x"]).dtype == value(given["weight"]).dtype
+        if not narrow or value(node).dtype != torch.float32:
             wrong.append(node)
     return listed(wrong)
 
@@ -78,7 +77,7 @@ def is_row_view(node: Node) -> bool:
     if node.target not in VIEWS:
         return False
     if node.target is aten.slice.Tensor:
-        return node.args[1] == 2 and len(node.args) == 4
+        return node.args[1:2] == (2,) and len(node.args) == 4
     if node.target is operator.getitem:
         return True
     source = node.args[0]
