@@ -140,6 +140,18 @@ def make_model(
     Returns:
         Numbers of parameters, of bytes of the weights and of shards.
     """
+    config, shapes = write_config(out, shape)
+    shards = _write_weights(out, shapes, torch.Generator().manual_seed(seed), shard_bytes)
+    if tokenizer is None:
+        write_byte_tokenizer(out, config.vocab_size)
+    else:
+        shutil.copy(tokenizer, out / "tokenizer.json")
+    parameters = sum(math.prod(s) for s in shapes.values())
+    return {"parameters": parameters, "bytes": 2 * parameters, "shards": shards}
+
+
+def write_config(out: Path, shape: str) -> tuple[Config, dict[str, tuple[int, ...]]]:
+    """Writes config.json and generation_config.json; returns the config and the weights' shapes."""
     config = SHAPES[shape]()
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
@@ -147,17 +159,9 @@ def make_model(
     config.dtype = "bfloat16"
     out.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(out)
-    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    shards = _write_weights(out, shapes, torch.Generator().manual_seed(seed), shard_bytes)
-    eos = config.eos_token_id
-    generation = {"bos_token_id": config.bos_token_id, "eos_token_id": eos}
+    generation = {"bos_token_id": config.bos_token_id, "eos_token_id": config.eos_token_id}
     (out / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
-    if tokenizer is None:
-        write_byte_tokenizer(out, config.vocab_size)
-    else:
-        shutil.copy(tokenizer, out / "tokenizer.json")
-    parameters = sum(math.prod(s) for s in shapes.values())
-    return {"parameters": parameters, "bytes": 2 * parameters, "shards": shards}
+    return config, {name: tuple(p.shape) for name, p in model.named_parameters()}
 
 
 def _write_weights(

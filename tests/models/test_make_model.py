@@ -1,0 +1,72 @@
+"""The benchmark's model directories: exact shapes, readable, the same for the same seed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from bench import make_model
+from ingot.models import registry
+from ingot.models.checkpoint import Checkpoint, materialize
+
+SIZES = {
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-4b": 4_022_468_096,
+    "llama-3.2-1b": 1_235_814_400,
+    "qwen2.5-0.5b": 494_032_768,
+    "mistral-7b": 7_248_023_552,
+}
+
+
+@pytest.mark.parametrize("shape", sorted(SIZES))
+def test_shapes_have_the_published_sizes(shape: str, tmp_path: Path) -> None:
+    make_model.write_config(tmp_path, shape)
+    module = registry.build(registry.load_config(tmp_path), max_model_len=64)
+    assert sum(p.numel() for p in module.parameters()) == SIZES[shape]
+
+
+@pytest.mark.parametrize("shard_bytes", [make_model.SHARD_BYTES, 200_000])
+def test_models_are_whole_sane_and_reproducible(shard_bytes: int, tmp_path: Path) -> None:
+    sizes = make_model.make_model(tmp_path / "a", "tiny", seed=3, shard_bytes=shard_bytes)
+    make_model.make_model(tmp_path / "b", "tiny", seed=3, shard_bytes=shard_bytes)
+    make_model.make_model(tmp_path / "c", "tiny", seed=4, shard_bytes=shard_bytes)
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert sizes["shards"] == sum(name.endswith(".safetensors") for name in files)
+    a, b, c = ([(tmp_path / kind / f).read_bytes() for f in files] for kind in "abc")
+    assert a == b
+    changed = [f for f, one, other in zip(files, a, c, strict=True) if one != other]
+    assert changed == [name for name in files if name.endswith(".safetensors")]
+    config = registry.load_config(tmp_path / "a")
+    assert config.checkpoint_dtype == "bfloat16" and config.eos_token_ids == (257,)
+    module = registry.build(config, max_model_len=32)
+    with Checkpoint.open(tmp_path / "a", config, module) as checkpoint:
+        materialize(module, checkpoint)
+    with torch.no_grad():
+        logits = module(torch.arange(32)[None], torch.arange(32)[None])
+    assert 0.01 < logits.std() < 10
+
+
+def test_tokenizer_fits_and_round_trips(tmp_path: Path) -> None:
+    make_model.make_model(tmp_path, "tiny")
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    text = "naïve café 日本 \x00 \n\t 🙂"
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    assert tokenizer.get_vocab_size() == 258 and tokenizer.token_to_id("<|eos|>") == 257
+
+
+def test_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = tmp_path / "given.json"
+    given.write_text("{}")
+    out = tmp_path / "out"
+    monkeypatch.setattr(
+        sys, "argv", ["make_model", str(out), "--shape", "tiny", "--tokenizer", str(given)]
+    )
+    make_model.main()
+    assert '"parameters": ' in capsys.readouterr().out
+    assert (out / "tokenizer.json").read_text() == "{}"
