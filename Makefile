@@ -52,10 +52,10 @@ bench: $(STAMP)  ## Measure speed beside this machine's limits
 	@$(PY) -m bench $(ARGS)
 
 docs: $(STAMP)  ## Rewrite the pages that are generated from the code
-	@$(PY) tools/cli_page.py
+	@$(PY) -m tools.cli_page
 
 size: $(STAMP)  ## Count lines a folder, passes and ops
-	@$(PY) tools/size.py
+	@$(PY) -m tools.size
 
 clean:  ## Remove .venv and everything built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -11,6 +11,7 @@ from PyTorch's own index.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "tools" / "constraints.txt"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NO_COMPILER = """\
-no C++ compiler found (looked for $CXX, c++, g++ and clang++)
+no C++ compiler found (looked for $CXX, g++, clang++ and c++)
 Install one and run make again, for example: apt-get install g++, dnf install gcc-c++,
 xcode-select --install. A compiler elsewhere can be named: make CXX=/path/to/g++"""
 NO_CPU_TORCH = """\
@@ -96,8 +97,9 @@ def pinned(package: str) -> str:
 
 def cxx_compiler() -> str:
     """The path of the C++ compiler. Raises SetupError if there is none."""
-    for name in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
-        if name and (found := shutil.which(name)):
+    named = os.environ.get("INGOT_CXX") or os.environ.get("CXX") or ""
+    for name in (*shlex.split(named)[:1], "g++", "clang++", "c++"):
+        if found := shutil.which(name):
             return found
     raise SetupError(NO_COMPILER)
 

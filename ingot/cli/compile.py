@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=DTYPES, default="auto",
         help="auto (the default) is bfloat16 unless the checkpoint is float32",
     )
+    _add_limits(parser)
+    _add_pass_options(parser)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-model-len", metavar="N", type=human_int,
         help="longest sequence; 32k is 32000, 32K is 32768 (default: the model's own)",
@@ -58,6 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--page-size", metavar="N", type=human_int, default=16,
         help="tokens of one page of the KV cache (default: 16)",
     )
+
+
+def _add_pass_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--disable-pass", metavar="NAME", action="append", default=[],
         help="leave out an optional pass; may be given again",
@@ -78,10 +86,10 @@ def main(args: argparse.Namespace) -> int:
     output = args.output or Path(f"{args.model_dir.resolve().name}.ingot")
     _check_output(output, args.force)
     options = _options(args)
-    from ingot.compiler.compile import compile_model
+    from ingot.api import compile_checked
 
     with progress_display() as progress:
-        report = compile_model(args.model_dir, output, options=options, progress=progress)
+        report = compile_checked(args.model_dir, output, options, progress)
     if args.json:
         print_json(report)
     else:
@@ -94,23 +102,25 @@ def summary(report: Report) -> str:
     manifest, root = report.manifest, report.artifact
     size, weights = format_bytes(report.bytes_total), format_bytes(report.weight_bytes)
     numerics = manifest.numerics
-    stages = ", ".join(f"{k} {format_seconds(v)}" for k, v in report.stage_seconds.items())
+    slowest = sorted(report.stage_seconds.items(), key=lambda item: -item[1])[:4]
+    stages = ", ".join(f"{stage} {format_seconds(seconds)}" for stage, seconds in slowest)
     lines = [
         ("model", f"{manifest.model.name} ({manifest.model.architecture})"),
         ("targets", ", ".join(target.name for target in manifest.targets)),
         ("size", f"{size}, of which weights {weights} in {numerics.dtype}"),
-        ("time", f"{format_seconds(report.seconds)} ({stages})"),
-        ("golden error", golden_error(numerics.golden_error, numerics.tolerance)),
+        ("time", f"{format_seconds(report.seconds)}, most of it {stages}"),
+        ("golden error", golden_error(report.golden_error, numerics.tolerance)),
     ]
-    ledger = ledger_table(manifest.ledger)
+    # Passes that had something to do; `inspect` shows all.
+    ledger = ledger_table(tuple(entry for entry in manifest.ledger if entry.expected))
     return f"{root}\n{facts(lines)}\n\n{ledger}\n\nNext: ingot run {root} \"Once upon a time\""
 
 
 def golden_error(error: float | None, tolerance: float) -> str:
-    """The largest error on the golden prompts beside what is allowed."""
+    """The largest error of a log-probability of the golden prompts, beside what is allowed."""
     if error is None:
-        return f"not measured (no target of this host); at most {tolerance:.0e} allowed"
-    return f"{error:.1e} (at most {tolerance:.0e} allowed)"
+        return f"not measured: this host has none of the targets (allowed: {tolerance:g})"
+    return f"{error:.1e} in log-probability (allowed: {tolerance:g})"
 
 
 def ledger_table(ledger: tuple[LedgerEntry, ...]) -> str:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingot.cli.compile import golden_error, ledger_table
+from ingot.cli.compile import ledger_table
 from ingot.cli.numbers import format_bytes, format_count
 from ingot.cli.output import facts, print_json, table
 from ingot.errors import UsageError
@@ -91,14 +91,13 @@ def plan_table(plan: Plan) -> str:
         outputs = " ".join(f"{n}:{shape_text(buffers[n])}" for n in instruction.outputs.values())
         inputs = " ".join(instruction.inputs.values())
         attrs = attrs_text(instruction)
-        rows.append((index, instruction.op, outputs, inputs, attrs, instruction.origin))
-    return table(rows, ("#", "op", "outputs", "inputs", "attributes", "from"), indent="")
+        rows.append((index, instruction.op, outputs, instruction.origin, attrs, inputs))
+    return table(rows, ("#", "op", "outputs", "from", "attributes", "inputs"), indent="")
 
 
 def _model_facts(view: ArtifactView) -> list[tuple[str, str]]:
     model, limits = view.manifest.model, view.manifest.limits
     numerics = view.manifest.numerics
-    error = golden_error(numerics.golden_error, numerics.tolerance)
     quantized = "" if numerics.quantization == "none" else f", {numerics.quantization}"
     return [
         ("model", f"{model.name} ({model.architecture})"),
@@ -109,7 +108,7 @@ def _model_facts(view: ArtifactView) -> list[tuple[str, str]]:
             "step",
             f"at most {limits.max_num_batched_tokens} tokens of {limits.max_num_seqs} sequences",
         ),
-        ("numerics", f"{numerics.dtype}{quantized}; golden error {error}"),
+        ("numerics", f"{numerics.dtype}{quantized}; goldens within {numerics.tolerance:g}"),
     ]
 
 

@@ -41,7 +41,20 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Prints usage errors in the form of all other errors."""
+    """Prints usage errors in the form of all other errors; options may stand anywhere."""
+
+    _intermixed = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # argparse gives an optional positional up when an option comes before it, unless it is
+        # asked to mix them; that in turn asks this method again.
+        if self._subparsers is not None or self._intermixed:
+            return super().parse_known_args(args, namespace)
+        self._intermixed = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixed = False
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message}\n  See: {self.prog} --help\n")

@@ -25,12 +25,13 @@ def artifact_page(view: ArtifactView, target: str) -> str:
     name = escape(view.manifest.model.name)
     body = "\n".join((
         _head(view, plan),
-        '<div class="columns">',
-        _section("Files", _bars(view.folder_bytes())),
+        '<div class="columns"><div>',
         _section("Targets", _targets(view)),
-        _section("Ledger", _ledger(view)),
+        _section("Files", _bars(view.folder_bytes())),
         _section("Instructions by op", _ops(plan)),
-        "</div>",
+        "</div><div>",
+        _section("Ledger", _ledger(view)),
+        "</div></div>",
         _section("Arena", _arena(plan)),
         _section(f"Plan of {escape(target)}", _instructions(plan)),
     ))
@@ -45,7 +46,6 @@ def artifact_page(view: ArtifactView, target: str) -> str:
 def _head(view: ArtifactView, plan: Plan) -> str:
     manifest, model = view.manifest, view.manifest.model
     numerics, limits = manifest.numerics, manifest.limits
-    error = "not measured" if numerics.golden_error is None else f"{numerics.golden_error:.1e}"
     longest = format_bytes(model.kv_bytes_per_token * limits.max_model_len)
     cards = (
         (format_count(model.num_parameters), f"parameters, {model.num_layers} layers"),
@@ -53,7 +53,7 @@ def _head(view: ArtifactView, plan: Plan) -> str:
         (format_bytes(plan.memory.arena_bytes), "arena of a step"),
         (format_bytes(model.kv_bytes_per_token), f"KV cache a token; {longest} a full sequence"),
         (f"{limits.max_model_len}", "tokens in a sequence at most"),
-        (error, f"golden error; {numerics.tolerance:.0e} allowed"),
+        (f"{numerics.tolerance:g}", "error allowed to a golden log-probability"),
     )
     boxes = "".join(f'<div class="card"><b>{escape(a)}</b><span>{escape(b)}</span></div>'
                     for a, b in cards)
@@ -92,19 +92,19 @@ def _bars(sizes: dict[str, int]) -> str:
         )
         for name, size in sorted(sizes.items(), key=lambda item: -item[1])
     )
-    return _table(("folder", "bytes", ""), rows, numbers=(1,))
+    return _table(("folder", "bytes", ""), rows, numbers=(1,), css="bars")
 
 
 def _targets(view: ArtifactView) -> str:
     rows = (
         (
-            f"<code>{escape(target.name)}</code>",
+            f"<code>{escape(target.name)}</code><br>"
+            f'<span class="dim">needs {escape(" ".join(target.requires) or "nothing")}</span>',
             format_bytes(view.manifest.files[target.kernels].size),
-            f'<span class="dim">{escape(", ".join(target.requires) or "any CPU")}</span>',
         )
         for target in view.manifest.targets
     )
-    return _table(("target", "code", "needs"), rows, numbers=(1,))
+    return _table(("target", "code"), rows, numbers=(1,))
 
 
 def _ledger(view: ArtifactView) -> str:
@@ -129,7 +129,7 @@ def _ops(plan: Plan) -> str:
         )
         for op, count in counts.items()
     )
-    return _table(("op", "count", ""), rows, numbers=(1,))
+    return _table(("op", "count", ""), rows, numbers=(1,), css="bars")
 
 
 def _arena(plan: Plan) -> str:
@@ -170,7 +170,7 @@ def _row(index: int, instruction: Instruction, plan: Plan) -> tuple[str, ...]:
     )
     return (
         str(index),
-        f"<b>{escape(instruction.op)}</b>",
+        f"<b class=\"op\">{escape(instruction.op)}</b>",
         outputs,
         escape(names_text(instruction.inputs)),
         escape(attrs_text(instruction)),

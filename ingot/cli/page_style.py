@@ -19,7 +19,7 @@ h2 { font-size:17px; margin:44px 0 12px; }
   padding:13px 16px; }
 .card b { display:block; font-size:22px; font-weight:600; letter-spacing:-.01em; }
 .card span { color:var(--dim); font-size:13px; }
-.columns { display:grid; grid-template-columns:repeat(auto-fit, minmax(330px, 1fr)); gap:0 40px; }
+.columns { display:grid; grid-template-columns:repeat(auto-fit, minmax(400px, 1fr)); gap:0 56px; }
 table { border-collapse:collapse; width:100%; font-size:13.5px; }
 th { text-align:left; color:var(--dim); font-weight:500; font-size:12.5px; }
 th, td { padding:5px 14px 5px 0; border-bottom:1px solid var(--line); vertical-align:top; }
@@ -27,6 +27,8 @@ td.n, th.n { text-align:right; font-variant-numeric:tabular-nums; }
 code, .mono td { font-family:ui-monospace, "SF Mono", Menlo, Consolas, monospace;
   font-size:12.5px; }
 .mono td { overflow-wrap:anywhere; }
+.bars td { white-space:nowrap; vertical-align:middle; } .bars td:last-child { width:55%; }
+.op { white-space:nowrap; } td.n { white-space:nowrap; }
 .ok { color:var(--good); } .bad { color:var(--bad); } .dim { color:var(--dim); }
 .panel { background:var(--card); border:1px solid var(--line); border-radius:10px;
   padding:14px 14px 8px; }

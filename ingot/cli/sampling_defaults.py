@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from ingot.errors import ArtifactError
 
@@ -25,9 +24,11 @@ def sampling_defaults(artifact: Artifact) -> dict[str, Any]:
     if FILE not in artifact.manifest.files:
         return dict(GREEDY)
     try:
-        config = msgspec.json.decode(artifact.read(FILE), type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        config = json.loads(artifact.read(FILE))
+    except ValueError as error:
         raise ArtifactError(f"{FILE}: {error}", hint="Repair it and compile again.") from error
+    if not isinstance(config, dict):
+        raise ArtifactError(f"{FILE} is not a JSON object", hint="Repair it and compile again.")
     if not config.get("do_sample", False):
         return dict(GREEDY)
     return {name: config[name] for name in NAMES if config.get(name) is not None}

@@ -50,7 +50,7 @@ def summary(artifact: Artifact, result: Verification) -> str:
     rows = [
         ("files", f"{len(artifact.manifest.files)} hashes match"),
         ("golden", f"{result.num_prompts} prompts, {result.num_positions} positions"),
-        ("error", f"{result.max_error:.1e} at most, {result.tolerance:.0e} allowed"),
+        ("error", f"{result.max_error:.1e} at most, {result.tolerance:g} allowed"),
         ("near ties", f"{near}" if near else "none"),
         ("ways", f"{', '.join(result.max_errors)}: the same bits"),
     ]

@@ -71,7 +71,7 @@ def sample_manifest() -> Manifest:
     return Manifest(
         format=FORMAT_VERSION, ingot_version="0.1.0", model=model, limits=LIMITS,
         numerics=Numerics(
-            dtype="float32", quantization="none", tolerance=2e-3, golden_error=1.5e-6
+            dtype="float32", quantization="none", tolerance=2e-3
         ),
         targets=(target,), ledger=ledger,
     )

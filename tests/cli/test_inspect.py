@@ -35,7 +35,7 @@ def test_json_is_one_document(sample, capsys):
     value = json.loads(capsys.readouterr().out)
     assert value["plans"]["cpu:portable"]["ops"] == {"embedding": 1, "rms_norm": 1, "linear": 1}
     assert value["plans"]["cpu:portable"]["peak_live_bytes"] == 2048
-    assert value["manifest"]["numerics"]["golden_error"] == 1.5e-6
+    assert value["manifest"]["numerics"]["tolerance"] == 2e-3
 
 
 class Balance(HTMLParser):

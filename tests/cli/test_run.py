@@ -96,8 +96,9 @@ def test_no_prompt_is_a_usage_error(model, monkeypatch, capsys, piped, terminal)
     assert "prompt" in capsys.readouterr().err
 
 
-def test_chat_goes_through_the_template(model):
-    assert main(["run", model, "hello", "--chat"]) == 0
+@pytest.mark.parametrize("order", [("hello", "--chat"), ("--chat", "hello")])
+def test_chat_goes_through_the_template(model, order):
+    assert main(["run", model, *order]) == 0
     assert FakeLLM.prompts == ["<user>hello"]
 
 

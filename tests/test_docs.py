@@ -1,0 +1,47 @@
+"""Pages that are made from the code are current, and every link in a page leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tools import cli_page
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [
+    ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))
+]  # fmt: skip
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def test_the_page_of_the_command_line_is_current():
+    assert cli_page.PAGE.read_text() == cli_page.page(), "run `make docs`"
+
+
+def broken_links(page: Path) -> list[str]:
+    """Links of a page to files that do not exist; addresses on the web are not followed."""
+    targets = [t for t in LINK.findall(page.read_text()) if not t.startswith(("http", "mailto:"))]
+    return [target for target in targets if not (page.parent / target).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    assert broken_links(page) == []
+
+
+def test_a_broken_link_is_found(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("[a](page.md) [b](https://example.org) [c](none.md#part)")
+    assert broken_links(page) == ["none.md"]
+
+
+def test_contributing_is_short():
+    assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 60
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_make_targets_that_pages_name_exist(page):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert set(re.findall(r"`make ([a-z-]+)", page.read_text())) <= targets
