@@ -5,14 +5,17 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import fcntl
+import itertools
 import os
 import platform
+import struct
 
 from ingot.artifact.select import ABI
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError
 
 _MFD_NOEXEC_SEAL = 0x8  # hardened kernels demand it; mapping code needs no execute bit
 _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
+_loads = itertools.count(1)
 _INT32 = ctypes.c_int32
 _POINTER = ctypes.c_void_p
 
@@ -49,9 +52,8 @@ class Kernels:
 
     def __init__(self, code: bytes, name: str) -> None:
         _check_elf(code, name)
-        fd = _sealed_file(code)
+        library = _load(code, name)
         try:
-            library = ctypes.CDLL(f"/proc/self/fd/{fd}")
             library.ingot_abi.restype = _INT32
             library.ingot_open.argtypes = (ctypes.POINTER(ModelStruct),)
             library.ingot_open.restype = _POINTER
@@ -59,15 +61,14 @@ class Kernels:
             library.ingot_run.restype = _INT32
             library.ingot_close.argtypes = (_POINTER,)
             library.ingot_close.restype = None
-        except (OSError, AttributeError) as error:
-            raise ArtifactError(
-                f"{name} cannot be loaded: {error}", hint="Compile the model again on this host."
-            ) from error
-        finally:
-            os.close(fd)
+            abi = library.ingot_abi()
+        except AttributeError as error:
+            _ctypes.dlclose(library._handle)
+            raise _unloadable(name, error) from error
+        if abi != ABI:
+            _ctypes.dlclose(library._handle)
+            raise ArtifactError(f"{name} has kernel interface {abi}, not {ABI}")
         self._library = library
-        if library.ingot_abi() != ABI:
-            raise ArtifactError(f"{name} has kernel interface {library.ingot_abi()}, not {ABI}")
         self._state: int | None = None
         self._model: ModelStruct | None = None
 
@@ -101,6 +102,31 @@ def _check_elf(code: bytes, name: str) -> None:
             f"{name} is for ELF machine {machine}; this host is {platform.machine()}",
             hint="Compile the model for this host: --target cpu:native",
         )
+    # A segment beyond the end would be a bus error in the loader, not an error that it returns.
+    start, size, count = *struct.unpack_from("<Q", code, 32), *struct.unpack_from("<HH", code, 54)
+    for offset in range(start, start + size * count, max(size, 1)):
+        header = code[offset : offset + 56]
+        if len(header) < 56 or sum(struct.unpack_from("<8xQ16xQ", header)) > len(code):
+            raise ArtifactError(f"{name} is truncated", hint="Compile the model again.")
+
+
+def _load(code: bytes, name: str) -> ctypes.CDLL:
+    fd = _sealed_file(code)
+    # The loader takes a name that it has seen for the library that it has loaded, and descriptors
+    # are used again: every load spells the same path in its own way, by the bits of a counter.
+    bits = "".join("/." if bit == "1" else "/" for bit in f"{next(_loads):b}")
+    try:
+        return ctypes.CDLL(f"/proc/self{bits}/fd/{fd}")
+    except OSError as error:
+        raise _unloadable(name, error) from error
+    finally:
+        os.close(fd)
+
+
+def _unloadable(name: str, error: Exception) -> ArtifactError:
+    return ArtifactError(
+        f"{name} cannot be loaded: {error}", hint="Compile the model again on this host."
+    )
 
 
 def _sealed_file(code: bytes) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ingot.errors import RequestError, UsageError
 from ingot.runtime.params import SamplingParams
 
@@ -88,5 +90,4 @@ def list_of_tokens(tokens: object) -> list[int]:
 
 
 def _is_int(value: object) -> bool:
-    # numpy's integers know __index__, too; a bool is a mistake.
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

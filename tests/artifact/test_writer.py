@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -62,14 +63,19 @@ def test_replacing_works_without_the_exchange_of_names(tmp_path, monkeypatch):
     assert names_in(tmp_path) == ["a.ingot"]
 
 
+def write_and_fail(path: Path, error: BaseException) -> None:
+    with ArtifactWriter(path) as writer:
+        writer.write("golden/x", b"1")
+        raise error
+
+
 def test_leaving_early_leaves_what_was_there(tmp_path):
     path = write_fake(tmp_path / "a.ingot")
     before = Artifact.open(path).manifest
     with ArtifactWriter(path) as writer:
         writer.write("golden/x", b"1")
-    with pytest.raises(KeyboardInterrupt), ArtifactWriter(path) as writer:
-        writer.write("golden/x", b"1")
-        raise KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        write_and_fail(path, KeyboardInterrupt())
     assert Artifact.open(path).manifest == before
     assert names_in(tmp_path) == ["a.ingot"]
 
@@ -96,12 +102,10 @@ def test_files_outside_of_the_artifact_are_refused(tmp_path, name):
 
 
 def test_a_link_among_the_files_is_refused(tmp_path):
-    with (
-        pytest.raises(ArtifactError, match="not a regular file"),
-        ArtifactWriter(tmp_path / "a.ingot") as writer,
-    ):
+    with ArtifactWriter(tmp_path / "a.ingot") as writer:
         (writer.directory / "golden").symlink_to("/etc")
-        writer.commit(make_manifest())
+        with pytest.raises(ArtifactError, match="not a regular file"):
+            writer.commit(make_manifest())
 
 
 @pytest.mark.parametrize("where", ["write", "fsync", "rename", "mkdir", "body"])
@@ -112,21 +116,22 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, where, existin
         write_fake(path)
     before = names_in(tmp_path)
 
-    def full(*args, **kwargs):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    with monkeypatch.context() as patch, pytest.raises(ResourceError, match="No space") as info:
+    def full(*args, **kwargs):
+        raise error
+
+    with monkeypatch.context() as patch:
         if where == "write":
             patch.setattr(Path, "write_bytes", full)  # the manifest, when all else is written
         elif where == "rename":
             patch.setattr(writer_module, "_put_in_place", full)
         elif where != "body":
             patch.setattr(os, where, full)
-        if where == "body":
-            with ArtifactWriter(path) as writer:
-                writer.write("golden/x", b"1")
-                full()
-        write_fake(path)
+        body = partial(write_and_fail, path, error)
+        attempt = body if where == "body" else partial(write_fake, path)
+        with pytest.raises(ResourceError, match="No space") as info:
+            attempt()
     assert info.value.exit_code == 5
     assert names_in(tmp_path) == before
     write_fake(path)

@@ -88,7 +88,7 @@ int32_t ingot_run(void *state, const struct ingot_step *s) {
       s->logits[(int64_t)r * VOCAB + v] =
           (float)(mix(hash ^ (uint32_t)v * 2654435761u) >> 8) * (1.0f / 16777216.0f) * scale;
   }
-  if (s->num_tokens > 0 && s->tokens[0] == NAN_TOKEN && s->num_rows)
+  if (s->num_tokens && s->tokens[0] == NAN_TOKEN && s->positions[0] == 0 && s->num_rows)
     s->logits[0] = (float)(1e308 * 1e308) - (float)(1e308 * 1e308);
   return 0;
 }

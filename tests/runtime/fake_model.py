@@ -70,7 +70,7 @@ def make_manifest(limits: Limits = LIMITS, requires: tuple[str, ...] = ()) -> Ma
             kv_bytes_per_token=PAGE_BYTES // PAGE_SIZE,
         ),
         limits=limits,
-        numerics=Numerics(dtype="float32", quantization="none", tolerance=1e-4, golden_error=0.0),
+        numerics=Numerics(dtype="float32", quantization="none", tolerance=1e-4),
         targets=(
             TargetEntry(
                 name="cpu:portable",

@@ -22,7 +22,7 @@ TEMPLATE = (
 
 @cache
 def byte_level() -> Tokenizer:
-    """300 tokens of byte-level BPE and 18 words, then <s> = 318, which begins every text, and </s>."""
+    """300 tokens of byte-level BPE and 18 words, then <s> = 318 and </s>; <s> begins every text."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

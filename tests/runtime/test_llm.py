@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingot.errors import IngotError, InternalError, RequestError, TokenizerError, UsageError
+from ingot.runtime.llm import LLM
+from ingot.runtime.params import SamplingParams
+from tests.runtime.fake_model import NAN_TOKEN, PAGE_BYTES, greedy, logits, logprobs, write_fake
+
+GREEDY = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
+PROMPTS = [[1, 2, 3], [4] * 30, [9, 9]]
+
+
+def tokens_of(outputs):
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+def test_generate_takes_every_form_of_prompt(llm):
+    tokenizer = llm.get_tokenizer()
+    text = "the lazy dog"
+    ids = tokenizer.encode(text)
+    assert ids[0] == 318  # <s>, as the tokenizer's post-processor adds it
+    expected = greedy(ids, 10)
+    for prompts in (text, [text], {"prompt": text}, [{"prompt_token_ids": ids}], ids, [ids]):
+        assert tokens_of(llm.generate(prompts, GREEDY)) == [expected]
+    assert tokens_of(llm.generate([np.array(ids)], GREEDY)) == [expected]
+    both = llm.generate([text, {"prompt_token_ids": [5]}], GREEDY)
+    assert [out.prompt for out in both] == [text, None]
+    assert [out.prompt_token_ids for out in both] == [ids, [5]]
+    assert llm.generate([]) == []
+
+
+def test_outputs_come_in_the_order_of_the_prompts_with_vllms_names(llm):
+    outputs = llm.generate(PROMPTS, GREEDY)
+    assert tokens_of(outputs) == [greedy(p, 10) for p in PROMPTS]
+    first = outputs[0]
+    assert first.finished and first.outputs[0].finished()
+    assert first.outputs[0].index == 0 and first.outputs[0].finish_reason == "length"
+    assert first.outputs[0].text == llm.get_tokenizer().decode(first.outputs[0].token_ids)
+    assert first.outputs[0].logprobs is first.outputs[0].cumulative_logprob is None
+    assert len({out.request_id for out in outputs}) == 3
+
+
+def test_each_prompt_can_have_its_own_params(llm):
+    params = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (1, 5, 3)]
+    assert [len(t) for t in tokens_of(llm.generate(PROMPTS, params))] == [1, 5, 3]
+    for bad in (params[:2], [GREEDY, None, GREEDY], "greedy"):
+        with pytest.raises(RequestError, match="sampling_params"):
+            llm.generate(PROMPTS, bad)
+
+
+def test_logprobs_are_those_of_the_model(llm):
+    out = llm.generate([PROMPTS[0]], SamplingParams(max_tokens=6, seed=3, logprobs=2))[0].outputs[0]
+    expected = logprobs(PROMPTS[0] + out.token_ids)[2:-1]
+    for token, entries, row in zip(out.token_ids, out.logprobs, expected, strict=True):
+        assert entries[token].logprob == pytest.approx(row[token], abs=1e-5)
+        assert set(np.argsort(-row)[:2].tolist()) <= set(entries)
+        assert entries[token].decoded_token == llm.get_tokenizer().decode([token])
+    total = sum(entries[t].logprob for t, entries in zip(out.token_ids, out.logprobs, strict=True))
+    assert out.cumulative_logprob == pytest.approx(total)
+
+
+@pytest.mark.parametrize("stop_at", range(1, 12))
+def test_a_stop_string_cuts_the_text_as_a_search_would(llm, stop_at):
+    long = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    text = llm.generate([[7, 8]], long)[0].outputs[0].text
+    stop = text[stop_at : stop_at + 2]
+    for include in (False, True):
+        params = SamplingParams(
+            temperature=0, max_tokens=30, stop=[stop, "no such text"], ignore_eos=True,
+            include_stop_str_in_output=include,
+        )  # fmt: skip
+        out = llm.generate([[7, 8]], params)[0].outputs[0]
+        end = text.index(stop) + (len(stop) if include else 0)
+        assert out.text == text[:end]
+        assert (out.finish_reason, out.stop_reason) == ("stop", stop)
+        assert len(out.token_ids) < 30
+        pieces = list(llm.stream([7, 8], params))
+        assert "".join(piece.text for piece in pieces) == out.text
+        assert [t for piece in pieces for t in piece.token_ids] == out.token_ids
+    assert llm._engine.pages.num_free == llm._engine.pages.num_pages
+
+
+def test_a_stop_string_with_the_last_token_is_a_stop(llm):
+    text = llm.generate([[7, 8]], GREEDY)[0].outputs[0].text
+    params = SamplingParams(temperature=0, max_tokens=10, stop=text[-1], ignore_eos=True)
+    if text.index(text[-1]) == len(text) - 1:
+        assert llm.generate([[7, 8]], params)[0].outputs[0].finish_reason == "stop"
+
+
+def test_a_stop_tokens_text_is_left_out_unless_it_is_asked_for(llm):
+    tokens = greedy([7, 8], 4)
+    decode = llm.get_tokenizer().decode
+    params = SamplingParams(temperature=0, stop_token_ids=[tokens[3]], ignore_eos=True)
+    out = llm.generate([[7, 8]], params)[0].outputs[0]
+    count = tokens.index(tokens[3]) + 1
+    assert out.token_ids == tokens[:count] and out.stop_reason == tokens[3]
+    assert out.text == decode(tokens[: count - 1])
+
+
+def test_a_stream_gives_the_same_as_generate(llm):
+    for prompt in PROMPTS:
+        params = SamplingParams(seed=5, max_tokens=20, ignore_eos=True)
+        whole = llm.generate([prompt], params)[0].outputs[0]
+        pieces = list(llm.stream(prompt, params))
+        assert "".join(piece.text for piece in pieces) == whole.text
+        assert [t for piece in pieces for t in piece.token_ids] == whole.token_ids
+        assert [piece.finish_reason for piece in pieces] == [None] * (len(pieces) - 1) + ["length"]
+        assert len(pieces) == 20
+
+
+def test_closing_a_stream_early_aborts_the_request(llm):
+    stream = llm.stream([1, 2], GREEDY)
+    next(stream)
+    stream.close()
+    assert not llm._engine.has_unfinished and not llm._requests
+    assert stream.output().outputs[0].finish_reason == "abort"
+    assert list(stream) == []
+    llm.stream([1, 2], GREEDY)  # and one that is lost at once
+    gc.collect()
+    assert not llm._engine.has_unfinished
+
+
+def test_a_stream_and_other_calls_can_take_turns(llm):
+    stream = llm.stream([1, 2], GREEDY)
+    got = list(next(stream).token_ids)
+    assert tokens_of(llm.generate([[3]], GREEDY)) == [greedy([3], 10)]
+    assert np.array_equal(llm.logits([1, 2, 3]), logits([1, 2, 3]))
+    for piece in stream:
+        got += piece.token_ids
+    assert got == greedy([1, 2], 10)
+
+
+def test_threads_share_a_model(llm):
+    prompts = [[i, i + 1] for i in range(12)]
+    results = {}
+
+    def work(index):
+        results[index] = tokens_of(llm.generate([prompts[index]], GREEDY))[0]
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {i: greedy(p, 10) for i, p in enumerate(prompts)}
+    assert not llm._requests
+
+
+def test_chat_uses_the_models_template(llm):
+    messages = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+    out = llm.chat(messages, GREEDY)[0]
+    assert out.prompt == "<s>[system]a[user]b[assistant]"
+    assert out.prompt_token_ids.count(318) == 1
+    both = llm.chat([messages, messages[1:]], GREEDY)
+    assert [o.prompt for o in both] == [out.prompt, "<s>[user]b[assistant]"]
+    own = llm.chat(messages, GREEDY, chat_template="{{ messages[1].content }}{{ x }}",
+                   chat_template_kwargs={"x": 1})  # fmt: skip
+    assert own[0].prompt == "b1"
+    going_on = [*messages, {"role": "assistant", "content": "so far "}]
+    out = llm.chat(going_on, GREEDY, add_generation_prompt=False, continue_final_message=True)[0]
+    assert out.prompt == "<s>[system]a[user]b[assistant]so far "
+
+
+BAD_PROMPTS = [
+    [[]], [""], [[1, 400]], [[-1]], [[1.5]], [["a"]], [None], 5, None, [{"prompt": 1}], [{}],
+    [{"text": "a"}], [{"prompt": None}], [[True]], [[1] * 96], ["a" * 300], [b"abc"], ["\ud800"],
+    [[[1]]], [{"prompt_token_ids": "abc"}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("prompts", BAD_PROMPTS, ids=repr)
+def test_a_bad_prompt_is_refused_and_nothing_runs(llm, prompts):
+    if prompts == [""]:  # not empty: the tokenizer adds <s>
+        assert llm.generate(prompts, GREEDY)[0].prompt_token_ids == [318]
+        return
+    with pytest.raises(ValueError) as info:
+        llm.generate([[1], *prompts] if isinstance(prompts, list) else prompts, GREEDY)
+    assert isinstance(info.value, RequestError)
+    assert not llm._engine.has_unfinished and not llm._requests
+
+
+BAD_MESSAGES = [
+    [], None, "hi", [1], [{"content": "x"}], [{"role": 1}], [{"role": "user", "content": object()}],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("messages", BAD_MESSAGES, ids=repr)
+def test_bad_messages_are_refused(llm, messages):
+    with pytest.raises(RequestError):
+        llm.chat(messages, GREEDY)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_model_len": 97}, {"max_model_len": 0}, {"max_model_len": 1.5}, {"seed": -1},
+        {"kv_cache_bytes": 0}, {"kv_cache_bytes": "1G"}, {"num_threads": 0}, {"seed": True},
+        {"check": "slow"},
+    ],
+)  # fmt: skip
+def test_bad_options_are_refused_by_name(fake_artifact, options):
+    with pytest.raises(UsageError, match=next(iter(options))):
+        LLM(fake_artifact, **options)
+
+
+def test_a_shorter_limit_and_a_small_cache_work(fake_artifact):
+    with LLM(fake_artifact, max_model_len=20, kv_cache_bytes=5 * PAGE_BYTES, check="full") as llm:
+        assert tokens_of(llm.generate([[1] * 8, [2] * 8], GREEDY)) == [
+            greedy([1] * 8, 10),
+            greedy([2] * 8, 10),
+        ]
+        with pytest.raises(RequestError, match="max_model_len is 20"):
+            llm.generate([[1] * 20], GREEDY)
+
+
+def test_after_close_everything_is_an_error_and_closing_again_is_not(fake_artifact):
+    llm = LLM(fake_artifact)
+    stream = llm.stream([1], GREEDY)
+    llm.close()
+    llm.close()
+    calls = (lambda: llm.generate([[1]]), lambda: llm.logits([1]), lambda: next(stream))
+    for call in calls:
+        with pytest.raises(UsageError, match="closed"):
+            call()
+
+
+def test_a_forgotten_model_is_closed(fake_artifact):
+    llm = LLM(fake_artifact)
+    assert "memfd:kernels.so" in Path("/proc/self/maps").read_text()
+    del llm
+    gc.collect()
+    assert "memfd:kernels.so" not in Path("/proc/self/maps").read_text()
+
+
+def test_no_signal_handler_is_touched(fake_artifact):
+    import signal
+
+    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    LLM(fake_artifact).close()
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_an_error_of_one_request_reaches_its_caller(llm):
+    with pytest.raises(InternalError, match="not finite"):
+        llm.generate([[NAN_TOKEN]], GREEDY)
+    assert tokens_of(llm.generate([[1]], GREEDY)) == [greedy([1], 10)]
+
+
+def test_without_a_tokenizer_tokens_still_work(tmp_path):
+    with LLM(write_fake(tmp_path / "a.ingot", tokenizer=False)) as llm:
+        with pytest.raises(TokenizerError, match="has no tokenizer"):
+            llm.generate("text")
+        with pytest.raises(TokenizerError):
+            llm.generate([[1]], GREEDY)
+        params = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True, detokenize=False)
+        out = llm.generate([[1]], params)[0].outputs[0]
+        assert (out.token_ids, out.text) == (greedy([1], 10), "")
+
+
+def test_every_error_of_a_request_is_an_ingot_error_and_a_value_error(llm):
+    with pytest.raises(IngotError):
+        llm.generate([[]])
+    with pytest.raises(ValueError):
+        llm.generate([[]])
