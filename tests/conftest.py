@@ -20,11 +20,10 @@ def shakespeare_dir() -> Path:
 @pytest.fixture(scope="session")
 def shakespeare_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundled model compiled for this host, once a session; to change it, copy it."""
-    from ingot.compiler.compile import compile_model
-    from ingot.compiler.options import CompileOptions
+    import ingot
 
     path = tmp_path_factory.mktemp("artifact") / "shakespeare.ingot"
-    compile_model(SHAKESPEARE, path, options=CompileOptions())
+    ingot.compile(SHAKESPEARE, path)
     return path
 
 

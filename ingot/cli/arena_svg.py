@@ -8,7 +8,7 @@ from ingot.artifact.plan import Plan, Slot
 from ingot.cli.numbers import format_bytes
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 1120, 380, 78, 10, 34
-COLORS = 8  # the page's style defines --c0 to --c7
+COLORS = 10  # the page's style defines --c0 to --c9
 
 
 def color_of_op(plan: Plan) -> dict[str, int]:

@@ -4,7 +4,7 @@ STYLE = """
 :root { color-scheme: light dark; --bg:#fbfaf8; --fg:#23211d; --dim:#76716a; --line:#e3dfd8;
   --card:#fff; --accent:#b4531c; --good:#2c7a4b; --bad:#b3261e;
   --c0:#4e79a7; --c1:#e08a3c; --c2:#59a14f; --c3:#c94f5d; --c4:#5fa8a4; --c5:#9c6fa8;
-  --c6:#b8952e; --c7:#8b7769; }
+  --c6:#b8952e; --c7:#8b7769; --c8:#d489a8; --c9:#6d78c9; }
 @media (prefers-color-scheme: dark) { :root { --bg:#191817; --fg:#e9e5de; --dim:#9b958b;
   --line:#35322e; --card:#211f1d; --accent:#e8925a; --good:#6fc28f; --bad:#f08a80; } }
 * { box-sizing: border-box; }
@@ -45,7 +45,7 @@ svg rect[class^=c] { opacity:.85; } svg rect[class^=c]:hover { opacity:1; stroke
 input { font:inherit; width:100%; max-width:420px; padding:8px 12px; margin-bottom:12px;
   color:var(--fg); background:var(--card); border:1px solid var(--line); border-radius:8px; }
 .scroll { overflow-x:auto; }
-""" + "".join(f".c{i} {{ fill:var(--c{i}); background:var(--c{i}); }}\n" for i in range(8))
+""" + "".join(f".c{i} {{ fill:var(--c{i}); background:var(--c{i}); }}\n" for i in range(10))
 
 SCRIPT = """
 const box = document.getElementById("filter");

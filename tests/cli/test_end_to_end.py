@@ -1,0 +1,119 @@
+"""The command as users run it: real processes, the bundled model, exit codes, signals, pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+
+INGOT = (sys.executable, "-m", "ingot")
+
+
+def ingot(*arguments, **options) -> subprocess.CompletedProcess[str]:
+    """Runs the command to its end."""
+    command = [*INGOT, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+
+
+def test_compile_prints_one_json_document_and_a_line_a_stage(shakespeare_dir, tmp_path):
+    out = tmp_path / "float32.ingot"
+    done = ingot("compile", shakespeare_dir, "-o", out, "--dtype", "float32", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["golden_error"] <= report["manifest"]["numerics"]["tolerance"]
+    assert all(
+        entry["matched"] >= (entry["expected"] or 0) for entry in report["manifest"]["ledger"]
+    )
+    stages = [line.split()[0] for line in done.stderr.splitlines()]
+    assert stages == list(report["stage_seconds"])
+
+
+def test_compile_interrupted_leaves_nothing(shakespeare_dir, tmp_path):
+    command = [*INGOT, "compile", str(shakespeare_dir), "-o", str(tmp_path / "x.ingot")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not process.stderr.readline().startswith("pack"):
+        assert process.poll() is None, "it ended before it packed"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def test_a_model_directory_is_compiled_once(shakespeare_dir, tmp_path):
+    environment = {**os.environ, "INGOT_CACHE": str(tmp_path)}
+    runs = [
+        ingot("run", shakespeare_dir, "ROMEO:", "--max-tokens", 8, "--seed", 1, env=environment)
+        for _ in range(2)
+    ]
+    assert [run.returncode for run in runs] == [0, 0], runs[0].stderr
+    assert runs[0].stdout == runs[1].stdout
+    assert "compiling" in runs[0].stderr
+    assert runs[1].stderr == ""
+
+
+def test_a_prompt_from_a_pipe_gives_the_same_as_an_argument(shakespeare_artifact):
+    given = ingot("run", shakespeare_artifact, "ROMEO:", "--max-tokens", 8, "--temperature", 0)
+    piped = ingot(
+        "run", shakespeare_artifact, "--max-tokens", 8, "--temperature", 0, input="ROMEO:\n"
+    )
+    assert (given.returncode, piped.returncode) == (0, 0), given.stderr + piped.stderr
+    assert given.stdout == piped.stdout != ""
+
+
+def test_text_is_streamed_and_ctrl_c_ends_it(shakespeare_artifact):
+    command = [*INGOT, "run", str(shakespeare_artifact), "ROMEO:", "--max-tokens", "900"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    first = process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    rest, errors = process.communicate(timeout=60)
+    assert first
+    assert process.returncode == 130, (rest, errors)
+    assert errors.decode().split() == ["interrupted"]
+
+
+def test_a_reader_that_leaves_early_is_no_error(shakespeare_artifact):
+    line = f"{sys.executable} -m ingot inspect {shakespeare_artifact} --plan | head -c 10"
+    command = ["bash", "-o", "pipefail", "-c", line]
+    done = subprocess.run(command, capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_verify_passes_and_finds_a_flipped_bit(shakespeare_artifact, tmp_path):
+    done = ingot("verify", shakespeare_artifact, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["bitwise_equal"] is True
+
+    copy = tmp_path / "damaged.ingot"
+    shutil.copytree(shakespeare_artifact, copy)
+    (weights,) = (copy / "weights").iterdir()
+    data = bytearray(weights.read_bytes())
+    data[-1000] ^= 0x40
+    weights.write_bytes(data)
+    done = ingot("verify", copy)
+    assert done.returncode == 3
+    assert weights.name in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--help",), 0),
+        (("run",), 2),
+        (("run", "no-such.ingot", "x"), 3),
+        (("inspect", "."), 3),
+        (("explain", "no-such-model"), 2),
+        (("compile", "no-such-model"), 2),
+        (("compile", ".", "--target", "cuda:sm_90"), 2),
+    ],
+)
+def test_exit_codes(tmp_path, arguments, code):
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    done = ingot(*arguments, cwd=tmp_path, env=environment)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
