@@ -107,9 +107,9 @@ class Checkpoint:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
 
-        The tensor is a view of the file, valid until the checkpoint is closed; writing to it
-        changes nothing. The pages of earlier reads are dropped from memory, and come back if they
-        are looked at again.
+        The tensor is a view of the file, valid until the checkpoint is closed. What is written to
+        it never reaches the file and is lost at the next read. The pages of earlier reads are
+        dropped from memory, and come back if they are looked at again.
 
         Raises:
             CheckpointError: values that are not finite; copies of a tied tensor that differ.
@@ -120,10 +120,9 @@ class Checkpoint:
         self._forget()
         stop = source.shape[0] if stop is None else stop
         view = self._view(source.info, source.first_row + start, source.first_row + stop)
-        _check_finite(source.info, view)
         copy = self._copies.get(source.info.name)
-        if copy is not None:
-            self._check_copy(copy, source, view, start, stop)
+        twin = None if copy is None else self._view(self._files[copy].tensors[copy], start, stop)
+        self._check_values(source.info, view, copy, twin)
         return (
             torch.from_numpy(view)
             .view(_TORCH_DTYPES[source.info.dtype])
@@ -170,23 +169,33 @@ class Checkpoint:
             used.file.forget(used.start, used.stop)
         self._last = []
 
-    def _check_copy(self, copy: str, source: Source, view: Raw, start: int, stop: int) -> None:
-        """Tied tensors may be stored twice, but must then be equal."""
-        info = self._files[copy].tensors[copy]
-        other = self._view(info, start, stop)
-        if not np.array_equal(view, other):
-            raise CheckpointError(
-                f"{copy} differs from {source.info.name}, but config.json ties the two",
-                hint="set tie_word_embeddings to false in config.json if they are meant to differ",
-            )
+    def _check_values(
+        self, info: TensorInfo, view: Raw, copy: str | None, twin: Raw | None
+    ) -> None:
+        """Looks at every value once; the pages of a large tensor are dropped as it goes."""
+        step = PIECE_BYTES // view.itemsize
+        mask = _UNSIGNED[info.dtype](_EXPONENTS[info.dtype])
+        for start in range(0, len(view), step):
+            piece = view[start : start + step]
+            _check_finite(info.name, piece, mask)
+            # Tied tensors may be stored twice, but must then be equal.
+            if twin is not None and not np.array_equal(piece, twin[start : start + step]):
+                raise CheckpointError(
+                    f"{copy} differs from {info.name}, but config.json ties the two",
+                    hint="set tie_word_embeddings to false in config.json if they are meant to "
+                    "differ",
+                )
+            if len(view) > step:
+                for used in self._last:
+                    first = used.start + start * view.itemsize
+                    used.file.forget(first, min(first + PIECE_BYTES, used.stop))
 
 
-def _check_finite(info: TensorInfo, view: Raw) -> None:
-    mask = _UNSIGNED[info.dtype](_EXPONENTS[info.dtype])
+def _check_finite(name: str, view: Raw, mask: np.unsignedinteger[Any]) -> None:
     for start in range(0, len(view), _CHECKED_AT_ONCE):
         if (view[start : start + _CHECKED_AT_ONCE] & mask).max() == mask:
             raise CheckpointError(
-                f"the tensor {info.name} holds values that are not finite",
+                f"the tensor {name} holds values that are not finite",
                 hint="the checkpoint is damaged or its training diverged: fetch it again, or use "
                 "another",
             )

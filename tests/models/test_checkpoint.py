@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ingot.errors import CheckpointError
+from ingot.models import checkpoint as checkpoint_module
 from ingot.models import registry
 from ingot.models.blocks.constants import named_constants
 from ingot.models.blocks.decoder import CausalLM
@@ -228,42 +229,57 @@ def build_as(family: Family, model_dir: Path) -> Checkpoint:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that no file backs and that is mapped from files, now."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
+    """Memory of this process now, pages that are mapped from files included."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def test_reading_a_large_checkpoint_keeps_memory_small(tmp_path: Path) -> None:
-    """Tensors of 32 MB each, 384 MB in all: streaming them must not add up."""
-    config = registry.parse_config(
-        {
-            "architectures": ["LlamaForCausalLM"],
-            "vocab_size": 4096,
-            "hidden_size": 2048,
-            "intermediate_size": 8192,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 16,
-            "max_position_embeddings": 64,
-            "rms_norm_eps": 1e-6,
-        }
-    )
+LARGE = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 4096,
+    "hidden_size": 2048,
+    "intermediate_size": 8192,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 16,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-6,
+}
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Checkpoint:
+    """Tensors of up to 32 MB, 436 MB in all, in a sparse file of zeros."""
+    config = registry.parse_config(LARGE)
     module = registry.build(config, max_model_len=8)
-    shapes = {name: p.shape for name, p in module.named_parameters()}
     header, end = {}, 0
-    for name, shape in shapes.items():
-        size = 2 * shape.numel()
-        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [end, end + size]}
-        end += size
-    with_header(tmp_path / "model.safetensors", json.dumps(header).ljust(8192), b"")
-    with (tmp_path / "model.safetensors").open("r+b") as file:
-        file.truncate(8 + 8192 + end)  # a sparse file: all zeros, and no disk
-    assert end > 350e6
-    with Checkpoint.open(tmp_path, config, module) as checkpoint:
-        before = resident_bytes()
-        peak = 0
-        for name in shapes:
-            for _ in checkpoint.pieces(name):
+    for name, parameter in module.named_parameters():
+        start, end = end, end + 2 * parameter.numel()
+        shape = list(parameter.shape)
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
+    path = tmp_path / "model.safetensors"
+    with_header(path, json.dumps(header).ljust(8192), b"")
+    with path.open("r+b") as file:
+        file.truncate(8 + 8192 + end)
+    return Checkpoint.open(tmp_path, config, module)
+
+
+def test_streaming_a_large_checkpoint_keeps_memory_small(large: Checkpoint) -> None:
+    with large:
+        before, peak = resident_bytes(), 0
+        for name in large.names:
+            for _ in large.pieces(name):
                 peak = max(peak, resident_bytes())
         assert peak - before < 100e6
-        held = [checkpoint._files[name].bytes(0, 8192 + end)[::4096].sum() for name in [NORM]]
-        assert held and resident_bytes() - before > 300e6, "the control must see mapped pages"
+        assert sum(np.prod(large.shape(name)) for name in large.names) * 2 > 400e6
+
+
+@pytest.mark.parametrize("piece", [2**20, 2**26])
+def test_checking_a_large_tensor_drops_its_pages(
+    piece: int, large: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_module, "PIECE_BYTES", piece)
+    with large:
+        large.read(NORM)
+        before = resident_bytes()
+        large.read("model.layers.0.mlp.up_proj.weight")
+        # Negative control: a tensor that is one piece stays.
+        assert (resident_bytes() - before < 10e6) == (piece < 2**25)
