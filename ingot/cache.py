@@ -15,7 +15,7 @@ from ingot.artifact.host import host_flags
 from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact, is_artifact
 from ingot.artifact.target import native_target
-from ingot.errors import ArtifactError
+from ingot.errors import ArtifactError, ResourceError
 from ingot.settings import settings
 from ingot.version import __version__
 
@@ -39,7 +39,13 @@ def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
 
     options = options or CompileOptions()
     folder = settings().cache_dir
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(
+            f"no cache for compiled models at {folder}: {error.strerror}",
+            hint="Set INGOT_CACHE to a folder that can be written, or use `ingot compile`.",
+        ) from error
     stem = source.resolve().name
     artifact = folder / f"{stem}-{cache_key(source, options)[:16]}.ingot"
     if _usable(artifact):

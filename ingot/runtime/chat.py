@@ -63,9 +63,9 @@ class ChatTemplate:
                 if size > MAX_PROMPT_CHARS:
                     raise RequestError(f"the prompt is longer than {MAX_PROMPT_CHARS} characters")
         # A template is a program: whatever it raises, this request fails and nothing else.
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, RecursionError) as error:
-            if isinstance(error, RequestError):
-                raise
+        except RequestError:
+            raise
+        except Exception as error:
             raise RequestError(f"the chat template refuses the messages: {error}") from error
         prompt = "".join(pieces)
         return _cut_at_tag(prompt, final) if continue_final_message else prompt

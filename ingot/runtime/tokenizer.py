@@ -21,7 +21,7 @@ _TEMPLATE = "tokenizer/chat_template.jinja"
 
 
 class Tokenizer:
-    """Wraps a `tokenizer.json` and the parts of `tokenizer_config.json` that change its tokens.
+    """Wraps a `tokenizer.json`, with the special tokens and templates of `tokenizer_config.json`.
 
     Raises TokenizerError for files that cannot be read, and for tokens beyond the `vocab_size`
     of the model.
@@ -47,7 +47,6 @@ class Tokenizer:
         self.special_tokens = special_tokens(self.config)
         self._chat_template = chat_template
         self._templates: dict[str, ChatTemplate] = {}
-        self._prefix, self._suffix = self._explicit_ends()
         self._skipped = {
             i for i, token in self.backend.get_added_tokens_decoder().items() if token.special
         }
@@ -79,19 +78,17 @@ class Tokenizer:
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Tokens of a text, with the tokens that the model expects around every text."""
+        """Tokens of a text, with the tokens that the model expects around every text.
+
+        Which these are says tokenizer.json; like transformers, we let it overrule
+        `add_bos_token` and `add_eos_token` of tokenizer_config.json.
+        """
         if not isinstance(text, str):
             raise RequestError(f"a text of type {type(text).__name__}", hint="Give a str.")
         try:
-            explicit = self._prefix is not None
-            encoding = self.backend.encode(
-                text, add_special_tokens=add_special_tokens and not explicit
-            )
+            ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
         except Exception as error:  # lone surrogates, or a tokenizer that knows no such character
             raise RequestError(f"the text cannot be tokenized: {error}") from error
-        ids: list[int] = encoding.ids
-        if explicit and add_special_tokens:
-            ids = [*(self._prefix or ()), *ids, *self._suffix]
         return ids
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -138,21 +135,6 @@ class Tokenizer:
             continue_final_message=continue_final_message,
             variables={**self.special_tokens, **variables},
         )
-
-    def _explicit_ends(self) -> tuple[list[int] | None, list[int]]:
-        """Tokens before and after a text by `add_bos_token` and `add_eos_token`.
-
-        transformers lets these two replace the post-processor of tokenizer.json, both as soon as
-        one of them is given. (None, []) when neither is.
-        """
-        if not {"add_bos_token", "add_eos_token"} & set(self.config):
-            return None, []
-        ends = []
-        for flag, name in (("add_bos_token", "bos_token"), ("add_eos_token", "eos_token")):
-            token = self.special_tokens.get(name) if self.config.get(flag) else None
-            token_id = None if token is None else self.backend.token_to_id(token)
-            ends.append([] if token_id is None else [token_id])
-        return ends[0], ends[1]
 
     def _check_size(self, vocab_size: int) -> None:
         largest = max(self.backend.get_vocab(with_added_tokens=True).values(), default=0)

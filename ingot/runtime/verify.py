@@ -138,6 +138,10 @@ def read_golden(llm: LLM) -> Golden:
         raise ArtifactError(f"{GOLDEN}: {error}") from error
     if not golden.prompts or any(len(p.tokens) != len(p.positions) for p in golden.prompts):
         raise ArtifactError(f"{GOLDEN}: no prompt, or not one position for each token")
+    vocab_size = llm.artifact.manifest.model.vocab_size
+    positions = [position for prompt in golden.prompts for position in prompt.positions]
+    if not all(p.top and all(0 <= token < vocab_size for token, _ in p.top) for p in positions):
+        raise ArtifactError(f"{GOLDEN}: a position without tokens, or with unknown ones")
     return golden
 
 

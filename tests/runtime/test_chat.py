@@ -1,0 +1,318 @@
+"""Chat templates in the style of well-known models, byte for byte as transformers renders them."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from ingot.errors import RequestError
+from ingot.runtime.tokenizer import Tokenizer
+from ingot.runtime.tokenizer_config import template_source
+from tests.runtime.fake_tokenizer import byte_level
+
+LLAMA3 = """{{- bos_token }}
+{%- if custom_tools is defined %}
+    {%- set tools = custom_tools %}
+{%- endif %}
+{%- if not date_string is defined %}
+    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%d %b %Y") %}
+    {%- else %}
+        {%- set date_string = "26 Jul 2024" %}
+    {%- endif %}
+{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = "" %}
+{%- endif %}
+{{- "<|start_header_id|>system<|end_header_id|>\\n\\n" }}
+{{- "Today Date: " + date_string + "\\n\\n" }}
+{%- if tools is not none %}
+    {{- "You have access to the following functions.\\n\\n" }}
+    {%- for t in tools %}
+        {{- t | tojson(indent=4) }}
+        {{- "\\n\\n" }}
+    {%- endfor %}
+{%- endif %}
+{{- system_message }}
+{{- "<|eot_id|>" }}
+{%- for message in messages %}
+    {%- if not (message.role == 'ipython' or message.role == 'tool' or 'tool_calls' in message) %}
+        {{- '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' }}
+    {%- elif 'tool_calls' in message %}
+        {%- if not message.tool_calls|length == 1 %}
+            {{- raise_exception("This model only supports single tool-calls at once!") }}
+        {%- endif %}
+        {%- set tool_call = message.tool_calls[0].function %}
+        {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' -}}
+        {{- '{"name": "' + tool_call.name + '", ' }}
+        {{- '"parameters": ' }}
+        {{- tool_call.arguments | tojson }}
+        {{- "}" }}
+        {{- "<|eot_id|>" }}
+    {%- elif message.role == "tool" or message.role == "ipython" %}
+        {{- "<|start_header_id|>ipython<|end_header_id|>\\n\\n" }}
+        {%- if message.content is mapping or message.content is iterable %}
+            {{- message.content | tojson }}
+        {%- else %}
+            {{- message.content }}
+        {%- endif %}
+        {{- "<|eot_id|>" }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}
+{%- endif %}
+"""  # noqa: E501
+
+QWEN = """{%- if tools %}
+    {{- '<|im_start|>system\\n' }}
+    {%- if messages[0].role == 'system' %}
+        {{- messages[0].content + '\\n\\n' }}
+    {%- endif %}
+    {{- "# Tools\\n\\n<tools>" }}
+    {%- for tool in tools %}
+        {{- "\\n" }}
+        {{- tool | tojson }}
+    {%- endfor %}
+    {{- "\\n</tools><|im_end|>\\n" }}
+{%- else %}
+    {%- if messages[0].role == 'system' %}
+        {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
+    {%- endif %}
+{%- endif %}
+{%- set ns = namespace(multi_step_tool=true, last_query_index=messages|length - 1) %}
+{%- for message in messages[::-1] %}
+    {%- set index = (messages|length - 1) - loop.index0 %}
+    {%- if ns.multi_step_tool and message.role == "user" and message.content is string %}
+        {%- set ns.multi_step_tool = false %}
+        {%- set ns.last_query_index = index %}
+    {%- endif %}
+{%- endfor %}
+{%- for message in messages %}
+    {%- set content = message.content if message.content is string else '' %}
+    {%- if (message.role == "user") or (message.role == "system" and not loop.first) %}
+        {{- '<|im_start|>' + message.role + '\\n' + content + '<|im_end|>' + '\\n' }}
+    {%- elif message.role == "assistant" %}
+        {%- set reasoning_content = '' %}
+        {%- if message.reasoning_content is string %}
+            {%- set reasoning_content = message.reasoning_content %}
+        {%- elif '</think>' in content %}
+            {%- set reasoning_content = content.split('</think>')[0].rstrip('\\n').split('<think>')[-1] %}
+            {%- set content = content.split('</think>')[-1].lstrip('\\n') %}
+        {%- endif %}
+        {%- if loop.index0 > ns.last_query_index and reasoning_content %}
+            {{- '<|im_start|>' + message.role + '\\n<think>\\n' + reasoning_content + '\\n</think>\\n' + content }}
+        {%- else %}
+            {{- '<|im_start|>' + message.role + '\\n' + content }}
+        {%- endif %}
+        {%- if message.tool_calls %}
+            {%- for tool_call in message.tool_calls %}
+                {%- if tool_call.function %}{%- set tool_call = tool_call.function %}{%- endif %}
+                {{- '\\n<tool_call>\\n{"name": "' + tool_call.name + '", "arguments": ' }}
+                {%- if tool_call.arguments is string %}
+                    {{- tool_call.arguments }}
+                {%- else %}
+                    {{- tool_call.arguments | tojson }}
+                {%- endif %}
+                {{- '}\\n</tool_call>' }}
+            {%- endfor %}
+        {%- endif %}
+        {{- '<|im_end|>\\n' }}
+    {%- elif message.role == "tool" %}
+        {%- if loop.first or (messages[loop.index0 - 1].role != "tool") %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\\n<tool_response>\\n' + content + '\\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != "tool") %}{{- '<|im_end|>\\n' }}{%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}
+        {{- '<think>\\n\\n</think>\\n\\n' }}
+    {%- endif %}
+{%- endif %}"""  # noqa: E501
+
+MISTRAL = """{{ bos_token }}{% for message in messages %}
+    {% if message['role'] == 'user' %}
+[INST] {{ message['content'] }} [/INST]
+    {%- elif message['role'] == 'assistant' %}
+ {{ message['content'] }}{{ eos_token }}
+    {%- elif message['role'] == 'tool' %}{% continue %}
+    {% else %}
+        {{ raise_exception('Only user and assistant roles are supported!') }}
+    {% endif %}
+{% endfor %}"""
+
+CHATML = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] +"
+    " '<|im_end|>' + '\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+GENERATION = """{% for m in messages %}
+{%- if m.role == 'assistant' -%}
+<a>{% generation %}{{ m.content }}{{ eos_token }}{% endgeneration %}</a>
+{%- else -%}
+<{{ m.role }}>{{ m.content }}</{{ m.role }}>
+{% if loop.index > 5 %}{% break %}{% endif %}
+{%- endif -%}
+{% endfor %}{{ tools | tojson if tools }}{{ dict(a=1) | tojson }}"""
+
+TEMPLATES = {
+    "llama3": LLAMA3,
+    "qwen": QWEN,
+    "mistral": MISTRAL,
+    "chatml": CHATML,
+    "generation": GENERATION,
+}
+USER = {"role": "user", "content": "  Hi, <b>\"you\"</b> & 'me' — ünïcödé 🙂\n"}
+ANSWER = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nHello there  "}
+SYSTEM = {"role": "system", "content": "Be brief.\n"}
+CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [
+        {"type": "function", "function": {"name": "sum", "arguments": {"b": 1.5, "a": "é<&>"}}}
+    ],
+}
+RESULT = {"role": "tool", "content": "{\"x\": 3}", "name": None}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "sum",
+            "description": "Adds <numbers> & “more”",
+            "parameters": {"type": "object", "properties": {"b": {"type": "number"}, "a": {}}},
+        },
+    }
+]
+CHATS = {
+    "one": [USER],
+    "system": [SYSTEM, USER],
+    "turns": [USER, ANSWER, USER, ANSWER, USER],
+    "reasoning": [USER, {**ANSWER, "reasoning": "because"}],
+    "tools": [SYSTEM, USER, CALL, RESULT, RESULT, USER],
+    "empty": [{"role": "user", "content": ""}],
+    "parts": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}],
+}
+
+
+def both(template, messages, **options):
+    """Ours and transformers' prompt; an error in place of a prompt is the string "refused"."""
+    config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "unk_token": None}
+    data = byte_level().to_str()
+    ours = Tokenizer(data.encode(), config, chat_template=template)
+    theirs = PreTrainedTokenizerFast(
+        tokenizer_object=byte_level(), bos_token="<s>", eos_token="</s>", chat_template=template
+    )
+    results = []
+    for render in (
+        lambda: ours.apply_chat_template(messages, **options),
+        lambda: theirs.apply_chat_template(messages, tokenize=False, **options),
+    ):
+        try:
+            results.append(render())
+        except Exception:
+            results.append("refused")
+    return results
+
+
+@pytest.mark.parametrize("chat", CHATS)
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_prompts_are_the_bytes_of_transformers(template, chat):
+    for tools in (None, TOOLS):
+        for add in (True, False):
+            ours, theirs = both(
+                TEMPLATES[template], CHATS[chat], tools=tools, add_generation_prompt=add
+            )
+            assert ours == theirs
+    variables = {"enable_thinking": False, "date_string": "1 Jan", "add_generation_prompt": True}
+    ours, theirs = both(TEMPLATES[template], CHATS[chat], **variables)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("content", ["so far", "trailing space ", " \n ", "two\nlines"])
+def test_a_message_that_goes_on_is_left_open(template, content):
+    chat = [USER, {"role": "assistant", "content": content}]
+    options = {"continue_final_message": True, "add_generation_prompt": False}
+    ours, theirs = both(TEMPLATES[template], chat, **options)
+    assert ours == theirs
+    parts = [USER, {"role": "assistant", "content": [{"type": "text", "text": content}]}]
+    ours, theirs = both("{{ messages[1].content[0].text }}END", parts, **options)
+    assert ours == theirs == content
+
+
+def test_most_of_these_prompts_are_not_errors():
+    """The negative control: two errors are equal, too."""
+    prompts = [
+        both(template, chat, add_generation_prompt=True)[0]
+        for template in TEMPLATES.values()
+        for chat in CHATS.values()
+    ]
+    assert sum(prompt == "refused" for prompt in prompts) <= 8
+    assert all(len(prompt) > 0 for prompt in prompts)
+    assert "Adds <numbers> & “more”" in both(QWEN, [USER], tools=TOOLS)[0]
+
+
+HOSTILE = [
+    "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "{{ messages.append(1) }}",
+    "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+    "{{ dict.__init__.__globals__ }}",
+    "{{ namespace.__init__.__globals__ }}",
+    "{% set n = namespace() %}{% set n.__class__ = 1 %}",
+    "{{ (messages|attr('__class__')).__base__ }}",
+    "{{ tojson.__globals__ }}{{ strftime_now.__globals__['os'] }}",
+    "{% for i in range(10**9) %}x{% endfor %}",
+    "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    "{% for a in range(9999) %}{% for b in range(9999) %}xxxxxxxxxxxxxxxx{% endfor %}{% endfor %}",
+    "{{ lookup }}{% include 'x' %}",
+    "{{ 1 / 0 }}",
+    "{{ messages[7].content.x }}",
+    "{% for %}",
+    "{{ messages | nosuchfilter }}",
+]
+
+
+@pytest.mark.parametrize("template", HOSTILE)
+def test_a_hostile_or_broken_template_is_an_error_of_the_request(template):
+    tokenizer = Tokenizer(byte_level().to_str().encode())
+    with pytest.raises(RequestError):
+        tokenizer.apply_chat_template([USER], chat_template=template)
+
+
+@pytest.mark.parametrize(
+    "template", ["{{ raise_exception.__globals__ }}", "{{ '{0.__class__}'.format(messages) }}"]
+)
+def test_what_the_sandbox_hides_is_printed_as_nothing(template):
+    tokenizer = Tokenizer(byte_level().to_str().encode())
+    assert tokenizer.apply_chat_template([USER], chat_template=template) == ""
+
+
+def test_both_ways_to_end_a_prompt_exclude_each_other():
+    tokenizer = Tokenizer(byte_level().to_str().encode())
+    with pytest.raises(RequestError, match="both set"):
+        tokenizer.apply_chat_template([USER], chat_template=CHATML, continue_final_message=True)
+
+
+def test_the_callers_messages_are_left_alone():
+    message = {"role": "user", "content": "a", "reasoning": "b"}
+    both("{{ messages[0].update(x=1) }}", [message])
+    both(CHATML, [message], continue_final_message=True, add_generation_prompt=False)
+    assert message == {"role": "user", "content": "a", "reasoning": "b"}
+
+
+def test_where_a_template_is_found():
+    several = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]
+    assert template_source({"chat_template": "C"}, None, None, with_tools=True) == "C"
+    assert template_source({"chat_template": "C"}, "F", None, with_tools=True) == "F"
+    assert template_source({"chat_template": "C"}, "F", "G", with_tools=True) == "G"
+    assert template_source({"chat_template": several}, None, None, with_tools=False) == "D"
+    assert template_source({"chat_template": several}, None, None, with_tools=True) == "T"
+    assert template_source({"chat_template": several}, None, "default", with_tools=True) == "D"
+    assert template_source({"chat_template": several}, None, "own", with_tools=True) == "own"
+    with pytest.raises(RequestError, match="no chat template"):
+        template_source({}, None, None, with_tools=False)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from ingot.artifact.reader import Artifact
+from ingot.errors import RequestError, TokenizerError
+from ingot.runtime.tokenizer import Tokenizer
+from tests.runtime import fake_tokenizer
+from tests.runtime.fake_model import write_fake
+
+TEXTS = ["", " ", "the lazy dog", "  two  spaces\n\n", "héllo 你好 🙂", "a</s>b<s>", "\x00"]
+CONFIGS = [
+    {},
+    {"add_bos_token": True},
+    {"add_bos_token": False},
+    {"add_bos_token": True, "add_eos_token": True},
+    {"add_eos_token": True},
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("add", [True, False])
+def test_tokens_are_those_of_transformers(tmp_path, config, add):
+    config = {"bos_token": "<s>", "eos_token": "</s>"} | config
+    data = json.loads(fake_tokenizer.byte_level().to_str())
+    data["truncation"] = {
+        "direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0,
+    }  # fmt: skip
+    data["padding"] = {
+        "strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": None,
+        "pad_id": 319, "pad_type_id": 0, "pad_token": "</s>",
+    }  # fmt: skip
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    full = {"tokenizer_class": "PreTrainedTokenizerFast", **config}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(full))
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    ours = Tokenizer(json.dumps(data).encode(), config, vocab_size=320)
+    for text in TEXTS:
+        ids = theirs.encode(text, add_special_tokens=add, truncation=False)
+        assert ours.encode(text, add_special_tokens=add) == ids, text
+        for skip in (True, False):
+            assert ours.decode(ids, skip) == theirs.decode(ids, skip_special_tokens=skip)
+
+
+def test_a_tokenizer_larger_than_the_vocabulary_is_refused(tmp_path):
+    data = fake_tokenizer.byte_level().to_str().encode()
+    with pytest.raises(TokenizerError, match="token 319; the model's vocabulary has 319"):
+        Tokenizer(data, vocab_size=319)
+    Tokenizer(data, vocab_size=320)
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"\xff", b'{"model": {"type": "X"}}'])
+def test_a_file_that_is_no_tokenizer_is_refused_by_name(data):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json"):
+        Tokenizer(data)
+
+
+def test_a_broken_config_is_refused_by_name(tmp_path):
+    files = {"tokenizer/tokenizer_config.json": b"[1]"}
+    artifact = Artifact.open(write_fake(tmp_path / "a.ingot", files=files))
+    with pytest.raises(TokenizerError, match=r"tokenizer_config\.json"):
+        Tokenizer.of(artifact)
+
+
+def test_an_artifact_without_a_tokenizer_says_what_to_do(tmp_path):
+    artifact = Artifact.open(write_fake(tmp_path / "a.ingot", tokenizer=False))
+    with pytest.raises(TokenizerError, match="prompt_token_ids"):
+        Tokenizer.of(artifact)
+
+
+@pytest.mark.parametrize("text", [None, 5, b"abc", "\ud800"])
+def test_what_is_no_text_is_refused(text):
+    tokenizer = Tokenizer(fake_tokenizer.byte_level().to_str().encode())
+    with pytest.raises(RequestError):
+        tokenizer.encode(text)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ingot.errors import ArtifactError, VerificationError
+from ingot.runtime.llm import LLM
+from ingot.runtime.verify import WAYS, verify
+from tests.runtime.fake_model import golden, write_fake
+
+
+def verified(tmp_path, data: bytes):
+    with LLM(write_fake(tmp_path / "a.ingot", files={"golden/golden.json": data})) as llm:
+        return verify(llm)
+
+
+def swapped(gap: float) -> bytes:
+    """golden.json whose reference prefers another token at one position, by `gap`."""
+    value = json.loads(golden())
+    top = value["prompts"][0]["positions"][5]["top"]
+    top[0][0], top[1][0] = top[1][0], top[0][0]
+    middle = (top[0][1] + top[1][1]) / 2
+    top[0][1], top[1][1] = middle + gap / 2, middle - gap / 2
+    value["prompts"][0]["positions"][5]["next_logprob"] = None
+    value["tolerance"] = 1.0
+    return json.dumps(value).encode()
+
+
+def test_an_artifact_that_reproduces_its_goldens_passes(tmp_path):
+    result = verified(tmp_path, golden())
+    assert result.passed and result.bitwise_equal
+    assert set(result.max_errors) == set(WAYS) and result.max_error < 1e-5
+    assert (result.num_prompts, result.num_positions, result.mismatches) == (2, 19, ())
+    result.raise_if_failed()
+
+
+def test_an_error_beyond_the_tolerance_fails_and_is_reported(tmp_path):
+    result = verified(tmp_path, golden(shift=0.01))
+    assert not result.passed and result.max_error == pytest.approx(0.01, abs=1e-5)
+    with pytest.raises(VerificationError, match=r"largest error 0\.01, tolerance 0\.0001") as info:
+        result.raise_if_failed()
+    assert info.value.exit_code == 4
+
+
+def test_an_error_within_the_tolerance_passes(tmp_path):
+    assert verified(tmp_path, golden(shift=0.01, tolerance=0.02)).passed
+
+
+def test_a_near_tie_is_told_from_a_fault(tmp_path):
+    near = verified(tmp_path, swapped(0.05))
+    assert {(m.prompt, m.position, m.near_tie) for m in near.mismatches} == {(0, 5, True)}
+    assert near.mismatches[0].margin == pytest.approx(0.05)
+    assert near.passed and len(near.mismatches) == len(WAYS)
+    far = verified(tmp_path, swapped(3.0))
+    assert not far.passed and len(far.faults) == len(WAYS)
+    with pytest.raises(VerificationError, match=r"position 5 .* by a margin of 3"):
+        far.raise_if_failed()
+
+
+def test_a_nan_is_a_failure(tmp_path):
+    with LLM(write_fake(tmp_path / "a.ingot")) as llm:
+        logits = llm.logits
+
+        def broken(*args, **kwargs):
+            result = logits(*args, **kwargs)
+            result[0] = float("nan")
+            return result
+
+        llm.logits = broken
+        assert not verify(llm).passed
+
+
+def test_ways_that_differ_are_a_failure(tmp_path):
+    with LLM(write_fake(tmp_path / "a.ingot")) as llm:
+        logits = llm.logits
+
+        def moved(tokens, *, chunk_tokens=None):
+            result = logits(tokens, chunk_tokens=chunk_tokens)
+            if chunk_tokens == 1:
+                result[-1, 0] += 1e-6
+            return result
+
+        llm.logits = moved
+        result = verify(llm)
+    assert not result.bitwise_equal and not result.passed
+    with pytest.raises(VerificationError, match="differ from each other"):
+        result.raise_if_failed()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{}", b'{"prompts": [], "tolerance": 1}', b'{"prompts": 1, "tolerance": 1}',
+        b'{"prompts": [{"tokens": [1, 2], "positions": []}], "tolerance": 1}',
+        b'{"prompts": [{"tokens": [1], "positions": [{"top": [], "next_logprob": null}]}],'
+        b' "tolerance": 1}',
+        b'{"prompts": [{"tokens": [1], "positions": [{"top": [[320, 0.1]], "next_logprob": null}]}'
+        b'], "tolerance": 1}',
+    ],
+)  # fmt: skip
+def test_goldens_that_are_none_are_refused(tmp_path, data):
+    with pytest.raises(ArtifactError, match=r"golden\.json"):
+        verified(tmp_path, data)
