@@ -269,7 +269,7 @@ def test_streaming_a_large_checkpoint_keeps_memory_small(large: Checkpoint) -> N
             for _ in large.pieces(name):
                 peak = max(peak, resident_bytes())
         assert peak - before < 100e6
-        assert sum(np.prod(large.shape(name)) for name in large.names) * 2 > 400e6
+        assert sum(math.prod(large.shape(name)) for name in large.names) * 2 > 400e6
 
 
 @pytest.mark.parametrize("piece", [2**20, 2**26])
