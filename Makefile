@@ -34,8 +34,9 @@ $(STAMP): pyproject.toml tools/constraints.txt tools/setup_env.py
 
 demo: $(STAMP)  ## Compile the bundled model and let it write
 	@mkdir -p build
+	@echo '$$ ingot compile $(MODEL) -o $(ARTIFACT)'
 	@$(INGOT) compile $(MODEL) -o $(ARTIFACT) --force
-	@echo
+	@echo && echo '$$ ingot run $(ARTIFACT) "$(PROMPT)"'
 	@$(INGOT) run $(ARTIFACT) "$(PROMPT)" --max-tokens 120 --temperature 0.8 --seed 1 --stats
 
 test: $(STAMP)  ## Run the fast tests (ARGS="-k word" is passed to pytest)

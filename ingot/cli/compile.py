@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingot.cli.numbers import format_bytes, format_seconds, human_int
-from ingot.cli.output import facts, print_json, table
+from ingot.cli.output import command, facts, print_json, table
 from ingot.cli.progress import progress_display
 from ingot.errors import UsageError
 
@@ -113,7 +113,8 @@ def summary(report: Report) -> str:
     ]
     # Passes that had something to do; `inspect` shows all.
     ledger = ledger_table(tuple(entry for entry in manifest.ledger if entry.expected))
-    return f"{root}\n{facts(lines)}\n\n{ledger}\n\nNext: ingot run {root} \"Once upon a time\""
+    following = f'Next: {command()} run {root} "Once upon a time"'
+    return f"{root}\n{facts(lines)}\n\n{ledger}\n\n{following}"
 
 
 def golden_error(error: float | None, tolerance: float) -> str:

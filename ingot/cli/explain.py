@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingot.cli.numbers import format_bytes, format_count
-from ingot.cli.output import facts, print_json
+from ingot.cli.output import command, facts, print_json
 from ingot.errors import ModelDirError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def summary(model_dir: Path, explanation: Explanation) -> str:
     if explanation.reasons:
         lines.append("\n".join(f"  - {reason}" for reason in explanation.reasons))
     if explanation.supported:
-        lines += [_needs(explanation), f"Next: ingot compile {model_dir}"]
+        lines += [_needs(explanation), f"Next: {command()} compile {model_dir}"]
     return "\n\n".join(line for line in lines if line)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -49,6 +51,14 @@ def facts(pairs: Iterable[tuple[str, object]], indent: str = "  ") -> str:
     rows = [(name, str(value)) for name, value in pairs]
     width = max((len(name) for name, _ in rows), default=0)
     return "\n".join(f"{indent}{name:<{width}}  {value}".rstrip() for name, value in rows)
+
+
+def command() -> str:
+    """How the user can call ingot again: by its name, or by the path it was called by."""
+    if shutil.which("ingot"):
+        return "ingot"
+    called = Path(sys.argv[0])
+    return os.path.relpath(called) if called.name == "ingot" else "python -m ingot"
 
 
 def _starts_with_digit(cell: str) -> bool:

@@ -67,7 +67,7 @@ def test_summary_goes_to_stdout_and_progress_to_stderr(calls, tmp_path, capsys):
     for part in ("12.3 MB", "10.0 MB", "cpu:portable", "1.5e-06 in log", "pack 3.0 s", "fuse_rms"):
         assert part in captured.out
     assert "canonicalize" not in captured.out  # it has no expectation to meet
-    assert captured.out.rstrip().endswith(f'Next: ingot run {out} "Once upon a time"')
+    assert captured.out.rstrip().endswith(f'ingot run {out} "Once upon a time"')
     assert captured.err == "read      config.json\npack      embed\n"
 
 

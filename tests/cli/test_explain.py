@@ -10,7 +10,7 @@ def test_a_supported_model_shows_its_needs(shakespeare_dir, capsys):
     out = capsys.readouterr().out
     for part in ("supported", "Qwen3ForCausalLM", "5.25M", "bfloat16  10.5 MB", "KB a token"):
         assert part in out
-    assert f"Next: ingot compile {shakespeare_dir}" in out
+    assert f"ingot compile {shakespeare_dir}" in out
 
 
 def test_an_unknown_architecture_names_the_nearest(tmp_path, capsys):
