@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import Any
 
 from ingot.errors import ConfigError, UnsupportedModelError
-from ingot.models.config import Activation, ModelConfig
+from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
 from ingot.models.rope_config import LAYER_TYPES, parse_rope
 
@@ -39,53 +39,51 @@ def parse_decoder(
     mlp_bias: bool = False,
     partial_rotary: bool = False,
 ) -> ModelConfig:
-    """Reads the common keys; the arguments are what the family decides.
+    """Reads the common keys of config.json; the arguments are what the family decides.
 
-    Args:
-        fields: config.json; the token ids of generation_config.json are merged later.
-        family: name of the family.
-        windows: per layer, 0 for full attention; None means full attention everywhere.
-        num_kv_heads: for a config that does not say; None makes the key required.
-        head_dim: for a config that does not say; None means hidden_size / num_heads.
-        partial_rotary: whether `partial_rotary_factor` means something to the family.
+    `windows`: per layer, None for full attention everywhere. `num_kv_heads` and `head_dim`: for a
+    config that does not say; None makes the key required, or hidden_size / num_heads.
 
     Raises:
         ConfigError: missing, wrong or contradictory values.
     """
     _refuse_foreign(fields)
-    hidden = fields.integer("hidden_size")
-    num_layers = read_num_layers(fields)
+    common = _read_common(fields)
     num_heads = fields.integer("num_attention_heads", maximum=2**16)
-    kv_heads = _kv_heads(fields, num_kv_heads)
-    head = _head_dim(fields, hidden, num_heads, head_dim)
-    max_position = fields.integer("max_position_embeddings")
+    head = _head_dim(fields, common["hidden_size"], num_heads, head_dim)
+    rope = parse_rope(fields, head, common["max_position_embeddings"], partial=partial_rotary)
     return ModelConfig(
+        **common,
         family=family,
-        architecture=read_architecture(fields),
-        vocab_size=fields.integer("vocab_size"),
-        hidden_size=hidden,
-        intermediate_size=fields.integer("intermediate_size"),
-        num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=kv_heads,
+        num_kv_heads=_kv_heads(fields, num_kv_heads),
         head_dim=head,
-        hidden_act=cast(Activation, fields.choice("hidden_act", _ACTIVATIONS, "silu")),
-        norm_eps=fields.number("rms_norm_eps"),
-        max_position_embeddings=max_position,
-        tie_embeddings=fields.flag("tie_word_embeddings", False),
         qk_norm=qk_norm,
         attention_bias=attention_bias,
         o_bias=o_bias,
         mlp_bias=mlp_bias,
-        windows=windows if windows is not None else (0,) * num_layers,
-        rope=parse_rope(
-            fields, head_dim=head, max_position_embeddings=max_position, partial=partial_rotary
-        ),
+        windows=windows if windows is not None else (0,) * common["num_layers"],
+        rope=rope,
         attention_scale=head**-0.5,
-        bos_token_ids=fields.token_ids("bos_token_id"),
-        eos_token_ids=fields.token_ids("eos_token_id"),
-        checkpoint_dtype=read_dtype(fields),
     )
+
+
+def _read_common(fields: Fields) -> dict[str, Any]:
+    """What every decoder spells the same, by the names of ModelConfig."""
+    return {
+        "architecture": read_architecture(fields),
+        "vocab_size": fields.integer("vocab_size"),
+        "hidden_size": fields.integer("hidden_size"),
+        "intermediate_size": fields.integer("intermediate_size"),
+        "num_layers": read_num_layers(fields),
+        "hidden_act": fields.choice("hidden_act", _ACTIVATIONS, "silu"),
+        "norm_eps": fields.number("rms_norm_eps"),
+        "max_position_embeddings": fields.integer("max_position_embeddings"),
+        "tie_embeddings": fields.flag("tie_word_embeddings", False),
+        "bos_token_ids": fields.token_ids("bos_token_id"),
+        "eos_token_ids": fields.token_ids("eos_token_id"),
+        "checkpoint_dtype": read_dtype(fields),
+    }
 
 
 def read_num_layers(fields: Fields) -> int:

@@ -21,7 +21,7 @@ _NOISE = frozenset({"finetuned"})
 
 
 def parse_rope(
-    fields: Fields, *, head_dim: int, max_position_embeddings: int, partial: bool = False
+    fields: Fields, head_dim: int, max_position_embeddings: int, *, partial: bool = False
 ) -> RopeConfig:
     """Reads the rotary keys of a config.json.
 
