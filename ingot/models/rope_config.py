@@ -34,7 +34,7 @@ def parse_rope(
     Raises:
         ConfigError: unknown type or key, missing or wrong value, both spellings at odds.
     """
-    scaling, source = _find(fields)
+    scaling = _find(fields)
     if (
         "rope_type" in scaling
         and "type" in scaling
@@ -47,7 +47,7 @@ def parse_rope(
     theta = _either(fields, scaling, "rope_theta", 10000.0)
     fraction = _either(fields, scaling, "partial_rotary_factor", 1.0)
     if fraction > 1.0 or (not partial and fraction != 1.0):
-        raise source.wrong(
+        raise scaling.wrong(
             "partial_rotary_factor", fraction, "at most 1" if partial else "1 for this family"
         )
     rope = _PARSERS[kind](
@@ -57,8 +57,8 @@ def parse_rope(
     return rope
 
 
-def _find(fields: Fields) -> tuple[Fields, Fields]:
-    """The object with the scaling parameters, and the one to name in messages."""
+def _find(fields: Fields) -> Fields:
+    """The object with the scaling parameters, in whichever spelling."""
     if "rope_parameters" in fields and "rope_scaling" in fields:
         raise ConfigError(
             f"{fields.where} has both rope_parameters and rope_scaling",
@@ -70,7 +70,7 @@ def _find(fields: Fields) -> tuple[Fields, Fields]:
     elif nested := [key for key in scaling.names() if key in LAYER_TYPES]:
         scaling = _one_for_all(scaling, nested)
     fields.raw("rope_scaling", None)
-    return scaling, scaling
+    return scaling
 
 
 def _one_for_all(parameters: Fields, nested: list[str]) -> Fields:
