@@ -19,7 +19,7 @@ _FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_specia
 class SamplingParams:
     """How the tokens of one request are drawn, and when it ends.
 
-    temperature           0 is greedy; the logits are divided by it before everything else
+    temperature           divides the logits before everything else; below 1e-5 it is greedy
     top_k                 keep the k most likely tokens and those as likely as the k-th; 0 keeps all
     top_p                 of those, keep the fewest whose probability together reaches top_p
     seed                  the same seed and prompt draw the same tokens; None: by the model's seed

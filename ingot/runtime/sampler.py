@@ -21,6 +21,7 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.intp]
 
+GREEDY_BELOW = 1e-5  # temperatures; float32 could not tell the scaled logits apart
 _FIRST_NUCLEUS = 256  # candidates tried before more are looked for
 
 
@@ -61,7 +62,7 @@ def sample(
     if banned:
         logits[list(banned)] = -np.inf
         best = int(logits.argmax())
-    if params.temperature == 0:
+    if params.temperature < GREEDY_BELOW:
         token = best
     else:
         ids, probs = distribution(logits, params)
@@ -90,28 +91,30 @@ def distribution(logits: Float32, params: SamplingParams) -> tuple[Ids | None, F
 
 
 def _softmax(logits: Float32, temperature: float) -> Float64:
-    probs = logits.astype(np.float64)
-    probs -= probs.max()
-    # A temperature near 0 divides to -inf, whose exp is 0: greedy in the limit, as it should be.
-    with np.errstate(over="ignore"):
-        probs /= temperature
-    np.exp(probs, out=probs)
+    # exp in float32 is several times as fast over a large vocabulary, and good to 1e-6; sums are
+    # made in float64.
+    scaled = logits - logits.max()
+    scaled /= np.float32(temperature)
+    probs = np.exp(scaled, out=scaled).astype(np.float64)
     probs /= probs.sum()
     return probs
 
 
 def _nucleus(probs: Float64, top_p: float) -> Ids:
     """Ids of the fewest tokens that reach `top_p`, likeliest first; at least one."""
-    count = min(_FIRST_NUCLEUS, probs.size)
+    # Tokens rarer than this are together rarer than 1 - top_p: the others reach top_p.
+    able = np.flatnonzero(probs >= (1 - top_p) / probs.size)
+    able = able if able.size else np.arange(probs.size)
+    some = probs[able]
+    count = min(_FIRST_NUCLEUS, some.size)
     while True:
         # All tokens at least as likely as the count-th, so that ties do not depend on `count`.
-        threshold = np.partition(probs, -count)[-count]
-        ids = np.flatnonzero(probs >= threshold)
-        ids = ids[np.argsort(-probs[ids], kind="stable")]
-        mass = np.cumsum(probs[ids])
-        if mass[-1] >= top_p or count == probs.size:
-            return ids[: int(np.searchsorted(mass, top_p)) + 1]
-        count = min(count * 16, probs.size)
+        ids = np.flatnonzero(some >= np.partition(some, -count)[-count])
+        ids = ids[np.argsort(-some[ids], kind="stable")]
+        mass = np.cumsum(some[ids])
+        if mass[-1] >= top_p or count == some.size:
+            return able[ids[: int(np.searchsorted(mass, top_p)) + 1]]
+        count = min(count * 16, some.size)
 
 
 def _pick(ids: Ids | None, probs: Float64, u: float) -> int:
@@ -125,14 +128,12 @@ def _pick(ids: Ids | None, probs: Float64, u: float) -> int:
 def _logprobs(logits: Float32, token: int, count: int | None) -> dict[int, Logprob]:
     if count is None:
         return {}
-    wide = logits.astype(np.float64)
-    top = float(wide.max())
-    normalizer = top + float(np.log(np.exp(wide - top).sum()))
-    ids = top_ids(logits, count)
+    top = float(logits.max())
+    normalizer = top + float(np.log(np.exp(logits - np.float32(top)).sum(dtype=np.float64)))
     rank = int((logits > logits[token]).sum()) + 1
-    result = {token: Logprob(float(wide[token]) - normalizer, rank)}
-    for place, i in enumerate(ids, 1):
-        result.setdefault(int(i), Logprob(float(wide[i]) - normalizer, place))
+    result = {token: Logprob(float(logits[token]) - normalizer, rank)}
+    for place, i in enumerate(top_ids(logits, count), 1):
+        result.setdefault(int(i), Logprob(float(logits[i]) - normalizer, place))
     return result
 
 
