@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from ingot.cli.numbers import format_seconds
@@ -28,19 +27,32 @@ def progress_display(stream: TextIO | None = None) -> Iterator[Progress]:
     if not stream.isatty():
         yield PlainProgress(stream)
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, TextColumn
-    from rich.progress import Progress as RichProgress
-
-    columns = (
-        TextColumn("{task.fields[mark]} {task.fields[stage]:<9}"),
-        BarColumn(bar_width=24),
-        TextColumn("{task.fields[seconds]:>9}  [dim]{task.description}"),
-    )
-    with RichProgress(*columns, console=Console(file=stream)) as rich_progress:
+    with _rich_progress(stream) as rich_progress:
         display = LiveProgress(rich_progress)
         yield display
         display.finish()
+
+
+def _rich_progress(stream: TextIO) -> RichProgress:
+    from rich.console import Console
+    from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
+    from rich.progress import Progress as RichProgress
+    from rich.text import Text
+
+    class Elapsed(ProgressColumn):
+        """The time that a stage took, or has taken so far."""
+
+        def render(self, task: Task) -> Text:
+            seconds = task.finished_time if task.finished else task.elapsed
+            return Text(f"{format_seconds(seconds or 0.0):>9}")
+
+    return RichProgress(
+        TextColumn("{task.fields[mark]} {task.fields[stage]:<9}"),
+        BarColumn(bar_width=24),
+        Elapsed(),
+        TextColumn(" [dim]{task.description}"),
+        console=Console(file=stream),
+    )
 
 
 class PlainProgress:
@@ -60,28 +72,21 @@ class PlainProgress:
 class LiveProgress:
     """A line a stage: a bar while it runs, a check mark and its time when it is over."""
 
-    def __init__(self, rich_progress: RichProgress, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, rich_progress: RichProgress) -> None:
         self._rich = rich_progress
-        self._clock = clock
         self._task: TaskID | None = None
         self._stage = ""
-        self._began = 0.0
 
     def __call__(self, stage: str, detail: str, fraction: float | None) -> None:
-        if stage != self._stage:
+        if self._task is None or stage != self._stage:
             self.finish()
-            self._stage, self._began = stage, self._clock()
-            self._task = self._rich.add_task(detail, total=None, stage=stage, mark=" ", seconds="")
-        assert self._task is not None, "a stage has begun"
+            self._stage = stage
+            self._task = self._rich.add_task(detail, total=None, stage=stage, mark=" ")
         total = None if fraction is None else 1.0
-        seconds = format_seconds(self._clock() - self._began)
-        self._rich.update(
-            self._task, description=detail, total=total, completed=fraction or 0.0, seconds=seconds
-        )
+        self._rich.update(self._task, description=detail, total=total, completed=fraction or 0.0)
 
     def finish(self) -> None:
         """Marks the running stage as done."""
         if self._task is not None:
-            seconds = format_seconds(self._clock() - self._began)
-            self._rich.update(self._task, total=1.0, completed=1.0, mark="✓", seconds=seconds)
+            self._rich.update(self._task, total=1.0, completed=1.0, mark="✓")
         self._task, self._stage = None, ""
