@@ -95,7 +95,8 @@ def _softmax(logits: Float32, temperature: float) -> Float64:
     # made in float64.
     scaled = logits - logits.max()
     scaled /= np.float32(temperature)
-    probs = np.exp(scaled, out=scaled).astype(np.float64)
+    np.exp(scaled, out=scaled)
+    probs = scaled.astype(np.float64)
     probs /= probs.sum()
     return probs
 
