@@ -83,7 +83,7 @@ class Op:
 
 OPS: dict[str, Op] = {}
 
-_LIBRARY: Any = torch.library.Library("ingot", "DEF")  # type: ignore[no-untyped-call]
+_LIBRARY: Any = torch.library.Library("ingot", "DEF")
 
 
 def register(op: Op) -> Op:

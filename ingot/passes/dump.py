@@ -43,7 +43,7 @@ def graph_text(gm: GraphModule) -> str:
     """The graph, one line a node: shape and dtype, name and call, module path."""
     sizes = size_names(gm)
     return "".join(
-        f"{type_text(n, sizes):<28}{node_text(n)}{'  # ' if origin(n) else ''}{origin(n)}\n"
+        f"{type_text(n, sizes):<27} {node_text(n)}{'  # ' if origin(n) else ''}{origin(n)}\n"
         for n in gm.graph.nodes
     )
 

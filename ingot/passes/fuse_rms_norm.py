@@ -62,8 +62,7 @@ def name_rms_norm(node: Node) -> int:
 
 
 SHAPES = {"x": (1, 3, 5), "weight": (5,)}
-PATTERNS = (
-    Pattern(search=plain, replace=write, check=is_norm, tensors=SHAPES, scalars={"eps": 0.317}),
+PATTERNS = (  # the offset first: without it, the sum would pass for a weight
     Pattern(
         search=with_offset,
         replace=write,
@@ -71,4 +70,5 @@ PATTERNS = (
         tensors=SHAPES,
         scalars={"eps": 0.317, "offset": 0.713},
     ),
+    Pattern(search=plain, replace=write, check=is_norm, tensors=SHAPES, scalars={"eps": 0.317}),
 )

@@ -136,10 +136,8 @@ class Weights:
     """Random values for every parameter and constant of a graph, by name."""
 
     def __init__(self, gm: GraphModule) -> None:
-        self.shapes = {
-            str(n.target): tuple(map(int, value(n).shape))
-            for n in gm.graph.find_nodes(op="get_attr")
-        }
+        tensors = (*gm.named_parameters(remove_duplicate=False), *gm.named_buffers())
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors}
         self.constants = {name for name, _ in gm.named_buffers()}
         self.kept: dict[str, Tensor] = {}
         self.kept_bytes = 0

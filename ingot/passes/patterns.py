@@ -56,7 +56,7 @@ def _apply(gm: GraphModule, pattern: Pattern) -> int:
         if node._erased or node.target not in matcher.fns:
             continue
         match = matcher.match(node)
-        if not match or not pattern.check(match.kwargs):
+        if not match or has_more_options(match) or not pattern.check(match.kwargs):
             continue
         with gm.graph.inserting_before(node):
             new = pattern.replace(gm.graph, node, match.kwargs)
@@ -64,6 +64,19 @@ def _apply(gm: GraphModule, pattern: Pattern) -> int:
         match.erase_nodes()
         count += 1
     return count
+
+
+def has_more_options(match: Any) -> bool:
+    """Whether a matched call has keyword arguments that the pattern's call has not.
+
+    PyTorch's matcher ignores them: gelu(x) would match gelu(x, approximate="tanh").
+    """
+    pairs = match.ctx.pattern_to_node.items()
+    return any(
+        set(node.kwargs) - set(expr.kwargs)
+        for expr, node in pairs
+        if isinstance(node, Node) and hasattr(expr, "kwargs")
+    )
 
 
 @cache

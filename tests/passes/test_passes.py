@@ -1,0 +1,61 @@
+"""Four tests a pass: it fires, a near miss does not, numbers keep, invariants hold."""
+
+import pytest
+import torch
+
+from ingot.passes.dump import op_counts
+from ingot.passes.pipeline import PIPELINE
+from ingot.passes.runner import run
+from tests.passes.cases import CASES, SPELLINGS
+from tests.passes.support import TARGET, Facts, before, lab, step
+
+torch.set_num_threads(1)
+
+MISSES = [(name, body) for name, case in CASES.items() for body in case.misses]
+
+
+def test_every_pass_has_a_case():
+    assert [s.name for s in PIPELINE] == list(CASES)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fires_keeps_numbers_and_leaves_invariants(name):
+    case = CASES[name]
+    gm = before(lab(case.fires), name)
+    counts = op_counts(gm)
+    # verify compares the logits at the step's own tolerance; the runner checks what the step gives
+    (entry,) = run(gm, [step(name)], Facts(), target=TARGET, verify=True)
+    assert entry.matched == case.count
+    after = op_counts(gm)
+    assert {op: counts[op] - after[op] for op in case.gone} == case.gone
+    assert {op: after[op] - counts[op] for op in case.made} == case.made
+    for node in gm.graph.nodes:
+        assert node.op == "output" or "val" in node.meta
+
+
+@pytest.mark.parametrize("name, body", MISSES, ids=[f"{n}-{b.__name__}" for n, b in MISSES])
+def test_near_miss_does_not_fire(name, body):
+    gm = before(lab(body), name)
+    counts = op_counts(gm)
+    assert step(name).function(gm, target=TARGET) == 0
+    gm.graph.eliminate_dead_code()
+    assert op_counts(gm) == counts
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_second_run_changes_nothing(name):
+    if name in ("rewrite_attention", "select_logit_rows"):
+        return  # they add inputs, once
+    gm = before(lab(CASES[name].fires), name)
+    run(gm, [step(name)], Facts(), target=TARGET)
+    counts = op_counts(gm)
+    step(name).function(gm, target=TARGET)
+    gm.graph.eliminate_dead_code()
+    assert op_counts(gm) == counts
+
+
+@pytest.mark.parametrize("name, body, count", SPELLINGS)
+def test_other_spellings_fire(name, body, count):
+    gm = before(lab(body), name)
+    (entry,) = run(gm, [step(name)], Facts(), target=TARGET, verify=True)
+    assert entry.matched == count
