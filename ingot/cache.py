@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ingot.compiler.options import CompileOptions
 
 CONFIG = "config.json"
+SOURCES = Path(__file__).parent
 
 
 def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
@@ -70,8 +71,7 @@ def cache_key(model_dir: Path, options: CompileOptions) -> str:
         "config": (model_dir / CONFIG).read_text(errors="replace"),
         "files": list(_stamps(model_dir, "*")),
         # The compiler's own sources, for those who work on them.
-        "compiler": list(_stamps(Path(__file__).parent, "**/*.py"))
-        + list(_stamps(Path(__file__).parent, "**/*.h")),
+        "compiler": [*_stamps(SOURCES, "**/*.py"), *_stamps(SOURCES, "**/*.h")],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

@@ -108,15 +108,13 @@ class Engine:
             if self.has_unfinished:
                 raise InternalError("no sequence can run")
             return []
-        self._batch.clear()
-        for chunk in chunks:
-            self._append(chunk)
-        logits = self._executor.run()
-        self.scheduler.advance(chunks)
-        ready = [chunk.sequence for chunk in chunks if chunk.wants_logits]
-        for sequence, row in zip(ready, logits, strict=True):
-            self._draw(sequence, row)
-        return ready
+        try:
+            return self._run(chunks)
+        except BaseException:
+            # Whatever the step has half done (Ctrl-C, kernels that refuse it) is computed again:
+            # the tokens of the sequences are all that counts.
+            self.scheduler.free_up(self.pages.num_pages)
+            raise
 
     def logits(self, token_ids: list[int], chunk_tokens: int | None = None) -> Float32:
         """Logits [T, V] of every position, in chunks of `chunk_tokens` (default: the largest).
@@ -138,6 +136,17 @@ class Engine:
         finally:
             self.pages.release(_SCRATCH)
         return result
+
+    def _run(self, chunks: list[Chunk]) -> list[Sequence]:
+        self._batch.clear()
+        for chunk in chunks:
+            self._append(chunk)
+        logits = self._executor.run()
+        self.scheduler.advance(chunks)
+        ready = [chunk.sequence for chunk in chunks if chunk.wants_logits]
+        for sequence, row in zip(ready, logits, strict=True):
+            self._draw(sequence, row)
+        return ready
 
     def _append(self, chunk: Chunk) -> None:
         sequence, start = chunk.sequence, chunk.sequence.num_computed

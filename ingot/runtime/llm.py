@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -81,6 +82,7 @@ class LLM:
         # Whoever waits for a request runs steps for everyone; the lock is held for one step.
         self._lock = threading.Lock()
         self._requests: dict[int, Request] = {}
+        self._lost: deque[Request] = deque()  # whose streams were dropped; aborted before a step
         self._tokenizer: Tokenizer | None = None
 
     def generate(
@@ -134,7 +136,9 @@ class LLM:
     def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> TextStream:
         """Completes one prompt piece by piece; closing the stream early aborts the request."""
         params = list_of_params(sampling_params, 1)
-        return TextStream(self._add([prompt], params)[0], self._step, self._forget)
+        return TextStream(
+            self._add([prompt], params)[0], self._step, self._forget, self._lost.append
+        )
 
     def logits(self, token_ids: Sequence[int], *, chunk_tokens: int | None = None) -> Float32:
         """Logits at every position of one sequence: float32 [T, V].
@@ -143,6 +147,7 @@ class LLM:
         """
         with self._lock:
             self._refuse_closed()
+            self._abort_lost()
             return self._engine.logits(list_of_tokens(token_ids), chunk_tokens)
 
     def get_tokenizer(self) -> Tokenizer:
@@ -178,6 +183,7 @@ class LLM:
     def _step(self) -> None:
         with self._lock:
             self._refuse_closed()
+            self._abort_lost()
             for sequence in self._engine.step():
                 self._requests[sequence.sequence_id].advance()
 
@@ -187,6 +193,12 @@ class LLM:
             for request in requests:
                 request.abort()
                 self._requests.pop(request.sequence.sequence_id, None)
+
+    def _abort_lost(self) -> None:
+        while self._lost:
+            request = self._lost.popleft()
+            request.abort()
+            self._requests.pop(request.sequence.sequence_id, None)
 
     def _refuse_closed(self) -> None:
         if not self._close.alive:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ingot.runtime.detokenizer import Detokenizer
 from ingot.runtime.engine import Engine
 from ingot.runtime.output import CompletionOutput, Logprob, RequestOutput, TextDelta
 from ingot.runtime.sequence import Sequence
@@ -27,6 +28,7 @@ class Request:
         )
         self._stops = StopStrings(params.stops, include=params.include_stop_str_in_output)
         self._pieces: list[str] = []
+        self._num_seen = 0  # of the generated tokens, how many are in the text
         self._num_tokens_out = 0  # of the generated tokens, how many a delta has reported
         self._num_pieces_out = 0
 
@@ -35,25 +37,30 @@ class Request:
         return self.sequence.finished
 
     def advance(self) -> None:
-        """Takes in the token of the last step; ends the sequence when a stop string is complete."""
+        """Takes in new tokens; ends the sequence when a stop string is complete."""
+        while self._num_seen < self.sequence.num_generated and self.sequence.error is None:
+            self._num_seen += 1
+            if self._detokenizer is not None:
+                self._take(self._detokenizer, last=self._num_seen == self.sequence.num_generated)
+
+    def _take(self, detokenizer: Detokenizer, *, last: bool) -> None:
         sequence, params = self.sequence, self.sequence.params
-        if self._detokenizer is None or sequence.error is not None:
-            return
-        token = sequence.token_ids[-1]
+        token = sequence.token_ids[sequence.num_prompt + self._num_seen - 1]
+        last = last and sequence.finished
         # The token that ended the sequence is no part of its text.
-        ended = sequence.finish_reason == "stop" and not params.include_stop_str_in_output
-        text = "" if ended else self._detokenizer.push(token)
-        self._emit(text, armed=sequence.num_generated >= params.min_tokens)
-        if sequence.finished and self._stops.found is None:
-            self._emit(self._detokenizer.finish())
+        ended = last and sequence.finish_reason == "stop"
+        shown = not ended or params.include_stop_str_in_output
+        text = detokenizer.push(token) if shown else ""
+        self._emit(text, armed=self._num_seen >= params.min_tokens)
+        if last and self._stops.found is None:
+            self._emit(detokenizer.finish())
         if self._stops.found is None:
-            if sequence.finished:
+            if last:
                 self._pieces.append(self._stops.finish())
-            return
-        if not sequence.finished:
-            self._engine.finish(sequence, "stop", self._stops.found)
-        else:  # the stop string came with the last token that there was room for
+        elif sequence.finished:  # the stop string came with the last token that had room
             sequence.finish_reason, sequence.stop_reason = "stop", self._stops.found
+        else:
+            self._engine.finish(sequence, "stop", self._stops.found)
 
     def abort(self) -> None:
         """Ends the request; its text stays as far as it has come."""
@@ -62,6 +69,7 @@ class Request:
     def take_delta(self) -> TextDelta:
         """What has come since the last call. Raises the error that ended the request, if any."""
         self.raise_error()
+        self.advance()  # where a step was interrupted
         ids = self.sequence.generated_ids
         delta = TextDelta(
             text="".join(self._pieces[self._num_pieces_out :]),
@@ -75,6 +83,7 @@ class Request:
     def output(self) -> RequestOutput:
         """The request as far as it has come. Raises the error that ended it, if any."""
         self.raise_error()
+        self.advance()
         sequence = self.sequence
         wants_logprobs = sequence.params.logprobs is not None
         completion = CompletionOutput(
@@ -118,10 +127,12 @@ class TextStream:
         request: Request,
         step: Callable[[], None],
         forget: Callable[[list[Request]], None],
+        lose: Callable[[Request], None],
     ) -> None:
         self._request = request
         self._step = step
         self._forget = forget
+        self._lose = lose
         self._ended = False
 
     def __iter__(self) -> TextStream:
@@ -154,4 +165,6 @@ class TextStream:
             self._forget([self._request])
 
     def __del__(self) -> None:
-        self.close()
+        # This can run at any time, even within a step: it only leaves a note.
+        if not self._ended:
+            self._lose(self._request)

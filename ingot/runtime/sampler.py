@@ -96,7 +96,7 @@ def _softmax(logits: Float32, temperature: float) -> Float64:
     scaled = logits - logits.max()
     scaled /= np.float32(temperature)
     np.exp(scaled, out=scaled)
-    probs = scaled.astype(np.float64)
+    probs: Float64 = scaled.astype(np.float64)
     probs /= probs.sum()
     return probs
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ingot.errors import IngotError, InternalError, RequestError, TokenizerError, UsageError
+from ingot.runtime import engine
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from tests.runtime.fake_model import NAN_TOKEN, PAGE_BYTES, greedy, logits, logprobs, write_fake
@@ -121,9 +122,9 @@ def test_closing_a_stream_early_aborts_the_request(llm):
     assert not llm._engine.has_unfinished and not llm._requests
     assert stream.output().outputs[0].finish_reason == "abort"
     assert list(stream) == []
-    llm.stream([1, 2], GREEDY)  # and one that is lost at once
-    gc.collect()
-    assert not llm._engine.has_unfinished
+    llm.stream([1, 2], GREEDY)  # and one that is lost at once: the next call cleans up
+    llm.logits([1])
+    assert not llm._engine.has_unfinished and not llm._requests
 
 
 def test_a_stream_and_other_calls_can_take_turns(llm):
@@ -250,6 +251,29 @@ def test_an_error_of_one_request_reaches_its_caller(llm):
     with pytest.raises(InternalError, match="not finite"):
         llm.generate([[NAN_TOKEN]], GREEDY)
     assert tokens_of(llm.generate([[1]], GREEDY)) == [greedy([1], 10)]
+
+
+@pytest.mark.parametrize("at", ["executor", "third draw"])
+def test_a_step_that_is_interrupted_harms_nobody(llm, monkeypatch, at):
+    stream = llm.stream([1, 2], GREEDY)
+    first = next(stream)
+    calls = []
+    target, name = (llm._engine._executor, "run") if at == "executor" else (engine, "sample")
+    original = getattr(target, name)
+
+    def interrupted(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(target, name, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([[3], [4]], GREEDY)
+    pieces = [first, *stream]
+    assert [t for piece in pieces for t in piece.token_ids] == greedy([1, 2], 10)
+    assert "".join(p.text for p in pieces) == llm.get_tokenizer().decode(greedy([1, 2], 10))
+    assert llm._engine.pages.num_free == llm._engine.pages.num_pages
 
 
 def test_without_a_tokenizer_tokens_still_work(tmp_path):

@@ -67,6 +67,7 @@ def test_a_wrong_setting_is_an_error_and_not_ignored(env):
 def model_dir(tmp_path, monkeypatch):
     """A model directory that "compiles" to the fake artifact, and a list of the compiles."""
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "SOURCES", tmp_path / "sources")
     folder = tmp_path / "tiny"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
@@ -103,7 +104,10 @@ def test_another_model_or_other_options_are_another_artifact(model_dir):
     second = cache.resolve(folder)
     (folder / "config.json").write_text("[]")
     third = cache.resolve(folder)
-    assert len({first, second, third}) == 3 and len(compiles) == 4
+    (cache.SOURCES / "compiler").mkdir(parents=True)
+    (cache.SOURCES / "compiler" / "kernel.h").write_text("better")
+    fourth = cache.resolve(folder)
+    assert len({first, second, third, fourth}) == 4 and len(compiles) == 5
 
 
 def test_a_damaged_artifact_in_the_cache_is_compiled_again(model_dir, capsys):
