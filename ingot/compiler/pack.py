@@ -47,7 +47,7 @@ def pack(path: Path, plan: Plan, weights: tuple[WeightLayout, ...], read: Read) 
         for weight in weights:
             written = 0
             for piece in _in_order(pool, _jobs(weight, sources[weight.name], read)):
-                data = memoryview(piece.view(torch.uint8).numpy())
+                data = piece.view(torch.uint8).numpy().data
                 file.write(data)
                 written += data.nbytes
             if written != num_elements(weight) * DTYPE_BYTES[weight.dtype]:
@@ -96,8 +96,8 @@ def pack_panels(rows: Tensor) -> Tensor:
     packed = torch.empty((whole * PANEL_COLUMNS + narrow) * steps, dtype=torch.int32)
     # One copy a panel: 64 columns of transposed writes stay in the cache.
     panels = packed[: whole * PANEL_COLUMNS * steps].view(whole, steps, PANEL_COLUMNS)
-    for panel, part in zip(panels, words.split(PANEL_COLUMNS), strict=False):
-        panel.copy_(part.T)
+    for index, panel in enumerate(panels):
+        panel.copy_(words[index * PANEL_COLUMNS : (index + 1) * PANEL_COLUMNS].T)
     if rest:
         last = packed[whole * PANEL_COLUMNS * steps :].view(steps, narrow)
         last[:, rest:] = 0
@@ -138,9 +138,7 @@ def _row_pieces(tensors: Iterable[Tensor], num_rows: int) -> Iterator[Tensor]:
         yield torch.cat(held) if len(held) > 1 else held[0]
 
 
-def _in_order(
-    pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Tensor]]
-) -> Iterator[Tensor]:
+def _in_order(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Tensor]]) -> Iterator[Tensor]:
     """Results of the jobs in order, a few running ahead."""
     running: deque[Future[Tensor]] = deque()
     for job in jobs:

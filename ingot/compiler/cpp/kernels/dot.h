@@ -1,0 +1,58 @@
+// The inner step of every matrix product: `depth` neighbouring k of a row with those of `lanes`
+// columns. The order of operations on one output element is fixed here and nowhere else.
+#pragma once
+
+#include "simd.h"
+
+namespace ingot {
+
+template <class T>
+struct Dot;
+
+template <>
+struct Dot<float> {
+  static constexpr int depth = 1;
+  using Columns = vf;
+
+  static Columns columns(const float* w) { return load(w); }
+  static Columns row(const float* x) { return splat(*x); }
+  static vf step(vf acc, Columns w, Columns x) { return fma(w, x, acc); }
+};
+
+template <>
+struct Dot<bf16> {
+  static constexpr int depth = 2;
+  using Columns = pairs;
+
+  static Columns columns(const bf16* w) { return load_pairs(w); }
+  static Columns row(const bf16* x) { return splat_pair(read_pair(x)); }
+  static vf step(vf acc, Columns w, Columns x) { return dot(acc, w, x); }
+
+  // The last k of an odd number: its neighbour belongs to no one.
+  static Columns last_row(const bf16* x) { return splat_pair(x->bits); }
+};
+
+// Rows x vectors of a register tile, by level: as many accumulators as fit beside the operands.
+#if defined(__AVX512F__) && defined(__AVX512BF16__)
+template <class T>
+inline constexpr int max_tile_rows = 6;
+constexpr int tile_vectors(int) { return 4; }
+#elif defined(__AVX512F__)
+template <class T>
+inline constexpr int max_tile_rows = 6;
+template <>
+inline constexpr int max_tile_rows<bf16> = 5;  // a column of bf16 takes two registers
+constexpr int tile_vectors(int) { return 4; }
+#elif defined(__AVX2__)
+template <class T>
+inline constexpr int max_tile_rows = 6;
+template <>
+inline constexpr int max_tile_rows<bf16> = 5;
+constexpr int tile_vectors(int rows) { return rows == 1 ? 8 : rows <= 3 ? 4 : 2; }
+#else
+template <class T>
+inline constexpr int max_tile_rows = 2;
+constexpr int tile_vectors(int) { return 4; }
+#endif
+
+}  // namespace ingot

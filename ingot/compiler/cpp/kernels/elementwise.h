@@ -1,0 +1,45 @@
+// Ops that map each element by itself. Threads divide the rows.
+#pragma once
+
+#include "math.h"
+#include "team.h"
+
+namespace ingot {
+
+// out[r][c] = function(vectors of the inputs at r, c)
+template <int Columns, class Function, class Out, class... Inputs>
+inline void map_rows(Team team, int rows, Function function, Rows<Out> out,
+                     Rows<const Inputs>... inputs) {
+  const Range mine = share(rows, team);
+  for (int row = mine.begin; row < mine.end; ++row)
+    for_columns<Columns>([&](int c, auto part) {
+      store(out[row] + c, function(load(inputs[row] + c, part)...), part);
+    });
+}
+
+template <int Columns, class T, class Out>
+void silu_mul(Team team, int rows, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
+  map_rows<Columns>(team, rows, [](vf g, vf u) { return Silu::of(g) * u; }, out, gate, up);
+}
+
+template <int Columns, class Kind, class T, class Out>
+void gelu_mul(Team team, int rows, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
+  map_rows<Columns>(team, rows, [](vf g, vf u) { return Kind::of(g) * u; }, out, gate, up);
+}
+
+template <int Columns, class Kind, class T, class Out>
+void activation(Team team, int rows, Rows<const T> x, Rows<Out> out) {
+  map_rows<Columns>(team, rows, [](vf v) { return Kind::of(v); }, out, x);
+}
+
+template <int Columns, class X, class Y, class Out>
+void add(Team team, int rows, Rows<const X> x, Rows<const Y> y, Rows<Out> out) {
+  map_rows<Columns>(team, rows, [](vf a, vf b) { return a + b; }, out, x, y);
+}
+
+template <int Columns, class T, class Out>
+void cast(Team team, int rows, Rows<const T> x, Rows<Out> out) {
+  map_rows<Columns>(team, rows, [](vf v) { return v; }, out, x);
+}
+
+}  // namespace ingot

@@ -1,0 +1,88 @@
+// rms_norm, add_rms_norm and layer_norm over rows of C columns. A row is one thread's.
+#pragma once
+
+#include "simd.h"
+#include "team.h"
+
+namespace ingot {
+
+// The sum over a row of value(column, part), vectors dealt to four partial sums in turn.
+template <int Columns, class Value>
+inline float row_sum(Value value) {
+  vf partial[4] = {zero(), zero(), zero(), zero()};
+  constexpr int whole = Columns / (4 * lanes) * (4 * lanes);
+  for (int c = 0; c < whole; c += 4 * lanes)
+    for (int i = 0; i < 4; ++i) partial[i] = partial[i] + value(c + i * lanes, Full{});
+  for_columns<Columns - whole>([&](int c, auto part) {
+    partial[c / lanes] = partial[c / lanes] + value(whole + c, part);
+  });
+  return sum((partial[0] + partial[1]) + (partial[2] + partial[3]));
+}
+
+// The factor that gives a row unit mean square.
+template <int Columns, class T>
+inline vf rms_scale(const T* x, float eps) {
+  const float squares = row_sum<Columns>([&](int c, auto part) {
+    const vf v = load(x + c, part);
+    return v * v;
+  });
+  return splat(1.0f / __builtin_sqrtf(squares / static_cast<float>(Columns) + eps));
+}
+
+template <int Columns, class T, class Out>
+inline void rms_norm_row(const T* x, const float* weight, float eps, float offset, Out* out) {
+  const vf scale = rms_scale<Columns>(x, eps);
+  for_columns<Columns>([&](int c, auto part) {
+    const vf w = load(weight + c, part) + splat(offset);
+    store(out + c, load(x + c, part) * scale * w, part);
+  });
+}
+
+// out = x / rms(x) * (weight + offset)
+template <int Columns, class T, class Out>
+void rms_norm(Team team, int rows, Rows<const T> x, const float* weight, float eps,
+              float offset, Rows<Out> out) {
+  const Range mine = share(rows, team);
+  for (int row = mine.begin; row < mine.end; ++row)
+    rms_norm_row<Columns>(x[row], weight, eps, offset, out[row]);
+}
+
+// sum = x + residual; out = rms_norm(sum)
+template <int Columns, class X, class Residual, class Out>
+void add_rms_norm(Team team, int rows, Rows<const X> x, Rows<const Residual> residual,
+                  const float* weight, float eps, float offset, Rows<Out> out,
+                  Rows<float> sum) {
+  const Range mine = share(rows, team);
+  for (int row = mine.begin; row < mine.end; ++row) {
+    for_columns<Columns>([&](int c, auto part) {
+      store(sum[row] + c, load(x[row] + c, part) + load(residual[row] + c, part), part);
+    });
+    rms_norm_row<Columns, float>(sum[row], weight, eps, offset, out[row]);
+  }
+}
+
+// out = (x - mean) / sqrt(variance + eps) * weight + bias
+template <int Columns, class T, class Out>
+void layer_norm(Team team, int rows, Rows<const T> x, const float* weight, const float* bias,
+                float eps, Rows<Out> out) {
+  constexpr float count = static_cast<float>(Columns);
+  const Range mine = share(rows, team);
+  for (int row = mine.begin; row < mine.end; ++row) {
+    const T* from = x[row];
+    const float total =
+        row_sum<Columns>([&](int c, auto part) { return load(from + c, part); });
+    const vf mean = splat(total / count);
+    const float squares = row_sum<Columns>([&](int c, auto part) {
+      const vf v = load(from + c, part) - mean;
+      return keep(v * v, 0, Columns - c, zero());  // lanes past the row hold -mean
+    });
+    const vf scale = splat(1.0f / __builtin_sqrtf(squares / count + eps));
+    for_columns<Columns>([&](int c, auto part) {
+      vf value = (load(from + c, part) - mean) * scale * load(weight + c, part);
+      if (bias != nullptr) value = value + load(bias + c, part);
+      store(out[row] + c, value, part);
+    });
+  }
+}
+
+}  // namespace ingot

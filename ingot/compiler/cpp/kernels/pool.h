@@ -1,0 +1,104 @@
+// The threads of a model. They live as long as it does and sleep between steps.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstdlib>
+#include <new>
+
+#include "signal.h"
+#include "team.h"
+
+namespace ingot {
+
+class Pool {
+ public:
+  using Body = void (*)(const void* context, Team team, Barrier& barrier);
+
+  // Null where memory or threads are short.
+  static Pool* open(int size, Body body) {
+    void* memory = std::aligned_alloc(alignof(Pool), sizeof(Pool));
+    if (memory == nullptr) return nullptr;
+    Pool* pool = new (memory) Pool(size, body);
+    if (pool->start()) return pool;
+    pool->close();
+    return nullptr;
+  }
+
+  void close() {
+    stopping_ = true;
+    start_.advance();
+    for (int i = 0; i < started_; ++i) pthread_join(workers_[i].thread, nullptr);
+    std::free(scratch_);
+    std::free(workers_);
+    this->~Pool();
+    std::free(this);
+  }
+
+  // Runs the body on all threads, the caller's included, and returns when all are done.
+  void run(const void* context) {
+    context_ = context;
+    start_.advance();
+    body_(context, team(0), barrier_);
+    barrier_.wait();
+  }
+
+ private:
+  struct Worker {
+    pthread_t thread;
+    Pool* pool;
+    int rank;
+  };
+
+  Pool(int size, Body body)
+      : size_(size), body_(body), patience_(patience(size)), barrier_(size, patience_) {}
+
+  static Patience patience(int size) {
+    cpu_set_t cpus;
+    const bool known = sched_getaffinity(0, sizeof cpus, &cpus) == 0;
+    const bool roomy = known && CPU_COUNT(&cpus) >= size;
+    return roomy ? Patience{50'000, 100} : Patience{0, 1};
+  }
+
+  bool start() {
+    const auto threads = static_cast<std::size_t>(size_);
+    workers_ = static_cast<Worker*>(std::calloc(threads, sizeof(Worker)));
+    scratch_ = static_cast<char*>(std::aligned_alloc(64, scratch_bytes * threads));
+    if (workers_ == nullptr || scratch_ == nullptr) return false;
+    for (; started_ < size_ - 1; ++started_) {
+      Worker& worker = workers_[started_];
+      worker.pool = this;
+      worker.rank = started_ + 1;
+      if (pthread_create(&worker.thread, nullptr, work, &worker) != 0) return false;
+    }
+    return true;
+  }
+
+  static void* work(void* argument) {
+    const Worker& worker = *static_cast<Worker*>(argument);
+    Pool& pool = *worker.pool;
+    for (std::uint32_t seen = 0;; ++seen) {
+      pool.start_.wait_past(seen, {pool.patience_.spin_ns, 0});
+      if (pool.stopping_) return nullptr;
+      pool.body_(pool.context_, pool.team(worker.rank), pool.barrier_);
+      pool.barrier_.wait();
+    }
+  }
+
+  Team team(int rank) const {
+    return {rank, size_, scratch_ + static_cast<std::size_t>(rank) * scratch_bytes};
+  }
+
+  const int size_;
+  const Body body_;
+  const Patience patience_;
+  Worker* workers_ = nullptr;
+  char* scratch_ = nullptr;
+  int started_ = 0;
+  const void* context_ = nullptr;
+  bool stopping_ = false;
+  Signal start_;
+  Barrier barrier_;
+};
+
+}  // namespace ingot

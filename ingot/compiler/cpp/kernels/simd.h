@@ -1,0 +1,62 @@
+// The vector types and functions of the level that this unit is compiled for.
+//
+// Each level gives the same names:
+//   lanes                       floats in a vector `vf`; + - * / are the language's own
+//   zero, splat, load, store    load and store convert bf16 and round to nearest even; a third
+//                               argument n touches only the first n elements, the rest read as 0
+//   fma(a, b, c)                a * b + c, fused where the level has the instruction
+//   min, max                    the second operand where either is NaN
+//   round_even, scale2, sqrt    nearest integer; a * 2^n for integral n, in the normal range
+//   zero_below(v, x, limit)     0 where x < limit, else v
+//   keep(v, begin, end, other)  v in lanes [begin, end), `other` elsewhere
+//   sum, maximum                over the lanes, in a fixed order
+//   first                       lane 0
+//   pairs                       lanes columns x 2 neighbouring k of bf16 weights
+//   dot(acc, w, x)              acc + w.even * x.even + w.odd * x.odd, in the level's one order
+//
+// A function does the same operations on a lane whatever the other lanes hold, so results do
+// not depend on how rows are grouped. Levels may differ from each other in the last bits.
+#pragma once
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#include "simd_avx512.h"
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include "simd_avx2.h"
+#else
+#include "simd_portable.h"
+#endif
+
+namespace ingot {
+
+// Calls body(column, part) for the vectors of a row; `part` is Full, or Part for the last
+// columns where they do not fill a vector. Both select an overload of load and store.
+struct Full {};
+struct Part {
+  int count;
+};
+
+template <class T>
+inline vf load(const T* from, Full) {
+  return load(from);
+}
+template <class T>
+inline vf load(const T* from, Part part) {
+  return load(from, part.count);
+}
+template <class T>
+inline void store(T* to, vf v, Full) {
+  store(to, v);
+}
+template <class T>
+inline void store(T* to, vf v, Part part) {
+  store(to, v, part.count);
+}
+
+template <int Columns, class Body>
+inline void for_columns(Body body) {
+  int column = 0;
+  for (; column + lanes <= Columns; column += lanes) body(column, Full{});
+  if constexpr (Columns % lanes != 0) body(column, Part{Columns % lanes});
+}
+
+}  // namespace ingot

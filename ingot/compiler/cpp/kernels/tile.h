@@ -1,0 +1,69 @@
+// sums[r][c] (+)= x[r] . column c, in registers, over a range of k.
+#pragma once
+
+#include <cstddef>
+#include <type_traits>
+
+#include "dot.h"
+
+namespace ingot {
+
+// Calls body(constant) for a run-time number of rows from 1 to Most.
+template <int Most, class Body>
+inline void with_rows(int rows, Body body) {
+  if constexpr (Most > 1) {
+    if (rows < Most) return with_rows<Most - 1>(rows, body);
+  }
+  body(std::integral_constant<int, Most>{});
+}
+
+// Cuts rows into tiles of nearly equal height, the fewest possible: 7 rows become 4 + 3.
+template <int Most, class Body>
+inline void for_row_tiles(int rows, Body body) {
+  const int tiles = (rows + Most - 1) / Most;
+  for (int tile = 0, row = 0; tile < tiles; ++tile) {
+    const int height = rows / tiles + (tile < rows % tiles ? 1 : 0);
+    with_rows<Most>(height, [&](auto constant) { body(constant, row); });
+    row += height;
+  }
+}
+
+enum class Start { zero, resume };
+
+// One register tile. `Source` gives the columns: load(vector, step) and last step `steps()`.
+// Start::resume continues sums already in memory; a float32 loses nothing on the way.
+template <class T, int Height, int First, int Width, class Source>
+inline void register_tile(const T* x, std::ptrdiff_t x_stride, const Source& source, int begin,
+                          int end, float* sums, int sums_stride, Start start) {
+  vf acc[Height][Width];
+  for (int r = 0; r < Height; ++r)
+    for (int v = 0; v < Width; ++v)
+      acc[r][v] = start == Start::zero ? zero()
+                                       : load(sums + r * sums_stride + (First + v) * lanes);
+  for (int step = begin; step < end; ++step) {
+    typename Dot<T>::Columns columns[Width];
+    for (int v = 0; v < Width; ++v) columns[v] = source.load(First + v, step);
+    for (int r = 0; r < Height; ++r) {
+      const auto row = Dot<T>::row(x + r * x_stride + step * Dot<T>::depth);
+      for (int v = 0; v < Width; ++v) acc[r][v] = Dot<T>::step(acc[r][v], columns[v], row);
+    }
+  }
+  for (int r = 0; r < Height; ++r)
+    for (int v = 0; v < Width; ++v)
+      store(sums + r * sums_stride + (First + v) * lanes, acc[r][v]);
+}
+
+// A tile of Vectors vectors, cut into as many register tiles as the level needs.
+template <class T, int Height, int Vectors, int First = 0, class Source>
+inline void tile(const T* x, std::ptrdiff_t x_stride, const Source& source, int begin, int end,
+                 float* sums, int sums_stride, Start start) {
+  constexpr int most = tile_vectors(Height);
+  constexpr int width = Vectors - First < most ? Vectors - First : most;
+  register_tile<T, Height, First, width>(x, x_stride, source, begin, end, sums, sums_stride,
+                                         start);
+  if constexpr (First + width < Vectors)
+    tile<T, Height, Vectors, First + width>(x, x_stride, source, begin, end, sums, sums_stride,
+                                            start);
+}
+
+}  // namespace ingot

@@ -1,0 +1,111 @@
+"""Finds a C++ compiler and builds a generated unit into a shared library."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from ingot.artifact.target import Target
+from ingot.errors import ToolchainError
+from ingot.settings import settings
+
+KERNELS = Path(__file__).parent / "kernels"
+COMPILERS = ("g++", "clang++", "c++")
+TIMEOUT_SECONDS = 300
+SHOWN_LINES = 20
+
+# -ffp-contract=off: kernels say themselves where a product and a sum are fused, so that the
+# compiler has no say in the bits. Never -ffast-math.
+COMMON = (
+    *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-exceptions", "-fno-rtti"),
+    *("-fPIC", "-shared", "-pthread", "-fvisibility=hidden"),
+    *("-Wall", "-Wextra", "-Wno-ignored-attributes", "-Wno-psabi"),
+)
+# No paths, dates or symbols in the library: the same source gives the same bytes. Headers of
+# libstdc++ are used, its library is not.
+REPRODUCIBLE = (
+    *("-frandom-seed=ingot", "-static-libgcc", "-s"),
+    *("-Wl,--build-id=none", "-Wl,--as-needed", "-Wl,-z,defs"),
+)
+
+
+def find_compiler() -> tuple[str, ...]:
+    """The command that runs a C++ compiler.
+
+    In this order: the one the user named, the system's, the `ziglang` package's.
+
+    Raises:
+        ToolchainError: there is none, or the one named is not a program.
+    """
+    named = settings().cxx
+    if named:
+        command = tuple(shlex.split(named))
+        if not command or shutil.which(command[0]) is None:
+            raise ToolchainError(
+                f"the C++ compiler {named!r} is not a program",
+                hint="It is named by INGOT_CXX or CXX; unset them to use the system's.",
+            )
+        return command
+    for name in COMPILERS:
+        path = shutil.which(name)
+        if path is not None:
+            return (path,)
+    if find_spec("ziglang") is not None:
+        return (sys.executable, "-m", "ziglang", "c++")
+    raise ToolchainError(
+        "no C++ compiler found",
+        hint="Install g++ or clang++, set CXX, or `pip install ziglang`, which brings one.",
+    )
+
+
+def target_flags(target: Target) -> tuple[str, ...]:
+    """What makes a compiler build for a target instead of for this host."""
+    if target.level == "portable":
+        return ("-march=x86-64",) if platform.machine() in ("x86_64", "AMD64") else ()
+    features = tuple(f"-m{feature.replace('_', '')}" for feature in target.features)
+    return (f"-march={target.level}", "-mprefer-vector-width=512", *features)
+
+
+def command_line(
+    source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    """The whole command that builds `source_dir`/step.cpp; `flags` come after the target's."""
+    prefixes = (f"-ffile-prefix-map={source_dir}=.", f"-ffile-prefix-map={KERNELS}=kernels")
+    files = ("-I", str(KERNELS), str(source_dir / "step.cpp"), "-o", str(out))
+    what = (*target_flags(target), *flags, *prefixes, *files)
+    return (*find_compiler(), *COMMON, *what, *REPRODUCIBLE)
+
+
+def build(source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:
+    """Compiles step.cpp into the shared library `out`.
+
+    Raises:
+        ToolchainError: no compiler, a compiler that fails (with the command and its first
+            lines), or one that takes longer than five minutes.
+    """
+    command = command_line(source_dir, out, target, flags)
+    shown = shlex.join(command)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ToolchainError(
+            f"the C++ compiler took longer than {TIMEOUT_SECONDS} s", hint=f"Command: {shown}"
+        ) from error
+    except OSError as error:
+        raise ToolchainError(
+            f"the C++ compiler could not be started: {error}", hint=f"Command: {shown}"
+        ) from error
+    if done.returncode != 0:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise ToolchainError(
+            f"the C++ compiler failed with exit code {done.returncode}\n"
+            + "\n".join(lines[:SHOWN_LINES]),
+            hint=f"Command: {shown}",
+        )
