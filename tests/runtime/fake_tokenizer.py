@@ -76,9 +76,7 @@ def metaspace() -> Tokenizer:
 @cache
 def wordpiece() -> Tokenizer:
     pieces = ["[UNK]", "[SEP]", "the", "dog", "##s", "don", "'", "t", ".", ",", "##é", "!"]
-    tokenizer = Tokenizer(
-        models.WordPiece({p: i for i, p in enumerate(pieces)}, unk_token="[UNK]")
-    )
+    tokenizer = Tokenizer(models.WordPiece({p: i for i, p in enumerate(pieces)}, unk_token="[UNK]"))
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.add_special_tokens([AddedToken(p, special=True) for p in pieces[:2]])
     return tokenizer

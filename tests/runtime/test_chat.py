@@ -177,7 +177,7 @@ CALL = {
         {"type": "function", "function": {"name": "sum", "arguments": {"b": 1.5, "a": "é<&>"}}}
     ],
 }
-RESULT = {"role": "tool", "content": "{\"x\": 3}", "name": None}
+RESULT = {"role": "tool", "content": '{"x": 3}', "name": None}
 TOOLS = [
     {
         "type": "function",
