@@ -12,6 +12,7 @@ from ingot.errors import UsageError
 from ingot.models.config import ModelConfig
 
 DTYPES = ("float32", "bfloat16")
+LONGEST_DYNAMIC = 1 << 20  # dynamic rotary frequencies stretch to whatever length is asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,8 @@ def resolve_limits(options: CompileOptions, config: ModelConfig) -> Limits:
     """
     longest = config.max_position_embeddings
     max_model_len = longest if options.max_model_len is None else options.max_model_len
+    if config.rope.type == "dynamic":
+        longest = LONGEST_DYNAMIC
     for name, value, largest in (
         ("--max-model-len", max_model_len, longest),
         ("--max-num-seqs", options.max_num_seqs, 4096),

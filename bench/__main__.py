@@ -1,0 +1,126 @@
+"""Measures what ingot promises, each figure beside its limit, in one run on this machine.
+
+    python -m bench [--shape qwen3-0.6b] [--work build/bench] [--json FILE]
+
+A model of that exact shape with random bfloat16 weights is made once in the work folder, compiled,
+opened and run; every figure comes from a process of its own, as a user would start it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Required by the project's contract; None: reported only.
+COMPILE_SECONDS = {"qwen3-0.6b": 25.0}
+COMPILE_GB = {"qwen3-0.6b": 3.0, "qwen3-4b": 4.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A measured value beside its limit; `better` tells which side of it is good."""
+
+    name: str
+    value: float
+    unit: str
+    limit: float | None = None
+    better: str = "lower"
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        if self.limit is None:
+            return True
+        return self.value <= self.limit if self.better == "lower" else self.value >= self.limit
+
+
+def main() -> int:
+    """Prints the table; 1 if a limit is missed."""
+    args = _parser().parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
+    print(f"{_cpu()}, Python {platform.python_version()}, model {args.shape}\n")
+    figures = []
+    for figure in measure(args.shape, args.work):
+        print(_line(figure), flush=True)
+        figures.append(figure)
+    if args.json:
+        args.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
+    return 0 if all(figure.ok for figure in figures) else 1
+
+
+def measure(shape: str, work: Path) -> Iterator[Figure]:
+    """All figures of a shape, as they are measured."""
+    model, artifact = work / shape, work / f"{shape}.ingot"
+    if not (model / "config.json").exists():
+        _run("bench/make_model.py", str(model), "--shape", shape)
+    compiled = _run("bench/compile_figures.py", str(model), str(artifact))
+    yield Figure("compile", compiled["seconds"], "s", COMPILE_SECONDS.get(shape))
+    yield Figure("compile, peak memory", compiled["peak_gb"], "GB", COMPILE_GB.get(shape))
+    started = _run("bench/start_figures.py", str(artifact))
+    yield Figure("import ingot", started["import_seconds"], "s", 0.2)
+    yield Figure("artifact open to ready", started["open_seconds"], "s", 0.15)
+    yield Figure("process start to first token", started["first_token_seconds"], "s")
+    ran = _run("bench/run_figures.py", str(artifact))
+    yield Figure("read bandwidth", ran["bandwidth_gbs"], "GB/s", note="huge pages, all threads")
+    yield Figure("bf16 peak", ran["peak_gflops"], "GFLOP/s", note="register-resident, all threads")
+    yield Figure("decode", ran["decode_tps"], "tok/s", note=f"{ran['decode_gbs']:.1f} GB/s")
+    yield Figure("decode, of the bandwidth", 100 * ran["decode_share"], "%", 80, "higher")
+    yield Figure(
+        "prefill of 512 tokens",
+        ran["prefill_tps"],
+        "tok/s",
+        note=f"{ran['prefill_gflops']:.0f} GFLOP/s",
+    )
+    yield Figure("prefill, of the peak", 100 * ran["prefill_share"], "%", 50, "higher")
+    held = _run("bench/memory_figures.py", str(artifact))
+    yield Figure(
+        "memory beyond weights and KV pool",
+        held["extra_mb"],
+        "MB",
+        150,
+        note=f"{held['peak_mb']:.0f} MB in all",
+    )
+
+
+def _run(script: str, *args: str) -> dict[str, float]:
+    """Runs a script of this folder by itself; it prints one line of JSON at its end."""
+    done = subprocess.run(
+        [sys.executable, str(ROOT / script), *args],
+        cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    values: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return values
+
+
+def _line(figure: Figure) -> str:
+    limit = ""
+    if figure.limit is not None:
+        sign = "<=" if figure.better == "lower" else ">="
+        limit = f"{sign} {figure.limit:g} {figure.unit}  {'ok' if figure.ok else 'MISSED'}"
+    return f"{figure.name:<36}{figure.value:>10.2f} {figure.unit:<8} {limit:<22} {figure.note}".rstrip()
+
+
+def _cpu() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--shape", default="qwen3-0.6b", help="a shape of bench/make_model.py")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

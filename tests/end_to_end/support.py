@@ -1,0 +1,97 @@
+"""Compiles tiny random models and asks `transformers` what they must say."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+from ingot.artifact.reader import Artifact
+from ingot.artifact.target import CPU_LEVELS, Target
+from ingot.compiler import compile as compiler
+from ingot.compiler.options import CompileOptions
+from ingot.runtime.llm import LLM
+from tests.support.tiny_models import VOCAB_SIZE, save_random
+
+Build = Callable[[Path, Path, Target], None]
+LIMITS = {"float32": 1e-4, "bfloat16": 3e-2}
+
+
+@dataclass
+class CachedBuild:
+    """The real build of a step, run once for every different source and target."""
+
+    build: Build
+    folder: Path
+    built: dict[str, Path] = field(default_factory=dict)
+
+    def __call__(self, source_dir: Path, out: Path, target: Target) -> None:
+        text = (source_dir / "step.cpp").read_bytes() + target.name.encode()
+        key = hashlib.sha256(text).hexdigest()
+        if key not in self.built:
+            self.build(source_dir, out, target)
+            self.built[key] = self.folder / key
+            shutil.copyfile(out, self.built[key])
+        else:
+            shutil.copyfile(self.built[key], out)
+
+
+def compile_case(
+    name: str, folder: Path, dtype: str, *, max_model_len: int, targets: tuple[str, ...]
+) -> tuple[Path, Path]:
+    """A case's model directory, its weights in that dtype, and the artifact compiled from it."""
+    model_dir, out = folder / "model", folder / "model.ingot"
+    if not model_dir.exists():
+        save_random(name, model_dir, dtype, tokenizer=True)
+    options = CompileOptions(targets=targets, dtype=dtype, max_model_len=max_model_len)
+    compiler.compile_model(model_dir, out, options)
+    return model_dir, out
+
+
+def open_as(artifact: Path, target: str, **options: int) -> LLM:
+    """Opens an artifact as a host would that has just what the target needs."""
+    flags = Target.parse(target).requires if target != "cpu:native" else None
+    return LLM(Artifact.open(artifact, flags=flags), **options)
+
+
+def judge(model_dir: Path) -> torch.nn.Module:
+    """The model in `transformers`: the same weights, float32, eager attention."""
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        model_dir, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+
+
+def judged_logits(model: torch.nn.Module, tokens: list[int]) -> np.ndarray:
+    with torch.inference_mode():
+        return model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+
+
+def judged_greedy(
+    model: torch.nn.Module, tokens: list[int], count: int
+) -> tuple[list[int], list[np.ndarray]]:
+    """Greedy tokens without a cache, and the logits that each was chosen from."""
+    tokens, rows = list(tokens), []
+    for _ in range(count):
+        rows.append(judged_logits(model, tokens)[-1])
+        tokens.append(int(rows[-1].argmax()))
+    return tokens[-count:], rows
+
+
+def random_tokens(length: int) -> list[int]:
+    rng = np.random.default_rng(length)
+    return rng.integers(0, VOCAB_SIZE, length).tolist()
+
+
+def relative_error(got: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(got - expected) / np.linalg.norm(expected))
+
+
+def levels() -> tuple[str, ...]:
+    """Every CPU level, the widest with its bfloat16 instructions and without."""
+    return ("cpu:x86-64-v4+avx512_bf16", *(f"cpu:{level}" for level in CPU_LEVELS))

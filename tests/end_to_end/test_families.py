@@ -1,0 +1,122 @@
+"""Compiled models against `transformers`, for every family and every option."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ingot.runtime.llm import LLM
+from ingot.runtime.params import SamplingParams
+from tests.end_to_end.support import (
+    LIMITS,
+    compile_case,
+    judge,
+    judged_greedy,
+    judged_logits,
+    levels,
+    open_as,
+    random_tokens,
+    relative_error,
+)
+from tests.support.tiny_models import CASES, TRAINED
+
+# One token, two, around the page of 16, and beyond every window and trained length.
+LENGTHS = (1, 2, 15, 16, 17, 300)
+# Frequencies that are fixed by the longest sequence: transformers changes them with the length.
+FIXED_BY_LENGTH = ("dynamic", "longrope")
+BFLOAT16 = [
+    "llama",
+    "llama_mqa",
+    "llama_head_dim_12",
+    "llama_head_dim_80",
+    "llama_attention_bias",
+    "llama_mlp_bias",
+    "llama_yarn",
+    "llama_gelu_tanh",
+    "llama_relu",
+    "qwen2_layer_types",
+    "qwen3_tied",
+    "qwen3_mqa",
+    "mistral",
+]
+RUNS = [(name, "float32") for name in sorted(CASES)] + [(name, "bfloat16") for name in BFLOAT16]
+NEW_TOKENS = 12
+
+
+def lengths_by_limit(name: str) -> dict[int, tuple[int, ...]]:
+    """Which lengths to test with which max_model_len."""
+    if any(rope in name for rope in FIXED_BY_LENGTH):
+        return {
+            TRAINED: tuple(length for length in LENGTHS if length <= TRAINED),
+            300: (300,),
+        }
+    return {300 + NEW_TOKENS: LENGTHS}
+
+
+def check_logits(llm: LLM, model_dir: Path, lengths: tuple[int, ...], limit: float) -> None:
+    reference = judge(model_dir)
+    for length in lengths:
+        tokens = random_tokens(length)
+        expected = judged_logits(reference, tokens)
+        got = llm.logits(tokens)
+        assert relative_error(got, expected) <= limit
+        assert expected.std() > 0.1, "degenerate logits prove nothing"
+        for chunk in (1, 7):
+            assert llm.logits(tokens, chunk_tokens=chunk).tobytes() == got.tobytes()
+
+
+def check_greedy(llm: LLM, model_dir: Path, length: int, limit: float) -> None:
+    """The same tokens, unless the reference itself hardly prefers one."""
+    prompt = random_tokens(length)
+    expected, rows = judged_greedy(judge(model_dir), prompt, NEW_TOKENS)
+    params = SamplingParams(
+        temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False
+    )
+    got = llm.generate([prompt], params)[0].outputs[0].token_ids
+    assert len(got) == NEW_TOKENS
+    for ours, theirs, logits in zip(got, expected, rows, strict=True):
+        if ours != theirs:
+            margin = logits[theirs] - logits[ours]
+            assert margin <= limit * np.linalg.norm(logits)
+            return  # the texts part here
+    assert got == expected
+
+
+@pytest.mark.parametrize(("name", "dtype"), RUNS)
+def test_compiled_logits_equal_those_of_transformers(
+    name: str, dtype: str, tmp_path: Path
+) -> None:
+    for longest, lengths in lengths_by_limit(name).items():
+        model_dir, artifact = compile_case(
+            name, tmp_path, dtype, max_model_len=longest, targets=("cpu:native",)
+        )
+        with LLM(artifact) as llm:
+            check_logits(llm, model_dir, lengths, LIMITS[dtype])
+            if longest > 300:
+                check_greedy(llm, model_dir, 17, LIMITS[dtype])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["llama_head_dim_20", "qwen3_layer_types", "qwen2"])
+def test_every_level_computes_the_same_model(name: str, dtype: str, tmp_path: Path) -> None:
+    model_dir, artifact = compile_case(
+        name, tmp_path, dtype, max_model_len=300, targets=levels()
+    )
+    for level in levels():
+        with open_as(artifact, level) as llm:
+            assert llm.artifact.target.name == level
+            check_logits(llm, model_dir, (1, 17, 300), LIMITS[dtype])
+
+
+def test_another_model_is_told_apart(tmp_path: Path) -> None:
+    """Negative control: the limits are not met by a model that differs in one option."""
+    _, artifact = compile_case(
+        "mistral_full", tmp_path / "a", "float32", max_model_len=300, targets=("cpu:native",)
+    )
+    other, _ = compile_case(
+        "mistral", tmp_path / "b", "float32", max_model_len=300, targets=("cpu:native",)
+    )
+    with LLM(artifact) as llm, pytest.raises(AssertionError):
+        check_logits(llm, other, (300,), LIMITS["bfloat16"])
