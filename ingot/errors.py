@@ -91,6 +91,10 @@ class VerificationError(IngotError):
     exit_code = 4
 
 
+class RequestError(UsageError, ValueError):
+    """A prompt, a message or a sampling parameter that cannot be served as given."""
+
+
 class ResourceError(IngotError):
     """Out of memory or disk."""
 
