@@ -29,7 +29,6 @@ SPLITS = (
     aten.split_with_sizes.default,
     aten.split.sizes,
     aten.chunk.default,
-    aten.unbind.int,
 )
 
 
@@ -148,7 +147,7 @@ def no_expand(node: Node) -> int:
 
 
 RULES: tuple[tuple[tuple[object, ...], Callable[[Node], int]], ...] = (
-    (SPLITS[:-1], split_to_slices),
+    (SPLITS, split_to_slices),
     ((aten.expand.default,), no_expand),
     (RESHAPES, one_reshape),
     ((aten.permute.default, aten.transpose.int), swap_to_transpose),

@@ -123,22 +123,20 @@ class Dump:
     def __init__(self, folder: Path | None, gm: GraphModule) -> None:
         self.folder = folder
         self.lines = [f"{'pass':<26}{'ms':>8}{'matches':>9}  calls"]
-        self.text = ""
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            self.text = graph_text(gm)
+            self.counts, self.text = op_counts(gm), graph_text(gm)
             (folder / "00_export.txt").write_text(self.text)
 
-    def after(self, index: int, name: str, gm: GraphModule, row: tuple[float, int, str]) -> None:
-        """Note a pass: its milliseconds, its matches and the change of op counts."""
+    def after(self, index: int, name: str, gm: GraphModule, seconds: float, matched: int) -> None:
+        """Note what a pass did, and how long it took."""
         if self.folder is None:
             return
-        text = graph_text(gm)
-        milliseconds, matched, delta = row
-        if text != self.text and delta == "(unchanged)":
-            delta = "(same calls, other arguments)"
+        counts, text = op_counts(gm), graph_text(gm)
+        delta = count_delta(self.counts, counts)
         if text != self.text:
             (self.folder / f"{index:02}_{name}.txt").write_text(text)
-        self.text = text
-        self.lines.append(f"{name:<26}{milliseconds:>8.1f}{matched:>9}  {delta}")
+            delta = delta.replace("(unchanged)", "(the same calls with other arguments)")
+        self.counts, self.text = counts, text
+        self.lines.append(f"{name:<26}{seconds * 1e3:>8.1f}{matched:>9}  {delta}")
         (self.folder / "summary.txt").write_text("\n".join(self.lines) + "\n")

@@ -19,7 +19,7 @@ from torch.fx import GraphModule
 from ingot.artifact.manifest import LedgerEntry
 from ingot.artifact.target import Target
 from ingot.errors import IngotError, InternalError, PassError
-from ingot.passes.dump import Dump, count_delta, node_text, op_counts
+from ingot.passes.dump import Dump, node_text
 from ingot.passes.graph import calls, origin
 from ingot.passes.numerics import Checker
 from ingot.passes.step import Facts, Invariant, Step
@@ -44,19 +44,15 @@ def run(
     verify: bool = False,
     progress: Progress = silent,
 ) -> tuple[LedgerEntry, ...]:
-    """Apply the steps to the graph, in place.
+    """Apply the steps to the graph, in place; returns how often each had to match, and did.
 
     Args:
-        gm: the exported graph.
-        steps: `pipeline(options)`.
+        steps: `pipeline(...)`.
         facts: the model's config.
         target: what the graph is compiled for; handed to every pass.
         dump_dir: a folder for the graph after every pass and a summary.
         verify: run the graph before and after every pass on random weights and inputs.
         progress: called before every pass.
-
-    Returns:
-        How often each pass had to match, and did.
 
     Raises:
         PassError: a pass that matched another number of times than the model must have, broke an
@@ -68,12 +64,9 @@ def run(
     for index, step in enumerate(steps, start=1):
         progress("passes", step.name, (index - 1) / len(steps))
         require(gm, step, step.needs, "before")
-        before, start = op_counts(gm), time.perf_counter()
+        start = time.perf_counter()
         matched = apply(gm, step, target)
-        milliseconds = (time.perf_counter() - start) * 1e3
-        dump.after(
-            index, step.name, gm, (milliseconds, matched, count_delta(before, op_counts(gm)))
-        )
+        dump.after(index, step.name, gm, time.perf_counter() - start, matched)
         expected = check_count(gm, step, facts, matched)
         held += [invariant for invariant in step.gives if invariant not in held]
         require(gm, step, held, "after")
