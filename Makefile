@@ -18,7 +18,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do 
              "$$p" -c '$(IS_NEW)' >/dev/null 2>&1 && { echo "$$p"; exit; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint bench docs size clean
+.PHONY: help setup demo test test-slow lint bench golden docs size clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,8 +52,12 @@ lint: $(STAMP)  ## Check style (ruff) and types (mypy --strict)
 bench: $(STAMP)  ## Measure speed beside this machine's limits
 	@$(PY) -m bench $(ARGS)
 
+golden: $(STAMP)  ## Record the bundled model's outputs anew; look at the diff before committing it
+	@$(PY) -m golden.update
+
 docs: $(STAMP)  ## Rewrite the pages that are generated from the code
 	@$(PY) -m tools.cli_page
+	@$(PY) -m tools.passes_page
 
 size: $(STAMP)  ## Count lines a folder, passes and ops
 	@$(PY) -m tools.size
