@@ -71,9 +71,7 @@ def check_greedy(llm: LLM, model_dir: Path, length: int, limit: float) -> None:
     """The same tokens, unless the reference itself hardly prefers one."""
     prompt = random_tokens(length)
     expected, rows = judged_greedy(judge(model_dir), prompt, NEW_TOKENS)
-    params = SamplingParams(
-        temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False
-    )
+    params = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
     got = llm.generate([prompt], params)[0].outputs[0].token_ids
     assert len(got) == NEW_TOKENS
     for ours, theirs, logits in zip(got, expected, rows, strict=True):
@@ -85,9 +83,7 @@ def check_greedy(llm: LLM, model_dir: Path, length: int, limit: float) -> None:
 
 
 @pytest.mark.parametrize(("name", "dtype"), RUNS)
-def test_compiled_logits_equal_those_of_transformers(
-    name: str, dtype: str, tmp_path: Path
-) -> None:
+def test_compiled_logits_equal_those_of_transformers(name: str, dtype: str, tmp_path: Path) -> None:
     for longest, lengths in lengths_by_limit(name).items():
         model_dir, artifact = compile_case(
             name, tmp_path, dtype, max_model_len=longest, targets=("cpu:native",)
@@ -101,9 +97,7 @@ def test_compiled_logits_equal_those_of_transformers(
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["llama_head_dim_20", "qwen3_layer_types", "qwen2"])
 def test_every_level_computes_the_same_model(name: str, dtype: str, tmp_path: Path) -> None:
-    model_dir, artifact = compile_case(
-        name, tmp_path, dtype, max_model_len=300, targets=levels()
-    )
+    model_dir, artifact = compile_case(name, tmp_path, dtype, max_model_len=300, targets=levels())
     for level in levels():
         with open_as(artifact, level) as llm:
             assert llm.artifact.target.name == level

@@ -1,0 +1,144 @@
+"""Bad model directories through the command: a typed error with the fix, and nothing left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from ingot.cli.main import main
+from tests.support.checkpoints import HEAD, NORM, Q, edit
+from tests.support.tiny_models import save_random
+
+Damage = Callable[[Path], object]
+
+
+def config(**values: object) -> Damage:
+    def change(model: Path) -> None:
+        path = model / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return change
+
+
+def write(name: str, text: str) -> Damage:
+    return lambda model: (model / name).write_text(text)
+
+
+def truncate(model: Path) -> None:
+    path = model / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def pickled(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    torch.save({}, model / "pytorch_model.bin")
+
+
+def shard_listed_but_absent(model: Path) -> None:
+    (model / "model.safetensors").unlink()
+    index = {"metadata": {}, "weight_map": {Q: "model-00001-of-00002.safetensors"}}
+    (model / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def oversized_tokenizer(model: Path) -> None:
+    path = model / "tokenizer.json"
+    tokenizer = json.loads(path.read_text())
+    tokenizer["model"]["vocab"]["one too many"] = 100_000
+    path.write_text(json.dumps(tokenizer))
+
+
+def not_finite(tensors: dict[str, torch.Tensor]) -> None:
+    tensors[Q][3, 5] = float("nan")
+
+
+# What is done to the model, and what the error must name.
+CASES: dict[str, tuple[Damage, str]] = {
+    "no directory": (shutil.rmtree, "does not exist"),
+    "no config": (lambda model: (model / "config.json").unlink(), "config.json"),
+    "config is not JSON": (write("config.json", "{"), "config.json"),
+    "unknown architecture": (config(architectures=["GrokForCausalLM"]), "nearest"),
+    "unknown key": (config(num_hiden_layers=3), "num_hidden_layers"),
+    "wrong type": (config(hidden_size="large"), "hidden_size"),
+    "heads do not divide": (config(num_key_value_heads=3), "num_key_value_heads"),
+    "missing tensor": (lambda model: edit(model, lambda t: t.pop(NORM)), NORM),
+    "extra tensor": (
+        lambda model: edit(model, lambda t: t.update({"adapter.weight": torch.ones(2)})),
+        "adapter.weight",
+    ),
+    "misshapen tensor": (
+        lambda model: edit(model, lambda t: t.update({HEAD: t[HEAD][1:].clone()})),
+        HEAD,
+    ),
+    "not finite": (lambda model: edit(model, not_finite), Q),
+    "truncated": (truncate, "model.safetensors"),
+    "pickle": (pickled, "safetensors"),
+    "shard absent": (shard_listed_but_absent, "model-00001-of-00002.safetensors"),
+    "no tokenizer": (lambda model: (model / "tokenizer.json").unlink(), "tokenizer.json"),
+    "tokenizer is damaged": (write("tokenizer.json", "[]"), "tokenizer.json"),
+    "tokenizer has more ids": (oversized_tokenizer, "100000"),
+}
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random("llama", tmp_path_factory.mktemp("model") / "model", tokenizer=True)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_bad_model_directory_is_refused(
+    name: str, pristine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage, named = CASES[name]
+    model = tmp_path / "model"
+    shutil.copytree(pristine, model)
+    damage(model)
+    assert main(["compile", str(model), "-o", str(tmp_path / "out" / "model.ingot")]) == 2
+    error = capsys.readouterr().err
+    message = error[error.index("error: ") :]
+    assert named in message
+    assert len(message.splitlines()) >= 2, "an error says what to do"
+    assert "Traceback" not in error
+    left = [path for path in (tmp_path / "out").rglob("*") if path.suffix != ".lock"]
+    assert left == []
+
+
+def test_the_undamaged_directory_compiles(pristine: Path, tmp_path: Path) -> None:
+    """The control: what is refused above is the damage."""
+    out = tmp_path / "model.ingot"
+    assert main(["compile", str(pristine), "-o", str(out), "--target", "cpu:portable"]) == 0
+    assert (out / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--target", "cpu:itanium"], "cpu:itanium"),
+        (["--target", "cuda:sm_90"], "cuda:sm_90"),
+        (["--dtype", "float8"], "float8"),
+        (["--max-model-len", "10M"], "--max-model-len"),
+        (["--max-num-seqs", "0"], "--max-num-seqs"),
+        (["--page-size", "24"], "--page-size"),
+        (["--disable-pass", "fuse_rope"], "fuse_rope"),
+        (["--disable-pass", "fuse_everything"], "fuse_everything"),
+    ],
+)
+def test_a_bad_option_is_refused(
+    options: list[str],
+    named: str,
+    pristine: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "model.ingot"
+    try:
+        code = main(["compile", str(pristine), "-o", str(out), *options])
+    except SystemExit as stop:  # argparse's own way out
+        code = int(stop.code or 0)
+    assert code == 2
+    assert named in capsys.readouterr().err
+    assert not out.exists()

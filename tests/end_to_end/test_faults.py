@@ -1,0 +1,89 @@
+"""Compiles that are killed, that run out of disk, or that run twice at once."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ingot.artifact.reader import Artifact
+from ingot.cli.main import main
+from ingot.compiler import compile as compiler
+from tests.support.tiny_models import save_random
+
+OPTIONS = ("--target", "cpu:portable", "--max-model-len", "64")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random("llama", tmp_path_factory.mktemp("model") / "model", tokenizer=True)
+
+
+def start(model: Path, out: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "ingot", "compile", str(model), "-o", str(out), *OPTIONS]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+
+
+@pytest.mark.parametrize("stage", ["generate", "golden", "write"])
+def test_a_killed_compile_leaves_no_artifact(stage: str, model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model.ingot"
+    process = start(model, out)
+    assert process.stderr is not None
+    reached = any(line.startswith(stage) for line in process.stderr)
+    process.kill()
+    process.wait()
+    process.stderr.close()
+    assert reached
+    assert process.returncode == -signal.SIGKILL
+    assert not out.exists()
+    # A rerun works without cleaning up by hand, and removes what the dead one left.
+    assert main(["compile", str(model), "-o", str(out), *OPTIONS]) == 0
+    Artifact.open(out, "full")
+    assert not list(tmp_path.glob(".*.tmp-*"))
+
+
+def test_two_compiles_at_once_do_not_clash(model: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model.ingot"
+    processes = [start(model, out) for _ in range(2)]
+    outcomes = []
+    for process in processes:
+        _, error = process.communicate()
+        outcomes.append((process.returncode, error))
+    # The second either waited and replaced it, or saw that it exists and refused.
+    assert 0 in [code for code, _ in outcomes]
+    assert all(code == 0 or (code == 2 and "exists" in error) for code, error in outcomes)
+    Artifact.open(out, "full")
+    assert not list(tmp_path.glob(".*.tmp-*"))
+
+
+@pytest.mark.parametrize("part", ["pack", "copy_tokenizer", "build"])
+def test_a_full_disk_is_said_and_nothing_remains(
+    part: str,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "weights")
+
+    monkeypatch.setattr(compiler, part, full)
+    out = tmp_path / "model.ingot"
+    assert main(["compile", str(model), "-o", str(out), *OPTIONS]) == 5
+    assert "No space left on device" in capsys.readouterr().err
+    assert not out.exists()
+    assert not list(tmp_path.glob(".*.tmp-*"))
+
+
+def test_compiles_repeat_to_the_byte(model: Path, tmp_path: Path) -> None:
+    digests = []
+    for folder in ("here", "somewhere/else"):
+        out = tmp_path / folder / "model.ingot"
+        out.parent.mkdir(parents=True)
+        assert main(["compile", str(model), "-o", str(out), *OPTIONS]) == 0
+        digests.append(Artifact.open(out).manifest.digest)
+    assert digests[0] == digests[1]
