@@ -128,7 +128,7 @@ def full_slice(node: Node) -> int:
 
 
 def from_the_front(node: Node) -> int:
-    """Unsqueeze, cat: dimension from the front."""
+    """Unsqueeze, cat, stack: dimension from the front."""
     dim = argument(node, 1, "dim", 0)
     if dim >= 0 and len(node.args) == 2:
         return 0
@@ -152,5 +152,5 @@ RULES: tuple[tuple[tuple[object, ...], Callable[[Node], int]], ...] = (
     (RESHAPES, one_reshape),
     ((aten.permute.default, aten.transpose.int), swap_to_transpose),
     ((aten.slice.Tensor,), full_slice),
-    ((aten.unsqueeze.default, aten.cat.default), from_the_front),
+    ((aten.unsqueeze.default, aten.cat.default, aten.stack.default), from_the_front),
 )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from ingot.artifact.target import Target
+from ingot.passes.fuse_rope_table import Order, undouble
 from ingot.passes.graph import aten, call, call_op, is_call, is_op, op_calls, value
 from ingot.passes.patterns import Captures, Pattern, apply_patterns
 
@@ -21,6 +27,7 @@ def fuse_rope(gm: GraphModule, *, target: Target) -> int:
     After:
         y = rope(x, table)                                  x [1, N, H, D]
         y = transpose(rope(transpose(x, 1, 2), table), 1, 2)    x [1, H, N, D]
+        y = rope(x, table, interleaved=True)                where neighbours turn together
     """
     return len(op_calls(gm, "rope")) + apply_patterns(gm, PATTERNS)
 
@@ -42,68 +49,72 @@ def turn_pairs(x: Tensor, cos: Tensor, sin: Tensor, half: int, size: int) -> Ten
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
+def turn_neighbours(
+    x: Tensor, cos: Tensor, sin: Tensor, size: int, tokens: int, heads: int
+) -> Tensor:
+    """cos and sin as wide as the head, neighbours alike."""
+    turned = torch.stack((-x[..., 1:size:2], x[..., 0:size:2]), dim=-1)
+    return x * cos + turned.reshape(1, tokens, heads, size) * sin
+
+
 def write(graph: Graph, node: Node, captures: Captures) -> Node:
-    found = find_table(captures["cos"], captures["sin"])
+    found = read_wave(captures["cos"])
     assert found is not None, "checked by reads_table"
-    table, head_dim = found
+    given: dict[str, Any] = {"table": found.table, "interleaved": found.order == "pairs"}
     x = captures["x"]
-    if head_dim == 2:
-        return call_op(graph, "rope", like=node, val=value(node), x=x, table=table)
+    if found.head_dim == 2:
+        return call_op(graph, "rope", like=node, val=value(node), x=x, **given)
     x = call(graph, aten.transpose.int, x, 1, 2, like=node)
-    turned = call_op(graph, "rope", like=node, x=x, table=table)
+    turned = call_op(graph, "rope", like=node, x=x, **given)
     return call(graph, aten.transpose.int, turned, 1, 2, like=node, val=value(node))
 
 
-def reads_table(captures: Captures) -> bool:
+def reads_table(captures: Captures, *, order: Order) -> bool:
     """cos and sin come from one table that is as wide as what is turned."""
-    found = find_table(captures["cos"], captures["sin"])
-    if found is None:
+    cos, sin = read_wave(captures["cos"]), read_wave(captures["sin"])
+    if cos is None or sin is None or sin != replace(cos, start=sin.start):
         return False
-    table, head_dim = found
-    half, size, x = captures["half"], captures["size"], value(captures["x"])
-    widths_agree = value(table).shape[2] == size == 2 * half
-    width = captures.get("width", size)
-    return widths_agree and x.dim() == 4 and width == x.shape[3] and head_dim in (1, 2)
+    half, size, x = value(cos.table).shape[2] // 2, captures["size"], value(captures["x"])
+    halves = (cos.start, sin.start) == (0, half) and captures.get("half", half) == half
+    widths = 2 * half == size and captures.get("width", size) == x.shape[-1]
+    return halves and widths and cos.order == order and x.dim() == 4 and cos.head_dim in (1, 2)
 
 
-def find_table(cos: Node, sin: Node) -> tuple[Node, int] | None:
-    """The table that both are slices of, and the dimension of heads that they broadcast over."""
-    first, second = read_slice(cos), read_slice(sin)
-    if first is None or second is None:
-        return None
-    (table, start, dim), (other, other_start, other_dim) = first, second
-    half = value(table).shape[2] // 2
-    if table is not other or dim != other_dim or (start, other_start) != (0, half):
-        return None
-    return table, dim
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Columns of a table from `start` on, laid out in some order, over the heads at `head_dim`."""
+
+    table: Node
+    start: int
+    order: Order
+    head_dim: int
 
 
-def read_slice(node: Node) -> tuple[Node, int, int] | None:
-    """unsqueeze(cat(s, s) or s, dim) with s = slice(table, 2, start, ...) -> table, start, dim."""
+def read_wave(node: Any) -> Read | None:
+    """Reads unsqueeze(part, dim); the part is slice(table, 2, start, ...), once or doubled."""
     if not is_call(node, aten.unsqueeze.default):
         return None
-    part, dim = node.args
-    if is_call(part, aten.cat.default):
-        parts = part.args[0]  # type: ignore[union-attr]
-        part = parts[0] if len(set(parts)) == 1 else None  # type: ignore[arg-type, index]
-    if not is_call(part, aten.slice.Tensor) or not is_op(part.args[0], "rope_table"):  # type: ignore[union-attr]
+    part, order = undouble(node.args[0])
+    if not is_call(part, aten.slice.Tensor) or not is_op(part.args[0], "rope_table"):
         return None
-    table, _, start = part.args[:3]  # type: ignore[union-attr]
-    return table, start, dim  # type: ignore[return-value]
+    return Read(part.args[0], part.args[2], order, node.args[1])
 
 
-WIDE = {"x": (1, 3, 2, 22), "cos": (1, 3, 1, 22), "sin": (1, 3, 1, 22)}
-PART = {"x": (1, 3, 2, 29), "cos": (1, 3, 1, 22), "sin": (1, 3, 1, 22)}
-HALF = {"x": (1, 3, 2, 22), "cos": (1, 3, 1, 11), "sin": (1, 3, 1, 11)}
-SIZES = {"half": 11, "size": 22}
-PATTERNS = (
-    Pattern(
-        search=turn_part,
+def pattern(search: Callable[..., Tensor], order: Order, head: int = 22, **scalars: int) -> Pattern:
+    """A pattern for heads of that size of which 22 dimensions are turned by 11 angles."""
+    wave = (1, 13, 1, 11 if order == "once" else 22)
+    return Pattern(
+        search=search,
         replace=write,
-        check=reads_table,
-        tensors=PART,
-        scalars={**SIZES, "width": 29},
-    ),
-    Pattern(search=turn_half, replace=write, check=reads_table, tensors=WIDE, scalars=SIZES),
-    Pattern(search=turn_pairs, replace=write, check=reads_table, tensors=HALF, scalars=SIZES),
+        check=partial(reads_table, order=order),
+        tensors={"x": (1, 13, 17, head), "cos": wave, "sin": wave},
+        scalars={"size": 22, **scalars},
+    )
+
+
+PATTERNS = (  # the part first: within it, the whole would match as well
+    pattern(turn_part, "halves", 29, half=11, width=29),
+    pattern(turn_half, "halves", half=11),
+    pattern(turn_pairs, "once", half=11),
+    pattern(turn_neighbours, "pairs", tokens=13, heads=17),
 )

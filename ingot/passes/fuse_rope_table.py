@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from torch.fx import GraphModule, Node
 
@@ -46,24 +47,27 @@ def fuse_rope_table(gm: GraphModule, *, target: Target) -> int:
     return count
 
 
+Order = Literal["once", "halves", "pairs"]  # how frequencies lie over the turned dimensions
+
+
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """cos or sin of positions times frequencies, doubled or not, times a scale."""
+    """cos or sin of positions times frequencies, each once or twice, times a scale."""
 
     node: Node  # the last node of the chain: the scaled one
     positions: Node
     inv_freq: Node
-    doubled: bool
+    order: Order
     scale: float
 
     @property
-    def key(self) -> tuple[Node, Node, bool, float]:
-        return (self.positions, self.inv_freq, self.doubled, self.scale)
+    def key(self) -> tuple[Node, Node, Order, float]:
+        return (self.positions, self.inv_freq, self.order, self.scale)
 
 
 def wave(node: Node) -> Wave | None:
     """Reads a cos or sin node; None if it is not of positions and frequencies."""
-    angles, doubled = undouble(node.args[0])
+    angles, order = undouble(node.args[0])
     factors = angle_factors(angles)
     if factors is None:
         return None
@@ -73,16 +77,27 @@ def wave(node: Node) -> Wave | None:
         factor = users[0].args[1]
         if isinstance(factor, (int, float)):
             last, scale = users[0], float(factor)
-    return Wave(last, *factors, doubled, scale)
+    return Wave(last, *factors, order, scale)
 
 
-def undouble(node: object) -> tuple[object, bool]:
-    """cat(a, a) on the last dimension -> a, True."""
+def undouble(node: Any) -> tuple[Any, Order]:
+    """cat(a, a) -> a, "halves"; repeat_interleave(a, 2) -> a, "pairs"; on the last dimension."""
     if is_call(node, aten.cat.default):
-        parts, dim = node.args  # type: ignore[attr-defined]
+        parts, dim = node.args
         if len(parts) == 2 and parts[0] is parts[1] and dim == 2:
-            return parts[0], True
-    return node, False
+            return parts[0], "halves"
+    if is_call(node, aten.repeat_interleave.self_int) and node.args[1:] in ((2, -1), (2, 2)):
+        return node.args[0], "pairs"
+    return node, "once"
+
+
+def double(gm: GraphModule, node: Node, order: Order) -> Node:
+    """The inverse of `undouble`."""
+    if order == "halves":
+        return call(gm.graph, aten.cat.default, [node, node], 2, like=node)
+    if order == "pairs":
+        return call(gm.graph, aten.repeat_interleave.self_int, node, 2, -1, like=node)
+    return node
 
 
 def angle_factors(angles: object) -> tuple[Node, Node] | None:
@@ -114,7 +129,6 @@ def write(gm: GraphModule, cosine: Wave, sines: list[Wave]) -> None:
         )
         for start, waves in ((0, [cosine]), (half, sines)):
             new = call(graph, aten.slice.Tensor, table, 2, start, start + half, like=cosine.node)
-            if cosine.doubled:
-                new = call(graph, aten.cat.default, [new, new], 2, like=cosine.node)
+            new = double(gm, new, cosine.order)
             for old in waves:
                 old.node.replace_all_uses_with(new)

@@ -130,6 +130,23 @@ def turned_in_part(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return flat(torch.cat((turn(x[..., :8], cos, sin), x[..., 8:]), dim=-1))
 
 
+def turned_neighbours(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    angles = torch.repeat_interleave(positions[:, :, None] * lab.inv_freq, 2, dim=-1)
+    cos, sin, x = angles.cos(), angles.sin(), heads(x)
+    for dim in (2, 1):
+        turned = torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
+        x = x * cos.unsqueeze(dim) + turned * sin.unsqueeze(dim)
+        x = x.transpose(1, 2)
+    return flat(x)
+
+
+def turned_neighbours_by_halves(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    cos, sin = cos_sin(lab, positions)
+    x = heads(x)
+    turned = torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
+    return flat(x * cos.unsqueeze(2) + turned * sin.unsqueeze(2))
+
+
 def turned_other_way(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     cos, sin = cos_sin(lab, positions)
     x = heads(x)
@@ -317,7 +334,12 @@ CASES = {
         2,
         {"aten.neg": 2, "add": 2},
         {"rope": 2},
-        (turned_other_way, turned_twice_as_fast, turned_unevenly),
+        (
+            turned_other_way,
+            turned_twice_as_fast,
+            turned_unevenly,
+            turned_neighbours_by_halves,
+        ),
     ),
     "fuse_attention": Case(
         attended,
@@ -373,4 +395,5 @@ SPELLINGS = (
     ("fuse_rope_table", table_by_matmul, 1),
     ("fuse_rope", turned_by_halves, 1),
     ("fuse_rope", turned_in_part, 1),
+    ("fuse_rope", turned_neighbours, 2),
 )
