@@ -54,20 +54,13 @@ def linear(operands: Operands, i: Instruction) -> str:
     return _call(
         "linear",
         [CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs],
-        [rows(x), operands.rows(x), operands.weight(weight), operands.weight(bias),
-         _out(operands, i)],
-    )
-
-
-def gated_linear(operands: Operands, i: Instruction) -> str:
-    x, weight, out = (operands.of(i, a) for a in ("x", "weight", "out"))
-    _expect(i, x.dtype == weight.dtype, f"x is {x.dtype} and the weight {weight.dtype}")
-    features = int(weight.shape[0]) // 2
-    _expect(i, features % 64 == 0, f"{features} features are not a multiple of 64")
-    return _call(
-        "gated_linear",
-        [CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], _activation(i), weight.shape[1], features],
-        [rows(x), operands.rows(x), operands.weight(weight), _out(operands, i)],
+        [
+            rows(x),
+            operands.rows(x),
+            operands.weight(weight),
+            operands.weight(bias),
+            _out(operands, i),
+        ],
     )
 
 
@@ -76,8 +69,14 @@ def rms_norm(operands: Operands, i: Instruction) -> str:
     return _call(
         "rms_norm",
         [columns(x)],
-        [rows(x), operands.rows(x), _norm_weight(operands, i), number(float(i.attrs["eps"])),
-         number(float(i.attrs.get("offset", 0.0))), _out(operands, i)],
+        [
+            rows(x),
+            operands.rows(x),
+            _norm_weight(operands, i),
+            number(float(i.attrs["eps"])),
+            number(float(i.attrs.get("offset", 0.0))),
+            _out(operands, i),
+        ],
     )
 
 
@@ -86,9 +85,16 @@ def add_rms_norm(operands: Operands, i: Instruction) -> str:
     return _call(
         "add_rms_norm",
         [columns(x)],
-        [rows(x), operands.rows(x), operands.rows(residual), _norm_weight(operands, i),
-         number(float(i.attrs["eps"])), number(float(i.attrs.get("offset", 0.0))),
-         _out(operands, i), operands.rows(total, const=False)],
+        [
+            rows(x),
+            operands.rows(x),
+            operands.rows(residual),
+            _norm_weight(operands, i),
+            number(float(i.attrs["eps"])),
+            number(float(i.attrs.get("offset", 0.0))),
+            _out(operands, i),
+            operands.rows(total, const=False),
+        ],
     )
 
 
@@ -97,9 +103,14 @@ def layer_norm(operands: Operands, i: Instruction) -> str:
     return _call(
         "layer_norm",
         [columns(x)],
-        [rows(x), operands.rows(x), _norm_weight(operands, i),
-         operands.weight(operands.optional(i, "bias")), number(float(i.attrs["eps"])),
-         _out(operands, i)],
+        [
+            rows(x),
+            operands.rows(x),
+            _norm_weight(operands, i),
+            operands.weight(operands.optional(i, "bias")),
+            number(float(i.attrs["eps"])),
+            _out(operands, i),
+        ],
     )
 
 
@@ -108,8 +119,13 @@ def rope_table(operands: Operands, i: Instruction) -> str:
     return _call(
         "rope_table",
         [frequencies.shape[0]],
-        [rows(out), f"step.{positions.name}", operands.weight(frequencies),
-         number(float(i.attrs.get("scale", 1.0))), _out(operands, i)],
+        [
+            rows(out),
+            f"step.{positions.name}",
+            operands.weight(frequencies),
+            number(float(i.attrs.get("scale", 1.0))),
+            _out(operands, i),
+        ],
     )
 
 
@@ -126,7 +142,8 @@ def rope(operands: Operands, i: Instruction) -> str:
 def kv_write(operands: Operands, i: Instruction) -> str:
     k, v, slots = (operands.of(i, a) for a in ("k", "v", "slots"))
     return _call(
-        "kv_write", [],
+        "kv_write",
+        [],
         [rows(k), operands.rows(k), operands.rows(v), f"step.{slots.name}", _cache(operands, i)],
     )
 
@@ -139,11 +156,26 @@ def rope_kv_write(operands: Operands, i: Instruction) -> str:
     scalars = (number(float(i.attrs.get(a, 0.0))) for a in ("eps", "offset"))
     return _call(
         "rope_kv_write",
-        [CPP_TYPES[cache.dtype], q.shape[1], kv_heads, page_size, size, columns(table) // 2,
-         _bool(i, "interleaved")],
-        [rows(q), operands.rows(q), operands.rows(k), operands.rows(v), operands.rows(table),
-         f"step.{slots.name}", _cache(operands, i),
-         f"HeadNorm{{{', '.join((*norms, *scalars))}}}", _out(operands, i)],
+        [
+            CPP_TYPES[cache.dtype],
+            q.shape[1],
+            kv_heads,
+            page_size,
+            size,
+            columns(table) // 2,
+            _bool(i, "interleaved"),
+        ],
+        [
+            rows(q),
+            operands.rows(q),
+            operands.rows(k),
+            operands.rows(v),
+            operands.rows(table),
+            f"step.{slots.name}",
+            _cache(operands, i),
+            f"HeadNorm{{{', '.join((*norms, *scalars))}}}",
+            _out(operands, i),
+        ],
     )
 
 
@@ -154,10 +186,23 @@ def paged_attention(operands: Operands, i: Instruction) -> str:
     _expect(i, q.dtype == cache.dtype, f"q is {q.dtype} and the cache {cache.dtype}")
     return _call(
         "paged_attention",
-        [CPP_TYPES[cache.dtype], q.shape[1], kv_heads, page_size, size,
-         int(i.attrs.get("window", 0)), "true" if softcap > 0 else "false"],
-        [operands.rows(q), _cache(operands, i), "sequences", number(float(i.attrs["scale"])),
-         number(softcap), _out(operands, i)],
+        [
+            CPP_TYPES[cache.dtype],
+            q.shape[1],
+            kv_heads,
+            page_size,
+            size,
+            int(i.attrs.get("window", 0)),
+            "true" if softcap > 0 else "false",
+        ],
+        [
+            operands.rows(q),
+            _cache(operands, i),
+            "sequences",
+            number(float(i.attrs["scale"])),
+            number(softcap),
+            _out(operands, i),
+        ],
     )
 
 
@@ -213,9 +258,22 @@ def select_rows(operands: Operands, i: Instruction) -> str:
 CALLS: Mapping[str, Emit] = {
     call.__name__: call
     for call in (
-        activation, add, add_rms_norm, cast, embedding, gated_linear, gelu_mul, kv_write,
-        layer_norm, linear, paged_attention, rms_norm, rope, rope_kv_write, rope_table,
-        select_rows, silu_mul,
+        activation,
+        add,
+        add_rms_norm,
+        cast,
+        embedding,
+        gelu_mul,
+        kv_write,
+        layer_norm,
+        linear,
+        paged_attention,
+        rms_norm,
+        rope,
+        rope_kv_write,
+        rope_table,
+        select_rows,
+        silu_mul,
     )
 }
 
@@ -223,8 +281,7 @@ CALLS: Mapping[str, Emit] = {
 def stored_as_panels(operands: Operands, weight: Buffer) -> bool:
     """Whether a linear reads the weight; an embedding that shares it gathers from the panels."""
     return any(
-        i.op in ("linear", "gated_linear") and i.inputs["weight"] == weight.name
-        for i in operands.plan.instructions
+        i.op == "linear" and i.inputs["weight"] == weight.name for i in operands.plan.instructions
     )
 
 

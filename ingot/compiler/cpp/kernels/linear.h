@@ -7,7 +7,6 @@
 // k continues them, so the bits depend neither on rows nor on threads.
 #pragma once
 
-#include "math.h"
 #include "team.h"
 #include "tile.h"
 
@@ -116,25 +115,6 @@ void linear(Team team, int rows, Rows<const T> x, const T* weight, const float* 
         vf value = load(sums + r * panel_columns + c);
         if (bias != nullptr) value = value + load(bias + column + c, part);
         store(out[row + r] + column + c, value, part);
-      }
-  });
-}
-
-// out[N, F] = activation(gate) * up, where gate and up are the two halves of one linear's
-// outputs. The tiles of both halves meet in the cache and never reach memory.
-template <class T, class Out, class Activation, int Inputs, int Features>
-void gated_linear(Team team, int rows, Rows<const T> x, const T* weight, Rows<Out> out) {
-  static_assert(Features % panel_columns == 0, "both halves must start at a panel");
-  const Panels<T, Inputs, 2 * Features> panels{weight};
-  for_units(team, panels.count / 2, rows, [&](int panel, int row, int count) {
-    auto& [gate, up] = team.workspace<float[2][block_rows * panel_columns]>();
-    panels.product({x[row], x.stride}, count, panel, gate);
-    panels.product({x[row], x.stride}, count, panel + panels.count / 2, up);
-    for (int r = 0; r < count; ++r)
-      for (int c = 0; c < panel_columns; c += lanes) {
-        const int at = r * panel_columns + c;
-        store(out[row + r] + panel * panel_columns + c,
-              Activation::of(load(gate + at)) * load(up + at));
       }
   });
 }
