@@ -141,12 +141,20 @@ class Memory:
     arena: np.ndarray
     num_pages: int = 1
 
-    def run(self, lib: ctypes.CDLL, inputs: Mapping[str, Tensor], threads: int,
-            logits: np.ndarray | None = None) -> None:
+    def run(
+        self,
+        lib: ctypes.CDLL,
+        inputs: Mapping[str, Tensor],
+        threads: int,
+        logits: np.ndarray | None = None,
+    ) -> None:
         """One step in a model opened for it."""
         model = ModelStruct(
-            _pointers(self.weights), _pointers(self.caches), self.arena.ctypes.data,
-            self.num_pages, threads,
+            _pointers(self.weights),
+            _pointers(self.caches),
+            self.arena.ctypes.data,
+            self.num_pages,
+            threads,
         )
         arrays = {n: t.to(torch.int32).contiguous().numpy() for n, t in inputs.items()}
         step = StepStruct(
@@ -173,8 +181,9 @@ def _length(arrays: Mapping[str, np.ndarray], *names: str) -> int:
     return max((len(arrays[n]) for n in names if n in arrays), default=0)
 
 
-def packed_weights(layouts: tuple[WeightLayout, ...], plan: Plan, values: Mapping[str, Tensor]
-                   ) -> list[np.ndarray]:
+def packed_weights(
+    layouts: tuple[WeightLayout, ...], plan: Plan, values: Mapping[str, Tensor]
+) -> list[np.ndarray]:
     """Weights as the packer writes them."""
     path = _folder() / "weights.safetensors"
     pack(path, plan, layouts, lambda name: values[name])
@@ -207,14 +216,25 @@ def plan_of(op: str, arguments: Mapping[str, object]) -> Plan:
             continue
         inputs[name] = INPUTS[name][0] if name in INPUTS else name
         if name in INPUTS:
-            buffers.append(Buffer(name=INPUTS[name][0], dtype="int32", shape=INPUTS[name][1],
-                                  kind="input"))
+            buffers.append(
+                Buffer(name=INPUTS[name][0], dtype="int32", shape=INPUTS[name][1], kind="input")
+            )
         elif name in CACHES:
-            buffers.append(Buffer(name=name, dtype=NAMES[value.dtype],
-                                  shape=(0, *value.shape[1:]), kind="cache"))
+            buffers.append(
+                Buffer(
+                    name=name, dtype=NAMES[value.dtype], shape=(0, *value.shape[1:]), kind="cache"
+                )
+            )
         elif name in WEIGHTS:
-            buffers.append(Buffer(name=name, dtype=NAMES[value.dtype], shape=tuple(value.shape),
-                                  kind="weight", sources=(name,)))
+            buffers.append(
+                Buffer(
+                    name=name,
+                    dtype=NAMES[value.dtype],
+                    shape=tuple(value.shape),
+                    kind="weight",
+                    sources=(name,),
+                )
+            )
         else:
             arena(name, value, "N")
     results = OPS[op].empty_results(**arguments)
@@ -259,19 +279,32 @@ def run_op(
         data = tensor_bytes(pack_keys(value) if buffer.name == "k_cache" else value)
         caches.append(aligned(data.nbytes))
         caches[-1][:] = data
-    inputs = {INPUTS[n][0]: t.view(-1) if n != "page_table" else t
-              for n, t in tensors.items() if n in INPUTS}
-    rows = next((t.shape[1] for n, t in tensors.items()
-                 if n not in INPUTS and n not in CACHES and n not in WEIGHTS), None)
+    inputs = {
+        INPUTS[n][0]: t.view(-1) if n != "page_table" else t
+        for n, t in tensors.items()
+        if n in INPUTS
+    }
+    rows = next(
+        (
+            t.shape[1]
+            for n, t in tensors.items()
+            if n not in INPUTS and n not in CACHES and n not in WEIGHTS
+        ),
+        None,
+    )
     if rows is not None:
         inputs.setdefault("tokens", torch.zeros(rows))
     memory = Memory(packed_weights(layouts, plan, tensors), caches, arena)
     memory.run(library(plan, target, flags), inputs, threads)
     return (
-        *(_read(arena, plan.buffer(n), r)
-          for n, r in zip(OPS[op].outputs, OPS[op].empty_results(**arguments), strict=False)),
-        *(_read_cache(c, tensors[b.name], b.name)
-          for c, b in zip(caches, plan.of_kind("cache"), strict=True)),
+        *(
+            _read(arena, plan.buffer(n), r)
+            for n, r in zip(OPS[op].outputs, OPS[op].empty_results(**arguments), strict=False)
+        ),
+        *(
+            _read_cache(c, tensors[b.name], b.name)
+            for c, b in zip(caches, plan.of_kind("cache"), strict=True)
+        ),
     )
 
 
