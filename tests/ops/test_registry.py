@@ -20,6 +20,7 @@ TABLE = [
     "attention",
     "silu_mul",
     "gelu_mul",
+    "relu_mul",
     "activation",
     "add",
     "select_rows",

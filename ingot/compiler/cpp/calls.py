@@ -141,6 +141,10 @@ def gelu_mul(operands: Operands, i: Instruction) -> Call:
     return _elementwise(operands, i, ("gate", "up"), kind)
 
 
+def relu_mul(operands: Operands, i: Instruction) -> Call:
+    return _elementwise(operands, i, ("gate", "up"))
+
+
 def activation(operands: Operands, i: Instruction) -> Call:
     kind = str(i.attrs["kind"])
     _expect(i, kind in ACTIVATIONS, f"the activation {kind!r} is unknown")
@@ -166,7 +170,7 @@ CALLS: Mapping[str, Emit] = {
     for function in (
         *(embedding, linear, rms_norm, add_rms_norm, layer_norm),
         *(rope_table, rope, kv_write, rope_kv_write, paged_attention),
-        *(silu_mul, gelu_mul, activation, add, cast, select_rows),
+        *(silu_mul, gelu_mul, relu_mul, activation, add, cast, select_rows),
     )
 }
 
