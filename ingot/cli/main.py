@@ -11,7 +11,7 @@ from inspect import cleandoc
 from typing import Any, NoReturn, Protocol
 
 from ingot.cli import compile as compile_verb
-from ingot.cli import explain, failure, inspect, run, verify
+from ingot.cli import bench, explain, failure, inspect, run, verify
 from ingot.version import __version__
 
 EXIT_CODES = """\
@@ -30,7 +30,7 @@ class Verb(Protocol):
     def main(self, args: argparse.Namespace) -> int: ...
 
 
-VERBS: tuple[Verb, ...] = (compile_verb, run, inspect, verify, explain)
+VERBS: tuple[Verb, ...] = (compile_verb, run, bench, inspect, verify, explain)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):

@@ -7,6 +7,9 @@ import mmap
 import os
 from math import prod
 
+import numpy as np
+import numpy.typing as npt
+
 from ingot.artifact.host import available_memory
 from ingot.artifact.plan import DTYPE_BYTES, Limits, Plan
 from ingot.artifact.reader import Artifact, weights_name
@@ -27,7 +30,12 @@ class CpuExecutor:
         kv_cache_bytes: memory for keys and values; None takes what full use can need, and at
             most half of the memory that is free.
         num_threads: None takes one per processor of this process.
+
+    An array put into `clock`, int64 [instructions + 1], gets the nanosecond at which each
+    instruction of a step began, and last the step's end.
     """
+
+    clock: npt.NDArray[np.int64] | None = None
 
     def __init__(
         self,
@@ -69,7 +77,10 @@ class CpuExecutor:
         step.num_tokens = inputs.num_tokens
         step.num_seqs = inputs.num_seqs
         step.num_rows = inputs.num_rows
-        code = self._kernels.run(step)
+        if self.clock is None:
+            code = self._kernels.run(step)
+        else:
+            code = self._kernels.run_timed(step, self.clock.ctypes.data)
         if code:
             raise InternalError(f"the kernels refused a step with code {code}")
         return self._logits[: inputs.num_rows]

@@ -9,6 +9,7 @@ import itertools
 import os
 import platform
 import struct
+from typing import Any
 
 from ingot.artifact.select import ABI
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError
@@ -69,6 +70,7 @@ class Kernels:
             _ctypes.dlclose(library._handle)
             raise ArtifactError(f"{name} has kernel interface {abi}, not {ABI}")
         self._library = library
+        self._name = name
         self._state: int | None = None
         self._model: ModelStruct | None = None
 
@@ -84,6 +86,28 @@ class Kernels:
     def run(self, step: StepStruct) -> int:
         """One step; 0, or a negative code. Other Python threads run meanwhile."""
         return int(self._library.ingot_run(self._state, step))
+
+    def run_timed(self, step: StepStruct, times: int) -> int:
+        """`run` that writes when each instruction began, and when the last ended, to the address
+        `times`: int64 nanoseconds. Raises ArtifactError for kernels that have no clock."""
+        return int(self._optional("ingot_run_timed")(self._state, step, _POINTER(times)))
+
+    def measure(self, limit: int, threads: int, data: int = 0, nbytes: int = 0) -> float:
+        """A limit of this machine, per second, by the number that `machine_limits.h` gives it; 0
+        where the threads cannot be started. Raises ArtifactError for kernels without it."""
+        function = self._optional("ingot_measure")
+        function.argtypes = (_INT32, _INT32, _POINTER, ctypes.c_int64)
+        function.restype = ctypes.c_double
+        return float(function(limit, threads, data, nbytes))
+
+    def _optional(self, symbol: str) -> Any:
+        """A function that runs no model, and that artifacts need not have."""
+        try:
+            return getattr(self._library, symbol)
+        except AttributeError as error:
+            raise ArtifactError(
+                f"{self._name} has no {symbol}", hint="Compile the model again to measure it."
+            ) from error
 
     def close(self) -> None:
         """Joins the threads and unloads the code."""

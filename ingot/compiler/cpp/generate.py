@@ -52,6 +52,7 @@ def generate(plan: Plan, target: Target) -> Generated:
         target=target.name,
         body="\n".join(_body(operands)),
         abi=ABI,
+        num_instructions=len(plan.instructions),
         num_weights=len(plan.of_kind("weight")),
         num_caches=len(plan.of_kind("cache")),
     )
@@ -72,6 +73,7 @@ def _body(operands: Operands) -> list[str]:
         ]
         if barrier:
             lines.append("  barrier.wait();")
+        lines.append(f"  clock.mark({index});")
         lines += emit(operands, instruction).lines()
     return lines
 
@@ -100,14 +102,15 @@ namespace {{
 using namespace ingot;
 
 [[maybe_unused]] void run_step([[maybe_unused]] const Memory& memory, const ingot_step& step,
-                               Team team, [[maybe_unused]] Barrier& barrier) {{
+                               [[maybe_unused]] Team team, [[maybe_unused]] Barrier& barrier,
+                               [[maybe_unused]] Clock clock) {{
   [[maybe_unused]] const int N = step.num_tokens, S = step.num_seqs, R = step.num_rows;
   [[maybe_unused]] const Sequences sequences{{S, step.query_start, step.context_lens,
                                              step.page_table, step.page_table_stride}};
 {body}
 }}
 
-using StepModel = Model<run_step, {num_weights}, {num_caches}>;
+using StepModel = Model<run_step, {num_instructions}, {num_weights}, {num_caches}>;
 
 }}  // namespace
 
@@ -121,5 +124,17 @@ INGOT_EXPORT std::int32_t ingot_run(void* model, const ingot_step* step) {{
   return static_cast<StepModel*>(model)->run(*step);
 }}
 
+// As ingot_run; the nanosecond at which each instruction began, and the step's end, go to `times`.
+INGOT_EXPORT std::int32_t ingot_run_timed(void* model, const ingot_step* step,
+                                          std::int64_t* times) {{
+  return static_cast<StepModel*>(model)->run(*step, times);
+}}
+
 INGOT_EXPORT void ingot_close(void* model) {{ static_cast<StepModel*>(model)->close(); }}
+
+// A limit of this machine, per second; needs no open model.
+INGOT_EXPORT double ingot_measure(std::int32_t limit, std::int32_t threads, const void* data,
+                                  std::int64_t bytes) {{
+  return measure_limit(static_cast<Limit>(limit), threads, data, bytes);
+}}
 """

@@ -6,6 +6,7 @@
 #include "elementwise.h"
 #include "gather.h"
 #include "linear.h"
+#include "machine_limits.h"
 #include "model.h"
 #include "norm.h"
 #include "rope.h"

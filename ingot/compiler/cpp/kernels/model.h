@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "abi.h"
+#include "clock.h"
 #include "pool.h"
 
 namespace ingot {
@@ -33,9 +34,9 @@ struct Memory {
 };
 
 using StepFunction = void (*)(const Memory& memory, const ingot_step& step, Team team,
-                              Barrier& barrier);
+                              Barrier& barrier, Clock clock);
 
-template <StepFunction run_step, int num_weights, int num_caches>
+template <StepFunction run_step, int num_instructions, int num_weights, int num_caches>
 class Model {
  public:
   // Copies the tables of pointers, so that the caller may free them.
@@ -52,10 +53,13 @@ class Model {
     return nullptr;
   }
 
-  std::int32_t run(const ingot_step& step) {
+  // Where `times` is given, it gets the nanosecond at which each instruction began, and last the
+  // one at which all threads were done.
+  std::int32_t run(const ingot_step& step, std::int64_t* times = nullptr) {
     if (step.num_tokens < 0 || step.num_seqs < 0 || step.num_rows < 0) return invalid_step;
-    const Context context{&memory_, &step};
+    const Context context{&memory_, &step, times};
     pool_->run(&context);
+    Clock{times}.mark(num_instructions);
     return 0;
   }
 
@@ -68,11 +72,13 @@ class Model {
   struct Context {
     const Memory* memory;
     const ingot_step* step;
+    std::int64_t* times;
   };
 
   static void run_on_thread(const void* argument, Team team, Barrier& barrier) {
     const auto& context = *static_cast<const Context*>(argument);
-    run_step(*context.memory, *context.step, team, barrier);
+    const Clock clock{team.rank == 0 ? context.times : nullptr};
+    run_step(*context.memory, *context.step, team, barrier, clock);
   }
 
   const void* weights_[num_weights > 0 ? num_weights : 1];

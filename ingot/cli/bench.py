@@ -1,0 +1,125 @@
+"""`ingot bench`: how fast a model runs here, beside what this machine can do at most."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingot.cli.numbers import human_int
+from ingot.cli.output import print_json
+from ingot.errors import UsageError
+
+if TYPE_CHECKING:
+    from ingot.artifact.plan import Limits
+    from ingot.artifact.reader import Artifact
+    from ingot.cli.bench_phases import Phase, PhaseResult
+
+NAME = "bench"
+SUMMARY = "measure prefill and decode beside the limits of this machine"
+
+PROMPT, CONTEXT = 512, 512
+BATCHES = (16, 64)
+BATCH_CONTEXT = 32  # tokens of each of many sequences; their prefill is not measured
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the verb's arguments."""
+    parser.add_argument(
+        "model", metavar="ARTIFACT|MODEL_DIR", type=Path,
+        help="an artifact; a model directory is compiled once into a cache",
+    )
+    parser.add_argument(
+        "--prompt", metavar="N", type=human_int,
+        help=f"tokens of the prompt that is prefilled (default: {PROMPT})",
+    )
+    parser.add_argument(
+        "--context", metavar="N", type=human_int,
+        help=f"tokens that one sequence has when it decodes (default: {CONTEXT})",
+    )
+    parser.add_argument(
+        "--batch", metavar="N", type=human_int, action="append",
+        help="sequences that decode at once; may be given again (default: 16 and 64)",
+    )
+    parser.add_argument(
+        "--rounds", metavar="N", type=human_int, default=5,
+        help="measure everything N times and take the best (default: 5)",
+    )
+    parser.add_argument(
+        "--threads", metavar="N", type=human_int, help="default: one per processor of this process"
+    )
+    parser.add_argument(
+        "--ops", action="store_true", help="also the time of every kind of instruction"
+    )
+
+
+def main(args: argparse.Namespace) -> int:
+    """Measures read bandwidth and arithmetic of this machine, then prefill, decode and batched
+    decode of a model in the same process, and prints each beside the least time that its bytes and
+    operations need here."""
+    from ingot.artifact.reader import Artifact
+    from ingot.cache import resolve
+    from ingot.cli.bench_report import as_object, ops_text, text
+
+    artifact = Artifact.open(resolve(args.model))
+    results = measure(artifact, args)
+    if args.json:
+        print_json(as_object(artifact, results))
+        return 0
+    print(text(artifact, results))
+    if args.ops:
+        for result in results:
+            print(f"\n{ops_text(artifact.plan, result)}")
+    return 0
+
+
+def measure(artifact: Artifact, args: argparse.Namespace) -> list[PhaseResult]:
+    """Runs all phases in one engine. Says on stderr which one it is at."""
+    from ingot.cli.bench_phases import PhaseRunner, decode_cost
+    from ingot.runtime.executor_cpu import CpuExecutor
+    from ingot.runtime.limits import LimitsMeter
+
+    plan = artifact.plan
+    todo = phases(plan.limits, args)
+    longest = max(phase.tokens(args.rounds) for phase in todo)
+    executor = CpuExecutor(artifact, max_model_len=longest, num_threads=args.threads)
+    nbytes = decode_cost(plan).weight_bytes
+    results = []
+    try:
+        with LimitsMeter(artifact, nbytes, executor.num_threads) as meter:
+            runner = PhaseRunner(executor, plan, meter, rounds=args.rounds, ops=args.ops)
+            for phase in todo:
+                print(f"measuring {phase.name}", file=sys.stderr)
+                results.append(runner.run(phase))
+    finally:
+        executor.close()
+    return results
+
+
+def phases(limits: Limits, args: argparse.Namespace) -> list[Phase]:
+    """What to measure: what was asked for, else as much of the defaults as the artifact allows.
+
+    Raises UsageError for a phase that was asked for and does not fit.
+    """
+    from ingot.cli.bench_phases import decode, prefill
+
+    room = limits.max_model_len
+    prompt = args.prompt or min(PROMPT, room - prefill(0).tokens(args.rounds))
+    context = args.context or min(CONTEXT, room - decode(1, 0).tokens(args.rounds))
+    batches = args.batch or [n for n in BATCHES if n <= limits.max_num_seqs]
+    found = [prefill(prompt), decode(1, context)]
+    found += [decode(n, min(BATCH_CONTEXT, context)) for n in batches]
+    for phase in found:
+        tokens = phase.tokens(args.rounds)
+        if phase.prompt_tokens < 1 or tokens > room:
+            raise UsageError(
+                f"{phase.name} with {args.rounds} rounds needs sequences of {tokens} tokens",
+                hint=f"The artifact was compiled for {room}: pass less, or fewer --rounds.",
+            )
+        if phase.sequences > limits.max_num_seqs:
+            raise UsageError(
+                f"{phase.name}: the artifact was compiled for {limits.max_num_seqs} sequences",
+                hint="Pass a smaller --batch, or compile it with a larger --max-num-seqs.",
+            )
+    return found

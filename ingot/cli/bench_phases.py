@@ -1,0 +1,179 @@
+"""Running a model in phases, each beside the limit of this machine that it could reach."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+from ingot.artifact.cost import Cost, StepShape, instruction_costs, step_cost, total
+from ingot.artifact.plan import Plan
+from ingot.runtime.engine import Engine
+from ingot.runtime.executor_cpu import CpuExecutor
+from ingot.runtime.limits import LimitsMeter, MachineLimits
+from ingot.runtime.params import SamplingParams
+from ingot.runtime.sequence import Sequence
+
+Seconds = npt.NDArray[np.float64]
+STEPS = 8  # decode steps of a round; the round's figure is their median
+LIMIT_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A kind of step: the prefill of one prompt, or the decoding of some sequences at once."""
+
+    name: str
+    sequences: int
+    prompt_tokens: int
+    decodes: bool
+
+    def tokens(self, rounds: int) -> int:
+        """Tokens of a sequence in the end: every phase times steps, and traces as many."""
+        return self.prompt_tokens + (2 * rounds * STEPS if self.decodes else 0) + 1
+
+
+def prefill(tokens: int) -> Phase:
+    return Phase(name=f"prefill {tokens}", sequences=1, prompt_tokens=tokens, decodes=False)
+
+
+def decode(sequences: int, context: int) -> Phase:
+    many = f" {sequences} at once," if sequences > 1 else ""
+    name = f"decode{many} context {context}"
+    return Phase(name=name, sequences=sequences, prompt_tokens=context, decodes=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseResult:
+    """A phase as it was measured: the best of its rounds, and their median.
+
+    `cost` is of one round's step, of a prefill of all its steps. `instruction_seconds` are there
+    where instructions were timed.
+    """
+
+    phase: Phase
+    cost: Cost
+    tokens: int
+    seconds: float
+    median_seconds: float
+    limits: MachineLimits
+    instruction_costs: list[Cost] = field(default_factory=list)
+    instruction_seconds: list[float] = field(default_factory=list)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+    @property
+    def share(self) -> float:
+        """Of the limit: the least time that the machine could take, over the time it took."""
+        return self.limits.seconds(self.cost) / self.seconds
+
+    @property
+    def bound(self) -> str:
+        memory = self.limits.memory_seconds(self.cost) >= self.limits.arithmetic_seconds(self.cost)
+        return "memory" if memory else "arithmetic"
+
+
+class PhaseRunner:
+    """Runs phases in one engine and measures the limits between their rounds."""
+
+    def __init__(
+        self, executor: CpuExecutor, plan: Plan, meter: LimitsMeter, *, rounds: int, ops: bool
+    ) -> None:
+        self._executor, self._plan, self._meter = executor, plan, meter
+        self._rounds, self._ops = rounds, ops
+        limits = executor.limits
+        self._engine = Engine(executor, max_model_len=limits.max_model_len)
+        self._random = np.random.default_rng(0)
+
+    def run(self, phase: Phase) -> PhaseResult:
+        """Rounds of a phase, first as users run it and then, if asked, with its clock on."""
+        rounds = self._decodes(phase) if phase.decodes else self._prefills(phase)
+        timed, found = [], self._meter.measure(LIMIT_TRIES)
+        for _ in range(self._rounds):
+            timed.append(next(rounds).sum())
+            found = found.best(self._meter.measure(LIMIT_TRIES))
+        traced = self._trace(rounds) if self._ops else []
+        rounds.close()
+        costs = self._costs(phase)
+        return PhaseResult(
+            phase=phase,
+            cost=total(costs),
+            tokens=phase.sequences * (1 if phase.decodes else phase.prompt_tokens),
+            seconds=float(min(timed)),
+            median_seconds=median(map(float, timed)),
+            limits=found,
+            instruction_costs=costs if traced else [],
+            instruction_seconds=traced,
+        )
+
+    def _trace(self, rounds: Iterator[Seconds]) -> list[float]:
+        """Seconds of each instruction, the median of the rounds."""
+        self._executor.clock = np.zeros(len(self._plan.instructions) + 1, np.int64)
+        try:
+            traces = [next(rounds) for _ in range(self._rounds)]
+        finally:
+            self._executor.clock = None
+        return [float(x) for x in np.median(traces, axis=0)]
+
+    def _prefills(self, phase: Phase) -> Iterator[Seconds]:
+        while True:
+            (sequence,) = self._add(phase, max_tokens=1)
+            steps = []
+            while not sequence.finished:
+                steps.append(self._step())
+            yield np.sum(steps, axis=0)
+
+    def _decodes(self, phase: Phase) -> Iterator[Seconds]:
+        sequences = self._add(phase, max_tokens=phase.tokens(self._rounds) - phase.prompt_tokens)
+        try:
+            while min(sequence.num_generated for sequence in sequences) == 0:
+                self._step()
+            while True:
+                steps = [self._step() for _ in range(STEPS)]
+                yield np.median(steps, axis=0)
+        finally:
+            for sequence in sequences:
+                self._engine.abort(sequence)
+
+    def _step(self) -> Seconds:
+        """Seconds of a step: the whole, or each instruction's where the clock is on."""
+        start = time.perf_counter()
+        self._engine.step()
+        seconds = time.perf_counter() - start
+        clock = self._executor.clock
+        return np.array([seconds]) if clock is None else np.diff(clock) * 1e-9
+
+    def _add(self, phase: Phase, max_tokens: int) -> list[Sequence]:
+        """Sequences of random tokens, so that no prompt is found in a cache of prefixes."""
+        params = SamplingParams(
+            temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=False
+        )
+        shape = (phase.sequences, phase.prompt_tokens)
+        prompts = self._random.integers(0, self._executor.vocab_size, shape)
+        return [self._engine.add(prompt.tolist(), params) for prompt in prompts]
+
+    def _costs(self, phase: Phase) -> list[Cost]:
+        """The costs of all steps of a round, instruction by instruction."""
+        if phase.decodes:
+            context = phase.prompt_tokens + self._rounds * STEPS // 2
+            shape = StepShape(sequences=phase.sequences, context=context)
+            return instruction_costs(self._plan, shape)
+        most = self._executor.limits.max_num_batched_tokens
+        chunks = [min(most, phase.prompt_tokens - n) for n in range(0, phase.prompt_tokens, most)]
+        ends = np.cumsum(chunks).tolist()
+        steps = [
+            instruction_costs(self._plan, StepShape(new_tokens=new, context=end))
+            for new, end in zip(chunks, ends, strict=True)
+        ]
+        return [total(costs) for costs in zip(*steps, strict=True)]
+
+
+def decode_cost(plan: Plan) -> Cost:
+    """What decoding one token costs, but for the context."""
+    return step_cost(plan, StepShape())

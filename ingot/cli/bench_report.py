@@ -1,0 +1,157 @@
+"""What `ingot bench` measured, as text and as JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from ingot.artifact.cost import Cost, total
+from ingot.artifact.plan import Instruction, Plan
+from ingot.artifact.reader import Artifact
+from ingot.cli.bench_phases import PhaseResult
+from ingot.cli.numbers import format_bytes, format_seconds
+from ingot.cli.output import facts, table
+from ingot.runtime.limits import MachineLimits
+
+_LAYER = re.compile(r"\.\d+(?=\.|$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRow:
+    """Instructions that do the same in every layer, together; `share` is of their limit."""
+
+    op: str
+    origin: str
+    count: int
+    seconds: float
+    cost: Cost
+    share: float | None
+
+
+def text(artifact: Artifact, results: list[PhaseResult]) -> str:
+    """The limits and a line a phase."""
+    limits = machine_limits(results)
+    numerics = artifact.manifest.numerics
+    stored = numerics.quantization if numerics.quantization != "none" else numerics.dtype
+    head = f"{artifact.path}: {stored} on {artifact.target.name}, {limits.threads} threads"
+    header = ("phase", "tok/s", "GB/s", "TOP/s", "of limit", "bound by", "a step")
+    return f"{head}\n\n{_limits_text(limits)}\n\n{table(map(_row, results), header)}"
+
+
+def ops_text(plan: Plan, result: PhaseResult) -> str:
+    """A line for every kind of instruction of a phase, the longest first."""
+    rows = op_rows(plan, result)
+    whole = sum(row.seconds for row in rows)
+    cells = [
+        (
+            row.op,
+            row.origin or "-",
+            row.count,
+            f"{1e3 * row.seconds:.3f}",
+            f"{100 * row.seconds / whole:.1f}",
+            f"{row.cost.num_bytes / 1e6:.2f}",
+            f"{row.cost.num_operations / 1e9:.3f}",
+            "-" if row.share is None else f"{100 * row.share:.0f}",
+        )
+        for row in rows
+    ]
+    header = ("op", "from", "count", "ms", "% of step", "MB", "GOP", "% of limit")
+    head = f"{result.phase.name}: {format_seconds(whole)} in {len(plan.instructions)} instructions"
+    return f"{head}\n{table(cells, header)}"
+
+
+def op_rows(plan: Plan, result: PhaseResult) -> list[OpRow]:
+    """The instructions of a phase by op and by place in the model, layers together."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for index, instruction in enumerate(plan.instructions):
+        groups.setdefault(_kind(instruction), []).append(index)
+    rows = []
+    for (op, origin), indices in groups.items():
+        seconds = sum(result.instruction_seconds[i] for i in indices)
+        cost = total(result.instruction_costs[i] for i in indices)
+        share = _share(result.limits, cost, seconds)
+        count = len(indices)
+        rows.append(
+            OpRow(op=op, origin=origin, count=count, seconds=seconds, cost=cost, share=share)
+        )
+    return sorted(rows, key=lambda row: -row.seconds)
+
+
+def as_object(artifact: Artifact, results: list[PhaseResult]) -> dict[str, Any]:
+    """Everything that was measured, for programs."""
+    manifest = artifact.manifest
+    return {
+        "artifact": artifact.path,
+        "model": manifest.model.name,
+        "dtype": manifest.numerics.dtype,
+        "quantization": manifest.numerics.quantization,
+        "target": artifact.target.name,
+        "limits": machine_limits(results),
+        "phases": [_phase_object(artifact.plan, result) for result in results],
+    }
+
+
+def machine_limits(results: Iterable[PhaseResult]) -> MachineLimits:
+    """The best limits that were seen in any phase."""
+    return reduce(MachineLimits.best, (result.limits for result in results))
+
+
+def _limits_text(limits: MachineLimits) -> str:
+    peaks = limits.operations_per_second.items()
+    return facts((
+        ("reads", f"{limits.read_bytes_per_second / 1e9:.1f} GB/s"),
+        ("computes", ", ".join(f"{kind} {peak / 1e12:.2f} TOP/s" for kind, peak in peaks)),
+    ))
+
+
+def _row(result: PhaseResult) -> tuple[str, ...]:
+    cost, seconds = result.cost, result.seconds
+    return (
+        result.phase.name,
+        f"{result.tokens_per_second:.1f}",
+        f"{cost.num_bytes / seconds / 1e9:.1f}",
+        f"{cost.num_operations / seconds / 1e12:.3f}",
+        f"{100 * result.share:.0f} %",
+        result.bound,
+        f"{format_seconds(seconds)}, {format_bytes(cost.num_bytes)}",
+    )
+
+
+def _phase_object(plan: Plan, result: PhaseResult) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": result.phase.name,
+        "sequences": result.phase.sequences,
+        "prompt_tokens": result.phase.prompt_tokens,
+        "tokens": result.tokens,
+        "seconds": result.seconds,
+        "median_seconds": result.median_seconds,
+        "tokens_per_second": result.tokens_per_second,
+        "weight_bytes": result.cost.weight_bytes,
+        "kv_bytes": result.cost.kv_bytes,
+        "operations": result.cost.operations,
+        "limit_seconds": result.limits.seconds(result.cost),
+        "bound": result.bound,
+        "share": result.share,
+        "limits": result.limits,
+    }
+    if result.instruction_seconds:
+        found["ops"] = op_rows(plan, result)
+        found["instructions"] = [
+            {"op": instruction.op, "origin": instruction.origin, "seconds": seconds, "cost": cost}
+            for instruction, seconds, cost in zip(
+                plan.instructions, result.instruction_seconds, result.instruction_costs, strict=True
+            )
+        ]
+    return found
+
+
+def _kind(instruction: Instruction) -> tuple[str, str]:
+    return instruction.op, " ".join(_LAYER.sub(".*", instruction.origin).split())
+
+
+def _share(limits: MachineLimits, cost: Cost, seconds: float) -> float | None:
+    least = limits.seconds(cost)
+    return least / seconds if least > 0 and seconds > 0 else None
