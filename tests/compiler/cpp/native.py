@@ -14,14 +14,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ingot.artifact.host import host_flags
 from ingot.artifact.target import Target
 from ingot.compiler.cpp.toolchain import build
 
-TARGETS = (
-    "cpu:x86-64-v4+avx512_bf16",
-    "cpu:x86-64-v4",
-    "cpu:x86-64-v3",
-    "cpu:portable",
+# Every level of instructions that this host can run, the best first.
+TARGETS = tuple(
+    name
+    for name in ("cpu:x86-64-v4+avx512_bf16", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
+    if Target.parse(name).requires <= host_flags()
 )
 INPUTS = (
     *("tokens", "positions", "slots", "query_start", "context_lens"),

@@ -184,7 +184,8 @@ class Unit:
     def run(self, values: Mapping[str, Tensor], step: Step, threads: int = 2) -> dict[str, Tensor]:
         """Results by `case.result`, and the caches as the step left them."""
         memory = self.memory(values, step)
-        memory.run(load(self.generated.source, self.target), step.inputs, threads)
+        before = memory.arena.copy()
+        self.execute(memory, step, threads)
         results = {}
         for instruction in self.plan.instructions:
             for name in instruction.outputs.values():
@@ -193,7 +194,10 @@ class Unit:
                 dtype = torch.bfloat16 if buffer.dtype == "bfloat16" else torch.float32
                 results[name] = torch.empty(shape, dtype=dtype)
                 raw = tensor_bytes(results[name])
-                raw[:] = memory.arena[buffer.offset : buffer.offset + raw.nbytes]
+                where = slice(buffer.offset, buffer.offset + raw.nbytes)
+                raw[:] = memory.arena[where]
+                before[where] = raw
+        assert np.array_equal(before, memory.arena), "a kernel wrote beside its results"
         for buffer, raw in zip(self.plan.of_kind("cache"), memory.caches, strict=True):
             like = values[buffer.name]
             cache = torch.from_numpy(raw.copy()).view(like.dtype)
@@ -202,6 +206,10 @@ class Unit:
                 unpack_keys(cache, like.shape) if is_keys else cache.view(like.shape)
             )
         return results
+
+    def execute(self, memory: Memory, step: Step, threads: int) -> None:
+        """Runs the compiled unit on those buffers."""
+        memory.run(load(self.generated.source, self.target), step.inputs, threads)
 
     def expected(self, values: Mapping[str, Tensor], step: Step) -> dict[str, Tensor]:
         """What the references say, under the names of `run`."""
