@@ -21,7 +21,10 @@ ARITHMETIC: Mapping[str, str] = {
     "int8": "int8",
     "int4": "int8",
 }
-_BITS: Mapping[str, int] = {"int4": 4, **{name: 8 * size for name, size in DTYPE_BYTES.items()}}
+_BITS: Mapping[str, int] = {
+    **{"int4": 4, "int8": 8, "float16": 16},
+    **{name: 8 * size for name, size in DTYPE_BYTES.items()},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

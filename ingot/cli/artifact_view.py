@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.artifact.manifest import Manifest
-from ingot.artifact.plan import DTYPE_BYTES, Buffer, Instruction, Plan
+from ingot.artifact.plan import Buffer, Instruction, Plan
 from ingot.artifact.reader import Artifact, is_artifact
 from ingot.errors import ArtifactError
 
@@ -56,11 +55,6 @@ def live_bytes(plan: Plan) -> list[int]:
         for index in range(slot.first_use, min(slot.last_use + 1, len(live))):
             live[index] += slot.nbytes
     return live
-
-
-def buffer_bytes(buffer: Buffer, plan: Plan) -> int:
-    """Bytes of a buffer in the largest step."""
-    return math.prod(plan.limits.bound(dim) for dim in buffer.shape) * DTYPE_BYTES[buffer.dtype]
 
 
 def shape_text(buffer: Buffer) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -19,6 +19,7 @@ from ingot.runtime.params import SamplingParams
 from ingot.runtime.sequence import Sequence
 
 Seconds = npt.NDArray[np.float64]
+Rounds = Generator[Seconds, None, None]
 STEPS = 8  # decode steps of a round; the round's figure is their median
 LIMIT_TRIES = 3
 
@@ -121,7 +122,7 @@ class PhaseRunner:
             self._executor.clock = None
         return [float(x) for x in np.median(traces, axis=0)]
 
-    def _prefills(self, phase: Phase) -> Iterator[Seconds]:
+    def _prefills(self, phase: Phase) -> Rounds:
         while True:
             (sequence,) = self._add(phase, max_tokens=1)
             steps = []
@@ -129,7 +130,7 @@ class PhaseRunner:
                 steps.append(self._step())
             yield np.sum(steps, axis=0)
 
-    def _decodes(self, phase: Phase) -> Iterator[Seconds]:
+    def _decodes(self, phase: Phase) -> Rounds:
         sequences = self._add(phase, max_tokens=phase.tokens(self._rounds) - phase.prompt_tokens)
         try:
             while min(sequence.num_generated for sequence in sequences) == 0:

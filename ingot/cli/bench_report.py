@@ -72,7 +72,8 @@ def op_rows(plan: Plan, result: PhaseResult) -> list[OpRow]:
     for (op, origin), indices in groups.items():
         seconds = sum(result.instruction_seconds[i] for i in indices)
         cost = total(result.instruction_costs[i] for i in indices)
-        share = _share(result.limits, cost, seconds)
+        # A norm's weights are in a cache by then: only products and attention have a limit.
+        share = _share(result.limits, cost, seconds) if cost.num_operations else None
         count = len(indices)
         rows.append(
             OpRow(op=op, origin=origin, count=count, seconds=seconds, cost=cost, share=share)

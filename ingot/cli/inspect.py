@@ -63,6 +63,7 @@ def summary(view: ArtifactView, target: str) -> str:
         facts(_model_facts(view)),
         "Files\n" + facts((k, format_bytes(v)) for k, v in view.folder_bytes().items()),
         "Memory\n" + facts(memory_facts(view, plan)),
+        "Cost\n" + facts(cost_facts(plan)),
         "Targets\n" + _target_table(view),
         "Ledger\n" + ledger_table(view.manifest.ledger),
         f"Plan of {target}\n" + _op_table(plan),
@@ -80,6 +81,20 @@ def memory_facts(view: ArtifactView, plan: Plan) -> list[tuple[str, str]]:
         ("weights", f"{format_bytes(weights)}, mapped from the file and shared by processes"),
         ("arena", f"{format_bytes(plan.memory.arena_bytes)} for the temporaries of a step"),
         ("KV cache", f"{format_bytes(per_token)} a token; {sequence} for {longest} tokens"),
+    ]
+
+
+def cost_facts(plan: Plan) -> list[tuple[str, str]]:
+    """What steps must read and compute at least."""
+    from ingot.artifact.cost import StepShape, step_cost
+
+    prompt = min(512, plan.limits.max_model_len)
+    token = step_cost(plan, StepShape())
+    prefill = step_cost(plan, StepShape(new_tokens=prompt, context=prompt))
+    operations = f"{format_count(token.num_operations)} operations"
+    return [
+        ("decode", f"a token reads {format_bytes(token.weight_bytes)} of weights; {operations}"),
+        ("prefill", f"{prompt} tokens take {format_count(prefill.num_operations)} operations"),
     ]
 
 

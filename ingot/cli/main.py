@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from inspect import cleandoc
 from typing import Any, NoReturn, Protocol
 
-from ingot.cli import compile as compile_verb
 from ingot.cli import bench, explain, failure, inspect, run, verify
+from ingot.cli import compile as compile_verb
 from ingot.version import __version__
 
 EXIT_CODES = """\

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from ingot.artifact.cost import Cost, StepShape, instruction_costs
 from ingot.artifact.plan import Instruction, Plan
 from ingot.cli.arena_svg import arena_svg, color_of_op, live_svg
 from ingot.cli.artifact_view import (
@@ -156,16 +157,23 @@ def _arena(plan: Plan) -> str:
 
 
 def _instructions(plan: Plan) -> str:
-    rows = (_row(index, item, plan) for index, item in enumerate(plan.instructions))
-    header = ("#", "op", "outputs", "inputs", "attributes", "from")
-    filled = _table(header, rows, numbers=(0,), css="mono")
+    context = min(512, plan.limits.max_model_len)
+    costs = instruction_costs(plan, StepShape(context=context))
+    rows = (
+        _row(index, item, cost, plan)
+        for index, (item, cost) in enumerate(zip(plan.instructions, costs, strict=True))
+    )
+    header = ("#", "op", "outputs", "inputs", "attributes", "reads", "operations", "from")
+    filled = _table(header, rows, numbers=(0, 5, 6), css="mono")
+    note = f"Bytes read and operations are those of one token, decoded at a context of {context}."
     return (
+        f'<p class="dim">{note}</p>'
         '<input id="filter" placeholder="Filter: words of an op, a buffer or a module" '
         f'aria-label="Filter"><div class="scroll" id="instructions">{filled}</div>'
     )
 
 
-def _row(index: int, instruction: Instruction, plan: Plan) -> tuple[str, ...]:
+def _row(index: int, instruction: Instruction, cost: Cost, plan: Plan) -> tuple[str, ...]:
     buffers = plan.by_name()
     outputs = "<br>".join(
         f'{escape(name)} <span class="dim">{escape(shape_text(buffers[name]))}</span>'
@@ -177,5 +185,7 @@ def _row(index: int, instruction: Instruction, plan: Plan) -> tuple[str, ...]:
         outputs,
         escape(names_text(instruction.inputs)),
         escape(attrs_text(instruction)),
+        format_bytes(cost.num_bytes) if cost.num_bytes else "",
+        format_count(cost.num_operations) if cost.num_operations else "",
         escape(instruction.origin),
     )

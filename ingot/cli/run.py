@@ -180,7 +180,7 @@ def _finish(
     args: argparse.Namespace, llm: LLM, result: dict[str, Any], stats: RunStats, loaded: float
 ) -> None:
     """Prints what was asked for beside the text."""
-    figures = stats.figures(llm.artifact.plan, loaded) if args.stats else None
+    figures = stats.figures(llm.artifact, loaded) if args.stats else None
     if args.json:
         print_json(result | ({"stats": figures} if figures else {}))
     elif figures:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ingot.cli.bandwidth import decode_bytes, read_bandwidth
+from ingot.artifact.cost import StepShape, step_cost
 from ingot.cli.numbers import format_bytes, format_seconds
 from ingot.cli.output import facts
 
 if TYPE_CHECKING:
-    from ingot.artifact.plan import Plan
+    from ingot.artifact.reader import Artifact
     from ingot.runtime.output import TextDelta
 
 
@@ -69,11 +69,11 @@ class RunStats:
             self.num_tokens += len(delta.token_ids)
             yield delta
 
-    def figures(self, plan: Plan, load_seconds: float) -> Figures:
+    def figures(self, artifact: Artifact, load_seconds: float) -> Figures:
         """All figures; measures this host's memory, so it takes a moment."""
         decode_seconds = self.total_seconds - self.first_seconds
-        nbytes = decode_bytes(plan)
-        bandwidth = read_bandwidth(nbytes)
+        nbytes = step_cost(artifact.plan, StepShape()).weight_bytes
+        bandwidth = read_bandwidth(artifact, nbytes)
         return Figures(
             load_seconds=load_seconds,
             ttft_seconds=self.first_seconds,
@@ -85,6 +85,14 @@ class RunStats:
             read_bytes_per_second=bandwidth,
             decode_limit_tokens_per_second=bandwidth / max(nbytes, 1),
         )
+
+
+def read_bandwidth(artifact: Artifact, nbytes: int) -> float:
+    """Bytes a second at which this host reads so many again and again, with all its threads."""
+    from ingot.runtime.limits import LimitsMeter
+
+    with LimitsMeter(artifact, nbytes) as meter:
+        return meter.measure(5).read_bytes_per_second
 
 
 def _rate(count: int, seconds: float) -> float | None:

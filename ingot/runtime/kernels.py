@@ -90,7 +90,10 @@ class Kernels:
     def run_timed(self, step: StepStruct, times: int) -> int:
         """`run` that writes when each instruction began, and when the last ended, to the address
         `times`: int64 nanoseconds. Raises ArtifactError for kernels that have no clock."""
-        return int(self._optional("ingot_run_timed")(self._state, step, _POINTER(times)))
+        function = self._optional("ingot_run_timed")
+        function.argtypes = (_POINTER, ctypes.POINTER(StepStruct), _POINTER)
+        function.restype = _INT32
+        return int(function(self._state, step, times))
 
     def measure(self, limit: int, threads: int, data: int = 0, nbytes: int = 0) -> float:
         """A limit of this machine, per second, by the number that `machine_limits.h` gives it; 0

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import pytest
 
+import ingot.cli.run_stats
 import ingot.runtime.llm
 from ingot.cli.main import main
 from ingot.runtime.output import TextDelta
@@ -61,6 +62,7 @@ class FakeLLM:
 @pytest.fixture
 def model(monkeypatch, tmp_path):
     monkeypatch.setattr(ingot.runtime.llm, "LLM", FakeLLM)
+    monkeypatch.setattr(ingot.cli.run_stats, "read_bandwidth", lambda artifact, nbytes: 1e9)
     monkeypatch.setattr(FakeLLM, "prompts", [])
     monkeypatch.setattr(FakeLLM, "params", [])
     monkeypatch.setattr(FakeLLM, "closed", 0)
@@ -113,7 +115,7 @@ def test_stats_go_to_stderr(model, capsys):
     assert main(["run", model, "hello", "--stats"]) == 0
     captured = capsys.readouterr()
     assert captured.out == "Once more\n"
-    for part in ("first token", "5 tokens at", "3 tokens at", "% of the limit", "reads 1.57 KB"):
+    for part in ("first token", "5 tokens at", "3 tokens at", "% of the limit", "reads 1.60 KB"):
         assert part in captured.err
 
 
@@ -124,7 +126,7 @@ def test_json_has_text_tokens_and_stats(model, capsys):
     assert value["token_ids"] == [1, 2, 3]
     assert value["finish_reason"] == "length"
     assert value["stats"]["num_prompt_tokens"] == 5
-    assert value["stats"]["weight_bytes_per_token"] == 4 * (48 * 8 + 8)
+    assert value["stats"]["weight_bytes_per_token"] == 4 * (48 * 8 + 8 + 8)
 
 
 def test_ctrl_c_keeps_what_was_written_and_closes_the_model(model, monkeypatch, capsys):

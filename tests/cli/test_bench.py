@@ -1,0 +1,110 @@
+"""`ingot bench`: what it measures and how it adds up, never how fast anything is."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+import numpy as np
+import pytest
+
+from ingot.artifact.cost import StepShape, step_cost
+from ingot.artifact.reader import Artifact
+from ingot.cli.bench import phases
+from ingot.cli.main import main
+from ingot.errors import UsageError
+from ingot.runtime.engine import Engine
+from ingot.runtime.executor_cpu import CpuExecutor
+from ingot.runtime.params import SamplingParams
+from tests.cli.sample_artifact import LIMITS
+
+SMALL = ("--prompt", "20", "--context", "8", "--batch", "3", "--rounds", "2")
+
+
+def asked(**values):
+    given = {"prompt": None, "context": None, "batch": None, "rounds": 1}
+    return argparse.Namespace(**given | values)
+
+
+@pytest.fixture(scope="module")
+def measured(shakespeare_artifact):
+    """One run's JSON, with the instructions."""
+    import contextlib
+    import io
+
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(["bench", str(shakespeare_artifact), *SMALL, "--ops", "--json"]) == 0
+    return json.loads(out.getvalue())
+
+
+def test_json_has_every_phase_beside_its_limit(measured, shakespeare_artifact):
+    names = [phase["name"] for phase in measured["phases"]]
+    assert names == ["prefill 20", "decode context 8", "decode 3 at once, context 8"]
+    plan = Artifact.open(shakespeare_artifact).plan
+    prefill, _, batch = measured["phases"]
+    cost = step_cost(plan, StepShape(new_tokens=20, context=20))
+    assert prefill["weight_bytes"] == cost.weight_bytes
+    assert prefill["operations"] == cost.operations
+    assert (prefill["tokens"], batch["tokens"]) == (20, 3)
+    for phase in measured["phases"]:
+        assert 0 < phase["seconds"] <= phase["median_seconds"]
+        assert phase["share"] == pytest.approx(phase["limit_seconds"] / phase["seconds"])
+        assert phase["tokens_per_second"] == pytest.approx(phase["tokens"] / phase["seconds"])
+        assert phase["bound"] in ("memory", "arithmetic")
+
+
+def test_instructions_add_up_to_their_kinds_and_to_the_step(measured, shakespeare_artifact):
+    plan = Artifact.open(shakespeare_artifact).plan
+    for phase in measured["phases"]:
+        assert [i["op"] for i in phase["instructions"]] == [i.op for i in plan.instructions]
+        assert all(i["seconds"] >= 0 for i in phase["instructions"])
+        assert sum(row["count"] for row in phase["ops"]) == len(plan.instructions)
+        kinds = {(row["op"], row["origin"]) for row in phase["ops"]}
+        assert len(kinds) == len(phase["ops"]) < len(plan.instructions)
+        cost = sum(row["cost"]["weight_bytes"] for row in phase["ops"])
+        assert cost == phase["weight_bytes"]
+
+
+def test_text_has_a_line_a_phase(shakespeare_artifact, capsys):
+    assert main(["bench", str(shakespeare_artifact), *SMALL, "--ops", "--threads", "1"]) == 0
+    captured = capsys.readouterr()
+    for part in ("GB/s", "of limit", "1 threads", "decode 3 at once", "paged_attention"):
+        assert part in captured.out
+    assert captured.err.splitlines()[0] == "measuring prefill 20"
+
+
+def test_timing_changes_no_output_and_orders_the_instructions(shakespeare_artifact):
+    artifact = Artifact.open(shakespeare_artifact)
+    tokens = []
+    for timed in (False, True):
+        executor = CpuExecutor(artifact, max_model_len=64, num_threads=2)
+        if timed:
+            executor.clock = np.zeros(len(artifact.plan.instructions) + 1, np.int64)
+        engine = Engine(executor, max_model_len=64)
+        params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+        sequence = engine.add([5, 6, 7], params)
+        while not sequence.finished:
+            engine.step()
+        tokens.append(sequence.token_ids)
+        if timed:
+            assert executor.clock.min() > 0
+            assert (np.diff(executor.clock) >= 0).all()
+        executor.close()
+    assert tokens[0] == tokens[1]
+
+
+def test_defaults_shrink_to_what_the_artifact_allows():
+    names = [phase.name for phase in phases(LIMITS, asked())]
+    assert names == ["prefill 63", "decode context 47"]
+
+
+@pytest.mark.parametrize("values", [{"prompt": 64}, {"context": 48}, {"batch": [5]}])
+def test_what_was_asked_for_and_does_not_fit_is_refused(values):
+    with pytest.raises(UsageError, match="compiled for"):
+        phases(LIMITS, asked(**values))
+
+
+def test_nothing_fits_many_rounds():
+    with pytest.raises(UsageError, match="rounds"):
+        phases(LIMITS, asked(rounds=10))
