@@ -55,7 +55,7 @@ def judge(history: History, tolerance: float = TOLERANCE) -> list[Verdict]:
         if not history.runs or phase not in history.runs[-1]:
             continue
         worse = [share < expected * (1 - tolerance) for share in shares]
-        in_a_row = (worse[::-1] + [False]).index(False)
+        in_a_row = [*worse[::-1], False].index(False)
         verdicts.append(Verdict(phase, shares[-1], expected, in_a_row))
     return verdicts
 

@@ -1,0 +1,270 @@
+"""Our speed and that of other runtimes, on the same weights, in alternation in one run.
+
+    python bench/peers.py --install llama.cpp            # or openvino, onnxruntime; once
+    python bench/peers.py MODEL_DIR int8=OUR.ingot [int4=OUR4.ingot ...] [--json FILE]
+
+Every peer lives in an environment of its own under build/peers, and its copy of the weights beside
+it. Ours and the peers' processes stay open; round by round each gets the same prompt, one after
+the other, so that what disturbs the machine disturbs all. The best round counts. What is not
+installed, or cannot take a kind of weights, is reported as such.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKERS = Path(__file__).with_name("peer_workers")
+WORK = ROOT / "build" / "peers"
+CONVERTER = "llama.cpp"  # the environment that has the package `gguf`
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A runtime: the packages it needs, its worker, and what it reads for a kind of weights."""
+
+    packages: tuple[str, ...]
+    worker: str
+    formats: Mapping[str, str]  # our kind -> the name of its own
+
+
+PEERS: Mapping[str, Peer] = {
+    "llama.cpp": Peer(
+        ("llama-cpp-python", "gguf"), "run_llama_cpp.py",
+        {"bf16": "bf16", "int8": "int8", "int4": "int4"},
+    ),
+    "openvino": Peer(
+        ("openvino-genai",), "run_openvino.py", {"bf16": "fp16", "int8": "int8", "int4": "int4"}
+    ),
+    "onnxruntime": Peer(
+        ("onnxruntime-genai", "torch", "transformers>=5,<6", "onnx", "onnx-ir"),
+        "run_onnxruntime.py", {"int4": "int4"},
+    ),
+}  # fmt: skip
+
+
+class Unavailable(Exception):
+    """Why a contender does not take part."""
+
+
+@dataclass
+class Contender:
+    """A process that serves one model; `rounds` are the seconds of the tokens of each round."""
+
+    name: str
+    kind: str
+    command: Sequence[str]
+    rounds: list[list[float]] = field(default_factory=list)
+
+    def open(self) -> None:
+        """Starts it and waits until it is ready. Raises Unavailable."""
+        # A file and not a pipe: nobody empties it while the process runs.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._errors, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        self._answer()
+
+    def run(self, tokens: list[int], new_tokens: int) -> None:
+        """One round. Raises Unavailable when the process fails."""
+        assert self._process.stdin is not None
+        try:
+            print(json.dumps({"tokens": tokens, "new_tokens": new_tokens}),
+                  file=self._process.stdin, flush=True)  # fmt: skip
+        except BrokenPipeError:
+            raise Unavailable("it has ended") from None
+        self.rounds.append(self._answer()["seconds"])
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.communicate()
+        self._errors.close()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self._process.wait()
+            self._errors.seek(0)
+            raise Unavailable((self._errors.read().strip().splitlines() or ["it has ended"])[-1])
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The best round of a contender, and how much faster ours is; None for ours."""
+
+    name: str
+    kind: str
+    prefill_tokens_per_second: float
+    decode_tokens_per_second: float
+    prefill_ratio: float | None = None
+    decode_ratio: float | None = None
+
+
+def results(contenders: Sequence[Contender], prompt_tokens: int) -> list[Result]:
+    """Figures of those that ran, ours first; ratios are ours over theirs, of the same kind."""
+    speeds = {(c.name, c.kind): _speeds(c.rounds, prompt_tokens) for c in contenders if c.rounds}
+    found = []
+    for (name, kind), (prefill, decode) in speeds.items():
+        ours = speeds.get(("ingot", kind))
+        if name == "ingot" or ours is None:
+            found.append(Result(name, kind, prefill, decode))
+        else:
+            found.append(Result(name, kind, prefill, decode, ours[0] / prefill, ours[1] / decode))
+    return found
+
+
+def _speeds(rounds: Sequence[Sequence[float]], prompt_tokens: int) -> tuple[float, float]:
+    prefill = min(seconds[0] for seconds in rounds)
+    decode = min(median(seconds[1:]) for seconds in rounds)
+    return prompt_tokens / prefill, 1 / decode
+
+
+def compete(
+    contenders: Sequence[Contender], *, rounds: int, prompt_tokens: int, new_tokens: int
+) -> dict[str, str]:
+    """Runs all in alternation; returns why those that failed did. Their figures do not count."""
+    excuses: dict[str, str] = {}
+    numbers = random.Random(0)
+    alive = [c for c in contenders if _survives(c, excuses, c.open)]
+    for _ in range(rounds):
+        # Another prompt each time, so that nobody finds it in a cache.
+        tokens = [numbers.randrange(1000) for _ in range(prompt_tokens)]
+        for contender in list(alive):
+            act = partial(contender.run, tokens, new_tokens)
+            if not _survives(contender, excuses, act):
+                alive.remove(contender)
+                contender.rounds.clear()
+    for contender in alive:
+        contender.close()
+    return excuses
+
+
+def _survives(contender: Contender, excuses: dict[str, str], act: Callable[[], None]) -> bool:
+    try:
+        act()
+    except Unavailable as reason:
+        excuses[f"{contender.name} {contender.kind}"] = str(reason)
+        return False
+    return True
+
+
+def install(name: str) -> None:
+    """Makes a peer's environment."""
+    folder = WORK / name
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    packages = [str(folder / "bin" / "pip"), "install", *PEERS[name].packages]
+    subprocess.run(packages, check=True, env={"CMAKE_ARGS": "-DGGML_NATIVE=ON", **os.environ})
+
+
+def peer(name: str, kind: str, model_dir: Path, threads: int) -> Contender:
+    """A peer on its copy of the weights, which is made if it is not there. Raises Unavailable."""
+    entry = PEERS[name]
+    if kind not in entry.formats:
+        raise Unavailable(f"it has no {kind} weights here")
+    python = WORK / name / "bin" / "python"
+    if not python.exists():
+        raise Unavailable(f"not installed: python bench/peers.py --install {name}")
+    model = _converted(name, entry.formats[kind], model_dir)
+    return Contender(
+        name, kind, [str(python), str(WORKERS / entry.worker), str(model), str(threads)]
+    )
+
+
+def _converted(name: str, kind: str, model_dir: Path) -> Path:
+    if name == "onnxruntime":
+        out = WORK / "models" / f"{model_dir.name}-{kind}-onnx"
+        options = ["int4_block_size=32", "int4_accuracy_level=4"]
+        command = [
+            str(WORK / name / "bin" / "python"), "-m", "onnxruntime_genai.models.builder",
+            "-i", str(model_dir), "-p", kind, "-e", "cpu", "-c", str(WORK / "models" / "cache"),
+            "--extra_options", *options, "-o",
+        ]  # fmt: skip
+    else:
+        out = WORK / "models" / f"{model_dir.name}-{kind}.gguf"
+        python = WORK / CONVERTER / "bin" / "python"
+        if not python.exists():
+            raise Unavailable(f"weights are converted by the environment of {CONVERTER}")
+        command = [str(python), str(WORKERS / "to_gguf.py"), str(model_dir)]
+    if out.exists():
+        return out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = out.with_name(f"{out.name}.unfinished")
+    command += [str(unfinished), *([] if name == "onnxruntime" else [kind])]
+    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no reason given"]
+        raise Unavailable(f"its weights could not be converted: {lines[-1]}")
+    unfinished.rename(out)
+    return out
+
+
+def main() -> int:
+    """Prints the table."""
+    args = _parser().parse_args()
+    for name in args.install:
+        install(name)
+    if args.model is None:
+        return 0
+    excuses: dict[str, str] = {}
+    contenders = []
+    for kind, artifact in (text.split("=", 1) for text in args.artifacts):
+        worker = [sys.executable, str(WORKERS / "run_ingot.py"), artifact, str(args.threads)]
+        contenders.append(Contender("ingot", kind, worker))
+        for name in PEERS:
+            try:
+                contenders.append(peer(name, kind, args.model, args.threads))
+            except Unavailable as reason:
+                excuses[f"{name} {kind}"] = str(reason)
+    excuses |= compete(
+        contenders, rounds=args.rounds, prompt_tokens=args.prompt, new_tokens=args.tokens
+    )
+    found = results(contenders, args.prompt)
+    for result in found:
+        print(line(result))
+    for name, reason in excuses.items():
+        print(f"{name:<20} not measured: {reason}")
+    if args.json:
+        value = {"results": [asdict(result) for result in found], "not_measured": excuses}
+        args.json.write_text(json.dumps(value, indent=1) + "\n")
+    return 0
+
+
+def line(result: Result) -> str:
+    prefill, decode = result.prefill_tokens_per_second, result.decode_tokens_per_second
+    text = f"{result.name:<14}{result.kind:<6}{prefill:9.1f} prefill {decode:8.1f} decode tok/s"
+    if result.prefill_ratio is None or result.decode_ratio is None:
+        return text
+    return f"{text}   ours {result.prefill_ratio:.2f}x prefill, {result.decode_ratio:.2f}x decode"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("model", metavar="MODEL_DIR", nargs="?", type=Path)
+    parser.add_argument("artifacts", metavar="KIND=ARTIFACT", nargs="*")
+    parser.add_argument("--install", choices=sorted(PEERS), nargs="+", default=[])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
+    parser.add_argument("--tokens", type=int, default=32, help="tokens to generate")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--json", type=Path)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""`bench/peers.py` with contenders that are made up."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from bench import peers
+from bench.peers import Contender, Unavailable, compete, results
+
+SERVE = """
+import json, sys
+print(json.dumps({"ready": True}), flush=True)
+for number, line in enumerate(sys.stdin):
+    request = json.loads(line)
+    seconds = [float(sys.argv[1])] + [float(sys.argv[2])] * (request["new_tokens"] - 1)
+    if number == int(sys.argv[3]):
+        sys.exit("out of luck")
+    print(json.dumps({"seconds": seconds}), flush=True)
+"""
+
+
+def contender(name: str, first: float, later: float, kind: str = "int8", dies_at: int = -1):
+    command = [sys.executable, "-c", SERVE, str(first), str(later), str(dies_at)]
+    return Contender(name, kind, command)
+
+
+def test_ratios_are_ours_over_theirs_of_the_same_kind():
+    ours = contender("ingot", 0.5, 0.01)
+    slow = contender("slow", 1.0, 0.03)
+    other = contender("slow", 1.0, 0.03, kind="int4")
+    excuses = compete([ours, slow, other], rounds=2, prompt_tokens=50, new_tokens=4)
+    assert excuses == {}
+    assert all(len(c.rounds) == 2 and len(c.rounds[0]) == 4 for c in (ours, slow, other))
+    first, second, third = results([ours, slow, other], 50)
+    assert first.prefill_tokens_per_second == pytest.approx(100)
+    assert first.decode_tokens_per_second == pytest.approx(100)
+    assert (first.prefill_ratio, third.prefill_ratio) == (None, None)
+    assert (second.prefill_ratio, second.decode_ratio) == (pytest.approx(2), pytest.approx(3))
+
+
+def test_the_best_round_counts():
+    best = Contender("ingot", "int8", [], rounds=[[2.0, 0.2, 0.2], [1.0, 0.3, 0.3]])
+    (found,) = results([best], 10)
+    assert (found.prefill_tokens_per_second, found.decode_tokens_per_second) == (10.0, 5.0)
+
+
+@pytest.mark.parametrize("dies_at", [0, 1])
+def test_one_that_fails_is_reported_and_the_others_go_on(dies_at):
+    ours, broken = contender("ingot", 0.5, 0.01), contender("b", 1.0, 0.03, dies_at=dies_at)
+    excuses = compete([broken, ours], rounds=3, prompt_tokens=5, new_tokens=3)
+    assert excuses == {"b int8": "out of luck"}
+    assert [r.name for r in results([broken, ours], 5)] == ["ingot"]
+
+
+def test_one_that_does_not_start_is_reported():
+    broken = Contender("b", "int8", [sys.executable, "-c", "import no_such_runtime"])
+    excuses = compete([broken], rounds=1, prompt_tokens=5, new_tokens=3)
+    assert "no_such_runtime" in excuses["b int8"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("bf16", "no bf16 weights"), ("int4", "--install onnxruntime")]
+)
+def test_what_is_not_there_says_how_to_get_it(tmp_path, monkeypatch, kind, reason):
+    monkeypatch.setattr(peers, "WORK", tmp_path)
+    with pytest.raises(Unavailable, match=reason):
+        peers.peer("onnxruntime", kind, tmp_path, 2)
