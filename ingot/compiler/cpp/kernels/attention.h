@@ -159,8 +159,8 @@ class PagedAttention {
     found.begin = begin > start ? begin - start : 0;
     found.end = end - start < key_tile ? end - start : key_tile;
     for (int g = 0; g < groups_per_tile; ++g) {
-      const int group = start / key_group + g;
-      const int readable = group < lowest ? lowest : group > highest ? highest : group;
+      const int wanted = start / key_group + g;
+      const int readable = wanted < lowest ? lowest : wanted > highest ? highest : wanted;
       const int page = pages[readable * key_group / PageSize];
       const int slot = readable * key_group % PageSize;
       found.keys.at[g] = cache.key_columns(page, head, slot);
