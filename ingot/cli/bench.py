@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--rounds", metavar="N", type=human_int, default=5,
-        help="measure everything N times and take the best (default: 5)",
+        help="measure everything N times and take the median (default: 5)",
     )
     parser.add_argument(
         "--threads", metavar="N", type=human_int, help="default: one per processor of this process"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -50,29 +52,39 @@ def decode(sequences: int, context: int) -> Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseResult:
-    """A phase as it was measured: the best of its rounds, and their median.
+    """A phase as it was measured; figures are medians over its rounds.
 
     `cost` is of one round's step, of a prefill of all its steps. `instruction_seconds` are there
-    where instructions were timed.
+    where instructions were timed. Each round has the better of the limits measured right before
+    and after it: what memory gives changes from second to second on a machine that is shared.
     """
 
     phase: Phase
     cost: Cost
     tokens: int
-    seconds: float
-    median_seconds: float
-    limits: MachineLimits
+    round_seconds: list[float]
+    round_limits: list[MachineLimits]
     instruction_costs: list[Cost] = field(default_factory=list)
     instruction_seconds: list[float] = field(default_factory=list)
+
+    @property
+    def seconds(self) -> float:
+        return median(self.round_seconds)
 
     @property
     def tokens_per_second(self) -> float:
         return self.tokens / self.seconds
 
     @property
+    def limits(self) -> MachineLimits:
+        """The best that were seen in any round."""
+        return reduce(MachineLimits.best, self.round_limits)
+
+    @property
     def share(self) -> float:
         """Of the limit: the least time that the machine could take, over the time it took."""
-        return self.limits.seconds(self.cost) / self.seconds
+        rounds = zip(self.round_limits, self.round_seconds, strict=True)
+        return median(limits.seconds(self.cost) / seconds for limits, seconds in rounds)
 
     @property
     def bound(self) -> str:
@@ -95,10 +107,10 @@ class PhaseRunner:
     def run(self, phase: Phase) -> PhaseResult:
         """Rounds of a phase, first as users run it and then, if asked, with its clock on."""
         rounds = self._decodes(phase) if phase.decodes else self._prefills(phase)
-        timed, found = [], self._meter.measure(LIMIT_TRIES)
+        timed, limits = [], [self._meter.measure(LIMIT_TRIES)]
         for _ in range(self._rounds):
-            timed.append(next(rounds).sum())
-            found = found.best(self._meter.measure(LIMIT_TRIES))
+            timed.append(float(next(rounds).sum()))
+            limits.append(self._meter.measure(LIMIT_TRIES))
         traced = self._trace(rounds) if self._ops else []
         rounds.close()
         costs = self._costs(phase)
@@ -106,9 +118,8 @@ class PhaseRunner:
             phase=phase,
             cost=total(costs),
             tokens=phase.sequences * (1 if phase.decodes else phase.prompt_tokens),
-            seconds=float(min(timed)),
-            median_seconds=median(map(float, timed)),
-            limits=found,
+            round_seconds=timed,
+            round_limits=[before.best(after) for before, after in pairwise(limits)],
             instruction_costs=costs if traced else [],
             instruction_seconds=traced,
         )
