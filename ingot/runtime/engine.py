@@ -83,7 +83,7 @@ class Engine:
     def add(self, token_ids: list[int], params: SamplingParams) -> Sequence:
         """Adds a request; its Sequence is filled as steps go by. Raises RequestError."""
         self.check(token_ids, params)
-        max_len = min(self.max_model_len, len(token_ids) + params.token_limit)
+        max_len = min(self.max_model_len, len(token_ids) + params.max_tokens)
         # With a seed of its own a request draws the same wherever and whenever it runs.
         key = 0 if params.seed is not None else self._num_added + 1
         seed = self.seed if params.seed is None else params.seed

@@ -64,24 +64,10 @@ class Kernels:
         _check_elf(code, name)
         library = _load(code, name)
         try:
-            library.ingot_abi.restype = _INT32
-            library.ingot_open.argtypes = (ctypes.POINTER(ModelStruct),)
-            library.ingot_open.restype = _POINTER
-            library.ingot_run.argtypes = (_POINTER, ctypes.POINTER(StepStruct))
-            library.ingot_run.restype = _INT32
-            library.ingot_sampler_bytes.argtypes = (_INT32,)
-            library.ingot_sampler_bytes.restype = ctypes.c_int64
-            library.ingot_sample.argtypes = (_POINTER, ctypes.POINTER(SamplingStruct))
-            library.ingot_sample.restype = None
-            library.ingot_close.argtypes = (_POINTER,)
-            library.ingot_close.restype = None
-            abi = library.ingot_abi()
-        except AttributeError as error:
+            _declare(library, name)
+        except BaseException:
             _ctypes.dlclose(library._handle)
-            raise _unloadable(name, error) from error
-        if abi != ABI:
-            _ctypes.dlclose(library._handle)
-            raise ArtifactError(f"{name} has kernel interface {abi}, not {ABI}")
+            raise
         self._library = library
         self._state: int | None = None
         self._model: ModelStruct | None = None
@@ -127,6 +113,26 @@ class Kernels:
             self._memory.close()
             self._memory = None
         _ctypes.dlclose(self._library._handle)
+
+
+def _declare(library: ctypes.CDLL, name: str) -> None:
+    """Gives the functions their types, once they are known to be those of this interface."""
+    try:
+        abi = library.ingot_abi()
+        if abi != ABI:
+            raise ArtifactError(f"{name} has kernel interface {abi}, not {ABI}")
+        library.ingot_open.argtypes = (ctypes.POINTER(ModelStruct),)
+        library.ingot_open.restype = _POINTER
+        library.ingot_run.argtypes = (_POINTER, ctypes.POINTER(StepStruct))
+        library.ingot_run.restype = _INT32
+        library.ingot_sampler_bytes.argtypes = (_INT32,)
+        library.ingot_sampler_bytes.restype = ctypes.c_int64
+        library.ingot_sample.argtypes = (_POINTER, ctypes.POINTER(SamplingStruct))
+        library.ingot_sample.restype = None
+        library.ingot_close.argtypes = (_POINTER,)
+        library.ingot_close.restype = None
+    except AttributeError as error:
+        raise _unloadable(name, error) from error
 
 
 def _check_elf(code: bytes, name: str) -> None:

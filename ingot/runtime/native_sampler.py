@@ -13,7 +13,7 @@ from ingot.errors import IngotError
 from ingot.runtime.numpy_sampler import not_finite, nothing_left
 from ingot.runtime.output import Draw, Logprob
 from ingot.runtime.sampling_state import Float32, SampledSequence, SamplingState
-from ingot.runtime.weights import LOG2_E, scale_of
+from ingot.runtime.weights import scale_of
 
 # `struct ingot_draw`, whose fields lie without gaps
 _NAMES = (
@@ -22,7 +22,6 @@ _NAMES = (
     "top_k num_allowed num_biased num_seen num_banned num_logprobs given "
     "token rank status reserved logprob"
 ).split()
-_CODES = "12Q d 5f 7i 4i d"
 _RECORD = struct.Struct("=12Qd5f7i4id")
 ROW = np.dtype(
     list(zip(_NAMES, ["u8"] * 12 + ["f8"] + ["f4"] * 5 + ["i4"] * 11 + ["f8"], strict=True))

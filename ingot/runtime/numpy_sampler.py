@@ -137,11 +137,14 @@ def logprobs(row: Float32, token: int, count: int) -> dict[int, Logprob]:
     """Log-probabilities of a token and of the `count` likeliest (-1: all) of logits [V]."""
     top = row.max()
     total = float(masses_of(weights_of(row, top, LOG2_E)).sum())
-    normalizer = float(top) + float(np.log(np.ldexp(total, -MASS_BITS)))
-    rank = int((row > row[token]).sum()) + 1
-    result = {token: Logprob(float(row[token]) - normalizer, rank)}
+    normalizer = float(np.log(np.ldexp(total, -MASS_BITS)))
+
+    def logprob(i: int) -> float:
+        return float(row[i]) - float(top) - normalizer
+
+    result = {token: Logprob(logprob(token), int((row > row[token]).sum()) + 1)}
     for place, i in enumerate(top_ids(row, row.size if count < 0 else count).tolist(), 1):
-        result.setdefault(i, Logprob(float(row[i]) - normalizer, place))
+        result.setdefault(i, Logprob(logprob(i), place))
     return result
 
 

@@ -28,11 +28,17 @@ _FLAGS = (
     "include_stop_str_in_output",
 )
 
+# What None stands for, which vLLM's scripts may pass.
+_ABSENT: dict[str, Any] = {
+    **dict.fromkeys(("stop", "stop_token_ids", "bad_words", "logits_processors"), ()),
+    "max_tokens": UNLIMITED,
+}
+
 LogitsProcessor = Callable[..., npt.NDArray[np.float32]]
 
 
 class RequestOutputKind(enum.Enum):
-    """What each output of a stream holds: all so far, only what is new, or nothing until the end."""
+    """What each output of a stream holds: all so far, what is new, or nothing before the end."""
 
     CUMULATIVE = 0
     DELTA = 1
@@ -57,14 +63,14 @@ class SamplingParams:
                           where the tokens before it have just been drawn
     min_tokens            no end-of-sequence token, stop token or stop string before this many
     temperature           divides the logits; 0 is greedy, and what is below 0.01 becomes 0.01
-    top_k                 keep the k most likely tokens and those as likely as the k-th; 0 or -1: all
+    top_k                 keep the k likeliest tokens and those as likely as the k-th; 0 or -1: all
     min_p                 of those, keep what is at least this likely relative to the likeliest
     top_p                 of those, keep the fewest whose probability together reaches top_p
 
     And the rest:
 
     n                     completions of the prompt; their draws are independent
-    seed                  the same seed and prompt draw the same tokens; None or -1: the model's seed
+    seed                  the same seed and prompt draw the same tokens; None, -1: the model's seed
     max_tokens            at most this many new tokens; None: as many as the model has room for
     stop                  strings that end the text
     include_stop_str_in_output
@@ -92,13 +98,13 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     seed: int | None = None
-    max_tokens: int | None = 16
+    max_tokens: int = 16
     min_tokens: int = 0
-    stop: str | Sequence[str] | None = ()
+    stop: str | Sequence[str] = ()
     include_stop_str_in_output: bool = False
-    stop_token_ids: Sequence[int] | None = ()
+    stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
-    bad_words: Sequence[str] | None = ()
+    bad_words: Sequence[str] = ()
     logit_bias: Mapping[int, float] | None = None
     allowed_token_ids: Sequence[int] | None = None
     logprobs: int | None = None
@@ -107,7 +113,7 @@ class SamplingParams:
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
-    logits_processors: Sequence[LogitsProcessor] | None = ()
+    logits_processors: Sequence[LogitsProcessor] = ()
     bad_word_ids: tuple[tuple[int, ...], ...] = dataclasses.field(
         default=(), init=False, repr=False, compare=False
     )
@@ -125,6 +131,9 @@ class SamplingParams:
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
+        for name, absent in _ABSENT.items():
+            if getattr(self, name) is None:
+                self._set(name, absent)
         self._check_lists()
         self._check_numbers()
         self._check_counts()
@@ -139,9 +148,9 @@ class SamplingParams:
 
     def _check_lists(self) -> None:
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
-        self._set("stop", values("stop", stop or (), str, MAX_STOPS))
+        self._set("stop", values("stop", stop, str, MAX_STOPS))
         self._set("stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids, MAX_STOPS))
-        self._set("bad_words", values("bad_words", self.bad_words or (), str, MAX_BAD_WORDS))
+        self._set("bad_words", values("bad_words", self.bad_words, str, MAX_BAD_WORDS))
         if self.allowed_token_ids is not None:
             allowed = token_ids("allowed_token_ids", self.allowed_token_ids, UNLIMITED)
             if not allowed:
@@ -149,12 +158,10 @@ class SamplingParams:
             self._set("allowed_token_ids", tuple(sorted(set(allowed))))
         self._set("logit_bias", _bias(self.logit_bias))
         processors = self.logits_processors
-        listed = tuple(processors) if isinstance(processors, (list, tuple)) else None
-        if processors is None:
-            listed = ()
-        if listed is None or not all(callable(processor) for processor in listed):
+        is_list = isinstance(processors, (list, tuple))
+        if not is_list or not all(callable(processor) for processor in processors):
             refuse("logits_processors", processors, "a list of functions")
-        self._set("logits_processors", listed)
+        self._set("logits_processors", tuple(processors))
 
     def _check_numbers(self) -> None:
         number("temperature", self.temperature, 0)
@@ -169,7 +176,6 @@ class SamplingParams:
     def _check_counts(self) -> None:
         self._set("top_k", 0 if _is_minus_one(self.top_k) else self.top_k)
         self._set("seed", None if _is_minus_one(self.seed) else self.seed)
-        self._set("max_tokens", UNLIMITED if self.max_tokens is None else self.max_tokens)
         integer("n", self.n, 1, MAX_N)
         integer("top_k", self.top_k, 0, UNLIMITED)
         integer("max_tokens", self.max_tokens, 1, UNLIMITED)
@@ -181,13 +187,13 @@ class SamplingParams:
                 integer(name, getattr(self, name), -1, MAX_LOGPROBS)
 
     def _check_together(self) -> None:
-        if self.min_tokens > self.token_limit:
+        if self.min_tokens > self.max_tokens:
             refuse("min_tokens", self.min_tokens, f"at most max_tokens, {self.max_tokens}")
         if self.n > 1 and self.greedy:
             refuse("n", self.n, "1 when temperature is 0: all completions would be the same")
         if not all(self.stops):
             refuse("stop", self.stop, "strings that are not empty")
-        if not all(word.strip() for word in self.bad_words or ()):
+        if not all(word.strip() for word in self.bad_words):
             refuse("bad_words", self.bad_words, "strings that are more than spaces")
         if self.stop and not self.detokenize:
             refuse("stop", self.stop, "empty when detokenize is False")
@@ -209,7 +215,7 @@ class SamplingParams:
         if encode is None:
             refuse("bad_words", self.bad_words, "empty for a model without a tokenizer")
         params = dataclasses.replace(self)
-        params._set("bad_word_ids", spellings(self.bad_words or (), encode))
+        params._set("bad_word_ids", spellings(self.bad_words, encode))
         return params
 
     @property
@@ -219,12 +225,7 @@ class SamplingParams:
     @property
     def stops(self) -> tuple[str, ...]:
         """`stop` as a tuple, whatever it was given as."""
-        return tuple(self.stop or ())
-
-    @property
-    def token_limit(self) -> int:
-        """`max_tokens` as a number, whatever it was given as."""
-        return UNLIMITED if self.max_tokens is None else self.max_tokens
+        return tuple(self.stop)
 
 
 def _is_minus_one(value: object) -> bool:

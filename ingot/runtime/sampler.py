@@ -52,7 +52,7 @@ class Sampler:
         if not processed:
             return self._backend.draw(logits, sequences, states)
         raw = {i: logits[i].copy() for i in processed if states[i].params.logprobs is not None}
-        errors = {i: _process(logits[i], sequences[i], states[i].params.logits_processors or ()) for i in processed}
+        errors = {i: _process(logits[i], sequences[i]) for i in processed}
         draws = self._backend.draw(logits, sequences, states)
         for i in processed:
             draws[i] = errors[i] or self._rescore(draws[i], raw.get(i), states[i])
@@ -85,13 +85,11 @@ class Sampler:
         return score if isinstance(score, IngotError) else Draw(draw.token, score)
 
 
-def _process(
-    row: Float32, sequence: SampledSequence, processors: Sequence[LogitsProcessor]
-) -> IngotError | None:
+def _process(row: Float32, sequence: SampledSequence) -> IngotError | None:
     """Runs a user's functions over logits [V], in place; whatever they raise is returned."""
     prompt = sequence.token_ids[: sequence.num_prompt]
     generated = sequence.token_ids[sequence.num_prompt :]
-    for place, processor in enumerate(processors):
+    for place, processor in enumerate(sequence.params.logits_processors):
         name = f"logits_processors[{place}]"
         try:
             given = (prompt, generated) if _takes_prompt(processor) else (generated,)

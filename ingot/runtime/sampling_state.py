@@ -35,7 +35,7 @@ class SamplingState:
 
     def __init__(self, params: SamplingParams, eos_token_ids: Iterable[int]) -> None:
         self.params = params
-        own_stops = tuple(params.stop_token_ids or ())
+        own_stops = tuple(params.stop_token_ids)
         self.stops = own_stops if params.ignore_eos else (*eos_token_ids, *own_stops)
         bias = params.logit_bias or {}
         self.allowed = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)

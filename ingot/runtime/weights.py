@@ -17,8 +17,7 @@ LOG2_E = 1.4426950408889634
 # Near the largest temperature a token would get a weight for being masked.
 _SMALLEST_SCALE = 1e-30
 _COEFFICIENTS = tuple(
-    np.float32(c)
-    for c in (0.693147182, 0.240223482, 0.0555035695, 0.00966637395, 0.00133908668)
+    np.float32(c) for c in (0.693147182, 0.240223482, 0.0555035695, 0.00966637395, 0.00133908668)
 )
 _MASK = 2**32 - 1
 
@@ -40,7 +39,8 @@ def weights_of(logits: Float32, top: np.float32, scale: float) -> Float32:
         p += c
     p *= x
     p += np.float32(1)
-    return np.ldexp(p, n.astype(np.int32))
+    weights: Float32 = np.ldexp(p, n.astype(np.int32))
+    return weights
 
 
 def masses_of(weights: Float32) -> Int64:

@@ -192,16 +192,18 @@ class Row {
   void score(const float* raw) {
     constexpr float log2_e = 1.44269504f;
     const std::uint64_t total = masses(raw, size_, {top_, log2_e}, memory_.masses);
-    const double sum = std::ldexp(static_cast<double>(total), -mass_bits);
-    const double normalizer = static_cast<double>(top_) + std::log(sum);
-    row_.logprob = static_cast<double>(raw[row_.token]) - normalizer;
+    const double normalizer = std::log(std::ldexp(static_cast<double>(total), -mass_bits));
+    const auto logprob = [&](std::int32_t token) {
+      return static_cast<double>(raw[token]) - static_cast<double>(top_) - normalizer;
+    };
+    row_.logprob = logprob(row_.token);
     row_.rank = 1 + count_above(raw, size_, memory_.maxima, raw[row_.token]);
     const int wanted = std::min(row_.num_logprobs, size_);
     if (wanted == 0) return;
     const Candidates list = likeliest(raw, wanted);
     for (int i = 0; i < wanted; ++i) {
       row_.top_ids[i] = list.ids[i];
-      row_.top_logprobs[i] = static_cast<double>(raw[list.ids[i]]) - normalizer;
+      row_.top_logprobs[i] = logprob(list.ids[i]);
     }
   }
 
