@@ -9,14 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 def spellings(
     words: Iterable[str], encode: Callable[[str], list[int]]
 ) -> tuple[tuple[int, ...], ...]:
-    """The spellings of words, each at the beginning of a text and after a space, as vLLM has it."""
+    """The spellings of words, each at the beginning of a text and after a space.
+
+    vLLM leaves out the second one where it has more or fewer tokens than the first; with it a
+    word is also caught whose space belongs to a token of its beginning.
+    """
     found: dict[tuple[int, ...], None] = {}
     for word in words:
         bare = tuple(encode(word.lstrip()))
         spaced = tuple(encode(" " + word.lstrip()))
         found[bare] = None
-        # Spelled with a space of its own, the word would be banned after every other token, too.
-        if bare and len(spaced) == len(bare) and spaced[0] != bare[0]:
+        if spaced[-len(bare) :] != bare:  # else the first one catches it, too
             found[spaced] = None
     return tuple(ids for ids in found if ids)
 

@@ -104,7 +104,16 @@ def kernels() -> bytes:
         flags = ["-O1", "-fPIC", "-ffp-contract=off"]
         model, sampler = Path(folder) / "model.o", SOURCE.with_name("fake_sampler.cpp")
         subprocess.run(["cc", *flags, *defines, "-c", str(SOURCE), "-o", str(model)], check=True)
-        command = ["c++", *flags, "-std=c++17", "-shared", "-I", str(HEADERS)]
+        # Symbols that are not hidden may keep the loader from ever unloading the library.
+        command = [
+            "c++",
+            *flags,
+            "-std=c++17",
+            "-fvisibility=hidden",
+            "-shared",
+            "-I",
+            str(HEADERS),
+        ]
         subprocess.run([*command, str(sampler), str(model), "-o", str(out)], check=True)
         return out.read_bytes()
 
