@@ -257,7 +257,9 @@ def test_a_step_that_is_interrupted_harms_nobody(llm, monkeypatch, at):
     stream = llm.stream([1, 2], GREEDY)
     first = next(stream)
     calls = []
-    target, name = (llm._engine._executor, "run") if at == "executor" else (llm._engine._sampler, "sample")
+    engine = llm._engine
+    places = {"executor": (engine._executor, "run"), "sampler": (engine._sampler, "sample")}
+    target, name = places[at]
     original = getattr(target, name)
 
     def interrupted(*args, **kwargs):
