@@ -6,10 +6,11 @@
 #include "abi.h"
 #include "clock.h"
 #include "pool.h"
+#include "sampler.h"
 
 namespace ingot {
 
-inline constexpr std::int32_t abi_version = 1;
+inline constexpr std::int32_t abi_version = 2;
 inline constexpr std::int32_t invalid_step = -1;
 
 // What a step reads and writes. The generated code names buffers by number and offset.
@@ -57,10 +58,18 @@ class Model {
   // one at which all threads were done.
   std::int32_t run(const ingot_step& step, std::int64_t* times = nullptr) {
     if (step.num_tokens < 0 || step.num_seqs < 0 || step.num_rows < 0) return invalid_step;
-    const Context context{&memory_, &step, times};
+    const Context context{&memory_, &step, times, nullptr};
     pool_->run(&context);
     Clock{times}.mark(num_instructions);
     return 0;
+  }
+
+  // Draws from rows of logits. Waking the threads takes longer than a few rows do.
+  void sample(const ingot_sampling& sampling) {
+    constexpr int few_rows = 4;
+    if (sampling.num_rows < few_rows) return sample_rows(sampling, {0, 1, nullptr});
+    const Context context{&memory_, nullptr, nullptr, &sampling};
+    pool_->run(&context);
   }
 
   void close() {
@@ -73,10 +82,12 @@ class Model {
     const Memory* memory;
     const ingot_step* step;
     std::int64_t* times;
+    const ingot_sampling* sampling;
   };
 
   static void run_on_thread(const void* argument, Team team, Barrier& barrier) {
     const auto& context = *static_cast<const Context*>(argument);
+    if (context.sampling != nullptr) return sample_rows(*context.sampling, team);
     const Clock clock{team.rank == 0 ? context.times : nullptr};
     run_step(*context.memory, *context.step, team, barrier, clock);
   }
