@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -13,6 +14,14 @@ from ingot.errors import RequestError
 MAX_LOGPROBS = 1000
 MAX_STOPS = 64
 _FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
+
+
+class RequestOutputKind(enum.Enum):
+    """What an output of a stream has: all so far, what is new, or all and only at the end."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +46,7 @@ class SamplingParams:
     Raises RequestError (a ValueError) that names the field, its value and the range.
     """
 
+    n: int = 1
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
@@ -48,8 +58,10 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     # Seen before the generated __init__, so that an unknown name gets our error and not TypeError.
     def __new__(cls, **values: Any) -> SamplingParams:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ingot.errors import IngotError, InternalError, RequestError, TokenizerError, UsageError
-from ingot.runtime import engine
+from ingot.runtime import draws
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from tests.runtime.fake_model import NAN_TOKEN, PAGE_BYTES, greedy, logits, logprobs, write_fake
@@ -119,12 +119,12 @@ def test_closing_a_stream_early_aborts_the_request(llm):
     stream = llm.stream([1, 2], GREEDY)
     next(stream)
     stream.close()
-    assert not llm._engine.has_unfinished and not llm._requests
+    assert not llm._engine.has_unfinished and not llm._session._requests
     assert stream.output().outputs[0].finish_reason == "abort"
     assert list(stream) == []
     llm.stream([1, 2], GREEDY)  # and one that is lost at once: the next call cleans up
     llm.logits([1])
-    assert not llm._engine.has_unfinished and not llm._requests
+    assert not llm._engine.has_unfinished and not llm._session._requests
 
 
 def test_a_stream_and_other_calls_can_take_turns(llm):
@@ -150,7 +150,7 @@ def test_threads_share_a_model(llm):
     for thread in threads:
         thread.join()
     assert results == {i: greedy(p, 10) for i, p in enumerate(prompts)}
-    assert not llm._requests
+    assert not llm._session._requests
 
 
 def test_chat_uses_the_models_template(llm):
@@ -183,7 +183,7 @@ def test_a_bad_prompt_is_refused_and_nothing_runs(llm, prompts):
     with pytest.raises(ValueError) as info:
         llm.generate([[1], *prompts] if isinstance(prompts, list) else prompts, GREEDY)
     assert isinstance(info.value, RequestError)
-    assert not llm._engine.has_unfinished and not llm._requests
+    assert not llm._engine.has_unfinished and not llm._session._requests
 
 
 BAD_MESSAGES = [
@@ -258,7 +258,7 @@ def test_a_step_that_is_interrupted_harms_nobody(llm, monkeypatch, at):
     stream = llm.stream([1, 2], GREEDY)
     first = next(stream)
     calls = []
-    target, name = (llm._engine._executor, "run") if at == "executor" else (engine, "sample")
+    target, name = (llm._engine._executor, "run") if at == "executor" else (draws, "sample")
     original = getattr(target, name)
 
     def interrupted(*args, **kwargs):

@@ -15,12 +15,14 @@ NUM_PAGES, PAGE_SIZE, MAX_LEN = 10, 4, 36
 
 
 def sequence(number: int, length: int) -> Sequence:
-    return Sequence(number, [1] * length, SamplingParams(), MAX_LEN)
+    return Sequence(number, [1] * length, SamplingParams(), MAX_LEN, rank=(number, number))
 
 
 def scheduler(num_pages=NUM_PAGES, max_num_seqs=4, max_num_tokens=11) -> Scheduler:
     pages = PageTable(num_pages, PAGE_SIZE)
-    return Scheduler(pages, max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens)
+    return Scheduler(
+        pages, max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens, max_num_rows=max_num_seqs
+    )
 
 
 def run_step(s: Scheduler) -> list[Sequence]:
