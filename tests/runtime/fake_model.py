@@ -86,8 +86,8 @@ def make_manifest(limits: Limits = LIMITS, requires: tuple[str, ...] = ()) -> Ma
 
 
 @cache
-def kernels() -> bytes:
-    """The compiled `fake_kernels.c`."""
+def kernels(*flags: str) -> bytes:
+    """The compiled `fake_kernels.c`; `-DDEPENDS_ON_BATCH` makes other logits in a batch."""
     values = {
         "VOCAB": VOCAB,
         "PAGE_SIZE": PAGE_SIZE,
@@ -98,7 +98,7 @@ def kernels() -> bytes:
     defines = [f"-D{name}={value}" for name, value in values.items()]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "kernels.so"
-        command = ["cc", "-O1", "-shared", "-fPIC", "-ffp-contract=off", *defines]
+        command = ["cc", "-O1", "-shared", "-fPIC", "-ffp-contract=off", *defines, *flags]
         subprocess.run([*command, str(SOURCE), "-o", str(out)], check=True)
         return out.read_bytes()
 
