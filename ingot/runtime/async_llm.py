@@ -64,11 +64,10 @@ class AsyncLLM:
         ticket = await asyncio.to_thread(
             self._llm._ticket, prompt, params, priority, request_id=request_id, listener=inbox.put
         )
-        session = self._llm._session
+        session, jobs = self._llm._session, self._jobs
         added = self._run(lambda: session.add([ticket])[0])
-        request: Request | None = None
         try:
-            request = await asyncio.wrap_future(added)
+            await asyncio.wrap_future(added)
             while True:
                 output = await inbox.get()
                 yield output
@@ -76,9 +75,7 @@ class AsyncLLM:
                     return
         finally:
             # The request may come to be after its task was cancelled.
-            added.add_done_callback(lambda done: _lose(session, done))
-            if request is not None:
-                self._jobs.put(lambda: None)  # wakes the thread, which forgets what is lost
+            added.add_done_callback(lambda done: jobs.put(lambda: _forget(session, done)))
 
     async def chat(
         self,
@@ -188,9 +185,9 @@ class _Inbox:
         self._news.set()
 
 
-def _lose(session: Session, added: Future[Any]) -> None:
+def _forget(session: Session, added: Future[Any]) -> None:
     if not added.cancelled() and added.exception() is None:
-        session.lose(added.result())
+        session.forget([added.result()])
 
 
 def _serve(session: Session, jobs: SimpleQueue[Job | None]) -> None:

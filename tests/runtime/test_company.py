@@ -90,17 +90,17 @@ def compare(path: Path, prompts, num_tokens=NUM_TOKENS, **options) -> int:
 
 PAGES_OF_ONE = NUM_TOKENS // 16
 WAYS = {
-    "chunks of 1": dict(config=EngineConfig(chunk_tokens=1, prefix_cache=False)),
-    "chunks of 7": dict(config=EngineConfig(chunk_tokens=7, prefix_cache=False)),
-    "chunks of 64": dict(config=EngineConfig(chunk_tokens=64, prefix_cache=False)),
-    "whole prompts": dict(config=EngineConfig(prefix_cache=False)),
-    "small steps": dict(config=EngineConfig(max_num_batched_tokens=37, max_num_seqs=5)),
-    "cache, cold and warm": dict(config=EngineConfig()),
-    "cache, 1 thread": dict(num_threads=1, config=EngineConfig(chunk_tokens=7)),
-    "cache, 2 threads": dict(num_threads=2, config=EngineConfig(chunk_tokens=7)),
-    "overlap": dict(config=EngineConfig(overlap=True)),
-    "no overlap": dict(config=EngineConfig(overlap=False)),
-    "logits cache": dict(config=EngineConfig(logits_cache_bytes=1 << 20, overlap=True)),
+    "chunks of 1": {"config": EngineConfig(chunk_tokens=1, prefix_cache=False)},
+    "chunks of 7": {"config": EngineConfig(chunk_tokens=7, prefix_cache=False)},
+    "chunks of 64": {"config": EngineConfig(chunk_tokens=64, prefix_cache=False)},
+    "whole prompts": {"config": EngineConfig(prefix_cache=False)},
+    "small steps": {"config": EngineConfig(max_num_batched_tokens=37, max_num_seqs=5)},
+    "cache, cold and warm": {"config": EngineConfig()},
+    "cache, 1 thread": {"num_threads": 1, "config": EngineConfig(chunk_tokens=7)},
+    "cache, 2 threads": {"num_threads": 2, "config": EngineConfig(chunk_tokens=7)},
+    "overlap": {"config": EngineConfig(overlap=True)},
+    "no overlap": {"config": EngineConfig(overlap=False)},
+    "logits cache": {"config": EngineConfig(logits_cache_bytes=1 << 20, overlap=True)},
 }
 
 

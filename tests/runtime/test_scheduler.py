@@ -89,6 +89,11 @@ def test_everything_holds_over_ten_thousand_steps(seed):
     assert counters.num_hits > 300 and counters.num_evictions > 100
 
 
+def run_worlds(count, **options):
+    for seed in range(count):
+        World(seed, **options).run_random(1500)
+
+
 @pytest.mark.parametrize("field", ["tokens", "parent", "salt"])
 def test_a_page_that_is_found_by_its_hash_alone_is_caught(monkeypatch, field):
     """The negative control: each part of the comparison is needed, and the world sees it."""
@@ -104,8 +109,7 @@ def test_a_page_that_is_found_by_its_hash_alone_is_caught(monkeypatch, field):
 
     monkeypatch.setattr(prefix_cache, "_equal", careless)
     with pytest.raises(AssertionError):
-        for seed in range(40):
-            World(seed, hash_bits=1, num_pages=30).run_random(1500)
+        run_worlds(40, hash_bits=1, num_pages=30)
 
 
 def test_pages_that_are_known_before_they_are_filled_are_caught(monkeypatch):
@@ -122,8 +126,7 @@ def test_pages_that_are_known_before_they_are_filled_are_caught(monkeypatch):
 
     monkeypatch.setattr(Scheduler, "advance", early)
     with pytest.raises(AssertionError):
-        for seed in range(20):
-            World(seed).run_random(1000)
+        run_worlds(20)
 
 
 def sequence(number: int, length: int, rank: int | None = None) -> Sequence:
