@@ -105,7 +105,8 @@ def _line(figure: Figure) -> str:
     if figure.limit is not None:
         sign = "<=" if figure.better == "lower" else ">="
         limit = f"{sign} {figure.limit:g} {figure.unit}  {'ok' if figure.ok else 'MISSED'}"
-    return f"{figure.name:<36}{figure.value:>10.2f} {figure.unit:<8} {limit:<22} {figure.note}".rstrip()
+    value = f"{figure.value:.2f} {figure.unit}"
+    return f"{figure.name:<36}{value:>16}   {limit:<22} {figure.note}".rstrip()
 
 
 def _cpu() -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenizers import Tokenizer
+from torch import nn
 from torch.fx import GraphModule
 
 from ingot import __version__
@@ -63,38 +64,13 @@ def compile_model(
     """
     options = options or CompileOptions()
     clock = Clock(progress)
-    with clock.stage("read", str(model_dir)):
-        config = registry.load_config(model_dir)
-        resolved = resolve(options, config)
-        tokenizer = load_tokenizer(model_dir, config.vocab_size)
-        module = registry.build(config, max_model_len=resolved.limits.max_model_len)
-        checkpoint = Checkpoint.open(model_dir, config, module)
-    with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
-        graph = export(module, config)
-        reference = GraphModule(graph, deepcopy(graph.graph))
-    with clock.stage("passes", resolved.dtype):
-        ledger = run_passes(graph, config, resolved, options)
-    with clock.stage("plan", f"{resolved.limits.max_num_batched_tokens} tokens a step"):
-        plan = lower(graph, resolved.limits)
-    with checkpoint, ArtifactWriter(out) as writer, ThreadPoolExecutor(1) as compiler:
-        names = ", ".join(target.name for target in resolved.targets)
-        with clock.stage("generate", names):
-            parts = [add_source(writer, plan, t, resolved.layout) for t in resolved.targets]
-        builds = [compiler.submit(add_kernels, writer, part) for part in parts]
-        with clock.stage("pack", resolved.layout):
-            add_weights(writer, plan, parts[0], checkpoint)
-        with clock.stage("golden", "float32 reference"):
-            add_golden(writer, reference, tokenizer, checkpoint, config, resolved)
-            copy_tokenizer(model_dir, writer.directory / "tokenizer")
-        with clock.stage("build", names):
-            for job in builds:
-                job.result()
+    model = read_model(model_dir, options, clock)
+    front = lower_model(model, options, clock)
+    with model.checkpoint, ArtifactWriter(out) as writer:
+        parts = write_parts(writer, model, front, clock)
+        entries = [part.entry for part in parts]
         with clock.stage("write", str(out)):
-            parameters = sum(parameter.numel() for parameter in module.parameters())
-            entries = [part.entry for part in parts]
-            manifest = writer.seal(
-                describe(model_dir, config, resolved, parameters, entries, ledger)
-            )
+            manifest = writer.seal(describe(model, front.ledger, entries))
         with clock.stage("check", "golden prompts on this host"):
             golden_error = check(writer.directory)
         writer.publish()
@@ -104,23 +80,80 @@ def compile_model(
         seconds=clock.seconds,
         stage_seconds=clock.stage_seconds,
         bytes_total=sum(file.size for file in manifest.files.values()),
-        weight_bytes=manifest.files[weights_name(resolved.layout)].size,
+        weight_bytes=manifest.files[weights_name(model.resolved.layout)].size,
         golden_error=golden_error,
     )
 
 
-def run_passes(
-    graph: GraphModule, config: ModelConfig, resolved: Resolved, options: CompileOptions
-) -> tuple[LedgerEntry, ...]:
-    """Brings the exported graph into the form that `lower` takes."""
-    return runner.run(
-        graph,
-        pipeline(dtype=resolved.dtype, disable=options.disable_passes),
-        config,
-        target=resolved.targets[0],
-        dump_dir=options.dump_dir,
-        verify=options.verify_passes,
-    )
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model directory, read and checked; the module has no weights, the checkpoint is open."""
+
+    model_dir: Path
+    config: ModelConfig
+    resolved: Resolved
+    tokenizer: Tokenizer
+    module: nn.Module
+    checkpoint: Checkpoint
+
+
+def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
+    """Reads all but the weights."""
+    with clock.stage("read", str(model_dir)):
+        config = registry.load_config(model_dir)
+        resolved = resolve(options, config)
+        tokenizer = load_tokenizer(model_dir, config.vocab_size)
+        module = registry.build(config, max_model_len=resolved.limits.max_model_len)
+        checkpoint = Checkpoint.open(model_dir, config, module)
+    return Model(model_dir, config, resolved, tokenizer, module, checkpoint)
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """What the front end makes of a model: the graph as exported, the plan, and the ledger."""
+
+    reference: GraphModule
+    plan: Plan
+    ledger: tuple[LedgerEntry, ...]
+
+
+def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
+    """Exports the module and brings its graph down to the plan."""
+    config, resolved = model.config, model.resolved
+    with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
+        graph = export(model.module, config)
+        reference = GraphModule(graph, deepcopy(graph.graph))
+    with clock.stage("passes", resolved.dtype):
+        ledger = runner.run(
+            graph,
+            pipeline(dtype=resolved.dtype, disable=options.disable_passes),
+            config,
+            target=resolved.targets[0],
+            dump_dir=options.dump_dir,
+            verify=options.verify_passes,
+        )
+    with clock.stage("plan", f"{resolved.limits.max_num_batched_tokens} tokens a step"):
+        plan = lower(graph, resolved.limits)
+    return Front(reference, plan, ledger)
+
+
+def write_parts(writer: ArtifactWriter, model: Model, front: Front, clock: Clock) -> list[Part]:
+    """Writes all files but the manifest; the C++ compiler works while weights are packed."""
+    resolved = model.resolved
+    names = ", ".join(target.name for target in resolved.targets)
+    with ThreadPoolExecutor(1) as compiler:
+        with clock.stage("generate", names):
+            parts = [add_source(writer, front.plan, t, resolved.layout) for t in resolved.targets]
+        builds = [compiler.submit(add_kernels, writer, part) for part in parts]
+        with clock.stage("pack", resolved.layout):
+            add_weights(writer, front.plan, parts[0], model.checkpoint)
+        with clock.stage("golden", "float32 reference"):
+            add_golden(writer, model, front.reference)
+            copy_tokenizer(model.model_dir, writer.directory / "tokenizer")
+        with clock.stage("build", names):
+            for job in builds:
+                job.result()
+    return parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,43 +194,34 @@ def add_weights(writer: ArtifactWriter, plan: Plan, part: Part, checkpoint: Chec
     pack(path, plan, part.generated.weights, checkpoint.read)
 
 
-def add_golden(
-    writer: ArtifactWriter,
-    reference: GraphModule,
-    tokenizer: Tokenizer,
-    checkpoint: Checkpoint,
-    config: ModelConfig,
-    resolved: Resolved,
-) -> None:
+def add_golden(writer: ArtifactWriter, model: Model, reference: GraphModule) -> None:
     """Runs the float32 reference and writes what it says."""
+    limits = model.resolved.limits
     prompts = golden_prompts(
-        tokenizer.encode(TEXT, add_special_tokens=False).ids or [0],
-        page_size=resolved.limits.page_size,
-        max_model_len=resolved.limits.max_model_len,
-        windows=config.windows,
+        model.tokenizer.encode(TEXT, add_special_tokens=False).ids or [0],
+        page_size=limits.page_size,
+        max_model_len=limits.max_model_len,
+        windows=model.config.windows,
     )
-    golden = golden_outputs(reference, checkpoint.read, prompts, dtype=resolved.dtype)
+    read, dtype = model.checkpoint.read, model.resolved.dtype
+    golden = golden_outputs(reference, read, prompts, dtype=dtype)
     writer.write("golden/golden.json", json.dumps(golden, separators=(",", ":")).encode())
 
 
 def describe(
-    model_dir: Path,
-    config: ModelConfig,
-    resolved: Resolved,
-    num_parameters: int,
-    entries: Sequence[TargetEntry],
-    ledger: tuple[LedgerEntry, ...],
+    model: Model, ledger: tuple[LedgerEntry, ...], entries: Sequence[TargetEntry]
 ) -> Manifest:
     """The manifest, but for the hashes that the writer adds."""
+    config, resolved = model.config, model.resolved
     return Manifest(
         format=FORMAT_VERSION,
         ingot_version=__version__,
         model=ModelInfo(
-            name=model_dir.resolve().name,
+            name=model.model_dir.resolve().name,
             architecture=config.architecture,
             vocab_size=config.vocab_size,
             num_layers=config.num_layers,
-            num_parameters=num_parameters,
+            num_parameters=sum(parameter.numel() for parameter in model.module.parameters()),
             bos_token_ids=config.bos_token_ids,
             eos_token_ids=config.eos_token_ids,
             kv_bytes_per_token=config.kv_bytes_per_token(DTYPE_BYTES[resolved.dtype]),

@@ -73,12 +73,12 @@ class _Interpreter:
         if node.target is torch.ops.aten.embedding.default:
             return self._embedding(node)
         weights = {a: self._parameter(a) for a in node.all_input_nodes if a.op == "get_attr"}
-        return [
-            self._apply(node, lambda a, i=i: weights[a] if a in weights else self.values[a][i])
-            for i in range(len(self.inputs))
-        ]
+        return [self._apply(node, weights, index) for index in range(len(self.inputs))]
 
-    def _apply(self, node: Node, value: Callable[[Node], Any]) -> Any:
+    def _apply(self, node: Node, weights: dict[Node, torch.Tensor], index: int) -> Any:
+        def value(arg: Node) -> Any:
+            return weights[arg] if arg in weights else self.values[arg][index]
+
         args = torch.fx.node.map_arg(node.args, value)
         kwargs = torch.fx.node.map_arg(node.kwargs, value)
         kwargs = {k: "cpu" if k == "device" else v for k, v in kwargs.items()}

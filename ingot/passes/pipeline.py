@@ -16,6 +16,7 @@ from ingot.passes.fuse_add_rms_norm import fuse_add_rms_norm
 from ingot.passes.fuse_attention import fuse_attention
 from ingot.passes.fuse_gelu_mul import fuse_gelu_mul
 from ingot.passes.fuse_layer_norm import fuse_layer_norm
+from ingot.passes.fuse_relu_mul import fuse_relu_mul
 from ingot.passes.fuse_rms_norm import fuse_rms_norm
 from ingot.passes.fuse_rope import fuse_rope
 from ingot.passes.fuse_rope_kv_write import fuse_rope_kv_write
@@ -95,6 +96,11 @@ PIPELINE: tuple[Step, ...] = (
         function=fuse_gelu_mul,
         expect=partial(num_gates, "gelu"),
         anchors=(aten.gelu.default, aten.tanh.default, aten.erf.default),
+    ),
+    Step(
+        function=fuse_relu_mul,
+        expect=partial(num_gates, "relu"),
+        anchors=(aten.relu.default,),
     ),
     Step(function=lower_activations),
     Step(

@@ -19,7 +19,6 @@ from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
 from ingot.passes import runner
 from ingot.passes.pipeline import pipeline
-from ingot.passes.step import PassOptions
 from tests.support.plan_interpreter import PlanInterpreter, Step
 
 MODEL = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
@@ -37,8 +36,9 @@ def graph() -> torch.fx.GraphModule:
 
 def plan_for(dtype: str, disable: tuple[str, ...] = ()) -> Plan:
     gm = graph()
-    options = PassOptions(dtype=dtype, disable_passes=disable)
-    runner.run(gm, pipeline(options), registry.load_config(MODEL), target=TARGET)
+    runner.run(
+        gm, pipeline(dtype=dtype, disable=disable), registry.load_config(MODEL), target=TARGET
+    )
     return lower(gm, LIMITS)
 
 
@@ -124,7 +124,7 @@ def test_merged_weights_name_their_sources(plan: Plan) -> None:
 
 def test_an_unknown_operation_is_refused_by_name() -> None:
     gm = graph()
-    runner.run(gm, pipeline(PassOptions()), registry.load_config(MODEL), target=TARGET)
+    runner.run(gm, pipeline(), registry.load_config(MODEL), target=TARGET)
     node = next(n for n in gm.graph.nodes if n.name == "linear_6")
     with gm.graph.inserting_after(node):
         relu = gm.graph.call_function(torch.ops.aten.relu.default, (node,))

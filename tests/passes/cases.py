@@ -220,6 +220,15 @@ def swiglu_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return gate * lab.up(x) + gate
 
 
+def reglu(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    x = F.relu(lab.gate(x)) * lab.up(x)
+    return lab.up(x) * F.relu(lab.gate(x))
+
+
+def reglu_sum(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return F.relu(lab.gate(x)) + lab.up(x)
+
+
 def geglu(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     x = F.gelu(lab.gate(x)) * lab.up(x)
     return F.gelu(lab.gate(x), approximate="tanh") * lab.up(x)
@@ -358,6 +367,9 @@ CASES = {
     ),
     "fuse_gelu_mul": Case(
         geglu, 2, {"aten.gelu": 2, "aten.mul": 2}, {"gelu_mul": 2}, (geglu_sum, swiglu_sum)
+    ),
+    "fuse_relu_mul": Case(
+        reglu, 2, {"aten.relu": 2, "aten.mul": 2}, {"relu_mul": 2}, (reglu_sum, swiglu_sum)
     ),
     "lower_activations": Case(
         plain_mlp, 4, {"aten.gelu": 2}, {"activation": 4}, (unknown_activation,)

@@ -23,6 +23,7 @@ BY_ROWS: dict[str, tuple[str, ...]] = {
     "embedding": (),
     "gelu_mul": (),
     "layer_norm": (),
+    "relu_mul": (),
     "rms_norm": (),
     "rope_table": (),
     "select_rows": ("x",),

@@ -1,14 +1,19 @@
-"""The kernel call of each op: one function an op, from an instruction to a line of C++."""
+"""The kernel call of each op: one function an op, from an instruction to a line of C++.
+
+A kernel has the name of its op. Its constants are element types and sizes; its arguments start
+with the number of rows and end with the results.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from ingot.artifact.plan import Buffer, Instruction
+from ingot.compiler.cpp.call import Call
 from ingot.compiler.cpp.operands import CPP_TYPES, Operands, columns, number, rows, where
 from ingot.errors import CodegenError
 
-Emit = Callable[[Operands, Instruction], str]
+Emit = Callable[[Operands, Instruction], Call]
 
 ACTIVATIONS: Mapping[str, str] = {
     "silu": "Silu",
@@ -18,262 +23,154 @@ ACTIVATIONS: Mapping[str, str] = {
 }
 
 
-def emit(operands: Operands, instruction: Instruction) -> str:
+def emit(operands: Operands, instruction: Instruction) -> Call:
     """The call that carries out an instruction.
 
     Raises:
         CodegenError: no kernel here does that; names the op and the place in the model.
     """
-    call = CALLS.get(instruction.op)
-    if call is None:
+    known = CALLS.get(instruction.op)
+    if known is None:
         raise CodegenError(
             f"{where(instruction)} has no CPU kernel", hint=f"Known: {', '.join(sorted(CALLS))}."
         )
-    return call(operands, instruction)
+    return known(operands, instruction)
 
 
-def embedding(operands: Operands, i: Instruction) -> str:
+def embedding(operands: Operands, i: Instruction) -> Call:
     tokens, table, out = (operands.of(i, a) for a in ("tokens", "weight", "out"))
     vocabulary, size = table.shape
-    element = CPP_TYPES[table.dtype]
+    element, data = CPP_TYPES[table.dtype], operands.weight(table)
     if stored_as_panels(operands, table):
-        spelled = f"PanelTable<{element}, {size}, {vocabulary}>{{{{{operands.weight(table)}}}}}"
+        spelled = f"PanelTable<{element}, {size}, {vocabulary}>{{{{{data}}}}}"
     else:
-        spelled = f"PlainTable<{element}, {size}>{{{operands.weight(table)}}}"
-    return _call(
-        "embedding", [size, element], [rows(out), f"step.{tokens.name}", spelled, _out(operands, i)]
-    )
+        spelled = f"PlainTable<{element}, {size}>{{{data}}}"
+    arguments = (rows(out), f"step.{tokens.name}", spelled, _out(operands, i))
+    return Call(i.op, (size, element), arguments)
 
 
-def linear(operands: Operands, i: Instruction) -> str:
+def linear(operands: Operands, i: Instruction) -> Call:
     x, weight, out = (operands.of(i, a) for a in ("x", "weight", "out"))
     bias = operands.optional(i, "bias")
     _expect(i, x.dtype == weight.dtype, f"x is {x.dtype} and the weight {weight.dtype}")
     _expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
     outputs, inputs = weight.shape
-    return _call(
-        "linear",
-        [CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs],
-        [
-            rows(x),
-            operands.rows(x),
-            operands.weight(weight),
-            operands.weight(bias),
-            _out(operands, i),
-        ],
+    pointers = (operands.weight(weight), operands.weight(bias))
+    return Call(
+        i.op,
+        (CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs),
+        (rows(x), operands.rows(x), *pointers, _out(operands, i)),
     )
 
 
-def rms_norm(operands: Operands, i: Instruction) -> str:
+def rms_norm(operands: Operands, i: Instruction) -> Call:
     x = operands.of(i, "x")
-    return _call(
-        "rms_norm",
-        [columns(x)],
-        [
-            rows(x),
-            operands.rows(x),
-            _norm_weight(operands, i),
-            number(float(i.attrs["eps"])),
-            number(float(i.attrs.get("offset", 0.0))),
-            _out(operands, i),
-        ],
-    )
+    weight, scalars = _norm_weight(operands, i), _scalars(i, "eps", "offset")
+    arguments = (rows(x), operands.rows(x), weight, *scalars, _out(operands, i))
+    return Call(i.op, (columns(x),), arguments)
 
 
-def add_rms_norm(operands: Operands, i: Instruction) -> str:
+def add_rms_norm(operands: Operands, i: Instruction) -> Call:
     x, residual, total = (operands.of(i, a) for a in ("x", "residual", "sum"))
-    return _call(
-        "add_rms_norm",
-        [columns(x)],
-        [
-            rows(x),
-            operands.rows(x),
-            operands.rows(residual),
-            _norm_weight(operands, i),
-            number(float(i.attrs["eps"])),
-            number(float(i.attrs.get("offset", 0.0))),
-            _out(operands, i),
-            operands.rows(total, const=False),
-        ],
-    )
+    inputs = (operands.rows(x), operands.rows(residual), _norm_weight(operands, i))
+    results = (_out(operands, i), operands.rows(total, const=False))
+    return Call(i.op, (columns(x),), (rows(x), *inputs, *_scalars(i, "eps", "offset"), *results))
 
 
-def layer_norm(operands: Operands, i: Instruction) -> str:
+def layer_norm(operands: Operands, i: Instruction) -> Call:
     x = operands.of(i, "x")
-    return _call(
-        "layer_norm",
-        [columns(x)],
-        [
-            rows(x),
-            operands.rows(x),
-            _norm_weight(operands, i),
-            operands.weight(operands.optional(i, "bias")),
-            number(float(i.attrs["eps"])),
-            _out(operands, i),
-        ],
-    )
+    weights = (_norm_weight(operands, i), operands.weight(operands.optional(i, "bias")))
+    arguments = (rows(x), operands.rows(x), *weights, *_scalars(i, "eps"), _out(operands, i))
+    return Call(i.op, (columns(x),), arguments)
 
 
-def rope_table(operands: Operands, i: Instruction) -> str:
+def rope_table(operands: Operands, i: Instruction) -> Call:
     positions, frequencies, out = (operands.of(i, a) for a in ("positions", "inv_freq", "out"))
-    return _call(
-        "rope_table",
-        [frequencies.shape[0]],
-        [
-            rows(out),
-            f"step.{positions.name}",
-            operands.weight(frequencies),
-            number(float(i.attrs.get("scale", 1.0))),
-            _out(operands, i),
-        ],
-    )
+    inputs = (f"step.{positions.name}", operands.weight(frequencies), *_scalars(i, "scale"))
+    return Call(i.op, (frequencies.shape[0],), (rows(out), *inputs, _out(operands, i)))
 
 
-def rope(operands: Operands, i: Instruction) -> str:
+def rope(operands: Operands, i: Instruction) -> Call:
     x, table = operands.of(i, "x"), operands.of(i, "table")
     _, heads, size = x.shape
-    return _call(
-        "rope",
-        [heads, size, columns(table) // 2, _bool(i, "interleaved")],
-        [rows(x), operands.rows(x), operands.rows(table), _out(operands, i)],
+    return Call(
+        i.op,
+        (heads, size, columns(table) // 2, _bool(i, "interleaved")),
+        (rows(x), operands.rows(x), operands.rows(table), _out(operands, i)),
     )
 
 
-def kv_write(operands: Operands, i: Instruction) -> str:
+def kv_write(operands: Operands, i: Instruction) -> Call:
     k, v, slots = (operands.of(i, a) for a in ("k", "v", "slots"))
-    return _call(
-        "kv_write",
-        [],
-        [rows(k), operands.rows(k), operands.rows(v), f"step.{slots.name}", _cache(operands, i)],
-    )
+    inputs = (operands.rows(k), operands.rows(v), f"step.{slots.name}")
+    return Call(i.op, (), (rows(k), *inputs, _cache(operands, i)))
 
 
-def rope_kv_write(operands: Operands, i: Instruction) -> str:
-    q, k, v, table, slots = (operands.of(i, a) for a in ("q", "k", "v", "table", "slots"))
-    cache = operands.of(i, "k_cache")
-    _, kv_heads, page_size, size = cache.shape
+def rope_kv_write(operands: Operands, i: Instruction) -> Call:
+    q, k, v, table = (operands.of(i, a) for a in ("q", "k", "v", "table"))
+    cache, slots = operands.of(i, "k_cache"), operands.of(i, "slots")
     norms = (operands.weight(operands.optional(i, a)) for a in ("q_norm", "k_norm"))
-    scalars = (number(float(i.attrs.get(a, 0.0))) for a in ("eps", "offset"))
-    return _call(
-        "rope_kv_write",
-        [
-            CPP_TYPES[cache.dtype],
-            q.shape[1],
-            kv_heads,
-            page_size,
-            size,
-            columns(table) // 2,
-            _bool(i, "interleaved"),
-        ],
-        [
-            rows(q),
-            operands.rows(q),
-            operands.rows(k),
-            operands.rows(v),
-            operands.rows(table),
-            f"step.{slots.name}",
-            _cache(operands, i),
-            f"HeadNorm{{{', '.join((*norms, *scalars))}}}",
-            _out(operands, i),
-        ],
-    )
+    norm = ", ".join((*norms, *_scalars(i, "eps", "offset")))
+    return Call(
+        i.op,
+        (CPP_TYPES[cache.dtype], q.shape[1], *cache.shape[1:], columns(table) // 2,
+         _bool(i, "interleaved")),
+        (rows(q), *map(operands.rows, (q, k, v, table)), f"step.{slots.name}",
+         _cache(operands, i), f"HeadNorm{{{norm}}}", _out(operands, i)),
+    )  # fmt: skip
 
 
-def paged_attention(operands: Operands, i: Instruction) -> str:
+def paged_attention(operands: Operands, i: Instruction) -> Call:
     q, cache = operands.of(i, "q"), operands.of(i, "k_cache")
-    _, kv_heads, page_size, size = cache.shape
-    softcap = float(i.attrs.get("softcap", 0.0))
     _expect(i, q.dtype == cache.dtype, f"q is {q.dtype} and the cache {cache.dtype}")
-    return _call(
-        "paged_attention",
-        [
-            CPP_TYPES[cache.dtype],
-            q.shape[1],
-            kv_heads,
-            page_size,
-            size,
-            int(i.attrs.get("window", 0)),
-            "true" if softcap > 0 else "false",
-        ],
-        [
-            operands.rows(q),
-            _cache(operands, i),
-            "sequences",
-            number(float(i.attrs["scale"])),
-            number(softcap),
-            _out(operands, i),
-        ],
+    capped = "true" if float(i.attrs.get("softcap", 0.0)) > 0 else "false"
+    inputs = (operands.rows(q), _cache(operands, i), "sequences")
+    return Call(
+        i.op,
+        (CPP_TYPES[cache.dtype], q.shape[1], *cache.shape[1:], i.attrs.get("window", 0), capped),
+        (*inputs, *_scalars(i, "scale", "softcap"), _out(operands, i)),
     )
 
 
-def silu_mul(operands: Operands, i: Instruction) -> str:
-    gate, up = operands.of(i, "gate"), operands.of(i, "up")
-    return _call(
-        "silu_mul",
-        [columns(gate)],
-        [rows(gate), operands.rows(gate), operands.rows(up), _out(operands, i)],
-    )
+def silu_mul(operands: Operands, i: Instruction) -> Call:
+    return _elementwise(operands, i, ("gate", "up"))
 
 
-def gelu_mul(operands: Operands, i: Instruction) -> str:
-    gate, up = operands.of(i, "gate"), operands.of(i, "up")
-    kind = "GeluTanh" if i.attrs["tanh"] else "Gelu"
-    return _call(
-        "gelu_mul",
-        [columns(gate), kind],
-        [rows(gate), operands.rows(gate), operands.rows(up), _out(operands, i)],
-    )
+def gelu_mul(operands: Operands, i: Instruction) -> Call:
+    kind = ACTIVATIONS["gelu_tanh" if i.attrs["tanh"] else "gelu"]
+    return _elementwise(operands, i, ("gate", "up"), kind)
 
 
-def activation(operands: Operands, i: Instruction) -> str:
-    x = operands.of(i, "x")
-    return _call(
-        "activation",
-        [columns(x), _activation(i)],
-        [rows(x), operands.rows(x), _out(operands, i)],
-    )
+def relu_mul(operands: Operands, i: Instruction) -> Call:
+    return _elementwise(operands, i, ("gate", "up"))
 
 
-def add(operands: Operands, i: Instruction) -> str:
-    x, y = operands.of(i, "x"), operands.of(i, "y")
-    return _call(
-        "add", [columns(x)], [rows(x), operands.rows(x), operands.rows(y), _out(operands, i)]
-    )
+def activation(operands: Operands, i: Instruction) -> Call:
+    kind = str(i.attrs["kind"])
+    _expect(i, kind in ACTIVATIONS, f"the activation {kind!r} is unknown")
+    return _elementwise(operands, i, ("x",), ACTIVATIONS[kind])
 
 
-def cast(operands: Operands, i: Instruction) -> str:
-    x = operands.of(i, "x")
-    return _call("cast", [columns(x)], [rows(x), operands.rows(x), _out(operands, i)])
+def add(operands: Operands, i: Instruction) -> Call:
+    return _elementwise(operands, i, ("x", "y"))
 
 
-def select_rows(operands: Operands, i: Instruction) -> str:
+def cast(operands: Operands, i: Instruction) -> Call:
+    return _elementwise(operands, i, ("x",))
+
+
+def select_rows(operands: Operands, i: Instruction) -> Call:
     x, indices, out = (operands.of(i, a) for a in ("x", "rows", "out"))
-    return _call(
-        "select_rows",
-        [columns(x), CPP_TYPES[x.dtype]],
-        [rows(out), operands.rows(x), f"step.{indices.name}", _out(operands, i)],
-    )
+    inputs = (operands.rows(x), f"step.{indices.name}")
+    return Call(i.op, (columns(x), CPP_TYPES[x.dtype]), (rows(out), *inputs, _out(operands, i)))
 
 
 CALLS: Mapping[str, Emit] = {
-    call.__name__: call
-    for call in (
-        activation,
-        add,
-        add_rms_norm,
-        cast,
-        embedding,
-        gelu_mul,
-        kv_write,
-        layer_norm,
-        linear,
-        paged_attention,
-        rms_norm,
-        rope,
-        rope_kv_write,
-        rope_table,
-        select_rows,
-        silu_mul,
+    function.__name__: function
+    for function in (
+        *(embedding, linear, rms_norm, add_rms_norm, layer_norm),
+        *(rope_table, rope, kv_write, rope_kv_write, paged_attention),
+        *(silu_mul, gelu_mul, relu_mul, activation, add, cast, select_rows),
     )
 }
 
@@ -285,9 +182,16 @@ def stored_as_panels(operands: Operands, weight: Buffer) -> bool:
     )
 
 
-def _call(kernel: str, constants: list[object], arguments: list[object]) -> str:
-    template = f"<{', '.join(map(str, constants))}>" if constants else ""
-    return f"{kernel}{template}({', '.join(map(str, ['team', *arguments]))});"
+def _elementwise(
+    operands: Operands, i: Instruction, arguments: tuple[str, ...], *kind: str
+) -> Call:
+    buffers = [operands.of(i, argument) for argument in arguments]
+    inputs = map(operands.rows, buffers)
+    return Call(
+        i.op,
+        (columns(buffers[0]), *kind),
+        (rows(buffers[0]), *inputs, _out(operands, i)),
+    )
 
 
 def _out(operands: Operands, i: Instruction) -> str:
@@ -304,10 +208,9 @@ def _norm_weight(operands: Operands, i: Instruction) -> str:
     return operands.weight(weight)
 
 
-def _activation(i: Instruction) -> str:
-    kind = str(i.attrs["kind"])
-    _expect(i, kind in ACTIVATIONS, f"the activation {kind!r} is unknown")
-    return ACTIVATIONS[kind]
+def _scalars(i: Instruction, *attributes: str) -> tuple[str, ...]:
+    """Float attributes; plans hold defaults too, but for those that an op defaults to 0."""
+    return tuple(number(float(i.attrs.get(attribute, 0.0))) for attribute in attributes)
 
 
 def _bool(i: Instruction, attribute: str) -> str:

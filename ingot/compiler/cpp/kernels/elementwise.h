@@ -27,6 +27,11 @@ void gelu_mul(Team team, int rows, Rows<const T> gate, Rows<const T> up, Rows<Ou
   map_rows<Columns>(team, rows, [](vf g, vf u) { return Kind::of(g) * u; }, out, gate, up);
 }
 
+template <int Columns, class T, class Out>
+void relu_mul(Team team, int rows, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
+  map_rows<Columns>(team, rows, [](vf g, vf u) { return Relu::of(g) * u; }, out, gate, up);
+}
+
 template <int Columns, class Kind, class T, class Out>
 void activation(Team team, int rows, Rows<const T> x, Rows<Out> out) {
   map_rows<Columns>(team, rows, [](vf v) { return Kind::of(v); }, out, x);
