@@ -43,12 +43,8 @@ class Admission:
                 f"the request needs {needed} tokens in the KV cache, which holds {self.num_slots}",
                 hint="Pass a smaller max_tokens, or a larger kv_cache_bytes.",
             )
-        for token in params.stop_token_ids if params else ():
-            if token >= self.vocab_size:
-                raise RequestError(
-                    f"stop_token_ids has {token}",
-                    hint=f"The vocabulary has the tokens 0 to {self.vocab_size - 1}.",
-                )
+        if params is not None:
+            params.for_model(self.vocab_size)
 
     def max_len(self, token_ids: list[int], params: SamplingParams) -> int:
         """The most tokens that the sequence can come to have."""

@@ -8,12 +8,11 @@ from typing import Protocol
 import numpy as np
 
 from ingot.errors import IngotError
-from ingot.runtime.draws import Sampler
 from ingot.runtime.executor import Float32
 from ingot.runtime.logits_cache import LogitsCache
 from ingot.runtime.metrics import Tally
-from ingot.runtime.output import FinishReason
-from ingot.runtime.sampler import Draw
+from ingot.runtime.output import Draw, FinishReason
+from ingot.runtime.sampler import Sampler
 from ingot.runtime.scheduler import Chunk, Scheduler
 from ingot.runtime.sequence import Sequence
 
@@ -36,12 +35,12 @@ class Drawing:
     """Draws the next tokens, and ends the sequences that they end."""
 
     def __init__(
-        self, owner: Owner, vocab_size: int, tally: Tally, logits_cache: LogitsCache
+        self, owner: Owner, sampler: Sampler, tally: Tally, logits_cache: LogitsCache
     ) -> None:
         self._owner = owner
         self._tally = tally
         self._logits_cache = logits_cache
-        self._sampler = Sampler(vocab_size, owner.eos_token_ids)
+        self._sampler = sampler
         self._known: list[tuple[Sequence, Float32]] = []
 
     def look_up(self, sequence: Sequence) -> None:

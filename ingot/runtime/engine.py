@@ -21,6 +21,7 @@ from ingot.runtime.output import FinishReason
 from ingot.runtime.overlap import Helper
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.sampler import Sampler
 from ingot.runtime.scheduler import AGING, Scheduler
 from ingot.runtime.sequence import Sequence
 
@@ -77,8 +78,9 @@ class Engine:
             max_num_rows=self._max_num_rows,
         )
         self._tally = Tally()
+        sampler = Sampler(executor.vocab_size, self.eos_token_ids, executor.kernels)
         self._logits_cache = LogitsCache(0)
-        self._drawing = Drawing(self, executor.vocab_size, self._tally, self._logits_cache)
+        self._drawing = Drawing(self, sampler, self._tally, self._logits_cache)
         self._prepared: Step | None = None
         self._undelivered: list[Sequence] = []
         self._num_requests = self._num_sequences = 0

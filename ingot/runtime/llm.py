@@ -214,6 +214,7 @@ class LLM:
         tokenizer = self.get_tokenizer() if token_ids is None or params.detokenize else None
         if token_ids is None:
             token_ids = self.get_tokenizer().encode(text or "")
+        params = self._spelled(params)
         self._engine.check(token_ids, params)
         return Ticket(
             prompt=text,
@@ -223,6 +224,16 @@ class LLM:
             priority=priority,
             salt=cache_salt(prompt),
             **others,
+        )
+
+    def _spelled(self, params: SamplingParams) -> SamplingParams:
+        """The parameters with the tokens of their bad words."""
+        if not params.bad_words:
+            return params
+        tokenizer = self.get_tokenizer()
+        return params.for_model(
+            self.artifact.manifest.model.vocab_size,
+            lambda text: tokenizer.encode(text, add_special_tokens=False),
         )
 
     def __enter__(self) -> LLM:

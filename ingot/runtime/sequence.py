@@ -9,6 +9,7 @@ from ingot.errors import IngotError
 from ingot.runtime.metrics import Times
 from ingot.runtime.output import FinishReason, Logprob
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.sampling_state import SamplingState
 
 
 @dataclass(slots=True, eq=False)
@@ -50,6 +51,7 @@ class Sequence:
     stop_reason: str | int | None = None
     error: IngotError | None = None
     times: Times = field(default_factory=Times)
+    sampling: SamplingState | None = None  # the sampler's own
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.token_ids)

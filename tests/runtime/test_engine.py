@@ -232,7 +232,7 @@ def test_logits_may_fill_the_whole_length(fake_artifact):
 
 
 def test_a_stop_token_beyond_the_vocabulary_is_refused(fake_artifact):
-    with pytest.raises(RequestError, match="stop_token_ids has 320"):
+    with pytest.raises(RequestError, match="stop_token_ids is 320"):
         make_engine(fake_artifact).add([1], replace(GREEDY, stop_token_ids=(VOCAB,)))
 
 

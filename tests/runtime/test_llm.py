@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ingot.errors import IngotError, InternalError, RequestError, TokenizerError, UsageError
-from ingot.runtime import draws
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from tests.runtime.fake_model import NAN_TOKEN, PAGE_BYTES, greedy, logits, logprobs, write_fake
@@ -258,7 +257,8 @@ def test_a_step_that_is_interrupted_harms_nobody(llm, monkeypatch, at):
     stream = llm.stream([1, 2], GREEDY)
     first = next(stream)
     calls = []
-    target, name = (llm._engine._executor, "run") if at == "executor" else (draws, "sample")
+    engine = llm._engine
+    target, name = (engine._executor, "run") if at == "executor" else (engine._drawing, "_take")
     original = getattr(target, name)
 
     def interrupted(*args, **kwargs):
