@@ -106,7 +106,7 @@ def kernels(*flags: str) -> bytes:
         subprocess.run(
             ["cc", *options, *defines, *flags, "-c", str(SOURCE), "-o", str(model)], check=True
         )
-        command = ["c++", *options, "-std=c++17", "-shared", "-I", str(HEADERS)]
+        command = ["c++", *options, "-std=c++17", "-fno-gnu-unique", "-shared", "-I", str(HEADERS)]
         subprocess.run([*command, str(sampler), str(model), "-o", str(out)], check=True)
         return out.read_bytes()
 
