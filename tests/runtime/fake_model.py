@@ -106,7 +106,16 @@ def kernels(*flags: str) -> bytes:
         subprocess.run(
             ["cc", *options, *defines, *flags, "-c", str(SOURCE), "-o", str(model)], check=True
         )
-        command = ["c++", *options, "-std=c++17", "-fno-gnu-unique", "-shared", "-I", str(HEADERS)]
+        # Symbols that are not hidden may keep the loader from ever unloading the library.
+        command = [
+            "c++",
+            *options,
+            "-std=c++17",
+            "-fvisibility=hidden",
+            "-shared",
+            "-I",
+            str(HEADERS),
+        ]
         subprocess.run([*command, str(sampler), str(model), "-o", str(out)], check=True)
         return out.read_bytes()
 

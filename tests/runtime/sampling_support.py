@@ -55,7 +55,18 @@ def code(level: str) -> bytes:
 def kernels(level: str, threads: int = 1) -> Kernels:
     library = Kernels(code(level), level)
     library.open(ModelStruct(num_pages=0, num_threads=threads))
+    opened.append(library)
     return library
+
+
+opened: list[Kernels] = []
+
+
+def close_kernels() -> None:
+    """Other tests look at what this process has loaded."""
+    while opened:
+        opened.pop().close()
+    kernels.cache_clear()
 
 
 def sampler_of(backend: str, vocab_size: int, eos=(), threads: int = 1) -> Sampler:

@@ -134,7 +134,7 @@ def test_logits_are_the_same_with_few_pages(
         run(llm, prompts, 0)
         counters = llm.counters()
         assert counters.num_pages == num_pages
-        assert (counters.num_preemptions > 0) == (num_pages == 13)
+        assert counters.num_preemptions > 0 or num_pages != 13
         assert counters.prefix_cache.num_evictions > 0
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from ingot.errors import UsageError
+from ingot.runtime.kernels import Kernels, ModelStruct
 from ingot.runtime.numpy_sampler import distribution, edit
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampler import Draw
@@ -16,10 +17,10 @@ from tests.runtime.sampling_support import (
     LEVELS,
     Asked,
     chi_square_p,
+    code,
     draw,
     draw_many,
     exact,
-    kernels,
     sampler_of,
 )
 
@@ -202,7 +203,8 @@ def test_random_numbers_are_below_their_limit():
 
 
 def test_kernels_that_are_closed_refuse_to_draw():
-    library = kernels.__wrapped__("cpu:portable")
+    library = Kernels(code("cpu:portable"), "kernels.so")
+    library.open(ModelStruct(num_pages=0, num_threads=1))
     library.close()
     with pytest.raises(UsageError, match="closed"):
         library.sample(0, 0, 3)
