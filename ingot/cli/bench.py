@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,8 +88,10 @@ def measure(artifact: Artifact, args: argparse.Namespace) -> list[PhaseResult]:
     nbytes = decode_cost(plan).weight_bytes
     results = []
     try:
-        with LimitsMeter(artifact, nbytes, executor.num_threads) as meter:
-            runner = PhaseRunner(executor, plan, meter, rounds=args.rounds, ops=args.ops)
+        with (
+            LimitsMeter(artifact, nbytes, executor.num_threads) as meter,
+            closing(PhaseRunner(executor, plan, meter, rounds=args.rounds, ops=args.ops)) as runner,
+        ):
             for phase in todo:
                 print(f"measuring {phase.name}", file=sys.stderr)
                 results.append(runner.run(phase))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ingot.artifact.cost import Cost, StepShape, instruction_costs, step_cost, total
 from ingot.artifact.plan import Plan
+from ingot.runtime.config import EngineConfig
 from ingot.runtime.engine import Engine
 from ingot.runtime.executor_cpu import CpuExecutor
 from ingot.runtime.limits import LimitsMeter, MachineLimits
@@ -101,7 +102,9 @@ class PhaseRunner:
         self._executor, self._plan, self._meter = executor, plan, meter
         self._rounds, self._ops = rounds, ops
         limits = executor.limits
-        self._engine = Engine(executor, max_model_len=limits.max_model_len)
+        # Nothing may come from a cache of prefixes.
+        config = EngineConfig(prefix_cache=False)
+        self._engine = Engine(executor, max_model_len=limits.max_model_len, config=config)
         self._random = np.random.default_rng(0)
 
     def run(self, phase: Phase) -> PhaseResult:
@@ -123,6 +126,10 @@ class PhaseRunner:
             instruction_costs=costs if traced else [],
             instruction_seconds=traced,
         )
+
+    def close(self) -> None:
+        """Closes the engine and with it the executor."""
+        self._engine.close()
 
     def _trace(self, rounds: Iterator[Seconds]) -> list[float]:
         """Seconds of each instruction, the median of the rounds."""
@@ -162,7 +169,7 @@ class PhaseRunner:
         return np.array([seconds]) if clock is None else np.diff(clock) * 1e-9
 
     def _add(self, phase: Phase, max_tokens: int) -> list[Sequence]:
-        """Sequences of random tokens, so that no prompt is found in a cache of prefixes."""
+        """Sequences of random tokens."""
         params = SamplingParams(
             temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=False
         )

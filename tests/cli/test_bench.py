@@ -91,7 +91,7 @@ def test_timing_changes_no_output_and_orders_the_instructions(shakespeare_artifa
         if timed:
             assert executor.clock.min() > 0
             assert (np.diff(executor.clock) >= 0).all()
-        executor.close()
+        engine.close()
     assert tokens[0] == tokens[1]
 
 

@@ -24,14 +24,15 @@ struct LimitWork {
 
 inline volatile float limit_sink;  // keeps the compiler from dropping a result
 
-// Eight independent sums: one add a load, so that reading is all that takes time.
+// Independent sums, one add a load, so that reading is all that takes time; fetched as far ahead
+// as is best for the kernels, so that this is the limit of them, too.
 inline void read_blocks(const char* data, std::int64_t bytes) {
   constexpr int streams = 8, vector_bytes = lanes * sizeof(float);
   vf sums[streams] = {zero(), zero(), zero(), zero(), zero(), zero(), zero(), zero()};
   for (std::int64_t at = 0; at + streams * vector_bytes <= bytes; at += streams * vector_bytes)
     for (int i = 0; i < streams; ++i) {
       const char* from = data + at + i * vector_bytes;
-      prefetch_l1(from + 4096);
+      prefetch(from + 5632);
       sums[i] = sums[i] + load(reinterpret_cast<const float*>(from));
     }
   for (const vf& s : sums) limit_sink = sum(s);
