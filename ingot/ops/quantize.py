@@ -22,7 +22,8 @@ def reference(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     groups = x.float().unflatten(-1, (-1, group))
     largest = groups.abs().amax(-1, keepdim=True)
     largest = torch.where(largest < SMALLEST, 0.0, largest)
-    inverse = torch.where(largest > 0, LARGEST / largest, 0.0)
+    # A division of tensors: a number over one is a product with its rounded reciprocal.
+    inverse = torch.where(largest > 0, torch.full_like(largest, LARGEST) / largest, 0.0)
     values = (groups * inverse).round().clamp(-LARGEST, LARGEST)
     return values.flatten(-2).to(torch.int8), (largest / LARGEST).squeeze(-1)
 
