@@ -10,6 +10,7 @@ from ingot.artifact.plan import Attr, Buffer, Instruction, Plan
 from ingot.artifact.target import Target
 from ingot.compiler.cpp.generate import Generated, WeightLayout, generate
 from ingot.errors import CodegenError
+from ingot.ops import OPS
 from tests.compiler.cpp.cases import all_cases
 from tests.compiler.cpp.units import Unit
 
@@ -126,3 +127,8 @@ def test_a_missing_operand_is_named() -> None:
 def test_other_kinds_of_target_are_refused() -> None:
     with pytest.raises(CodegenError, match="is not a CPU"):
         generate(plan_of("rms-37-f32"), Target("cuda", "sm_90"))
+
+
+def test_every_op_of_a_final_graph_has_a_case() -> None:
+    """`attention` is the plain module's own; a pass rewrites it onto the cache."""
+    assert {case.op for case in all_cases()} == OPS.keys() - {"attention"}

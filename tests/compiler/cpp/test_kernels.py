@@ -31,7 +31,7 @@ def tolerance(name: str, result: Tensor) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(deadline=None, max_examples=8, derandomize=True, database=None,
+@settings(deadline=None, max_examples=5, derandomize=True, database=None,
           suppress_health_check=list(HealthCheck))  # fmt: skip
 @given(sequences(), st.integers(1, 3), st.integers(0, 2**31))
 @example([(1, 1)], 1, 0)

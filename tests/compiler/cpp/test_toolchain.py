@@ -11,6 +11,8 @@ import pytest
 from ingot.artifact.target import Target
 from ingot.compiler.cpp import toolchain
 from ingot.errors import ToolchainError
+from tests.compiler.cpp.cases import unit
+from tests.compiler.cpp.native import TARGETS
 
 TARGET = Target.parse("cpu:x86-64-v3")
 SOURCE = '#include "ingot.h"\nextern "C" int answer() { return 42; }\n'
@@ -49,6 +51,18 @@ def test_only_libc_is_needed_at_run_time(source_dir: Path) -> None:
     ).stdout
     needed = [line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "NEEDED" in line]
     assert set(needed) <= {"libc.so.6", "libpthread.so.0", "libm.so.6"}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_kernels_compile_without_warnings(tmp_path: Path, target: str) -> None:
+    """But for those that GCC 12 gives on its own headers of intrinsics."""
+    (tmp_path / "step.cpp").write_text(unit(target).generated.source)
+    warnings = ("-Wall", "-Wextra", "-Wshadow", "-Wno-ignored-attributes", "-Wno-psabi", "-Werror")
+    command = [flag for flag in toolchain.command_line(
+        tmp_path, tmp_path / "out", Target.parse(target), ("-fsyntax-only", *warnings)
+    ) if flag != "-w"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
 
 
 def test_flags_follow_the_target() -> None:
