@@ -41,7 +41,7 @@ void read_all(const Work& work) {
   for (std::size_t at = 0; at + chunk <= work.bytes; at += chunk)
     for (int i = 0; i < 8; ++i) {
       const char* from = work.data + at + static_cast<std::size_t>(i) * lanes * sizeof(float);
-      prefetch(from + 4096);
+      prefetch_l1(from + 4096);
       sums[i] = sums[i] + load(reinterpret_cast<const float*>(from));
     }
   float total = 0;
@@ -94,7 +94,7 @@ constexpr Kind kinds[] = {{multiply_add, 1}, {pair_dot, 2}, {quad_dot, 4}};
 void* start(void* argument) {
   Work& work = *static_cast<Work*>(argument);
   work.waiting->fetch_sub(1);
-  while (work.waiting->load() > 0) prefetch(work.data);
+  while (work.waiting->load() > 0) prefetch_l1(work.data);
   const double begin = now();
   work.body(work);
   work.seconds = now() - begin;
