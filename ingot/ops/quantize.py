@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Args, Kwargs, Op, like, register
 
 LARGEST = 127
 # 127 / m is finite from here on; a group whose largest magnitude is smaller counts as zero.
@@ -28,11 +28,6 @@ def reference(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     return values.flatten(-2).to(torch.int8), (largest / LARGEST).squeeze(-1)
 
 
-def fake(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    scales = (*x.shape[:-1], x.shape[-1] // group)
-    return x.new_empty(x.shape, dtype=torch.int8), x.new_empty(scales, dtype=torch.float32)
-
-
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     return [
         {"x": samples.with_outliers(rng, 1, n, size).to(dtype), "group": group}
@@ -41,8 +36,9 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(x: Tensor, group: int) -> int:
-    return 3 * x.numel()
+def fake(a: Args) -> tuple[Tensor, Tensor]:
+    scales = (*a.x.shape[:-1], a.x.shape[-1] // a.group)
+    return like(a.x, torch.int8), a.x.new_empty(scales, dtype=torch.float32)
 
 
 QUANTIZE = register(
@@ -51,7 +47,7 @@ QUANTIZE = register(
         reference=reference,
         fake=fake,
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: 3 * a.x.numel(),
         outputs=("values", "scales"),
     )
 )
