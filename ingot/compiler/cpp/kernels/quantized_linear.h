@@ -44,7 +44,7 @@ inline void for_quads(const std::uint8_t* weights, int first, int last, Step ste
     vi low[Width], high[Width];
     for (int v = 0; v < Width; ++v) {
       const std::uint8_t* at = weights + line * quad_bytes + v * lanes * 4;
-      prefetch(at + stream_ahead);
+      prefetch_l1(at + stream_ahead);
       low[v] = load_quads(at);
       if constexpr (bits == 4) {
         high[v] = high_nibbles(low[v]);
@@ -131,7 +131,7 @@ template <int bits, int group>
 __attribute__((noinline)) void quantized_product(const QuantizedRows& x, int rows,
                                                  const std::uint8_t* panel, int groups,
                                                  float* sums) {
-  for_row_tiles<quad_tile_rows>(rows, [&](auto height, int row) {
+  for_row_tiles<quad_tile_rows>(rows, [&](auto height, int row, int) {
     quantized_tile<bits, group, height.value>(x.from(row), panel, groups,
                                               sums + row * quantized_columns);
   });
