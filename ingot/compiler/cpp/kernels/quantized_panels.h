@@ -14,6 +14,7 @@
 namespace ingot {
 
 inline constexpr int quantized_columns = 32;
+inline constexpr int line_bytes = 64;
 inline constexpr int scale_bytes = quantized_columns * 2;
 inline constexpr int quad_bytes = quantized_columns * 4;  // a quad of every column
 inline constexpr int quantized_vectors = quantized_columns / lanes;
