@@ -8,6 +8,7 @@
 // the products, so that unpacking a panel beforehand would only cost its stores.
 #pragma once
 
+#include "linear.h"
 #include "quantized_panels.h"
 #include "tile.h"
 
@@ -39,7 +40,7 @@ struct QuantizedRows {
 
 // Fetches a distance ahead of a tile that reads the memory itself.
 struct FetchStream {
-  void at(const std::uint8_t* place, int) const { prefetch_l1(place + stream_ahead); }
+  void at(const std::uint8_t* place, int) const { prefetch(place + stream_distance); }
   void next() {}
 };
 
@@ -51,7 +52,7 @@ struct FetchShared {
   std::uint64_t fetched = 0;
 
   void at(const std::uint8_t*, int vector) const {
-    prefetch_l2(part + (fetched >> 16) + vector * line_bytes);
+    prefetch(part + (fetched >> 16) + vector * line_bytes);
   }
   void next() { fetched += pace; }
 };
