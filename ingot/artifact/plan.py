@@ -14,11 +14,18 @@ from dataclasses import dataclass
 from typing import Literal
 
 Dim = int | str
-DType = Literal["float32", "bfloat16", "int32"]
+DType = Literal["float32", "bfloat16", "float16", "int32", "int8", "int4"]
 Kind = Literal["weight", "arena", "view", "cache", "state", "input", "output"]
 Attr = bool | int | float | str
 
-DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "int32": 4}
+# int4 is stored as its layout says, two values a byte.
+DTYPE_BYTES: Mapping[str, int] = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "int32": 4,
+    "int8": 1,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
