@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingot import cache
+from ingot.artifact.host import available_memory
 from ingot.artifact.reader import Artifact, Check, is_artifact
 from ingot.errors import IncompatibleHostError, UsageError
 from ingot.runtime import llm
-from ingot.runtime.verify import verify
+from ingot.runtime.verify import replay
 
 if TYPE_CHECKING:
     from ingot.compiler.options import CompileOptions, Progress, Report
@@ -51,18 +52,24 @@ def compile_checked(
     from ingot.compiler.compile import compile_model
     from ingot.compiler.options import silent
 
-    return compile_model(model_dir, out, options, progress=progress or silent, check=replay)
+    return compile_model(model_dir, out, options, progress=progress or silent, check=golden_error)
 
 
-def replay(folder: Path) -> float | None:
-    """The largest golden error of an artifact's folder on this host; None if it is for others."""
+def golden_error(folder: Path) -> float | None:
+    """The largest golden error of an artifact's folder on this host.
+
+    None where this host has none of the targets, or less free memory than the weights take.
+    Raises VerificationError when the golden outputs are not reproduced.
+    """
     artifact = Artifact.open(folder, unfinished=True)
+    weights = sum(artifact.manifest.files[name].size for name in artifact.names("weights"))
+    free = available_memory()
+    if free is not None and free < weights:
+        return None
     try:
-        model = llm.LLM(artifact)
+        found = replay(artifact)
     except IncompatibleHostError:
         return None
-    with model:
-        found = verify(model)
     found.raise_if_failed()
     return found.max_error
 

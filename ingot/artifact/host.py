@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -25,11 +26,27 @@ def available_memory(root: Path = Path("/")) -> int | None:
     for line in _text(root / "proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
             limits.append(int(line.split()[1]) * 1024)
-    limit = _text(root / "sys/fs/cgroup/memory.max").strip()
-    used = _text(root / "sys/fs/cgroup/memory.current").strip()
-    if limit.isdigit() and used.isdigit():
-        limits.append(max(0, int(limit) - int(used)))
+    for folder, limit_file, own_memory in _control_groups(root):
+        limit = _text(folder / limit_file).strip()
+        fields = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
+        # What is cached from files gives way when it has to.
+        if limit.isdigit() and own_memory in fields:
+            limits.append(max(0, int(limit) - int(fields[own_memory])))
     return min(limits, default=None)
+
+
+def _control_groups(root: Path) -> Iterator[tuple[Path, str, str]]:
+    """Folders that may limit this process, with their spelling: version 2, then version 1.
+
+    Inside a container the process sees its own group as the root.
+    """
+    paths = {"/"} | {
+        line.split(":", 2)[2] for line in _text(root / "proc/self/cgroup").splitlines()
+    }
+    for path in sorted(paths):
+        name = path.strip("/")
+        yield root / "sys/fs/cgroup" / name, "memory.max", "anon"
+        yield root / "sys/fs/cgroup/memory" / name, "memory.limit_in_bytes", "total_rss"
 
 
 def _text(path: Path) -> str:

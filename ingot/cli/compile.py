@@ -23,23 +23,33 @@ DTYPES = ("auto", "float32", "bfloat16")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments; their defaults are those of `CompileOptions`."""
     parser.add_argument(
-        "model_dir", metavar="MODEL_DIR", type=Path,
+        "model_dir",
+        metavar="MODEL_DIR",
+        type=Path,
         help="folder with config.json, *.safetensors and tokenizer.json",
     )
     parser.add_argument(
-        "-o", "--output", metavar="OUT.ingot", type=Path,
+        "-o",
+        "--output",
+        metavar="OUT.ingot",
+        type=Path,
         help="where to write the artifact (default: MODEL_DIR's name + .ingot, here)",
     )
     parser.add_argument(
         "--force", action="store_true", help="replace the artifact if it is there already"
     )
     parser.add_argument(
-        "--target", metavar="LIST", type=_names, default=("cpu:native",),
+        "--target",
+        metavar="LIST",
+        type=_names,
+        default=("cpu:native",),
         help="targets, separated by commas: cpu:native (this machine, the default), "
         "cpu:x86-64-v4, cpu:x86-64-v3, cpu:portable",
     )
     parser.add_argument(
-        "--dtype", choices=DTYPES, default="auto",
+        "--dtype",
+        choices=DTYPES,
+        default="auto",
         help="auto (the default) is bfloat16 unless the checkpoint is float32",
     )
     _add_limits(parser)
@@ -48,34 +58,51 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--max-model-len", metavar="N", type=human_int,
+        "--max-model-len",
+        metavar="N",
+        type=human_int,
         help="longest sequence; 32k is 32000, 32K is 32768 (default: the model's own)",
     )
     parser.add_argument(
-        "--max-num-seqs", metavar="N", type=human_int, default=64,
+        "--max-num-seqs",
+        metavar="N",
+        type=human_int,
+        default=64,
         help="most sequences in one step (default: 64)",
     )
     parser.add_argument(
-        "--max-num-batched-tokens", metavar="N", type=human_int, default=512,
+        "--max-num-batched-tokens",
+        metavar="N",
+        type=human_int,
+        default=512,
         help="most tokens in one step (default: 512)",
     )
     parser.add_argument(
-        "--page-size", metavar="N", type=human_int, default=16,
+        "--page-size",
+        metavar="N",
+        type=human_int,
+        default=16,
         help="tokens of one page of the KV cache (default: 16)",
     )
 
 
 def _add_pass_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--disable-pass", metavar="NAME", action="append", default=[],
+        "--disable-pass",
+        metavar="NAME",
+        action="append",
+        default=[],
         help="leave out an optional pass; may be given again",
     )
     parser.add_argument(
-        "--verify-passes", action="store_true",
+        "--verify-passes",
+        action="store_true",
         help="run the graph before and after every pass and compare; slower",
     )
     parser.add_argument(
-        "--dump", metavar="DIR", type=Path,
+        "--dump",
+        metavar="DIR",
+        type=Path,
         help="write the graph after every pass, the plan and the sources into DIR",
     )
 
@@ -120,7 +147,8 @@ def summary(report: Report) -> str:
 def golden_error(error: float | None, tolerance: float) -> str:
     """The largest error of a log-probability of the golden prompts, beside what is allowed."""
     if error is None:
-        return f"not measured: this host has none of the targets (allowed: {tolerance:g})"
+        why = "this host has none of the targets, or too little free memory"
+        return f"not measured: {why} (allowed: {tolerance:g})"
     return f"{error:.1e} in log-probability (allowed: {tolerance:g})"
 
 

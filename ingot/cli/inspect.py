@@ -26,7 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="NAME", help="whose plan to show (default: the first)")
     parser.add_argument("--plan", action="store_true", help="print the instructions of the plan")
     parser.add_argument(
-        "--html", metavar="FILE", type=Path,
+        "--html",
+        metavar="FILE",
+        type=Path,
         help="write a page with the ledger, the arena drawn over time, and the instructions",
     )
 

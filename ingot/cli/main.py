@@ -73,8 +73,11 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=Parser)
     for verb in VERBS:
         sub = verbs.add_parser(
-            verb.NAME, help=verb.SUMMARY, description=cleandoc(verb.main.__doc__ or ""),
-            formatter_class=HelpFormatter, allow_abbrev=False,
+            verb.NAME,
+            help=verb.SUMMARY,
+            description=cleandoc(verb.main.__doc__ or ""),
+            formatter_class=HelpFormatter,
+            allow_abbrev=False,
         )
         verb.add_arguments(sub)
         sub.add_argument("--json", action="store_true", help="print the result as JSON")

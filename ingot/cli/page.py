@@ -23,18 +23,20 @@ def artifact_page(view: ArtifactView, target: str) -> str:
     """The page of an artifact, with the plan of one of its targets."""
     plan = view.plans[target]
     name = escape(view.manifest.model.name)
-    body = "\n".join((
-        _head(view, plan),
-        '<div class="columns"><div>',
-        _section("Targets", _targets(view)),
-        _section("Files", _bars(view.folder_bytes())),
-        _section("Instructions by op", _ops(plan)),
-        "</div><div>",
-        _section("Ledger", _ledger(view)),
-        "</div></div>",
-        _section("Arena", _arena(plan)),
-        _section(f"Plan of {escape(target)}", _instructions(plan)),
-    ))
+    body = "\n".join(
+        (
+            _head(view, plan),
+            '<div class="columns"><div>',
+            _section("Targets", _targets(view)),
+            _section("Files", _bars(view.folder_bytes())),
+            _section("Instructions by op", _ops(plan)),
+            "</div><div>",
+            _section("Ledger", _ledger(view)),
+            "</div></div>",
+            _section("Arena", _arena(plan)),
+            _section(f"Plan of {escape(target)}", _instructions(plan)),
+        )
+    )
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -55,8 +57,9 @@ def _head(view: ArtifactView, plan: Plan) -> str:
         (f"{limits.max_model_len}", "tokens in a sequence at most"),
         (f"{numerics.tolerance:g}", "error allowed to a golden log-probability"),
     )
-    boxes = "".join(f'<div class="card"><b>{escape(a)}</b><span>{escape(b)}</span></div>'
-                    for a, b in cards)
+    boxes = "".join(
+        f'<div class="card"><b>{escape(a)}</b><span>{escape(b)}</span></div>' for a, b in cards
+    )
     version = ".".join(str(part) for part in manifest.format)
     return (
         f"<h1>{escape(model.name)}</h1>"
@@ -170,7 +173,7 @@ def _row(index: int, instruction: Instruction, plan: Plan) -> tuple[str, ...]:
     )
     return (
         str(index),
-        f"<b class=\"op\">{escape(instruction.op)}</b>",
+        f'<b class="op">{escape(instruction.op)}</b>',
         outputs,
         escape(names_text(instruction.inputs)),
         escape(attrs_text(instruction)),

@@ -26,19 +26,33 @@ SUMMARY = "generate text from a prompt, stdin or a chat"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
     parser.add_argument(
-        "model", metavar="ARTIFACT|MODEL_DIR", type=Path,
+        "model",
+        metavar="ARTIFACT|MODEL_DIR",
+        type=Path,
         help="an artifact; a model directory is compiled once into a cache",
     )
     parser.add_argument(
-        "prompt", metavar="PROMPT", nargs="?",
+        "prompt",
+        metavar="PROMPT",
+        nargs="?",
         help="the text to continue (default: what is piped into stdin)",
     )
     parser.add_argument(
-        "--chat", action="store_true",
+        "--chat",
+        action="store_true",
         help="PROMPT is a message, put into the model's chat template; without PROMPT, converse",
     )
     parser.add_argument(
-        "--max-tokens", metavar="N", type=human_int, default=256,
+        "--max-model-len",
+        metavar="N",
+        type=human_int,
+        help="longest sequence to make room for (default: the artifact's limit)",
+    )
+    parser.add_argument(
+        "--max-tokens",
+        metavar="N",
+        type=human_int,
+        default=256,
         help="most tokens to generate (default: 256)",
     )
     sampling = parser.add_argument_group(
@@ -49,7 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sampling.add_argument("--top-p", metavar="P", type=float, help="of the likeliest P of all mass")
     sampling.add_argument("--seed", metavar="N", type=int, help="draw the same tokens every time")
     parser.add_argument(
-        "--stats", action="store_true",
+        "--stats",
+        action="store_true",
         help="print the time to the first token and the speed beside its limit",
     )
 
@@ -64,7 +79,7 @@ def main(args: argparse.Namespace) -> int:
     prompt = "" if converse else _prompt(args)
     artifact = resolve(args.model)  # a model directory is compiled, unless it is cached
     began = time.perf_counter()
-    with LLM(artifact) as llm:
+    with LLM(artifact, max_model_len=args.max_model_len) as llm:
         loaded = time.perf_counter() - began
         params = _params(args, llm)
         if converse:

@@ -27,15 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Checks the hash of every file, then replays the golden prompts on this host in several ways
     and compares them with the float32 reference. Exit code 4 if they differ."""
-    from ingot.runtime.llm import LLM
-    from ingot.runtime.verify import verify
+    from ingot.artifact.reader import Artifact
+    from ingot.runtime.verify import replay
 
     with progress_display() as progress:
         progress("hashes", str(args.artifact), None)
-        with LLM(args.artifact, check="full") as llm:
-            progress("golden", "replaying the golden prompts", None)
-            result = verify(llm)
-            artifact = llm.artifact
+        artifact = Artifact.open(args.artifact, "full")
+        progress("golden", "replaying the golden prompts", None)
+        result = replay(artifact)
     if args.json:
         return _finish_json(artifact, result)
     if result.passed:

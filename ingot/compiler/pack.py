@@ -50,8 +50,6 @@ def pack(path: Path, plan: Plan, weights: tuple[WeightLayout, ...], read: Read) 
                 data = piece.view(torch.uint8).numpy().data
                 file.write(data)
                 written += data.nbytes
-            if written != num_elements(weight) * DTYPE_BYTES[weight.dtype]:
-                raise InternalError(f"weight {weight.name} packed to {written} bytes")
             file.write(bytes(_aligned(written) - written))
 
 
@@ -113,13 +111,17 @@ def _jobs(
     row_elements = math.prod(weight.shape[1:])
     panels = max(1, PIECE_BYTES // (row_elements * DTYPE_BYTES[weight.dtype] * PANEL_COLUMNS))
     shape = (-1, row_elements) if weight.layout == "panels" else (-1,)
+    num_rows = 0
     for piece in _row_pieces((read(s) for s in sources), panels * PANEL_COLUMNS):
+        num_rows += piece.shape[0]
 
         def job(piece: Tensor = piece) -> Tensor:
             rows = piece.to(dtype).contiguous().view(shape)
             return pack_panels(rows) if weight.layout == "panels" else rows
 
         yield job
+    if num_rows != weight.shape[0]:
+        raise InternalError(f"weight {weight.name} has {num_rows} rows, not {weight.shape[0]}")
 
 
 def _row_pieces(tensors: Iterable[Tensor], num_rows: int) -> Iterator[Tensor]:

@@ -8,6 +8,7 @@ from math import inf
 import msgspec
 import numpy as np
 
+from ingot.artifact.reader import Artifact
 from ingot.errors import ArtifactError, VerificationError
 from ingot.runtime.executor import Float32
 from ingot.runtime.llm import LLM
@@ -102,9 +103,19 @@ class Verification:
         )
 
 
+def replay(artifact: Artifact) -> Verification:
+    """Opens an artifact for just the golden prompts, however long its sequences may be.
+
+    Raises ArtifactError if it has none, and what `LLM` raises.
+    """
+    longest = max(len(prompt.tokens) for prompt in read_golden(artifact).prompts)
+    with LLM(artifact, max_model_len=longest) as llm:
+        return verify(llm)
+
+
 def verify(llm: LLM) -> Verification:
     """Replays the golden prompts of an opened artifact. Raises ArtifactError if it has none."""
-    golden = read_golden(llm)
+    golden = read_golden(llm.artifact)
     errors = dict.fromkeys(WAYS, 0.0)
     mismatches: list[Mismatch] = []
     bitwise_equal = True
@@ -128,17 +139,17 @@ def verify(llm: LLM) -> Verification:
     )
 
 
-def read_golden(llm: LLM) -> Golden:
+def read_golden(artifact: Artifact) -> Golden:
     """The artifact's golden outputs. Raises ArtifactError when they are missing or malformed."""
-    if GOLDEN not in llm.artifact.manifest.files:
-        raise ArtifactError(f"{llm.artifact.path} has no {GOLDEN}", hint="Compile it again.")
+    if GOLDEN not in artifact.manifest.files:
+        raise ArtifactError(f"{artifact.path} has no {GOLDEN}", hint="Compile it again.")
     try:
-        golden = msgspec.json.decode(llm.artifact.read(GOLDEN), type=Golden)
+        golden = msgspec.json.decode(artifact.read(GOLDEN), type=Golden)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ArtifactError(f"{GOLDEN}: {error}") from error
     if not golden.prompts or any(len(p.tokens) != len(p.positions) for p in golden.prompts):
         raise ArtifactError(f"{GOLDEN}: no prompt, or not one position for each token")
-    vocab_size = llm.artifact.manifest.model.vocab_size
+    vocab_size = artifact.manifest.model.vocab_size
     positions = [position for prompt in golden.prompts for position in prompt.positions]
     if not all(p.top and all(0 <= token < vocab_size for token, _ in p.top) for p in positions):
         raise ArtifactError(f"{GOLDEN}: a position without tokens, or with unknown ones")

@@ -61,8 +61,18 @@ def test_available_memory_is_the_smallest_of_the_limits(tmp_path):
     group = tmp_path / "sys/fs/cgroup"
     group.mkdir(parents=True)
     (group / "memory.max").write_text("max\n")
-    (group / "memory.current").write_text("1024\n")
+    (group / "memory.stat").write_text("anon 1024\nfile 3000\n")
     assert available_memory(tmp_path) == 2048 * 1024
     (group / "memory.max").write_text("4096\n")
     assert available_memory(tmp_path) == 3072
     assert available_memory(tmp_path / "none") is None
+
+
+def test_available_memory_follows_the_process_into_its_own_group(tmp_path):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("4:memory:/batch/job\n0::/\n")
+    group = tmp_path / "sys/fs/cgroup/memory/batch/job"
+    group.mkdir(parents=True)
+    (group / "memory.limit_in_bytes").write_text("8192\n")
+    (group / "memory.stat").write_text("cache 5000\ntotal_rss 192\n")
+    assert available_memory(tmp_path) == 8000

@@ -34,7 +34,7 @@ class FakeLLM:
     fail: BaseException | None = None
     closed = 0
 
-    def __init__(self, path):
+    def __init__(self, path, *, max_model_len=None):
         from ingot.artifact.reader import Artifact
 
         self.artifact = Artifact.open(path)

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-import ingot.runtime.llm
 import ingot.runtime.verify
 from ingot.cli.main import main
 from ingot.runtime.verify import Mismatch, Verification
@@ -27,23 +26,8 @@ def replay(monkeypatch, tmp_path):
     """Runs the verb on the sample artifact with a replay that finds the given result."""
     path = write_sample(tmp_path / "sample.ingot")
 
-    class FakeLLM:
-        def __init__(self, path, check):
-            from ingot.artifact.reader import Artifact
-
-            assert check == "full"
-            self.artifact = Artifact.open(path, check)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            pass
-
-    monkeypatch.setattr(ingot.runtime.llm, "LLM", FakeLLM)
-
     def run(result, *options):
-        monkeypatch.setattr(ingot.runtime.verify, "verify", lambda llm: result)
+        monkeypatch.setattr(ingot.runtime.verify, "replay", lambda artifact: result)
         return main(["verify", str(path), *options])
 
     run.path = path

@@ -8,11 +8,13 @@ alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Literal
 
-from ingot.artifact.plan import DType, Plan
+from ingot.artifact.plan import DType, Instruction, Plan
 from ingot.artifact.target import Target
 from ingot.compiler.cpp.barriers import barriers
+from ingot.compiler.cpp.call import WIDTH
 from ingot.compiler.cpp.calls import emit, stored_as_panels
 from ingot.compiler.cpp.operands import Operands
 from ingot.errors import CodegenError
@@ -64,16 +66,24 @@ def _body(operands: Operands) -> list[str]:
     for index, (instruction, barrier) in enumerate(
         zip(operands.plan.instructions, barriers(operands), strict=True)
     ):
-        origin = " ".join(instruction.origin.split()) or "model"
-        results = ", ".join(instruction.outputs.values()) or "no result"
-        lines += [
-            "",
-            f"  // {index} {origin}: {', '.join(instruction.inputs.values())} -> {results}",
-        ]
+        lines += ["", *_comment(index, instruction)]
         if barrier:
             lines.append("  barrier.wait();")
         lines += emit(operands, instruction).lines()
     return lines
+
+
+def _comment(index: int, instruction: Instruction) -> list[str]:
+    results = ", ".join(instruction.outputs.values()) or "no result"
+    text = f"{index} {instruction.origin}: {', '.join(instruction.inputs.values())} -> {results}"
+    return wrap(
+        text,
+        width=WIDTH,
+        initial_indent="  // ",
+        subsequent_indent="  //     ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _weights(operands: Operands) -> tuple[WeightLayout, ...]:

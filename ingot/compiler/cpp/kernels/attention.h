@@ -17,7 +17,7 @@ inline constexpr int key_tile = 64;
 inline constexpr int groups_per_tile = key_tile / key_group;
 inline constexpr int attention_rows = 48;  // a block's queries, scores and sums: ~100 KiB
 
-template <class T, int KvHeads, int PageSize, int D>
+template <class T>
 struct KeySource {
   const T* groups[groups_per_tile];
 
@@ -132,7 +132,7 @@ class PagedAttention {
   // that may be read beside them.
   void visit_tile(Block& block, int s, int head, int tile_start, int begin, int end) const {
     const int* pages = sequences.page_table + s * sequences.page_table_stride;
-    KeySource<T, KvHeads, PageSize, D> keys;
+    KeySource<T> keys;
     ValueSource<T, D> values;
     for (int g = 0; g < groups_per_tile; ++g) {
       const int lowest = begin / key_group, highest = (end - 1) / key_group;

@@ -1,0 +1,87 @@
+// Runs one step of a generated unit on buffers of their exact sizes, read from a job file, and
+// writes the arena and the caches back. Compiled together with the unit under a sanitizer, which
+// then sees every read and write past a buffer's end.
+//
+//   driver JOB RESULT
+//
+// A job is 64-bit integers: threads, pages, rows, tokens, sequences, page table stride, logits;
+// then the number of weights, of caches, and the sizes of all buffers; then the buffers' bytes:
+// weights, caches, arena, and the seven int32 inputs in the order of `ingot_step`.
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "abi.h"
+
+extern "C" void* ingot_open(const ingot_model*);
+extern "C" std::int32_t ingot_run(void*, const ingot_step*);
+extern "C" void ingot_close(void*);
+
+namespace {
+
+void require(bool ok, const char* what) {
+  if (ok) return;
+  std::fprintf(stderr, "driver: %s\n", what);
+  std::exit(2);
+}
+
+std::int64_t integer(std::FILE* file) {
+  std::int64_t value = 0;
+  require(std::fread(&value, sizeof value, 1, file) == 1, "short job");
+  return value;
+}
+
+void* block(std::FILE* file, std::size_t bytes) {
+  void* memory = nullptr;
+  require(posix_memalign(&memory, 64, bytes) == 0, "out of memory");
+  require(bytes == 0 || std::fread(memory, bytes, 1, file) == 1, "short job");
+  return memory;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  require(argc == 3, "usage: driver JOB RESULT");
+  std::FILE* job = std::fopen(argv[1], "rb");
+  require(job != nullptr, "no job");
+  const auto threads = static_cast<std::int32_t>(integer(job));
+  const auto pages = static_cast<std::int32_t>(integer(job));
+  ingot_step step{};
+  step.num_rows = static_cast<std::int32_t>(integer(job));
+  step.num_tokens = static_cast<std::int32_t>(integer(job));
+  step.num_seqs = static_cast<std::int32_t>(integer(job));
+  step.page_table_stride = static_cast<std::int32_t>(integer(job));
+  const auto logits = static_cast<std::size_t>(integer(job));
+  const auto num_weights = static_cast<std::size_t>(integer(job));
+  const auto num_caches = static_cast<std::size_t>(integer(job));
+  std::vector<std::size_t> sizes(num_weights + num_caches + 1 + 7);
+  for (auto& size : sizes) size = static_cast<std::size_t>(integer(job));
+  std::vector<void*> blocks;
+  for (const auto size : sizes) blocks.push_back(block(job, size));
+  std::fclose(job);
+
+  void** caches = blocks.data() + num_weights;
+  void** inputs = caches + num_caches + 1;
+  const std::int32_t** fields[] = {&step.tokens,       &step.positions,    &step.slots,
+                                   &step.query_start,  &step.context_lens, &step.page_table,
+                                   &step.logit_rows};
+  for (int i = 0; i < 7; ++i) *fields[i] = static_cast<const std::int32_t*>(inputs[i]);
+  std::vector<float> results(logits);
+  step.logits = results.data();
+  const ingot_model model{blocks.data(), caches, caches[num_caches], pages, threads};
+
+  void* handle = ingot_open(&model);
+  require(handle != nullptr, "ingot_open failed");
+  for (int again = 0; again < 2; ++again) require(ingot_run(handle, &step) == 0, "ingot_run failed");
+  ingot_close(handle);
+
+  std::FILE* out = std::fopen(argv[2], "wb");
+  require(out != nullptr, "no result file");
+  for (std::size_t i = num_weights; i <= num_weights + num_caches; ++i)
+    std::fwrite(blocks[i], sizes[i], 1, out);
+  std::fclose(out);
+  for (void* memory : blocks) std::free(memory);
+  return 0;
+}

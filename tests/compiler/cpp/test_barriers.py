@@ -1,0 +1,113 @@
+"""Barriers stand where data crosses threads, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+
+from ingot.artifact.plan import Buffer, Instruction, Limits, MemoryPlan, Plan
+from ingot.compiler.cpp.barriers import barriers
+from ingot.compiler.cpp.operands import Operands
+
+LIMITS = Limits(
+    max_model_len=64, max_num_seqs=2, max_num_batched_tokens=16, max_logit_rows=2, page_size=16
+)
+SIZE = 16 * 32 * 4  # bytes of a temporary (N, 32)
+
+
+def temporary(name: str, offset: int, rows: str = "N") -> Buffer:
+    return Buffer(name=name, dtype="float32", shape=(rows, 32), kind="arena", offset=offset)
+
+
+def instruction(op: str, inputs: dict[str, str], *outputs: str) -> Instruction:
+    names = ("out", "sum")
+    return Instruction(
+        op=op, inputs=inputs, outputs=dict(zip(names, outputs, strict=False)), attrs={}, origin=""
+    )
+
+
+def flags(buffers: list[Buffer], *instructions: Instruction) -> tuple[bool, ...]:
+    buffers += [
+        Buffer(name="w", dtype="float32", shape=(32, 32), kind="weight"),
+        Buffer(name="rows", dtype="int32", shape=("R",), kind="input"),
+    ]
+    memory = MemoryPlan(arena_bytes=8 * SIZE, slots=())
+    plan = Plan(limits=LIMITS, buffers=tuple(buffers), instructions=instructions, memory=memory)
+    return barriers(Operands(plan))
+
+
+def test_rows_dealt_alike_need_no_barrier() -> None:
+    a, b, c = (temporary(n, i * SIZE) for i, n in enumerate("abc"))
+    first = instruction("activation", {"x": "a"}, "b")
+    second = instruction("cast", {"x": "b"}, "c")
+    assert flags([a, b, c], first, second) == (False, False)
+
+
+def test_a_linear_waits_for_all_rows_of_its_input() -> None:
+    a, b, c = (temporary(n, i * SIZE) for i, n in enumerate("abc"))
+    first = instruction("activation", {"x": "a"}, "b")
+    second = instruction("linear", {"x": "b", "weight": "w"}, "c")
+    assert flags([a, b, c], first, second) == (False, True)
+
+
+def test_readers_of_a_linear_wait_for_all_its_columns_once() -> None:
+    a, b, c, d = (temporary(n, i * SIZE) for i, n in enumerate("abcd"))
+    first = instruction("linear", {"x": "a", "weight": "w"}, "b")
+    second = instruction("activation", {"x": "b"}, "c")
+    third = instruction("cast", {"x": "b"}, "d")
+    assert flags([a, b, c, d], first, second, third) == (False, True, False)
+
+
+def test_linears_that_only_share_an_input_need_no_barrier() -> None:
+    a, b, c = (temporary(n, i * SIZE) for i, n in enumerate("abc"))
+    first = instruction("linear", {"x": "a", "weight": "w"}, "b")
+    second = instruction("linear", {"x": "a", "weight": "w"}, "c")
+    assert flags([a, b, c], first, second) == (False, False)
+
+
+@pytest.mark.parametrize("offset, expected", [(0, True), (SIZE - 64, True), (SIZE, False)])
+def test_memory_used_again_is_not_written_while_it_is_read(offset: int, expected: bool) -> None:
+    """`c` may lie where `a` was; another thread may still be reading `a`."""
+    a, b = temporary("a", 0), temporary("b", 4 * SIZE)
+    c, d = temporary("c", offset), temporary("d", 5 * SIZE)
+    first = instruction("linear", {"x": "a", "weight": "w"}, "b")
+    second = instruction("activation", {"x": "d"}, "c")
+    assert flags([a, b, c, d], first, second) == (False, expected)
+
+
+def test_rows_of_another_buffer_in_the_same_bytes_are_dealt_otherwise() -> None:
+    """Rows of another width start elsewhere, though both ops deal rows."""
+    a, b = temporary("a", 0), temporary("b", SIZE)
+    c = Buffer(name="c", dtype="float32", shape=("N", 16), kind="arena", offset=0)
+    d = Buffer(name="d", dtype="float32", shape=("N", 16), kind="arena", offset=2 * SIZE)
+    first = instruction("activation", {"x": "a"}, "b")
+    second = instruction("activation", {"x": "d"}, "c")
+    assert flags([a, b, c, d], first, second) == (False, True)
+
+
+def test_selected_rows_may_be_any_threads() -> None:
+    a, b = temporary("a", 0), temporary("b", SIZE)
+    c = temporary("c", 2 * SIZE, rows="R")
+    first = instruction("activation", {"x": "a"}, "b")
+    second = instruction("select_rows", {"x": "b", "rows": "rows"}, "c")
+    assert flags([a, b, c], first, second) == (False, True)
+
+
+def test_views_are_their_base() -> None:
+    a, b, c = (temporary(n, i * SIZE) for i, n in enumerate("abc"))
+    view = Buffer(
+        name="v", dtype="float32", shape=("N", 16), kind="view", base="b", offset=16, row_stride=32
+    )
+    first = instruction("linear", {"x": "a", "weight": "w"}, "b")
+    second = instruction("activation", {"x": "v"}, "c")
+    assert flags([a, b, c, view], first, second) == (False, True)
+
+
+def test_attention_waits_for_the_keys_of_its_step() -> None:
+    q, out, k = (temporary(n, i * SIZE) for i, n in enumerate(("q", "o", "k")))
+    caches = [
+        Buffer(name=n, dtype="float32", shape=(0, 2, 16, 16), kind="cache") for n in ("kc", "vc")
+    ]
+    write = instruction("kv_write", {"k": "k", "v": "k", "k_cache": "kc", "v_cache": "vc"})
+    read = instruction("paged_attention", {"q": "q", "k_cache": "kc", "v_cache": "vc"}, "o")
+    assert flags([q, out, k, *caches], write, read) == (False, True)
+    assert flags([q, out, k, *caches], read, read) == (False, True)  # both write `o`
