@@ -8,4 +8,6 @@
 #include "linear.h"
 #include "model.h"
 #include "norm.h"
+#include "quantize.h"
+#include "quantized_linear.h"
 #include "rope.h"
