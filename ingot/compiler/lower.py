@@ -30,7 +30,7 @@ from ingot.compiler.memory_check import check_memory
 from ingot.errors import CodegenError, InternalError
 from ingot.ops import OPS
 from ingot.passes.graph import origin
-from ingot.passes.storage import quantized_parameters
+from ingot.passes.storage import SCALES_SUFFIX, quantized_parameters
 
 aten = torch.ops.aten
 
@@ -144,6 +144,7 @@ class _Lowering:
             dtype=dtype,
             shape=shape,
             kind="weight",
+            base=self._holder(name),
             sources=self.sources.get(name, (name,)),
         )
         return _Value(name, dtype, shape[0], shape[1:], 0, math.prod(shape[1:]))
@@ -156,6 +157,11 @@ class _Lowering:
         if quantized.part == "scales":
             return "float16"
         return "int4" if quantized.bits == 4 else "int8"
+
+    def _holder(self, name: str) -> str:
+        """The weight that scales are stored in; "" for anything else."""
+        quantized = self.quantized.get(name)
+        return name.removesuffix(SCALES_SUFFIX) if quantized and quantized.part == "scales" else ""
 
     def _instruction(self, node: Node) -> None:
         op = node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]

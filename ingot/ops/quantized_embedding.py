@@ -17,7 +17,8 @@ def reference(
     Every value times the scale of its group.
     """
     rows = weight[tokens.long()].float().unflatten(-1, (-1, group))
-    return (rows * weight_scales[tokens.long()].float()[..., None]).flatten(-2)
+    rows = rows * weight_scales[tokens.long()].float()[..., None]
+    return rows.flatten(-2)
 
 
 def fake(tokens: Tensor, weight: Tensor, weight_scales: Tensor, group: int, bits: int) -> Tensor:

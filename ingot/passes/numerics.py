@@ -136,8 +136,10 @@ def quantized_part(weight: Tensor, stored: QuantizedPart) -> Tensor:
     bound = 2 ** (stored.bits - 1) - 1
     groups = weight.unflatten(-1, (-1, stored.group))
     scales = groups.abs().amax(-1, keepdim=True) / bound
-    values = (groups / scales).round()
-    return scales.squeeze(-1) if stored.part == "scales" else values.flatten(-2)
+    if stored.part == "scales":
+        return scales.squeeze(-1)
+    values: Tensor = (groups / scales).round()
+    return values.flatten(-2)
 
 
 def on_cpu(argument: Any) -> Any:

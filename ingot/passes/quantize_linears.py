@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from ingot.artifact.target import Target
 from ingot.errors import UsageError
 from ingot.passes.graph import arguments, call, call_op, is_op, op_name, replace, value
-from ingot.passes.storage import Choose, Storage, per_channel
+from ingot.passes.storage import SCALES_SUFFIX, Choose, Storage, per_channel
 from ingot.passes.weights import set_parameter, sources
 
 Activations = dict[tuple[Node, int], tuple[Node, Node]]
@@ -99,7 +99,7 @@ def quantize_readers(
 
 def add_scales(gm: GraphModule, weight: Node, shape: tuple[int, int]) -> Node:
     """A parameter for the scales of a weight; it has the weight's sources."""
-    name = f"{weight.target}_scales"
+    name = f"{weight.target}{SCALES_SUFFIX}"
     gm.meta.setdefault("weight_sources", {})[name] = sources(gm, str(weight.target))
     val = value(weight).new_empty(shape, dtype=torch.float32)
     set_parameter(gm, name, val)

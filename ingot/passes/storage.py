@@ -10,6 +10,7 @@ from torch.fx import GraphModule
 from ingot.passes.graph import arguments, op_calls
 
 QUANTIZED_OPS = ("quantized_linear", "quantized_embedding")
+SCALES_SUFFIX = "_scales"  # the scales of `x.weight` are `x.weight_scales`
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def rows_selected(gm: GraphModule) -> list[str]:
     """The result is a linear of selected rows."""
     head = gm.graph.output_node().args[0]
     if isinstance(head, Node) and op_name(head) in ("linear", "quantized_linear"):
-        source = head.args[0]
+        source: Any = head.args[0]
         while is_call(source, operator.getitem) or is_converted(source):
             source = source.args[0]
         if is_op(source, "select_rows"):

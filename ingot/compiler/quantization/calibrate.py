@@ -30,13 +30,15 @@ MIN_TOKENS = 2048
 
 
 def calibration_sequences(
-    path: Path, tokenizer: Tokenizer, *, max_model_len: int
+    path: Path | None, tokenizer: Tokenizer, *, max_model_len: int
 ) -> list[list[int]]:
-    """Token sequences of a text, spread evenly over it.
+    """Token sequences of a text, spread evenly over it; none without a text.
 
     Raises:
         UsageError: a file that cannot be read, is not UTF-8 or is too short.
     """
+    if path is None:
+        return []
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

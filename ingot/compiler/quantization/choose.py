@@ -52,7 +52,7 @@ def base_storage(options: CompileOptions) -> Storage | None:
 
 
 def choose_storage(
-    gm: GraphModule, base: Storage, keep: tuple[str, ...], dtype: str
+    gm: GraphModule, base: Storage | None, keep: tuple[str, ...], dtype: str
 ) -> dict[str, Storage]:
     """How each matrix of the exported graph is stored; those that are not quantized are left out.
 
@@ -63,6 +63,8 @@ def choose_storage(
         UsageError: a rule that cannot be read or matches nothing, or a group that does not divide
             the columns of a matrix.
     """
+    if base is None:
+        return {}
     names = matrix_names(gm)
     outer = {name for name, node in matrices(gm) if is_outer(gm, node)}
     chosen: dict[str, Storage | None] = {
@@ -142,7 +144,7 @@ def nearest(pattern: str, names: Mapping[str, tuple[str, ...]]) -> str:
     """Names like the pattern, or all last words where nothing is like it."""
     known = {name for every in names.values() for name in every}
     tails = sorted({name.rpartition(".")[2] for name in known})
-    close = get_close_matches(pattern, [*tails, *sorted(known)], n=3)
+    close = get_close_matches(pattern, sorted(known | set(tails)), n=3)
     if close:
         return f"Near: {', '.join(close)}."
     return f"Names end in: {', '.join(tails)}."

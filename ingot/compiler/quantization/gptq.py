@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.compiler.quantization.search import best_scales, round_to
+from ingot.compiler.quantization.search import best_scales, one_thread, round_to
 from ingot.errors import CompileError
 
 COLUMNS_AT_ONCE = 128  # errors reach columns beyond these in one matrix product
@@ -36,21 +36,23 @@ def gptq(weight: Tensor, factor: Tensor, *, bits: int, group: int) -> tuple[Tens
     for start in range(0, columns, COLUMNS_AT_ONCE):
         stop = min(start + COLUMNS_AT_ONCE, columns)
         errors = torch.empty(stop - start, outputs)
-        for i in range(start, stop):
-            if i % group == 0:
-                scales[i // group] = best_scales(left[i : i + group], bits=bits)
-            scale = scales[i // group]
-            rounded = round_to(left[i], scale, bits)
-            values[i] = rounded
-            error = errors[i - start] = (left[i] - rounded * scale) / factor[i, i]
-            left[i + 1 : stop].addr_(factor[i, i + 1 : stop], error, alpha=-1)
+        with one_thread():
+            for i in range(start, stop):
+                if i % group == 0:
+                    scales[i // group] = best_scales(left[i : i + group], bits=bits)
+                scale = scales[i // group]
+                rounded = round_to(left[i], scale, bits)
+                values[i] = rounded
+                error = errors[i - start] = (left[i] - rounded * scale) / factor[i, i]
+                left[i + 1 : stop].addr_(factor[i, i + 1 : stop], error, alpha=-1)
         left[stop:].addmm_(factor[start:stop, stop:].T, errors, alpha=-1)
     return values.T.contiguous(), scales.T.contiguous()
 
 
 def second_moments(rows: Tensor) -> Tensor:
     """Inputs [T, K] float32 -> their mean products [K, K]."""
-    return rows.T @ rows / max(1, len(rows))
+    moments: Tensor = rows.T @ rows / max(1, len(rows))
+    return moments
 
 
 def inverse_factor(moments: Tensor) -> Tensor:

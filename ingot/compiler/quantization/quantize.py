@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,8 +15,6 @@ from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import ReadParameter
 from ingot.passes.storage import Storage
 
-THREADS = 2
-PIECES_AHEAD = 4
 ELEMENTS_AT_ONCE = 4 << 20
 
 
@@ -35,30 +31,16 @@ def quantize_weights(
     sequences, everything by search. `gm` is the exported graph.
     """
     outer = {name for name, node in matrices(gm) if is_outer(gm, node)}
-    with ThreadPoolExecutor(THREADS) as pool:
-        for name, stored in storage.items():
-            if not sequences or name in outer:
-                weight = read(name)
-                group = stored.group_of(weight.shape[1])
-                pieces = _search(pool, weight, bits=stored.bits, group=group)
-                weights.add(name, pieces, group=group)
+    for name, stored in storage.items():
+        if not sequences or name in outer:
+            weight = read(name)
+            group = stored.group_of(weight.shape[1])
+            weights.add(name, search(weight, bits=stored.bits, group=group), group=group)
     if sequences:
         calibrate(gm, weights, storage, sequences)
 
 
-def _search(
-    pool: ThreadPoolExecutor, weight: Tensor, *, bits: int, group: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pieces of rows, quantized by several threads and in order."""
-    running: deque[Future[tuple[Tensor, Tensor]]] = deque()
-    for rows in row_pieces(weight):
-        running.append(pool.submit(quantize_rows, rows, bits=bits, group=group))
-        if len(running) > PIECES_AHEAD:
-            yield running.popleft().result()
-    while running:
-        yield running.popleft().result()
-
-
-def row_pieces(weight: Tensor) -> Iterable[Tensor]:
-    """The rows of a matrix, a few million elements at a time."""
-    return torch.split(weight, max(1, ELEMENTS_AT_ONCE // weight.shape[1]))
+def search(weight: Tensor, *, bits: int, group: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pieces of rows, quantized."""
+    for rows in torch.split(weight, max(1, ELEMENTS_AT_ONCE // weight.shape[1])):
+        yield quantize_rows(rows, bits=bits, group=group)

@@ -9,7 +9,8 @@ the largest magnitude of the group at a level of its own: at -8 of int4, which r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -19,8 +20,8 @@ from ingot.errors import CheckpointError
 RANGES = {8: (-127.0, 127.0), 4: (-8.0, 7.0)}
 # Levels that the largest magnitude of a group is put at; beyond the range it is clipped.
 STARTS = {8: (127.0, 126.0, 125.0, 124.0), 4: (-9.0, -8.5, -8.0, -7.5, -7.0, -6.5)}
-# Elements that are worked on together: they stay in the cache, and PyTorch starts no threads.
-AT_ONCE = 30_000
+# Elements that are worked on together: they stay in the cache.
+AT_ONCE = 1 << 17
 LARGEST_SCALE = 65504.0
 
 
@@ -36,14 +37,26 @@ def quantize_rows(rows: Tensor, *, bits: int, group: int) -> tuple[Tensor, Tenso
     values = torch.empty(num_rows, columns, dtype=torch.int8)
     scales = torch.empty(num_rows, columns // group)
     step = max(1, AT_ONCE // columns)
-    for start in range(0, num_rows, step):
-        part = slice(start, start + step)
-        # Groups lie side by side: reductions over them run along vector registers.
-        groups = rows[part].reshape(-1, group).T.float().contiguous()
-        found = best_scales(groups, bits=bits)
-        values[part] = round_to(groups, found, bits).T.reshape(-1, columns)
-        scales[part] = found.view(-1, columns // group)
+    with one_thread():
+        for start in range(0, num_rows, step):
+            part = slice(start, start + step)
+            # Groups lie side by side: reductions over them run along vector registers.
+            groups = rows[part].reshape(-1, group).T.float().contiguous()
+            found = best_scales(groups, bits=bits)
+            values[part] = round_to(groups, found, bits).T.reshape(-1, columns)
+            scales[part] = found.view(-1, columns // group)
     return values, scales
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """PyTorch without threads of its own: work this small costs less than handing it out."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def best_scales(groups: Tensor, *, bits: int, starts: Sequence[float] = ()) -> Tensor:
@@ -73,8 +86,8 @@ def best_scales(groups: Tensor, *, bits: int, starts: Sequence[float] = ()) -> T
 def round_to(groups: Tensor, scales: Tensor, bits: int) -> Tensor:
     """Groups [G, M] in units of their scales [M]: integers in range, as float32; 0 for scale 0."""
     low, high = RANGES[bits]
-    inverse = torch.where(scales == 0, 0.0, 1 / scales)
-    return (groups * inverse).round_().clamp_(low, high)
+    rounded: Tensor = (groups * torch.where(scales == 0, 0.0, 1 / scales)).round_()
+    return rounded.clamp_(low, high)
 
 
 def dequantize(values: Tensor, scales: Tensor) -> Tensor:

@@ -99,5 +99,5 @@ class QuantizedWeights:
     def _load(self, offset: int, count: int, dtype: torch.dtype) -> Tensor:
         self._file.seek(offset)
         data = torch.empty(count, dtype=dtype)
-        self._file.readinto(data.view(torch.uint8).numpy().data)  # type: ignore[attr-defined]
+        self._file.readinto(data.view(torch.uint8).numpy().data)
         return data
