@@ -134,12 +134,11 @@ class GraphRunner(Interpreter):
 def quantized_part(weight: Tensor, stored: QuantizedPart) -> Tensor:
     """The integers [O, K] of a weight [O, K], or its scales [O, K / group]; plainly rounded."""
     bound = 2 ** (stored.bits - 1) - 1
-    groups = weight.unflatten(-1, (-1, stored.group))
+    groups = weight.contiguous().view(len(weight), -1, stored.group)
     scales = groups.abs().amax(-1, keepdim=True) / bound
     if stored.part == "scales":
-        return scales.squeeze(-1)
-    values: Tensor = (groups / scales).round()
-    return values.flatten(-2)
+        return torch.squeeze(scales, -1)
+    return torch.round(groups / scales).view(weight.shape)
 
 
 def on_cpu(argument: Any) -> Any:

@@ -51,8 +51,7 @@ def gptq(weight: Tensor, factor: Tensor, *, bits: int, group: int) -> tuple[Tens
 
 def second_moments(rows: Tensor) -> Tensor:
     """Inputs [T, K] float32 -> their mean products [K, K]."""
-    moments: Tensor = rows.T @ rows / max(1, len(rows))
-    return moments
+    return torch.div(torch.mm(rows.T, rows), max(1, len(rows)))
 
 
 def inverse_factor(moments: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ LARGEST_SCALE = 65504.0
 def quantize_rows(rows: Tensor, *, bits: int, group: int) -> tuple[Tensor, Tensor]:
     """Rows [R, K] of any float dtype -> values int8 [R, K], scales float32 [R, K / group].
 
-    A row's result depends on that row alone. Scales are representable in float16.
+    Scales are representable in float16.
 
     Raises:
         CheckpointError: weights so large that float16 does not hold their scale.
@@ -86,11 +86,11 @@ def best_scales(groups: Tensor, *, bits: int, starts: Sequence[float] = ()) -> T
 def round_to(groups: Tensor, scales: Tensor, bits: int) -> Tensor:
     """Groups [G, M] in units of their scales [M]: integers in range, as float32; 0 for scale 0."""
     low, high = RANGES[bits]
-    rounded: Tensor = (groups * torch.where(scales == 0, 0.0, 1 / scales)).round_()
-    return rounded.clamp_(low, high)
+    units = groups * torch.where(scales == 0, 0.0, 1 / scales)
+    return units.round_().clamp_(low, high)
 
 
 def dequantize(values: Tensor, scales: Tensor) -> Tensor:
     """values int8 [R, K], scales [R, K / G] -> the weights that they stand for, float32 [R, K]."""
-    groups = values.float().unflatten(-1, (scales.shape[-1], -1))
-    return groups.mul_(scales[..., None]).flatten(-2)
+    groups = values.float().view(*scales.shape, -1)
+    return groups.mul_(scales[..., None]).view(values.shape)
