@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "simd.h"
+#include "quads.h"
 
 namespace {
 
@@ -41,7 +41,7 @@ void read_all(const Work& work) {
   for (std::size_t at = 0; at + chunk <= work.bytes; at += chunk)
     for (int i = 0; i < 8; ++i) {
       const char* from = work.data + at + static_cast<std::size_t>(i) * lanes * sizeof(float);
-      prefetch(from + 4096);
+      prefetch_l1(from + 4096);
       sums[i] = sums[i] + load(reinterpret_cast<const float*>(from));
     }
   float total = 0;
@@ -71,10 +71,30 @@ void pair_dot(const Work& work) {
   for (int i = 0; i < chains; ++i) sink = sum(acc[i]);
 }
 
+void quad_dot(const Work& work) {
+  using Int8Dot = QuadDot<8>;
+  alignas(64) std::uint8_t bytes[4 * lanes];
+  for (std::uint8_t& byte : bytes) byte = 129;
+  const auto weights = Int8Dot::weights(load_quads(bytes));
+  vi acc[chains];
+  for (int i = 0; i < chains; ++i) acc[i] = splat_int(i);
+  const vi x = load_quads(bytes);
+  for (long round = 0; round < work.rounds; ++round)
+    for (int i = 0; i < chains; ++i) acc[i] = Int8Dot::step(acc[i], weights, x);
+  for (int i = 0; i < chains; ++i) sink = sum(to_float(acc[i]));
+}
+
+// The kinds of arithmetic that limits_compute measures.
+struct Kind {
+  void (*body)(const Work&);
+  int depth;  // multiply-adds a lane and step
+};
+constexpr Kind kinds[] = {{multiply_add, 1}, {pair_dot, 2}, {quad_dot, 4}};
+
 void* start(void* argument) {
   Work& work = *static_cast<Work*>(argument);
   work.waiting->fetch_sub(1);
-  while (work.waiting->load() > 0) prefetch(work.data);
+  while (work.waiting->load() > 0) prefetch_l1(work.data);
   const double begin = now();
   work.body(work);
   work.seconds = now() - begin;
@@ -111,11 +131,11 @@ LIMITS_EXPORT double limits_read(int threads, const void* data, std::size_t byte
   return run(threads, {read_all, static_cast<const char*>(data), bytes, 0, nullptr, 0});
 }
 
-// Floating-point operations of one round of one thread: 2 a multiply-add.
-LIMITS_EXPORT std::int64_t limits_flops(int bf16_pairs) {
-  return 2LL * chains * lanes * (bf16_pairs ? 2 : 1);
+// Operations of one round of one thread: 2 a multiply-add. Kinds: 0 float32, 1 bf16, 2 int8.
+LIMITS_EXPORT std::int64_t limits_operations(int kind) {
+  return 2LL * chains * lanes * kinds[kind].depth;
 }
 
-LIMITS_EXPORT double limits_compute(int threads, int bf16_pairs, long rounds) {
-  return run(threads, {bf16_pairs ? pair_dot : multiply_add, nullptr, 0, rounds, nullptr, 0});
+LIMITS_EXPORT double limits_compute(int threads, int kind, long rounds) {
+  return run(threads, {kinds[kind].body, nullptr, 0, rounds, nullptr, 0});
 }

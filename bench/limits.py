@@ -19,18 +19,20 @@ from ingot.artifact.target import Target, native_target
 from ingot.compiler.cpp.toolchain import build
 
 SOURCE = Path(__file__).with_name("limits.cpp")
+KINDS = ("float32", "bfloat16", "int8")  # of arithmetic, as limits.cpp numbers them
 READ_BYTES = 256 << 20  # many times any last-level cache
 ROUNDS = 200_000  # half a millisecond: short enough to fall between interruptions
 
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """Bytes per second read, and floating-point operations per second, on `threads` threads."""
+    """Bytes per second read, and operations per second, on `threads` threads."""
 
     threads: int
     read_bytes_per_s: float
     float32_flops_per_s: float
     bfloat16_flops_per_s: float
+    int8_ops_per_s: float
 
     def flops_per_s(self, dtype: str) -> float:
         return self.bfloat16_flops_per_s if dtype == "bfloat16" else self.float32_flops_per_s
@@ -44,8 +46,9 @@ def measure(threads: int, *, target: Target | None = None, tries: int = 20) -> M
     return MachineLimits(
         threads=threads,
         read_bytes_per_s=memory.nbytes / read,
-        float32_flops_per_s=max(_flops_per_s(threads, False, target) for _ in range(tries)),
-        bfloat16_flops_per_s=max(_flops_per_s(threads, True, target) for _ in range(tries)),
+        float32_flops_per_s=max(ops_per_s(threads, "float32", target) for _ in range(tries)),
+        bfloat16_flops_per_s=max(ops_per_s(threads, "bfloat16", target) for _ in range(tries)),
+        int8_ops_per_s=max(ops_per_s(threads, "int8", target) for _ in range(tries)),
     )
 
 
@@ -58,10 +61,11 @@ def read_seconds(threads: int, memory: np.ndarray, target: Target | None = None)
     return seconds
 
 
-def _flops_per_s(threads: int, bf16: bool, target: Target) -> float:
-    lib = _library(target)
-    flops = lib.limits_flops(bf16) * ROUNDS * threads
-    return flops / float(lib.limits_compute(threads, bf16, ROUNDS))
+def ops_per_s(threads: int, dtype: str, target: Target | None = None) -> float:
+    """Operations per second in registers, two a multiply-add, with operands of that dtype."""
+    lib, kind = _library(target or native_target(host_flags())), KINDS.index(dtype)
+    ops = lib.limits_operations(kind) * ROUNDS * threads
+    return ops / float(lib.limits_compute(threads, kind, ROUNDS))
 
 
 @cache
@@ -79,7 +83,7 @@ def _library(target: Target) -> ctypes.CDLL:
     lib.limits_read.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t)
     lib.limits_read.restype = lib.limits_compute.restype = ctypes.c_double
     lib.limits_compute.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long)
-    lib.limits_flops.restype = ctypes.c_int64
+    lib.limits_operations.restype = ctypes.c_int64
     return lib
 
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Kwargs, Op, like, register
 
 KINDS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -24,10 +24,6 @@ def reference(x: Tensor, kind: str, out_dtype: torch.dtype = torch.float32) -> T
     return KINDS[kind](x.float()).to(out_dtype)
 
 
-def fake(x: Tensor, kind: str, out_dtype: torch.dtype = torch.float32) -> Tensor:
-    return x.new_empty(x.shape, dtype=out_dtype)
-
-
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     return [
         {"x": samples.normal(rng, 1, 3, 37), "kind": kind, "out_dtype": out_dtype}
@@ -36,16 +32,12 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(x: Tensor, kind: str, out_dtype: torch.dtype = torch.float32) -> int:
-    return 8 * x.numel()
-
-
 ACTIVATION = register(
     Op(
         name="activation",
         reference=reference,
-        fake=fake,
+        fake=lambda a: like(a.x, a.out_dtype),
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: 8 * a.x.numel(),
     )
 )

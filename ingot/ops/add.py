@@ -6,16 +6,12 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Kwargs, Op, like, register
 
 
 def reference(x: Tensor, y: Tensor) -> Tensor:
     """x, y [...] of one shape -> [...] float32."""
     return x.float() + y.float()
-
-
-def fake(x: Tensor, y: Tensor) -> Tensor:
-    return x.new_empty(x.shape, dtype=torch.float32)
 
 
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
@@ -25,16 +21,12 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(x: Tensor, y: Tensor) -> int:
-    return x.numel()
-
-
 ADD = register(
     Op(
         name="add",
         reference=reference,
-        fake=fake,
+        fake=lambda a: like(a.x, torch.float32),
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: a.x.numel(),
     )
 )

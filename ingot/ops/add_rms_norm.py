@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Kwargs, Op, like, register
 from ingot.ops.rms_norm import normalize
 
 
@@ -21,17 +21,6 @@ def reference(
     """x, residual [..., C], weight [C] -> (rms_norm(sum) in `out_dtype`, sum in float32)."""
     total = x.float() + residual.float()
     return normalize(total, weight, eps, offset).to(out_dtype), total
-
-
-def fake(
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    eps: float,
-    offset: float = 0.0,
-    out_dtype: torch.dtype = torch.float32,
-) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape, dtype=out_dtype), x.new_empty(x.shape, dtype=torch.float32)
 
 
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
@@ -49,24 +38,13 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    eps: float,
-    offset: float = 0.0,
-    out_dtype: torch.dtype = torch.float32,
-) -> int:
-    return 5 * x.numel()
-
-
 ADD_RMS_NORM = register(
     Op(
         name="add_rms_norm",
         reference=reference,
-        fake=fake,
+        fake=lambda a: (like(a.x, a.out_dtype), like(a.x, torch.float32)),
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: 5 * a.x.numel(),
         outputs=("out", "sum"),
     )
 )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Kwargs, Op, like, register
 
 
 def attend(
@@ -43,18 +43,6 @@ def reference(
     return out[None].to(out_dtype)
 
 
-def fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    window: int = 0,
-    softcap: float = 0.0,
-    out_dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    return q.new_empty(q.shape, dtype=out_dtype)
-
-
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     return [
         {
@@ -75,25 +63,13 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    window: int = 0,
-    softcap: float = 0.0,
-    out_dtype: torch.dtype = torch.float32,
-) -> int:
-    """Two products over the visible half of the scores."""
-    return 2 * q.numel() * (q.shape[1] + 1)
-
-
 ATTENTION = register(
     Op(
         name="attention",
         reference=reference,
-        fake=fake,
+        fake=lambda a: like(a.q, a.out_dtype),
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        # two products over the visible half of the scores
+        num_flops=lambda a: 2 * a.q.numel() * (a.q.shape[1] + 1),
     )
 )

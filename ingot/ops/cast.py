@@ -6,16 +6,12 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Kwargs, Op, like, register
 
 
 def reference(x: Tensor, out_dtype: torch.dtype) -> Tensor:
     """x [...] -> [...] in `out_dtype`, rounded to nearest even; always a copy."""
     return x.to(out_dtype, copy=True)
-
-
-def fake(x: Tensor, out_dtype: torch.dtype) -> Tensor:
-    return x.new_empty(x.shape, dtype=out_dtype)
 
 
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
@@ -26,16 +22,12 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(x: Tensor, out_dtype: torch.dtype) -> int:
-    return 0
-
-
 CAST = register(
     Op(
         name="cast",
         reference=reference,
-        fake=fake,
+        fake=lambda a: like(a.x, a.out_dtype),
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: 0,
     )
 )

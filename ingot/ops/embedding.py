@@ -6,16 +6,12 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Args, Kwargs, Op, register, tensor_bytes
 
 
 def reference(tokens: Tensor, weight: Tensor, out_dtype: torch.dtype = torch.float32) -> Tensor:
     """tokens [1, N] int, weight [V, C] -> [1, N, C]: weight[tokens]."""
     return weight[tokens.long()].to(out_dtype)
-
-
-def fake(tokens: Tensor, weight: Tensor, out_dtype: torch.dtype = torch.float32) -> Tensor:
-    return weight.new_empty((*tokens.shape, weight.shape[1]), dtype=out_dtype)
 
 
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
@@ -29,24 +25,20 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(tokens: Tensor, weight: Tensor, out_dtype: torch.dtype = torch.float32) -> int:
-    return 0
-
-
-def num_bytes(tokens: Tensor, weight: Tensor, out_dtype: torch.dtype = torch.float32) -> int:
+def num_bytes(a: Args) -> int:
     """Only the rows that are asked for are read."""
-    values = tokens.numel() * weight.shape[1]
-    token_bytes = tokens.numel() * tokens.element_size()
-    return token_bytes + values * (weight.element_size() + out_dtype.itemsize)
+    value_bytes = a.weight.element_size() + a.out_dtype.itemsize
+    moved: int = a.tokens.numel() * a.weight.shape[1] * value_bytes
+    return tensor_bytes([a.tokens]) + moved
 
 
 EMBEDDING = register(
     Op(
         name="embedding",
         reference=reference,
-        fake=fake,
+        fake=lambda a: a.weight.new_empty((*a.tokens.shape, a.weight.shape[1]), dtype=a.out_dtype),
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: 0,
         num_bytes=num_bytes,
     )
 )

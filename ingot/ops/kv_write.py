@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Args, Kwargs, Op, register, tensor_bytes
 
 
 def store(x: Tensor, cache: Tensor, slots: Tensor) -> None:
@@ -21,10 +21,6 @@ def reference(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Ten
     """k, v [1, N, Hk, D] -> rows of the caches, rounded to the dtype of the cache."""
     store(k[0], k_cache, slots)
     store(v[0], v_cache, slots)
-
-
-def fake(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> None:
-    return None
 
 
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
@@ -43,22 +39,19 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> int:
-    return 0
-
-
-def num_bytes(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, slots: Tensor) -> int:
+def num_bytes(a: Args) -> int:
     """Only the rows that are written count of the caches."""
-    return 2 * k.numel() * (k.element_size() + k_cache.element_size())
+    written: int = a.k.numel() * a.k_cache.element_size()
+    return 2 * (tensor_bytes([a.k]) + written)
 
 
 KV_WRITE = register(
     Op(
         name="kv_write",
         reference=reference,
-        fake=fake,
+        fake=lambda a: None,
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: 0,
         num_bytes=num_bytes,
         outputs=(),
         mutates=("k_cache", "v_cache"),

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Kwargs, Op, like, register
 
 
 def reference(
@@ -20,16 +20,6 @@ def reference(
     """x [..., C], weight [C], bias [C] or None -> [..., C]; float32 inside."""
     bias = None if bias is None else bias.float()
     return F.layer_norm(x.float(), weight.shape, weight.float(), bias, eps).to(out_dtype)
-
-
-def fake(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: float,
-    out_dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    return x.new_empty(x.shape, dtype=out_dtype)
 
 
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
@@ -46,22 +36,12 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    eps: float,
-    out_dtype: torch.dtype = torch.float32,
-) -> int:
-    return 7 * x.numel()
-
-
 LAYER_NORM = register(
     Op(
         name="layer_norm",
         reference=reference,
-        fake=fake,
+        fake=lambda a: like(a.x, a.out_dtype),
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: 7 * a.x.numel(),
     )
 )

@@ -21,15 +21,6 @@ def reference(
     return F.linear(x.float(), weight.float(), bias).to(out_dtype)
 
 
-def fake(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    out_dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=out_dtype)
-
-
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     return [
         {
@@ -47,22 +38,13 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    out_dtype: torch.dtype = torch.float32,
-) -> int:
-    return 2 * x.numel() * weight.shape[0]
-
-
 LINEAR = register(
     Op(
         name="linear",
         reference=reference,
-        fake=fake,
+        fake=lambda a: a.x.new_empty((*a.x.shape[:-1], a.weight.shape[0]), dtype=a.out_dtype),
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: 2 * a.x.numel() * a.weight.shape[0],
         # vdpbf16ps flushes denormals and rounds each step of the sum in its own way
         tolerance={**DEFAULT_TOLERANCE, torch.float32: Tolerance(1e-5, 5e-5)},
     )

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ingot.ops import samples
 from ingot.ops.attention import attend
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Args, Kwargs, Op, like, register, tensor_bytes
 
 
 def gather(cache: Tensor, pages: Tensor, context: int) -> Tensor:
@@ -42,21 +42,6 @@ def reference(
         first = context - (rows.stop - rows.start)
         out[0, rows] = attend(q[0, rows], k, v, first, scale, window, softcap)
     return out.to(out_dtype)
-
-
-def fake(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    query_start: Tensor,
-    context_lens: Tensor,
-    page_table: Tensor,
-    scale: float,
-    window: int = 0,
-    softcap: float = 0.0,
-    out_dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    return q.new_empty(q.shape, dtype=out_dtype)
 
 
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
@@ -95,58 +80,36 @@ def sample(
     }
 
 
-def visible_keys(
-    query_start: Tensor, context_lens: Tensor, page_table: Tensor, page_size: int, window: int
-) -> list[tuple[int, int]]:
+def visible_keys(a: Args) -> list[tuple[int, int]]:
     """(rows, keys read) per sequence; on meta, where no value is known, full pages and one row."""
-    if context_lens.is_meta:
-        return [(1, page_table.shape[1] * page_size)] * context_lens.shape[0]
-    contexts, rows = context_lens.tolist(), query_start.diff().tolist()
-    spans = [min(c, window + n - 1) if window else c for c, n in zip(contexts, rows, strict=True)]
+    if a.context_lens.is_meta:
+        return [(1, a.page_table.shape[1] * a.k_cache.shape[2])] * a.context_lens.shape[0]
+    contexts, rows = a.context_lens.tolist(), a.query_start.diff().tolist()
+    spans = [
+        min(context, a.window + n - 1) if a.window else context
+        for context, n in zip(contexts, rows, strict=True)
+    ]
     return list(zip(rows, spans, strict=True))
 
 
-def num_flops(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    query_start: Tensor,
-    context_lens: Tensor,
-    page_table: Tensor,
-    scale: float,
-    window: int = 0,
-    softcap: float = 0.0,
-    out_dtype: torch.dtype = torch.float32,
-) -> int:
+def num_flops(a: Args) -> int:
     """Two products over the visible scores (counted without the causal corner)."""
-    spans = visible_keys(query_start, context_lens, page_table, k_cache.shape[2], window)
-    return 4 * q.shape[2] * q.shape[3] * sum(rows * keys for rows, keys in spans)
+    row_flops: int = 4 * a.q.shape[2] * a.q.shape[3]
+    return row_flops * sum(rows * keys for rows, keys in visible_keys(a))
 
 
-def num_bytes(
-    q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    query_start: Tensor,
-    context_lens: Tensor,
-    page_table: Tensor,
-    scale: float,
-    window: int = 0,
-    softcap: float = 0.0,
-    out_dtype: torch.dtype = torch.float32,
-) -> int:
+def num_bytes(a: Args) -> int:
     """Every visible key and value once, the queries and the result."""
-    spans = visible_keys(query_start, context_lens, page_table, k_cache.shape[2], window)
-    row_bytes = k_cache.shape[1] * k_cache.shape[3] * k_cache.element_size()
-    keys = 2 * row_bytes * sum(keys for _, keys in spans)
-    return keys + q.numel() * (q.element_size() + out_dtype.itemsize)
+    key_bytes: int = a.k_cache.shape[1] * a.k_cache.shape[3] * a.k_cache.element_size()
+    result: int = a.q.numel() * a.out_dtype.itemsize
+    return 2 * key_bytes * sum(keys for _, keys in visible_keys(a)) + tensor_bytes([a.q]) + result
 
 
 PAGED_ATTENTION = register(
     Op(
         name="paged_attention",
         reference=reference,
-        fake=fake,
+        fake=lambda a: like(a.q, a.out_dtype),
         sample_inputs=sample_inputs,
         num_flops=num_flops,
         num_bytes=num_bytes,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Args, Kwargs, Op, like, register
 
 LARGEST = 127
 # 127 / m is finite from here on; a group whose largest magnitude is smaller counts as zero.
@@ -22,14 +22,10 @@ def reference(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
     groups = x.float().unflatten(-1, (-1, group))
     largest = groups.abs().amax(-1, keepdim=True)
     largest = torch.where(largest < SMALLEST, 0.0, largest)
-    inverse = torch.where(largest > 0, LARGEST / largest, 0.0)
+    # A division of tensors: a number over one is a product with its rounded reciprocal.
+    inverse = torch.where(largest > 0, torch.full_like(largest, LARGEST) / largest, 0.0)
     values = (groups * inverse).round().clamp(-LARGEST, LARGEST)
     return values.flatten(-2).to(torch.int8), (largest / LARGEST).squeeze(-1)
-
-
-def fake(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    scales = (*x.shape[:-1], x.shape[-1] // group)
-    return x.new_empty(x.shape, dtype=torch.int8), x.new_empty(scales, dtype=torch.float32)
 
 
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
@@ -40,8 +36,9 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(x: Tensor, group: int) -> int:
-    return 3 * x.numel()
+def fake(a: Args) -> tuple[Tensor, Tensor]:
+    scales = (*a.x.shape[:-1], a.x.shape[-1] // a.group)
+    return like(a.x, torch.int8), a.x.new_empty(scales, dtype=torch.float32)
 
 
 QUANTIZE = register(
@@ -50,7 +47,7 @@ QUANTIZE = register(
         reference=reference,
         fake=fake,
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: 3 * a.x.numel(),
         outputs=("values", "scales"),
     )
 )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Args, Kwargs, Op, register, tensor_bytes
 
 
 def reference(
@@ -16,12 +16,9 @@ def reference(
 
     Every value times the scale of its group.
     """
-    ids = tokens.long()
-    return weight[ids].float() * weight_scales[ids].float().repeat_interleave(group, -1)
-
-
-def fake(tokens: Tensor, weight: Tensor, weight_scales: Tensor, group: int, bits: int) -> Tensor:
-    return weight.new_empty((*tokens.shape, weight.shape[1]), dtype=torch.float32)
+    rows: Tensor = weight[tokens.long()].float().unflatten(-1, (-1, group))
+    scales: Tensor = weight_scales[tokens.long()].float()
+    return (rows * scales[..., None]).flatten(-2)
 
 
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
@@ -37,24 +34,22 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(tokens: Tensor, weight: Tensor, weight_scales: Tensor, group: int, bits: int) -> int:
-    return tokens.numel() * weight.shape[1]
-
-
-def num_bytes(tokens: Tensor, weight: Tensor, weight_scales: Tensor, group: int, bits: int) -> int:
+def num_bytes(a: Args) -> int:
     """Only the rows that are asked for are read."""
-    values = tokens.numel() * weight.shape[1]
-    token_bytes = tokens.numel() * tokens.element_size()
-    return token_bytes + values * bits // 8 + 2 * values // group + 4 * values
+    values: int = a.tokens.numel() * a.weight.shape[1]
+    stored: int = values * a.bits // 8 + 2 * values // a.group
+    return tensor_bytes([a.tokens]) + stored + 4 * values
 
 
 QUANTIZED_EMBEDDING = register(
     Op(
         name="quantized_embedding",
         reference=reference,
-        fake=fake,
+        fake=lambda a: a.weight.new_empty(
+            (*a.tokens.shape, a.weight.shape[1]), dtype=torch.float32
+        ),
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: a.tokens.numel() * a.weight.shape[1],
         num_bytes=num_bytes,
     )
 )

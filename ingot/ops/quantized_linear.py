@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import DEFAULT_TOLERANCE, Kwargs, Op, Tolerance, register
+from ingot.ops.registry import (
+    DEFAULT_TOLERANCE,
+    Args,
+    Kwargs,
+    Op,
+    Tolerance,
+    register,
+    tensor_bytes,
+)
 
 # A dot product of so many int8 pairs is an integer that float32 holds exactly.
 EXACT_IN_FLOAT32 = 1024
@@ -36,18 +44,6 @@ def reference(
     return out if bias is None else out + bias.float()
 
 
-def fake(
-    values: Tensor,
-    scales: Tensor,
-    weight: Tensor,
-    weight_scales: Tensor,
-    bias: Tensor | None,
-    group: int,
-    bits: int,
-) -> Tensor:
-    return values.new_empty((*values.shape[:-1], weight.shape[0]), dtype=torch.float32)
-
-
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     return [
         {
@@ -75,31 +71,16 @@ def activations(rng: torch.Generator, n: int, size: int, group: int) -> Kwargs:
     return {"values": values, "scales": scales}
 
 
-def num_flops(
-    values: Tensor,
-    scales: Tensor,
-    weight: Tensor,
-    weight_scales: Tensor,
-    bias: Tensor | None,
-    group: int,
-    bits: int,
-) -> int:
-    return 2 * values.numel() * weight.shape[0]
+def fake(a: Args) -> Tensor:
+    shape = (*a.values.shape[:-1], a.weight.shape[0])
+    out: Tensor = a.values.new_empty(shape, dtype=torch.float32)
+    return out
 
 
-def num_bytes(
-    values: Tensor,
-    scales: Tensor,
-    weight: Tensor,
-    weight_scales: Tensor,
-    bias: Tensor | None,
-    group: int,
-    bits: int,
-) -> int:
+def num_bytes(a: Args) -> int:
     """Weights are stored in `bits` bits, their scales in 16."""
-    stored = weight.numel() * bits // 8 + 2 * weight_scales.numel()
-    read = values.numel() + 4 * scales.numel() + (0 if bias is None else 4 * bias.numel())
-    return stored + read + 4 * values.shape[:-1].numel() * weight.shape[0]
+    stored: int = a.weight.numel() * a.bits // 8 + 2 * a.weight_scales.numel()
+    return stored + tensor_bytes([a.values, a.scales, a.bias, fake(a)])
 
 
 QUANTIZED_LINEAR = register(
@@ -108,7 +89,7 @@ QUANTIZED_LINEAR = register(
         reference=reference,
         fake=fake,
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: 2 * a.values.numel() * a.weight.shape[0],
         num_bytes=num_bytes,
         # the integers are exact; the sum over groups is rounded in another way by fused adds
         tolerance={**DEFAULT_TOLERANCE, torch.float32: Tolerance(1e-5, 5e-5)},

@@ -7,14 +7,21 @@ code generators without a call through the dispatcher.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 Kwargs = dict[str, Any]
-Shape = tuple[int, ...]
+
+
+class Args(SimpleNamespace):
+    """The arguments of one call by name, as the op's reference names them, defaults included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +40,14 @@ DEFAULT_TOLERANCE: Mapping[torch.dtype, Tolerance] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Op:
-    """One op of the vocabulary.
+    """One op of the vocabulary. Its signature stands once, in the reference.
 
     reference       plain PyTorch; its signature is the schema, its body the meaning
-    fake            the same signature; empty tensors of the right shape and dtype
+    fake            empty tensors with the shape and dtype of a call's results
     sample_inputs   keyword arguments of valid calls, small and irregular, from a seeded generator
-    num_flops       floating-point operations of a call, counted from its arguments
+    num_flops       floating-point operations of a call
     num_bytes       bytes a call must move; None means every tensor argument and result once
     outputs         names of the results, in order; empty for an op that only mutates
     mutates         names of the arguments it writes into
@@ -49,10 +56,10 @@ class Op:
 
     name: str
     reference: Callable[..., Any]
-    fake: Callable[..., Any]
+    fake: Callable[[Args], Any]
     sample_inputs: Callable[[torch.Generator], list[Kwargs]]
-    num_flops: Callable[..., int]
-    num_bytes: Callable[..., int] | None = None
+    num_flops: Callable[[Args], int]
+    num_bytes: Callable[[Args], int] | None = None
     outputs: tuple[str, ...] = ("out",)
     mutates: tuple[str, ...] = ()
     tolerance: Mapping[torch.dtype, Tolerance] = field(default_factory=lambda: DEFAULT_TOLERANCE)
@@ -63,20 +70,31 @@ class Op:
         overload: torch._ops.OpOverload = getattr(torch.ops.ingot, self.name).default
         return overload
 
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """What the op is called with."""
+        return inspect.signature(self.reference)
+
+    def bind(self, *args: Any, **kwargs: Any) -> Args:
+        """The arguments of a call by name; a TypeError where it is no valid call."""
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return Args(**bound.arguments)
+
     def flops(self, **kwargs: Any) -> int:
         """Floating-point operations of a call with these arguments."""
-        return self.num_flops(**kwargs)
+        return self.num_flops(self.bind(**kwargs))
 
     def bytes(self, **kwargs: Any) -> int:
         """Bytes that a call with these arguments must read and write."""
         if self.num_bytes is not None:
-            return self.num_bytes(**kwargs)
+            return self.num_bytes(self.bind(**kwargs))
         return tensor_bytes(kwargs.values()) + tensor_bytes(self.empty_results(**kwargs))
 
-    def empty_results(self, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    def empty_results(self, **kwargs: Any) -> tuple[Tensor, ...]:
         """Meta tensors with the shape and dtype of every result of a call."""
-        meta = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in kwargs.items()}
-        result = self.fake(**meta)
+        meta = {k: v.to("meta") if isinstance(v, Tensor) else v for k, v in kwargs.items()}
+        result = self.fake(self.bind(**meta))
         if result is None:
             return ()
         return result if isinstance(result, tuple) else (result,)
@@ -96,11 +114,18 @@ def register(op: Op) -> Op:
     schema = torch.library.infer_schema(op.reference, mutates_args=op.mutates)
     _LIBRARY.define(op.name + schema, tags=(torch.Tag.pt2_compliant_tag,))
     _LIBRARY.impl(op.name, op.reference, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"ingot::{op.name}", op.fake, lib=_LIBRARY)
+    torch.library.register_fake(
+        f"ingot::{op.name}", lambda *args, **kwargs: op.fake(op.bind(*args, **kwargs)), lib=_LIBRARY
+    )
     OPS[op.name] = op
     return op
 
 
-def tensor_bytes(values: Any) -> int:
+def like(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """An empty tensor with the shape of x."""
+    return x.new_empty(x.shape, dtype=dtype)
+
+
+def tensor_bytes(values: Iterable[Any]) -> int:
     """Bytes of all tensors among the values."""
-    return sum(v.numel() * v.element_size() for v in values if isinstance(v, torch.Tensor))
+    return sum(v.numel() * v.element_size() for v in values if isinstance(v, Tensor))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Kwargs, Op, like, register
 
 
 def normalize(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
@@ -27,16 +27,6 @@ def reference(
     return normalize(x, weight, eps, offset).to(out_dtype)
 
 
-def fake(
-    x: Tensor,
-    weight: Tensor,
-    eps: float,
-    offset: float = 0.0,
-    out_dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    return x.new_empty(x.shape, dtype=out_dtype)
-
-
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     return [
         {
@@ -51,22 +41,12 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(
-    x: Tensor,
-    weight: Tensor,
-    eps: float,
-    offset: float = 0.0,
-    out_dtype: torch.dtype = torch.float32,
-) -> int:
-    return 4 * x.numel()
-
-
 RMS_NORM = register(
     Op(
         name="rms_norm",
         reference=reference,
-        fake=fake,
+        fake=lambda a: like(a.x, a.out_dtype),
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: 4 * a.x.numel(),
     )
 )

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Kwargs, Op, like, register
 
 
 def rotate(x: Tensor, table: Tensor, interleaved: bool) -> Tensor:
@@ -37,15 +37,6 @@ def reference(
     return rotate(x, table, interleaved).to(out_dtype)
 
 
-def fake(
-    x: Tensor,
-    table: Tensor,
-    interleaved: bool = False,
-    out_dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    return x.new_empty(x.shape, dtype=out_dtype)
-
-
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     return [
         {
@@ -69,21 +60,12 @@ def sample_table(rng: torch.Generator, n: int, rotated: int) -> Tensor:
     return torch.cat((angles.cos(), angles.sin()), dim=-1)
 
 
-def num_flops(
-    x: Tensor,
-    table: Tensor,
-    interleaved: bool = False,
-    out_dtype: torch.dtype = torch.float32,
-) -> int:
-    return 3 * x.numel() // x.shape[-1] * table.shape[-1]
-
-
 ROPE = register(
     Op(
         name="rope",
         reference=reference,
-        fake=fake,
+        fake=lambda a: like(a.x, a.out_dtype),
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: 3 * a.x.numel() // a.x.shape[-1] * a.table.shape[-1],
     )
 )

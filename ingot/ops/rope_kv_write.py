@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ingot.ops import samples
 from ingot.ops.kv_write import store
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Args, Kwargs, Op, like, register, tensor_bytes
 from ingot.ops.rms_norm import normalize
 from ingot.ops.rope import rotate, sample_table
 
@@ -37,24 +37,6 @@ def reference(
     store(rotate(k, table, interleaved)[0], k_cache, slots)
     store(v[0], v_cache, slots)
     return rotate(q, table, interleaved).to(out_dtype)
-
-
-def fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    table: Tensor,
-    slots: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    q_norm: Tensor | None = None,
-    k_norm: Tensor | None = None,
-    eps: float = 0.0,
-    offset: float = 0.0,
-    interleaved: bool = False,
-    out_dtype: torch.dtype = torch.float32,
-) -> Tensor:
-    return q.new_empty(q.shape, dtype=out_dtype)
 
 
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
@@ -97,51 +79,24 @@ def sample(
     }
 
 
-def num_flops(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    table: Tensor,
-    slots: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    q_norm: Tensor | None = None,
-    k_norm: Tensor | None = None,
-    eps: float = 0.0,
-    offset: float = 0.0,
-    interleaved: bool = False,
-    out_dtype: torch.dtype = torch.float32,
-) -> int:
-    values = q.numel() + k.numel()
-    norm = 4 * values if q_norm is not None else 0
-    return norm + 3 * values // q.shape[-1] * table.shape[-1]
+def num_flops(a: Args) -> int:
+    values: int = a.q.numel() + a.k.numel()
+    norm = 4 * values if a.q_norm is not None else 0
+    turn: int = 3 * values // a.q.shape[-1] * a.table.shape[-1]
+    return norm + turn
 
 
-def num_bytes(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    table: Tensor,
-    slots: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    q_norm: Tensor | None = None,
-    k_norm: Tensor | None = None,
-    eps: float = 0.0,
-    offset: float = 0.0,
-    interleaved: bool = False,
-    out_dtype: torch.dtype = torch.float32,
-) -> int:
+def num_bytes(a: Args) -> int:
     """Only the rows that are written count of the caches."""
-    written = q.numel() * out_dtype.itemsize + 2 * k.numel() * k_cache.element_size()
-    return written + sum(x.numel() * x.element_size() for x in (q, k, v, table, slots))
+    written: int = a.q.numel() * a.out_dtype.itemsize + 2 * a.k.numel() * a.k_cache.element_size()
+    return written + tensor_bytes([a.q, a.k, a.v, a.table, a.slots])
 
 
 ROPE_KV_WRITE = register(
     Op(
         name="rope_kv_write",
         reference=reference,
-        fake=fake,
+        fake=lambda a: like(a.q, a.out_dtype),
         sample_inputs=sample_inputs,
         num_flops=num_flops,
         num_bytes=num_bytes,

@@ -17,10 +17,6 @@ def reference(positions: Tensor, inv_freq: Tensor, scale: float = 1.0) -> Tensor
     return torch.cat((angles.cos() * scale, angles.sin() * scale), dim=-1)
 
 
-def fake(positions: Tensor, inv_freq: Tensor, scale: float = 1.0) -> Tensor:
-    return inv_freq.new_empty((*positions.shape, 2 * inv_freq.shape[0]), dtype=torch.float32)
-
-
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     return [
         {
@@ -36,17 +32,15 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(positions: Tensor, inv_freq: Tensor, scale: float = 1.0) -> int:
-    return 5 * positions.numel() * inv_freq.shape[0]
-
-
 ROPE_TABLE = register(
     Op(
         name="rope_table",
         reference=reference,
-        fake=fake,
+        fake=lambda a: a.inv_freq.new_empty(
+            (*a.positions.shape, 2 * a.inv_freq.shape[0]), dtype=torch.float32
+        ),
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: 5 * a.positions.numel() * a.inv_freq.shape[0],
         # an angle of 1e5 radians has an ulp of 2^-7: the product must be rounded to float32 first,
         # and the argument reduction must be exact; then a few ulps of the cosine remain
         tolerance={**DEFAULT_TOLERANCE, torch.float32: Tolerance(1e-5, 2e-6)},

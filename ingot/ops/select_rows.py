@@ -6,16 +6,12 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import Args, Kwargs, Op, register, tensor_bytes
 
 
 def reference(x: Tensor, rows: Tensor) -> Tensor:
     """x [1, N, C], rows [R] int -> [1, R, C]: x[:, rows], in the dtype of x."""
     return x[:, rows.long()]
-
-
-def fake(x: Tensor, rows: Tensor) -> Tensor:
-    return x.new_empty((x.shape[0], rows.shape[0], x.shape[2]))
 
 
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
@@ -29,22 +25,19 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_flops(x: Tensor, rows: Tensor) -> int:
-    return 0
-
-
-def num_bytes(x: Tensor, rows: Tensor) -> int:
+def num_bytes(a: Args) -> int:
     """Only the selected rows are read."""
-    return rows.numel() * (rows.element_size() + 2 * x.shape[2] * x.element_size())
+    moved: int = 2 * a.rows.numel() * a.x.shape[2] * a.x.element_size()
+    return tensor_bytes([a.rows]) + moved
 
 
 SELECT_ROWS = register(
     Op(
         name="select_rows",
         reference=reference,
-        fake=fake,
+        fake=lambda a: a.x.new_empty((a.x.shape[0], a.rows.shape[0], a.x.shape[2])),
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
+        num_flops=lambda a: 0,
         num_bytes=num_bytes,
     )
 )

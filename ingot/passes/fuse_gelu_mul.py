@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch.nn.functional as F
-from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule
 
 from ingot.artifact.target import Target
-from ingot.passes.fuse_silu_mul import SHAPES, same_shape
-from ingot.passes.graph import aten, call_op, op_calls, value
-from ingot.passes.patterns import Captures, Pattern, apply_patterns
-
-ANCHORS = (aten.gelu.default,)
+from ingot.passes.gates import gate_pattern
+from ingot.passes.graph import op_calls
+from ingot.passes.patterns import apply_patterns
 
 
 def fuse_gelu_mul(gm: GraphModule, *, target: Target) -> int:
@@ -27,19 +22,7 @@ def fuse_gelu_mul(gm: GraphModule, *, target: Target) -> int:
     return len(op_calls(gm, "gelu_mul")) + apply_patterns(gm, PATTERNS)
 
 
-def gated(gate: Tensor, up: Tensor) -> Tensor:
-    return F.gelu(gate) * up
-
-
-def gated_tanh(gate: Tensor, up: Tensor) -> Tensor:
-    return F.gelu(gate, approximate="tanh") * up
-
-
-def write(graph: Graph, node: Node, captures: Captures, *, tanh: bool) -> Node:
-    return call_op(graph, "gelu_mul", like=node, val=value(node), tanh=tanh, **captures)
-
-
-PATTERNS = tuple(
-    Pattern(search=search, replace=partial(write, tanh=tanh), check=same_shape, tensors=SHAPES)
-    for search, tanh in ((gated, False), (gated_tanh, True))
+PATTERNS = (
+    gate_pattern("gelu_mul", lambda gate, up: F.gelu(gate) * up, tanh=False),
+    gate_pattern("gelu_mul", lambda gate, up: F.gelu(gate, approximate="tanh") * up, tanh=True),
 )

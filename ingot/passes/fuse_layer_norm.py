@@ -7,8 +7,6 @@ from torch.fx import GraphModule, Node
 from ingot.artifact.target import Target
 from ingot.passes.graph import argument, aten, call_op, calls, op_calls, replace, value
 
-ANCHORS = (aten.layer_norm.default, aten.native_layer_norm.default)
-
 
 def fuse_layer_norm(gm: GraphModule, *, target: Target) -> int:
     """Name layer norms that have a weight and reduce the last dimension only.

@@ -12,8 +12,6 @@ from ingot.artifact.target import Target
 from ingot.passes.graph import aten, call_op, calls, op_calls, rank, replace, value
 from ingot.passes.patterns import Captures, Pattern, apply_patterns
 
-ANCHORS = (aten.rsqrt.default, aten.rms_norm.default)
-
 
 def fuse_rms_norm(gm: GraphModule, *, target: Target) -> int:
     """Fuse a norm with any epsilon, and with a weight that is stored as it is or less an offset.

@@ -16,8 +16,6 @@ from ingot.passes.fuse_rope_table import Order, undouble
 from ingot.passes.graph import aten, call, call_op, is_call, is_op, op_calls, value
 from ingot.passes.patterns import Captures, Pattern, apply_patterns
 
-ANCHORS = (aten.neg.default, aten.sub.Tensor)
-
 
 def fuse_rope(gm: GraphModule, *, target: Target) -> int:
     """Fuse rotations of whole or leading parts of heads, in either order of heads and tokens.

@@ -20,8 +20,6 @@ from ingot.passes.graph import (
     value,
 )
 
-ANCHORS = (aten.cos.default, aten.sin.default)
-
 
 def fuse_rope_table(gm: GraphModule, *, target: Target) -> int:
     """Compute the cosines and sines once, side by side; what reads them reads slices of the table.

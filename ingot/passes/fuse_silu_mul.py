@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import torch.nn.functional as F
-from torch import Tensor
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule
 
 from ingot.artifact.target import Target
-from ingot.passes.graph import aten, call_op, op_calls, shape, value
-from ingot.passes.patterns import Captures, Pattern, apply_patterns
-
-ANCHORS = (aten.silu.default,)
+from ingot.passes.gates import gate_pattern
+from ingot.passes.graph import op_calls
+from ingot.passes.patterns import apply_patterns
 
 
 def fuse_silu_mul(gm: GraphModule, *, target: Target) -> int:
@@ -24,18 +22,4 @@ def fuse_silu_mul(gm: GraphModule, *, target: Target) -> int:
     return len(op_calls(gm, "silu_mul")) + apply_patterns(gm, PATTERNS)
 
 
-def gated(gate: Tensor, up: Tensor) -> Tensor:
-    return F.silu(gate) * up
-
-
-def write(graph: Graph, node: Node, captures: Captures) -> Node:
-    return call_op(graph, "silu_mul", like=node, val=value(node), **captures)
-
-
-def same_shape(captures: Captures) -> bool:
-    """A product that broadcasts is no gate."""
-    return shape(captures["gate"]) == shape(captures["up"])
-
-
-SHAPES = {"gate": (1, 3, 5), "up": (1, 3, 5)}
-PATTERNS = (Pattern(search=gated, replace=write, check=same_shape, tensors=SHAPES),)
+PATTERNS = (gate_pattern("silu_mul", lambda gate, up: F.silu(gate) * up),)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 
 import torch
@@ -60,17 +59,14 @@ def op_name(node: Node) -> str:
     return str(node.target._schema.name).partition("::")[2]  # type: ignore[union-attr]
 
 
-@cache
 def signature(name: str) -> inspect.Signature:
     """The signature of an op of `ingot.ops`."""
-    return inspect.signature(OPS[name].reference)
+    return OPS[name].signature
 
 
 def arguments(node: Node) -> dict[str, Any]:
     """The arguments of an `ingot.ops` call by name, defaults included."""
-    bound = signature(op_name(node)).bind(*node.args, **node.kwargs)
-    bound.apply_defaults()
-    return dict(bound.arguments)
+    return vars(OPS[op_name(node)].bind(*node.args, **node.kwargs))
 
 
 def set_arguments(node: Node, **changed: Any) -> None:
@@ -124,9 +120,8 @@ def short_name(target: Any) -> str:
 
 def call_op(graph: Graph, name: str, *, like: Node, val: Any = None, **given: Any) -> Node:
     """Insert a call of an op of `ingot.ops` with every argument by position; see `call`."""
-    bound = signature(name).bind(**given)
-    bound.apply_defaults()
-    return call(graph, OPS[name].overload, *bound.arguments.values(), like=like, val=val)
+    op = OPS[name]
+    return call(graph, op.overload, *vars(op.bind(**given)).values(), like=like, val=val)
 
 
 def replace(node: Node, new: Node) -> None:

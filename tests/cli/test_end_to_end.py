@@ -20,6 +20,18 @@ def ingot(*arguments, **options) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
 
 
+def start(*arguments, **options) -> subprocess.Popen:
+    """The command as a process that can be interrupted: a shell starts its background jobs, and
+    so perhaps these tests, with SIGINT ignored, and children inherit that."""
+    return subprocess.Popen(
+        [*INGOT, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        **options,
+    )
+
+
 def test_compile_prints_one_json_document_and_a_line_a_stage(shakespeare_dir, tmp_path):
     out = tmp_path / "float32.ingot"
     done = ingot("compile", shakespeare_dir, "-o", out, "--dtype", "float32", "--json")
@@ -34,8 +46,7 @@ def test_compile_prints_one_json_document_and_a_line_a_stage(shakespeare_dir, tm
 
 
 def test_compile_interrupted_leaves_nothing(shakespeare_dir, tmp_path):
-    command = [*INGOT, "compile", str(shakespeare_dir), "-o", str(tmp_path / "x.ingot")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = start("compile", str(shakespeare_dir), "-o", str(tmp_path / "x.ingot"), text=True)
     while not process.stderr.readline().startswith("pack"):
         assert process.poll() is None, "it ended before it packed"
     process.send_signal(signal.SIGINT)
@@ -67,8 +78,7 @@ def test_a_prompt_from_a_pipe_gives_the_same_as_an_argument(shakespeare_artifact
 
 
 def test_text_is_streamed_and_ctrl_c_ends_it(shakespeare_artifact):
-    command = [*INGOT, "run", str(shakespeare_artifact), "ROMEO:", "--max-tokens", "900"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = start("run", str(shakespeare_artifact), "ROMEO:", "--max-tokens", "900")
     first = process.stdout.read(1)
     process.send_signal(signal.SIGINT)
     rest, errors = process.communicate(timeout=60)

@@ -44,9 +44,7 @@ def plan_for(
     keep: tuple[str, ...] = (),
 ) -> Plan:
     gm = graph()
-    steps = pipeline(
-        dtype=dtype, disable=disable, quantize=choose_storage(gm, base, keep, dtype)
-    )
+    steps = pipeline(dtype=dtype, disable=disable, quantize=choose_storage(gm, base, keep, dtype))
     runner.run(gm, steps, registry.load_config(MODEL), target=TARGET)
     return lower(gm, LIMITS)
 
@@ -101,7 +99,8 @@ def test_the_plan_without_optional_passes_computes_the_same(
 
 
 @pytest.mark.parametrize(
-    "base, dtype", [(Storage(8, 32), "bfloat16"), (Storage(4, 32), "float32"), (Storage(8, 0), "bfloat16")]
+    "base, dtype",
+    [(Storage(8, 32), "bfloat16"), (Storage(4, 32), "float32"), (Storage(8, 0), "bfloat16")],
 )
 def test_a_quantized_plan_computes_what_its_integers_stand_for(
     base: Storage, dtype: str, checkpoint: Checkpoint

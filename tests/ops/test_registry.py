@@ -89,13 +89,33 @@ def test_cost_is_counted_from_shapes_alone(op):
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
-def test_signatures_agree_and_dtype_comes_last(op):
-    signature = inspect.signature(op.reference)
-    for function in (op.fake, op.num_flops, op.num_bytes):
-        if function is not None:
-            assert inspect.signature(function).parameters == signature.parameters
-    names = list(signature.parameters)
+def test_a_call_binds_by_position_and_by_name_with_defaults(op):
+    names = list(inspect.signature(op.reference).parameters)
     assert "out_dtype" not in names or names[-1] == "out_dtype"
+    for kwargs in samples(op):
+        by_name = op.bind(**kwargs)
+        assert list(vars(by_name)) == names
+        assert all(getattr(by_name, name) is given for name, given in kwargs.items())
+        by_position = op.bind(*vars(by_name).values())
+        assert all(getattr(by_position, name) is getattr(by_name, name) for name in names)
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_a_call_with_missing_or_unknown_arguments_is_refused(op):
+    kwargs = samples(op)[0]
+    with pytest.raises(TypeError, match="unexpected"):
+        op.bytes(**kwargs, unknown=1)
+    with pytest.raises(TypeError, match="missing"):
+        op.flops()
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_fake_takes_arguments_by_position_and_by_name(op):
+    for kwargs in samples(op):
+        meta = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in kwargs.items()}
+        expected = [(out.shape, out.dtype) for out in op.empty_results(**kwargs)]
+        for outs in (op.overload(**meta), op.overload(*vars(op.bind(**meta)).values())):
+            assert [(out.shape, out.dtype) for out in results(outs)] == expected
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)

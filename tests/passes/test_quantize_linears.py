@@ -34,8 +34,6 @@ def quantized(body, **storage: Storage) -> tuple[GraphModule, int]:
     return gm, matched
 
 
-
-
 def test_activations_are_quantized_once_for_all_readers_with_the_same_group():
     gm, matched = quantized(two_layers, head=EIGHT)
     assert matched == 1

@@ -71,7 +71,7 @@ def quantize(operands: Operands, i: Instruction) -> Call:
 
 
 def quantized_linear(operands: Operands, i: Instruction) -> Call:
-    values, scales, out = (operands.of(i, a) for a in ("values", "scales", "out"))
+    values, scales = operands.of(i, "values"), operands.of(i, "scales")
     bias = operands.optional(i, "bias")
     _expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
     weight = operands.of(i, "weight")
@@ -199,7 +199,16 @@ def select_rows(operands: Operands, i: Instruction) -> Call:
 CALLS: Mapping[str, Emit] = {
     function.__name__: function
     for function in (
-        *(embedding, linear, quantize, quantized_linear, quantized_embedding, rms_norm, add_rms_norm, layer_norm),
+        *(
+            embedding,
+            linear,
+            quantize,
+            quantized_linear,
+            quantized_embedding,
+            rms_norm,
+            add_rms_norm,
+            layer_norm,
+        ),
         *(rope_table, rope, kv_write, rope_kv_write, paged_attention),
         *(silu_mul, gelu_mul, relu_mul, activation, add, cast, select_rows),
     )

@@ -11,7 +11,12 @@ from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, Instruction, Kind, Pla
 from ingot.errors import CodegenError
 
 _NUMBERED: tuple[Kind, ...] = ("weight", "cache")
-CPP_TYPES: Mapping[str, str] = {"float32": "float", "bfloat16": "bf16", "int32": "int", "int8": "std::int8_t"}
+CPP_TYPES: Mapping[str, str] = {
+    "float32": "float",
+    "bfloat16": "bf16",
+    "int32": "int",
+    "int8": "std::int8_t",
+}
 
 
 @dataclass(frozen=True)

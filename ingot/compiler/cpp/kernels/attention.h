@@ -17,25 +17,37 @@ inline constexpr int key_tile = 64;
 inline constexpr int groups_per_tile = key_tile / key_group;
 inline constexpr int attention_rows = 48;  // a block's queries, scores and sums: ~100 KiB
 
+// Where the key groups of a tile lie, in the cache of keys or of values.
+template <class T>
+struct Groups {
+  const T* at[groups_per_tile];
+};
+
+// Keys as the columns of q . K. Groups lie scattered over pages, beyond the reach of the
+// hardware's prefetchers: reading a tile fetches the same place of the one after it.
 template <class T>
 struct KeySource {
-  const T* groups[groups_per_tile];
+  Groups<T> groups, next;
 
   typename Dot<T>::Columns load(int vector, int step) const {
-    const int key = vector * lanes;
-    const T* at = groups[key / key_group] + step * key_group * Dot<T>::depth;
-    return Dot<T>::columns(at + key % key_group * Dot<T>::depth);
+    const int group = vector * lanes / key_group, key = vector * lanes % key_group;
+    const int offset = (step * key_group + key) * Dot<T>::depth;
+    prefetch_l2(next.at[group] + offset);
+    return Dot<T>::columns(groups.at[group] + offset);
   }
 };
 
 // Value rows as the columns of scores . V; bf16 is widened, since the scores are float32.
 template <class T, int D>
 struct ValueSource {
-  const T* groups[groups_per_tile];
+  Groups<T> groups, next;
 
   vf load(int vector, int key) const {
-    const T* at = groups[key / key_group] + key % key_group * D + vector * lanes;
-    return D - vector * lanes >= lanes ? ingot::load(at) : ingot::load(at, D - vector * lanes);
+    const int group = key / key_group, rest = D - vector * lanes;
+    const int offset = key % key_group * D + vector * lanes;
+    prefetch_l2(next.at[group] + offset);
+    const T* from = groups.at[group] + offset;
+    return rest >= lanes ? ingot::load(from) : ingot::load(from, rest);
   }
 };
 
@@ -80,6 +92,12 @@ class PagedAttention {
     float largest, total;
   };
 
+  // Where a tile starts, which of its keys some row of the block sees, and where they lie.
+  struct Tile {
+    int start, begin, end;
+    Groups<T> keys, values;
+  };
+
   struct Block {
     alignas(64) T queries[attention_rows][D];
     alignas(64) float scores[attention_rows][key_tile];
@@ -114,9 +132,12 @@ class PagedAttention {
       block.rows[r] = {first, position + 1, -__builtin_inff(), 0};
     }
     const int begin = block.rows[0].first, end = block.rows[count - 1].end;
-    for (int tile = begin / key_tile * key_tile; tile < end; tile += key_tile)
-      visit_tile(block, s, head, tile, begin > tile ? begin - tile : 0,
-                 end - tile < key_tile ? end - tile : key_tile);
+    Tile next = locate(s, head, begin / key_tile * key_tile, begin, end);
+    while (next.start < end) {
+      const Tile now = next;
+      next = locate(s, head, now.start + key_tile, begin, end);
+      visit(block, now, next);
+    }
     for (int r = 0; r < count; ++r) {
       const int query = (first_row + r) / group, inside = (first_row + r) % group;
       const vf inverse = splat(1.0f / block.rows[r].total);
@@ -128,29 +149,39 @@ class PagedAttention {
     }
   }
 
-  // Keys [begin, end) of the tile are visible to some row of the block; the cache holds nothing
-  // that may be read beside them.
-  void visit_tile(Block& block, int s, int head, int tile_start, int begin, int end) const {
+  // The tile at `start` of a block that sees keys [begin, end). Only pages with such keys may be
+  // read: groups outside take the place of the nearest inside.
+  Tile locate(int s, int head, int start, int begin, int end) const {
     const int* pages = sequences.page_table + s * sequences.page_table_stride;
-    KeySource<T> keys;
-    ValueSource<T, D> values;
+    const int lowest = begin / key_group, highest = (end - 1) / key_group;
+    Tile found;
+    found.start = start;
+    found.begin = begin > start ? begin - start : 0;
+    found.end = end - start < key_tile ? end - start : key_tile;
     for (int g = 0; g < groups_per_tile; ++g) {
-      const int lowest = begin / key_group, highest = (end - 1) / key_group;
-      const int readable = g < lowest ? lowest : g > highest ? highest : g;
-      const int key = tile_start + readable * key_group;
-      const int page = pages[key / PageSize], slot = key % PageSize;
-      keys.groups[g] = cache.key_columns(page, head, slot);
-      values.groups[g] = cache.value_row(page, head, slot);
+      const int wanted = start / key_group + g;
+      const int readable = wanted < lowest ? lowest : wanted > highest ? highest : wanted;
+      const int page = pages[readable * key_group / PageSize];
+      const int slot = readable * key_group % PageSize;
+      found.keys.at[g] = cache.key_columns(page, head, slot);
+      found.values.at[g] = cache.value_row(page, head, slot);
     }
-    for_row_tiles<max_tile_rows<T>>(block.count, [&](auto height, int r) {
+    return found;
+  }
+
+  void visit(Block& block, const Tile& now, const Tile& next) const {
+    const KeySource<T> keys{now.keys, next.keys};
+    const ValueSource<T, D> values{now.values, next.values};
+    for_row_tiles<max_tile_rows<T>>(block.count, [&](auto height, int r, int) {
       tile<T, height.value, key_tile / lanes>(block.queries[r], D, keys, 0, D / Dot<T>::depth,
                                               block.scores[r], key_tile, Start::zero);
     });
     for (int r = 0; r < block.count; ++r)
-      weigh(block.rows[r], tile_start, block.scores[r], block.sums[r]);
-    for_row_tiles<max_tile_rows<float>>(block.count, [&](auto height, int r) {
-      tile<float, height.value, padded / lanes>(block.scores[r], key_tile, values, begin, end,
-                                                block.sums[r], padded, Start::resume);
+      weigh(block.rows[r], now.start, block.scores[r], block.sums[r]);
+    for_row_tiles<max_tile_rows<float>>(block.count, [&](auto height, int r, int) {
+      tile<float, height.value, padded / lanes>(block.scores[r], key_tile, values, now.begin,
+                                                now.end, block.sums[r], padded,
+                                                Start::resume);
     });
   }
 

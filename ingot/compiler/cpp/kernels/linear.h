@@ -1,63 +1,106 @@
 // out[N, O] = x[N, K] W^T + bias, W packed in panels of 64 columns.
 //
 // A panel holds [ceil(K / depth)][width][depth]: width is 64, in the last panel the multiple of
-// 16 that covers the columns left. A thread owns (panel, rows) units, panel by panel, so few rows
-// read every weight once and in sequence; many rows are taken in blocks whose part of the panel
-// stays in the L2 cache. Sums over k run in ascending order in one float32 per element; a cut in
-// k continues them, so the bits depend neither on rows nor on threads.
+// 16 that covers the columns left. A thread owns (panel, rows) units, panel by panel. A few rows
+// read every weight once and in sequence, at the speed of the memory. More rows take the panel in
+// blocks that stay in the L2 cache while all rows pass over them. Sums over k run in ascending
+// order in one float32 per element, and a block continues them where the last one stopped, so
+// the bits depend neither on rows nor on threads.
 #pragma once
 
+#include "simd.h"
 #include "team.h"
 #include "tile.h"
 
 namespace ingot {
 
 inline constexpr int panel_columns = 64;
-inline constexpr int block_rows = 96;             // 24 KiB of sums; a multiple of the tiles
-inline constexpr int panel_bytes_in_l2 = 512 << 10;  // of 1 MiB; the rest is for the rows
-inline constexpr int prefetch_bytes = 2048;
+inline constexpr int block_rows = 96;              // 24 KiB of sums; a multiple of the tiles
+inline constexpr int block_bytes = 256 << 10;      // of weights; twice that, and rows, fit in L2
+inline constexpr int stream_rows = 4 < max_tile_rows<bf16> ? 4 : max_tile_rows<bf16>;
+inline constexpr int stream_distance = 2048;       // bytes ahead; a latency of the memory
 
 constexpr int round_up(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
 template <class T, int Width>
-struct PanelSource {
+inline constexpr std::ptrdiff_t step_size = Width * Dot<T>::depth;
+
+// Weights that are read once.
+template <class T, int Width>
+struct StreamedWeights {
   const T* panel;
 
   typename Dot<T>::Columns load(int vector, int step) const {
-    const T* at = panel + (static_cast<std::ptrdiff_t>(step) * Width + vector * lanes) *
-                              Dot<T>::depth;
-    prefetch(reinterpret_cast<const char*>(at) + prefetch_bytes);
+    const T* at = panel + step * step_size<T, Width> + vector * lanes * Dot<T>::depth;
+    prefetch_l1(reinterpret_cast<const char*>(at) + stream_distance);
     return Dot<T>::columns(at);
   }
 };
+
+// Weights that several tiles of rows share. Each tile fetches its part of what comes next, so
+// that the memory works all the time, not only while the first tile passes.
+template <class T, int Width>
+struct SharedWeights {
+  const T* panel;
+  const T* next;       // what this tile fetches at step 0
+  std::uint32_t pace;  // steps fetched per step of the tile, in units of 2^-16
+
+  typename Dot<T>::Columns load(int vector, int step) const {
+    const int column = vector * lanes * Dot<T>::depth;
+    const std::uint32_t ahead = static_cast<std::uint32_t>(step) * pace >> 16;
+    prefetch_l2(next + ahead * step_size<T, Width> + column);
+    return Dot<T>::columns(panel + step * step_size<T, Width> + column);
+  }
+};
+
+// sums[rows][64] of a few rows, steps of k from 0.
+template <class T, int Width>
+void stream_panel(Rows<const T> x, int rows, int steps, const T* panel, float* sums) {
+  with_rows<stream_rows>(rows, [&](auto height) {
+    tile<T, height.value, Width / lanes>(x.data, x.stride, StreamedWeights<T, Width>{panel}, 0,
+                                         steps, sums, panel_columns, Start::zero);
+  });
+}
+
+// The same of many rows.
+template <class T, int Width>
+void share_panel(Rows<const T> x, int rows, int steps, const T* panel, float* sums) {
+  constexpr int most = max_tile_rows<T>;
+  constexpr int block_steps = block_bytes / (step_size<T, Width> * sizeof(T));
+  const int blocks = steps / block_steps + 1, tiles = num_row_tiles<most>(rows);
+  for (int block = 0; block < blocks; ++block) {
+    const int begin = steps * block / blocks, length = steps * (block + 1) / blocks - begin;
+    const T* from = panel + begin * step_size<T, Width>;
+    for_row_tiles<most>(rows, [&](auto height, int row, int number) {
+      const T* next = from + (length + length * number / tiles) * step_size<T, Width>;
+      const SharedWeights<T, Width> weights{from, next, 65536u / tiles};
+      tile<T, height.value, Width / lanes>(x[row] + begin * Dot<T>::depth, x.stride, weights, 0,
+                                           length, sums + row * panel_columns, panel_columns,
+                                           block == 0 ? Start::zero : Start::resume);
+    });
+  }
+}
 
 // sums[rows][64] = x[rows, inputs] times one panel.
 template <class T, int Width>
 __attribute__((noinline)) void panel_product(Rows<const T> x, int rows, int inputs,
                                              const T* panel, float* sums) {
-  constexpr int depth = Dot<T>::depth, vectors = Width / lanes;
-  constexpr int steps_in_l2 = panel_bytes_in_l2 / (Width * depth * static_cast<int>(sizeof(T)));
-  const PanelSource<T, Width> source{panel};
-  const int steps = inputs / depth;
-  for (int begin = 0; begin < steps || begin == 0; begin += steps_in_l2) {
-    const int end = steps - begin < steps_in_l2 ? steps : begin + steps_in_l2;
-    for_row_tiles<max_tile_rows<T>>(rows, [&](auto height, int row) {
-      tile<T, height.value, vectors>(x[row], x.stride, source, begin, end,
-                                     sums + row * panel_columns, panel_columns,
-                                     begin == 0 ? Start::zero : Start::resume);
-    });
-  }
-  if constexpr (depth > 1) {
-    if (inputs % depth == 0) return;
-    for (int row = 0; row < rows; ++row) {
-      const auto last = Dot<T>::last_row(x[row] + inputs - 1);
-      for (int v = 0; v < vectors; ++v) {
+  const int steps = inputs / Dot<T>::depth;
+  if (rows <= stream_rows)
+    stream_panel<T, Width>(x, rows, steps, panel, sums);
+  else
+    share_panel<T, Width>(x, rows, steps, panel, sums);
+  if constexpr (Dot<T>::depth > 1) {
+    if (inputs % Dot<T>::depth == 0) return;
+    const StreamedWeights<T, Width> weights{panel};
+    for (int row = 0; row < rows; ++row)
+      for (int v = 0; v < Width / lanes; ++v) {
         float* sum = sums + row * panel_columns + v * lanes;
-        store(sum, Dot<T>::step(load(sum), source.load(v, steps), last));
+        const auto last = Dot<T>::last_row(x[row] + inputs - 1);
+        store(sum, Dot<T>::step(load(sum), weights.load(v, steps), last));
       }
-    }
   }
 }
 

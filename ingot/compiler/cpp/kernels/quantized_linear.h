@@ -4,7 +4,8 @@
 // product of a group is an exact integer, and the sum one float32 per element, so the bits depend
 // neither on rows nor on threads. Threads divide the panels of columns. Few rows read every weight
 // once, in sequence; many rows are taken in blocks, stripe by stripe of panels that stay in the
-// L2 cache, and int4 is unpacked to bytes once a block.
+// L2 cache. Nibbles are taken apart in registers, once for the rows of a tile: that hides behind
+// the products, so that unpacking a panel beforehand would only cost its stores.
 #pragma once
 
 #include "quantized_panels.h"
@@ -13,10 +14,8 @@
 namespace ingot {
 
 inline constexpr int start_bytes = 64 << 10;
-inline constexpr int unpacked_bytes = 128 << 10;
-inline constexpr int stripe_bytes = 384 << 10;  // of 1 MiB; the rest is for the rows
+inline constexpr int stripe_bytes = 640 << 10;  // of 1 MiB; the rest is for the rows
 inline constexpr int most_block_rows = 96;      // a multiple of the tiles
-inline constexpr int unpack_from_rows = 24;     // unpacking costs as much as two rows
 
 #if defined(__AVX512F__)
 inline constexpr int quad_tile_rows = 6, quad_tile_vectors = 2;
@@ -38,64 +37,73 @@ struct QuantizedRows {
   }
 };
 
-// sums[r][c] (+)= a tile of rows times vectors First .. First + Width - 1 of a panel, over groups
-// [begin, end). `stored` is 8 where the weights of int4 have been unpacked.
-template <int bits, int stored, int group, int Height, int First, int Width>
-inline void quantized_register_tile(const QuantizedRows& x, const std::uint8_t* panel, int begin,
-                                    int end, float* sums, Start start) {
+// Calls step(quads of Width vectors, k) for the lines of a group from `first` to `last`.
+template <int bits, int Width, class Step>
+inline void for_quads(const std::uint8_t* weights, int first, int last, Step step) {
+  for (int line = first; line < last; ++line) {
+    vi low[Width], high[Width];
+    for (int v = 0; v < Width; ++v) {
+      const std::uint8_t* at = weights + line * quad_bytes + v * lanes * 4;
+      prefetch(at + stream_ahead);
+      low[v] = load_quads(at);
+      if constexpr (bits == 4) {
+        high[v] = high_nibbles(low[v]);
+        low[v] = low_nibbles(low[v]);
+      }
+    }
+    if constexpr (bits == 8) {
+      step(low, line * 4);
+    } else {
+      const int k = first * 8 + (line - first) * 4;
+      step(low, k);
+      step(high, k + 16);
+    }
+  }
+}
+
+// acc += the dot products of a tile's rows and columns over one group: `weights` of its first
+// column, `values` of its first row.
+template <int bits, int group, int Height, int Width>
+inline void group_product(const std::uint8_t* weights, Rows<const std::int8_t> values,
+                          vi (&acc)[Height][Width]) {
   using Dot = QuadDot<bits>;
-  using Group = PackedGroup<stored, group>;
-  constexpr int lines = group * stored / 32, lines_at_once = stored;
+  constexpr int lines = group * bits / 32, lines_at_once = Dot::most_steps * bits / 8;
+  for (int first = 0; first < lines; first += lines_at_once) {
+    typename Dot::Sums part[Height][Width];
+    for (int r = 0; r < Height; ++r)
+      for (int v = 0; v < Width; ++v) part[r][v] = Dot::open(acc[r][v]);
+    const int last = lines - first < lines_at_once ? lines : first + lines_at_once;
+    for_quads<bits, Width>(weights, first, last, [&](const vi(&quads)[Width], int k) {
+      typename Dot::Weights w[Width];
+      for (int v = 0; v < Width; ++v) w[v] = Dot::weights(quads[v]);
+      for (int r = 0; r < Height; ++r) {
+        const vi row = splat_quad(values[r] + k);
+        for (int v = 0; v < Width; ++v) part[r][v] = Dot::step(part[r][v], w[v], row);
+      }
+    });
+    for (int r = 0; r < Height; ++r)
+      for (int v = 0; v < Width; ++v) acc[r][v] = Dot::close(acc[r][v], part[r][v]);
+  }
+}
+
+// sums[r][c] = a tile of rows times vectors First .. First + Width - 1 of a panel.
+template <int bits, int group, int Height, int First, int Width>
+inline void quantized_register_tile(const QuantizedRows& x, const std::uint8_t* panel, int groups,
+                                    float* sums) {
+  using Group = PackedGroup<bits, group>;
   vf total[Height][Width];
   for (int r = 0; r < Height; ++r)
-    for (int v = 0; v < Width; ++v)
-      total[r][v] = start == Start::zero
-                        ? zero()
-                        : load(sums + r * quantized_columns + (First + v) * lanes);
-  for (int g = begin; g < end; ++g) {
-    const Group weights{panel + (g - begin) * Group::bytes};
-    const std::int8_t* values = x.values.data + g * group;
+    for (int v = 0; v < Width; ++v) total[r][v] = zero();
+  for (int g = 0; g < groups; ++g) {
+    const Group packed{panel + g * Group::bytes};
     vi acc[Height][Width];
     for (int r = 0; r < Height; ++r)
       for (int v = 0; v < Width; ++v)
-        acc[r][v] = splat_int(Dot::zero_point == 0 ? 0 : x.starts[r][g]);
-    for (int first = 0; first < lines; first += lines_at_once) {
-      typename Dot::Sums part[Height][Width];
-      for (int r = 0; r < Height; ++r)
-        for (int v = 0; v < Width; ++v) part[r][v] = Dot::open(acc[r][v]);
-      const auto step = [&](const vi (&quads)[Width], int k) {
-        typename Dot::Weights w[Width];
-        for (int v = 0; v < Width; ++v) w[v] = Dot::weights(quads[v]);
-        for (int r = 0; r < Height; ++r) {
-          const vi row = splat_quad(values + r * x.values.stride + k);
-          for (int v = 0; v < Width; ++v) part[r][v] = Dot::step(part[r][v], w[v], row);
-        }
-      };
-      const int last = lines - first < lines_at_once ? lines : first + lines_at_once;
-      for (int line = first; line < last; ++line) {
-        const std::uint8_t* at = weights.weights() + line * quad_bytes + First * lanes * 4;
-        vi quads[Width], others[Width];
-        for (int v = 0; v < Width; ++v) {
-          prefetch(at + v * lanes * 4 + stream_ahead);
-          quads[v] = load_quads(at + v * lanes * 4);
-        }
-        if constexpr (stored == 8) {
-          step(quads, line * 4);
-        } else {
-          for (int v = 0; v < Width; ++v) {
-            others[v] = high_nibbles(quads[v]);
-            quads[v] = low_nibbles(quads[v]);
-          }
-          const int k = first * 8 + (line - first) * 4;
-          step(quads, k);
-          step(others, k + 16);
-        }
-      }
-      for (int r = 0; r < Height; ++r)
-        for (int v = 0; v < Width; ++v) acc[r][v] = Dot::close(acc[r][v], part[r][v]);
-    }
+        acc[r][v] = splat_int(QuadDot<bits>::zero_point == 0 ? 0 : x.starts[r][g]);
+    group_product<bits, group>(packed.weights() + First * lanes * 4,
+                               {x.values.data + g * group, x.values.stride}, acc);
     vf scales[Width];
-    for (int v = 0; v < Width; ++v) scales[v] = weights.scales(First + v);
+    for (int v = 0; v < Width; ++v) scales[v] = packed.scales(First + v);
     for (int r = 0; r < Height; ++r) {
       const vf scale = splat(x.scales[r][g]);
       for (int v = 0; v < Width; ++v)
@@ -107,45 +115,26 @@ inline void quantized_register_tile(const QuantizedRows& x, const std::uint8_t* 
       store(sums + r * quantized_columns + (First + v) * lanes, total[r][v]);
 }
 
-template <int bits, int stored, int group, int Height, int First = 0>
-inline void quantized_tile(const QuantizedRows& x, const std::uint8_t* panel, int begin, int end,
-                           float* sums, Start start) {
+// A tile of rows times a panel, cut into as many register tiles as the level needs.
+template <int bits, int group, int Height, int First = 0>
+inline void quantized_tile(const QuantizedRows& x, const std::uint8_t* panel, int groups,
+                           float* sums) {
   constexpr int left = quantized_vectors - First;
   constexpr int width = left < quad_tile_vectors ? left : quad_tile_vectors;
-  quantized_register_tile<bits, stored, group, Height, First, width>(x, panel, begin, end, sums,
-                                                                     start);
+  quantized_register_tile<bits, group, Height, First, width>(x, panel, groups, sums);
   if constexpr (width < left)
-    quantized_tile<bits, stored, group, Height, First + width>(x, panel, begin, end, sums, start);
+    quantized_tile<bits, group, Height, First + width>(x, panel, groups, sums);
 }
 
-// The rows of x in tiles, over groups [begin, end) whose weights start at `panel`.
-template <int bits, int stored, int group>
+// sums[rows][32] = the rows of x times one panel.
+template <int bits, int group>
 __attribute__((noinline)) void quantized_product(const QuantizedRows& x, int rows,
-                                                 const std::uint8_t* panel, int begin, int end,
+                                                 const std::uint8_t* panel, int groups,
                                                  float* sums) {
   for_row_tiles<quad_tile_rows>(rows, [&](auto height, int row) {
-    quantized_tile<bits, stored, group, height.value>(x.from(row), panel, begin, end,
-                                                      sums + row * quantized_columns,
-                                                      begin == 0 ? Start::zero : Start::resume);
+    quantized_tile<bits, group, height.value>(x.from(row), panel, groups,
+                                              sums + row * quantized_columns);
   });
-}
-
-// Groups of int4 as groups of bytes, k ascending; the scales are copied.
-template <int group>
-inline void unpack_groups(const std::uint8_t* from, int count, std::uint8_t* to) {
-  constexpr int vector_bytes = lanes * 4;
-  for (int g = 0; g < count; ++g) {
-    std::memcpy(to, from, scale_bytes);
-    from += scale_bytes;
-    to += scale_bytes;
-    for (int block = 0; block < group; block += 32, from += 4 * quad_bytes, to += 8 * quad_bytes)
-      for (int at = 0; at < 4 * quad_bytes; at += vector_bytes) {
-        prefetch(from + at + stream_ahead);
-        const vi both = load_quads(from + at);
-        store_quads(to + at, low_nibbles(both));
-        store_quads(to + 4 * quad_bytes + at, high_nibbles(both));
-      }
-  }
 }
 
 template <int bits, int group, int Inputs, int Outputs>
@@ -170,23 +159,23 @@ class QuantizedLinear {
         start(block, part.values, count);
         const int end = mine.end - first < stripe ? mine.end : first + stripe;
         for (int panel = first; panel < end; ++panel) {
-          product(block, part, count, panels.panel(panel));
+          quantized_product<bits, group>(part, count, panels.panel(panel), Panels::groups,
+                                         block.sums);
           write(block, panel, count, Rows<Out>{out[row], out.stride});
         }
       }
   }
 
  private:
-  static constexpr int unpacked_groups = unpacked_bytes / PackedGroup<8, group>::bytes;
+  // As many whole tiles of rows as there is room for what their sums start from, at least one.
   static constexpr int start_rows = start_bytes / (Panels::groups * static_cast<int>(sizeof(int)));
-  static constexpr int block_rows = start_rows > most_block_rows     ? most_block_rows
-                                    : start_rows >= quad_tile_rows   ? start_rows / quad_tile_rows * quad_tile_rows
-                                                                     : quad_tile_rows;
+  static constexpr int most_rows = start_rows < most_block_rows ? start_rows : most_block_rows;
+  static constexpr int block_rows =
+      most_rows < quad_tile_rows ? quad_tile_rows : most_rows / quad_tile_rows * quad_tile_rows;
   static constexpr int stripe_panels =
       Panels::panel_bytes < stripe_bytes ? stripe_bytes / static_cast<int>(Panels::panel_bytes) : 1;
 
   struct Block {
-    alignas(64) std::uint8_t unpacked[unpacked_bytes];
     alignas(64) float sums[block_rows * quantized_columns];
     int starts[block_rows][Panels::groups];
   };
@@ -200,21 +189,6 @@ class QuantizedLinear {
         for (int k = 0; k < group; ++k) sum += x[r][g * group + k];
         block.starts[r][g] = -zero_point * sum;
       }
-  }
-
-  static void product(Block& block, const QuantizedRows& x, int rows, const std::uint8_t* panel) {
-    if constexpr (bits == 4) {
-      if (rows >= unpack_from_rows) {
-        for (int g = 0; g < Panels::groups; g += unpacked_groups) {
-          const int left = Panels::groups - g;
-          const int count = left < unpacked_groups ? left : unpacked_groups;
-          unpack_groups<group>(panel + g * Panels::Group::bytes, count, block.unpacked);
-          quantized_product<bits, 8, group>(x, rows, block.unpacked, g, g + count, block.sums);
-        }
-        return;
-      }
-    }
-    quantized_product<bits, bits, group>(x, rows, panel, 0, Panels::groups, block.sums);
   }
 
   template <class Out>

@@ -114,6 +114,7 @@ inline pairs splat_pair(std::uint32_t pair) {
 }
 inline vf dot(vf acc, pairs w, pairs x) { return fma(w.odd, x.odd, fma(w.even, x.even, acc)); }
 
-inline void prefetch(const void*) {}
+inline void prefetch_l1(const void*) {}
+inline void prefetch_l2(const void*) {}
 
 }  // namespace ingot

@@ -17,13 +17,19 @@ inline void with_rows(int rows, Body body) {
   body(std::integral_constant<int, Most>{});
 }
 
-// Cuts rows into tiles of nearly equal height, the fewest possible: 7 rows become 4 + 3.
+template <int Most>
+constexpr int num_row_tiles(int rows) {
+  return (rows + Most - 1) / Most;
+}
+
+// Cuts rows into tiles of nearly equal height, the fewest possible: 7 rows become 4 + 3. Calls
+// body(height, first row, number of the tile).
 template <int Most, class Body>
 inline void for_row_tiles(int rows, Body body) {
-  const int tiles = (rows + Most - 1) / Most;
+  const int tiles = num_row_tiles<Most>(rows);
   for (int tile = 0, row = 0; tile < tiles; ++tile) {
     const int height = rows / tiles + (tile < rows % tiles ? 1 : 0);
-    with_rows<Most>(height, [&](auto constant) { body(constant, row); });
+    with_rows<Most>(height, [&](auto constant) { body(constant, row, tile); });
     row += height;
   }
 }
