@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 _BYTE_TOKEN = re.compile(r"^<0x[0-9A-Fa-f]{2}>$")
+_MAX_OPEN_TOKENS = 3  # that hold the beginning of a character
 _INCOMPLETE = "\ufffd"  # what a decoder writes for a character whose bytes are not all there
+
+
+def is_byte(spelling: str | None) -> bool:
+    """Whether a token stands for one byte, as `<0xE4>` does."""
+    return spelling is not None and _BYTE_TOKEN.match(spelling) is not None
 
 
 class Detokenizer:
@@ -14,34 +20,56 @@ class Detokenizer:
 
     What is not settled by later tokens is held back: the bytes of an unfinished character, and a
     run of byte tokens (`<0xE4>`), which decoders judge as a whole. The pieces together are
-    `decode` of all tokens.
+    `decode` of all tokens; after a prompt, they are what these add to its text.
 
     Args:
         decode: text of a list of tokens.
         token: the spelling of a token in the vocabulary; None for one that leaves no text and so
             does not end a run of byte tokens either.
+        prompt: the last tokens before the first one. They leave no text, but many decoders drop
+            a space at the beginning of a text, and a character may have begun in them.
+        breaks: whether the text begins anew between two neighbouring tokens.
     """
 
     def __init__(
-        self, decode: Callable[[list[int]], str], token: Callable[[int], str | None]
+        self,
+        decode: Callable[[list[int]], str],
+        token: Callable[[int], str | None],
+        *,
+        prompt: Sequence[int] = (),
+        breaks: Callable[[int, int], bool] = lambda before, token: False,
     ) -> None:
         self._decode = decode
         self._token = token
-        self._token_ids: list[int] = []
+        self._breaks = breaks
+        self._begin(prompt)
+
+    def _begin(self, prompt: Sequence[int]) -> None:
+        self._token_ids = list(prompt)
+        self._num_prompt = len(prompt)
         self._text = ""
         # Only a window of tokens is decoded each time. It begins with tokens whose text is out,
         # because a decoder treats the first token of a text differently.
         self._window = 0
-        self._settled = 0  # end of the tokens in the window whose text is out
+        self._settled = len(prompt)  # end of the tokens in the window whose text is out
         self._num_out = 0  # characters of the window's text that are out
 
     def push(self, token_id: int) -> str:
         """Adds a token and returns the text that is settled by it, possibly none."""
+        if self._token_ids and self._breaks(self._token_ids[-1], token_id):
+            rest = self.finish()
+            self._begin(())
+            return rest + self.push(token_id)
         self._token_ids.append(token_id)
         spelling = self._token(token_id)
-        if spelling is None or _BYTE_TOKEN.match(spelling):
+        if spelling is None or is_byte(spelling):
             return ""
         text = self._decode(self._token_ids[self._window :])
+        if not self._text:  # a character of the prompt may have been completed just now
+            start = self._end_of_prompt(text)
+            if start is None:
+                return self._without_prompt()
+            self._num_out = start
         whole = not text.endswith(_INCOMPLETE)
         new = text[self._num_out : None if whole else -1]
         if whole and new:
@@ -55,6 +83,26 @@ class Detokenizer:
     def finish(self) -> str:
         """The text that was held back."""
         text = self._decode(self._token_ids)
-        new = text[len(self._text) :]
-        self._text = text
+        start = self._end_of_prompt(text)
+        if start is None:
+            return self._without_prompt() + self.finish()
+        new = text[start + len(self._text) :]
+        self._text += new
         return new
+
+    def _end_of_prompt(self, text: str) -> int | None:
+        """Where the text goes on after the prompt's; None if it reads the prompt differently."""
+        prompt = self._token_ids[: self._num_prompt]
+        known = self._decode(prompt) if prompt else ""
+        is_open = known.endswith(_INCOMPLETE)
+        for _ in range(_MAX_OPEN_TOKENS):
+            if not prompt or not is_open or text.startswith(known):
+                break
+            prompt.pop()
+            known = self._decode(prompt)
+        return len(known) if text.startswith(known) else None
+
+    def _without_prompt(self) -> str:
+        generated = self._token_ids[self._num_prompt :]
+        self._begin(())
+        return "".join(map(self.push, generated))

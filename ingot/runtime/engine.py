@@ -11,7 +11,7 @@ from ingot.runtime.batch import BatchBuilder
 from ingot.runtime.executor import Executor, Float32
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampler import sample
+from ingot.runtime.sampler import Draw, Sampler
 from ingot.runtime.scheduler import Chunk, Scheduler
 from ingot.runtime.sequence import Sequence
 
@@ -46,6 +46,7 @@ class Engine:
             max_num_tokens=limits.max_num_batched_tokens,
         )
         self._executor = executor
+        self._sampler = Sampler(executor.vocab_size, self.eos_token_ids, executor.kernels)
         self._batch = BatchBuilder(executor.inputs, limits.page_size)
         self._max_logit_rows = min(limits.max_logit_rows, limits.max_num_batched_tokens)
         self._num_added = 0
@@ -85,7 +86,8 @@ class Engine:
         max_len = min(self.max_model_len, len(token_ids) + params.max_tokens)
         # With a seed of its own a request draws the same wherever and whenever it runs.
         key = 0 if params.seed is not None else self._num_added + 1
-        sequence = Sequence(self._num_added, list(token_ids), params, max_len, key)
+        seed = self.seed if params.seed is None else params.seed
+        sequence = Sequence(self._num_added, list(token_ids), params, max_len, key, seed)
         self._num_added += 1
         self.scheduler.add(sequence)
         return sequence
@@ -144,8 +146,8 @@ class Engine:
         logits = self._executor.run()
         self.scheduler.advance(chunks)
         ready = [chunk.sequence for chunk in chunks if chunk.wants_logits]
-        for sequence, row in zip(ready, logits, strict=True):
-            self._draw(sequence, row)
+        for sequence, draw in zip(ready, self._sampler.sample(logits, ready), strict=True):
+            self._take(sequence, draw)
         return ready
 
     def _append(self, chunk: Chunk) -> None:
@@ -157,21 +159,11 @@ class Engine:
             int(chunk.wants_logits),
         )
 
-    def _draw(self, sequence: Sequence, row: Float32) -> None:
+    def _take(self, sequence: Sequence, draw: Draw | IngotError) -> None:
         params = sequence.params
         stops = params.stop_token_ids if params.ignore_eos else self._stops(params)
-        banned = stops if sequence.num_generated < params.min_tokens else ()
-        try:
-            draw = sample(
-                row,
-                params,
-                seed=self.seed if params.seed is None else params.seed,
-                key=sequence.key,
-                position=len(sequence.token_ids),
-                banned=tuple(banned),
-            )
-        except IngotError as error:  # one request's trouble, not the others'
-            sequence.error = error
+        if isinstance(draw, IngotError):  # one request's trouble, not the others'
+            sequence.error = draw
             self.scheduler.remove(sequence)
             return
         sequence.token_ids.append(draw.token)

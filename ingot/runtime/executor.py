@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingot.artifact.plan import Limits
+from ingot.runtime.native_sampler import SamplerKernels
 
 Int32 = npt.NDArray[np.int32]
 Float32 = npt.NDArray[np.float32]
@@ -50,6 +51,11 @@ class Executor(Protocol):
     @property
     def inputs(self) -> StepInputs:
         """The arrays to fill before `run`."""
+        ...
+
+    @property
+    def kernels(self) -> SamplerKernels | None:
+        """What draws from its logits; None: numpy does."""
         ...
 
     def run(self) -> Float32:

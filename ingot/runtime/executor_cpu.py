@@ -62,6 +62,10 @@ class CpuExecutor:
             self.close()
             raise
 
+    @property
+    def kernels(self) -> Kernels | None:
+        return self._kernels
+
     def run(self) -> Float32:
         if self._kernels is None:
             raise UsageError("this model is closed", hint="Open it again with LLM(path).")

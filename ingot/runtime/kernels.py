@@ -11,7 +11,8 @@ import platform
 import struct
 
 from ingot.artifact.select import ABI
-from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError
+from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
+from ingot.runtime.memory import Region
 
 _MFD_NOEXEC_SEAL = 0x8  # hardened kernels demand it; mapping code needs no execute bit
 _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
@@ -42,6 +43,15 @@ class StepStruct(ctypes.Structure):
     ]
 
 
+class SamplingStruct(ctypes.Structure):
+    """`struct ingot_sampling`"""
+
+    _fields_ = [
+        *((name, _POINTER) for name in ("rows", "memory")),
+        *((name, _INT32) for name in ("num_rows", "vocabulary")),
+    ]
+
+
 class Kernels:
     """A loaded `kernels.so`.
 
@@ -54,23 +64,15 @@ class Kernels:
         _check_elf(code, name)
         library = _load(code, name)
         try:
-            library.ingot_abi.restype = _INT32
-            library.ingot_open.argtypes = (ctypes.POINTER(ModelStruct),)
-            library.ingot_open.restype = _POINTER
-            library.ingot_run.argtypes = (_POINTER, ctypes.POINTER(StepStruct))
-            library.ingot_run.restype = _INT32
-            library.ingot_close.argtypes = (_POINTER,)
-            library.ingot_close.restype = None
-            abi = library.ingot_abi()
-        except AttributeError as error:
+            _declare(library, name)
+        except BaseException:
             _ctypes.dlclose(library._handle)
-            raise _unloadable(name, error) from error
-        if abi != ABI:
-            _ctypes.dlclose(library._handle)
-            raise ArtifactError(f"{name} has kernel interface {abi}, not {ABI}")
+            raise
         self._library = library
         self._state: int | None = None
         self._model: ModelStruct | None = None
+        self._sampling: SamplingStruct | None = None
+        self._memory: Region | None = None
 
     def open(self, model: ModelStruct) -> None:
         """Starts the threads. Raises ResourceError when there is no memory or thread for it."""
@@ -85,12 +87,52 @@ class Kernels:
         """One step; 0, or a negative code. Other Python threads run meanwhile."""
         return int(self._library.ingot_run(self._state, step))
 
+    def sample(self, rows: int, num_rows: int, vocab_size: int) -> None:
+        """Draws from the `num_rows` structs at the address `rows`; not while a step runs.
+
+        Other Python threads run meanwhile. Raises UsageError after `close`.
+        """
+        if self._state is None or self._model is None:
+            raise UsageError("this model is closed", hint="Open it again with LLM(path).")
+        if self._sampling is None or self._sampling.vocabulary != vocab_size:
+            self._sampling = self._make_sampling(vocab_size, self._model.num_threads)
+        self._sampling.rows, self._sampling.num_rows = rows, num_rows
+        self._library.ingot_sample(self._state, self._sampling)
+
+    def _make_sampling(self, vocab_size: int, num_threads: int) -> SamplingStruct:
+        nbytes = self._library.ingot_sampler_bytes(vocab_size) * num_threads
+        self._memory = Region(nbytes, "the sampler")
+        return SamplingStruct(memory=self._memory.address, vocabulary=vocab_size)
+
     def close(self) -> None:
         """Joins the threads and unloads the code."""
         if self._state:
             self._library.ingot_close(self._state)
             self._state = None
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
         _ctypes.dlclose(self._library._handle)
+
+
+def _declare(library: ctypes.CDLL, name: str) -> None:
+    """Gives the functions their types, once they are known to be those of this interface."""
+    try:
+        abi = library.ingot_abi()
+        if abi != ABI:
+            raise ArtifactError(f"{name} has kernel interface {abi}, not {ABI}")
+        library.ingot_open.argtypes = (ctypes.POINTER(ModelStruct),)
+        library.ingot_open.restype = _POINTER
+        library.ingot_run.argtypes = (_POINTER, ctypes.POINTER(StepStruct))
+        library.ingot_run.restype = _INT32
+        library.ingot_sampler_bytes.argtypes = (_INT32,)
+        library.ingot_sampler_bytes.restype = ctypes.c_int64
+        library.ingot_sample.argtypes = (_POINTER, ctypes.POINTER(SamplingStruct))
+        library.ingot_sample.restype = None
+        library.ingot_close.argtypes = (_POINTER,)
+        library.ingot_close.restype = None
+    except AttributeError as error:
+        raise _unloadable(name, error) from error
 
 
 def _check_elf(code: bytes, name: str) -> None:

@@ -2,44 +2,101 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
-import math
-from collections.abc import Sequence
+import enum
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ingot.errors import RequestError
+import numpy as np
+import numpy.typing as npt
 
+from ingot.errors import RequestError
+from ingot.runtime.bad_words import spellings
+from ingot.runtime.field_checks import flag, integer, number, refuse, token_ids, values
+
+MAX_N = 16384
 MAX_LOGPROBS = 1000
 MAX_STOPS = 64
-_FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
+MAX_BAD_WORDS = 1024
+MAX_BIAS = 100.0
+MIN_TEMPERATURE = 0.01  # between 0 and this, float32 could not tell the scaled logits apart
+UNLIMITED = 2**31 - 1
+_FLAGS = (
+    *("ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens"),
+    "include_stop_str_in_output",
+)
+
+# What None stands for, which vLLM's scripts may pass.
+_ABSENT: dict[str, Any] = {
+    **dict.fromkeys(("stop", "stop_token_ids", "bad_words", "logits_processors"), ()),
+    "max_tokens": UNLIMITED,
+}
+
+LogitsProcessor = Callable[..., npt.NDArray[np.float32]]
+
+
+class RequestOutputKind(enum.Enum):
+    """What each output of a stream holds: all so far, what is new, or nothing before the end."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How the tokens of one request are drawn, and when it ends.
 
-    temperature           divides the logits before everything else; below 1e-5 it is greedy
-    top_k                 keep the k most likely tokens and those as likely as the k-th; 0 keeps all
-    top_p                 of those, keep the fewest whose probability together reaches top_p
-    seed                  the same seed and prompt draw the same tokens; None: by the model's seed
-    max_tokens            at most this many new tokens
+    In the order in which they act on the logits:
+
+    logits_processors     functions (generated ids, logits) or (prompt ids, generated ids, logits)
+                          that return float32 logits; they may change the row they are given
+    allowed_token_ids     nothing else is drawn
+    logit_bias            {token: addend}; clamped to [-100, 100]
+    repetition_penalty    for tokens of the prompt and the completion: divides logits above 0,
+                          multiplies those below
+    frequency_penalty     subtracted once for every time that the completion has the token
+    presence_penalty      subtracted if the completion has the token
+    bad_words             texts that are not written: the last token of each of their spellings,
+                          where the tokens before it have just been drawn
     min_tokens            no end-of-sequence token, stop token or stop string before this many
+    temperature           divides the logits; 0 is greedy, and what is below 0.01 becomes 0.01
+    top_k                 keep the k likeliest tokens and those as likely as the k-th; 0 or -1: all
+    min_p                 of those, keep what is at least this likely relative to the likeliest
+    top_p                 of those, keep the fewest whose probability together reaches top_p
+
+    And the rest:
+
+    n                     completions of the prompt; their draws are independent
+    seed                  the same seed and prompt draw the same tokens; None, -1: the model's seed
+    max_tokens            at most this many new tokens; None: as many as the model has room for
     stop                  strings that end the text
     include_stop_str_in_output
     stop_token_ids        tokens that end it, besides the model's end-of-sequence tokens
     ignore_eos            the model's end-of-sequence tokens do not end it
     logprobs              return this many of the likeliest tokens' log-probabilities a position,
-                          and the drawn token's; they are the model's, before the temperature
+                          and the drawn token's; -1: all. They are the model's own, before all of
+                          the above
+    prompt_logprobs       the same for the tokens of the prompt
     detokenize            False leaves all text empty; for artifacts without a tokenizer
     skip_special_tokens   special tokens leave no text
+    spaces_between_special_tokens
+                          False: no space between special tokens, where the tokenizer writes one
+    output_kind           what the outputs of a stream hold
 
     Raises RequestError (a ValueError) that names the field, its value and the range.
     """
 
+    n: int = 1
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     seed: int | None = None
     max_tokens: int = 16
     min_tokens: int = 0
@@ -47,14 +104,24 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     stop_token_ids: Sequence[int] = ()
     ignore_eos: bool = False
+    bad_words: Sequence[str] = ()
+    logit_bias: Mapping[int, float] | None = None
+    allowed_token_ids: Sequence[int] | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    logits_processors: Sequence[LogitsProcessor] = ()
+    bad_word_ids: tuple[tuple[int, ...], ...] = dataclasses.field(
+        default=(), init=False, repr=False, compare=False
+    )
 
     # Seen before the generated __init__, so that an unknown name gets our error and not TypeError.
-    def __new__(cls, **values: Any) -> SamplingParams:
-        known = [f.name for f in fields(cls)]
-        for name in values:
+    def __new__(cls, **given: Any) -> SamplingParams:
+        known = [f.name for f in fields(cls) if f.init]
+        for name in given:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 raise RequestError(
@@ -64,32 +131,96 @@ class SamplingParams:
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
-        object.__setattr__(self, "stop", _tuple("stop", stop, str, MAX_STOPS))
-        ids = _tuple("stop_token_ids", self.stop_token_ids, int, MAX_STOPS)
-        object.__setattr__(self, "stop_token_ids", ids)
-        object.__setattr__(self, "top_k", 0 if self.top_k == -1 else self.top_k)
+        for name, absent in _ABSENT.items():
+            if getattr(self, name) is None:
+                self._set(name, absent)
+        self._check_lists()
         self._check_numbers()
-        for flag in _FLAGS:
-            if not isinstance(getattr(self, flag), bool):
-                _refuse(flag, getattr(self, flag), "True or False")
-        if not all(self.stop):
-            _refuse("stop", self.stop, "strings that are not empty")
-        if self.stop and not self.detokenize:
-            _refuse("stop", self.stop, "empty when detokenize is False")
-        if any(token < 0 for token in self.stop_token_ids):
-            _refuse("stop_token_ids", self.stop_token_ids, "token ids")
+        self._check_counts()
+        for name in _FLAGS:
+            flag(name, getattr(self, name))
+        if not isinstance(self.output_kind, RequestOutputKind):
+            refuse("output_kind", self.output_kind, "a RequestOutputKind")
+        self._check_together()
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_lists(self) -> None:
+        stop = (self.stop,) if isinstance(self.stop, str) else self.stop
+        self._set("stop", values("stop", stop, str, MAX_STOPS))
+        self._set("stop_token_ids", token_ids("stop_token_ids", self.stop_token_ids, MAX_STOPS))
+        self._set("bad_words", values("bad_words", self.bad_words, str, MAX_BAD_WORDS))
+        if self.allowed_token_ids is not None:
+            allowed = token_ids("allowed_token_ids", self.allowed_token_ids, UNLIMITED)
+            if not allowed:
+                refuse("allowed_token_ids", self.allowed_token_ids, "None, or name a token")
+            self._set("allowed_token_ids", tuple(sorted(set(allowed))))
+        self._set("logit_bias", _bias(self.logit_bias))
+        processors = self.logits_processors
+        is_list = isinstance(processors, (list, tuple))
+        if not is_list or not all(callable(processor) for processor in processors):
+            refuse("logits_processors", processors, "a list of functions")
+        self._set("logits_processors", tuple(processors))
 
     def _check_numbers(self) -> None:
-        _number("temperature", self.temperature, 0, math.inf)
-        _number("top_p", self.top_p, 0, 1, above=True)
-        _integer("top_k", self.top_k, 0, 2**31 - 1)
-        _integer("max_tokens", self.max_tokens, 1, 2**31 - 1)
-        _integer("min_tokens", self.min_tokens, 0, self.max_tokens)
+        number("temperature", self.temperature, 0)
+        if 0 < self.temperature < MIN_TEMPERATURE:
+            self._set("temperature", MIN_TEMPERATURE)
+        number("top_p", self.top_p, 0, 1, above=True)
+        number("min_p", self.min_p, 0, 1)
+        number("presence_penalty", self.presence_penalty, -2, 2)
+        number("frequency_penalty", self.frequency_penalty, -2, 2)
+        number("repetition_penalty", self.repetition_penalty, 0, above=True)
+
+    def _check_counts(self) -> None:
+        self._set("top_k", 0 if _is_minus_one(self.top_k) else self.top_k)
+        self._set("seed", None if _is_minus_one(self.seed) else self.seed)
+        integer("n", self.n, 1, MAX_N)
+        integer("top_k", self.top_k, 0, UNLIMITED)
+        integer("max_tokens", self.max_tokens, 1, UNLIMITED)
+        integer("min_tokens", self.min_tokens, 0, UNLIMITED)
         if self.seed is not None:
-            _integer("seed", self.seed, 0, 2**64 - 1)
-        if self.logprobs is not None:
-            _integer("logprobs", self.logprobs, 0, MAX_LOGPROBS)
+            integer("seed", self.seed, 0, 2**64 - 1)
+        for name in ("logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                integer(name, getattr(self, name), -1, MAX_LOGPROBS)
+
+    def _check_together(self) -> None:
+        if self.min_tokens > self.max_tokens:
+            refuse("min_tokens", self.min_tokens, f"at most max_tokens, {self.max_tokens}")
+        if self.n > 1 and self.greedy:
+            refuse("n", self.n, "1 when temperature is 0: all completions would be the same")
+        if not all(self.stops):
+            refuse("stop", self.stop, "strings that are not empty")
+        if not all(word.strip() for word in self.bad_words):
+            refuse("bad_words", self.bad_words, "strings that are more than spaces")
+        if self.stop and not self.detokenize:
+            refuse("stop", self.stop, "empty when detokenize is False")
+
+    def for_model(
+        self, vocab_size: int, encode: Callable[[str], list[int]] | None = None
+    ) -> SamplingParams:
+        """These parameters for a vocabulary, with the spellings of `bad_words` by `encode`.
+
+        Raises RequestError for tokens that the vocabulary lacks, and for bad words without a
+        tokenizer.
+        """
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            for token in getattr(self, name) or ():
+                if token >= vocab_size:
+                    refuse(name, token, f"below {vocab_size}, the size of the vocabulary")
+        if not self.bad_words or self.bad_word_ids:
+            return self
+        if encode is None:
+            refuse("bad_words", self.bad_words, "empty for a model without a tokenizer")
+        params = dataclasses.replace(self)
+        params._set("bad_word_ids", spellings(self.bad_words, encode))
+        return params
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -97,27 +228,17 @@ class SamplingParams:
         return tuple(self.stop)
 
 
-def _refuse(name: str, value: object, wanted: str) -> None:
-    shown = repr(value)
-    raise RequestError(f"{name} is {shown[:80]}", hint=f"{name} must be {wanted}.")
+def _is_minus_one(value: object) -> bool:
+    return type(value) is int and value == -1
 
 
-def _tuple(name: str, value: object, kind: type, most: int) -> tuple[Any, ...]:
-    items = tuple(value) if isinstance(value, (list, tuple, set, frozenset)) else (None,)
-    if len(items) > most or not all(type(item) is kind for item in items):
-        _refuse(name, value, f"at most {most} values of type {kind.__name__}")
-    return items
-
-
-def _number(name: str, value: object, low: float, high: float, *, above: bool = False) -> None:
-    # A bool is an int to Python; as a number it is a mistake.
-    fits = isinstance(value, (int, float)) and not isinstance(value, bool)
-    fits = fits and math.isfinite(value) and low <= value <= high  # type: ignore[arg-type,operator]
-    if not fits or (above and value == low):
-        begin, end = "(" if above else "[", ")" if high == math.inf else "]"
-        _refuse(name, value, f"a finite number in {begin}{low}, {high}{end}")
-
-
-def _integer(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        _refuse(name, value, f"an integer in [{low}, {high}]")
+def _bias(given: Any) -> dict[int, float] | None:
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        refuse("logit_bias", given, "a dict of token ids and numbers")
+    ids = token_ids("logit_bias", list(given), UNLIMITED)
+    for bias in given.values():
+        number("logit_bias", bias)
+    clamped = (max(-MAX_BIAS, min(MAX_BIAS, float(bias))) for bias in given.values())
+    return dict(sorted(zip(ids, clamped, strict=True))) or None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from ingot.errors import IngotError
 from ingot.runtime.output import FinishReason, Logprob
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.sampling_state import SamplingState
 
 
 @dataclass(slots=True, eq=False)
@@ -15,8 +16,8 @@ class Sequence:
     """The state of one request, owned by the engine.
 
     `token_ids` are the prompt and what was generated; `num_computed` of them have their keys and
-    values in the cache (none after a preemption). `key` names the request to the sampler's
-    random generator.
+    values in the cache (none after a preemption). `seed` and `key` name the request to
+    the sampler's random generator.
     """
 
     sequence_id: int
@@ -24,6 +25,7 @@ class Sequence:
     params: SamplingParams
     max_len: int
     key: int = 0
+    seed: int = 0
     num_prompt: int = 0
     num_computed: int = 0
     logprobs: list[dict[int, Logprob]] = field(default_factory=list)
@@ -31,6 +33,7 @@ class Sequence:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: IngotError | None = None
+    sampling: SamplingState | None = None  # the sampler's own
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.token_ids)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ingot.artifact.reader import Artifact
 from ingot.errors import RequestError, TokenizerError
-from ingot.runtime.detokenizer import Detokenizer
+from ingot.runtime.detokenizer import Detokenizer, is_byte
 from ingot.runtime.tokenizer_config import special_tokens, template_source
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 _FILE = "tokenizer/tokenizer.json"
 _CONFIG = "tokenizer/tokenizer_config.json"
 _TEMPLATE = "tokenizer/chat_template.jinja"
+# Of a prompt's end, how many tokens are looked through for how many that leave text: enough for
+# the beginning of a character.
+_MAX_RECENT, _PROMPT_TOKENS = 64, 6
 
 
 class Tokenizer:
@@ -91,24 +95,50 @@ class Tokenizer:
             raise RequestError(f"the text cannot be tokenized: {error}") from error
         return ids
 
-    def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+    def decode(
+        self,
+        token_ids: Sequence[int],
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+    ) -> str:
         """Text of tokens. Bytes that are not UTF-8 become U+FFFD."""
-        text: str = self.backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
-        return text
+        ids = list(token_ids)
+        if skip_special_tokens or spaces_between_special_tokens:
+            text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
+            return text
+        # A text begins with no space, so where none is wanted, one begins.
+        starts = [i for i in range(1, len(ids)) if self._are_special(ids[i - 1], ids[i])]
+        parts = pairwise([0, *starts, len(ids)])
+        return "".join(self.decode(ids[begin:end], False) for begin, end in parts)
 
     def token(self, token_id: int) -> str | None:
         """The spelling of a token in the vocabulary; None for an id that has none."""
         spelling: str | None = self.backend.id_to_token(token_id)
         return spelling
 
-    def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
-        """A decoder for tokens that come one by one."""
+    def detokenizer(
+        self,
+        skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
+        prompt_token_ids: Sequence[int] = (),
+    ) -> Detokenizer:
+        """A decoder for tokens that come one by one, after those of a prompt."""
 
         def visible(token_id: int) -> str | None:
             hidden = skip_special_tokens and token_id in self._skipped
             return None if hidden else self.token(token_id)
 
-        return Detokenizer(lambda ids: self.decode(ids, skip_special_tokens), visible)
+        recent = [t for t in prompt_token_ids[-_MAX_RECENT:] if visible(t) is not None]
+        start = max(len(recent) - _PROMPT_TOKENS, 0)
+        while start and is_byte(self.token(recent[start])):  # a run of them is read as a whole
+            start -= 1
+        joins = skip_special_tokens or spaces_between_special_tokens
+        return Detokenizer(
+            lambda ids: self.decode(ids, skip_special_tokens),
+            visible,
+            prompt=recent[start:],
+            breaks=(lambda before, token: False) if joins else self._are_special,
+        )
 
     def apply_chat_template(
         self,
@@ -135,6 +165,9 @@ class Tokenizer:
             continue_final_message=continue_final_message,
             variables={**self.special_tokens, **variables},
         )
+
+    def _are_special(self, *token_ids: int) -> bool:
+        return self._skipped.issuperset(token_ids)
 
     def _check_size(self, vocab_size: int) -> None:
         largest = max(self.backend.get_vocab(with_added_tokens=True).values(), default=0)

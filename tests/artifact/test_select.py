@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ingot.artifact.host import available_memory, host_flags
-from ingot.artifact.select import best_target, choose_target
+from ingot.artifact.select import ABI, best_target, choose_target
 from ingot.artifact.target import Target
 from ingot.errors import IncompatibleHostError
 from tests.runtime.fake_model import make_manifest
@@ -14,7 +14,7 @@ from tests.runtime.fake_model import make_manifest
 NAMES = ["cpu:portable", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+avx512_bf16"]
 
 
-def manifest_with(*names, abi=1):
+def manifest_with(*names, abi=ABI):
     entry = make_manifest().targets[0]
     return replace(
         make_manifest(),
@@ -43,8 +43,10 @@ def test_a_host_that_lacks_something_is_told_what_and_what_to_do():
 
 
 def test_another_kernel_interface_is_no_target():
-    with pytest.raises(IncompatibleHostError, match="kernel interface 2, this ingot has 1"):
-        choose_target(manifest_with("cpu:portable", abi=2), frozenset(), Path("m.ingot"))
+    with pytest.raises(
+        IncompatibleHostError, match=f"kernel interface {ABI + 1}, this ingot has {ABI}"
+    ):
+        choose_target(manifest_with("cpu:portable", abi=ABI + 1), frozenset(), Path("m.ingot"))
 
 
 def test_flags_are_those_that_all_processors_have(tmp_path):

@@ -15,6 +15,7 @@ from ingot.artifact.manifest import (
     TargetEntry,
 )
 from ingot.artifact.plan import Buffer, Instruction, Limits, MemoryPlan, Plan, Slot
+from ingot.artifact.select import ABI
 from ingot.artifact.writer import ArtifactWriter
 
 LIMITS = Limits(
@@ -34,16 +35,25 @@ def sample_plan() -> Plan:
     )
     instructions = (
         Instruction(
-            op="embedding", inputs={"tokens": "tokens", "weight": "embed.weight"},
-            outputs={"out": "%0"}, attrs={}, origin="embed",
+            op="embedding",
+            inputs={"tokens": "tokens", "weight": "embed.weight"},
+            outputs={"out": "%0"},
+            attrs={},
+            origin="embed",
         ),
         Instruction(
-            op="rms_norm", inputs={"x": "%0", "weight": "norm.weight"},
-            outputs={"out": "%1<b>"}, attrs={"eps": 1e-6}, origin="norm",
+            op="rms_norm",
+            inputs={"x": "%0", "weight": "norm.weight"},
+            outputs={"out": "%1<b>"},
+            attrs={"eps": 1e-6},
+            origin="norm",
         ),
         Instruction(
-            op="linear", inputs={"x": "%1<b>", "weight": "embed.weight"},
-            outputs={"out": "logits"}, attrs={}, origin="head",
+            op="linear",
+            inputs={"x": "%1<b>", "weight": "embed.weight"},
+            outputs={"out": "logits"},
+            attrs={},
+            origin="head",
         ),
     )
     slots = (
@@ -57,23 +67,35 @@ def sample_plan() -> Plan:
 def sample_manifest() -> Manifest:
     """The manifest of the sample, with its target, a ledger of two passes and a golden error."""
     model = ModelInfo(
-        name="sample", architecture="SampleForCausalLM", vocab_size=48, num_layers=1,
-        num_parameters=392, bos_token_ids=(), eos_token_ids=(0,), kv_bytes_per_token=128,
+        name="sample",
+        architecture="SampleForCausalLM",
+        vocab_size=48,
+        num_layers=1,
+        num_parameters=392,
+        bos_token_ids=(),
+        eos_token_ids=(0,),
+        kv_bytes_per_token=128,
     )
     target = TargetEntry(
-        name="cpu:portable", requires=(), layout="cpu-float32", abi=1,
-        plan="targets/cpu-portable/plan.json", kernels="targets/cpu-portable/kernels.so",
+        name="cpu:portable",
+        requires=(),
+        layout="cpu-float32",
+        abi=ABI,
+        plan="targets/cpu-portable/plan.json",
+        kernels="targets/cpu-portable/kernels.so",
     )
     ledger = (
         LedgerEntry(name="canonicalize", tier="exact", expected=None, matched=5),
         LedgerEntry(name="fuse_rms_norm", tier="exact", expected=1, matched=1),
     )
     return Manifest(
-        format=FORMAT_VERSION, ingot_version="0.1.0", model=model, limits=LIMITS,
-        numerics=Numerics(
-            dtype="float32", quantization="none", tolerance=2e-3
-        ),
-        targets=(target,), ledger=ledger,
+        format=FORMAT_VERSION,
+        ingot_version="0.1.0",
+        model=model,
+        limits=LIMITS,
+        numerics=Numerics(dtype="float32", quantization="none", tolerance=2e-3),
+        targets=(target,),
+        ledger=ledger,
     )
 
 

@@ -19,7 +19,7 @@ struct ingot_step {
 
 static int open_states;
 
-int32_t ingot_abi(void) { return 1; }
+int32_t ingot_abi(void) { return ABI; }
 int32_t fake_open_states(void) { return open_states; }
 
 void *ingot_open(const struct ingot_model *m) {

@@ -14,6 +14,7 @@ from safetensors.numpy import save
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.manifest import FORMAT_VERSION, Manifest, ModelInfo, Numerics, TargetEntry
 from ingot.artifact.plan import Buffer, Limits, MemoryPlan, Plan
+from ingot.artifact.select import ABI
 from ingot.artifact.writer import ArtifactWriter
 from tests.runtime.fake_tokenizer import tokenizer_files
 
@@ -27,6 +28,7 @@ LIMITS = Limits(
     page_size=PAGE_SIZE,
 )
 PAGE_BYTES = 2 * PAGE_SIZE * HEAD * 4
+HEADERS = Path(__file__).parents[2] / "ingot" / "compiler" / "cpp" / "kernels"
 SOURCE = Path(__file__).with_name("fake_kernels.c")
 KERNELS, PLAN = "targets/cpu-portable/kernels.so", "targets/cpu-portable/plan.json"
 WEIGHTS = "weights/cpu-float32.safetensors"
@@ -76,7 +78,7 @@ def make_manifest(limits: Limits = LIMITS, requires: tuple[str, ...] = ()) -> Ma
                 name="cpu:portable",
                 requires=requires,
                 layout="cpu-float32",
-                abi=1,
+                abi=ABI,
                 plan=PLAN,
                 kernels=KERNELS,
             ),
@@ -89,6 +91,7 @@ def make_manifest(limits: Limits = LIMITS, requires: tuple[str, ...] = ()) -> Ma
 def kernels() -> bytes:
     """The compiled `fake_kernels.c`."""
     values = {
+        "ABI": ABI,
         "VOCAB": VOCAB,
         "PAGE_SIZE": PAGE_SIZE,
         "HEAD": HEAD,
@@ -98,8 +101,20 @@ def kernels() -> bytes:
     defines = [f"-D{name}={value}" for name, value in values.items()]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "kernels.so"
-        command = ["cc", "-O1", "-shared", "-fPIC", "-ffp-contract=off", *defines]
-        subprocess.run([*command, str(SOURCE), "-o", str(out)], check=True)
+        flags = ["-O1", "-fPIC", "-ffp-contract=off"]
+        model, sampler = Path(folder) / "model.o", SOURCE.with_name("fake_sampler.cpp")
+        subprocess.run(["cc", *flags, *defines, "-c", str(SOURCE), "-o", str(model)], check=True)
+        # Symbols that are not hidden may keep the loader from ever unloading the library.
+        command = [
+            "c++",
+            *flags,
+            "-std=c++17",
+            "-fvisibility=hidden",
+            "-shared",
+            "-I",
+            str(HEADERS),
+        ]
+        subprocess.run([*command, str(sampler), str(model), "-o", str(out)], check=True)
         return out.read_bytes()
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -21,22 +22,90 @@ def tokenizer_of(kind: str) -> Tokenizer:
     return Tokenizer(getattr(fake_tokenizer, kind)().to_str().encode())
 
 
-def stream(tokenizer: Tokenizer, ids: list[int], skip: bool = True) -> list[str]:
-    detokenizer = tokenizer.detokenizer(skip)
+def stream(
+    tokenizer: Tokenizer,
+    ids: list[int],
+    skip: bool = True,
+    spaces: bool = True,
+    prompt: Sequence[int] = (),
+) -> list[str]:
+    detokenizer = tokenizer.detokenizer(skip, spaces, prompt)
     return [*(detokenizer.push(token) for token in ids), detokenizer.finish()]
+
+
+def random_ids(tokenizer: Tokenizer, rng: random.Random) -> list[int]:
+    size = tokenizer.backend.get_vocab_size()
+    few = rng.sample(range(size), min(size, rng.choice([2, 5, size])))
+    return [rng.choice(few) for _ in range(rng.randrange(1, 30))]
+
+
+def continuation(tokenizer: Tokenizer, prompt: list[int], ids: list[int], skip: bool) -> str:
+    """What tokens add to the text of a prompt; a character that they complete is theirs."""
+    text = tokenizer.decode(prompt + ids, skip)
+    is_open = tokenizer.decode(prompt, skip).endswith("\ufffd")
+    for dropped in range(min(3, len(prompt)) + 1 if is_open else 1):
+        before = tokenizer.decode(prompt[: len(prompt) - dropped], skip)
+        if text.startswith(before):
+            return text[len(before) :]
+    return tokenizer.decode(ids, skip)
 
 
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_pieces_of_random_tokens_are_the_full_decode(kind, skip):
     tokenizer = tokenizer_of(kind)
-    size = tokenizer.backend.get_vocab_size()
     rng = random.Random(f"{kind}{skip}")
-    for _ in range(600):
-        few = rng.sample(range(size), min(size, rng.choice([2, 5, size])))
-        ids = [rng.choice(few) for _ in range(rng.randrange(1, 30))]
-        pieces = stream(tokenizer, ids, skip)
-        assert "".join(pieces) == tokenizer.decode(ids, skip), ids
+    for _ in range(1250):
+        ids = random_ids(tokenizer, rng)
+        spaces = rng.random() < 0.5
+        pieces = stream(tokenizer, ids, skip, spaces)
+        assert "".join(pieces) == tokenizer.decode(ids, skip, spaces), ids
+
+
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_prompt_the_pieces_are_what_the_tokens_add_to_its_text(kind, skip):
+    """Prompts end anywhere, within characters, too."""
+    tokenizer = tokenizer_of(kind)
+    rng = random.Random(f"{kind}{skip} prompt")
+    for _ in range(1250):
+        ids = random_ids(tokenizer, rng)
+        cut = rng.randrange(len(ids))
+        prompt = [i for i in ids[:cut] if tokenizer.decode([i], skip)][-6:]
+        pieces = stream(tokenizer, ids[cut:], skip, prompt=prompt)
+        assert "".join(pieces) == continuation(tokenizer, prompt, ids[cut:], skip), (prompt, ids)
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
+def test_no_text_of_the_prompt_leaks_and_spaces_stay(kind):
+    tokenizer = tokenizer_of(kind)
+    for text in TEXTS:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        full = tokenizer.decode(ids)
+        for cut in range(1, len(ids)):
+            text = "".join(stream(tokenizer, ids[cut:], prompt=ids[:cut]))
+            begun = 0  # tokens of a character that the prompt has left open: it comes whole
+            while not full.startswith(tokenizer.decode(ids[: cut - begun])):
+                begun += 1
+            assert begun < 4
+            assert tokenizer.decode(ids[: cut - begun]) + text == full
+
+
+def test_a_leading_space_is_lost_without_the_prompt():
+    """The negative control of the test above."""
+    tokenizer = tokenizer_of("byte_fallback")
+    ids = [tokenizer.backend.token_to_id(piece) for piece in ("▁Hello", "▁world")]
+    assert "".join(stream(tokenizer, ids[1:])) == "world"
+    assert "".join(stream(tokenizer, ids[1:], prompt=ids[:1])) == " world"
+
+
+def test_spaces_between_special_tokens_can_be_left_out():
+    tokenizer = tokenizer_of("wordpiece")
+    ids = [1, 2, 1, 1, 3, 1, 0, 1, 3]
+    assert tokenizer.decode(ids, False) == "[SEP] the [SEP] [SEP] dog [SEP] [UNK] [SEP] dog"
+    assert tokenizer.decode(ids, False, False) == "[SEP] the [SEP][SEP] dog [SEP][UNK][SEP] dog"
+    assert tokenizer.decode(ids, True, False) == tokenizer.decode(ids, True) == "the dog dog"
+    assert "".join(stream(tokenizer, ids, False, False)) == tokenizer.decode(ids, False, False)
 
 
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])

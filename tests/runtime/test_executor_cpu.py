@@ -12,12 +12,19 @@ import pytest
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.plan import Buffer
 from ingot.artifact.reader import Artifact
+from ingot.artifact.select import ABI
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
 from ingot.runtime.executor_cpu import CpuExecutor, count_pages
 from ingot.runtime.kernels import Kernels, ModelStruct, StepStruct
 from tests.runtime.fake_model import KERNELS, PAGE_BYTES, PLAN, kernels, make_plan, write_fake
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+NAMES = ("open", "run", "close", "sample", "sampler_bytes")
+EMPTY = f"int ingot_abi(void) {{ return {ABI}; }}" + "".join(
+    f"void ingot_{name}(void) {{}}" for name in NAMES
+)
 
 
 def open_executor(path, **options):
@@ -65,9 +72,7 @@ def test_the_code_that_runs_is_that_of_the_artifact_and_not_one_loaded_before(tm
     libraries = []
     for number in range(5):
         source, out = tmp_path / "x.c", tmp_path / "x.so"
-        names = "void ingot_open(void){} void ingot_run(void){} void ingot_close(void){}"
-        abi = "int ingot_abi(void){return 1;}"
-        source.write_text(f"{abi} int me(void){{return {number};}} {names}")
+        source.write_text(f"{EMPTY} int me(void){{return {number};}}")
         subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(out)], check=True)
         libraries.append(Kernels(out.read_bytes(), "kernels.so"))
     assert [kernels._library.me() for kernels in libraries] == [0, 1, 2, 3, 4]
@@ -104,12 +109,10 @@ def test_code_that_cannot_be_loaded_is_a_typed_error(tmp_path, code, error, what
 
 def test_code_with_another_interface_is_refused(tmp_path):
     source = tmp_path / "two.c"
-    names = ("open", "run", "close")
-    text = "int ingot_abi(void){return 2;}" + "".join(f"void ingot_{n}(void){{}}" for n in names)
-    source.write_text(text)
+    source.write_text("int ingot_abi(void) { return 1; }")
     out = tmp_path / "two.so"
     subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(out)], check=True)
-    with pytest.raises(ArtifactError, match="kernel interface 2, not 1"):
+    with pytest.raises(ArtifactError, match=f"kernel interface 1, not {ABI}"):
         Kernels(out.read_bytes(), "kernels.so")
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from ingot.errors import IngotError, InternalError, RequestError, TokenizerError, UsageError
-from ingot.runtime import engine
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from tests.runtime.fake_model import NAN_TOKEN, PAGE_BYTES, greedy, logits, logprobs, write_fake
@@ -253,12 +252,14 @@ def test_an_error_of_one_request_reaches_its_caller(llm):
     assert tokens_of(llm.generate([[1]], GREEDY)) == [greedy([1], 10)]
 
 
-@pytest.mark.parametrize("at", ["executor", "third draw"])
+@pytest.mark.parametrize("at", ["executor", "sampler"])
 def test_a_step_that_is_interrupted_harms_nobody(llm, monkeypatch, at):
     stream = llm.stream([1, 2], GREEDY)
     first = next(stream)
     calls = []
-    target, name = (llm._engine._executor, "run") if at == "executor" else (engine, "sample")
+    engine = llm._engine
+    places = {"executor": (engine._executor, "run"), "sampler": (engine._sampler, "sample")}
+    target, name = places[at]
     original = getattr(target, name)
 
     def interrupted(*args, **kwargs):

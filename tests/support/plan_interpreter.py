@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,7 +96,9 @@ class PlanInterpreter:
 
     def _execute(self, instruction: Instruction) -> None:
         op = OPS[instruction.op]
-        kwargs = {k: self._tensor(v) for k, v in instruction.inputs.items()}
+        kwargs = dict.fromkeys(inspect.signature(op.reference).parameters, None)
+        kwargs = {k: v for k, v in kwargs.items() if k == "bias"}  # optional, without a default
+        kwargs |= {k: self._tensor(v) for k, v in instruction.inputs.items()}
         outs = [self.buffers[name] for name in instruction.outputs.values()]
         if outs and "out_dtype" in op.reference.__annotations__:
             kwargs["out_dtype"] = DTYPES[outs[0].dtype]

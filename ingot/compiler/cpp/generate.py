@@ -19,7 +19,7 @@ from ingot.compiler.cpp.calls import emit, stored_as_panels
 from ingot.compiler.cpp.operands import Operands, where
 from ingot.errors import CodegenError
 
-ABI = 1
+ABI = 2
 Layout = Literal["rows", "panels", "int8-panels", "int4-panels"]
 
 
@@ -169,6 +169,14 @@ INGOT_EXPORT void* ingot_open(const ingot_model* model) {{ return StepModel::ope
 
 INGOT_EXPORT std::int32_t ingot_run(void* model, const ingot_step* step) {{
   return static_cast<StepModel*>(model)->run(*step);
+}}
+
+INGOT_EXPORT std::int64_t ingot_sampler_bytes(std::int32_t vocabulary) {{
+  return SamplerMemory::bytes(vocabulary);
+}}
+
+INGOT_EXPORT void ingot_sample(void* model, const ingot_sampling* sampling) {{
+  static_cast<StepModel*>(model)->sample(*sampling);
 }}
 
 INGOT_EXPORT void ingot_close(void* model) {{ static_cast<StepModel*>(model)->close(); }}

@@ -1,4 +1,4 @@
-// The C interface of a compiled model, version 1. The runtime calls it through these structs.
+// The C interface of a compiled model, version 2. The runtime calls it through these structs.
 #pragma once
 
 #include <cstdint>
@@ -18,5 +18,37 @@ struct ingot_step {
   const std::int32_t *tokens, *positions, *slots, *query_start, *context_lens, *page_table,
       *logit_rows;
   float* logits;  // [num_rows, vocabulary]
+};
+
+enum : std::int32_t {
+  ingot_not_finite = 1,    // a logit is NaN or +inf, or all of them are -inf
+  ingot_nothing_left = 2,  // the edits have left no token
+};
+
+// What is asked of a row of logits, and below what comes of it. `given` >= 0 draws nothing and only
+// scores that token. Edits leave the row changed.
+struct ingot_draw {
+  float* logits;  // [vocabulary]
+  std::uint64_t seed, key, position;
+  const std::int32_t *allowed, *biased, *seen, *times, *banned;
+  const float* bias;
+  std::int32_t* top_ids;  // [num_logprobs]
+  double* top_logprobs;
+  double top_p;
+  float scale;  // log2(e) / temperature; 0: the likeliest token
+  float min_p, repetition, frequency, presence;
+  std::int32_t top_k;  // 0: all
+  std::int32_t num_allowed, num_biased, num_seen, num_banned;  // num_allowed < 0: all
+  std::int32_t num_logprobs;                                   // < 0: none, not even the token's
+  std::int32_t given;
+
+  std::int32_t token, rank, status, reserved;
+  double logprob;
+};
+
+struct ingot_sampling {
+  ingot_draw* rows;
+  void* memory;  // ingot_sampler_bytes(vocabulary) for each thread, 64-byte aligned
+  std::int32_t num_rows, vocabulary;
 };
 }

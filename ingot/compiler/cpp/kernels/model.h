@@ -5,10 +5,11 @@
 
 #include "abi.h"
 #include "pool.h"
+#include "sampler.h"
 
 namespace ingot {
 
-inline constexpr std::int32_t abi_version = 1;
+inline constexpr std::int32_t abi_version = 2;
 inline constexpr std::int32_t invalid_step = -1;
 
 // What a step reads and writes. The generated code names buffers by number and offset.
@@ -54,9 +55,17 @@ class Model {
 
   std::int32_t run(const ingot_step& step) {
     if (step.num_tokens < 0 || step.num_seqs < 0 || step.num_rows < 0) return invalid_step;
-    const Context context{&memory_, &step};
+    const Context context{&memory_, &step, nullptr};
     pool_->run(&context);
     return 0;
+  }
+
+  // Draws from rows of logits. Waking the threads takes longer than a few rows do.
+  void sample(const ingot_sampling& sampling) {
+    constexpr int few_rows = 4;
+    if (sampling.num_rows < few_rows) return sample_rows(sampling, {0, 1, nullptr});
+    const Context context{&memory_, nullptr, &sampling};
+    pool_->run(&context);
   }
 
   void close() {
@@ -68,10 +77,12 @@ class Model {
   struct Context {
     const Memory* memory;
     const ingot_step* step;
+    const ingot_sampling* sampling;
   };
 
   static void run_on_thread(const void* argument, Team team, Barrier& barrier) {
     const auto& context = *static_cast<const Context*>(argument);
+    if (context.sampling != nullptr) return sample_rows(*context.sampling, team);
     run_step(*context.memory, *context.step, team, barrier);
   }
 

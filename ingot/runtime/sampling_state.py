@@ -1,0 +1,98 @@
+"""What a sequence asks of its next token: its parameters, and what follows from its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ingot.runtime.bad_words import BadWords
+from ingot.runtime.params import SamplingParams
+
+Int32 = npt.NDArray[np.int32]
+Float32 = npt.NDArray[np.float32]
+
+
+class SampledSequence(Protocol):
+    """What the sampler reads of a sequence. `sampling` is its own: None at first, and kept."""
+
+    params: SamplingParams
+    token_ids: list[int]
+    num_prompt: int
+    key: int
+    seed: int
+    sampling: SamplingState | None
+
+
+class SamplingState:
+    """The edits that a sequence asks for; `advance` brings them up to date with its tokens.
+
+    `seen` and `times` are the tokens that penalties look at, and how often each was generated;
+    the first `num_seen` entries count. `version` changes whenever anything but `times` does.
+    """
+
+    def __init__(self, params: SamplingParams, eos_token_ids: Iterable[int]) -> None:
+        self.params = params
+        own_stops = tuple(params.stop_token_ids)
+        self.stops = own_stops if params.ignore_eos else (*eos_token_ids, *own_stops)
+        bias = params.logit_bias or {}
+        self.allowed = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
+        self.biased = _ids(bias)
+        self.bias = np.fromiter(bias.values(), np.float32, len(bias))
+        self.banned = _ids(())
+        self.seen, self.times = _ids(()), _ids(())
+        self.num_seen = 0
+        self.version = 0
+        self.record: tuple[int, bytes] | None = None  # the kernels' view of a version
+        self._bad_words = BadWords(params.bad_word_ids)
+        self._banned: tuple[int, ...] = ()
+        self._slots: dict[int, int] = {}  # of a token in `seen`
+        self._num_counted = 0
+        repeats = params.repetition_penalty != 1
+        self._penalizes = repeats or (params.presence_penalty, params.frequency_penalty) != (0, 0)
+        self._changes = self._penalizes or params.min_tokens or params.bad_word_ids
+
+    @property
+    def has_edits(self) -> bool:
+        arrays = (self.biased, self.banned, self.seen[: self.num_seen])
+        return self.allowed is not None or any(array.size for array in arrays)
+
+    def advance(self, token_ids: list[int], num_prompt: int) -> None:
+        """Takes in the tokens that have come since the last call."""
+        if not self._changes:
+            return
+        few = len(token_ids) - num_prompt < self.params.min_tokens
+        completions = self._bad_words.completions(token_ids, num_prompt)
+        banned = (*self._bad_words.always, *completions, *(self.stops if few else ()))
+        if banned != self._banned:
+            self._banned, self.banned = banned, _ids(banned)
+            self.version += 1
+        if self._penalizes:
+            self._count(token_ids, num_prompt)
+
+    def _count(self, token_ids: list[int], num_prompt: int) -> None:
+        if len(token_ids) < self._num_counted:  # some were taken back
+            self._slots.clear()
+            self.num_seen = self._num_counted = 0
+        for place in range(self._num_counted, len(token_ids)):
+            slot = self._slots.setdefault(token_ids[place], self.num_seen)
+            if slot == self.num_seen:
+                self._append(token_ids[place])
+            self.times[slot] += place >= num_prompt
+        self._num_counted = len(token_ids)
+
+    def _append(self, token: int) -> None:
+        if self.num_seen == self.seen.size:
+            more = np.zeros(max(64, self.seen.size), np.int32)
+            self.seen = np.concatenate([self.seen, more])
+            self.times = np.concatenate([self.times, more])
+        self.seen[self.num_seen] = token
+        self.times[self.num_seen] = 0
+        self.num_seen += 1
+        self.version += 1
+
+
+def _ids(tokens: Iterable[int]) -> Int32:
+    return np.array(tuple(tokens), np.int32)
