@@ -28,6 +28,11 @@ DTYPE_BYTES: Mapping[str, int] = {
 }
 
 
+def stored_bytes(dtype: str, count: int) -> int:
+    """Bytes of so many values, packed densely."""
+    return -(-count // 2) if dtype == "int4" else count * DTYPE_BYTES[dtype]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """The largest step and sequence that an artifact was compiled for.
@@ -63,7 +68,8 @@ class Limits:
 class Buffer:
     """A tensor of the step.
 
-    weight  parameters, constant; `sources` are the model's parameter names, stacked on axis 0
+    weight  parameters, constant; `sources` are the model's parameter names, stacked on axis 0;
+            scales of a quantized weight name it as their `base` and are stored inside it
     arena   a temporary at byte `offset` of the arena; row-major and dense
     view    rows of another buffer: element `offset` inside each row of `base`, rows `row_stride`
             elements apart; the dimensions after the first are dense

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.artifact.manifest import Manifest
-from ingot.artifact.plan import DTYPE_BYTES, Buffer, Instruction, Plan
+from ingot.artifact.plan import Buffer, Instruction, Plan, stored_bytes
 from ingot.artifact.reader import Artifact, is_artifact
 from ingot.errors import ArtifactError
 
@@ -60,7 +60,7 @@ def live_bytes(plan: Plan) -> list[int]:
 
 def buffer_bytes(buffer: Buffer, plan: Plan) -> int:
     """Bytes of a buffer in the largest step."""
-    return math.prod(plan.limits.bound(dim) for dim in buffer.shape) * DTYPE_BYTES[buffer.dtype]
+    return stored_bytes(buffer.dtype, math.prod(map(plan.limits.bound, buffer.shape)))
 
 
 def shape_text(buffer: Buffer) -> str:

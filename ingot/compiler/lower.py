@@ -30,6 +30,7 @@ from ingot.compiler.memory_check import check_memory
 from ingot.errors import CodegenError, InternalError
 from ingot.ops import OPS
 from ingot.passes.graph import origin
+from ingot.passes.storage import SCALES_SUFFIX, quantized_parameters
 
 aten = torch.ops.aten
 
@@ -38,6 +39,7 @@ DTYPES: Mapping[torch.dtype, DType] = {
     torch.bfloat16: "bfloat16",
     torch.int32: "int32",
     torch.int64: "int32",
+    torch.int8: "int8",
 }
 
 # Shapes of the step's inputs, by placeholder name.
@@ -83,6 +85,7 @@ class _Lowering:
         self.gm = gm
         self.limits = limits
         self.sources: dict[str, tuple[str, ...]] = gm.meta.get("weight_sources", {})
+        self.quantized = quantized_parameters(gm)
         self.values: dict[Node, Any] = {}
         self.buffers: dict[str, Buffer] = {}
         self.instructions: list[Instruction] = []
@@ -135,15 +138,30 @@ class _Lowering:
         name = str(node.target)
         value = node.meta["val"]
         shape = tuple(map(int, value.shape))
-        dtype = DTYPES[value.dtype]
+        dtype = self._stored(name, DTYPES[value.dtype])
         self.buffers[name] = Buffer(
             name=name,
             dtype=dtype,
             shape=shape,
             kind="weight",
+            base=self._holder(name),
             sources=self.sources.get(name, (name,)),
         )
         return _Value(name, dtype, shape[0], shape[1:], 0, math.prod(shape[1:]))
+
+    def _stored(self, name: str, dtype: DType) -> DType:
+        """How a parameter of the graph is stored: scales in float16, integers in their bits."""
+        if name not in self.quantized:
+            return dtype
+        quantized = self.quantized[name]
+        if quantized.part == "scales":
+            return "float16"
+        return "int4" if quantized.bits == 4 else "int8"
+
+    def _holder(self, name: str) -> str:
+        """The weight that scales are stored in; "" for anything else."""
+        quantized = self.quantized.get(name)
+        return name.removesuffix(SCALES_SUFFIX) if quantized and quantized.part == "scales" else ""
 
     def _instruction(self, node: Node) -> None:
         op = node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]
