@@ -70,7 +70,9 @@ def inverse_factor(moments: Tensor) -> Tensor:
         lower, failed = torch.linalg.cholesky_ex(damped)
         if failed:
             continue
-        upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
+        inverse = torch.cholesky_inverse(lower)
+        upper: Tensor
+        upper, failed = torch.linalg.cholesky_ex(inverse, upper=True)
         if not failed and bool(upper.isfinite().all()):
             return upper
     raise CompileError(
