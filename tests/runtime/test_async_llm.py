@@ -36,6 +36,7 @@ def use(path, scenario, **options):
 
 
 async def last(outputs):
+    final = None
     async for output in outputs:
         final = output
     return final
@@ -78,6 +79,7 @@ def test_cancelling_a_task_aborts_its_request_and_no_other(fake_artifact):
         async def read():
             async for _ in llm.generate([1], LONG):
                 begun.set()
+                await asyncio.Event().wait()  # until it is cancelled, however fast the model is
 
         task = asyncio.create_task(read())
         other = asyncio.create_task(last(llm.generate([2], LONG)))

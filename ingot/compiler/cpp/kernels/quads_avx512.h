@@ -72,8 +72,8 @@ struct QuadDot<8> {
   static vi close(vi, Sums sums) { return sums; }
   static Sums step(Sums sums, Weights w, vi x) {
     const vi turned = _mm512_mask_sub_epi8(x, w.negative, _mm512_setzero_si512(), x);
-    const vi pairs = _mm512_maddubs_epi16(w.magnitude, turned);
-    return _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+    const vi products = _mm512_maddubs_epi16(w.magnitude, turned);
+    return _mm512_add_epi32(sums, _mm512_madd_epi16(products, _mm512_set1_epi16(1)));
   }
 };
 
