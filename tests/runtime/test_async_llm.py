@@ -118,7 +118,7 @@ def test_abort_ends_the_iterator_and_unknown_ids_are_harmless(fake_artifact):
         outputs = llm.generate([1], LONG, "me")
         first = await anext(outputs)
         await llm.abort("me")
-        final = await last(outputs)
+        final = await last(outputs) or first  # it may have ended by itself
         await llm.abort("me")
         return first, final
 
