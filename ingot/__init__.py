@@ -13,8 +13,12 @@ from ingot.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ingot.api import LLM as LLM
+    from ingot.api import AsyncLLM as AsyncLLM
     from ingot.api import compile as compile
     from ingot.errors import IngotError as IngotError
+    from ingot.runtime.config import EngineConfig as EngineConfig
+    from ingot.runtime.metrics import EngineCounters as EngineCounters
+    from ingot.runtime.metrics import RequestMetrics as RequestMetrics
     from ingot.runtime.output import CompletionOutput as CompletionOutput
     from ingot.runtime.output import Logprob as Logprob
     from ingot.runtime.output import RequestOutput as RequestOutput
@@ -24,6 +28,10 @@ _HOMES = {
     "compile": "ingot.api",
     "IngotError": "ingot.errors",
     "LLM": "ingot.api",
+    "AsyncLLM": "ingot.api",
+    "EngineConfig": "ingot.runtime.config",
+    "EngineCounters": "ingot.runtime.metrics",
+    "RequestMetrics": "ingot.runtime.metrics",
     "CompletionOutput": "ingot.runtime.output",
     "Logprob": "ingot.runtime.output",
     "RequestOutput": "ingot.runtime.output",

@@ -101,5 +101,9 @@ class ResourceError(IngotError):
     exit_code = 5
 
 
+class QueueFullError(ResourceError):
+    """More requests wait than the engine's configuration allows; try again later."""
+
+
 class InternalError(IngotError):
     """A fault of ingot itself; please report it."""

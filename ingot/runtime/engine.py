@@ -2,29 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from time import perf_counter
 
 import numpy as np
 
-from ingot.errors import IngotError, InternalError, RequestError
-from ingot.runtime.batch import BatchBuilder
+from ingot.errors import IngotError, InternalError, QueueFullError
+from ingot.runtime.admission import Admission, check_priority
+from ingot.runtime.batch import BatchBuilder, Step
+from ingot.runtime.config import EngineConfig
+from ingot.runtime.drawing import Drawing
 from ingot.runtime.executor import Executor, Float32
+from ingot.runtime.logits_cache import LogitsCache
+from ingot.runtime.metrics import EngineCounters, Tally
+from ingot.runtime.output import FinishReason
+from ingot.runtime.overlap import Helper
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampler import Draw, Sampler
-from ingot.runtime.scheduler import Chunk, Scheduler
+from ingot.runtime.sampler import Sampler
+from ingot.runtime.scheduler import AGING, Scheduler
 from ingot.runtime.sequence import Sequence
 
+INDEX_BITS = 16  # of a sequence's key; the rest is the request's number
 _SCRATCH = -1  # the sequence id of `logits`
 
 
 class Engine:
     """Advances all sequences by steps. Not safe for several threads at once.
 
+    While the kernels run a step, a helper thread hands over the tokens of the step before and
+    prepares the next one, expecting every sequence to go on. Where one does not, the preparation
+    is dropped: pages that it gave away and sequences that it preempted or admitted are as good
+    for any other step.
+
     Args:
         max_model_len: the most tokens a sequence can have, prompt included.
         eos_token_ids: tokens that end a sequence unless it ignores them.
         seed: draws of requests without a seed of their own depend on it.
+        config: the switches; `config` can be replaced between steps.
+        receive: is called with every sequence that got a token or ended, in any thread, but
+            never twice at once; it may end the sequence with `finish`.
     """
 
     def __init__(
@@ -34,89 +53,185 @@ class Engine:
         max_model_len: int,
         eos_token_ids: Iterable[int] = (),
         seed: int = 0,
+        config: EngineConfig | None = None,
+        receive: Callable[[Sequence], None] | None = None,
     ) -> None:
         limits = executor.limits
         self.max_model_len = max_model_len
         self.eos_token_ids = tuple(eos_token_ids)
         self.seed = seed
+        self.receive = receive
         self.pages = PageTable(executor.num_pages, limits.page_size)
-        self.scheduler = Scheduler(
-            self.pages,
-            max_num_seqs=min(limits.max_num_seqs, limits.max_logit_rows),
-            max_num_tokens=limits.max_num_batched_tokens,
+        self._admission = Admission(
+            vocab_size=executor.vocab_size,
+            max_model_len=max_model_len,
+            num_slots=executor.num_pages * limits.page_size,
         )
         self._executor = executor
-        self._sampler = Sampler(executor.vocab_size, self.eos_token_ids, executor.kernels)
-        self._batch = BatchBuilder(executor.inputs, limits.page_size)
-        self._max_logit_rows = min(limits.max_logit_rows, limits.max_num_batched_tokens)
-        self._num_added = 0
+        self._helper = Helper()
+        self._builders = [BatchBuilder(inputs, limits.page_size) for inputs in executor.inputs]
+        self._max_num_rows = min(limits.max_logit_rows, limits.max_num_batched_tokens)
+        self.scheduler = Scheduler(
+            self.pages,
+            max_num_seqs=min(limits.max_num_seqs, self._max_num_rows),
+            max_num_tokens=limits.max_num_batched_tokens,
+            max_num_rows=self._max_num_rows,
+        )
+        self._tally = Tally()
+        sampler = Sampler(executor.vocab_size, self.eos_token_ids, executor.kernels)
+        self._logits_cache = LogitsCache(0)
+        self._drawing = Drawing(self, sampler, self._tally, self._logits_cache)
+        self._prepared: Step | None = None
+        self._undelivered: list[Sequence] = []
+        self._num_requests = self._num_sequences = 0
+        self._has_spare_processor = executor.num_threads < len(os.sched_getaffinity(0))
+        self.config = config or EngineConfig()
+
+    @property
+    def config(self) -> EngineConfig:
+        """The switches. Setting them takes effect with the next step, and changes no output."""
+        return self._config
+
+    @config.setter
+    def config(self, config: EngineConfig) -> None:
+        limits, scheduler = self._executor.limits, self.scheduler
+        self._prepared = None
+        most = min(limits.max_num_seqs, self._max_num_rows)
+        scheduler.max_num_seqs = min(config.max_num_seqs or most, most)
+        most = limits.max_num_batched_tokens
+        scheduler.max_num_tokens = min(config.max_num_batched_tokens or most, most)
+        scheduler.chunk_tokens = config.chunk_tokens
+        scheduler.uses_prefixes = config.prefix_cache
+        if not config.prefix_cache:
+            self.pages.forget_prefixes()
+        if config.logits_cache_bytes != self._logits_cache.max_bytes:
+            self._logits_cache.resize(config.logits_cache_bytes)
+        self._overlaps = self._has_spare_processor if config.overlap is None else config.overlap
+        self._config = config
 
     @property
     def has_unfinished(self) -> bool:
         return bool(self.scheduler.running or self.scheduler.waiting)
 
     def check(self, token_ids: list[int], params: SamplingParams | None = None) -> None:
-        """Raises RequestError for a prompt that cannot be served."""
-        if not token_ids:
-            raise RequestError("the prompt is empty", hint="Give at least one token.")
-        vocab_size = self._executor.vocab_size
-        low, high = min(token_ids), max(token_ids)
-        if low < 0 or high >= vocab_size:
-            raise RequestError(
-                f"the prompt has token {low if low < 0 else high}",
-                hint=f"The vocabulary has the tokens 0 to {vocab_size - 1}.",
-            )
-        # A completion needs room for one token; `logits` does not.
-        room = self.max_model_len - (params is not None)
-        if len(token_ids) > room:
-            raise RequestError(
-                f"the prompt has {len(token_ids)} tokens",
-                hint=f"At most {room} fit, as max_model_len is {self.max_model_len}.",
-            )
-        for token in params.stop_token_ids if params else ():
-            if token >= vocab_size:
-                raise RequestError(
-                    f"stop_token_ids has {token}",
-                    hint=f"The vocabulary has the tokens 0 to {vocab_size - 1}.",
-                )
+        """Raises RequestError for a prompt that can never be served."""
+        self._admission.check(token_ids, params)
 
-    def add(self, token_ids: list[int], params: SamplingParams) -> Sequence:
-        """Adds a request; its Sequence is filled as steps go by. Raises RequestError."""
+    def check_room(self, num_sequences: int) -> None:
+        """Raises QueueFullError when so many more may not wait."""
+        most, waiting = self._config.max_waiting, len(self.scheduler.waiting)
+        if most is not None and waiting + num_sequences > most:
+            raise QueueFullError(
+                f"{waiting} sequences wait, and {num_sequences} more are too many",
+                hint=f"max_waiting is {most}; try again later.",
+            )
+
+    def add(
+        self,
+        token_ids: list[int],
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        salt: bytes = b"",
+    ) -> Sequence:
+        """Adds a request; its Sequence is filled as steps go by. Raises RequestError.
+
+        Of several completions it is the first, and has the others as its siblings. Those of a
+        smaller `priority` come first. Prefixes are shared among requests of the same `salt`.
+        """
         self.check(token_ids, params)
-        max_len = min(self.max_model_len, len(token_ids) + params.max_tokens)
-        # With a seed of its own a request draws the same wherever and whenever it runs.
-        key = 0 if params.seed is not None else self._num_added + 1
-        seed = self.seed if params.seed is None else params.seed
-        sequence = Sequence(self._num_added, list(token_ids), params, max_len, key, seed)
-        self._num_added += 1
-        self.scheduler.add(sequence)
-        return sequence
+        check_priority(priority)
+        num_completions = params.n
+        self.check_room(num_completions)
+        number = self._num_requests
+        self._num_requests += 1
+        stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids)}
+        sequences = [
+            Sequence(
+                self._num_sequences + index,
+                list(token_ids),
+                params,
+                self._admission.max_len(token_ids, params),
+                seed=self.seed if params.seed is None else params.seed,
+                # With a seed of its own a request draws the same wherever and whenever it runs.
+                key=(0 if params.seed is not None else number + 1) << INDEX_BITS | index,
+                index=index,
+                rank=(number + AGING * priority, self._num_sequences + index),
+                salt=salt,
+                stop_ids=frozenset(stop_ids),
+            )
+            for index in range(num_completions)
+        ]
+        self._num_sequences += num_completions
+        first = sequences[0]
+        first.siblings = sequences[1:]
+        now = perf_counter()
+        for sequence in sequences:
+            sequence.times.arrived = now
+            sequence.parent = None if sequence is first else first
+        self._prepared = None
+        self.scheduler.add(first)
+        self._drawing.look_up(first)
+        return first
 
     def abort(self, sequence: Sequence) -> None:
-        """Ends a request at once and frees its pages; a finished one stays as it is."""
-        if not sequence.finished:
-            self.finish(sequence, "abort")
+        """Ends a sequence at once and frees its pages; a finished one stays as it is. Siblings
+        that wait for it end, too."""
+        for each in (*sequence.siblings, sequence):
+            if not each.finished:
+                self.finish(each, "abort")
+        sequence.siblings.clear()
 
-    def finish(self, sequence: Sequence, reason: str, stop_reason: str | int | None = None) -> None:
-        """Ends a request for a reason that only its owner can see, such as a stop string."""
-        sequence.finish_reason = reason  # type: ignore[assignment]
+    def finish(
+        self, sequence: Sequence, reason: FinishReason, stop_reason: str | int | None = None
+    ) -> None:
+        """Ends a sequence for a reason that only its owner can see, such as a stop string."""
+        sequence.finish_reason = reason
         sequence.stop_reason = stop_reason
-        self.scheduler.remove(sequence)
+        self._tally.num_finished += reason != "abort"
+        self._tally.num_aborted += reason == "abort"
+        self._forget(sequence)
+
+    def fail(self, sequence: Sequence, error: IngotError) -> None:
+        """Ends a sequence with an error; the others go on."""
+        sequence.error = error
+        self._tally.num_failed += 1
+        self._forget(sequence)
 
     def step(self) -> list[Sequence]:
         """Runs one step; returns the sequences that got a token or an error in it."""
-        chunks = self.scheduler.schedule()
-        if not chunks:
-            if self.has_unfinished:
-                raise InternalError("no sequence can run")
-            return []
+        began = perf_counter()
+        if not self._overlaps:
+            self.deliver()  # what an interrupted step has left
         try:
-            return self._run(chunks)
+            drawn = self._drawing.draw_known()
+            if drawn:
+                self._prepared = None
+            step, self._prepared = self._prepared or self._prepare(), None
+            if step is not None:
+                drawn += self._run(step)
+            elif self.has_unfinished and not drawn:
+                raise InternalError("no sequence can run")
         except BaseException:
-            # Whatever the step has half done (Ctrl-C, kernels that refuse it) is computed again:
-            # the tokens of the sequences are all that counts.
-            self.scheduler.free_up(self.pages.num_pages)
+            self._recover()
             raise
+        self._undelivered += drawn
+        if not (self._overlaps and self.has_unfinished):
+            self.deliver()
+        self._tally.num_steps += step is not None
+        self._tally.step_seconds += perf_counter() - began
+        return drawn
+
+    def deliver(self) -> None:
+        """Hands over what `receive` has not been called with yet."""
+        sequences, self._undelivered = self._undelivered, []
+        if self.receive is not None:
+            for sequence in sequences:
+                self.receive(sequence)
+
+    def counters(self) -> EngineCounters:
+        """How the engine fares, now and since it was opened."""
+        return self._tally.snapshot(self.scheduler, self._logits_cache)
 
     def logits(self, token_ids: list[int], chunk_tokens: int | None = None) -> Float32:
         """Logits [T, V] of every position, in chunks of `chunk_tokens` (default: the largest).
@@ -124,57 +239,65 @@ class Engine:
         Sequences that are under way give up their pages if they must, and go on afterwards.
         """
         self.check(token_ids)
-        most = min(chunk_tokens or self._max_logit_rows, self._max_logit_rows)
-        result = np.empty((len(token_ids), self._executor.vocab_size), np.float32)
+        most = min(chunk_tokens or self._max_num_rows, self._max_num_rows)
+        result = np.empty((len(token_ids), self._admission.vocab_size), np.float32)
+        self._prepared = None
         self.scheduler.free_up(self.pages.num_needed(len(token_ids)))
         self.pages.grow(_SCRATCH, len(token_ids))
+        builder = self._builders[0]
         try:
             page_ids = self.pages.page_ids(_SCRATCH)
             for start in range(0, len(token_ids), most):
                 chunk = token_ids[start : start + most]
-                self._batch.clear()
-                self._batch.append(chunk, start, page_ids, len(chunk))
-                result[start : start + len(chunk)] = self._executor.run()
+                builder.inputs.clear()
+                builder.append(chunk, start, page_ids, len(chunk))
+                result[start : start + len(chunk)] = self._executor.run(builder.inputs)
         finally:
             self.pages.release(_SCRATCH)
         return result
 
-    def _run(self, chunks: list[Chunk]) -> list[Sequence]:
-        self._batch.clear()
-        for chunk in chunks:
-            self._append(chunk)
-        logits = self._executor.run()
-        self.scheduler.advance(chunks)
-        ready = [chunk.sequence for chunk in chunks if chunk.wants_logits]
-        for sequence, draw in zip(ready, self._sampler.sample(logits, ready), strict=True):
-            self._take(sequence, draw)
-        return ready
+    def close(self) -> None:
+        """Ends the helper thread and closes the executor; a second call does nothing."""
+        self._helper.close()
+        self._executor.close()
 
-    def _append(self, chunk: Chunk) -> None:
-        sequence, start = chunk.sequence, chunk.sequence.num_computed
-        self._batch.append(
-            sequence.token_ids[start : start + chunk.num_tokens],
-            start,
-            self.pages.page_ids(sequence.sequence_id),
-            int(chunk.wants_logits),
-        )
+    def _prepare(self) -> Step | None:
+        """Schedules a step and lays it out in the arrays that the last one does not use."""
+        chunks = self.scheduler.schedule()
+        if not chunks:
+            return None
+        self._builders.reverse()
+        return self._builders[0].build(chunks, self.pages.page_ids)
 
-    def _take(self, sequence: Sequence, draw: Draw | IngotError) -> None:
-        params = sequence.params
-        stops = params.stop_token_ids if params.ignore_eos else self._stops(params)
-        if isinstance(draw, IngotError):  # one request's trouble, not the others'
-            sequence.error = draw
-            self.scheduler.remove(sequence)
-            return
-        sequence.token_ids.append(draw.token)
-        if params.logprobs is not None:
-            sequence.logprobs.append(draw.logprobs)
-            sequence.cumulative_logprob += draw.logprobs[draw.token].logprob
-        if draw.token in stops:
-            own = draw.token in params.stop_token_ids
-            self.finish(sequence, "stop", draw.token if own else None)
-        elif len(sequence.token_ids) >= sequence.max_len:
-            self.finish(sequence, "length")
+    def _run(self, step: Step) -> list[Sequence]:
+        began = perf_counter()
+        step.fill_in()
+        self.scheduler.advance(step.chunks)
+        for chunk in step.chunks:
+            self._tally.num_computed_tokens += chunk.end - chunk.start
+            if not chunk.sequence.times.started:
+                chunk.sequence.times.started = began
+        run = partial(self._executor.run, step.inputs)
+        began = perf_counter()
+        logits = self._helper.beside(self._meanwhile, run) if self._overlaps else run()
+        self._tally.kernel_seconds += perf_counter() - began
+        self.scheduler.complete(step.chunks)
+        return self._drawing.draw(step.chunks, logits)
 
-    def _stops(self, params: SamplingParams) -> tuple[int, ...]:
-        return (*self.eos_token_ids, *params.stop_token_ids)
+    def _meanwhile(self) -> None:
+        self.deliver()
+        self._prepared = self._prepare()
+
+    def _forget(self, sequence: Sequence) -> None:
+        self.scheduler.remove(sequence)
+        self._prepared = None
+
+    def _recover(self) -> None:
+        """Whatever a step has half done (Ctrl-C, kernels that refuse it) is computed again: the
+        tokens of the sequences are all that counts."""
+        self._prepared = None
+        alive = [*self.scheduler.running, *self.scheduler.waiting]
+        for sequence in alive:
+            sequence.num_pending = 0
+        self._undelivered += alive  # some may have got their token
+        self.scheduler.free_up(self.pages.num_pages)

@@ -49,8 +49,8 @@ class Executor(Protocol):
     def num_pages(self) -> int: ...
 
     @property
-    def inputs(self) -> StepInputs:
-        """The arrays to fill before `run`."""
+    def num_threads(self) -> int:
+        """Processors of the host that a step keeps busy."""
         ...
 
     @property
@@ -58,8 +58,13 @@ class Executor(Protocol):
         """What draws from its logits; None: numpy does."""
         ...
 
-    def run(self) -> Float32:
-        """Runs the step in `inputs`.
+    @property
+    def inputs(self) -> tuple[StepInputs, StepInputs]:
+        """The arrays to fill before `run`: one is filled while the step in the other runs."""
+        ...
+
+    def run(self, inputs: StepInputs) -> Float32:
+        """Runs the step in one of `inputs`; other Python threads run meanwhile.
 
         Returns logits [num_rows, V], a view that is valid until the next call. Raises UsageError
         after `close`, InternalError when the kernels refuse the step.

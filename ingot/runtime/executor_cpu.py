@@ -43,7 +43,7 @@ class CpuExecutor:
         self.vocab_size = _vocab_size(plan, entry.plan)
         self.num_pages = count_pages(plan, max_model_len, kv_cache_bytes)
         self.num_threads = _count_threads(num_threads)
-        self.inputs = StepInputs(plan.limits)
+        self.inputs = (StepInputs(plan.limits), StepInputs(plan.limits))
         self._kernels: Kernels | None = None
         self._regions: list[Region] = []
         self._weights: mmap.mmap | None = None
@@ -54,7 +54,8 @@ class CpuExecutor:
             self._logits = self._region(
                 plan.limits.max_logit_rows * self.vocab_size * 4, "logits"
             ).floats(plan.limits.max_logit_rows, self.vocab_size)
-            self._step = _step_struct(self.inputs, self._logits.ctypes.data)
+            address = self._logits.ctypes.data
+            self._steps = {id(inputs): _step_struct(inputs, address) for inputs in self.inputs}
             kernels = Kernels(artifact.read(entry.kernels), entry.kernels)
             self._kernels = kernels
             kernels.open(_model_struct(weights, caches, arena, self.num_pages, self.num_threads))
@@ -66,10 +67,10 @@ class CpuExecutor:
     def kernels(self) -> Kernels | None:
         return self._kernels
 
-    def run(self) -> Float32:
+    def run(self, inputs: StepInputs) -> Float32:
         if self._kernels is None:
             raise UsageError("this model is closed", hint="Open it again with LLM(path).")
-        inputs, step = self.inputs, self._step
+        step = self._steps[id(inputs)]
         step.num_tokens = inputs.num_tokens
         step.num_seqs = inputs.num_seqs
         step.num_rows = inputs.num_rows

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
-from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -12,22 +10,28 @@ from typing import Any
 
 from ingot.artifact.reader import Artifact, Check
 from ingot.errors import UsageError
+from ingot.runtime.config import EngineConfig
 from ingot.runtime.engine import Engine
 from ingot.runtime.executor import Float32
 from ingot.runtime.executor_cpu import CpuExecutor
+from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.progress import Progress
 from ingot.runtime.prompts import (
     Messages,
     Prompt,
+    cache_salt,
     check_options,
     list_of_chats,
     list_of_params,
+    list_of_priorities,
     list_of_prompts,
     list_of_tokens,
     prompt_parts,
 )
-from ingot.runtime.request import Request, TextStream
+from ingot.runtime.session import OnStep, Session, Ticket
+from ingot.runtime.stream import TextStream
 from ingot.runtime.tokenizer import Tokenizer
 
 
@@ -41,6 +45,9 @@ class LLM:
             of the memory that is free.
         num_threads: None: one per processor that this process may use.
         seed: draws of requests without a seed of their own depend on it.
+        config: the engine's switches; `config` can be replaced at any time.
+        on_step: is called with the engine's counters after every step, in the thread that runs
+            it. If it raises, that is logged, and it is not called again.
         check: "fast" hashes all files but the tensors, "full" these, too.
 
     Raises ArtifactError, IncompatibleHostError, ResourceError or UsageError.
@@ -54,6 +61,8 @@ class LLM:
         kv_cache_bytes: int | None = None,
         num_threads: int | None = None,
         seed: int = 0,
+        config: EngineConfig | None = None,
+        on_step: OnStep | None = None,
         check: Check = "fast",
     ) -> None:
         check_options(
@@ -70,45 +79,56 @@ class LLM:
             kv_cache_bytes=kv_cache_bytes,
             num_threads=num_threads,
         )
-        # Also runs when the object is forgotten and when Python exits, so that the threads of the
-        # kernels are always joined.
-        self._close = weakref.finalize(self, executor.close)
         self._engine = Engine(
             executor,
             max_model_len=self.max_model_len,
             eos_token_ids=self.artifact.manifest.model.eos_token_ids,
             seed=seed,
+            config=config,
         )
-        # Whoever waits for a request runs steps for everyone; the lock is held for one step.
-        self._lock = threading.Lock()
-        self._requests: dict[int, Request] = {}
-        self._lost: deque[Request] = deque()  # whose streams were dropped; aborted before a step
+        self._session = Session(self._engine, on_step)
+        # Also runs when the object is forgotten and when Python exits, so that the threads of the
+        # kernels are always joined.
+        self._close = weakref.finalize(self, self._session.close)
         self._tokenizer: Tokenizer | None = None
 
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        *,
+        priority: int | Sequence[int] = 0,
     ) -> list[RequestOutput]:
         """Completes every prompt; the outputs are in the order of the prompts.
 
-        A prompt is a text, a list of tokens, {"prompt": text} or {"prompt_token_ids": tokens}.
-        One SamplingParams serves all prompts, a list has one for each. Raises RequestError, with
-        nothing run, when any of them cannot be served.
+        A prompt is a text, a list of tokens, {"prompt": text} or {"prompt_token_ids": tokens};
+        the dicts may have a "cache_salt", which keeps their cached prefixes apart from others'.
+        One SamplingParams serves all prompts, a list has one for each, and so has `priority`: the
+        smaller it is, the sooner the prompt's turn comes. `use_tqdm` shows the progress on stderr
+        where that is a terminal. Raises RequestError, with nothing run, when any prompt cannot be
+        served.
         """
         items = list_of_prompts(prompts)
-        requests = self._add(items, list_of_params(sampling_params, len(items)))
+        params = list_of_params(sampling_params, len(items))
+        priorities = list_of_priorities(priority, len(items))
+        tickets = [self._ticket(*each) for each in zip(items, params, priorities, strict=True)]
+        requests = self._session.add(tickets)
+        progress = Progress(requests, wanted=use_tqdm)
         try:
             while not all(request.finished for request in requests):
-                self._step()
-            return [request.output() for request in requests]
+                self._session.step(requests)
+                progress.update()
+            return [self._session.read(request) for request in requests]
         finally:
-            self._forget(requests)
+            progress.close()
+            self._session.forget(requests)
 
     def chat(
         self,
         messages: Messages | Sequence[Messages],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
@@ -117,38 +137,64 @@ class LLM:
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answers a conversation, or each of several, by the model's chat template."""
-        tokenizer = self.get_tokenizer()
-        items: list[Prompt] = []
-        for chat in list_of_chats(messages):
-            text = tokenizer.apply_chat_template(
+        items = [
+            self.chat_prompt(
                 chat,
                 tools=tools,
                 chat_template=chat_template,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
-                **(chat_template_kwargs or {}),
+                chat_template_kwargs=chat_template_kwargs,
             )
-            # The template writes the special tokens itself.
-            ids = tokenizer.encode(text, add_special_tokens=False)
-            items.append({"prompt": text, "prompt_token_ids": ids})
-        return self.generate(items, sampling_params)
+            for chat in list_of_chats(messages)
+        ]
+        return self.generate(items, sampling_params, use_tqdm)
 
-    def stream(self, prompt: Prompt, sampling_params: SamplingParams | None = None) -> TextStream:
+    def chat_prompt(
+        self,
+        messages: Messages,
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """The prompt that `chat` makes of a conversation, for `generate` or `stream`."""
+        tokenizer = self.get_tokenizer()
+        text = tokenizer.apply_chat_template(messages, **options, **(chat_template_kwargs or {}))
+        # The template writes the special tokens itself.
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        return {"prompt": text, "prompt_token_ids": ids}
+
+    def stream(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+    ) -> TextStream:
         """Completes one prompt piece by piece; closing the stream early aborts the request."""
-        params = list_of_params(sampling_params, 1)
-        return TextStream(
-            self._add([prompt], params)[0], self._step, self._forget, self._lost.append
-        )
+        params = list_of_params(sampling_params, 1)[0]
+        request = self._session.add([self._ticket(prompt, params, priority)])[0]
+        return TextStream(request, self._session, self)
 
     def logits(self, token_ids: Sequence[int], *, chunk_tokens: int | None = None) -> Float32:
         """Logits at every position of one sequence: float32 [T, V].
 
         They are the same bits for every `chunk_tokens`, the tokens that a step computes.
         """
-        with self._lock:
-            self._refuse_closed()
-            self._abort_lost()
-            return self._engine.logits(list_of_tokens(token_ids), chunk_tokens)
+        return self._session.logits(list_of_tokens(token_ids), chunk_tokens)
+
+    @property
+    def config(self) -> EngineConfig:
+        """The engine's switches; a new one takes effect with the next step."""
+        return self._engine.config
+
+    @config.setter
+    def config(self, config: EngineConfig) -> None:
+        self._session.configure(config)
+
+    def counters(self) -> EngineCounters:
+        """How the engine fares, now and since it was opened."""
+        return self._session.counters()
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer, read when first asked for. Raises TokenizerError."""
@@ -158,51 +204,37 @@ class LLM:
 
     def close(self) -> None:
         """Frees everything: threads, pages, the mapping of the weights. May be called twice."""
-        with self._lock:
-            self._close()
+        self._close()
 
-    def _add(self, items: list[Prompt], params: list[SamplingParams]) -> list[Request]:
-        """Checks every prompt, then adds them all."""
-        ready = []
-        for item, wanted in zip(items, params, strict=True):
-            text, token_ids = prompt_parts(item)
-            tokenizer = self.get_tokenizer() if token_ids is None or wanted.detokenize else None
-            if token_ids is None:
-                token_ids = self.get_tokenizer().encode(text or "")
-            self._engine.check(token_ids, wanted)
-            ready.append((text, token_ids, tokenizer if wanted.detokenize else None))
-        with self._lock:
-            self._refuse_closed()
-            requests = []
-            for (text, token_ids, tokenizer), wanted in zip(ready, params, strict=True):
-                sequence = self._engine.add(token_ids, wanted)
-                requests.append(Request(self._engine, sequence, text, tokenizer))
-                self._requests[sequence.sequence_id] = requests[-1]
-            return requests
+    def _ticket(
+        self, prompt: Prompt, params: SamplingParams, priority: int, **others: Any
+    ) -> Ticket:
+        """Checks a prompt and turns it into tokens. Raises RequestError."""
+        text, token_ids = prompt_parts(prompt)
+        tokenizer = self.get_tokenizer() if token_ids is None or params.detokenize else None
+        if token_ids is None:
+            token_ids = self.get_tokenizer().encode(text or "")
+        params = self._spelled(params)
+        self._engine.check(token_ids, params)
+        return Ticket(
+            prompt=text,
+            token_ids=token_ids,
+            params=params,
+            tokenizer=tokenizer if params.detokenize else None,
+            priority=priority,
+            salt=cache_salt(prompt),
+            **others,
+        )
 
-    def _step(self) -> None:
-        with self._lock:
-            self._refuse_closed()
-            self._abort_lost()
-            for sequence in self._engine.step():
-                self._requests[sequence.sequence_id].advance()
-
-    def _forget(self, requests: list[Request]) -> None:
-        """Aborts those that are not finished, and lets go of all of them."""
-        with self._lock:
-            for request in requests:
-                request.abort()
-                self._requests.pop(request.sequence.sequence_id, None)
-
-    def _abort_lost(self) -> None:
-        while self._lost:
-            request = self._lost.popleft()
-            request.abort()
-            self._requests.pop(request.sequence.sequence_id, None)
-
-    def _refuse_closed(self) -> None:
-        if not self._close.alive:
-            raise UsageError("this model is closed", hint="Open it again with LLM(path).")
+    def _spelled(self, params: SamplingParams) -> SamplingParams:
+        """The parameters with the tokens of their bad words."""
+        if not params.bad_words:
+            return params
+        tokenizer = self.get_tokenizer()
+        return params.for_model(
+            self.artifact.manifest.model.vocab_size,
+            lambda text: tokenizer.encode(text, add_special_tokens=False),
+        )
 
     def __enter__(self) -> LLM:
         return self

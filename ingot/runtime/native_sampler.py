@@ -87,9 +87,11 @@ class NativeSampler:
         self._kernels.sample(rows.ctypes.data, len(rows), self._vocab_size)
         if most < 0 and not rows["status"].any():
             return [{} for _ in counts]
+        columns = (rows[name].tolist() for name in ("status", "token", "logprob", "rank"))
+        results = zip(counts, *columns, ids.tolist(), values.tolist(), strict=True)
         return [
-            _ERRORS[int(row["status"])]() if row["status"] else _scores(row, n, ids[i], values[i])
-            for i, (row, n) in enumerate(zip(rows, counts, strict=True))
+            _ERRORS[status]() if status else _scores(count, *scores)
+            for count, status, *scores in results
         ]
 
 
@@ -101,15 +103,13 @@ def _count(logprobs: int | None, vocab_size: int) -> int:
 
 
 def _scores(
-    row: Any, count: int, ids: npt.NDArray[np.int32], values: npt.NDArray[np.float64]
+    count: int, token: int, logprob: float, rank: int, ids: list[int], values: list[float]
 ) -> dict[int, Logprob]:
     if count < 0:
         return {}
-    token = int(row["given"]) if row["given"] >= 0 else int(row["token"])
-    result = {token: Logprob(float(row["logprob"]), int(row["rank"]))}
-    pairs = zip(ids[:count].tolist(), values[:count].tolist(), strict=True)
-    for place, (i, value) in enumerate(pairs, 1):
-        result.setdefault(i, Logprob(value, place))
+    result = {token: Logprob(logprob, rank)}
+    for place in range(count):
+        result.setdefault(ids[place], Logprob(values[place], place + 1))
     return result
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ingot.runtime.metrics import RequestMetrics
+
 FinishReason = Literal["stop", "length", "abort"]
 
 
@@ -47,7 +49,11 @@ class CompletionOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestOutput:
-    """A request and its completions; `prompt` is None when the prompt was given as tokens."""
+    """A request and its completions; `prompt` is None when the prompt was given as tokens.
+
+    `prompt_logprobs` has a dict per prompt token, and None for the first, if they were asked for.
+    `num_cached_tokens` of the prompt were not computed for this request.
+    """
 
     request_id: str
     prompt: str | None
@@ -55,11 +61,14 @@ class RequestOutput:
     outputs: list[CompletionOutput] = field(default_factory=list)
     finished: bool = False
     num_cached_tokens: int = 0
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    metrics: RequestMetrics | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta:
-    """A piece of a stream: the new text and tokens; the last piece has the `finish_reason`.
+    """A piece of a stream: the new text and tokens of completion `index`; its last piece has the
+    `finish_reason`.
 
     `text` can be empty: text is held back while it could be half a character or the beginning of
     a stop string. The pieces together are the text of the whole completion.
@@ -69,3 +78,4 @@ class TextDelta:
     token_ids: list[int]
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    index: int = 0

@@ -1,53 +1,153 @@
-"""Pages of the KV cache: which are free, and which belong to which sequence, in order."""
+"""Pages of the KV cache: which are free, and which belong to which sequences, in order."""
 
 from __future__ import annotations
 
-from array import array
+from collections import Counter, OrderedDict
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field
 
 from ingot.errors import InternalError
+from ingot.runtime.prefix_cache import Entry, PrefixCache
+
+
+@dataclass(slots=True)
+class _Row:
+    """A sequence's pages. The first `num_published` are known to the prefix cache, as `last`."""
+
+    page_ids: list[int] = field(default_factory=list)
+    num_published: int = 0
+    last: Entry | None = None
 
 
 class PageTable:
-    """Hands out pages of `page_size` slots. A page has one owner; free plus owned is all."""
+    """Hands out pages of `page_size` slots.
 
-    def __init__(self, num_pages: int, page_size: int) -> None:
+    A page is free or has one owner or more. A free page that the prefix cache knows is idle: it
+    is found again, or taken for other tokens when no other free page is left, the one that was
+    released first before all others.
+    """
+
+    def __init__(self, num_pages: int, page_size: int, prefix: PrefixCache | None = None) -> None:
         self.num_pages = num_pages
         self.page_size = page_size
+        self.prefix = prefix or PrefixCache(page_size)
         # The last page to be freed is the next to be used: little memory is ever touched.
-        self._free_page_ids = list(range(num_pages - 1, -1, -1))
-        self._page_ids: dict[int, array[int]] = {}
+        self._blank = list(range(num_pages - 1, -1, -1))
+        self._idle: OrderedDict[int, None] = OrderedDict()
+        self._num_owners = [0] * num_pages
+        self._rows: dict[int, _Row] = {}
 
     @property
     def num_free(self) -> int:
-        return len(self._free_page_ids)
+        return len(self._blank) + len(self._idle)
 
     def num_needed(self, num_tokens: int) -> int:
         """Pages that many tokens fill."""
         return -(-num_tokens // self.page_size)
 
-    def page_ids(self, sequence_id: int) -> array[int]:
-        """The sequence's pages as int32, in the order of its tokens. Not to be changed."""
-        return self._page_ids[sequence_id]
+    def page_ids(self, sequence_id: int) -> list[int]:
+        """The sequence's pages in the order of its tokens. Not to be changed.
+
+        The list grows with the sequence; after a release the sequence gets a new one.
+        """
+        return self._rows[sequence_id].page_ids
 
     def can_grow(self, sequence_id: int, num_tokens: int) -> bool:
         """Whether the sequence could come to own the pages of `num_tokens` tokens."""
-        owned = len(self._page_ids.get(sequence_id, ()))
+        row = self._rows.get(sequence_id)
+        owned = 0 if row is None else len(row.page_ids)
         return self.num_needed(num_tokens) - owned <= self.num_free
 
     def grow(self, sequence_id: int, num_tokens: int) -> None:
         """Gives the sequence the pages of its first `num_tokens` tokens; `can_grow` must hold."""
         if not self.can_grow(sequence_id, num_tokens):
             raise InternalError(f"{self.num_free} free pages cannot hold {num_tokens} tokens")
-        page_ids = self._page_ids.setdefault(sequence_id, array("i"))
-        while len(page_ids) < self.num_needed(num_tokens):
-            page_ids.append(self._free_page_ids.pop())
+        page_ids = self._rows.setdefault(sequence_id, _Row()).page_ids
+        while len(page_ids) * self.page_size < num_tokens:
+            page_ids.append(self._take_page())
 
     def release(self, sequence_id: int) -> None:
-        """Takes back all pages of the sequence; one that owns none is fine."""
-        self._free_page_ids.extend(reversed(self._page_ids.pop(sequence_id, array("i"))))
+        """Gives up the sequence's share of its pages; a sequence that owns none is fine."""
+        row = self._rows.pop(sequence_id, None)
+        # The last page first: of a prefix, the end is taken for other tokens before its beginning.
+        for page_id in reversed(row.page_ids if row else ()):
+            self._num_owners[page_id] -= 1
+            if not self._num_owners[page_id]:
+                if page_id in self.prefix:
+                    self._idle[page_id] = None
+                else:
+                    self._blank.append(page_id)
+
+    def share(self, owner_id: int, sequence_id: int, num_tokens: int) -> int:
+        """Lets a new sequence own the full pages of `num_tokens` tokens of another, too.
+
+        Returns the tokens that these pages hold.
+        """
+        num_pages = num_tokens // self.page_size
+        self._own(sequence_id, self._rows[owner_id].page_ids[:num_pages])
+        return num_pages * self.page_size
+
+    def admit(
+        self, sequence_id: int, num_tokens: int, prefix: Tokens[Entry] = (), num_spare: int = 0
+    ) -> bool:
+        """Gives a new sequence the pages of `prefix` and free ones for the rest of its tokens.
+
+        False, and nothing is done, unless `num_spare` free pages would be left.
+        """
+        num_idle = sum(entry.page_id in self._idle for entry in prefix)
+        missing = self.num_needed(num_tokens) - len(prefix)
+        if missing + num_spare > self.num_free - num_idle:
+            return False
+        self._own(sequence_id, [entry.page_id for entry in prefix])
+        row = self._rows[sequence_id]
+        row.num_published, row.last = len(prefix), prefix[-1] if prefix else None
+        self.grow(sequence_id, num_tokens)
+        return True
+
+    def publish(
+        self, sequence_id: int, token_ids: Tokens[int], num_computed: int, salt: bytes
+    ) -> None:
+        """Makes the sequence's full pages known; its first `num_computed` tokens are in them."""
+        row, size = self._rows.get(sequence_id), self.page_size
+        while row is not None and (row.num_published + 1) * size <= num_computed:
+            start = row.num_published * size
+            page_id = row.page_ids[row.num_published]
+            tokens = token_ids[start : start + size]
+            row.last = self.prefix.publish(row.last, tokens, salt, page_id)
+            row.num_published += 1
+
+    def forget_prefixes(self) -> None:
+        """Empties the prefix cache."""
+        self.prefix.clear()
+        self._blank.extend(self._idle)
+        self._idle.clear()
+        for row in self._rows.values():
+            row.num_published, row.last = 0, None
 
     def check(self) -> None:
-        """Raises InternalError unless every page is free or owned, and only once."""
-        owned = [page for ids in self._page_ids.values() for page in ids]
-        if sorted(owned + self._free_page_ids) != list(range(self.num_pages)):
-            raise InternalError("a page is lost or has two owners")
+        """Raises InternalError unless every page is free or counted once for each owner."""
+        owners = Counter(page for row in self._rows.values() for page in row.page_ids)
+        free = Counter([*self._blank, *self._idle])
+        wrong = [
+            page_id
+            for page_id in range(self.num_pages)
+            if self._num_owners[page_id] != owners[page_id]
+            or free[page_id] != (0 if owners[page_id] else 1)
+        ]
+        if wrong:
+            raise InternalError(f"pages that are lost or have wrong owners: {wrong}")
+
+    def _own(self, sequence_id: int, page_ids: list[int]) -> None:
+        for page_id in page_ids:
+            self._num_owners[page_id] += 1
+            self._idle.pop(page_id, None)
+        self._rows[sequence_id] = _Row(page_ids)
+
+    def _take_page(self) -> int:
+        if self._blank:
+            page_id = self._blank.pop()
+        else:
+            page_id, _ = self._idle.popitem(last=False)
+            self.prefix.evict(page_id)
+        self._num_owners[page_id] = 1
+        return page_id

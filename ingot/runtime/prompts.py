@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 
 from ingot.errors import RequestError, UsageError
+from ingot.runtime.admission import check_priority
 from ingot.runtime.params import SamplingParams
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 Messages = Sequence[Mapping[str, Any]]
 
-_FORMS = 'A prompt is a str, a list of token ids, {"prompt": str} or {"prompt_token_ids": [...]}.'
+_FORMS = (
+    'A prompt is a str, a list of token ids, {"prompt": str} or {"prompt_token_ids": [...]}; '
+    'a dict may also have "cache_salt": str.'
+)
+_KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
 _INT_RANGES = {
     "max_model_len": (1, 2**31 - 1),
     "kv_cache_bytes": (1, 2**63 - 1),
@@ -69,7 +74,7 @@ def prompt_parts(prompt: Prompt) -> tuple[str | None, list[int] | None]:
     if isinstance(prompt, str):
         return prompt, None
     if isinstance(prompt, Mapping):
-        unknown = set(prompt) - {"prompt", "prompt_token_ids"}
+        unknown = set(prompt) - _KEYS
         if unknown or not prompt:
             raise RequestError(f"a prompt with the keys {sorted(map(str, prompt))}", hint=_FORMS)
         text, tokens = prompt.get("prompt"), prompt.get("prompt_token_ids")
@@ -79,6 +84,29 @@ def prompt_parts(prompt: Prompt) -> tuple[str | None, list[int] | None]:
             raise RequestError("a prompt that is None", hint=_FORMS)
         return text, None if tokens is None else list_of_tokens(tokens)
     return None, list_of_tokens(prompt)
+
+
+def cache_salt(prompt: Prompt) -> bytes:
+    """The salt of a prompt: cached prefixes are shared among prompts with equal ones."""
+    salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
+    if salt is not None and not isinstance(salt, str):
+        raise RequestError(f"a cache_salt of type {type(salt).__name__}", hint=_FORMS)
+    return (salt or "").encode("utf-8", "surrogatepass")
+
+
+def list_of_priorities(priority: int | Sequence[int], count: int) -> list[int]:
+    """A priority for each of `count` prompts."""
+    result: list[Any] = (
+        list(priority) if isinstance(priority, (list, tuple)) else [priority] * count
+    )
+    if len(result) != count:
+        raise RequestError(
+            f"{len(result)} priorities for {count} prompts",
+            hint="Give one priority, or a list with one for each prompt.",
+        )
+    for each in result:
+        check_priority(each)
+    return result
 
 
 def list_of_tokens(tokens: object) -> list[int]:

@@ -2,87 +2,153 @@
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from dataclasses import dataclass
 
 from ingot.runtime.page_table import PageTable
+from ingot.runtime.prefix_cache import Entry
 from ingot.runtime.sequence import Sequence
 
+# A request of one level lower priority counts as one that arrived this many requests later. So
+# every request is overtaken by a limited number of others, and none waits for ever.
+AGING = 64
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Chunk:
-    """`num_tokens` of a sequence, from its token `num_computed` on.
+    """Tokens `start` to `end` of a sequence; its last `num_rows` tokens get logits.
 
-    `wants_logits`: the chunk ends with the sequence's last token, so the next one can be drawn.
+    `draws`: the chunk ends with the sequence's last token, so the next one is drawn.
     """
 
     sequence: Sequence
-    num_tokens: int
-    wants_logits: bool
+    start: int
+    end: int
+    num_rows: int
+    draws: bool
+
+
+def _rank(sequence: Sequence) -> tuple[int, int]:
+    return sequence.rank
 
 
 class Scheduler:
     """One budget of tokens a step: every decoding sequence first, then prompts in chunks.
 
-    Sequences run in the order of their arrival. A waiting one is admitted when the pages of all
-    its tokens are free. When a decoding one needs a page and there is none, the latest arrival
-    gives up its pages and is computed again later. So the oldest always advances, and every
-    sequence ends, provided the pages of the longest fit alone.
+    Sequences run in the order of their rank. The first waiting one is admitted when the pages of
+    all its tokens are free. When a decoding one needs a page and there is none, the running one
+    of the last rank gives up its pages and is computed again later. So the first always advances,
+    and every sequence ends, provided the pages of the longest fit alone.
+
+    `max_num_rows` limits the tokens of a step that get logits.
     """
 
-    def __init__(self, pages: PageTable, *, max_num_seqs: int, max_num_tokens: int) -> None:
+    def __init__(
+        self,
+        pages: PageTable,
+        *,
+        max_num_seqs: int,
+        max_num_tokens: int,
+        max_num_rows: int,
+        chunk_tokens: int | None = None,
+        uses_prefixes: bool = True,
+    ) -> None:
         self.pages = pages
         self.max_num_seqs = max_num_seqs
         self.max_num_tokens = max_num_tokens
-        self.waiting: deque[Sequence] = deque()
+        self.max_num_rows = max_num_rows
+        self.chunk_tokens = chunk_tokens
+        self.uses_prefixes = uses_prefixes
+        self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.num_preemptions = 0
 
     def add(self, sequence: Sequence) -> None:
-        self.waiting.append(sequence)
+        insort(self.waiting, sequence, key=_rank)
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Adds a sequence that begins with the computed tokens of another, and shares its pages
+        if it can run at once."""
+        if parent.is_running and len(self.running) < self.max_num_seqs:
+            shared = self.pages.share(parent.sequence_id, child.sequence_id, parent.num_computed)
+            if self.pages.can_grow(child.sequence_id, child.length):
+                self.pages.grow(child.sequence_id, child.length)
+                child.num_computed = child.num_cached = shared
+                self._run(child)
+                return
+            self.pages.release(child.sequence_id)
+        self.add(child)
 
     def remove(self, sequence: Sequence) -> None:
         """Forgets a sequence in whatever state it is, and frees its pages."""
-        if sequence in self.running:
+        if sequence.is_running:
             self.running.remove(sequence)
+            sequence.is_running = False
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
         self.pages.release(sequence.sequence_id)
 
     def schedule(self) -> list[Chunk]:
-        """The chunks of the next step; empty only when there is no sequence at all."""
+        """The chunks of the next step. Empty when there is no sequence, or all that there are
+        come to their end with the step that is under way."""
         chunks: list[Chunk] = []
-        budget = self.max_num_tokens
+        before = self.num_preemptions
+        tokens = self.max_num_tokens
         for sequence in [s for s in self.running if s.num_remaining == 1]:
-            if budget and sequence in self.running and self._make_room(sequence):
-                budget -= self._take(chunks, sequence, budget)
-        # A victim of a later sequence may already have been taken into the step.
-        chunks = [chunk for chunk in chunks if chunk.sequence in self.running]
-        for sequence in self.running:
-            if budget and sequence.num_remaining > 1:
-                budget -= self._take(chunks, sequence, budget)
-        while budget and self._admit():
-            budget -= self._take(chunks, self.running[-1], budget)
+            if tokens and sequence.is_running and self._make_room(sequence):
+                start = sequence.num_computed
+                chunks.append(Chunk(sequence, start, start + 1, 1, True))
+                tokens -= 1
+        preempted = self.num_preemptions > before
+        if preempted:  # a later sequence's victim may be in the step already
+            chunks = [chunk for chunk in chunks if chunk.sequence.is_running]
+        rows = self.max_num_rows - len(chunks)
+        prompts = [s for s in self.running if s.num_remaining > 1]
+        while tokens > 0 and rows > 0 and (prompts or (not preempted and self._admit(prompts))):
+            chunk = self._chunk(prompts.pop(0), tokens, rows)
+            chunks.append(chunk)
+            tokens -= chunk.end - chunk.start
+            rows -= chunk.num_rows
         return chunks
 
     def advance(self, chunks: list[Chunk]) -> None:
-        """Notes that a step has computed these chunks."""
+        """Notes that a step that computes these chunks begins."""
         for chunk in chunks:
-            chunk.sequence.num_computed += chunk.num_tokens
+            chunk.sequence.num_computed = chunk.end
+            chunk.sequence.num_pending = int(chunk.draws)
+
+    def complete(self, chunks: list[Chunk]) -> None:
+        """Notes that this step is over: the pages that it filled can be used by others."""
+        if not self.uses_prefixes:
+            return
+        size = self.pages.page_size
+        for chunk in chunks:
+            if chunk.end // size > chunk.start // size:
+                s = chunk.sequence  # preempted meanwhile, it has no pages, or known ones only
+                self.pages.publish(s.sequence_id, s.token_ids, s.num_computed, s.salt)
 
     def free_up(self, num_pages: int) -> None:
-        """Preempts the latest arrivals until that many pages are free, or nothing runs."""
+        """Preempts from the last rank on until that many pages are free, or nothing runs."""
         while self.pages.num_free < num_pages and self.running:
             self._preempt()
 
-    def _take(self, chunks: list[Chunk], sequence: Sequence, budget: int) -> int:
-        num_tokens = min(budget, sequence.num_remaining)
-        chunks.append(Chunk(sequence, num_tokens, num_tokens == sequence.num_remaining))
-        return num_tokens
+    def _chunk(self, sequence: Sequence, tokens: int, rows: int) -> Chunk:
+        start, length = sequence.num_computed, sequence.length
+        end = min(length, start + min(tokens, self.chunk_tokens or tokens))
+        if not sequence.num_unscored:
+            return Chunk(sequence, start, end, int(end == length), end == length)
+        first = max(start, len(sequence.prompt_logprobs))
+        end = min(end, first + rows)
+        return Chunk(sequence, start, end, max(0, end - first), end == length)
 
     def _make_room(self, sequence: Sequence) -> bool:
-        """Gives the sequence the page of its next token; False when it had to yield itself."""
-        num_tokens = len(sequence.token_ids)
+        """Gives the sequence the page of its next token; False when it had to yield itself, or
+        comes to its end with the step that is under way."""
+        num_tokens = sequence.length
+        if sequence.num_pending and num_tokens >= sequence.max_len:
+            return False
+        if sequence.num_computed % self.pages.page_size:
+            return True  # its last page has room
         while not self.pages.can_grow(sequence.sequence_id, num_tokens):
             if self._preempt() is sequence:
                 return False
@@ -91,21 +157,40 @@ class Scheduler:
 
     def _preempt(self) -> Sequence:
         victim = self.running.pop()
+        victim.is_running = False
         self.pages.release(victim.sequence_id)
         victim.num_computed = 0
-        self.waiting.appendleft(victim)
+        victim.num_preemptions += 1
         self.num_preemptions += 1
+        self.add(victim)
         return victim
 
-    def _admit(self) -> bool:
+    def _admit(self, prompts: list[Sequence]) -> bool:
+        """Moves the first waiting sequence to the running ones and to `prompts`, if it fits."""
         if not self.waiting or len(self.running) >= self.max_num_seqs:
             return False
-        sequence = self.waiting[0]
-        num_tokens = len(sequence.token_ids)
+        sequence, length = self.waiting[0], self.waiting[0].length
         # One page in hand for each running sequence, or the next step would preempt this one.
-        spare = len(self.running) * self.pages.page_size
-        if not self.pages.can_grow(sequence.sequence_id, num_tokens + spare):
+        spare = len(self.running)
+        if self.pages.num_free <= spare or length >= sequence.max_len:
             return False
-        self.pages.grow(sequence.sequence_id, num_tokens)
-        self.running.append(self.waiting.popleft())
+        prefix = self._known_prefix(sequence)
+        if not self.pages.admit(sequence.sequence_id, length, prefix, spare):
+            return False
+        sequence.num_computed = len(prefix) * self.pages.page_size
+        if not sequence.num_preemptions:
+            sequence.num_cached = sequence.num_computed
+            self.pages.prefix.count(length, sequence.num_computed)
+        self._run(self.waiting.pop(0))
+        prompts.append(sequence)
         return True
+
+    def _known_prefix(self, sequence: Sequence) -> list[Entry]:
+        # The last token is computed in any case: its logits are wanted.
+        if not self.uses_prefixes or sequence.num_unscored:
+            return []
+        return self.pages.prefix.match(sequence.token_ids, sequence.length - 1, sequence.salt)
+
+    def _run(self, sequence: Sequence) -> None:
+        insort(self.running, sequence, key=_rank)
+        sequence.is_running = True

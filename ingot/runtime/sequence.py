@@ -1,4 +1,4 @@
-"""A sequence: the tokens of one request and how far they have come."""
+"""A sequence: the tokens of one completion and how far they have come."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 
 from ingot.errors import IngotError
+from ingot.runtime.metrics import Times
 from ingot.runtime.output import FinishReason, Logprob
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampling_state import SamplingState
@@ -13,35 +14,57 @@ from ingot.runtime.sampling_state import SamplingState
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """The state of one request, owned by the engine.
+    """The state of one completion, owned by the engine.
 
-    `token_ids` are the prompt and what was generated; `num_computed` of them have their keys and
-    values in the cache (none after a preemption). `seed` and `key` name the request to
-    the sampler's random generator.
+    `token_ids` are the prompt and what was generated. A step that is under way counts as done:
+    `num_computed` tokens have their keys and values in the cache or will have them after it (none
+    after a preemption), and `num_pending` is 1 while it computes the logits of the next token.
+
+    `rank` orders the sequences, the smallest first. `salt` keeps prefixes apart: only sequences
+    of the same salt share cached pages. `seed` and `key` name the sequence to the sampler's
+    generator. It is completion `index` of its request; `siblings` are those that wait for the
+    logits of its prompt, and each has it as `parent` until then.
     """
 
     sequence_id: int
     token_ids: list[int]
     params: SamplingParams
     max_len: int
-    key: int = 0
     seed: int = 0
+    key: int = 0
+    index: int = 0
+    rank: tuple[int, int] = (0, 0)
+    salt: bytes = b""
+    stop_ids: frozenset[int] = frozenset()
     num_prompt: int = 0
     num_computed: int = 0
+    num_pending: int = 0
+    num_cached: int = 0
+    num_preemptions: int = 0
+    is_running: bool = False
+    parent: Sequence | None = None
+    siblings: list[Sequence] = field(default_factory=list)
     logprobs: list[dict[int, Logprob]] = field(default_factory=list)
     cumulative_logprob: float = 0.0
+    prompt_logprobs: list[dict[int, Logprob]] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     error: IngotError | None = None
+    times: Times = field(default_factory=Times)
     sampling: SamplingState | None = None  # the sampler's own
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.token_ids)
 
     @property
+    def length(self) -> int:
+        """Tokens, with the one that is being computed."""
+        return len(self.token_ids) + self.num_pending
+
+    @property
     def num_remaining(self) -> int:
         """Tokens whose keys and values are still to be computed: 1 when it decodes."""
-        return len(self.token_ids) - self.num_computed
+        return len(self.token_ids) + self.num_pending - self.num_computed
 
     @property
     def num_generated(self) -> int:
@@ -50,6 +73,13 @@ class Sequence:
     @property
     def generated_ids(self) -> Tokens[int]:
         return self.token_ids[self.num_prompt :]
+
+    @property
+    def num_unscored(self) -> int:
+        """Prompt tokens whose log-probabilities are wanted and not there yet."""
+        if self.params.prompt_logprobs is None:
+            return 0
+        return self.num_prompt - 1 - len(self.prompt_logprobs)
 
     @property
     def finished(self) -> bool:

@@ -79,6 +79,9 @@ int32_t ingot_run(void *state, const struct ingot_step *s) {
     if (row < 0 || row >= s->num_tokens) return -5;
     while (s->query_start[seq + 1] <= row) seq++;
     uint32_t hash = 2166136261u;
+#ifdef DEPENDS_ON_BATCH /* what no kernel may do */
+    if (s->num_seqs > 1) hash ^= 1u;
+#endif
     for (int32_t p = 0; p <= s->positions[row]; p++) {
       int32_t slot = slot_of(s, seq, p);
       if (*cell(m, 1, slot) != (float)p) return -6; /* another sequence wrote there */

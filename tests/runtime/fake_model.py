@@ -88,8 +88,8 @@ def make_manifest(limits: Limits = LIMITS, requires: tuple[str, ...] = ()) -> Ma
 
 
 @cache
-def kernels() -> bytes:
-    """The compiled `fake_kernels.c`."""
+def kernels(*flags: str) -> bytes:
+    """The compiled `fake_kernels.c`; `-DDEPENDS_ON_BATCH` makes other logits in a batch."""
     values = {
         "ABI": ABI,
         "VOCAB": VOCAB,
@@ -101,13 +101,15 @@ def kernels() -> bytes:
     defines = [f"-D{name}={value}" for name, value in values.items()]
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "kernels.so"
-        flags = ["-O1", "-fPIC", "-ffp-contract=off"]
+        options = ["-O1", "-fPIC", "-ffp-contract=off"]
         model, sampler = Path(folder) / "model.o", SOURCE.with_name("fake_sampler.cpp")
-        subprocess.run(["cc", *flags, *defines, "-c", str(SOURCE), "-o", str(model)], check=True)
+        subprocess.run(
+            ["cc", *options, *defines, *flags, "-c", str(SOURCE), "-o", str(model)], check=True
+        )
         # Symbols that are not hidden may keep the loader from ever unloading the library.
         command = [
             "c++",
-            *flags,
+            *options,
             "-std=c++17",
             "-fvisibility=hidden",
             "-shared",

@@ -8,6 +8,7 @@ from transformers import PreTrainedTokenizerFast
 from ingot.errors import RequestError
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.runtime.tokenizer_config import template_source
+from tests.runtime.chat_templates import MORE
 from tests.runtime.fake_tokenizer import byte_level
 
 LLAMA3 = """{{- bos_token }}
@@ -166,6 +167,7 @@ TEMPLATES = {
     "mistral": MISTRAL,
     "chatml": CHATML,
     "generation": GENERATION,
+    **MORE,
 }
 USER = {"role": "user", "content": "  Hi, <b>\"you\"</b> & 'me' — ünïcödé 🙂\n"}
 ANSWER = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nHello there  "}
@@ -194,6 +196,16 @@ CHATS = {
     "turns": [USER, ANSWER, USER, ANSWER, USER],
     "reasoning": [USER, {**ANSWER, "reasoning": "because"}],
     "tools": [SYSTEM, USER, CALL, RESULT, RESULT, USER],
+    "calls at once": [
+        SYSTEM,
+        {"role": "user", "content": "two"},
+        {**CALL, "content": None, "tool_calls": [{**CALL["tool_calls"][0], "id": "call12345"}] * 2},
+        {**RESULT, "tool_call_id": "call12345"},
+        {"role": "tool", "content": "plain text"},
+        ANSWER,
+    ],
+    "thinking": [USER, {"role": "assistant", "content": "so", "thinking": "hm"}, USER],
+    "two systems": [SYSTEM, {"role": "system", "content": "And polite."}, USER, ANSWER, USER],
     "empty": [{"role": "user", "content": ""}],
     "parts": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}],
 }
@@ -245,16 +257,24 @@ def test_a_message_that_goes_on_is_left_open(template, content):
     assert ours == theirs == content
 
 
-def test_most_of_these_prompts_are_not_errors():
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_most_of_these_prompts_are_not_errors(template):
     """The negative control: two errors are equal, too."""
     prompts = [
-        both(template, chat, add_generation_prompt=True)[0]
-        for template in TEMPLATES.values()
-        for chat in CHATS.values()
+        both(TEMPLATES[template], chat, add_generation_prompt=True)[0] for chat in CHATS.values()
     ]
-    assert sum(prompt == "refused" for prompt in prompts) <= 8
-    assert all(len(prompt) > 0 for prompt in prompts)
+    assert sum(prompt != "refused" for prompt in prompts) >= 6
+    assert len(set(prompts)) > 5 and all(prompts)
+
+
+def test_what_must_not_be_escaped_is_not():
     assert "Adds <numbers> & “more”" in both(QWEN, [USER], tools=TOOLS)[0]
+
+
+def test_a_template_that_differs_by_one_space_is_told_apart():
+    config = {"bos_token": "<s>"}
+    ours = Tokenizer(byte_level().to_str().encode(), config, chat_template=MORE["gemma"] + " ")
+    assert ours.apply_chat_template([USER]) != both(MORE["gemma"], [USER])[1]
 
 
 HOSTILE = [

@@ -232,7 +232,7 @@ def test_logits_may_fill_the_whole_length(fake_artifact):
 
 
 def test_a_stop_token_beyond_the_vocabulary_is_refused(fake_artifact):
-    with pytest.raises(RequestError, match="stop_token_ids has 320"):
+    with pytest.raises(RequestError, match="stop_token_ids is 320"):
         make_engine(fake_artifact).add([1], replace(GREEDY, stop_token_ids=(VOCAB,)))
 
 
@@ -258,13 +258,13 @@ def test_kernels_that_see_a_wrong_step_refuse_it(fake_artifact):
     """The negative control: the fake kernels do check what they are given."""
     engine = make_engine(fake_artifact)
     engine.add([1, 2, 3], GREEDY)
-    append = engine._batch.append
+    run_step = engine._executor.run
 
-    def wrong(*args):
-        append(*args)
-        engine._executor.inputs.slots[1] += 1
+    def wrong(inputs):
+        inputs.slots[1] += 1
+        return run_step(inputs)
 
-    engine._batch.append = wrong
+    engine._executor.run = wrong
     with pytest.raises(InternalError, match="code -3"):
         engine.step()
 
@@ -272,17 +272,17 @@ def test_kernels_that_see_a_wrong_step_refuse_it(fake_artifact):
 def test_a_step_allocates_no_arrays_of_its_own(fake_artifact):
     engine = make_engine(fake_artifact)
     engine.add([1, 2, 3], GREEDY)
-    arrays = vars(engine._executor.inputs)
+    pairs = [pair for inputs in engine._executor.inputs for pair in vars(inputs).items()]
 
     def addresses_of():
-        return {n: a.ctypes.data for n, a in arrays.items() if isinstance(a, np.ndarray)}
+        return [(n, a.ctypes.data) for n, a in pairs if isinstance(a, np.ndarray)]
 
     before = addresses_of()
     first = engine._executor.run
     addresses = set()
 
-    def spy():
-        out = first()
+    def spy(inputs):
+        out = first(inputs)
         addresses.add(out.ctypes.data)
         return out
 

@@ -54,7 +54,7 @@ def test_closing_gives_back_the_code_the_mapping_and_the_descriptors(fake_artifa
     assert set(os.listdir("/proc/self/fd")) == before
     executor.close()
     with pytest.raises(UsageError, match="closed"):
-        executor.run()
+        executor.run(executor.inputs[0])
 
 
 def test_two_executors_of_one_artifact_do_not_share_state(fake_artifact):
@@ -62,8 +62,8 @@ def test_two_executors_of_one_artifact_do_not_share_state(fake_artifact):
     states = [executor._kernels._library.fake_open_states() for executor in (one, other)]
     assert states == [1, 1]
     one.close()
-    other.inputs.clear()
-    assert other.run().shape == (0, 320)
+    other.inputs[0].clear()
+    assert other.run(other.inputs[0]).shape == (0, 320)
     other.close()
 
 

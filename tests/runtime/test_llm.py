@@ -118,12 +118,12 @@ def test_closing_a_stream_early_aborts_the_request(llm):
     stream = llm.stream([1, 2], GREEDY)
     next(stream)
     stream.close()
-    assert not llm._engine.has_unfinished and not llm._requests
+    assert not llm._engine.has_unfinished and not llm._session._requests
     assert stream.output().outputs[0].finish_reason == "abort"
     assert list(stream) == []
     llm.stream([1, 2], GREEDY)  # and one that is lost at once: the next call cleans up
     llm.logits([1])
-    assert not llm._engine.has_unfinished and not llm._requests
+    assert not llm._engine.has_unfinished and not llm._session._requests
 
 
 def test_a_stream_and_other_calls_can_take_turns(llm):
@@ -149,7 +149,7 @@ def test_threads_share_a_model(llm):
     for thread in threads:
         thread.join()
     assert results == {i: greedy(p, 10) for i, p in enumerate(prompts)}
-    assert not llm._requests
+    assert not llm._session._requests
 
 
 def test_chat_uses_the_models_template(llm):
@@ -182,7 +182,7 @@ def test_a_bad_prompt_is_refused_and_nothing_runs(llm, prompts):
     with pytest.raises(ValueError) as info:
         llm.generate([[1], *prompts] if isinstance(prompts, list) else prompts, GREEDY)
     assert isinstance(info.value, RequestError)
-    assert not llm._engine.has_unfinished and not llm._requests
+    assert not llm._engine.has_unfinished and not llm._session._requests
 
 
 BAD_MESSAGES = [
@@ -252,14 +252,13 @@ def test_an_error_of_one_request_reaches_its_caller(llm):
     assert tokens_of(llm.generate([[1]], GREEDY)) == [greedy([1], 10)]
 
 
-@pytest.mark.parametrize("at", ["executor", "sampler"])
+@pytest.mark.parametrize("at", ["executor", "third draw"])
 def test_a_step_that_is_interrupted_harms_nobody(llm, monkeypatch, at):
     stream = llm.stream([1, 2], GREEDY)
     first = next(stream)
     calls = []
     engine = llm._engine
-    places = {"executor": (engine._executor, "run"), "sampler": (engine._sampler, "sample")}
-    target, name = places[at]
+    target, name = (engine._executor, "run") if at == "executor" else (engine._drawing, "_take")
     original = getattr(target, name)
 
     def interrupted(*args, **kwargs):

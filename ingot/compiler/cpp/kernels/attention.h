@@ -32,7 +32,7 @@ struct KeySource {
   typename Dot<T>::Columns load(int vector, int step) const {
     const int group = vector * lanes / key_group, key = vector * lanes % key_group;
     const int offset = (step * key_group + key) * Dot<T>::depth;
-    prefetch_l2(next.at[group] + offset);
+    prefetch(next.at[group] + offset);
     return Dot<T>::columns(groups.at[group] + offset);
   }
 };
@@ -45,7 +45,7 @@ struct ValueSource {
   vf load(int vector, int key) const {
     const int group = key / key_group, rest = D - vector * lanes;
     const int offset = key % key_group * D + vector * lanes;
-    prefetch_l2(next.at[group] + offset);
+    prefetch(next.at[group] + offset);
     const T* from = groups.at[group] + offset;
     return rest >= lanes ? ingot::load(from) : ingot::load(from, rest);
   }

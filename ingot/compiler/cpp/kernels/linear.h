@@ -15,10 +15,13 @@
 namespace ingot {
 
 inline constexpr int panel_columns = 64;
-inline constexpr int block_rows = 96;              // 24 KiB of sums; a multiple of the tiles
-inline constexpr int block_bytes = 256 << 10;      // of weights; twice that, and rows, fit in L2
+inline constexpr int block_rows = 96;          // 24 KiB of sums; a multiple of the tiles
+inline constexpr int block_bytes = 256 << 10;  // of weights; twice that, and rows, fit in L2
 inline constexpr int stream_rows = 4 < max_tile_rows<bf16> ? 4 : max_tile_rows<bf16>;
-inline constexpr int stream_distance = 2048;       // bytes ahead; a latency of the memory
+// How far ahead a single stream is fetched, in bytes: past the page that the hardware's own
+// prefetcher stays in. Measured on Zen 4; 2 KiB and 8 KiB both cost 10 %, and so does fetching
+// into L1 instead of L2.
+inline constexpr int stream_distance = 5632;
 
 constexpr int round_up(int value, int multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -34,7 +37,7 @@ struct StreamedWeights {
 
   typename Dot<T>::Columns load(int vector, int step) const {
     const T* at = panel + step * step_size<T, Width> + vector * lanes * Dot<T>::depth;
-    prefetch_l1(reinterpret_cast<const char*>(at) + stream_distance);
+    prefetch(reinterpret_cast<const char*>(at) + stream_distance);
     return Dot<T>::columns(at);
   }
 };
@@ -50,7 +53,7 @@ struct SharedWeights {
   typename Dot<T>::Columns load(int vector, int step) const {
     const int column = vector * lanes * Dot<T>::depth;
     const std::uint32_t ahead = static_cast<std::uint32_t>(step) * pace >> 16;
-    prefetch_l2(next + ahead * step_size<T, Width> + column);
+    prefetch(next + ahead * step_size<T, Width> + column);
     return Dot<T>::columns(panel + step * step_size<T, Width> + column);
   }
 };

@@ -13,7 +13,7 @@
 //   first                       lane 0
 //   pairs                       lanes columns x 2 neighbouring k of bf16 weights
 //   dot(acc, w, x)              acc + w.even * x.even + w.odd * x.odd, in the level's one order
-//   prefetch_l1, prefetch_l2    a hint; any address will do
+//   prefetch                    into the L2 cache; a hint, any address will do
 //
 // A function does the same operations on a lane whatever the other lanes hold, so results do
 // not depend on how rows are grouped. Levels may differ from each other in the last bits.

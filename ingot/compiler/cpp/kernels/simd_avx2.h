@@ -110,10 +110,7 @@ inline pairs splat_pair(std::uint32_t pair) {
 }
 inline vf dot(vf acc, pairs w, pairs x) { return fma(w.odd, x.odd, fma(w.even, x.even, acc)); }
 
-inline void prefetch_l1(const void* address) {
-  _mm_prefetch(static_cast<const char*>(address), _MM_HINT_T0);
-}
-inline void prefetch_l2(const void* address) {
+inline void prefetch(const void* address) {
   _mm_prefetch(static_cast<const char*>(address), _MM_HINT_T1);
 }
 

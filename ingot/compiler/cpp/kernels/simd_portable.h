@@ -114,7 +114,6 @@ inline pairs splat_pair(std::uint32_t pair) {
 }
 inline vf dot(vf acc, pairs w, pairs x) { return fma(w.odd, x.odd, fma(w.even, x.even, acc)); }
 
-inline void prefetch_l1(const void*) {}
-inline void prefetch_l2(const void*) {}
+inline void prefetch(const void*) {}
 
 }  // namespace ingot

@@ -1,0 +1,134 @@
+"""Measures the sampler: microseconds of one row, beside the time to read that row.
+
+    python -m bench.sampling [--vocab 152064] [--target cpu:native] [--json FILE]
+
+The kernels are those that any artifact for the target has, built without a model. A row lies in
+the cache, as the model's head has just written it; the note is about
+rows that follow one another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bench import limits
+from bench.__main__ import Figure, _cpu, _line
+from ingot.artifact.host import host_flags
+from ingot.artifact.target import Target, native_target
+from ingot.compiler.cpp.generate import ABI, UNIT
+from ingot.compiler.cpp.toolchain import build
+from ingot.runtime.kernels import Kernels, ModelStruct
+from ingot.runtime.params import SamplingParams
+from ingot.runtime.sampler import Sampler
+from ingot.runtime.sampling_state import SamplingState
+
+ROWS = 128  # together far larger than any second-level cache
+TRIES = 400
+SIMPLE, CUT = 100.0, 250.0  # microseconds that the project promises
+CASES: tuple[tuple[str, SamplingParams, float | None], ...] = (
+    ("greedy", SamplingParams(temperature=0), SIMPLE),
+    ("temperature", SamplingParams(temperature=0.8), SIMPLE),
+    ("top_k", SamplingParams(temperature=0.8, top_k=50), CUT),
+    ("top_k and top_p", SamplingParams(temperature=0.8, top_k=50, top_p=0.95), CUT),
+    ("top_k 2000 and top_p", SamplingParams(top_k=2000, top_p=0.9), CUT),
+    ("top_p alone", SamplingParams(temperature=0.8, top_p=0.95), CUT),
+    ("min_p", SamplingParams(temperature=0.8, min_p=0.05), CUT),
+    ("penalties of 1000 tokens", SamplingParams(repetition_penalty=1.1, top_k=50), None),
+    ("logprobs 5", SamplingParams(temperature=0.8, logprobs=5), None),
+)
+
+
+@dataclass
+class Asked:
+    """A sequence as the sampler sees it."""
+
+    params: SamplingParams
+    token_ids: list[int]
+    num_prompt: int = 0
+    key: int = 0
+    seed: int = 0
+    sampling: SamplingState | None = None
+
+
+def main() -> int:
+    """Prints the table; 1 if a limit is missed."""
+    args = _parser().parse_args()
+    target = Target.parse(args.target) if args.target else native_target(host_flags())
+    print(f"{_cpu()}, {target.name}, vocabulary {args.vocab}\n")
+    figures = []
+    for figure in measure(args.vocab, target):
+        print(_line(figure), flush=True)
+        figures.append(figure)
+    if args.json:
+        args.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
+    return 0 if all(figure.ok for figure in figures) else 1
+
+
+def measure(vocab: int, target: Target) -> Iterator[Figure]:
+    """All figures, as they are measured."""
+    rows = logits_of(vocab, ROWS)
+    row = rows[:1].copy()
+    cached = min(limits.read_seconds(1, row, target) for _ in range(TRIES)) * 1e6
+    memory = min(limits.read_seconds(1, r, target) for r in rows for _ in range(2)) * 1e6
+    yield Figure(
+        "read limit of a row, in the cache", cached, "us", note=f"one after another {memory:.0f}"
+    )
+    sampler = Sampler(vocab, (), open_kernels(target, 1))
+    for name, params, limit in CASES:
+        asked = Asked(params, [i * 37 % vocab for i in range(1000)], 500)
+        best = min(timed(sampler, row, [asked]) for _ in range(TRIES))
+        cold = min(timed(sampler, rows[i : i + 1], [asked]) for i in range(ROWS))
+        note = f"{best / cached:.1f} x the read limit; one after another {cold:.0f}"
+        yield Figure(name, best, "us", limit, note=note)
+    both = Sampler(vocab, (), open_kernels(target, 2))
+    for name, params, _ in CASES[:4]:
+        batch = [Asked(params, [1, 2, 3], key=i) for i in range(64)]
+        best = min(timed(both, rows[:64], batch) for _ in range(10)) / 64
+        yield Figure(f"{name}, each of 64 rows, 2 threads", best, "us")
+
+
+def timed(sampler: Sampler, rows: np.ndarray, asked: list[Asked]) -> float:
+    """Microseconds of one call, Python's part included."""
+    began = time.perf_counter()
+    sampler.sample(rows, asked)
+    return (time.perf_counter() - began) * 1e6
+
+
+def logits_of(vocab: int, rows: int) -> np.ndarray:
+    """Rows like a language model's: a wide bulk, and a few tokens far above it."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(0, 2.5, (rows, vocab)).astype(np.float32)
+    likely = rng.integers(0, vocab, (rows, 60))
+    np.put_along_axis(logits, likely, rng.normal(13, 2.5, likely.shape).astype(np.float32), 1)
+    return logits
+
+
+def open_kernels(target: Target, threads: int) -> Kernels:
+    with tempfile.TemporaryDirectory() as folder:
+        unit = UNIT.format(target=target.name, body="", abi=ABI, num_weights=0, num_caches=0)
+        (Path(folder) / "step.cpp").write_text(unit)
+        build(Path(folder), Path(folder) / "kernels.so", target)
+        kernels = Kernels((Path(folder) / "kernels.so").read_bytes(), "kernels.so")
+    kernels.open(ModelStruct(num_pages=0, num_threads=threads))
+    return kernels
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench.sampling", description="The sampler.")
+    parser.add_argument("--vocab", type=int, default=152064)
+    parser.add_argument("--target", help="cpu:x86-64-v3, for example; default: this host's")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,107 @@
+"""Times of a request and counters of the engine, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ingot.runtime.logits_cache import LogitsCache
+    from ingot.runtime.scheduler import Scheduler
+
+
+@dataclass(slots=True)
+class Times:
+    """Moments in the life of a sequence, by `time.perf_counter`; 0.0: not yet."""
+
+    arrived: float = 0.0
+    started: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestMetrics:
+    """How a request fared. Times are in seconds, None for what has not happened.
+
+    queue_seconds      from its arrival until a step began to compute it
+    ttft_seconds       from its arrival to its first token
+    tpot_seconds       time of an output token after the first, on average
+    total_seconds      from its arrival to its last token so far
+    """
+
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_generated_tokens: int
+    num_preemptions: int
+    queue_seconds: float | None
+    ttft_seconds: float | None
+    tpot_seconds: float | None
+    total_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheCounters:
+    """`num_queries` and `num_hits` count tokens of the prefix cache, prompts of the logits cache;
+    `num_entries` pages or prompts."""
+
+    num_entries: int = 0
+    num_queries: int = 0
+    num_hits: int = 0
+    num_evictions: int = 0
+    nbytes: int = 0
+
+    @property
+    def hit_rate(self) -> float:
+        return self.num_hits / self.num_queries if self.num_queries else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCounters:
+    """A snapshot of the engine. Numbers since it was opened, except those of the present:
+    running, waiting and free."""
+
+    num_steps: int
+    num_running: int
+    num_waiting: int
+    num_pages: int
+    num_free_pages: int
+    num_computed_tokens: int
+    num_generated_tokens: int
+    num_preemptions: int
+    num_finished: int
+    num_aborted: int
+    num_failed: int
+    step_seconds: float
+    kernel_seconds: float
+    sampler_seconds: float
+    prefix_cache: CacheCounters
+    logits_cache: CacheCounters
+
+
+@dataclass(slots=True)
+class Tally:
+    """The numbers of EngineCounters that only grow, as they are counted."""
+
+    num_steps: int = 0
+    num_computed_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_finished: int = 0
+    num_aborted: int = 0
+    num_failed: int = 0
+    step_seconds: float = 0.0
+    kernel_seconds: float = 0.0
+    sampler_seconds: float = 0.0
+
+    def snapshot(self, scheduler: Scheduler, logits_cache: LogitsCache) -> EngineCounters:
+        pages = scheduler.pages
+        return EngineCounters(
+            **{name: getattr(self, name) for name in self.__slots__},
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            num_pages=pages.num_pages,
+            num_free_pages=pages.num_free,
+            num_preemptions=scheduler.num_preemptions,
+            prefix_cache=pages.prefix.counters(),
+            logits_cache=logits_cache.counters(),
+        )

@@ -1,0 +1,102 @@
+"""Which pages hold which tokens, so that equal prefixes are computed once."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+
+import xxhash
+
+from ingot.runtime.metrics import CacheCounters
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A full page: its `tokens` after the prefix that `parent` and its parents hold."""
+
+    key: int
+    page_id: int
+    parent: Entry | None
+    tokens: bytes
+    salt: bytes
+
+
+class PrefixCache:
+    """Finds pages by a hash chained over (parent, tokens, salt).
+
+    A hash only says where to look. Found is a page whose tokens, salt and parent (the very entry,
+    and so all tokens before it) are equal. Of two entries with one hash the later one stays.
+    """
+
+    def __init__(self, page_size: int, *, hash_bits: int = 64) -> None:
+        self._page_size = page_size
+        self._mask = (1 << hash_bits) - 1
+        self._entries: dict[int, Entry] = {}
+        self._by_page: dict[int, Entry] = {}
+        self._num_queries = self._num_hits = self._num_evictions = 0
+
+    def __contains__(self, page_id: int) -> bool:
+        return page_id in self._by_page
+
+    def match(self, token_ids: Tokens[int], limit: int, salt: bytes) -> list[Entry]:
+        """Entries of the longest known prefix of at most `limit` tokens."""
+        entries: list[Entry] = []
+        parent: Entry | None = None
+        size = self._page_size
+        for end in range(size, limit + 1, size):
+            tokens = array("i", token_ids[end - size : end]).tobytes()
+            entry = self._entries.get(self._key(parent, tokens, salt))
+            if entry is None or not _equal(entry, parent, tokens, salt):
+                break
+            entries.append(entry)
+            parent = entry
+        return entries
+
+    def publish(
+        self, parent: Entry | None, token_ids: Tokens[int], salt: bytes, page_id: int
+    ) -> Entry:
+        """Makes a page known, unless an equal one is; returns the entry of the tokens."""
+        tokens = array("i", token_ids).tobytes()
+        key = self._key(parent, tokens, salt)
+        known = self._entries.get(key)
+        if known is not None:
+            if _equal(known, parent, tokens, salt):
+                return known
+            del self._by_page[known.page_id]
+        entry = Entry(key, page_id, parent, tokens, salt)
+        self._entries[key] = self._by_page[page_id] = entry
+        return entry
+
+    def evict(self, page_id: int) -> None:
+        """Forgets what a page holds, if it is known."""
+        entry = self._by_page.pop(page_id, None)
+        if entry is not None:
+            del self._entries[entry.key]
+            self._num_evictions += 1
+
+    def clear(self) -> None:
+        self._entries.clear()
+        self._by_page.clear()
+
+    def count(self, num_queries: int, num_hits: int) -> None:
+        """Notes the tokens of a prompt, and how many of them were found."""
+        self._num_queries += num_queries
+        self._num_hits += num_hits
+
+    def counters(self) -> CacheCounters:
+        return CacheCounters(
+            num_entries=len(self._entries),
+            num_queries=self._num_queries,
+            num_hits=self._num_hits,
+            num_evictions=self._num_evictions,
+        )
+
+    def _key(self, parent: Entry | None, tokens: bytes, salt: bytes) -> int:
+        # The salt enters at the root and is carried on by the parents' keys.
+        seed = xxhash.xxh3_64_intdigest(salt) if parent is None else parent.key
+        return xxhash.xxh3_64_intdigest(tokens, seed) & self._mask
+
+
+def _equal(entry: Entry, parent: Entry | None, tokens: bytes, salt: bytes) -> bool:
+    return entry.parent is parent and entry.tokens == tokens and entry.salt == salt

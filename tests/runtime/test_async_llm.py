@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import threading
+from contextlib import suppress
+
+import pytest
+
+from ingot.errors import InternalError, QueueFullError, RequestError, UsageError
+from ingot.runtime.async_llm import AsyncLLM
+from ingot.runtime.config import EngineConfig
+from ingot.runtime.params import RequestOutputKind, SamplingParams
+from tests.runtime.fake_model import NAN_TOKEN, greedy
+
+GREEDY = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
+LONG = SamplingParams(temperature=0, max_tokens=90, ignore_eos=True)
+
+
+def use(path, scenario, **options):
+    """Runs `scenario(llm)` and checks that it leaves nothing behind."""
+
+    async def main():
+        async with AsyncLLM(path, **options) as llm:
+            result = await asyncio.wait_for(scenario(llm), 60)
+            session = llm._llm._session
+            async with asyncio.timeout(30):
+                while session._requests:
+                    await asyncio.sleep(0)
+            assert not session._owners and not session.has_unfinished
+            assert llm.counters().num_free_pages == llm.counters().num_pages
+            return result
+
+    return asyncio.run(main())
+
+
+async def last(outputs):
+    async for output in outputs:
+        final = output
+    return final
+
+
+def test_many_requests_at_once_get_what_each_gets_alone(fake_artifact):
+    prompts = [[i, i + 1, 7] for i in range(20)]
+
+    async def scenario(llm):
+        return await asyncio.gather(*(last(llm.generate(p, GREEDY)) for p in prompts))
+
+    for output, prompt in zip(use(fake_artifact, scenario), prompts, strict=True):
+        assert output.finished and output.outputs[0].token_ids == greedy(prompt, 10)
+        assert output.outputs[0].finish_reason == "length"
+        assert output.metrics.num_generated_tokens == 10
+
+
+def test_the_output_kinds_hold_the_same_text(fake_artifact):
+    def params(kind):
+        return SamplingParams(temperature=0, max_tokens=20, ignore_eos=True, output_kind=kind)
+
+    async def scenario(llm):
+        kinds = [RequestOutputKind.CUMULATIVE, RequestOutputKind.DELTA]
+        kinds.append(RequestOutputKind.FINAL_ONLY)
+        return [[o async for o in llm.generate([5, 6], params(kind))] for kind in kinds]
+
+    whole, deltas, final = use(fake_artifact, scenario)
+    text = final[0].outputs[0].text
+    assert len(final) == 1 and whole[-1].outputs[0].text == text and text
+    assert "".join(o.outputs[0].text for o in deltas) == text
+    assert [t for o in deltas for t in o.outputs[0].token_ids] == greedy([5, 6], 20)
+    texts = [o.outputs[0].text for o in whole]
+    assert all(later.startswith(former) for former, later in itertools.pairwise(texts))
+
+
+def test_cancelling_a_task_aborts_its_request_and_no_other(fake_artifact):
+    async def scenario(llm):
+        begun = asyncio.Event()
+
+        async def read():
+            async for _ in llm.generate([1], LONG):
+                begun.set()
+
+        task = asyncio.create_task(read())
+        other = asyncio.create_task(last(llm.generate([2], LONG)))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        output = await other
+        return output, llm.counters()
+
+    output, counters = use(fake_artifact, scenario)
+    assert output.outputs[0].token_ids == greedy([2], 90)
+    assert counters.num_aborted + counters.num_finished == 2
+
+
+def test_cancelling_before_the_first_token_and_leaving_the_loop_leave_nothing(fake_artifact):
+    async def scenario(llm):
+        for turns in range(4):
+            task = asyncio.create_task(last(llm.generate([1], LONG)))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        outputs = llm.generate([1], LONG)
+        async for _ in outputs:
+            break
+        await outputs.aclose()
+
+    use(fake_artifact, scenario)
+
+
+def test_abort_ends_the_iterator_and_unknown_ids_are_harmless(fake_artifact):
+    async def scenario(llm):
+        await llm.abort("nobody")
+        outputs = llm.generate([1], LONG, "me")
+        first = await anext(outputs)
+        await llm.abort("me")
+        final = await last(outputs)
+        await llm.abort("me")
+        return first, final
+
+    first, final = use(fake_artifact, scenario)
+    assert first.request_id == final.request_id == "me"
+    assert final.outputs[0].finish_reason in ("abort", "length") and final.finished
+
+
+def test_a_request_id_is_refused_while_it_is_in_use(fake_artifact):
+    async def scenario(llm):
+        outputs = llm.generate([1], LONG, "a")
+        await anext(outputs)
+        with pytest.raises(RequestError, match="'a' is in use"):
+            await last(llm.generate([2], GREEDY, "a"))
+        await outputs.aclose()
+        while llm._llm._session._requests:
+            await asyncio.sleep(0)
+        return await last(llm.generate([2], GREEDY, "a"))
+
+    assert use(fake_artifact, scenario).outputs[0].token_ids == greedy([2], 10)
+
+
+def test_bad_requests_are_refused_and_others_go_on(fake_artifact):
+    async def scenario(llm):
+        good = asyncio.create_task(last(llm.generate([3], GREEDY)))
+        for bad in ([], [999], {"text": 1}):
+            with pytest.raises(RequestError):
+                await last(llm.generate(bad, GREEDY))
+        with pytest.raises(RequestError, match="priority"):
+            await last(llm.generate([1], GREEDY, priority="high"))
+        output = await good
+        with pytest.raises(InternalError, match="not finite"):
+            await last(llm.generate([NAN_TOKEN], GREEDY))
+        return output
+
+    assert use(fake_artifact, scenario).outputs[0].token_ids == greedy([3], 10)
+
+
+def test_a_full_queue_is_a_typed_error(fake_artifact):
+    async def scenario(llm):
+        tasks = [asyncio.create_task(last(llm.generate([i], LONG))) for i in range(30)]
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    config = EngineConfig(max_waiting=1, max_num_seqs=1)
+    results = use(fake_artifact, scenario, config=config)
+    full = [r for r in results if isinstance(r, QueueFullError)]
+    assert full and "max_waiting is 1" in str(full[0])
+    done = [(i, r) for i, r in enumerate(results) if not isinstance(r, QueueFullError)]
+    assert done and all(r.outputs[0].token_ids == greedy([i], 90) for i, r in done)
+
+
+def test_kernels_that_fail_end_the_requests_and_not_the_model(fake_artifact):
+    async def scenario(llm):
+        executor = llm._llm._engine._executor
+        run, executor.run = executor.run, lambda inputs: 1 // 0
+        with pytest.raises(InternalError, match="ZeroDivisionError"):
+            await last(llm.generate([1], GREEDY))
+        executor.run = run
+        return await last(llm.generate([1], GREEDY))
+
+    assert use(fake_artifact, scenario).outputs[0].token_ids == greedy([1], 10)
+
+
+def test_the_configuration_can_be_replaced_while_requests_run(fake_artifact):
+    async def scenario(llm):
+        task = asyncio.create_task(last(llm.generate([4], LONG)))
+        for chunk in range(1, 6):
+            await llm.configure(
+                EngineConfig(chunk_tokens=chunk, overlap=chunk % 2 == 0, prefix_cache=chunk > 2)
+            )
+        return await task
+
+    assert use(fake_artifact, scenario).outputs[0].token_ids == greedy([4], 90)
+
+
+def test_chat_works_as_with_llm(fake_artifact):
+    async def scenario(llm):
+        return await last(llm.chat([{"role": "user", "content": "b"}], GREEDY))
+
+    assert use(fake_artifact, scenario).prompt == "<s>[user]b[assistant]"
+
+
+def test_closing_ends_what_runs_and_later_calls(fake_artifact):
+    async def main():
+        llm = AsyncLLM(fake_artifact)
+        outputs = llm.generate([1], LONG)
+        await anext(outputs)
+        await asyncio.to_thread(llm.close)
+        llm.close()
+        with suppress(UsageError):  # unless it had come to its end just before
+            await last(outputs)
+        with pytest.raises(UsageError, match="closed"):
+            await last(llm.generate([1], GREEDY))
+
+    asyncio.run(main())
+
+
+def test_a_forgotten_model_ends_its_threads(fake_artifact):
+    def names():
+        return [t.name for t in threading.enumerate() if t.name.startswith("ingot-")]
+
+    before = names()
+    llm = AsyncLLM(fake_artifact, config=EngineConfig(overlap=True))
+    asyncio.run(last(llm.generate([1], GREEDY)))
+    assert len(names()) == len(before) + 2
+    del llm
+    gc.collect()
+    assert names() == before

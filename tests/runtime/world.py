@@ -1,0 +1,203 @@
+"""A scheduler in a world without a model: pages hold the prefixes that were written to them."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+from ingot.runtime.page_table import PageTable
+from ingot.runtime.params import SamplingParams
+from ingot.runtime.prefix_cache import PrefixCache
+from ingot.runtime.scheduler import AGING, Chunk, Scheduler
+from ingot.runtime.sequence import Sequence
+
+PARAMS = SamplingParams()
+SCORED = SamplingParams(prompt_logprobs=0)
+STEMS = [[stem] * 40 for stem in range(3)]
+
+
+class World:
+    """Random events on a scheduler, and everything that must hold after each.
+
+    A step is in flight between `begin` and `end`; meanwhile the next one may be scheduled. Every
+    slot remembers the prefix (tokens up to it, and salt) whose keys and values it holds, and a
+    chunk may only be computed when all slots before it hold the sequence's own.
+    """
+
+    def __init__(
+        self, seed: int, *, num_pages: int = 10, page_size: int = 4, max_len: int = 36,
+        max_num_seqs: int = 4, max_num_tokens: int = 11, chunk_tokens: int | None = None,
+        hash_bits: int = 8, uses_prefixes: bool = True,
+    ) -> None:  # fmt: skip
+        self.rng = random.Random(seed)
+        self.max_len = max_len
+        self.pages = PageTable(num_pages, page_size, PrefixCache(page_size, hash_bits=hash_bits))
+        self.scheduler = Scheduler(
+            self.pages, max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens,
+            max_num_rows=max_num_seqs, chunk_tokens=chunk_tokens, uses_prefixes=uses_prefixes,
+        )  # fmt: skip
+        self.slots: dict[int, int] = {}
+        self.alive: list[Sequence] = []
+        self.parents: dict[Sequence, Sequence] = {}
+        self.num_added = self.num_steps = self.num_ended = 0
+        self.prepared: list[Chunk] | None = None
+
+    def add(self, priority: int = 0, scored: bool = False) -> Sequence:
+        """A sequence that has a stem in common with others, and one of three salts."""
+        rng, number = self.rng, self.num_added
+        self.num_added += 1
+        length = rng.randrange(1, self.max_len)
+        tokens = rng.choice(STEMS)[: rng.randrange(length + 1)]
+        tokens = tokens + [rng.randrange(2) for _ in range(length - len(tokens))]
+        sequence = Sequence(
+            number, tokens, SCORED if scored else PARAMS,
+            rng.randrange(length + 1, self.max_len + 1),
+            rank=(number + AGING * priority, number), salt=rng.choice([b"", b"", b"a", b"b"]),
+        )  # fmt: skip
+        self.alive.append(sequence)
+        self.scheduler.add(sequence)
+        self.prepared = None
+        return sequence
+
+    def leave(self, sequence: Sequence) -> None:
+        self.scheduler.remove(sequence)
+        self.alive.remove(sequence)
+        sequence.finish_reason = "abort"
+        self.num_ended += 1
+        self.prepared = None
+
+    def step(self, *, overlap: bool) -> None:
+        """One step; with overlap the next one is scheduled meanwhile, and some leave."""
+        chunks, self.prepared = self.prepared or self.scheduler.schedule(), None
+        if not chunks:
+            assert not self.alive, "somebody can always run"
+            return
+        self._check_chunks(chunks)
+        self.scheduler.advance(chunks)
+        self._write(chunks)
+        if overlap:
+            if self.rng.random() < 0.2 and self.alive:
+                self.leave(self.rng.choice(self.alive))
+            self.prepared = self.scheduler.schedule() or None
+        self.scheduler.complete(chunks)
+        for chunk in chunks:
+            if not chunk.sequence.finished:
+                self._draw(chunk)
+        self.num_steps += 1
+
+    def _draw(self, chunk: Chunk) -> None:
+        s = chunk.sequence
+        for position in range(chunk.end - chunk.num_rows, min(chunk.end, s.num_prompt - 1)):
+            if s.params is SCORED and position == len(s.prompt_logprobs):
+                s.prompt_logprobs.append({})
+        if not chunk.draws:
+            return
+        if s.num_generated == 0:
+            assert s.num_unscored == 0, "every prompt token has got its row"
+        s.num_pending = 0
+        if s.num_generated == 0 and self.rng.random() < 0.15 and s.num_prompt + 1 < s.max_len:
+            self._fork(s)
+        s.token_ids.append(self.rng.randrange(2))
+        if len(s.token_ids) >= s.max_len or self.rng.random() < 0.05:
+            self.leave(s)
+
+    def _fork(self, parent: Sequence) -> None:
+        child = Sequence(
+            self.num_added, [*parent.token_ids], PARAMS, parent.max_len,
+            rank=(parent.rank[0], self.num_added), salt=parent.salt,
+        )  # fmt: skip
+        child.token_ids.append(self.rng.randrange(2))
+        self.num_added += 1
+        self.alive.append(child)
+        self.scheduler.fork(parent, child)
+        self.prepared = None
+
+    def _check_chunks(self, chunks: list[Chunk]) -> None:
+        s = self.scheduler
+        assert sum(chunk.end - chunk.start for chunk in chunks) <= s.max_num_tokens
+        assert sum(chunk.num_rows for chunk in chunks) <= s.max_num_rows
+        assert len({id(chunk.sequence) for chunk in chunks}) == len(chunks) <= s.max_num_seqs
+        for chunk in chunks:
+            q = chunk.sequence
+            assert q in s.running and q.num_pending == 0
+            assert q.num_computed == chunk.start < chunk.end <= len(q.token_ids)
+            assert chunk.draws == (chunk.end == len(q.token_ids))
+            assert chunk.num_rows >= chunk.draws
+            if s.chunk_tokens and q.num_remaining > 1:
+                assert chunk.end - chunk.start <= s.chunk_tokens
+        first = min(self.alive, key=lambda q: q.rank)
+        if first.is_running:
+            assert first in [chunk.sequence for chunk in chunks], "the first always advances"
+
+    def _write(self, chunks: list[Chunk]) -> None:
+        """Computes the chunks: what lies before them must be the sequences' own."""
+        size = self.pages.page_size
+        for chunk in chunks:
+            q = chunk.sequence
+            page_ids = self.pages.page_ids(q.sequence_id)
+            prefix = hash(q.salt)
+            for position, token in enumerate(q.token_ids[: chunk.end]):
+                prefix = hash((prefix, token))
+                slot = page_ids[position // size] * size + position % size
+                if position < chunk.start:
+                    assert self.slots.get(slot) == prefix, "a page holds another prefix"
+                else:
+                    self.slots[slot] = prefix
+
+    def check(self) -> None:
+        """What holds between any two events."""
+        s, pages = self.scheduler, self.pages
+        pages.check()
+        used = {p for q in s.running for p in pages.page_ids(q.sequence_id)}
+        assert pages.num_free + len(used) == pages.num_pages
+        everyone = [*s.running, *s.waiting]
+        assert sorted(map(id, everyone)) == sorted(map(id, self.alive))
+        assert all(q.num_computed == 0 and not q.is_running for q in s.waiting)
+        assert all(q.is_running for q in s.running) and len(s.running) <= s.max_num_seqs
+        for queue in (s.running, s.waiting):
+            assert [q.rank for q in queue] == sorted(q.rank for q in queue)
+        shared = Counter(p for q in s.running for p in pages.page_ids(q.sequence_id))
+        known = [p for p, count in shared.items() if count > 1]
+        self._check_shared(known)
+        if not everyone:
+            assert pages.num_free == pages.num_pages
+
+    def _check_shared(self, page_ids: list[int]) -> None:
+        """A page in two tables is at the same place of equal prefixes of equal salts."""
+        size = self.pages.page_size
+        for page_id in page_ids:
+            prefixes = set()
+            for q in self.scheduler.running:
+                ids = self.pages.page_ids(q.sequence_id)
+                if page_id in ids:
+                    end = (ids.index(page_id) + 1) * size
+                    assert end <= q.num_computed, "a shared page is not written any more"
+                    prefixes.add((q.salt, tuple(q.token_ids[:end])))
+            assert len(prefixes) == 1
+
+    def run_random(self, count: int) -> None:
+        """Random events, with what must hold checked after each."""
+        rng = self.rng
+        for _ in range(count):
+            action = rng.random()
+            if action < 0.12 and len(self.alive) < 12:
+                self.add(rng.choice([0, 0, 0, -1, 1]), scored=rng.random() < 0.15)
+            elif action < 0.15 and self.alive:
+                self.leave(rng.choice(self.alive))
+            elif action < 0.17:
+                self.scheduler.free_up(rng.randrange(self.pages.num_pages + 1))
+                self.prepared = None
+            elif action < 0.175:
+                self.pages.forget_prefixes()
+            else:
+                self.step(overlap=rng.random() < 0.7)
+            self.check()
+
+    def finish(self) -> None:
+        """Runs until everybody has come to the end."""
+        steps = 0
+        while self.alive:
+            self.step(overlap=steps % 2 == 0)
+            self.check()
+            steps += 1
+            assert steps < 100_000
