@@ -12,7 +12,7 @@
 //   QuadDot<bits>            sums over k of unsigned weights (value + 2^(bits - 1)) with x:
 //     zero_point             what `step` leaves in each weight: acc starts at -zero_point * sum(x)
 //     weights(quads)         the operand of `step` for stored weights, made once for many rows
-//     open(acc), close(acc, sums)   around at most `most_steps` steps: sums may be narrower than acc
+//     open(acc), close(acc, sums)   around at most `most_steps` steps: sums may be narrower
 //     step(sums, weights, x) adds the products of a quad of every column with one of a row
 //
 // All sums are exact, so every level computes the same integers.

@@ -8,6 +8,7 @@
 // the products, so that unpacking a panel beforehand would only cost its stores.
 #pragma once
 
+#include "linear.h"
 #include "quantized_panels.h"
 #include "tile.h"
 
@@ -37,14 +38,33 @@ struct QuantizedRows {
   }
 };
 
+// Fetches a distance ahead of a tile that reads the memory itself.
+struct FetchStream {
+  void at(const std::uint8_t* place, int) const { prefetch(place + stream_distance); }
+  void next() {}
+};
+
+// Fetches, for one of several tiles that share a panel, its part of the panel that comes next, so
+// that the memory works all the time and not only while the first tile passes.
+struct FetchShared {
+  const std::uint8_t* part;
+  std::uint64_t pace;  // bytes of the part a line of quads, in units of 2^-16
+  std::uint64_t fetched = 0;
+
+  void at(const std::uint8_t*, int vector) const {
+    prefetch(part + (fetched >> 16) + vector * line_bytes);
+  }
+  void next() { fetched += pace; }
+};
+
 // Calls step(quads of Width vectors, k) for the lines of a group from `first` to `last`.
-template <int bits, int Width, class Step>
-inline void for_quads(const std::uint8_t* weights, int first, int last, Step step) {
-  for (int line = first; line < last; ++line) {
+template <int bits, int Width, class Fetch, class Step>
+inline void for_quads(const std::uint8_t* weights, int first, int last, Fetch& fetch, Step step) {
+  for (int line = first; line < last; ++line, fetch.next()) {
     vi low[Width], high[Width];
     for (int v = 0; v < Width; ++v) {
       const std::uint8_t* at = weights + line * quad_bytes + v * lanes * 4;
-      prefetch(at + stream_ahead);
+      fetch.at(at, v);
       low[v] = load_quads(at);
       if constexpr (bits == 4) {
         high[v] = high_nibbles(low[v]);
@@ -63,9 +83,9 @@ inline void for_quads(const std::uint8_t* weights, int first, int last, Step ste
 
 // acc += the dot products of a tile's rows and columns over one group: `weights` of its first
 // column, `values` of its first row.
-template <int bits, int group, int Height, int Width>
+template <int bits, int group, int Height, int Width, class Fetch>
 inline void group_product(const std::uint8_t* weights, Rows<const std::int8_t> values,
-                          vi (&acc)[Height][Width]) {
+                          Fetch& fetch, vi (&acc)[Height][Width]) {
   using Dot = QuadDot<bits>;
   constexpr int lines = group * bits / 32, lines_at_once = Dot::most_steps * bits / 8;
   for (int first = 0; first < lines; first += lines_at_once) {
@@ -73,7 +93,7 @@ inline void group_product(const std::uint8_t* weights, Rows<const std::int8_t> v
     for (int r = 0; r < Height; ++r)
       for (int v = 0; v < Width; ++v) part[r][v] = Dot::open(acc[r][v]);
     const int last = lines - first < lines_at_once ? lines : first + lines_at_once;
-    for_quads<bits, Width>(weights, first, last, [&](const vi(&quads)[Width], int k) {
+    for_quads<bits, Width>(weights, first, last, fetch, [&](const vi(&quads)[Width], int k) {
       typename Dot::Weights w[Width];
       for (int v = 0; v < Width; ++v) w[v] = Dot::weights(quads[v]);
       for (int r = 0; r < Height; ++r) {
@@ -87,21 +107,22 @@ inline void group_product(const std::uint8_t* weights, Rows<const std::int8_t> v
 }
 
 // sums[r][c] = a tile of rows times vectors First .. First + Width - 1 of a panel.
-template <int bits, int group, int Height, int First, int Width>
+template <int bits, int group, int Height, int First, int Width, class Fetch>
 inline void quantized_register_tile(const QuantizedRows& x, const std::uint8_t* panel, int groups,
-                                    float* sums) {
+                                    Fetch fetch, float* sums) {
   using Group = PackedGroup<bits, group>;
   vf total[Height][Width];
   for (int r = 0; r < Height; ++r)
     for (int v = 0; v < Width; ++v) total[r][v] = zero();
   for (int g = 0; g < groups; ++g) {
     const Group packed{panel + g * Group::bytes};
+    fetch.at(packed.data, 0);
     vi acc[Height][Width];
     for (int r = 0; r < Height; ++r)
       for (int v = 0; v < Width; ++v)
         acc[r][v] = splat_int(QuadDot<bits>::zero_point == 0 ? 0 : x.starts[r][g]);
     group_product<bits, group>(packed.weights() + First * lanes * 4,
-                               {x.values.data + g * group, x.values.stride}, acc);
+                               {x.values.data + g * group, x.values.stride}, fetch, acc);
     vf scales[Width];
     for (int v = 0; v < Width; ++v) scales[v] = packed.scales(First + v);
     for (int r = 0; r < Height; ++r) {
@@ -116,14 +137,14 @@ inline void quantized_register_tile(const QuantizedRows& x, const std::uint8_t* 
 }
 
 // A tile of rows times a panel, cut into as many register tiles as the level needs.
-template <int bits, int group, int Height, int First = 0>
+template <int bits, int group, int Height, int First = 0, class Fetch>
 inline void quantized_tile(const QuantizedRows& x, const std::uint8_t* panel, int groups,
-                           float* sums) {
+                           Fetch fetch, float* sums) {
   constexpr int left = quantized_vectors - First;
   constexpr int width = left < quad_tile_vectors ? left : quad_tile_vectors;
-  quantized_register_tile<bits, group, Height, First, width>(x, panel, groups, sums);
+  quantized_register_tile<bits, group, Height, First, width>(x, panel, groups, fetch, sums);
   if constexpr (width < left)
-    quantized_tile<bits, group, Height, First + width>(x, panel, groups, sums);
+    quantized_tile<bits, group, Height, First + width>(x, panel, groups, fetch, sums);
 }
 
 // sums[rows][32] = the rows of x times one panel.
@@ -131,9 +152,16 @@ template <int bits, int group>
 __attribute__((noinline)) void quantized_product(const QuantizedRows& x, int rows,
                                                  const std::uint8_t* panel, int groups,
                                                  float* sums) {
-  for_row_tiles<quad_tile_rows>(rows, [&](auto height, int row) {
-    quantized_tile<bits, group, height.value>(x.from(row), panel, groups,
-                                              sums + row * quantized_columns);
+  constexpr int bytes = PackedGroup<bits, group>::bytes, lines = group * bits / 32;
+  const int tiles = num_row_tiles<quad_tile_rows>(rows);
+  for_row_tiles<quad_tile_rows>(rows, [&](auto height, int row, int number) {
+    float* to = sums + row * quantized_columns;
+    if (tiles == 1)
+      return quantized_tile<bits, group, height.value>(x, panel, groups, FetchStream{}, to);
+    const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(bytes) * groups;
+    const FetchShared fetch{panel + size + size * number / tiles,
+                            (static_cast<std::uint64_t>(bytes) << 16) / (lines * tiles)};
+    quantized_tile<bits, group, height.value>(x.from(row), panel, groups, fetch, to);
   });
 }
 

@@ -14,10 +14,10 @@
 namespace ingot {
 
 inline constexpr int quantized_columns = 32;
+inline constexpr int line_bytes = 64;
 inline constexpr int scale_bytes = quantized_columns * 2;
 inline constexpr int quad_bytes = quantized_columns * 4;  // a quad of every column
 inline constexpr int quantized_vectors = quantized_columns / lanes;
-inline constexpr int stream_ahead = 4096;  // bytes that a stream is fetched ahead
 
 // One group of one panel.
 template <int bits, int group>
