@@ -138,15 +138,10 @@ class _Lowering:
         name = str(node.target)
         value = node.meta["val"]
         shape = tuple(map(int, value.shape))
-        part = self.quantized.get(name)
-        dtype = part.dtype if part else DTYPES[value.dtype]
+        part, sources = self.quantized.get(name), self.sources.get(name, (name,))
+        dtype, base = (part.dtype, part.inside(name)) if part else (DTYPES[value.dtype], "")
         self.buffers[name] = Buffer(
-            name=name,
-            dtype=dtype,
-            shape=shape,
-            kind="weight",
-            base=part.inside(name) if part else "",
-            sources=self.sources.get(name, (name,)),
+            name=name, dtype=dtype, shape=shape, kind="weight", base=base, sources=sources
         )
         return _Value(name, dtype, shape[0], shape[1:], 0, math.prod(shape[1:]))
 

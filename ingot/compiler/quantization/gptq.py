@@ -52,7 +52,7 @@ def gptq(weight: Tensor, factor: Tensor, *, bits: int, group: int) -> tuple[Tens
 def second_moments(rows: Tensor) -> Tensor:
     """Inputs [T, K] float32 -> their mean products [K, K]."""
     moments: Tensor = rows.T @ rows
-    return moments / max(1, len(rows))
+    return moments.div_(max(1, len(rows)))
 
 
 def inverse_factor(moments: Tensor) -> Tensor:
@@ -72,8 +72,9 @@ def inverse_factor(moments: Tensor) -> Tensor:
         if failed:
             continue
         upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
-        if not failed and bool(upper.isfinite().all()):
-            return upper
+        factor: Tensor = upper
+        if not failed and bool(factor.isfinite().all()):
+            return factor
     raise CompileError(
         "the calibration text leads to activations that cannot be calibrated with",
         hint="Compile without --calibrate, or check the model in float32.",

@@ -132,5 +132,6 @@ def test_other_kinds_of_target_are_refused() -> None:
 
 def test_every_op_of_a_final_graph_has_a_case() -> None:
     """`attention` is the plain module's own; a pass rewrites it onto the cache."""
-    ops = {case.op for case in all_cases()} | {i.op for i in quantized.unit(TARGET).plan.instructions}
+    ops = {case.op for case in all_cases()}
+    ops |= {i.op for i in quantized.unit(TARGET).plan.instructions}
     assert ops == OPS.keys() - {"attention"}
