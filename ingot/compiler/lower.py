@@ -30,7 +30,7 @@ from ingot.compiler.memory_check import check_memory
 from ingot.errors import CodegenError, InternalError
 from ingot.ops import OPS
 from ingot.passes.graph import origin
-from ingot.passes.storage import SCALES_SUFFIX, quantized_parameters
+from ingot.passes.storage import quantized_parameters
 
 aten = torch.ops.aten
 
@@ -138,30 +138,12 @@ class _Lowering:
         name = str(node.target)
         value = node.meta["val"]
         shape = tuple(map(int, value.shape))
-        dtype = self._stored(name, DTYPES[value.dtype])
+        part, sources = self.quantized.get(name), self.sources.get(name, (name,))
+        dtype, base = (part.dtype, part.inside(name)) if part else (DTYPES[value.dtype], "")
         self.buffers[name] = Buffer(
-            name=name,
-            dtype=dtype,
-            shape=shape,
-            kind="weight",
-            base=self._holder(name),
-            sources=self.sources.get(name, (name,)),
+            name=name, dtype=dtype, shape=shape, kind="weight", base=base, sources=sources
         )
         return _Value(name, dtype, shape[0], shape[1:], 0, math.prod(shape[1:]))
-
-    def _stored(self, name: str, dtype: DType) -> DType:
-        """How a parameter of the graph is stored: scales in float16, integers in their bits."""
-        if name not in self.quantized:
-            return dtype
-        quantized = self.quantized[name]
-        if quantized.part == "scales":
-            return "float16"
-        return "int4" if quantized.bits == 4 else "int8"
-
-    def _holder(self, name: str) -> str:
-        """The weight that scales are stored in; "" for anything else."""
-        quantized = self.quantized.get(name)
-        return name.removesuffix(SCALES_SUFFIX) if quantized and quantized.part == "scales" else ""
 
     def _instruction(self, node: Node) -> None:
         op = node.target._schema.name.partition("::")[2]  # type: ignore[union-attr]

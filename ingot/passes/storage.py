@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch.fx import GraphModule
 
+from ingot.artifact.plan import DType
 from ingot.passes.graph import arguments, op_calls
 
 QUANTIZED_OPS = ("quantized_linear", "quantized_embedding")
@@ -46,6 +47,17 @@ class QuantizedPart:
     part: str  # "values" or "scales"
     bits: int
     group: int
+
+    @property
+    def dtype(self) -> DType:
+        """What plans call it: scales are stored in float16, integers in their bits."""
+        if self.part == "scales":
+            return "float16"
+        return "int4" if self.bits == 4 else "int8"
+
+    def inside(self, name: str) -> str:
+        """The weight that the scales of that name are stored in; "" for integers."""
+        return name.removesuffix(SCALES_SUFFIX) if self.part == "scales" else ""
 
 
 def quantized_parameters(gm: GraphModule) -> dict[str, QuantizedPart]:

@@ -24,6 +24,8 @@ from ingot.passes.pipeline import pipeline
 from ingot.passes.storage import Storage
 from tests.support.plan_interpreter import PlanInterpreter, Step
 
+torch.set_num_threads(1)
+
 MODEL = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
 LIMITS = Limits(
     max_model_len=256, max_num_seqs=4, max_num_batched_tokens=64, max_logit_rows=64, page_size=16

@@ -96,9 +96,8 @@ class PlanInterpreter:
 
     def _execute(self, instruction: Instruction) -> None:
         op = OPS[instruction.op]
-        kwargs = dict.fromkeys(inspect.signature(op.reference).parameters, None)
-        kwargs = {k: v for k, v in kwargs.items() if k == "bias"}  # optional, without a default
-        kwargs |= {k: self._tensor(v) for k, v in instruction.inputs.items()}
+        absent = {"bias"} & inspect.signature(op.reference).parameters.keys()
+        kwargs = dict.fromkeys(absent) | {k: self._tensor(v) for k, v in instruction.inputs.items()}
         outs = [self.buffers[name] for name in instruction.outputs.values()]
         if outs and "out_dtype" in op.reference.__annotations__:
             kwargs["out_dtype"] = DTYPES[outs[0].dtype]

@@ -51,7 +51,8 @@ def gptq(weight: Tensor, factor: Tensor, *, bits: int, group: int) -> tuple[Tens
 
 def second_moments(rows: Tensor) -> Tensor:
     """Inputs [T, K] float32 -> their mean products [K, K]."""
-    return torch.div(torch.mm(rows.T, rows), max(1, len(rows)))
+    moments: Tensor = rows.T @ rows
+    return moments.div_(max(1, len(rows)))
 
 
 def inverse_factor(moments: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.errors import UsageError
 from ingot.passes.storage import Storage
 
+torch.set_num_threads(1)
+
 ROOT = Path(__file__).parents[3]
 SAMPLED: list[list[int]] = json.loads((ROOT / "golden/shakespeare/sampled.json").read_text())
 TABLE = "model.embed_tokens.weight"
