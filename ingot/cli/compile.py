@@ -60,21 +60,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_quantization(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--quantize", choices=QUANTIZATIONS, default="none",
+        "--quantize",
+        choices=QUANTIZATIONS,
+        default="none",
         help="store weight matrices in int8 or int4 (default: none); embedding and head are int8 "
         "either way",
     )
     parser.add_argument(
-        "--group-size", metavar="N", default="",
+        "--group-size",
+        metavar="N",
+        default="",
         help="weights that share a scale: 32 (the default), 64, 128, or channel for int8",
     )
     parser.add_argument(
-        "--keep", metavar="PATTERN=KIND", action="append", default=[],
+        "--keep",
+        metavar="PATTERN=KIND",
+        action="append",
+        default=[],
         help="store matrices whose name ends like PATTERN as none, bf16, int8 or int4, such as "
         "lm_head=bf16; may be given again, the last one that matches wins",
     )
     parser.add_argument(
-        "--calibrate", metavar="TEXTFILE", type=Path,
+        "--calibrate",
+        metavar="TEXTFILE",
+        type=Path,
         help="round weights so that the model computes the same on this text; slower, better",
     )
 
