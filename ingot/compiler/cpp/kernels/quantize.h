@@ -35,6 +35,7 @@ inline void quantize_row(const T* x, std::int8_t* values, float* scales) {
 }
 
 template <int Columns, int group, class T>
+[[gnu::noinline, gnu::noipa]]
 void quantize(Team team, int rows, Rows<const T> x, Rows<std::int8_t> values,
               Rows<float> scales) {
   const Range mine = share(rows, team);

@@ -235,6 +235,7 @@ class QuantizedLinear {
 };
 
 template <int bits, int group, int Inputs, int Outputs, class Out>
+[[gnu::noinline, gnu::noipa]]
 void quantized_linear(Team team, int rows, Rows<const std::int8_t> x, Rows<const float> scales,
                       const std::uint8_t* weight, const float* bias, Rows<Out> out) {
   QuantizedLinear<bits, group, Inputs, Outputs>{{weight}, bias}.run(team, rows, x, scales, out);
