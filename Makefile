@@ -47,6 +47,7 @@ test-slow: $(STAMP)  ## Run the tests that take minutes or gigabytes
 
 lint: $(STAMP)  ## Check style (ruff) and types (mypy --strict)
 	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
 bench: $(STAMP)  ## Measure speed beside this machine's limits

@@ -92,9 +92,7 @@ def measure(shape: str, work: Path) -> Iterator[Figure]:
 def _bench(artifact: Path, out: Path) -> dict[str, Any]:
     """What `ingot bench` measures; its whole result is left in `out`, for the chart."""
     command = [sys.executable, "-m", "ingot", "bench", str(artifact), "--json"]
-    text = subprocess.run(
-        command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
+    text = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     out.write_text(text)
     found: dict[str, Any] = json.loads(text)
     return found

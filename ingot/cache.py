@@ -70,10 +70,15 @@ def cache_key(model_dir: Path, options: CompileOptions) -> str:
         "options": {name: str(value) for name, value in asdict(options).items()},
         "config": (model_dir / CONFIG).read_text(errors="replace"),
         "files": list(_stamps(model_dir, "*")),
+        "calibration": list(_text_stamp(options.calibrate)),
         # The compiler's own sources, for those who work on them.
         "compiler": [*_stamps(SOURCES, "**/*.py"), *_stamps(SOURCES, "**/*.h")],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _text_stamp(path: Path | None) -> Iterator[tuple[str, int, int]]:
+    return iter(()) if path is None else _stamps(path.parent, path.name)
 
 
 def _stamps(folder: Path, pattern: str) -> Iterator[tuple[str, int, int]]:

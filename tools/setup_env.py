@@ -84,9 +84,7 @@ def install_torch(env: Venv, version: str) -> None:
     elsewhere = ("--index-url", TORCH_CPU_INDEX, "--retries", "1", "--timeout", "20")
     if env.pip(*cpu) == 0 or env.pip(*cpu, *elsewhere) == 0:
         return
-    raise SetupError(
-        NO_CPU_TORCH.format(version=version, index=TORCH_CPU_INDEX, python=env.python)
-    )
+    raise SetupError(NO_CPU_TORCH.format(version=version, index=TORCH_CPU_INDEX, python=env.python))
 
 
 def pinned(package: str) -> str:

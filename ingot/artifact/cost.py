@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, Instruction, Plan
+from ingot.artifact.plan import Buffer, Dim, Instruction, Plan, stored_bytes
 
 # How a product with weights of a dtype is computed: int4 is unpacked to int8.
 ARITHMETIC: Mapping[str, str] = {
@@ -20,10 +20,6 @@ ARITHMETIC: Mapping[str, str] = {
     "bfloat16": "bfloat16",
     "int8": "int8",
     "int4": "int8",
-}
-_BITS: Mapping[str, int] = {
-    **{"int4": 4, "int8": 8, "float16": 16},
-    **{name: 8 * size for name, size in DTYPE_BYTES.items()},
 }
 
 
@@ -109,7 +105,7 @@ def instruction_costs(plan: Plan, shape: StepShape) -> list[Cost]:
 
 def weight_bytes(buffer: Buffer) -> int:
     """Bytes of a weight, dense."""
-    return math.prod(int(dim) for dim in buffer.shape) * _BITS[buffer.dtype] // 8
+    return stored_bytes(buffer.dtype, math.prod(int(dim) for dim in buffer.shape))
 
 
 def _cost(
@@ -154,7 +150,7 @@ def _attention(
 
 def _token_bytes(cache: Buffer, plan: Plan) -> int:
     """Bytes of one token in a cache of shape (pages, ...), whose pages hold `page_size` tokens."""
-    page = math.prod(int(dim) for dim in cache.shape[1:]) * _BITS[cache.dtype] // 8
+    page = stored_bytes(cache.dtype, math.prod(int(dim) for dim in cache.shape[1:]))
     return page // plan.limits.page_size
 
 

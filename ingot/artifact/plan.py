@@ -14,11 +14,23 @@ from dataclasses import dataclass
 from typing import Literal
 
 Dim = int | str
-DType = Literal["float32", "bfloat16", "int32"]
+DType = Literal["float32", "bfloat16", "float16", "int32", "int8", "int4"]
 Kind = Literal["weight", "arena", "view", "cache", "state", "input", "output"]
 Attr = bool | int | float | str
 
-DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "int32": 4}
+# int4 is stored as its layout says, two values a byte.
+DTYPE_BYTES: Mapping[str, int] = {
+    "float32": 4,
+    "bfloat16": 2,
+    "float16": 2,
+    "int32": 4,
+    "int8": 1,
+}
+
+
+def stored_bytes(dtype: str, count: int) -> int:
+    """Bytes of so many values, packed densely."""
+    return -(-count // 2) if dtype == "int4" else count * DTYPE_BYTES[dtype]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +68,8 @@ class Limits:
 class Buffer:
     """A tensor of the step.
 
-    weight  parameters, constant; `sources` are the model's parameter names, stacked on axis 0
+    weight  parameters, constant; `sources` are the model's parameter names, stacked on axis 0;
+            scales of a quantized weight name it as their `base` and are stored inside it
     arena   a temporary at byte `offset` of the arena; row-major and dense
     view    rows of another buffer: element `offset` inside each row of `base`, rows `row_stride`
             elements apart; the dimensions after the first are dense

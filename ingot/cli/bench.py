@@ -28,23 +28,35 @@ BATCH_CONTEXT = 32  # tokens of each of many sequences; their prefill is not mea
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
     parser.add_argument(
-        "model", metavar="ARTIFACT|MODEL_DIR", type=Path,
+        "model",
+        metavar="ARTIFACT|MODEL_DIR",
+        type=Path,
         help="an artifact; a model directory is compiled once into a cache",
     )
     parser.add_argument(
-        "--prompt", metavar="N", type=human_int,
+        "--prompt",
+        metavar="N",
+        type=human_int,
         help=f"tokens of the prompt that is prefilled (default: {PROMPT})",
     )
     parser.add_argument(
-        "--context", metavar="N", type=human_int,
+        "--context",
+        metavar="N",
+        type=human_int,
         help=f"tokens that one sequence has when it decodes (default: {CONTEXT})",
     )
     parser.add_argument(
-        "--batch", metavar="N", type=human_int, action="append",
+        "--batch",
+        metavar="N",
+        type=human_int,
+        action="append",
         help="sequences that decode at once; may be given again (default: 16 and 64)",
     )
     parser.add_argument(
-        "--rounds", metavar="N", type=human_int, default=5,
+        "--rounds",
+        metavar="N",
+        type=human_int,
+        default=5,
         help="measure everything N times and take the median (default: 5)",
     )
     parser.add_argument(

@@ -102,10 +102,12 @@ def machine_limits(results: Iterable[PhaseResult]) -> MachineLimits:
 
 def _limits_text(limits: MachineLimits) -> str:
     peaks = limits.operations_per_second.items()
-    return facts((
-        ("reads", f"{limits.read_bytes_per_second / 1e9:.1f} GB/s"),
-        ("computes", ", ".join(f"{kind} {peak / 1e12:.2f} TOP/s" for kind, peak in peaks)),
-    ))
+    return facts(
+        (
+            ("reads", f"{limits.read_bytes_per_second / 1e9:.1f} GB/s"),
+            ("computes", ", ".join(f"{kind} {peak / 1e12:.2f} TOP/s" for kind, peak in peaks)),
+        )
+    )
 
 
 def _row(result: PhaseResult) -> tuple[str, ...]:

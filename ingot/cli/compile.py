@@ -12,12 +12,13 @@ from ingot.cli.progress import progress_display
 from ingot.errors import UsageError
 
 if TYPE_CHECKING:
-    from ingot.artifact.manifest import LedgerEntry
+    from ingot.artifact.manifest import LedgerEntry, Numerics
     from ingot.compiler.options import CompileOptions, Report
 
 NAME = "compile"
 SUMMARY = "compile a model directory into an artifact"
 DTYPES = ("auto", "float32", "bfloat16")
+QUANTIZATIONS = ("none", "int8", "int4")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,8 +53,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="auto (the default) is bfloat16 unless the checkpoint is float32",
     )
+    _add_quantization(parser)
     _add_limits(parser)
     _add_pass_options(parser)
+
+
+def _add_quantization(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--quantize",
+        choices=QUANTIZATIONS,
+        default="none",
+        help="store weight matrices in int8 or int4 (default: none); embedding and head are int8 "
+        "either way",
+    )
+    parser.add_argument(
+        "--group-size",
+        metavar="N",
+        default="",
+        help="weights that share a scale: 32 (the default), 64, 128, or channel for int8",
+    )
+    parser.add_argument(
+        "--keep",
+        metavar="PATTERN=KIND",
+        action="append",
+        default=[],
+        help="store matrices whose name ends like PATTERN as none, bf16, int8 or int4, such as "
+        "lm_head=bf16; may be given again, the last one that matches wins",
+    )
+    parser.add_argument(
+        "--calibrate",
+        metavar="TEXTFILE",
+        type=Path,
+        help="round weights so that the model computes the same on this text; slower, better",
+    )
 
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
@@ -134,7 +166,7 @@ def summary(report: Report) -> str:
     lines = [
         ("model", f"{manifest.model.name} ({manifest.model.architecture})"),
         ("targets", ", ".join(target.name for target in manifest.targets)),
-        ("size", f"{size}, of which weights {weights} in {numerics.dtype}"),
+        ("size", f"{size}, of which weights {weights} in {stored(numerics)}"),
         ("time", f"{format_seconds(report.seconds)}, most of it {stages}"),
         ("golden error", golden_error(report.golden_error, numerics.tolerance)),
     ]
@@ -142,6 +174,11 @@ def summary(report: Report) -> str:
     ledger = ledger_table(tuple(entry for entry in manifest.ledger if entry.expected))
     following = f'Next: {command()} run {root} "Once upon a time"'
     return f"{root}\n{facts(lines)}\n\n{ledger}\n\n{following}"
+
+
+def stored(numerics: Numerics) -> str:
+    """How matrices are stored, such as `bfloat16` or `int4-g32 + int8-g32`."""
+    return numerics.dtype if numerics.quantization == "none" else numerics.quantization
 
 
 def golden_error(error: float | None, tolerance: float) -> str:
@@ -179,6 +216,10 @@ def _options(args: argparse.Namespace) -> CompileOptions:
     return CompileOptions(
         targets=args.target,
         dtype=args.dtype,
+        quantize=args.quantize,
+        group_size=args.group_size,
+        keep=tuple(args.keep),
+        calibrate=args.calibrate,
         max_model_len=args.max_model_len,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,

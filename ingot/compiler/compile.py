@@ -30,10 +30,14 @@ from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler.cpp.generate import ABI, Generated, generate
 from ingot.compiler.cpp.toolchain import build
 from ingot.compiler.export import export
-from ingot.compiler.golden import TEXT, TOLERANCE, golden_outputs, golden_prompts
+from ingot.compiler.golden import TEXT, golden_outputs, golden_prompts, tolerance
 from ingot.compiler.lower import lower
 from ingot.compiler.options import Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.pack import pack
+from ingot.compiler.quantization.calibrate import calibration_sequences
+from ingot.compiler.quantization.choose import choose_storage, label
+from ingot.compiler.quantization.quantize import quantize_weights
+from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import copy_tokenizer, load_tokenizer
 from ingot.models import registry
@@ -41,6 +45,7 @@ from ingot.models.checkpoint import Checkpoint
 from ingot.models.config import ModelConfig
 from ingot.passes import runner
 from ingot.passes.pipeline import pipeline
+from ingot.passes.storage import Storage
 
 # Sees the complete artifact before it has its name, and gives its largest golden error, or None
 # where this host cannot run it. Raising keeps the artifact from appearing.
@@ -70,7 +75,7 @@ def compile_model(
         parts = write_parts(writer, model, front, clock)
         entries = [part.entry for part in parts]
         with clock.stage("write", str(out)):
-            manifest = writer.seal(describe(model, front.ledger, entries))
+            manifest = writer.seal(describe(model, front, entries))
         with clock.stage("check", "golden prompts on this host"):
             golden_error = check(writer.directory)
         writer.publish()
@@ -95,6 +100,7 @@ class Model:
     tokenizer: Tokenizer
     module: nn.Module
     checkpoint: Checkpoint
+    calibration: list[list[int]]
 
 
 def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
@@ -103,16 +109,22 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
         config = registry.load_config(model_dir)
         resolved = resolve(options, config)
         tokenizer = load_tokenizer(model_dir, config.vocab_size)
-        module = registry.build(config, max_model_len=resolved.limits.max_model_len)
+        longest = resolved.limits.max_model_len
+        calibration = calibration_sequences(options.calibrate, tokenizer, max_model_len=longest)
+        module = registry.build(config, max_model_len=longest)
         checkpoint = Checkpoint.open(model_dir, config, module)
-    return Model(model_dir, config, resolved, tokenizer, module, checkpoint)
+    return Model(model_dir, config, resolved, tokenizer, module, checkpoint, calibration)
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """What the front end makes of a model: the graph as exported, the plan, and the ledger."""
+    """What the front end makes of a model: the graph as exported, the plan, and the ledger.
+
+    `storage` says which of the model's matrices are quantized, and how.
+    """
 
     reference: GraphModule
+    storage: dict[str, Storage]
     plan: Plan
     ledger: tuple[LedgerEntry, ...]
 
@@ -123,10 +135,11 @@ def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
         graph = export(model.module, config)
         reference = GraphModule(graph, deepcopy(graph.graph))
+    storage = choose_storage(reference, resolved.storage, options.keep, resolved.dtype)
     with clock.stage("passes", resolved.dtype):
         ledger = runner.run(
             graph,
-            pipeline(dtype=resolved.dtype, disable=options.disable_passes),
+            pipeline(dtype=resolved.dtype, disable=options.disable_passes, quantize=storage),
             config,
             target=resolved.targets[0],
             dump_dir=options.dump_dir,
@@ -134,7 +147,7 @@ def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
         )
     with clock.stage("plan", f"{resolved.limits.max_num_batched_tokens} tokens a step"):
         plan = lower(graph, resolved.limits)
-    return Front(reference, plan, ledger)
+    return Front(reference, storage, plan, ledger)
 
 
 def write_parts(writer: ArtifactWriter, model: Model, front: Front, clock: Clock) -> list[Part]:
@@ -145,11 +158,16 @@ def write_parts(writer: ArtifactWriter, model: Model, front: Front, clock: Clock
         with clock.stage("generate", names):
             parts = [add_source(writer, front.plan, t, resolved.layout) for t in resolved.targets]
         builds = [compiler.submit(add_kernels, writer, part) for part in parts]
-        with clock.stage("pack", resolved.layout):
-            add_weights(writer, front.plan, parts[0], model.checkpoint)
-        with clock.stage("golden", "float32 reference"):
-            add_golden(writer, model, front.reference)
-            copy_tokenizer(model.model_dir, writer.directory / "tokenizer")
+        with QuantizedWeights(model.checkpoint.read, writer.directory) as weights:
+            if front.storage:
+                with clock.stage("quantize", quantization(model, front)):
+                    args = (front.storage, model.calibration)
+                    quantize_weights(front.reference, model.checkpoint.read, weights, *args)
+            with clock.stage("pack", resolved.layout):
+                add_weights(writer, front.plan, parts[0], weights)
+            with clock.stage("golden", "float32 reference"):
+                add_golden(writer, model, front.reference, weights)
+                copy_tokenizer(model.model_dir, writer.directory / "tokenizer")
         with clock.stage("build", names):
             for job in builds:
                 job.result()
@@ -188,13 +206,15 @@ def add_kernels(writer: ArtifactWriter, part: Part) -> None:
     build(kernels.parent / "source", kernels, part.target)
 
 
-def add_weights(writer: ArtifactWriter, plan: Plan, part: Part, checkpoint: Checkpoint) -> None:
+def add_weights(writer: ArtifactWriter, plan: Plan, part: Part, weights: QuantizedWeights) -> None:
     """Packs the weights; all CPU targets share one layout, so one part stands for all."""
     path = writer.file(weights_name(part.entry.layout))
-    pack(path, plan, part.generated.weights, checkpoint.read)
+    pack(path, plan, part.generated.weights, weights.read, weights)
 
 
-def add_golden(writer: ArtifactWriter, model: Model, reference: GraphModule) -> None:
+def add_golden(
+    writer: ArtifactWriter, model: Model, reference: GraphModule, weights: QuantizedWeights
+) -> None:
     """Runs the float32 reference and writes what it says."""
     limits = model.resolved.limits
     prompts = golden_prompts(
@@ -203,14 +223,20 @@ def add_golden(writer: ArtifactWriter, model: Model, reference: GraphModule) -> 
         max_model_len=limits.max_model_len,
         windows=model.config.windows,
     )
-    read, dtype = model.checkpoint.read, model.resolved.dtype
-    golden = golden_outputs(reference, read, prompts, dtype=dtype)
+    resolved = model.resolved
+    quantized = resolved.storage is not None
+    golden = golden_outputs(
+        reference, weights.read, prompts, dtype=resolved.dtype, quantized=quantized
+    )
     writer.write("golden/golden.json", json.dumps(golden, separators=(",", ":")).encode())
 
 
-def describe(
-    model: Model, ledger: tuple[LedgerEntry, ...], entries: Sequence[TargetEntry]
-) -> Manifest:
+def quantization(model: Model, front: Front) -> str:
+    """How weights are stored, as the manifest says it."""
+    return label(front.storage, calibrated=bool(model.calibration))
+
+
+def describe(model: Model, front: Front, entries: Sequence[TargetEntry]) -> Manifest:
     """The manifest, but for the hashes that the writer adds."""
     config, resolved = model.config, model.resolved
     return Manifest(
@@ -228,8 +254,10 @@ def describe(
         ),
         limits=resolved.limits,
         numerics=Numerics(
-            dtype=resolved.dtype, quantization="none", tolerance=TOLERANCE[resolved.dtype]
+            dtype=resolved.dtype,
+            quantization=quantization(model, front),
+            tolerance=tolerance(resolved.dtype, quantized=resolved.storage is not None),
         ),
         targets=tuple(entries),
-        ledger=ledger,
+        ledger=front.ledger,
     )

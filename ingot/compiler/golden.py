@@ -22,6 +22,11 @@ TOP = 8  # tokens kept at every position; the margin between the first two tells
 # matrix product to 8 bits.
 TOLERANCE = {"float32": 2e-3, "bfloat16": 0.25}
 
+# The same where weights are quantized. The reference then has the values that the integers stand
+# for, so what is left is the rounding of activations to int8: as coarse as 1 part in 254 of the
+# largest of a group, or, with a scale for a whole row, of a row.
+QUANTIZED_TOLERANCE = 0.5
+
 # Tokens of a window that is worth exercising at every compile: beyond it the reference, which has
 # no cache, takes minutes.
 MAX_WINDOW = 1024
@@ -48,13 +53,26 @@ def golden_prompts(
     return [[encoded_text[i % len(encoded_text)] for i in range(length)] for length in fitting]
 
 
+def tolerance(dtype: str, *, quantized: bool) -> float:
+    """Largest |log-probability| error of a compile for that dtype."""
+    return QUANTIZED_TOLERANCE if quantized else TOLERANCE[dtype]
+
+
 def golden_outputs(
-    gm: GraphModule, read: ReadParameter, prompts: Sequence[Sequence[int]], *, dtype: str
+    gm: GraphModule,
+    read: ReadParameter,
+    prompts: Sequence[Sequence[int]],
+    *,
+    dtype: str,
+    quantized: bool = False,
 ) -> dict[str, Any]:
-    """The content of `golden/golden.json` for these prompts."""
+    """The content of `golden/golden.json` for these prompts.
+
+    `read` gives the weights as the artifact holds them: of quantized ones what they stand for.
+    """
     logits = reference_logits(gm, read, prompts)
     return {
-        "tolerance": TOLERANCE[dtype],
+        "tolerance": tolerance(dtype, quantized=quantized),
         "prompts": [
             {"tokens": list(tokens), "positions": _positions(tokens, rows)}
             for tokens, rows in zip(prompts, logits, strict=True)

@@ -30,6 +30,7 @@ from ingot.compiler.memory_check import check_memory
 from ingot.errors import CodegenError, InternalError
 from ingot.ops import OPS
 from ingot.passes.graph import origin
+from ingot.passes.storage import quantized_parameters
 
 aten = torch.ops.aten
 
@@ -38,6 +39,7 @@ DTYPES: Mapping[torch.dtype, DType] = {
     torch.bfloat16: "bfloat16",
     torch.int32: "int32",
     torch.int64: "int32",
+    torch.int8: "int8",
 }
 
 # Shapes of the step's inputs, by placeholder name.
@@ -83,6 +85,7 @@ class _Lowering:
         self.gm = gm
         self.limits = limits
         self.sources: dict[str, tuple[str, ...]] = gm.meta.get("weight_sources", {})
+        self.quantized = quantized_parameters(gm)
         self.values: dict[Node, Any] = {}
         self.buffers: dict[str, Buffer] = {}
         self.instructions: list[Instruction] = []
@@ -135,13 +138,10 @@ class _Lowering:
         name = str(node.target)
         value = node.meta["val"]
         shape = tuple(map(int, value.shape))
-        dtype = DTYPES[value.dtype]
+        part, sources = self.quantized.get(name), self.sources.get(name, (name,))
+        dtype, base = (part.dtype, part.inside(name)) if part else (DTYPES[value.dtype], "")
         self.buffers[name] = Buffer(
-            name=name,
-            dtype=dtype,
-            shape=shape,
-            kind="weight",
-            sources=self.sources.get(name, (name,)),
+            name=name, dtype=dtype, shape=shape, kind="weight", base=base, sources=sources
         )
         return _Value(name, dtype, shape[0], shape[1:], 0, math.prod(shape[1:]))
 

@@ -19,6 +19,7 @@ STAGES = (
     "passes",
     "plan",
     "generate",
+    "quantize",
     "pack",
     "golden",
     "build",
@@ -38,7 +39,11 @@ class CompileOptions:
     Attributes:
         targets: target names, `cpu:native` for this host.
         dtype: "float32", "bfloat16", or "auto": bfloat16 unless the checkpoint is float32.
-        quantize: "none".
+        quantize: "none", "int8" or "int4": how weight matrices are stored.
+        group_size: columns of a row that share a scale, "32", "64", "128", or "channel" for int8;
+            "" is 32.
+        keep: exceptions, "PATTERN=none|bf16|int8|int4", by the names of the model's matrices.
+        calibrate: a text in UTF-8; linears are then rounded so that they compute the same on it.
         max_model_len: longest sequence; None takes the model's own maximum.
         max_num_seqs: most sequences in one step.
         max_num_batched_tokens: most tokens in one step.
@@ -51,6 +56,9 @@ class CompileOptions:
     targets: tuple[str, ...] = ("cpu:native",)
     dtype: str = "auto"
     quantize: str = "none"
+    group_size: str | int = ""
+    keep: tuple[str, ...] = ()
+    calibrate: Path | None = None
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512

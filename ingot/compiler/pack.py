@@ -3,7 +3,8 @@
 Panels, the layout of a linear's weight W [O, K]: ceil(O / 64) panels of 64 output features, each
 [ceil(K / 2)][64][2] in bfloat16 or [K][64] in float32, zeros where K is odd; the last panel is as
 narrow as the multiple of 16 that covers the features left. So one thread reads its features in
-one sequential stream, a vector register at a time. All x86-64 levels share this layout.
+one sequential stream, a vector register at a time. All x86-64 levels share this layout. Panels of
+quantized weights are those of cpp/quantized_layout.py.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ingot.artifact.plan import DTYPE_BYTES, Plan
 from ingot.compiler.cpp.generate import WeightLayout
+from ingot.compiler.cpp.quantized_layout import pack_quantized, packed_bytes
 from ingot.errors import InternalError
 
 PANEL_COLUMNS = 64
@@ -30,23 +34,40 @@ THREADS = 2  # both pack while the caller's thread reads and writes
 PIECES_AHEAD = 4
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-FILE_DTYPES = {"float32": "F32", "bfloat16": "BF16"}
+FILE_DTYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "I8"}
 
 Read = Callable[[str], Tensor]
 
 
-def pack(path: Path, plan: Plan, weights: tuple[WeightLayout, ...], read: Read) -> None:
+class Quantized(Protocol):
+    """Gives matrices that are quantized, by the name of the source parameter."""
+
+    def values(self, name: str) -> Tensor:
+        """int8 [O, K]."""
+
+    def scales(self, name: str) -> Tensor:
+        """float32 [O, K / group]."""
+
+
+def pack(
+    path: Path,
+    plan: Plan,
+    weights: tuple[WeightLayout, ...],
+    read: Read,
+    quantized: Quantized | None = None,
+) -> None:
     """Writes the file of all weights: 1-D tensors under the plan's names, 64-byte aligned.
 
     `read` gives a source parameter on the CPU, in any floating dtype; what it returned may be
-    dropped from memory once it is called again, but must stay readable.
+    dropped from memory once it is called again, but must stay readable. `quantized` gives those
+    that the plan has in int8 and int4.
     """
     sources = {buffer.name: buffer.sources or (buffer.name,) for buffer in plan.of_kind("weight")}
     with path.open("wb") as file, ThreadPoolExecutor(THREADS) as pool:
         file.write(header(weights))
         for weight in weights:
             written = 0
-            for piece in _in_order(pool, _jobs(weight, sources[weight.name], read)):
+            for piece in _in_order(pool, _jobs(weight, sources[weight.name], read, quantized)):
                 data = piece.view(torch.uint8).numpy().data
                 file.write(data)
                 written += data.nbytes
@@ -58,10 +79,11 @@ def header(weights: Iterable[WeightLayout]) -> bytes:
     entries: dict[str, object] = {}
     offset = 0
     for weight in weights:
-        end = offset + _aligned(num_elements(weight) * DTYPE_BYTES[weight.dtype])
+        end = offset + _aligned(num_bytes(weight))
+        dtype = "int8" if weight.group else weight.dtype
         entries[weight.name] = {
-            "dtype": FILE_DTYPES[weight.dtype],
-            "shape": [(end - offset) // DTYPE_BYTES[weight.dtype]],
+            "dtype": FILE_DTYPES[dtype],
+            "shape": [(end - offset) // DTYPE_BYTES[dtype]],
             "data_offsets": [offset, end],
         }
         offset = end
@@ -70,8 +92,17 @@ def header(weights: Iterable[WeightLayout]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
+def num_bytes(weight: WeightLayout) -> int:
+    """Bytes of the packed weight, before the tensor is padded to 64 bytes."""
+    if weight.group:
+        bits = 4 if weight.dtype == "int4" else 8
+        outputs, inputs = weight.shape
+        return packed_bytes(outputs, inputs, bits, weight.group)
+    return num_elements(weight) * DTYPE_BYTES[weight.dtype]
+
+
 def num_elements(weight: WeightLayout) -> int:
-    """Elements of the packed weight, before the tensor is padded to 64 bytes."""
+    """Elements of a packed weight that is not quantized."""
     if weight.layout == "rows":
         return math.prod(weight.shape)
     outputs, inputs = weight.shape
@@ -104,22 +135,49 @@ def pack_panels(rows: Tensor) -> Tensor:
 
 
 def _jobs(
-    weight: WeightLayout, sources: tuple[str, ...], read: Read
+    weight: WeightLayout, sources: tuple[str, ...], read: Read, quantized: Quantized | None
 ) -> Iterator[Callable[[], Tensor]]:
     """One job a piece of the weight; running them in any order gives the pieces of the file."""
+    if weight.group:
+        if quantized is None:
+            raise InternalError(f"weight {weight.name} is quantized, but nothing gives its values")
+        yield from _quantized_jobs(weight, sources, quantized)
+        return
     dtype = TORCH_DTYPES[weight.dtype]
     row_elements = math.prod(weight.shape[1:])
-    panels = max(1, PIECE_BYTES // (row_elements * DTYPE_BYTES[weight.dtype] * PANEL_COLUMNS))
     shape = (-1, row_elements) if weight.layout == "panels" else (-1,)
-    num_rows = 0
-    for piece in _row_pieces((read(s) for s in sources), panels * PANEL_COLUMNS):
-        num_rows += piece.shape[0]
+    rows_at_once = _rows_at_once(row_elements * DTYPE_BYTES[weight.dtype])
+    for piece in _checked(weight, _row_pieces(map(read, sources), rows_at_once)):
 
         def job(piece: Tensor = piece) -> Tensor:
             rows = piece.to(dtype).contiguous().view(shape)
             return pack_panels(rows) if weight.layout == "panels" else rows
 
         yield job
+
+
+def _quantized_jobs(
+    weight: WeightLayout, sources: tuple[str, ...], quantized: Quantized
+) -> Iterator[Callable[[], Tensor]]:
+    bits = 4 if weight.dtype == "int4" else 8
+    num_rows = _rows_at_once(weight.shape[1])
+    values = _checked(weight, _row_pieces(map(quantized.values, sources), num_rows))
+    scales = _row_pieces(map(quantized.scales, sources), num_rows)
+    for rows, row_scales in zip(values, scales, strict=True):
+        yield partial(pack_quantized, rows, row_scales, bits=bits, group=weight.group)
+
+
+def _rows_at_once(row_bytes: int) -> int:
+    """Rows of a piece: whole panels of either kind."""
+    return max(1, PIECE_BYTES // (row_bytes * PANEL_COLUMNS)) * PANEL_COLUMNS
+
+
+def _checked(weight: WeightLayout, pieces: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The pieces, if they have the rows of the weight in all."""
+    num_rows = 0
+    for piece in pieces:
+        num_rows += piece.shape[0]
+        yield piece
     if num_rows != weight.shape[0]:
         raise InternalError(f"weight {weight.name} has {num_rows} rows, not {weight.shape[0]}")
 

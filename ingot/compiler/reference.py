@@ -36,10 +36,10 @@ def reference_logits(
         (torch.tensor([list(tokens)]), torch.arange(len(tokens)).unsqueeze(0)) for tokens in prompts
     ]
     with torch.inference_mode():
-        return [logits[0] for logits in _Interpreter(gm, read, inputs).run()]
+        return [logits[0] for logits in Interpreter(gm, read, inputs).run()]
 
 
-class _Interpreter:
+class Interpreter:
     """Runs a graph over several inputs in lockstep; a value is one tensor an input."""
 
     def __init__(
@@ -62,6 +62,8 @@ class _Interpreter:
                 return self.values[result]
             elif node.op == "call_function":
                 self.values[node] = self._call(node)
+            if self.finished():
+                return []
             for arg in node.all_input_nodes:
                 if last_use[arg] is node:
                     self.values.pop(arg, None)
@@ -93,11 +95,19 @@ class _Interpreter:
         assert isinstance(x, Node) and isinstance(weight, Node)
         lengths = [value.shape[1] for value in self.values[x]]
         rows = torch.cat(self.values[x], dim=1)
-        parts = self.read(str(weight.target)).split(ROWS_AT_ONCE)
+        parts = self.weight_of(node, rows).split(ROWS_AT_ONCE)
         out = torch.cat([torch.nn.functional.linear(rows, part.float()) for part in parts], -1)
         if rest and isinstance(rest[0], Node):
             out += self._parameter(rest[0])
         return list(out.split(lengths, dim=1))
+
+    def finished(self) -> bool:
+        """Whether nothing more is wanted of this run."""
+        return False
+
+    def weight_of(self, node: Node, rows: torch.Tensor) -> torch.Tensor:
+        """The weight [O, I] of a linear, which is about to be applied to `rows` [1, T, I]."""
+        return self.read(str(node.args[1].target))  # type: ignore[union-attr]
 
     def _embedding(self, node: Node) -> list[torch.Tensor]:
         weight, tokens = node.args[:2]

@@ -8,8 +8,10 @@ from ingot.artifact.host import host_flags
 from ingot.artifact.plan import Limits
 from ingot.artifact.target import Target, native_target
 from ingot.compiler.options import CompileOptions
+from ingot.compiler.quantization.choose import base_storage
 from ingot.errors import UsageError
 from ingot.models.config import ModelConfig
+from ingot.passes.storage import Storage
 
 DTYPES = ("float32", "bfloat16")
 LONGEST_DYNAMIC = 1 << 20  # dynamic rotary frequencies stretch to whatever length is asked for
@@ -21,21 +23,21 @@ class Resolved:
 
     targets: tuple[Target, ...]
     dtype: str
+    storage: Storage | None
     limits: Limits
 
     @property
     def layout(self) -> str:
         """The packing of the weights; all CPU levels share one."""
-        return f"cpu-{self.dtype}"
+        return f"cpu-{self.dtype}" + (f"-{self.storage.label}" if self.storage else "")
 
 
 def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
     """Every choice that the options and the model leave open. Raises UsageError."""
-    if options.quantize != "none":
-        raise UsageError(f"unknown quantization {options.quantize!r}", hint="Supported: none.")
     return Resolved(
         targets=resolve_targets(options.targets),
         dtype=resolve_dtype(options.dtype, config),
+        storage=base_storage(options),
         limits=resolve_limits(options, config),
     )
 

@@ -8,6 +8,8 @@ from torch import nn
 
 from ingot.models.config import ModelConfig
 
+GROUP = 32  # weights that share a float16 scale where nothing else is asked for
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
@@ -20,7 +22,8 @@ class Explanation:
         nearest: the nearest supported architecture of an unknown one.
         differing: keys of config.json that the nearest family does not know or take.
         num_parameters: parameters, a tied matrix counted once.
-        bytes_by_dtype: bytes of the weights when compiled for that dtype; vectors stay float32.
+        bytes_by_dtype: bytes of the weights when compiled for that dtype, or quantized in groups of
+            32; vectors stay float32.
         kv_bytes_per_token: bytes of the KV cache per token, in the dtype that "auto" compiles for.
     """
 
@@ -48,9 +51,23 @@ def describe(config: ModelConfig, module: nn.Module) -> Explanation:
         bytes_by_dtype={
             "bfloat16": sum(count * (2 if ndim > 1 else 4) for count, ndim in sizes),
             "float32": sum(4 * count for count, _ in sizes),
+            **_quantized_bytes(config, sizes),
         },
         kv_bytes_per_token=config.kv_bytes_per_token(element_bytes),
     )
+
+
+def _quantized_bytes(config: ModelConfig, sizes: list[tuple[int, int]]) -> dict[str, int]:
+    """Bytes with matrices in int8 and int4; embedding and head are int8 either way."""
+    matrices = sum(count for count, ndim in sizes if ndim > 1)
+    vectors = 4 * sum(count for count, ndim in sizes if ndim == 1)
+    table = config.vocab_size * config.hidden_size
+    outer = table if config.tie_embeddings else 2 * table
+    scales = 2 * matrices // GROUP
+    return {
+        "int8": vectors + scales + matrices,
+        "int4": vectors + scales + outer + (matrices - outer) // 2,
+    }
 
 
 def _features(config: ModelConfig) -> tuple[str, ...]:

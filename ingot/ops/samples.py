@@ -28,6 +28,27 @@ def scale_vector(rng: torch.Generator, size: int) -> Tensor:
     return 1.0 + 0.1 * torch.randn(size, generator=rng)
 
 
+def with_outliers(rng: torch.Generator, *shape: int) -> Tensor:
+    """Normal values, the first one huge; the last row is zero but for its first value."""
+    x = normal(rng, *shape)
+    x[..., -1, 1:] = 0
+    x[..., 0, 0] = 1e4
+    return x
+
+
+def quantized_weight(
+    rng: torch.Generator, rows: int, cols: int, group: int, bits: int
+) -> dict[str, Tensor]:
+    """Arguments `weight` and `weight_scales` of a quantized matrix over the whole range; scales
+    are of float16 and of either sign, and the first is zero."""
+    bound = 2 ** (bits - 1)
+    lowest = -bound if bits == 4 else 1 - bound
+    values = torch.randint(lowest, bound, (rows, cols), generator=rng).to(torch.int8)
+    scales = (normal(rng, rows, cols // group) / bound / cols**0.5).half().float()
+    scales[0, 0] = 0
+    return {"weight": values, "weight_scales": scales}
+
+
 @dataclass(frozen=True, slots=True)
 class PagedStep:
     """The integer inputs of one step; pages are handed out in random order."""

@@ -18,8 +18,9 @@ from torch.fx import GraphModule, Interpreter
 
 from ingot.errors import PassError
 from ingot.ops.samples import paged_step
-from ingot.passes.graph import is_op, value
+from ingot.passes.graph import op_calls, value
 from ingot.passes.step import Step
+from ingot.passes.storage import QuantizedPart, quantized_parameters
 from ingot.passes.weights import sources
 
 LENGTHS = (6, 3)  # tokens of the two sequences
@@ -101,7 +102,7 @@ def example_inputs(gm: GraphModule) -> list[tuple[Tensor, ...]]:
 
 def vocab_size(gm: GraphModule) -> int:
     """Rows of the embedding; a graph without one takes small ids."""
-    found = [n for n in gm.graph.nodes if is_op(n, "embedding")]
+    found = op_calls(gm, "embedding", "quantized_embedding")
     if found:
         return int(value(found[0].args[1]).shape[0])
     plain = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.embedding.default)
@@ -115,16 +116,29 @@ class GraphRunner(Interpreter):
         super().__init__(gm)
         self.read = read
         self.dtypes = {n.target: value(n).dtype for n in gm.graph.find_nodes(op="get_attr")}
+        self.quantized = quantized_parameters(gm)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Tensor:
         assert isinstance(self.module, GraphModule)
         parts = [self.read(name) for name in sources(self.module, target)]
         stacked = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if target in self.quantized:
+            stacked = quantized_part(stacked, self.quantized[target])
         return stacked.to(self.dtypes[target])
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = ([on_cpu(a) for a in args], {k: on_cpu(v) for k, v in kwargs.items()})
         return super().call_function(target, tuple(args), kwargs)
+
+
+def quantized_part(weight: Tensor, stored: QuantizedPart) -> Tensor:
+    """The integers [O, K] of a weight [O, K], or its scales [O, K / group]; plainly rounded."""
+    bound = 2 ** (stored.bits - 1) - 1
+    groups = weight.contiguous().view(len(weight), -1, stored.group)
+    scales = groups.abs().amax(-1, keepdim=True) / bound
+    if stored.part == "scales":
+        return torch.squeeze(scales, -1)
+    return torch.round(groups / scales).view(weight.shape)
 
 
 def on_cpu(argument: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -26,9 +27,11 @@ from ingot.passes.graph import aten
 from ingot.passes.lower_activations import lower_activations
 from ingot.passes.lower_dtypes import lower_dtypes
 from ingot.passes.merge_linears import merge_linears
+from ingot.passes.quantize_linears import quantize_linears
 from ingot.passes.rewrite_attention import rewrite_attention
 from ingot.passes.select_logit_rows import select_logit_rows
 from ingot.passes.step import DTYPES, Facts, Step
+from ingot.passes.storage import Storage
 from ingot.passes.verify import (
     canonical_views,
     no_noise,
@@ -42,6 +45,7 @@ from ingot.passes.verify import (
 # Relative errors of the logits that verification allows a step that is not bitwise.
 REGROUPED = 1e-5  # the same products, summed by PyTorch's own matmul in another order
 ROUNDED = 3e-2  # values stored in bfloat16
+INT8, INT4 = 5e-2, 4e-1  # weights in so many bits; random ones are the hardest to round
 
 
 def num_norms(facts: Facts) -> int:
@@ -134,6 +138,14 @@ PIPELINE: tuple[Step, ...] = (
     ),
     # where values are rounded
     Step(
+        function=quantize_linears,
+        needs=(rows_selected, only_known_ops),
+        tier="numeric",
+        tolerance=INT8,
+        anchors=(torch.ops.ingot.linear.default, torch.ops.ingot.embedding.default),
+        quantized=True,
+    ),
+    Step(
         function=lower_dtypes,
         needs=(rows_selected, only_known_ops),
         gives=(typed,),
@@ -152,11 +164,18 @@ PIPELINE: tuple[Step, ...] = (
 )
 
 
-def pipeline(*, dtype: str = "float32", disable: Sequence[str] = ()) -> list[Step]:
+def pipeline(
+    *,
+    dtype: str = "float32",
+    disable: Sequence[str] = (),
+    quantize: Mapping[str, Storage] | None = None,
+) -> list[Step]:
     """The steps of a compile.
 
     Args:
         dtype: what weights and activations are stored in, "float32" or "bfloat16".
+        quantize: how each of the model's matrices that is to be quantized is stored; all of them
+            must be found.
         disable: names of optional passes to leave out.
 
     Raises:
@@ -167,7 +186,21 @@ def pipeline(*, dtype: str = "float32", disable: Sequence[str] = ()) -> list[Ste
             f"dtype {dtype!r} cannot be lowered to", hint=f"Supported: {', '.join(DTYPES)}."
         )
     check_names(disable)
-    return [step for step in PIPELINE if dtype in step.dtypes and step.name not in disable]
+    steps = [step for step in PIPELINE if dtype in step.dtypes and step.name not in disable]
+    if not quantize:
+        return [step for step in steps if not step.quantized]
+    return [quantizing(step, quantize) if step.quantized else step for step in steps]
+
+
+def quantizing(step: Step, storage: Mapping[str, Storage]) -> Step:
+    """The step that quantizes, told what to."""
+    narrow = any(stored.bits == 4 for stored in storage.values())
+    return replace(
+        step,
+        function=partial(step.function, choose=storage.get),
+        expect=lambda facts: len(storage),
+        tolerance=INT4 if narrow else INT8,
+    )
 
 
 def check_names(disable: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol
 
 from torch.fx import GraphModule
@@ -38,6 +39,7 @@ class Step:
     anchors    calls that are left over where the pass should have matched but did not
     optional   whether the graph is valid without it
     dtypes     the dtypes of a compile that it belongs to
+    quantized  whether it belongs only to a compile that quantizes
     """
 
     function: Callable[..., int]
@@ -49,11 +51,17 @@ class Step:
     anchors: tuple[Any, ...] = ()
     optional: bool = False
     dtypes: tuple[str, ...] = DTYPES
+    quantized: bool = False
 
     @property
     def name(self) -> str:
-        return self.function.__name__
+        return self._plain.__name__
 
     @property
     def doc(self) -> str:
-        return self.function.__doc__ or ""
+        return self._plain.__doc__ or ""
+
+    @property
+    def _plain(self) -> Callable[..., int]:
+        """The function without arguments that are bound to it."""
+        return self.function.func if isinstance(self.function, partial) else self.function

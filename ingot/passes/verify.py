@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from ingot.passes.canonicalize_casts import ASSERTS, COPIES
 from ingot.passes.canonicalize_views import RESHAPES, SPLITS
-from ingot.passes.graph import arguments, aten, op_calls, op_name, origin, value
+from ingot.passes.graph import (
+    arguments,
+    aten,
+    is_call,
+    is_op,
+    op_calls,
+    op_name,
+    origin,
+    value,
+)
 from ingot.passes.inputs import STEP_INPUTS
 
 VIEWS = (aten.reshape.default, aten.slice.Tensor, operator.getitem)
@@ -47,12 +57,18 @@ def step_inputs(gm: GraphModule) -> list[str]:
 def rows_selected(gm: GraphModule) -> list[str]:
     """The result is a linear of selected rows."""
     head = gm.graph.output_node().args[0]
-    if isinstance(head, Node) and op_name(head) == "linear":
-        source = arguments(head)["x"]
-        source = source.args[0] if op_name(source) == "cast" else source
-        if op_name(source) == "select_rows":
+    if isinstance(head, Node) and op_name(head) in ("linear", "quantized_linear"):
+        source: Any = head.args[0]
+        while is_call(source, operator.getitem) or is_converted(source):
+            source = source.args[0]
+        if is_op(source, "select_rows"):
             return []
     return [f"result {head}"]
+
+
+def is_converted(node: Any) -> bool:
+    """Whether it is another node's value in another dtype."""
+    return is_op(node, "cast") or is_op(node, "quantize")
 
 
 def only_known_ops(gm: GraphModule) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingot.artifact.host import available_memory
-from ingot.artifact.plan import DTYPE_BYTES, Limits, Plan
+from ingot.artifact.plan import DTYPE_BYTES, Limits, Plan, stored_bytes
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.tensors import ALIGNMENT, TensorFile
 from ingot.errors import ArtifactError, InternalError, ResourceError, UsageError
@@ -155,13 +155,15 @@ def _page_sizes(plan: Plan) -> list[int]:
 
 
 def _weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:
+    """Where each weight of the plan begins in the file; scales where their weight does."""
     offsets = []
     for buffer in plan.of_kind("weight"):
-        tensor = header.tensors.get(buffer.name)
-        if tensor is None or tensor.dtype != buffer.dtype:
+        tensor = header.tensors.get(buffer.base or buffer.name)
+        dtype = "int8" if buffer.base or buffer.dtype == "int4" else buffer.dtype
+        if tensor is None or tensor.dtype != dtype:
             found = "no such tensor" if tensor is None else f"dtype {tensor.dtype}"
             raise ArtifactError(f"{file}: the plan has {buffer.name!r} in {buffer.dtype}: {found}")
-        needed = prod(plan.limits.bound(dim) for dim in buffer.shape) * DTYPE_BYTES[buffer.dtype]
+        needed = stored_bytes(buffer.dtype, prod(map(plan.limits.bound, buffer.shape)))
         if tensor.nbytes < needed:
             raise ArtifactError(f"{file}: {buffer.name!r} has {tensor.nbytes} bytes, not {needed}")
         offsets.append(tensor.offset)

@@ -96,9 +96,7 @@ def test_windows_count_what_is_seen(window, new, context):
 def test_quantized_weights_and_their_scales_are_read(dtype, kind, bits):
     plan = small_plan()
     quantized = (weight("w", 96, WIDTH, dtype=dtype), weight("s", 96, 2, dtype="float32"))
-    linear = instruction(
-        "quantized_linear", values="x", scales="x", weight="w", weight_scales="s"
-    )
+    linear = instruction("quantized_linear", values="x", scales="x", weight="w", weight_scales="s")
     out = Buffer(name="quantized_linear.out", dtype="float32", shape=("N", 96), kind="arena")
     plan = replace(plan, buffers=(*plan.buffers, *quantized, out), instructions=(linear,))
     cost = step_cost(plan, StepShape(sequences=3))

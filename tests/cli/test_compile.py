@@ -28,9 +28,13 @@ def calls(monkeypatch, errors):
         progress("read", "config.json", None)
         progress("pack", "embed", 0.5)
         return Report(
-            artifact=out, manifest=sample_manifest(), seconds=3.25,
-            stage_seconds={"read": 0.25, "pack": 3.0}, bytes_total=12_345_678,
-            weight_bytes=10_000_000, golden_error=errors[0],
+            artifact=out,
+            manifest=sample_manifest(),
+            seconds=3.25,
+            stage_seconds={"read": 0.25, "pack": 3.0},
+            bytes_total=12_345_678,
+            weight_bytes=10_000_000,
+            golden_error=errors[0],
         )
 
     monkeypatch.setattr(ingot.api, "compile_checked", compile_checked)
@@ -54,9 +58,15 @@ def test_every_option_reaches_the_compiler(calls, tmp_path):
     argv += ["--dump", str(tmp_path)]
     assert main(argv) == 0
     assert calls[0][2] == CompileOptions(
-        targets=("cpu:x86-64-v3", "cpu:portable"), dtype="float32", max_model_len=4000,
-        max_num_seqs=8, max_num_batched_tokens=1024, page_size=32, verify_passes=True,
-        dump_dir=tmp_path, disable_passes=("a", "b"),
+        targets=("cpu:x86-64-v3", "cpu:portable"),
+        dtype="float32",
+        max_model_len=4000,
+        max_num_seqs=8,
+        max_num_batched_tokens=1024,
+        page_size=32,
+        verify_passes=True,
+        dump_dir=tmp_path,
+        disable_passes=("a", "b"),
     )
 
 
@@ -76,7 +86,10 @@ def test_json_is_the_report(calls, tmp_path, capsys):
     report = json.loads(capsys.readouterr().out)
     assert report["bytes_total"] == 12_345_678
     assert report["manifest"]["ledger"][1] == {
-        "name": "fuse_rms_norm", "tier": "exact", "expected": 1, "matched": 1,
+        "name": "fuse_rms_norm",
+        "tier": "exact",
+        "expected": 1,
+        "matched": 1,
     }
 
 

@@ -146,8 +146,10 @@ def test_a_parameter_out_of_range_is_a_usage_error(model, capsys):
 @pytest.mark.parametrize(
     ("config", "defaults"),
     [
-        ({"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": 0},
-         {"temperature": 0.6, "top_k": 20, "top_p": 0.95}),
+        (
+            {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": 0},
+            {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
+        ),
         ({"temperature": 0.6}, {"temperature": 0.0}),
         ({"do_sample": True}, {}),
         (None, {"temperature": 0.0}),

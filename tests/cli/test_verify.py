@@ -12,12 +12,20 @@ from ingot.runtime.verify import Mismatch, Verification
 from tests.cli.sample_artifact import write_sample
 
 GOOD = Verification(
-    num_prompts=2, num_positions=9, tolerance=2e-3, max_errors={"prefill": 1e-6, "tokens": 2e-6},
-    mismatches=(), bitwise_equal=True,
+    num_prompts=2,
+    num_positions=9,
+    tolerance=2e-3,
+    max_errors={"prefill": 1e-6, "tokens": 2e-6},
+    mismatches=(),
+    bitwise_equal=True,
 )
 WRONG = Verification(
-    num_prompts=2, num_positions=9, tolerance=2e-3, max_errors={"prefill": 0.5},
-    mismatches=(Mismatch("prefill", 0, 3, 7, 8, 1.25, False),), bitwise_equal=True,
+    num_prompts=2,
+    num_positions=9,
+    tolerance=2e-3,
+    max_errors={"prefill": 0.5},
+    mismatches=(Mismatch("prefill", 0, 3, 7, 8, 1.25, False),),
+    bitwise_equal=True,
 )
 
 
@@ -65,5 +73,3 @@ def test_a_flipped_bit_is_found(replay, capsys):
     weights.write_bytes(data)
     assert replay(GOOD) == 3
     assert "cpu-float32.safetensors" in capsys.readouterr().err
-
-

@@ -13,13 +13,18 @@ from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.target import Target
 from ingot.compiler.export import export
 from ingot.compiler.lower import lower
+from ingot.compiler.quantization.choose import choose_storage
+from ingot.compiler.quantization.search import dequantize, quantize_rows
 from ingot.compiler.reference import reference_logits
 from ingot.errors import CodegenError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
 from ingot.passes import runner
 from ingot.passes.pipeline import pipeline
+from ingot.passes.storage import Storage
 from tests.support.plan_interpreter import PlanInterpreter, Step
+
+torch.set_num_threads(1)
 
 MODEL = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
 LIMITS = Limits(
@@ -34,11 +39,15 @@ def graph() -> torch.fx.GraphModule:
     return export(registry.build(config, max_model_len=256), config)
 
 
-def plan_for(dtype: str, disable: tuple[str, ...] = ()) -> Plan:
+def plan_for(
+    dtype: str,
+    disable: tuple[str, ...] = (),
+    base: Storage | None = None,
+    keep: tuple[str, ...] = (),
+) -> Plan:
     gm = graph()
-    runner.run(
-        gm, pipeline(dtype=dtype, disable=disable), registry.load_config(MODEL), target=TARGET
-    )
+    steps = pipeline(dtype=dtype, disable=disable, quantize=choose_storage(gm, base, keep, dtype))
+    runner.run(gm, steps, registry.load_config(MODEL), target=TARGET)
     return lower(gm, LIMITS)
 
 
@@ -89,6 +98,44 @@ def test_the_plan_without_optional_passes_computes_the_same(
     assert {"add", "kv_write", "rope"} <= {i.op for i in plan.instructions}
     got = step_by_step(PlanInterpreter(plan, checkpoint.read))
     assert largest_error(got, reference) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    "base, dtype",
+    [(Storage(8, 32), "bfloat16"), (Storage(4, 32), "float32"), (Storage(8, 0), "bfloat16")],
+)
+def test_a_quantized_plan_computes_what_its_integers_stand_for(
+    base: Storage, dtype: str, checkpoint: Checkpoint
+) -> None:
+    storage = choose_storage(graph(), base, (), dtype)
+
+    def read(name: str) -> torch.Tensor:
+        weight = checkpoint.read(name)
+        if name not in storage:
+            return weight
+        stored = storage[name]
+        group = stored.group_of(weight.shape[1])
+        return dequantize(*quantize_rows(weight, bits=stored.bits, group=group))
+
+    got = step_by_step(PlanInterpreter(plan_for(dtype, base=base), checkpoint.read))
+    expected = reference_logits(graph(), read, PROMPTS)
+    assert largest_error(got, expected) <= 3e-2
+
+
+def test_a_quantized_plan_says_what_each_tensor_is() -> None:
+    plan = plan_for("bfloat16", base=Storage(4, 64), keep=("layers.2.mlp.*=bf16",))
+    buffers = plan.by_name()
+    table, scales = "model.embed_tokens.weight", "model.embed_tokens.weight_scales"
+    assert (buffers[table].dtype, buffers[table].shape) == ("int8", (2048, 256))
+    assert (buffers[scales].dtype, buffers[scales].shape) == ("float16", (2048, 4))
+    assert buffers[scales].base == table and buffers[scales].sources == buffers[table].sources
+    merged = buffers["model.layers.0.self_attn.q_k_v_proj.weight"]
+    assert (merged.dtype, len(merged.sources)) == ("int4", 3)
+    assert buffers["model.layers.2.mlp.down_proj.weight"].dtype == "bfloat16"
+    dtypes = {name: b.dtype for name, b in buffers.items() if b.kind == "arena"}
+    assert dtypes["quantize_values"] == "int8" and dtypes["quantize_scales"] == "float32"
+    # q, k, v read one quantized input, gate and up another; the head has one of its own.
+    assert sum(i.op == "quantize" for i in plan.instructions) == 4 * 6 - 2 + 1
 
 
 def test_a_misplaced_temporary_shows(checkpoint: Checkpoint, reference: list[torch.Tensor]) -> None:

@@ -30,6 +30,8 @@ def test_supported_model(saved: Path) -> None:
     assert explanation.bytes_by_dtype == {
         "bfloat16": 2 * matrices + 4 * vectors,
         "float32": 4 * (matrices + vectors),
+        "int8": matrices + matrices // 16 + 4 * vectors,
+        "int4": (matrices + 2 * 320 * 64) // 2 + matrices // 16 + 4 * vectors,
     }
     assert explanation.kv_bytes_per_token == 2 * 2 * 2 * 16 * 2
     assert any("2 key-value heads of 16" in reason for reason in explanation.reasons)

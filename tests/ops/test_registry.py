@@ -28,6 +28,9 @@ TABLE = [
     "kv_write",
     "paged_attention",
     "rope_kv_write",
+    "quantize",
+    "quantized_linear",
+    "quantized_embedding",
 ]
 
 
@@ -124,7 +127,7 @@ def test_samples_are_seeded_and_cover_bfloat16(op):
             assert torch.equal(value, b[name]) if tensor else value == b[name]
     dtypes = {v.dtype for kw in first for v in kw.values() if isinstance(v, torch.Tensor)}
     dtypes |= {kw["out_dtype"] for kw in first if "out_dtype" in kw}
-    assert torch.bfloat16 in dtypes or op.name in ("rope_table", "add")
+    assert torch.bfloat16 in dtypes or op.name in ("rope_table", "add") or torch.int8 in dtypes
     assert all(dtype in op.tolerance for dtype in samples_out_dtypes(op, first))
 
 

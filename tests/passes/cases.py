@@ -392,6 +392,13 @@ CASES = {
         (no_attention,),
     ),
     "select_logit_rows": Case(two_layers, 1, {}, {"select_rows": 1}, ()),
+    "quantize_linears": Case(
+        two_layers,
+        5,
+        {"linear": 6, "embedding": 1},
+        {"quantize": 4, "quantized_linear": 6, "quantized_embedding": 1},
+        (),
+    ),
     "lower_dtypes": Case(two_layers, 8, {}, {"cast": 2}, ()),
     "fuse_rope_kv_write": Case(
         two_layers,

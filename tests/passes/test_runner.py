@@ -12,6 +12,7 @@ from ingot.passes.graph import aten, call, op_calls
 from ingot.passes.pipeline import PIPELINE, pipeline
 from ingot.passes.runner import run
 from ingot.passes.step import Step
+from ingot.passes.storage import Storage
 from ingot.passes.verify import INVARIANTS, canonical_views, only_known_ops
 from tests.passes import cases
 from tests.passes.support import TARGET, Facts, before, lab, rms, step
@@ -162,6 +163,8 @@ def test_dump_writes_what_changed_and_a_summary(tmp_path):
 
 def test_options_are_checked():
     names = [s.name for s in PIPELINE]
+    assert [s.name for s in pipeline(dtype="bfloat16", quantize={"w": Storage(4, 32)})] == names
+    names.remove("quantize_linears")
     assert [s.name for s in pipeline(dtype="bfloat16")] == names
     assert [s.name for s in pipeline()] == [n for n in names if n != "lower_dtypes"]
     assert "merge_linears" not in [s.name for s in pipeline(disable=("merge_linears",))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +10,16 @@ from dataclasses import dataclass
 import torch
 
 from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, Instruction, Plan
+from ingot.compiler.quantization.search import quantize_rows
 from ingot.ops import OPS
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int32": torch.int32}
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int32": torch.int32,
+    "int8": torch.int8,
+}
 # Tensors that rows of tokens flow through carry the plain module's batch of one in the ops.
 BATCHED = {"arena", "view", "output"}
 BATCHED_INPUTS = {"tokens", "positions"}
@@ -41,11 +49,20 @@ class PlanInterpreter:
                 DTYPES[weight.dtype]
             )
             for weight in plan.of_kind("weight")
+            if weight.dtype in ("float32", "bfloat16")
         }
+        for scales in (weight for weight in plan.of_kind("weight") if weight.base):
+            self._quantize(scales, torch.cat([read(name) for name in scales.sources]))
         self.caches = {
             cache.name: torch.zeros((num_pages, *cache.shape[1:]), dtype=DTYPES[cache.dtype])
             for cache in plan.of_kind("cache")
         }
+
+    def _quantize(self, scales: Buffer, weight: torch.Tensor) -> None:
+        stored = self.buffers[scales.base]
+        group = int(stored.shape[1]) // int(scales.shape[1])
+        values, found = quantize_rows(weight, bits=4 if stored.dtype == "int4" else 8, group=group)
+        self.weights[stored.name], self.weights[scales.name] = values, found
 
     def run(self, step: Step) -> torch.Tensor:
         """Logits of every row of the step: [N, V]."""
@@ -79,7 +96,8 @@ class PlanInterpreter:
 
     def _execute(self, instruction: Instruction) -> None:
         op = OPS[instruction.op]
-        kwargs = {k: self._tensor(v) for k, v in instruction.inputs.items()}
+        absent = {"bias"} & inspect.signature(op.reference).parameters.keys()
+        kwargs = dict.fromkeys(absent) | {k: self._tensor(v) for k, v in instruction.inputs.items()}
         outs = [self.buffers[name] for name in instruction.outputs.values()]
         if outs and "out_dtype" in op.reference.__annotations__:
             kwargs["out_dtype"] = DTYPES[outs[0].dtype]

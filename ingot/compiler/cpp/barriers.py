@@ -23,6 +23,8 @@ BY_ROWS: dict[str, tuple[str, ...]] = {
     "embedding": (),
     "gelu_mul": (),
     "layer_norm": (),
+    "quantize": (),
+    "quantized_embedding": (),
     "relu_mul": (),
     "rms_norm": (),
     "rope_table": (),

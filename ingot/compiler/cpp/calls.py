@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.compiler.cpp.call import Call
 from ingot.compiler.cpp.operands import CPP_TYPES, Operands, columns, number, rows, where
+from ingot.compiler.cpp.quantized_layout import fits
 from ingot.errors import CodegenError
 
 Emit = Callable[[Operands, Instruction], Call]
@@ -60,6 +61,36 @@ def linear(operands: Operands, i: Instruction) -> Call:
         i.op,
         (CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs),
         (rows(x), operands.rows(x), *pointers, _out(operands, i)),
+    )
+
+
+def quantize(operands: Operands, i: Instruction) -> Call:
+    x, values, scales = (operands.of(i, a) for a in ("x", "values", "scales"))
+    results = (operands.rows(values, const=False), operands.rows(scales, const=False))
+    return Call(i.op, (columns(x), i.attrs["group"]), (rows(x), operands.rows(x), *results))
+
+
+def quantized_linear(operands: Operands, i: Instruction) -> Call:
+    values, scales = operands.of(i, "values"), operands.of(i, "scales")
+    bias = operands.optional(i, "bias")
+    _expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
+    weight = operands.of(i, "weight")
+    outputs, inputs = weight.shape
+    pointers = (_packed(operands, i, weight), operands.weight(bias))
+    return Call(
+        i.op,
+        (i.attrs["bits"], i.attrs["group"], inputs, outputs),
+        (rows(values), operands.rows(values), operands.rows(scales), *pointers, _out(operands, i)),
+    )
+
+
+def quantized_embedding(operands: Operands, i: Instruction) -> Call:
+    tokens, table, out = (operands.of(i, a) for a in ("tokens", "weight", "out"))
+    vocabulary, size = table.shape
+    return Call(
+        i.op,
+        (i.attrs["bits"], i.attrs["group"], size, vocabulary),
+        (rows(out), f"step.{tokens.name}", _packed(operands, i, table), _out(operands, i)),
     )
 
 
@@ -168,7 +199,16 @@ def select_rows(operands: Operands, i: Instruction) -> Call:
 CALLS: Mapping[str, Emit] = {
     function.__name__: function
     for function in (
-        *(embedding, linear, rms_norm, add_rms_norm, layer_norm),
+        *(
+            embedding,
+            linear,
+            quantize,
+            quantized_linear,
+            quantized_embedding,
+            rms_norm,
+            add_rms_norm,
+            layer_norm,
+        ),
         *(rope_table, rope, kv_write, rope_kv_write, paged_attention),
         *(silu_mul, gelu_mul, relu_mul, activation, add, cast, select_rows),
     )
@@ -206,6 +246,15 @@ def _norm_weight(operands: Operands, i: Instruction) -> str:
     weight = operands.of(i, "weight")
     _expect(i, weight.dtype == "float32", f"the weight is {weight.dtype}, not float32")
     return operands.weight(weight)
+
+
+def _packed(operands: Operands, i: Instruction, weight: Buffer) -> str:
+    """A pointer to panels of quantized_layout.py."""
+    bits, group = int(i.attrs["bits"]), int(i.attrs["group"])
+    columns = int(weight.shape[1])
+    _expect(i, weight.dtype == f"int{bits}", f"{bits} bits of a weight that is {weight.dtype}")
+    _expect(i, fits(columns, bits, group), f"groups of {group} int{bits} in rows of {columns}")
+    return operands.packed(weight)
 
 
 def _scalars(i: Instruction, *attributes: str) -> tuple[str, ...]:

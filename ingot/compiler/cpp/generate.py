@@ -11,31 +11,43 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal
 
-from ingot.artifact.plan import DType, Instruction, Plan
+from ingot.artifact.plan import Buffer, DType, Instruction, Plan
 from ingot.artifact.target import Target
 from ingot.compiler.cpp.barriers import barriers
 from ingot.compiler.cpp.call import WIDTH
 from ingot.compiler.cpp.calls import emit, stored_as_panels
-from ingot.compiler.cpp.operands import Operands
+from ingot.compiler.cpp.operands import Operands, where
 from ingot.errors import CodegenError
 
 ABI = 2
-Layout = Literal["rows", "panels"]
+Layout = Literal["rows", "panels", "int8-panels", "int4-panels"]
 
 
 @dataclass(frozen=True, slots=True)
 class WeightLayout:
-    """How the packer stores a weight: as plain rows, or as panels of 64 columns of a linear."""
+    """How the packer stores a weight.
+
+    rows          as they are
+    panels        of 64 columns of a linear; see pack.py
+    int8-panels, int4-panels   of 32 columns, with the float16 values of the plan's weight `scales`,
+                  one for every `group` of k, between them; see quantized_layout.py
+    """
 
     name: str
     layout: Layout
     dtype: DType
     shape: tuple[int, ...]
+    scales: str = ""
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The text of step.cpp, and the layout of every weight in the order of the plan."""
+    """The text of step.cpp, and the layout of every stored weight in the order of the plan.
+
+    Scales of quantized weights are stored with those and have no layout of their own; kernels
+    never read the pointer to them.
+    """
 
     source: str
     weights: tuple[WeightLayout, ...]
@@ -89,15 +101,43 @@ def _comment(index: int, instruction: Instruction) -> list[str]:
 
 
 def _weights(operands: Operands) -> tuple[WeightLayout, ...]:
+    quantized = _quantized(operands.plan)
+    scales = {layout.scales for layout in quantized.values()}
     return tuple(
-        WeightLayout(
+        quantized.get(buffer.name)
+        or WeightLayout(
             name=buffer.name,
             layout="panels" if stored_as_panels(operands, buffer) else "rows",
             dtype=buffer.dtype,
-            shape=tuple(int(dim) for dim in buffer.shape),
+            shape=_shape(buffer),
         )
         for buffer in operands.plan.of_kind("weight")
+        if buffer.name not in scales
     )
+
+
+def _quantized(plan: Plan) -> dict[str, WeightLayout]:
+    """The layouts of quantized weights, by name, as the instructions that read them say."""
+    buffers, layouts = plan.by_name(), dict[str, WeightLayout]()
+    for instruction in plan.instructions:
+        if instruction.op not in ("quantized_linear", "quantized_embedding"):
+            continue
+        weight, attrs = buffers[instruction.inputs["weight"]], instruction.attrs
+        layout = WeightLayout(
+            name=weight.name,
+            layout="int4-panels" if attrs["bits"] == 4 else "int8-panels",
+            dtype=weight.dtype,
+            shape=_shape(weight),
+            scales=instruction.inputs["weight_scales"],
+            group=int(attrs["group"]),
+        )
+        if layouts.setdefault(weight.name, layout) != layout:
+            raise CodegenError(f"{weight.name} is read in two layouts: {where(instruction)}")
+    return layouts
+
+
+def _shape(buffer: Buffer) -> tuple[int, ...]:
+    return tuple(int(dim) for dim in buffer.shape)
 
 
 UNIT = """\

@@ -7,11 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ingot.artifact.plan import Buffer, Dim, Instruction, Kind, Plan
+from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, Instruction, Kind, Plan
 from ingot.errors import CodegenError
 
 _NUMBERED: tuple[Kind, ...] = ("weight", "cache")
-CPP_TYPES: Mapping[str, str] = {"float32": "float", "bfloat16": "bf16", "int32": "int"}
+CPP_TYPES: Mapping[str, str] = {
+    "float32": "float",
+    "bfloat16": "bf16",
+    "int32": "int",
+    "int8": "std::int8_t",
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Operands:
             )
         offset, stride = base.offset, columns(buffer)
         if buffer.kind == "view":
-            offset += buffer.offset * (2 if buffer.dtype == "bfloat16" else 4)
+            offset += buffer.offset * DTYPE_BYTES[buffer.dtype]
             stride = buffer.row_stride
         return f"memory.rows<{element}>({offset}, {stride})"
 
@@ -71,6 +76,10 @@ class Operands:
         if buffer is None:
             return "nullptr"
         return f"memory.weight<{CPP_TYPES[buffer.dtype]}>({self._numbers[buffer.name]})"
+
+    def packed(self, weight: Buffer) -> str:
+        """A pointer to the packed bytes of a quantized weight."""
+        return f"memory.weight<std::uint8_t>({self._numbers[weight.name]})"
 
     def cache(self, keys: Buffer, values: Buffer) -> str:
         """`Cache<...>` over a layer's keys and values, shape (pages, kv heads, page size, D)."""

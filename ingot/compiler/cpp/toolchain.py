@@ -76,9 +76,13 @@ def command_line(
 ) -> tuple[str, ...]:
     """The whole command that builds `source_dir`/step.cpp; `flags` come after the target's."""
     prefixes = (f"-ffile-prefix-map={source_dir}=.", f"-ffile-prefix-map={KERNELS}=kernels")
-    files = ("-I", str(KERNELS), str(source_dir / "step.cpp"), "-o", str(out))
-    what = (*target_flags(target), *flags, *prefixes, *files)
-    return (*find_compiler(), *COMMON, *what, *REPRODUCIBLE)
+    # Quoted includes alone look here, so that no kernel header hides one of the system.
+    files = ("-iquote", str(KERNELS), str(source_dir / "step.cpp"), "-o", str(out))
+    compiler = find_compiler()
+    levels = target_flags(target)
+    if "ziglang" in compiler:  # which spells the names of processors with underscores
+        levels = tuple(f.replace("x86-64", "x86_64").replace("_64-v", "_64_v") for f in levels)
+    return (*compiler, *COMMON, *levels, *flags, *prefixes, *files, *REPRODUCIBLE)
 
 
 def build(source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:

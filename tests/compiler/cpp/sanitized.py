@@ -59,7 +59,7 @@ def build_driver(folder: Path, source: str, target: str, sanitizers: str) -> Dri
         f"-fsanitize={sanitizers}",
         "-fno-sanitize-recover=all",
         *target_flags(Target.parse(target)),
-        *("-I", KERNELS, folder / "step.cpp", DRIVER, "-o", folder / "driver"),
+        *("-iquote", KERNELS, folder / "step.cpp", DRIVER, "-o", folder / "driver"),
     )
     subprocess.run(command, check=True, timeout=300)
     return Driver(folder / "driver")

@@ -11,6 +11,7 @@ from ingot.artifact.target import Target
 from ingot.compiler.cpp.generate import Generated, WeightLayout, generate
 from ingot.errors import CodegenError
 from ingot.ops import OPS
+from tests.compiler.cpp import quantized
 from tests.compiler.cpp.cases import all_cases
 from tests.compiler.cpp.units import Unit
 
@@ -131,4 +132,6 @@ def test_other_kinds_of_target_are_refused() -> None:
 
 def test_every_op_of_a_final_graph_has_a_case() -> None:
     """`attention` is the plain module's own; a pass rewrites it onto the cache."""
-    assert {case.op for case in all_cases()} == OPS.keys() - {"attention"}
+    plain = {case.op for case in all_cases()}
+    narrow = {instruction.op for instruction in quantized.unit(TARGET).plan.instructions}
+    assert plain | narrow == OPS.keys() - {"attention"}

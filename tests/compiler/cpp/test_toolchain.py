@@ -74,6 +74,15 @@ def test_flags_follow_the_target() -> None:
         )
 
 
+def test_ziglang_is_told_levels_in_its_own_spelling(
+    source_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "python3 -m ziglang c++")
+    for name, flag in (("x86-64-v3", "-march=x86_64_v3"), ("portable", "-march=x86_64")):
+        target = Target.parse(f"cpu:{name}")
+        assert flag in toolchain.command_line(source_dir, source_dir / "a.so", target)
+
+
 def test_a_failing_compiler_is_shown(source_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = 'for i in $(seq 100); do echo "error line $i" >&2; done; exit 3'
     compiler = fake_compiler(source_dir, script)

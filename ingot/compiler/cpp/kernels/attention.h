@@ -221,6 +221,7 @@ class PagedAttention {
 
 template <class T, int Heads, int KvHeads, int PageSize, int D, int Window, bool Capped,
           class Out>
+[[gnu::noinline, gnu::noipa]]
 void paged_attention(Team team, Rows<const T> q, Cache<T, KvHeads, PageSize, D> cache,
                      Sequences sequences, float scale, float softcap, Rows<Out> out) {
   PagedAttention<T, Heads, KvHeads, PageSize, D, Window, Capped>{sequences, cache, scale,

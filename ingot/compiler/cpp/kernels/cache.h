@@ -55,6 +55,7 @@ struct HeadScratch {
 
 // Keys and values of a step's tokens into their slots; a slot < 0 writes nothing.
 template <class T, int KvHeads, int PageSize, int D, class From>
+[[gnu::noinline, gnu::noipa]]
 void kv_write(Team team, int rows, Rows<const From> k, Rows<const From> v, const int* slots,
               Cache<T, KvHeads, PageSize, D> cache) {
   const Range mine = share(KvHeads, team);
@@ -79,6 +80,7 @@ struct HeadNorm {
 // query heads and, after them, the KV heads.
 template <class T, int Heads, int KvHeads, int PageSize, int D, int Half, bool Interleaved,
           class From, class Out>
+[[gnu::noinline, gnu::noipa]]
 void rope_kv_write(Team team, int rows, Rows<const From> q, Rows<const From> k,
                    Rows<const From> v, Rows<const float> table, const int* slots,
                    Cache<T, KvHeads, PageSize, D> cache, HeadNorm norm, Rows<Out> out) {

@@ -18,31 +18,37 @@ inline void map_rows(Team team, int rows, Function function, Rows<Out> out,
 }
 
 template <int Columns, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
 void silu_mul(Team team, int rows, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
   map_rows<Columns>(team, rows, [](vf g, vf u) { return Silu::of(g) * u; }, out, gate, up);
 }
 
 template <int Columns, class Kind, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
 void gelu_mul(Team team, int rows, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
   map_rows<Columns>(team, rows, [](vf g, vf u) { return Kind::of(g) * u; }, out, gate, up);
 }
 
 template <int Columns, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
 void relu_mul(Team team, int rows, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
   map_rows<Columns>(team, rows, [](vf g, vf u) { return Relu::of(g) * u; }, out, gate, up);
 }
 
 template <int Columns, class Kind, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
 void activation(Team team, int rows, Rows<const T> x, Rows<Out> out) {
   map_rows<Columns>(team, rows, [](vf v) { return Kind::of(v); }, out, x);
 }
 
 template <int Columns, class X, class Y, class Out>
+[[gnu::noinline, gnu::noipa]]
 void add(Team team, int rows, Rows<const X> x, Rows<const Y> y, Rows<Out> out) {
   map_rows<Columns>(team, rows, [](vf a, vf b) { return a + b; }, out, x, y);
 }
 
 template <int Columns, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
 void cast(Team team, int rows, Rows<const T> x, Rows<Out> out) {
   map_rows<Columns>(team, rows, [](vf v) { return v; }, out, x);
 }

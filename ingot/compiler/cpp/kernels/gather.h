@@ -27,6 +27,7 @@ struct PanelTable {
 
 // out[n] = table[tokens[n]]
 template <int Columns, class T, class Out, class Table>
+[[gnu::noinline, gnu::noipa]]
 void embedding(Team team, int rows, const int* tokens, Table table, Rows<Out> out) {
   const Range mine = share(rows, team);
   auto& scratch = team.workspace<T[Columns]>();
@@ -39,6 +40,7 @@ void embedding(Team team, int rows, const int* tokens, Table table, Rows<Out> ou
 
 // out[r] = x[indices[r]]
 template <int Columns, class T>
+[[gnu::noinline, gnu::noipa]]
 void select_rows(Team team, int rows, Rows<const T> x, const int* indices, Rows<T> out) {
   const Range mine = share(rows, team);
   for (int row = mine.begin; row < mine.end; ++row) {

@@ -147,6 +147,7 @@ inline void for_units(Team team, int panels, int rows, Body body) {
 }
 
 template <class T, class Out, int Inputs, int Outputs>
+[[gnu::noinline, gnu::noipa]]
 void linear(Team team, int rows, Rows<const T> x, const T* weight, const float* bias,
             Rows<Out> out) {
   const Panels<T, Inputs, Outputs> panels{weight};

@@ -40,6 +40,7 @@ inline void rms_norm_row(const T* x, const float* weight, float eps, float offse
 
 // out = x / rms(x) * (weight + offset)
 template <int Columns, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
 void rms_norm(Team team, int rows, Rows<const T> x, const float* weight, float eps,
               float offset, Rows<Out> out) {
   const Range mine = share(rows, team);
@@ -49,6 +50,7 @@ void rms_norm(Team team, int rows, Rows<const T> x, const float* weight, float e
 
 // sum = x + residual; out = rms_norm(sum)
 template <int Columns, class X, class Residual, class Out>
+[[gnu::noinline, gnu::noipa]]
 void add_rms_norm(Team team, int rows, Rows<const X> x, Rows<const Residual> residual,
                   const float* weight, float eps, float offset, Rows<Out> out,
                   Rows<float> sum) {
@@ -63,6 +65,7 @@ void add_rms_norm(Team team, int rows, Rows<const X> x, Rows<const Residual> res
 
 // out = (x - mean) / sqrt(variance + eps) * weight + bias
 template <int Columns, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
 void layer_norm(Team team, int rows, Rows<const T> x, const float* weight, const float* bias,
                 float eps, Rows<Out> out) {
   constexpr float count = static_cast<float>(Columns);

@@ -10,6 +10,7 @@ namespace ingot {
 // table[n] = cos(position * frequency) * scale for Half frequencies, then the sines. The product
 // is rounded to float32 first, as the reference does.
 template <int Half>
+[[gnu::noinline, gnu::noipa]]
 void rope_table(Team team, int rows, const int* positions, const float* frequencies,
                 float scale, Rows<float> table) {
   const Range mine = share(rows, team);
@@ -66,6 +67,7 @@ inline void turn_head(const T* from, const float* norm, float eps, float offset,
 
 // Threads divide the heads, so that rows of one page of keys stay with one thread.
 template <int Heads, int D, int Half, bool Interleaved, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
 void rope(Team team, int rows, Rows<const T> x, Rows<const float> table, Rows<Out> out) {
   const Range mine = share(Heads, team);
   auto& head = team.workspace<float[D]>();

@@ -1,0 +1,29 @@
+// Integer dot products of the level that this unit is compiled for: a quad is four neighbouring
+// k, and a vector of quads holds those of `lanes` columns.
+//
+// Each level gives the same names:
+//   vi                       a vector of `lanes` quads, or of `lanes` 32-bit integers
+//   load_quads, store_quads  `lanes` quads as they lie in memory
+//   splat_quad(x)            the quad at x in every lane
+//   splat_int, to_float      of 32-bit integers
+//   low_nibbles, high_nibbles   the halves of every byte, as bytes of 0..15
+//   load_halves              `lanes` float16 as float32
+//   store_int8(to, v, n)     the first n of integral values in [-127, 127]; n may exceed `lanes`
+//   QuadDot<bits>            sums over k of unsigned weights (value + 2^(bits - 1)) with x:
+//     zero_point             what `step` leaves in each weight: acc starts at -zero_point * sum(x)
+//     weights(quads)         the operand of `step` for stored weights, made once for many rows
+//     open(acc), close(acc, sums)   around at most `most_steps` steps: sums may be narrower
+//     step(sums, weights, x) adds the products of a quad of every column with one of a row
+//
+// All sums are exact, so every level computes the same integers.
+#pragma once
+
+#include "simd.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#include "quads_avx512.h"
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include "quads_avx2.h"
+#else
+#include "quads_portable.h"
+#endif

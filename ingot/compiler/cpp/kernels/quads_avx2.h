@@ -1,0 +1,87 @@
+// AVX2. See quads.h for the contract.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "simd_avx2.h"
+
+namespace ingot {
+
+using vi = __m256i;
+
+inline vi load_quads(const std::uint8_t* from) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+}
+inline void store_quads(std::uint8_t* to, vi v) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), v);
+}
+inline vi splat_int(int x) { return _mm256_set1_epi32(x); }
+inline vi splat_quad(const std::int8_t* from) {
+  int quad;
+  std::memcpy(&quad, from, sizeof quad);
+  return _mm256_set1_epi32(quad);
+}
+inline vf to_float(vi v) { return _mm256_cvtepi32_ps(v); }
+
+inline vi low_nibbles(vi v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
+inline vi high_nibbles(vi v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }
+
+inline vf load_halves(const std::uint16_t* from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+
+inline void store_int8(std::int8_t* to, vf v, int n) {
+  const __m256i integers = _mm256_cvtps_epi32(v);
+  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(integers),
+                                        _mm256_extracti128_si256(integers, 1));
+  std::int8_t bytes[16];
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(bytes), _mm_packs_epi16(words, words));
+  std::memcpy(to, bytes, static_cast<std::size_t>(n < lanes ? n : lanes));
+}
+
+template <int bits>
+struct QuadDot;
+
+// Magnitudes times signed x: 2 * 127 * 127 fits into 16 bits, 2 * 255 * 127 would not.
+template <>
+struct QuadDot<8> {
+  struct Weights {
+    vi magnitude, value;
+  };
+  using Sums = vi;
+  static constexpr int zero_point = 0;
+  static constexpr int most_steps = 8;
+
+  static Weights weights(vi quads) {
+    const vi value = _mm256_xor_si256(quads, _mm256_set1_epi8(-128));
+    return {_mm256_abs_epi8(value), value};
+  }
+  static Sums open(vi acc) { return acc; }
+  static vi close(vi, Sums sums) { return sums; }
+  static Sums step(Sums sums, Weights w, vi x) {
+    const vi pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(x, w.value));
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  }
+};
+
+// Sums of 16 bits: eight steps reach 8 * 2 * 15 * 127 = 30,480 at most.
+template <>
+struct QuadDot<4> {
+  using Weights = vi;
+  using Sums = vi;
+  static constexpr int zero_point = 8;
+  static constexpr int most_steps = 8;
+
+  static Weights weights(vi quads) { return quads; }
+  static Sums open(vi) { return _mm256_setzero_si256(); }
+  static vi close(vi acc, Sums sums) {
+    return _mm256_add_epi32(acc, _mm256_madd_epi16(sums, _mm256_set1_epi16(1)));
+  }
+  static Sums step(Sums sums, Weights w, vi x) {
+    return _mm256_add_epi16(sums, _mm256_maddubs_epi16(w, x));
+  }
+};
+
+}  // namespace ingot

@@ -1,0 +1,58 @@
+// Any little-endian machine. See quads.h for the contract.
+#pragma once
+
+#include <cstring>
+
+#include "simd_portable.h"
+
+namespace ingot {
+
+inline vi load_quads(const std::uint8_t* from) {
+  vi v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+inline void store_quads(std::uint8_t* to, vi v) { std::memcpy(to, &v, sizeof v); }
+inline vi splat_int(int x) { return vi{x, x, x, x}; }
+inline vi splat_quad(const std::int8_t* from) {
+  std::int32_t quad;
+  std::memcpy(&quad, from, sizeof quad);
+  return splat_int(quad);
+}
+inline vf to_float(vi v) { return __builtin_convertvector(v, vf); }
+
+inline vi low_nibbles(vi v) { return v & 0x0f0f0f0f; }
+inline vi high_nibbles(vi v) { return low_nibbles(v >> 4); }
+
+// The exponents of float16 are 112 below those of float32; the product is exact, subnormals too.
+inline vf load_halves(const std::uint16_t* from) {
+  vi bits;
+  for (int i = 0; i < lanes; ++i)
+    bits[i] = (from[i] & 0x8000) << 16 | (from[i] & 0x7fff) << 13;
+  return float_of(bits) * splat(0x1p112f);
+}
+
+inline void store_int8(std::int8_t* to, vf v, int n) {
+  for (int i = 0; i < lanes && i < n; ++i) to[i] = static_cast<std::int8_t>(v[i]);
+}
+
+template <int bits>
+struct QuadDot {
+  using Weights = vi;
+  using Sums = vi;
+  static constexpr int zero_point = 1 << (bits - 1);
+  static constexpr int most_steps = 8;
+
+  static Weights weights(vi quads) { return quads; }
+  static Sums open(vi acc) { return acc; }
+  static vi close(vi, Sums sums) { return sums; }
+  static Sums step(Sums sums, Weights w, vi x) {
+    for (int i = 0; i < 4; ++i) {
+      const vi value = (x << (24 - 8 * i)) >> 24;
+      sums += ((w >> (8 * i)) & 255) * value;
+    }
+    return sums;
+  }
+};
+
+}  // namespace ingot

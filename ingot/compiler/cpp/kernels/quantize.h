@@ -1,0 +1,46 @@
+// Activations to int8, with a scale for every group of a row.
+#pragma once
+
+#include "quads.h"
+#include "team.h"
+
+namespace ingot {
+
+inline constexpr float largest_int8 = 127.0f;
+inline constexpr float smallest_group = 0x1p-100f;  // below it a group counts as zero
+
+// values = x * (127 / m) rounded to nearest even, scale = m / 127; m is the largest magnitude.
+template <int group, class T>
+inline float quantize_group(const T* x, std::int8_t* values) {
+  vf top = zero();
+  for_columns<group>([&](int c, auto part) {
+    const vf v = load(x + c, part);
+    top = max(top, max(v, zero() - v));
+  });
+  const float largest = maximum(top);
+  const bool counts = largest >= smallest_group;
+  const vf inverse = splat(counts ? largest_int8 / largest : 0.0f);
+  for_columns<group>([&](int c, auto part) {
+    const vf v = load(x + c, part) * inverse;
+    const vf inside = min(splat(largest_int8), max(v, splat(-largest_int8)));
+    store_int8(values + c, round_even(inside), group - c);
+  });
+  return counts ? largest / largest_int8 : 0.0f;
+}
+
+template <int Columns, int group, class T>
+inline void quantize_row(const T* x, std::int8_t* values, float* scales) {
+  for (int g = 0; g < Columns / group; ++g)
+    scales[g] = quantize_group<group>(x + g * group, values + g * group);
+}
+
+template <int Columns, int group, class T>
+[[gnu::noinline, gnu::noipa]]
+void quantize(Team team, int rows, Rows<const T> x, Rows<std::int8_t> values,
+              Rows<float> scales) {
+  const Range mine = share(rows, team);
+  for (int row = mine.begin; row < mine.end; ++row)
+    quantize_row<Columns, group>(x[row], values[row], scales[row]);
+}
+
+}  // namespace ingot

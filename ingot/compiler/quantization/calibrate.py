@@ -1,0 +1,120 @@
+"""Calibration: the float32 reference runs over a text, and each linear is rounded on the way.
+
+The interpreter goes node by node, every sequence at once. When it comes to a linear it knows all
+inputs of that layer, as the layers before it, already quantized, make them: it rounds the weight by
+GPTQ for these inputs, stores it, and goes on with what is stored. One weight and the activations
+of one layer are in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
+from ingot.compiler.quantization.search import dequantize
+from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.compiler.reference import Interpreter
+from ingot.errors import UsageError
+from ingot.passes.storage import Storage
+
+SEQUENCE_TOKENS = 512
+MAX_SEQUENCES = 16
+MIN_TOKENS = 2048
+
+
+def calibration_sequences(
+    path: Path | None, tokenizer: Tokenizer, *, max_model_len: int
+) -> list[list[int]]:
+    """Token sequences of a text, spread evenly over it; none without a text.
+
+    Raises:
+        UsageError: a file that cannot be read, is not UTF-8 or is too short.
+    """
+    if path is None:
+        return []
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read the calibration text {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"the calibration text {path} is not UTF-8: byte {error.start}",
+            hint="Give a plain text file in UTF-8.",
+        ) from error
+    tokens = tokenizer.encode(text, add_special_tokens=False).ids
+    if len(tokens) < MIN_TOKENS:
+        raise UsageError(
+            f"the calibration text {path} is too short: {len(tokens)} tokens",
+            hint=f"Give at least {MIN_TOKENS} tokens of text like that which the model is for; "
+            f"up to {SEQUENCE_TOKENS * MAX_SEQUENCES} are used.",
+        )
+    length = min(SEQUENCE_TOKENS, max_model_len)
+    count = min(SEQUENCE_TOKENS * MAX_SEQUENCES, len(tokens)) // length
+    starts = [i * (len(tokens) - length) // max(1, count - 1) for i in range(count)]
+    return [tokens[start : start + length] for start in starts]
+
+
+def calibrate(
+    gm: GraphModule,
+    weights: QuantizedWeights,
+    storage: Mapping[str, Storage],
+    sequences: Sequence[Sequence[int]],
+) -> None:
+    """Adds the matrices of `storage` that are not in `weights` yet, rounded by GPTQ.
+
+    Args:
+        gm: the exported graph.
+        weights: gives parameters; those in it already are read as they are stored.
+        sequences: token ids.
+    """
+    inputs = [
+        (torch.tensor([list(tokens)]), torch.arange(len(tokens)).unsqueeze(0))
+        for tokens in sequences
+    ]
+    with torch.inference_mode():
+        _Calibrator(gm, weights, storage, inputs).run()
+
+
+class _Calibrator(Interpreter):
+    """An interpreter that rounds the weights that it meets, and ends with the last of them."""
+
+    def __init__(
+        self,
+        gm: GraphModule,
+        weights: QuantizedWeights,
+        storage: Mapping[str, Storage],
+        inputs: Sequence[tuple[Tensor, ...]],
+    ) -> None:
+        super().__init__(gm, weights.read, inputs)
+        self.weights = weights
+        self.storage = storage
+        self.left = {name for name in storage if name not in weights}
+        self.factor: tuple[Node, Tensor] | None = None
+
+    def run(self) -> list[Any]:
+        return super().run() if self.left else []
+
+    def finished(self) -> bool:
+        return not self.left
+
+    def weight_of(self, node: Node, rows: Tensor) -> Tensor:
+        x, weight = node.args[:2]
+        assert isinstance(x, Node) and isinstance(weight, Node)
+        name = str(weight.target)
+        if name not in self.left:
+            return super().weight_of(node, rows)
+        if self.factor is None or self.factor[0] is not x:  # linears that share an input follow
+            self.factor = (x, inverse_factor(second_moments(rows[0])))
+        stored = self.storage[name]
+        group = stored.group_of(rows.shape[-1])
+        pair = gptq(self.read(name), self.factor[1], bits=stored.bits, group=group)
+        self.weights.add(name, [pair], group=group)
+        self.left.remove(name)
+        return dequantize(*pair)

@@ -1,0 +1,172 @@
+"""Which of the model's matrices are quantized, and how; decided before any weight is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.compiler.options import CompileOptions
+from ingot.errors import UsageError
+from ingot.passes.storage import Storage
+
+BITS = {"int8": 8, "int4": 4}
+GROUPS = ("32", "64", "128")
+CHANNEL = "channel"
+DEFAULT_GROUP = "32"
+KEPT = ("none", "bf16")
+HEAD = "lm_head"  # also names a head that reads the embedding's table
+
+
+def base_storage(options: CompileOptions) -> Storage | None:
+    """The storage that `--quantize` and `--group-size` ask for; None for no quantization.
+
+    Raises:
+        UsageError: a value that is unknown, or options that do not go together.
+    """
+    if options.quantize == "none":
+        for name, given in (
+            ("--group-size", options.group_size),
+            ("--keep", options.keep),
+            ("--calibrate", options.calibrate),
+        ):
+            if given:
+                raise UsageError(f"{name} is of use only with --quantize int8 or int4")
+        return None
+    if options.quantize not in BITS:
+        supported = ", ".join(("none", *BITS))
+        raise UsageError(
+            f"unknown quantization {options.quantize!r}", hint=f"Supported: {supported}."
+        )
+    size = str(options.group_size or DEFAULT_GROUP)
+    allowed = (*GROUPS, CHANNEL) if options.quantize == "int8" else GROUPS
+    if size not in allowed:
+        raise UsageError(
+            f"--group-size is {size} for {options.quantize}",
+            hint=f"Supported: {', '.join(allowed)}.",
+        )
+    return Storage(BITS[options.quantize], 0 if size == CHANNEL else int(size))
+
+
+def choose_storage(
+    gm: GraphModule, base: Storage | None, keep: tuple[str, ...], dtype: str
+) -> dict[str, Storage]:
+    """How each matrix of the exported graph is stored; those that are not quantized are left out.
+
+    The head and the embedding are stored in int8, whatever the rest is. After that, rules of
+    `keep`, `PATTERN=none|bf16|int8|int4`, hold for the matrices that they match; the last one wins.
+
+    Raises:
+        UsageError: a rule that cannot be read or matches nothing, or a group that does not divide
+            the columns of a matrix.
+    """
+    if base is None:
+        return {}
+    names = matrix_names(gm)
+    outer = {name for name, node in matrices(gm) if is_outer(gm, node)}
+    chosen: dict[str, Storage | None] = {
+        name: Storage(8, base.group) if name in outer else base for name in names
+    }
+    for rule in keep:
+        pattern, storage = read_rule(rule, base, dtype)
+        matched = [name for name, known in names.items() if any(matches(pattern, k) for k in known)]
+        if not matched:
+            raise UsageError(f"--keep {rule!r} matches no matrix", hint=nearest(pattern, names))
+        chosen.update(dict.fromkeys(matched, storage))
+    kept = {name: storage for name, storage in chosen.items() if storage is not None}
+    check_groups(gm, kept)
+    return kept
+
+
+def matrices(gm: GraphModule) -> Iterator[tuple[str, Node]]:
+    """(name of the weight, node) for every linear and embedding of an exported graph."""
+    for node in gm.graph.nodes:
+        weight = weight_node(node)
+        if weight is not None:
+            yield str(weight.target), node
+
+
+def weight_node(node: Node) -> Node | None:
+    """The parameter that a linear or an embedding of an exported graph reads."""
+    place = {torch.ops.aten.linear.default: 1, torch.ops.aten.embedding.default: 0}
+    weight = node.args[place[node.target]] if node.target in place else None
+    return weight if isinstance(weight, Node) and weight.op == "get_attr" else None
+
+
+def is_outer(gm: GraphModule, node: Node) -> bool:
+    """Whether it is an embedding or the head."""
+    is_embedding = node.target is torch.ops.aten.embedding.default
+    return is_embedding or node in gm.graph.output_node().all_input_nodes
+
+
+def matrix_names(gm: GraphModule) -> dict[str, tuple[str, ...]]:
+    """The names that rules know each matrix by; a head is `lm_head`, too."""
+    names: dict[str, tuple[str, ...]] = {}
+    for name, node in matrices(gm):
+        names.setdefault(name, (name.removesuffix(".weight"),))
+        if node in gm.graph.output_node().all_input_nodes:
+            names[name] = tuple(dict.fromkeys((*names[name], HEAD)))
+    return names
+
+
+def read_rule(rule: str, base: Storage, dtype: str) -> tuple[str, Storage | None]:
+    """`PATTERN=STORAGE`, taken apart and checked."""
+    pattern, _, kind = rule.rpartition("=")
+    if not pattern or kind not in (*KEPT, *BITS):
+        raise UsageError(
+            f"--keep {rule!r} cannot be read",
+            hint=f"Write PATTERN={'|'.join((*KEPT, *BITS))}, such as 'lm_head=bf16'.",
+        )
+    if kind == "bf16" and dtype != "bfloat16":
+        raise UsageError(
+            f"--keep {rule!r} needs --dtype bfloat16, this compile is {dtype}",
+            hint=f"Write {pattern}=none to keep the weights in {dtype}.",
+        )
+    if kind in KEPT:
+        return pattern, None
+    if kind == "int4" and not base.group:
+        raise UsageError(
+            f"--keep {rule!r}: int4 has no scale per channel", hint="Give a --group-size."
+        )
+    return pattern, Storage(BITS[kind], base.group)
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Whether a shell pattern fits a dotted name or the end of one: `down_proj`, `layers.0.*`."""
+    words = name.split(".")
+    return any(fnmatchcase(".".join(words[i:]), pattern) for i in range(len(words)))
+
+
+def nearest(pattern: str, names: Mapping[str, tuple[str, ...]]) -> str:
+    """Names like the pattern, or all last words where nothing is like it."""
+    known = {name for every in names.values() for name in every}
+    tails = sorted({name.rpartition(".")[2] for name in known})
+    close = get_close_matches(pattern, sorted(known | set(tails)), n=3)
+    if close:
+        return f"Near: {', '.join(close)}."
+    return f"Names end in: {', '.join(tails)}."
+
+
+def check_groups(gm: GraphModule, storage: Mapping[str, Storage]) -> None:
+    """Refuses groups that do not divide the columns of a matrix."""
+    for name, stored in storage.items():
+        columns = int(gm.get_parameter(name).shape[1])
+        if columns % stored.group_of(columns):
+            dividing = [group for group in GROUPS if columns % int(group) == 0]
+            others = f"--group-size {' or '.join(dividing)}, or " if dividing else ""
+            raise UsageError(
+                f"groups of {stored.group} do not divide the {columns} columns of {name}",
+                hint=f"Choose {others}keep it: --keep '{name.removesuffix('.weight')}=none'.",
+            )
+
+
+def label(storage: Mapping[str, Storage], *, calibrated: bool) -> str:
+    """What the manifest says: `int4-g32 + int8-g32, calibrated`, the most frequent one first."""
+    counts: dict[str, int] = {}
+    for stored in storage.values():
+        counts[stored.label] = counts.get(stored.label, 0) + 1
+    text = " + ".join(sorted(counts, key=lambda name: (-counts[name], name)))
+    return (text + (", calibrated" if calibrated else "")) or "none"

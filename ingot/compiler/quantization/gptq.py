@@ -1,0 +1,82 @@
+"""GPTQ: rounds a matrix column by column, and lets later columns make up for each error.
+
+Frantar, Ashkboos, Hoefler, Alistarh: "GPTQ: Accurate Post-Training Quantization for Generative
+Pre-trained Transformers" (2022), algorithm 1: with H the second moments of the layer's inputs and U
+the upper Cholesky factor of its inverse, the error of column i, divided by U[i, i], is taken off
+the columns after it in proportion to U[i, :]. Scales are searched, group by group, when their first
+column is reached.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ingot.compiler.quantization.search import best_scales, one_thread, round_to
+from ingot.errors import CompileError
+
+COLUMNS_AT_ONCE = 128  # errors reach columns beyond these in one matrix product
+DAMPING = 0.01  # of the mean diagonal: the paper's
+ATTEMPTS = 6  # each with ten times the damping
+
+
+def gptq(weight: Tensor, factor: Tensor, *, bits: int, group: int) -> tuple[Tensor, Tensor]:
+    """Rounds weight [O, K] so that its products with the calibration's inputs keep their values.
+
+    Args:
+        weight: any float dtype; not changed.
+        factor: `inverse_factor` of the inputs.
+
+    Returns values int8 [O, K] and scales float32 [O, K / group].
+    """
+    left = weight.float().T.contiguous()  # [K, O]: a column of the weight is a row here
+    columns, outputs = left.shape
+    values = torch.empty(columns, outputs, dtype=torch.int8)
+    scales = torch.empty(columns // group, outputs)
+    for start in range(0, columns, COLUMNS_AT_ONCE):
+        stop = min(start + COLUMNS_AT_ONCE, columns)
+        errors = torch.empty(stop - start, outputs)
+        with one_thread():
+            for i in range(start, stop):
+                if i % group == 0:
+                    scales[i // group] = best_scales(left[i : i + group], bits=bits)
+                scale = scales[i // group]
+                rounded = round_to(left[i], scale, bits)
+                values[i] = rounded
+                error = errors[i - start] = (left[i] - rounded * scale) / factor[i, i]
+                left[i + 1 : stop].addr_(factor[i, i + 1 : stop], error, alpha=-1)
+        left[stop:].addmm_(factor[start:stop, stop:].T, errors, alpha=-1)
+    return values.T.contiguous(), scales.T.contiguous()
+
+
+def second_moments(rows: Tensor) -> Tensor:
+    """Inputs [T, K] float32 -> their mean products [K, K]."""
+    moments: Tensor = rows.T @ rows
+    return moments.div_(max(1, len(rows)))
+
+
+def inverse_factor(moments: Tensor) -> Tensor:
+    """Second moments [K, K] -> U, upper triangular, with U^T U the inverse of the damped moments.
+
+    An input that is always zero has no influence on the others and is rounded by itself.
+
+    Raises:
+        CompileError: moments that are not those of any finite inputs.
+    """
+    diagonal = moments.diagonal()
+    dead = diagonal == 0
+    damping = DAMPING * float(diagonal.mean()) or 1.0
+    for attempt in range(ATTEMPTS):
+        damped = moments + torch.diag(damping * 10**attempt + dead * float(diagonal.mean()))
+        lower, failed = torch.linalg.cholesky_ex(damped)
+        if failed:
+            continue
+        inverse = torch.cholesky_inverse(lower)
+        upper: Tensor
+        upper, failed = torch.linalg.cholesky_ex(inverse, upper=True)
+        if not failed and bool(upper.isfinite().all()):
+            return upper
+    raise CompileError(
+        "the calibration text leads to activations that cannot be calibrated with",
+        hint="Compile without --calibrate, or check the model in float32.",
+    )

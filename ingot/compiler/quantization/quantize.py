@@ -1,0 +1,46 @@
+"""Quantizes the matrices of a model into a temporary file, from which they are packed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from ingot.compiler.quantization.calibrate import calibrate
+from ingot.compiler.quantization.choose import is_outer, matrices
+from ingot.compiler.quantization.search import quantize_rows
+from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.compiler.reference import ReadParameter
+from ingot.passes.storage import Storage
+
+ELEMENTS_AT_ONCE = 4 << 20
+
+
+def quantize_weights(
+    gm: GraphModule,
+    read: ReadParameter,
+    weights: QuantizedWeights,
+    storage: Mapping[str, Storage],
+    sequences: Sequence[Sequence[int]] = (),
+) -> None:
+    """Fills `weights` with every matrix of `storage`.
+
+    With calibration sequences, linears are rounded by GPTQ; the embedding, the head and, without
+    sequences, everything by search. `gm` is the exported graph.
+    """
+    outer = {name for name, node in matrices(gm) if is_outer(gm, node)}
+    for name, stored in storage.items():
+        if not sequences or name in outer:
+            weight = read(name)
+            group = stored.group_of(weight.shape[1])
+            weights.add(name, search(weight, bits=stored.bits, group=group), group=group)
+    if sequences:
+        calibrate(gm, weights, storage, sequences)
+
+
+def search(weight: Tensor, *, bits: int, group: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Pieces of rows, quantized."""
+    for rows in torch.split(weight, max(1, ELEMENTS_AT_ONCE // weight.shape[1])):
+        yield quantize_rows(rows, bits=bits, group=group)

@@ -1,0 +1,221 @@
+"""Quantized linears and embeddings in one unit: compiled once a target, run with any rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ingot.artifact.host import host_flags
+from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, DType, Instruction, MemoryPlan, Plan
+from ingot.artifact.target import Target
+from ingot.compiler.cpp.generate import Generated, generate
+from ingot.compiler.cpp.quantized_layout import pack_quantized
+from ingot.ops import samples
+from ingot.ops.registry import OPS
+from tests.compiler.cpp.native import Memory, aligned, load, tensor_bytes
+from tests.compiler.cpp.units import INPUT_SHAPES, LIMITS
+
+# Every level of instructions that this host can run, the best first.
+TARGETS = tuple(
+    name
+    for name in ("cpu:x86-64-v4+avx512_vnni", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
+    if Target.parse(name).requires <= host_flags()
+)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A quantized weight [outputs, inputs]; a linear reads it, and an embedding too."""
+
+    bits: int
+    group: int
+    inputs: int
+    outputs: int
+    bias: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"int{self.bits}g{self.group}k{self.inputs}o{self.outputs}"
+
+    @property
+    def constants(self) -> dict[str, int]:
+        return {"group": self.group, "bits": self.bits}
+
+
+# Sizes that fill panels and that do not; groups of every size, and one a row; many groups.
+MATRICES = (
+    Matrix(8, 32, 256, 96),
+    Matrix(8, 64, 192, 72, bias=True),
+    Matrix(8, 40, 40, 33),
+    Matrix(8, 416, 416, 64, bias=True),
+    Matrix(4, 32, 256, 80, bias=True),
+    Matrix(4, 64, 2112, 40),
+    Matrix(4, 128, 384, 200),
+)
+Values = dict[str, Tensor]
+
+
+def weights(rng: torch.Generator) -> Values:
+    """Random weights of the whole range for every matrix."""
+    drawn: Values = {}
+    for m in MATRICES:
+        whole = samples.quantized_weight(rng, m.outputs, m.inputs, m.group, m.bits)
+        drawn |= {f"{m.name}.{argument}": tensor for argument, tensor in whole.items()}
+        if m.bias:
+            drawn[f"{m.name}.bias"] = samples.normal(rng, m.outputs)
+    return drawn
+
+
+def activations(rng: torch.Generator, rows: int) -> Values:
+    """Normal values with one huge outlier, and in the last row nothing else than its first."""
+    return {f"{m.name}.x": samples.with_outliers(rng, 1, rows, m.inputs) for m in MATRICES}
+
+
+def expected(values: Values, tokens: Tensor) -> Values:
+    """What the references say, under the names of the unit's results."""
+    results: Values = {}
+    for m in MATRICES:
+        name = m.name
+        x8, scales = OPS["quantize"].reference(x=values[f"{name}.x"], group=m.group)
+        weight = {a: values[f"{name}.{a}"] for a in ("weight", "weight_scales")}
+        results |= {f"{name}.values": x8, f"{name}.scales": scales}
+        results[f"{name}.out"] = OPS["quantized_linear"].reference(
+            values=x8, scales=scales, bias=values.get(f"{name}.bias"), **weight, **m.constants
+        )
+        results[f"{name}.row"] = OPS["quantized_embedding"].reference(
+            tokens=tokens[None], **weight, **m.constants
+        )
+    return results
+
+
+class Unit:
+    """All matrices compiled for a target."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.plan = _plan()
+
+    @cached_property
+    def generated(self) -> Generated:
+        return generate(self.plan, Target.parse(self.target))
+
+    def memory(self, values: Values) -> Memory:
+        """Buffers with those values in them; the rest of the arena is NaN."""
+        packed = {
+            f"{m.name}.weight": pack_quantized(
+                values[f"{m.name}.weight"], values[f"{m.name}.weight_scales"], bits=m.bits,
+                group=m.group,
+            )
+            for m in MATRICES
+        }  # fmt: skip
+        stored = []
+        for buffer in self.plan.of_kind("weight"):
+            scales = buffer.name.endswith("_scales")  # packed with the weight
+            empty = torch.empty(0, dtype=torch.uint8)
+            data = tensor_bytes(empty if scales else packed.get(buffer.name, values[buffer.name]))
+            stored.append(aligned(data.nbytes))
+            stored[-1][:] = data
+        arena = aligned(self.plan.memory.arena_bytes, fill=0xFF)
+        for buffer in self.plan.of_kind("arena"):
+            if buffer.name in values:
+                data = tensor_bytes(values[buffer.name])
+                arena[buffer.offset : buffer.offset + data.nbytes] = data
+        return Memory(stored, [], arena)
+
+    def run(self, values: Values, tokens: Tensor, threads: int = 2) -> Values:
+        memory = self.memory(values)
+        memory.run(load(self.generated.source, self.target), step_inputs(tokens), threads)
+        return self.results(memory.arena, len(tokens))
+
+    def results(self, arena: np.ndarray, rows: int) -> Values:
+        """Every result of the arena, by name."""
+        found = {}
+        for instruction in self.plan.instructions:
+            for name in instruction.outputs.values():
+                buffer = self.plan.buffer(name)
+                dtype = torch.int8 if buffer.dtype == "int8" else torch.float32
+                found[name] = torch.empty((1, rows, int(buffer.shape[1])), dtype=dtype)
+                raw = tensor_bytes(found[name])
+                raw[:] = arena[buffer.offset : buffer.offset + raw.nbytes]
+        return found
+
+
+@cache
+def unit(target: str) -> Unit:
+    return Unit(target)
+
+
+def step_inputs(tokens: Tensor) -> Values:
+    """A step of those tokens; these ops read nothing else of it."""
+    others = {name: torch.zeros(1) for name in INPUT_SHAPES}
+    return {**others, "page_table": torch.zeros(1, 1), "tokens": tokens}
+
+
+def _plan() -> Plan:
+    buffers = [
+        Buffer(name=name, dtype="int32", shape=shape, kind="input")
+        for name, shape in INPUT_SHAPES.items()
+    ]
+    offset = 0
+    for m in MATRICES:
+        for buffer in _weights(m):
+            buffers.append(buffer)
+        for argument, dtype, columns in _temporaries(m):
+            shape: tuple[Dim, ...] = ("N", columns)
+            name = f"{m.name}.{argument}"
+            buffers.append(Buffer(name=name, dtype=dtype, shape=shape, kind="arena", offset=offset))
+            offset += -(-DTYPE_BYTES[dtype] * math.prod(map(LIMITS.bound, shape)) // 64) * 64
+    return Plan(
+        limits=LIMITS,
+        buffers=tuple(buffers),
+        instructions=tuple(i for m in MATRICES for i in _instructions(m)),
+        memory=MemoryPlan(arena_bytes=offset, slots=()),
+    )
+
+
+def _weights(m: Matrix) -> Iterator[Buffer]:
+    shapes: dict[str, tuple[DType, tuple[int, ...]]] = {
+        "weight": ("int8" if m.bits == 8 else "int4", (m.outputs, m.inputs)),
+        "weight_scales": ("float16", (m.outputs, m.inputs // m.group)),
+    }
+    if m.bias:
+        shapes["bias"] = ("float32", (m.outputs,))
+    for argument, (dtype, shape) in shapes.items():
+        yield Buffer(name=f"{m.name}.{argument}", dtype=dtype, shape=shape, kind="weight")
+
+
+def _temporaries(m: Matrix) -> tuple[tuple[str, DType, int], ...]:
+    return (
+        ("x", "float32", m.inputs),
+        ("values", "int8", m.inputs),
+        ("scales", "float32", m.inputs // m.group),
+        ("out", "float32", m.outputs),
+        ("row", "float32", m.inputs),
+    )
+
+
+def _instructions(m: Matrix) -> Iterator[Instruction]:
+    weight = ("weight", "weight_scales")
+    calls: tuple[tuple[str, tuple[str, ...], dict[str, str]], ...] = (
+        ("quantize", ("x",), {"values": "values", "scales": "scales"}),
+        ("quantized_linear", ("values", "scales", *weight, *(["bias"] if m.bias else [])),
+         {"out": "out"}),
+        ("quantized_embedding", weight, {"out": "row"}),
+    )  # fmt: skip
+    for op, arguments, outputs in calls:
+        inputs = {a: f"{m.name}.{a}" for a in arguments}
+        if op == "quantized_embedding":
+            inputs["tokens"] = "tokens"
+        yield Instruction(
+            op=op,
+            inputs=inputs,
+            outputs={result: f"{m.name}.{name}" for result, name in outputs.items()},
+            attrs={"group": m.group} if op == "quantize" else dict(m.constants),
+            origin=m.name,
+        )

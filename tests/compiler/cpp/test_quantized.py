@@ -1,0 +1,135 @@
+"""Quantized kernels against the references of their ops, and bit for bit, at every level."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ingot.ops.registry import OPS
+from tests.compiler.cpp.quantized import (
+    MATRICES,
+    TARGETS,
+    Values,
+    activations,
+    expected,
+    step_inputs,
+    unit,
+    weights,
+)
+from tests.compiler.cpp.sanitized import build_driver
+
+ROWS = (1, 2, 5, 6, 7, 13, 64, 70, 130)  # fewer than a tile, tiles and a rest, more than a block
+SMALLEST_VOCABULARY = min(m.outputs for m in MATRICES)
+
+every_level = pytest.mark.parametrize("target", TARGETS)
+
+
+def drawn(rows: int, seed: int = 0) -> tuple[Values, Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, SMALLEST_VOCABULARY, (rows,), generator=rng)
+    return {**weights(rng), **activations(rng, rows)}, tokens
+
+
+def check(got: Values, wanted: Values) -> None:
+    """int8 values, scales and looked-up rows exactly; sums within the op's tolerance, relative to
+    the largest of their row, since terms cancel."""
+    bound = OPS["quantized_linear"].tolerance[torch.float32]
+    assert got.keys() == wanted.keys()
+    for name, result in wanted.items():
+        if name.endswith(".out"):
+            largest = result.abs().amax(-1, keepdim=True)
+            assert ((got[name] - result).abs() <= bound.atol + bound.rtol * largest).all(), name
+        else:
+            assert torch.equal(got[name], result), name
+
+
+@every_level
+@pytest.mark.parametrize("rows", ROWS)
+def test_results_are_those_of_the_references(target: str, rows: int) -> None:
+    values, tokens = drawn(rows, seed=rows)
+    check(unit(target).run(values, tokens, threads=1 + rows % 3), expected(values, tokens))
+
+
+def extremes(rows: int) -> Values:
+    """Every product is as large as the formats allow, of one sign or of both in turn."""
+    values: Values = {}
+    for m in MATRICES:
+        lowest, highest = (-8, 7) if m.bits == 4 else (-127, 127)
+        weight = torch.full((m.outputs, m.inputs), highest, dtype=torch.int8)
+        weight[1::2] = lowest
+        scales = torch.full((m.outputs, m.inputs // m.group), 2.0**-24)  # subnormal in float16
+        scales[::3] = 0.5
+        x = torch.ones(1, rows, m.inputs)
+        x[:, 1::3] = -1e30
+        x[:, 2::3, ::2] = 1e-20
+        values |= {f"{m.name}.weight": weight, f"{m.name}.weight_scales": scales}
+        values |= {f"{m.name}.x": x}
+        if m.bias:
+            values[f"{m.name}.bias"] = torch.zeros(m.outputs)
+    return values
+
+
+@every_level
+def test_nothing_saturates(target: str) -> None:
+    tokens = torch.arange(8)
+    values = extremes(8)
+    check(unit(target).run(values, tokens), expected(values, tokens))
+
+
+@every_level
+def test_groups_of_zeros_and_of_tiny_values_count_as_zero(target: str) -> None:
+    values, tokens = drawn(3)
+    for m in MATRICES:
+        x = values[f"{m.name}.x"]
+        x[:, 0] = 0
+        x[:, 1, : m.group] = 2.0**-101
+        x[:, 1, 0] = -1e-44
+    got = unit(target).run(values, tokens)
+    check(got, expected(values, tokens))
+    for m in MATRICES:
+        assert not got[f"{m.name}.scales"][:, 1, 0].any()
+        assert not got[f"{m.name}.values"][:, 1, : m.group].any()
+
+
+@pytest.mark.deterministic
+@every_level
+def test_a_row_alone_is_the_row_in_a_batch(target: str) -> None:
+    values, tokens = drawn(100, seed=1)
+    batch = unit(target).run(values, tokens, threads=1)
+    for threads in (2, 5):
+        again = unit(target).run(values, tokens, threads=threads)
+        assert all(torch.equal(again[name], result) for name, result in batch.items())
+    for rows in (slice(0, 1), slice(41, 42), slice(97, 100), slice(20, 99)):
+        part = {n: v[:, rows] if n.endswith(".x") else v for n, v in values.items()}
+        got = unit(target).run(part, tokens[rows], threads=2)
+        for name, result in batch.items():
+            assert torch.equal(got[name], result[:, rows]), name
+
+
+def test_a_wrong_weight_is_noticed() -> None:
+    values, tokens = drawn(7)
+    wanted = expected(values, tokens)
+    name = MATRICES[0].name
+    values[f"{name}.weight"][5, 17] ^= 1
+    with pytest.raises(AssertionError, match=f"{name}.out"):
+        check(unit(TARGETS[0]).run(values, tokens), wanted)
+
+
+def test_no_read_or_write_is_out_of_bounds(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """And the bits are those of the optimised build."""
+    kernels = unit(TARGETS[0])
+    values, tokens = drawn(13)
+    memory = kernels.memory(values)
+    driver = build_driver(tmp_path, kernels.generated.source, TARGETS[0], "address,undefined")
+    done = driver.run(memory, step_inputs(tokens), threads=3)
+    assert done.returncode == 0, done.stderr
+    got, wanted = kernels.results(memory.arena, 13), kernels.run(values, tokens, threads=3)
+    assert all(torch.equal(got[name], result) for name, result in wanted.items())
+
+    weight = next(i for i, w in enumerate(memory.weights) if w.nbytes)
+    memory.weights[weight] = memory.weights[weight][:-64]
+    done = driver.run(memory, step_inputs(tokens), threads=1)
+    assert done.returncode != 0 and "heap-buffer-overflow" in done.stderr
+    assert np.any(memory.arena)

@@ -1,0 +1,90 @@
+"""Calibration of a whole model, and the texts that it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from bench.quality import CASES, NUM_CALIBRATING, Bench
+from ingot.compiler.quantization.calibrate import MIN_TOKENS, calibration_sequences
+from ingot.compiler.quantization.choose import choose_storage
+from ingot.compiler.quantization.quantize import quantize_weights
+from ingot.compiler.quantization.search import dequantize, quantize_rows
+from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.errors import UsageError
+from ingot.passes.storage import Storage
+
+torch.set_num_threads(1)
+
+ROOT = Path(__file__).parents[3]
+SAMPLED: list[list[int]] = json.loads((ROOT / "golden/shakespeare/sampled.json").read_text())
+TABLE = "model.embed_tokens.weight"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_file(str(ROOT / "golden/models/shakespeare/tokenizer.json"))
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench(None, 0)
+
+
+def text(tokenizer: Tokenizer, count: int) -> str:
+    return tokenizer.decode([token for row in SAMPLED for token in row][:count])
+
+
+def test_sequences_are_spread_over_the_text(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(text(tokenizer, 4000))
+    ids = tokenizer.encode(path.read_text()).ids
+    got = calibration_sequences(path, tokenizer, max_model_len=100)
+    assert all(len(row) == 100 for row in got)
+    assert got[0] == ids[:100] and got[-1] == ids[-100:]
+    assert len(calibration_sequences(path, tokenizer, max_model_len=4096)[0]) == 512
+    assert calibration_sequences(None, tokenizer, max_model_len=100) == []
+
+
+def test_texts_that_cannot_calibrate_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(text(tokenizer, MIN_TOKENS // 2))
+    with pytest.raises(UsageError, match=f"too short: .* tokens\n.*{MIN_TOKENS}"):
+        calibration_sequences(path, tokenizer, max_model_len=512)
+    path.write_bytes(b"abc\xff" * 9000)
+    with pytest.raises(UsageError, match="not UTF-8: byte 3"):
+        calibration_sequences(path, tokenizer, max_model_len=512)
+    with pytest.raises(UsageError, match="cannot read"):
+        calibration_sequences(tmp_path / "none.txt", tokenizer, max_model_len=512)
+
+
+def test_quality_of_every_case_on_sampled_sequences(bench: Bench) -> None:
+    kl = {case.name: bench.measure(case, None).kl for case in CASES}
+    assert kl["int8 g32"] < 5e-4
+    assert kl["int8 channel"] < 1.5e-3
+    assert kl["int4 g32"] < 1.5e-2
+    assert kl["int4 g128"] < 2.5e-2
+    # Calibrated on other samples of the model.
+    for group in ("g32", "g128"):
+        assert kl[f"int4 {group}, calibrated"] < 0.85 * kl[f"int4 {group}"]
+
+
+def test_the_tied_table_is_searched_and_linears_are_not(bench: Bench, tmp_path: Path) -> None:
+    storage = choose_storage(bench.gm, Storage(4, 32), ("layers.[1-5].*=none",), "bfloat16")
+    read = bench.checkpoint.read
+    with QuantizedWeights(read, tmp_path) as weights:
+        quantize_weights(bench.gm, read, weights, storage, SAMPLED[:NUM_CALIBRATING])
+        table = quantize_rows(read(TABLE), bits=8, group=32)
+        assert torch.equal(weights.values(TABLE), table[0])
+        assert torch.equal(weights.scales(TABLE), table[1])
+        assert torch.equal(weights.read(TABLE), dequantize(*table))
+        name = "model.layers.0.mlp.down_proj.weight"
+        searched = quantize_rows(read(name), bits=4, group=32)
+        assert not torch.equal(weights.values(name), searched[0])
+        kept = "model.layers.1.mlp.down_proj.weight"
+        assert kept not in weights and torch.equal(weights.read(kept), read(kept))
+    assert list(tmp_path.iterdir()) == []

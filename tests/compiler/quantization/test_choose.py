@@ -1,0 +1,122 @@
+"""Which matrices are quantized, and what is refused before any weight is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ingot.compiler.export import export
+from ingot.compiler.options import CompileOptions
+from ingot.compiler.quantization.choose import base_storage, choose_storage, label, matches
+from ingot.errors import UsageError
+from ingot.models import registry
+from ingot.passes.storage import Storage
+
+MODEL = Path(__file__).parents[3] / "golden" / "models" / "shakespeare"
+TABLE = "model.embed_tokens.weight"
+DOWN = "model.layers.3.mlp.down_proj.weight"
+INT4, INT8 = Storage(4, 32), Storage(8, 32)
+
+
+@pytest.fixture(scope="module")
+def graph() -> torch.fx.GraphModule:
+    config = registry.load_config(MODEL)
+    return export(registry.build(config, max_model_len=256), config)
+
+
+def choose(graph: torch.fx.GraphModule, *keep: str, base: Storage = INT4) -> dict[str, Storage]:
+    return choose_storage(graph, base, keep, "bfloat16")
+
+
+def test_everything_is_quantized_and_the_tied_table_in_int8(graph: torch.fx.GraphModule) -> None:
+    chosen = choose(graph)
+    assert len(chosen) == 6 * 7 + 1
+    assert chosen.pop(TABLE) == INT8
+    assert set(chosen.values()) == {INT4}
+    assert choose_storage(graph, None, (), "bfloat16") == {}
+
+
+def test_rules_hold_in_order(graph: torch.fx.GraphModule) -> None:
+    chosen = choose(graph, "lm_head=int4", "down_proj=none", "layers.3.*=int8", "v_proj=bf16")
+    assert chosen[TABLE] == INT4
+    assert chosen[DOWN] == INT8
+    assert "model.layers.2.mlp.down_proj.weight" not in chosen
+    assert "model.layers.3.self_attn.v_proj.weight" not in chosen
+    assert choose(graph, "embed_tokens=none").keys() == choose(graph, "lm_head=none").keys()
+
+
+def test_patterns_fit_whole_ends_of_names() -> None:
+    name = "model.layers.3.mlp.down_proj"
+    assert matches("down_proj", name) and matches("layers.3.*", name) and matches("*", name)
+    assert not matches("proj", name) and not matches("layers.3", name)
+    assert not matches("ayers.3.*", name)
+
+
+@pytest.mark.parametrize(
+    "rule, found, hint",
+    [
+        ("lm_haed=bf16", "matches no matrix", "Near: lm_head"),
+        ("down_pro=int8", "matches no matrix", "down_proj"),
+        ("zzz=int8", "matches no matrix", "Names end in: down_proj, embed_tokens"),
+        ("lm_head", "cannot be read", "PATTERN="),
+        ("lm_head=int3", "cannot be read", "PATTERN="),
+        ("=int8", "cannot be read", "PATTERN="),
+    ],
+)
+def test_rules_that_cannot_hold_are_refused(
+    graph: torch.fx.GraphModule, rule: str, found: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        choose(graph, rule)
+    assert found in caught.value.found and rule in caught.value.found
+    assert hint in caught.value.hint
+
+
+def test_bfloat16_in_a_float32_compile_is_refused(graph: torch.fx.GraphModule) -> None:
+    with pytest.raises(UsageError, match="float32"):
+        choose_storage(graph, INT4, ("lm_head=bf16",), "float32")
+    assert TABLE not in choose_storage(graph, INT4, ("lm_head=none",), "float32")
+
+
+def test_int4_beside_int8_per_channel_is_refused(graph: torch.fx.GraphModule) -> None:
+    with pytest.raises(UsageError, match="per channel"):
+        choose(graph, "down_proj=int4", base=Storage(8, 0))
+
+
+def test_a_group_that_does_not_divide_names_the_matrix_and_what_does(
+    graph: torch.fx.GraphModule,
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        choose(graph, base=Storage(4, 96))
+    assert "256 columns of model." in caught.value.found
+    assert "--group-size 32 or 64 or 128" in caught.value.hint
+    assert "=none" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "options, found",
+    [
+        ({"quantize": "int3"}, "int3"),
+        ({"quantize": "int4", "group_size": "channel"}, "channel"),
+        ({"quantize": "int8", "group_size": "48"}, "48"),
+        ({"quantize": "int8", "group_size": 0.5}, "0.5"),
+        ({"group_size": "32"}, "--group-size"),
+        ({"keep": ("a=int8",)}, "--keep"),
+        ({"calibrate": Path("x")}, "--calibrate"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options: dict, found: str) -> None:
+    with pytest.raises(UsageError, match=found):
+        base_storage(CompileOptions(**options))
+
+
+def test_options_give_the_storage_and_its_label() -> None:
+    assert base_storage(CompileOptions()) is None
+    assert base_storage(CompileOptions(quantize="int4")) == INT4
+    assert base_storage(CompileOptions(quantize="int4", group_size=64)) == Storage(4, 64)
+    assert base_storage(CompileOptions(quantize="int8", group_size="channel")) == Storage(8, 0)
+    assert label({}, calibrated=False) == "none"
+    several = {"a": INT4, "b": INT4, "c": Storage(8, 0)}
+    assert label(several, calibrated=True) == "int4-g32 + int8-channel, calibrated"
