@@ -120,7 +120,7 @@ def logits_of(vocab: int, rows: int) -> np.ndarray:
 
 def open_kernels(target: Target, threads: int) -> Kernels:
     with tempfile.TemporaryDirectory() as folder:
-        nothing = dict.fromkeys(("num_instructions", "num_weights", "num_caches"), 0)
+        nothing = dict.fromkeys(("num_instructions", "num_weights", "num_caches", "arena_bytes"), 0)
         unit = UNIT.format(target=target.name, body="", abi=ABI, **nothing)
         (Path(folder) / "step.cpp").write_text(unit)
         build(Path(folder), Path(folder) / "kernels.so", target)

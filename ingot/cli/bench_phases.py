@@ -166,7 +166,7 @@ class PhaseRunner:
         self._engine.step()
         seconds = time.perf_counter() - start
         clock = self._executor.clock
-        return np.array([seconds]) if clock is None else np.diff(clock) * 1e-9
+        return np.array([seconds] if clock is None else clock[:-1] * 1e-9)
 
     def _add(self, phase: Phase, max_tokens: int) -> list[Sequence]:
         """Sequences of random tokens."""

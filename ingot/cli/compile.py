@@ -135,7 +135,7 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
         "--dump",
         metavar="DIR",
         type=Path,
-        help="write the graph after every pass, the plan and the sources into DIR",
+        help="write the graph after every pass into DIR; plan and sources are in the artifact",
     )
 
 

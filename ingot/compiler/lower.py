@@ -27,6 +27,7 @@ from ingot.artifact.plan import (
 )
 from ingot.compiler.memory import lifetimes, plan_memory
 from ingot.compiler.memory_check import check_memory
+from ingot.compiler.row_wise import lasting_reads
 from ingot.errors import CodegenError, InternalError
 from ingot.ops import OPS
 from ingot.passes.graph import origin
@@ -275,8 +276,10 @@ def _with_memory(plan: Plan) -> Plan:
         for b in plan.of_kind("arena")
     }
     uses = [
-        ([_root(buffers, n) for n in i.inputs.values()], list(i.outputs.values()))
-        for i in plan.instructions
+        ([_root(buffers, name) for name in reads], list(instruction.outputs.values()))
+        for reads, instruction in zip(
+            lasting_reads(plan.instructions), plan.instructions, strict=True
+        )
     ]
     memory = plan_memory(lifetimes(uses, nbytes))
     offsets = {slot.name: slot.offset for slot in memory.slots}

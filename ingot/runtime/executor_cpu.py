@@ -31,8 +31,8 @@ class CpuExecutor:
             most half of the memory that is free.
         num_threads: None takes one per processor of this process.
 
-    An array put into `clock`, int64 [instructions + 1], gets the nanosecond at which each
-    instruction of a step began, and last the step's end.
+    An array put into `clock`, int64 [instructions + 1], gets the nanoseconds that each
+    instruction of a step took, and last those of all else.
     """
 
     clock: npt.NDArray[np.int64] | None = None

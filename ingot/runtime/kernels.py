@@ -90,7 +90,7 @@ class Kernels:
         return int(self._library.ingot_run(self._state, step))
 
     def run_timed(self, step: StepStruct, times: int) -> int:
-        """`run` that writes when each instruction began, and when the last ended, to the address
+        """`run` that writes how long each instruction took, and last all else, to the address
         `times`: int64 nanoseconds. Raises ArtifactError for kernels that have no clock."""
         function = self._optional("ingot_run_timed")
         function.argtypes = (_POINTER, ctypes.POINTER(StepStruct), _POINTER)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 
 import numpy as np
 import pytest
@@ -75,7 +76,7 @@ def test_text_has_a_line_a_phase(shakespeare_artifact, capsys):
     assert captured.err.splitlines()[0] == "measuring prefill 20"
 
 
-def test_timing_changes_no_output_and_orders_the_instructions(shakespeare_artifact):
+def test_timing_changes_no_output_and_divides_the_time_of_a_step(shakespeare_artifact):
     artifact = Artifact.open(shakespeare_artifact)
     tokens = []
     for timed in (False, True):
@@ -86,11 +87,13 @@ def test_timing_changes_no_output_and_orders_the_instructions(shakespeare_artifa
         params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
         sequence = engine.add([5, 6, 7], params)
         while not sequence.finished:
+            began = time.perf_counter()
             engine.step()
+            elapsed = time.perf_counter() - began
         tokens.append(sequence.token_ids)
         if timed:
             assert executor.clock.min() > 0
-            assert (np.diff(executor.clock) >= 0).all()
+            assert executor.clock.sum() <= 1e9 * elapsed
         engine.close()
     assert tokens[0] == tokens[1]
 

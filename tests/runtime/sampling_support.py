@@ -45,7 +45,7 @@ def code(level: str) -> bytes:
     """The kernels of a model that has no instructions."""
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder), Path(folder) / "kernels.so"
-        nothing = dict.fromkeys(("num_instructions", "num_weights", "num_caches"), 0)
+        nothing = dict.fromkeys(("num_instructions", "num_weights", "num_caches", "arena_bytes"), 0)
         unit = UNIT.format(target=level, body="", abi=ABI, **nothing)
         (source / "step.cpp").write_text(unit)
         build(source, out, Target.parse(level))

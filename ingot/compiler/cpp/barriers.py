@@ -3,6 +3,9 @@
 Two instructions need a barrier between them if one writes memory that the other reads or writes,
 unless both deal the rows of that buffer to the threads in the same way: then every thread meets
 only what it wrote itself. Temporaries that share arena bytes are the same memory.
+
+In a step of a single token there are no rows to deal. Every thread carries out row-wise
+instructions by itself, and what they write it has for itself.
 """
 
 from __future__ import annotations
@@ -13,24 +16,18 @@ from dataclasses import dataclass
 
 from ingot.artifact.plan import DTYPE_BYTES, Dim, Instruction
 from ingot.compiler.cpp.operands import Operands
+from ingot.compiler.row_wise import GATHERED
 
-# Ops whose kernels give thread t the rows share(rows, t) of every operand but these.
-BY_ROWS: dict[str, tuple[str, ...]] = {
-    "activation": (),
-    "add": (),
-    "add_rms_norm": (),
-    "cast": (),
-    "embedding": (),
-    "gelu_mul": (),
-    "layer_norm": (),
-    "quantize": (),
-    "quantized_embedding": (),
-    "relu_mul": (),
-    "rms_norm": (),
-    "rope_table": (),
-    "select_rows": ("x",),
-    "silu_mul": (),
-}
+Division = tuple[str, Dim]  # a buffer, and the rows that are dealt
+OWN: Division = ("", 1)  # every thread has memory of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Whether threads wait before an instruction: in steps of one token, and in larger ones."""
+
+    single: bool
+    larger: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,7 @@ class Access:
     place: str
     begin: int
     end: int
-    division: tuple[str, Dim] | None
+    division: Division | None
     writes: bool
 
     def conflicts(self, other: Access) -> bool:
@@ -49,29 +46,34 @@ class Access:
         return meet and shared and (self.writes or other.writes)
 
 
-def barriers(operands: Operands) -> tuple[bool, ...]:
-    """For each instruction, whether a barrier comes before it."""
-    found: list[bool] = []
+def barriers(operands: Operands) -> tuple[Barrier, ...]:
+    """What comes before each instruction."""
+    flags = (_needed(operands, single=single) for single in (True, False))
+    return tuple(Barrier(*pair) for pair in zip(*flags, strict=True))
+
+
+def _needed(operands: Operands, *, single: bool) -> Iterator[bool]:
     since_barrier: list[Access] = []
     for instruction in operands.plan.instructions:
-        accesses = list(_accesses(operands, instruction))
+        accesses = list(_accesses(operands, instruction, single))
         needed = any(a.conflicts(b) for a in accesses for b in since_barrier)
         if needed:
             since_barrier = []
         since_barrier += accesses
-        found.append(needed)
-    return tuple(found)
+        yield needed
 
 
-def _accesses(operands: Operands, instruction: Instruction) -> Iterator[Access]:
+def _accesses(operands: Operands, instruction: Instruction, single: bool) -> Iterator[Access]:
     """What an instruction touches of the memory that changes during a step."""
-    by_rows = instruction.op in BY_ROWS
-    gathered = BY_ROWS.get(instruction.op, ())
     for argument, name in (*instruction.inputs.items(), *instruction.outputs.items()):
         buffer = operands.root(operands.buffers[name])
         if buffer.kind in ("weight", "input"):
             continue
-        divided = by_rows and argument not in gathered
+        if single:
+            division = OWN if buffer.name in operands.own else None
+        else:
+            dealt = argument not in GATHERED.get(instruction.op, (argument,))
+            division = (buffer.name, buffer.shape[0]) if dealt else None
         limits = operands.plan.limits
         nbytes = DTYPE_BYTES[buffer.dtype] * math.prod(map(limits.bound, buffer.shape))
         in_arena = buffer.kind == "arena"
@@ -79,7 +81,7 @@ def _accesses(operands: Operands, instruction: Instruction) -> Iterator[Access]:
             place="arena" if in_arena else buffer.name,
             begin=buffer.offset if in_arena else 0,
             end=buffer.offset + nbytes if in_arena else 1,
-            division=(buffer.name, buffer.shape[0]) if divided else None,
+            division=division,
             writes=argument in instruction.outputs
             or (buffer.kind == "cache" and instruction.op.endswith("kv_write")),
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, Instruction, Kind, Plan
+from ingot.compiler.row_wise import is_row_wise
 from ingot.errors import CodegenError
 
 _NUMBERED: tuple[Kind, ...] = ("weight", "cache")
@@ -23,8 +24,9 @@ CPP_TYPES: Mapping[str, str] = {
 class Operands:
     """Looks up buffers of a plan and spells them in C++.
 
-    The generated function knows `memory` (weights, caches, arena), `step` (inputs and logits)
-    and the symbols N and R as variables.
+    The generated function knows `memory` (weights, caches, arena), `own` (the same, but what a
+    thread has for itself in a step of one token), `step` (inputs and logits) and the symbols N and
+    R as variables.
     """
 
     plan: Plan
@@ -40,6 +42,17 @@ class Operands:
             for kind in _NUMBERED
             for number, buffer in enumerate(self.plan.of_kind(kind))
         }
+
+    @cached_property
+    def own(self) -> frozenset[str]:
+        """Temporaries that row-wise instructions write."""
+        written = (
+            self.root(self.buffers[name]).name
+            for instruction in self.plan.instructions
+            if is_row_wise(instruction)
+            for name in instruction.outputs.values()
+        )
+        return frozenset(name for name in written if self.buffers[name].kind == "arena")
 
     def of(self, instruction: Instruction, argument: str) -> Buffer:
         """The buffer bound to an argument or a result of an instruction."""
@@ -69,7 +82,8 @@ class Operands:
         if buffer.kind == "view":
             offset += buffer.offset * DTYPE_BYTES[buffer.dtype]
             stride = buffer.row_stride
-        return f"memory.rows<{element}>({offset}, {stride})"
+        holder = "own" if base.name in self.own else "memory"
+        return f"{holder}.rows<{element}>({offset}, {stride})"
 
     def weight(self, buffer: Buffer | None) -> str:
         """A pointer to a weight; `nullptr` for one that the model does not have."""

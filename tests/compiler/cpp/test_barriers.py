@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ingot.artifact.plan import Buffer, Instruction, Limits, MemoryPlan, Plan
-from ingot.compiler.cpp.barriers import barriers
+from ingot.compiler.cpp.barriers import Barrier, barriers
 from ingot.compiler.cpp.operands import Operands
 
 LIMITS = Limits(
@@ -26,7 +26,18 @@ def instruction(op: str, inputs: dict[str, str], *outputs: str) -> Instruction:
 
 
 def flags(buffers: list[Buffer], *instructions: Instruction) -> tuple[bool, ...]:
-    buffers += [
+    """Whether steps of many tokens wait before each instruction."""
+    return tuple(barrier.larger for barrier in waits(buffers, *instructions))
+
+
+def single(buffers: list[Buffer], *instructions: Instruction) -> tuple[bool, ...]:
+    """Whether steps of one token do."""
+    return tuple(barrier.single for barrier in waits(buffers, *instructions))
+
+
+def waits(buffers: list[Buffer], *instructions: Instruction) -> tuple[Barrier, ...]:
+    buffers = [
+        *buffers,
         Buffer(name="w", dtype="float32", shape=(32, 32), kind="weight"),
         Buffer(name="rows", dtype="int32", shape=("R",), kind="input"),
     ]
@@ -111,3 +122,36 @@ def test_attention_waits_for_the_keys_of_its_step() -> None:
     read = instruction("paged_attention", {"q": "q", "k_cache": "kc", "v_cache": "vc"}, "o")
     assert flags([q, out, k, *caches], write, read) == (False, True)
     assert flags([q, out, k, *caches], read, read) == (False, True)  # both write `o`
+
+
+def test_a_single_token_is_computed_by_every_thread_for_itself() -> None:
+    """Readers of what all threads have computed still wait; what follows them row by row not."""
+    a, b, c, d = (temporary(n, i * SIZE) for i, n in enumerate("abcd"))
+    steps = (
+        instruction("linear", {"x": "a", "weight": "w"}, "b"),
+        instruction("activation", {"x": "b"}, "c"),
+        instruction("linear", {"x": "c", "weight": "w"}, "d"),
+    )
+    assert flags([a, b, c, d], *steps) == (False, True, True)
+    assert single([a, b, c, d], *steps) == (False, True, False)
+
+
+def test_memory_that_another_thread_may_still_read_is_not_written() -> None:
+    """`d` lies where `b` was, which other threads may be reading for themselves."""
+    a, b, c = (temporary(n, i * SIZE) for i, n in enumerate("abc"))
+    d = temporary("d", SIZE)
+    steps = (
+        instruction("linear", {"x": "a", "weight": "w"}, "b"),
+        instruction("activation", {"x": "b"}, "c"),
+        instruction("linear", {"x": "c", "weight": "w"}, "d"),
+    )
+    assert single([a, b, c, d], *steps) == (False, True, True)
+
+
+def test_the_first_thread_has_no_memory_of_its_own_but_that_of_all() -> None:
+    """`c` lies where other threads may be reading `a`."""
+    a, b, c, d = (*(temporary(n, i * SIZE) for i, n in enumerate("ab")), temporary("c", 0),
+                  temporary("d", 2 * SIZE))  # fmt: skip
+    first = instruction("linear", {"x": "a", "weight": "w"}, "b")
+    second = instruction("activation", {"x": "d"}, "c")
+    assert single([a, b, c, d], first, second) == (False, True)

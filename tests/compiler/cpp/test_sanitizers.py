@@ -18,6 +18,7 @@ from tests.compiler.cpp.sanitized import Driver, build_driver
 from tests.compiler.cpp.units import INPUT_SHAPES, LIMITS, Unit, make_step
 
 SEQUENCES = [(1, 41), (13, 13), (50, 90)]
+SINGLE = [(1, 41)]
 TARGET = TARGETS[0]
 # Sizes that end within a vector, a panel and a page; a few, since sanitized builds are slow.
 NAMES = (
@@ -103,24 +104,33 @@ def chain() -> Plan:
     )
 
 
-def run_chain(folder: Path, source: str) -> tuple[int, str]:
+def run_chain(folder: Path, source: str, sequences: list[tuple[int, int]]) -> tuple[int, str]:
     plan = chain()
     driver = build_driver(folder, source, TARGET, "thread")
     weights = [aligned(-(-48 // 16) * 16 * 80 * 8) for _ in plan.of_kind("weight")]
     memory = Memory(weights, [], aligned(plan.memory.arena_bytes))
-    step = make_step(torch.Generator().manual_seed(0), SEQUENCES)
+    step = make_step(torch.Generator().manual_seed(0), sequences)
     done = driver.run(memory, step.inputs, threads=3)
     return done.returncode, done.stderr
 
 
-def test_threads_do_not_race(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sequences", [SEQUENCES, SINGLE])
+def test_threads_do_not_race(tmp_path: Path, sequences: list[tuple[int, int]]) -> None:
     source = generate(chain(), Target.parse(TARGET)).source
-    code, errors = run_chain(tmp_path, source)
+    code, errors = run_chain(tmp_path, source, sequences)
     assert code == 0, errors
 
 
-def test_without_barriers_they_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sequences", [SEQUENCES, SINGLE])
+def test_without_barriers_they_do(tmp_path: Path, sequences: list[tuple[int, int]]) -> None:
     source = generate(chain(), Target.parse(TARGET)).source
     assert source.count("barrier.wait();") == 4
-    code, errors = run_chain(tmp_path, source.replace("barrier.wait();", ""))
+    assert source.count("if (!single) barrier.wait();") == 2
+    code, errors = run_chain(tmp_path, source.replace("barrier.wait();", ";"), sequences)
+    assert code != 0 and "data race" in errors
+
+
+def test_threads_that_share_what_each_has_for_itself_race(tmp_path: Path) -> None:
+    source = generate(chain(), Target.parse(TARGET)).source.replace("memory.of(team)", "memory")
+    code, errors = run_chain(tmp_path, source, SINGLE)
     assert code != 0 and "data race" in errors

@@ -1,4 +1,4 @@
-// When each instruction of a step began, on one thread, if anybody asked for it.
+// How long each instruction of a step took on one thread, if anybody asked for it.
 #pragma once
 
 #include "signal.h"
@@ -6,17 +6,31 @@
 namespace ingot {
 
 // Without `times`, a mark is one branch that is never taken.
-struct Clock {
-  std::int64_t* times;
+class Clock {
+ public:
+  // Until the first mark, time counts for the last of `times`.
+  Clock(std::int64_t* times, int last) : times_(times), current_(last) {
+    if (times == nullptr) return;
+    for (int i = 0; i <= last; ++i) times[i] = 0;
+    since_ = nanoseconds();
+  }
 
-  void mark(int instruction) const {
-    if (__builtin_expect(times != nullptr, 0)) write(instruction);
+  // From here on, time counts for this instruction, which may be marked more than once.
+  void mark(int instruction) {
+    if (__builtin_expect(times_ != nullptr, 0)) turn_to(instruction);
   }
 
  private:
-  __attribute__((noinline, cold)) void write(int instruction) const {
-    times[instruction] = nanoseconds();
+  __attribute__((noinline, cold)) void turn_to(int instruction) {
+    const std::int64_t now = nanoseconds();
+    times_[current_] += now - since_;
+    current_ = instruction;
+    since_ = now;
   }
+
+  std::int64_t* const times_;
+  int current_;
+  std::int64_t since_ = 0;
 };
 
 }  // namespace ingot

@@ -18,6 +18,15 @@ struct Memory {
   const void* const* weights;
   void* const* caches;
   char* arena;
+  char* others;  // an arena of its own for every thread but the first
+  std::ptrdiff_t arena_bytes;
+
+  // With the arena that the thread has for itself: the first one's is that of all.
+  Memory of(Team team) const {
+    Memory own = *this;
+    if (team.rank > 0) own.arena = others + (team.rank - 1) * arena_bytes;
+    return own;
+  }
 
   template <class T>
   const T* weight(int index) const {
@@ -35,9 +44,10 @@ struct Memory {
 };
 
 using StepFunction = void (*)(const Memory& memory, const ingot_step& step, Team team,
-                              Barrier& barrier, Clock clock);
+                              Barrier& barrier, Clock& clock);
 
-template <StepFunction run_step, int num_instructions, int num_weights, int num_caches>
+template <StepFunction run_step, int num_instructions, int num_weights, int num_caches,
+          std::int64_t arena_bytes>
 class Model {
  public:
   // Copies the tables of pointers, so that the caller may free them.
@@ -47,20 +57,27 @@ class Model {
     if (model == nullptr) return nullptr;
     for (int i = 0; i < num_weights; ++i) model->weights_[i] = buffers.weights[i];
     for (int i = 0; i < num_caches; ++i) model->caches_[i] = buffers.caches[i];
-    model->memory_ = {model->weights_, model->caches_, static_cast<char*>(buffers.arena)};
-    model->pool_ = Pool::open(buffers.num_threads, run_on_thread);
+    // Pages that no step of one token touches take no room.
+    const std::int64_t others = (buffers.num_threads - 1) * arena_bytes;
+    model->others_ = static_cast<char*>(std::aligned_alloc(64, static_cast<std::size_t>(others)));
+    model->memory_ = {model->weights_, model->caches_, static_cast<char*>(buffers.arena),
+                      model->others_, arena_bytes};
+    if (model->others_ != nullptr || others == 0)
+      model->pool_ = Pool::open(buffers.num_threads, run_on_thread);
     if (model->pool_ != nullptr) return model;
+    std::free(model->others_);
     std::free(model);
     return nullptr;
   }
 
-  // Where `times` is given, it gets the nanosecond at which each instruction began, and last the
-  // one at which all threads were done.
+  // Where `times` is given, it gets the nanoseconds that each instruction took on the first
+  // thread, and last those of all else: waking the threads and waiting for the others' end.
   std::int32_t run(const ingot_step& step, std::int64_t* times = nullptr) {
     if (step.num_tokens < 0 || step.num_seqs < 0 || step.num_rows < 0) return invalid_step;
-    const Context context{&memory_, &step, times, nullptr};
+    Clock clock(times, num_instructions);
+    const Context context{&memory_, &step, &clock, nullptr};
     pool_->run(&context);
-    Clock{times}.mark(num_instructions);
+    clock.mark(num_instructions);
     return 0;
   }
 
@@ -74,6 +91,7 @@ class Model {
 
   void close() {
     pool_->close();
+    std::free(others_);
     std::free(this);
   }
 
@@ -81,19 +99,20 @@ class Model {
   struct Context {
     const Memory* memory;
     const ingot_step* step;
-    std::int64_t* times;
+    Clock* clock;
     const ingot_sampling* sampling;
   };
 
   static void run_on_thread(const void* argument, Team team, Barrier& barrier) {
     const auto& context = *static_cast<const Context*>(argument);
     if (context.sampling != nullptr) return sample_rows(*context.sampling, team);
-    const Clock clock{team.rank == 0 ? context.times : nullptr};
-    run_step(*context.memory, *context.step, team, barrier, clock);
+    Clock off(nullptr, num_instructions);
+    run_step(*context.memory, *context.step, team, barrier, team.rank == 0 ? *context.clock : off);
   }
 
   const void* weights_[num_weights > 0 ? num_weights : 1];
   void* caches_[num_caches > 0 ? num_caches : 1];
+  char* others_;
   Memory memory_;
   Pool* pool_;
 };

@@ -12,6 +12,9 @@ struct Team {
   int rank, size;
   void* scratch;  // this thread's own, 64-byte aligned
 
+  // The thread as if there were no other.
+  Team alone() const { return {0, 1, scratch}; }
+
   // Working memory of a kernel until it returns. Not the stack: it may be small, and GCC 12 at
   // -O3 takes stores through a pointer that it derived beside a local array for local ones.
   template <class T>
@@ -30,6 +33,41 @@ inline Range share(int count, Team team) {
   const int each = count / team.size, more = count % team.size;
   const int begin = team.rank * each + (team.rank < more ? team.rank : more);
   return {begin, begin + each + (team.rank < more ? 1 : 0)};
+}
+
+// The rows of one thread in blocks that its cache holds, each a team of its own to `share`.
+class RowBlocks {
+ public:
+  RowBlocks(Team team, int count) : team_(team), count_(count) {}
+
+  class Iterator {
+   public:
+    Iterator(const RowBlocks& blocks, int index) : blocks_(blocks), index_(index) {}
+    Team operator*() const {
+      const Team& team = blocks_.team_;
+      const int count = blocks_.count_;
+      return {team.rank * count + index_, team.size * count, team.scratch};
+    }
+    void operator++() { ++index_; }
+    bool operator!=(const Iterator& other) const { return index_ != other.index_; }
+
+   private:
+    const RowBlocks& blocks_;
+    int index_;
+  };
+
+  Iterator begin() const { return {*this, 0}; }
+  Iterator end() const { return {*this, count_}; }
+
+ private:
+  Team team_;
+  int count_;
+};
+
+inline RowBlocks row_blocks(int rows, Team team) {
+  constexpr int block_rows = 8;
+  const int count = (rows + team.size * block_rows - 1) / (team.size * block_rows);
+  return {team, count > 1 ? count : 1};
 }
 
 // Rows of a matrix, `stride` elements apart.
