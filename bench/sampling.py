@@ -22,8 +22,9 @@ import numpy as np
 
 from bench.__main__ import Figure, _cpu, _line
 from ingot.artifact.host import host_flags
+from ingot.artifact.select import ABI
 from ingot.artifact.target import Target, native_target
-from ingot.compiler.cpp.generate import ABI, UNIT
+from ingot.compiler.cpp.generate import UNIT
 from ingot.compiler.cpp.toolchain import build
 from ingot.runtime.kernels import Kernels, ModelStruct
 from ingot.runtime.limits import READ
@@ -120,7 +121,9 @@ def logits_of(vocab: int, rows: int) -> np.ndarray:
 
 def open_kernels(target: Target, threads: int) -> Kernels:
     with tempfile.TemporaryDirectory() as folder:
-        nothing = dict.fromkeys(("num_instructions", "num_weights", "num_caches", "arena_bytes"), 0)
+        nothing = dict.fromkeys(
+            ("num_instructions", "num_weights", "num_caches", "arena_bytes", "vocabulary"), 0
+        )
         unit = UNIT.format(target=target.name, body="", abi=ABI, **nothing)
         (Path(folder) / "step.cpp").write_text(unit)
         build(Path(folder), Path(folder) / "kernels.so", target)

@@ -25,9 +25,10 @@ from ingot.artifact.manifest import (
 )
 from ingot.artifact.plan import DTYPE_BYTES, Plan
 from ingot.artifact.reader import weights_name
+from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter
-from ingot.compiler.cpp.generate import ABI, Generated, generate
+from ingot.compiler.cpp.generate import Generated, generate
 from ingot.compiler.cpp.toolchain import build
 from ingot.compiler.export import export
 from ingot.compiler.golden import TEXT, golden_outputs, golden_prompts, tolerance

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from ingot.artifact.host import host_flags
+from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
-from ingot.compiler.cpp.generate import ABI, UNIT
+from ingot.compiler.cpp.generate import UNIT
 from ingot.compiler.cpp.toolchain import build
 from ingot.runtime.kernels import Kernels, ModelStruct
 from ingot.runtime.native_sampler import ROW, pack
@@ -45,7 +46,9 @@ def code(level: str) -> bytes:
     """The kernels of a model that has no instructions."""
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder), Path(folder) / "kernels.so"
-        nothing = dict.fromkeys(("num_instructions", "num_weights", "num_caches", "arena_bytes"), 0)
+        nothing = dict.fromkeys(
+            ("num_instructions", "num_weights", "num_caches", "arena_bytes", "vocabulary"), 0
+        )
         unit = UNIT.format(target=level, body="", abi=ABI, **nothing)
         (source / "step.cpp").write_text(unit)
         build(source, out, Target.parse(level))

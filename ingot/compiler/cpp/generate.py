@@ -13,21 +13,22 @@ from textwrap import wrap
 from typing import Literal
 
 from ingot.artifact.plan import Buffer, DType, Instruction, Plan
+from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
 from ingot.compiler.cpp.barriers import Barrier, barriers
 from ingot.compiler.cpp.call import WIDTH
 from ingot.compiler.cpp.calls import emit, stored_as_panels
-from ingot.compiler.cpp.operands import Operands, where
+from ingot.compiler.cpp.operands import Operands, columns, where
 from ingot.compiler.row_wise import is_row_wise
 from ingot.errors import CodegenError
 
-ABI = 2
 WAITS: Mapping[Barrier, tuple[str, ...]] = {
     Barrier(single=False, larger=False): (),
     Barrier(single=False, larger=True): ("  if (!single) barrier.wait();",),
     Barrier(single=True, larger=False): ("  if (single) barrier.wait();",),
     Barrier(single=True, larger=True): ("  barrier.wait();",),
 }
+PANEL_COLUMNS = {"linear": "panel_columns", "quantized_linear": "quantized_columns"}
 Layout = Literal["rows", "panels", "int8-panels", "int4-panels"]
 
 
@@ -72,12 +73,13 @@ def generate(plan: Plan, target: Target) -> Generated:
     operands = Operands(plan)
     source = UNIT.format(
         target=target.name,
-        body="\n".join(_body(operands)),
+        body="\n".join((*_body(operands), *_maxima(operands))),
         abi=ABI,
         num_instructions=len(plan.instructions),
         num_weights=len(plan.of_kind("weight")),
         num_caches=len(plan.of_kind("cache")),
         arena_bytes=plan.memory.arena_bytes,
+        vocabulary=_head(operands)[0],
     )
     return Generated(source=source, weights=_weights(operands))
 
@@ -104,6 +106,22 @@ def _body(operands: Operands) -> list[str]:
         lines += [*_comment(index, instruction, indent), f"{indent}clock.mark({index});"]
         lines += emit(operands, instruction).lines(team, indent)
     return [*lines, "  }"] if blocks else lines
+
+
+def _maxima(operands: Operands) -> list[str]:
+    """What follows a head, before anybody reads its logits."""
+    vocabulary, columns = _head(operands)
+    call = f"head_maxima<{vocabulary}, {columns}>(team, R, step.logits, memory.head_maxima);"
+    return ["", f"  {call}"] if vocabulary else []
+
+
+def _head(operands: Operands) -> tuple[int, str]:
+    """The vocabulary, and the columns of a panel, of the product that ends a step; 0 for none."""
+    last = operands.plan.instructions[-1] if operands.plan.instructions else None
+    if last is None or last.op not in PANEL_COLUMNS:
+        return 0, ""
+    out = operands.of(last, "out")
+    return (columns(out), PANEL_COLUMNS[last.op]) if out.kind == "output" else (0, "")
 
 
 def _row_blocks(operands: Operands, instruction: Instruction) -> str:
@@ -192,7 +210,8 @@ using namespace ingot;
 {body}
 }}
 
-using StepModel = Model<run_step, {num_instructions}, {num_weights}, {num_caches}, {arena_bytes}>;
+using StepModel = Model<run_step, {num_instructions}, {num_weights}, {num_caches}, {arena_bytes},
+                        {vocabulary}>;
 
 }}  // namespace
 

@@ -66,7 +66,7 @@ void check(int size, float spread, std::mt19937& random, int less) {
     row.num_logprobs = kind % 4 == 3 ? size : kind % 4 == 1 ? 1 : -1;
     row.top_ids = ids.data();
     row.top_logprobs = logprobs.data();
-    Row(row, size, buffers.memory).run();
+    Row(row, size, buffers.memory, nullptr).run();
     if (row.status == 0 && (row.token < 0 || row.token >= size)) std::abort();
     std::free(logits);
   }

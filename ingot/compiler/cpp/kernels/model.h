@@ -10,7 +10,6 @@
 
 namespace ingot {
 
-inline constexpr std::int32_t abi_version = 2;
 inline constexpr std::int32_t invalid_step = -1;
 
 // What a step reads and writes. The generated code names buffers by number and offset.
@@ -20,6 +19,7 @@ struct Memory {
   char* arena;
   char* others;  // an arena of its own for every thread but the first
   std::ptrdiff_t arena_bytes;
+  float* head_maxima;
 
   // With the arena that the thread has for itself: the first one's is that of all.
   Memory of(Team team) const {
@@ -47,7 +47,7 @@ using StepFunction = void (*)(const Memory& memory, const ingot_step& step, Team
                               Barrier& barrier, Clock& clock);
 
 template <StepFunction run_step, int num_instructions, int num_weights, int num_caches,
-          std::int64_t arena_bytes>
+          std::int64_t arena_bytes, int vocabulary>
 class Model {
  public:
   // Copies the tables of pointers, so that the caller may free them.
@@ -61,7 +61,7 @@ class Model {
     const std::int64_t others = (buffers.num_threads - 1) * arena_bytes;
     model->others_ = static_cast<char*>(std::aligned_alloc(64, static_cast<std::size_t>(others)));
     model->memory_ = {model->weights_, model->caches_, static_cast<char*>(buffers.arena),
-                      model->others_, arena_bytes};
+                      model->others_, arena_bytes, model->head_maxima_};
     if (model->others_ != nullptr || others == 0)
       model->pool_ = Pool::open(buffers.num_threads, run_on_thread);
     if (model->pool_ != nullptr) return model;
@@ -75,17 +75,21 @@ class Model {
   std::int32_t run(const ingot_step& step, std::int64_t* times = nullptr) {
     if (step.num_tokens < 0 || step.num_seqs < 0 || step.num_rows < 0) return invalid_step;
     Clock clock(times, num_instructions);
-    const Context context{&memory_, &step, &clock, nullptr};
+    const Context context{&memory_, &step, &clock, nullptr, {}};
+    known_.rows = 0;
     pool_->run(&context);
     clock.mark(num_instructions);
+    if (step.num_rows <= few_rows)
+      known_ = {step.logits, vocabulary > 0 ? step.num_rows : 0, vocabulary, head_maxima_};
     return 0;
   }
 
   // Draws from rows of logits. Waking the threads takes longer than a few rows do.
   void sample(const ingot_sampling& sampling) {
-    constexpr int few_rows = 4;
-    if (sampling.num_rows < few_rows) return sample_rows(sampling, {0, 1, nullptr});
-    const Context context{&memory_, nullptr, nullptr, &sampling};
+    const KnownRows known = known_;
+    known_.rows = 0;  // edits change them
+    if (sampling.num_rows <= few_rows) return sample_rows(sampling, {0, 1, nullptr}, known);
+    const Context context{&memory_, nullptr, nullptr, &sampling, known};
     pool_->run(&context);
   }
 
@@ -101,17 +105,20 @@ class Model {
     const ingot_step* step;
     Clock* clock;
     const ingot_sampling* sampling;
+    KnownRows known;
   };
 
   static void run_on_thread(const void* argument, Team team, Barrier& barrier) {
     const auto& context = *static_cast<const Context*>(argument);
-    if (context.sampling != nullptr) return sample_rows(*context.sampling, team);
+    if (context.sampling != nullptr) return sample_rows(*context.sampling, team, context.known);
     Clock off(nullptr, num_instructions);
     run_step(*context.memory, *context.step, team, barrier, team.rank == 0 ? *context.clock : off);
   }
 
   const void* weights_[num_weights > 0 ? num_weights : 1];
   void* caches_[num_caches > 0 ? num_caches : 1];
+  float head_maxima_[few_rows * (num_blocks(vocabulary) + 1)];
+  KnownRows known_;
   char* others_;
   Memory memory_;
   Pool* pool_;

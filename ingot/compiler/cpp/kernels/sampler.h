@@ -9,6 +9,7 @@
 
 #include "abi.h"
 #include "candidates.h"
+#include "head.h"
 #include "random.h"
 #include "team.h"
 
@@ -102,8 +103,9 @@ inline float reached_by(int k, int blocks, const SamplerMemory& memory) {
 
 class Row {
  public:
-  Row(ingot_draw& row, int size, const SamplerMemory& memory)
-      : row_(row), size_(size), memory_(memory) {}
+  // `known`: the maxima of the row's blocks as it was given, or null.
+  Row(ingot_draw& row, int size, const SamplerMemory& memory, const float* known)
+      : row_(row), size_(size), memory_(memory), known_(known) {}
 
   void run() {
     const bool edited = row_.given < 0 && has_edits(row_), scored = row_.num_logprobs >= 0;
@@ -123,7 +125,7 @@ class Row {
 
  private:
   std::int32_t survey(const float* logits, bool edited) {
-    top_ = maxima(logits, size_, memory_.maxima);
+    top_ = maxima(logits, size_, edited ? nullptr : known_, memory_.maxima);
     if (!(top_ < HUGE_VALF)) return ingot_not_finite;
     if (top_ == -HUGE_VALF) return edited ? ingot_nothing_left : ingot_not_finite;
     return 0;
@@ -228,16 +230,19 @@ class Row {
   ingot_draw& row_;
   const int size_;
   const SamplerMemory& memory_;
+  const float* known_;
   float top_ = 0;
 };
 
-inline void sample_rows(const ingot_sampling& sampling, Team team) {
+inline void sample_rows(const ingot_sampling& sampling, Team team, const KnownRows& known) {
   const std::int64_t bytes = SamplerMemory::bytes(sampling.vocabulary);
   const SamplerMemory memory(static_cast<char*>(sampling.memory) + bytes * team.rank,
                              sampling.vocabulary);
   const Range range = share(sampling.num_rows, team);
-  for (int i = range.begin; i < range.end; ++i)
-    Row(sampling.rows[i], sampling.vocabulary, memory).run();
+  for (int i = range.begin; i < range.end; ++i) {
+    ingot_draw& row = sampling.rows[i];
+    Row(row, sampling.vocabulary, memory, known.of(row.logits)).run();
+  }
 }
 
 }  // namespace ingot

@@ -13,7 +13,7 @@ namespace ingot {
 inline constexpr int block_tokens = 256;
 inline constexpr float lowest = -FLT_MAX;
 
-inline int num_blocks(int count) { return (count + block_tokens - 1) / block_tokens; }
+constexpr int num_blocks(int count) { return (count + block_tokens - 1) / block_tokens; }
 
 // A row, or a part of one.
 struct Span {
@@ -54,19 +54,24 @@ struct Weights {
   float of(float logit) const { return first(of(splat(logit))); }
 };
 
-// The largest logit; also of each block. NaN where any logit is NaN.
-inline float maxima(const float* logits, int count, float* of_block) {
+// The largest logit; NaN where any is NaN.
+inline float largest(Span span) {
   vf top = splat(-HUGE_VALF), nan = zero();
-  for (int block = 0; block < num_blocks(count); ++block) {
-    vf largest = splat(-HUGE_VALF);
-    for_vectors(block_of(logits, count, block), [&](int, vf v, int) {
-      largest = max(largest, v);
-      nan = nan + min(zero(), max(zero(), v));  // 0, or NaN for NaN
-    });
-    of_block[block] = maximum(largest);
-    top = max(top, largest);
-  }
+  for_vectors(span, [&](int, vf v, int) {
+    top = max(top, v);
+    nan = nan + min(zero(), max(zero(), v));  // 0, or NaN for NaN
+  });
   return maximum(top) + sum(nan);
+}
+
+// The largest logit of all and of each block. Blocks that are `known` to be finite are not read.
+inline float maxima(const float* logits, int count, const float* known, float* of_block) {
+  const int blocks = num_blocks(count);
+  for (int block = 0; block < blocks; ++block)
+    of_block[block] = known != nullptr && known[block] < HUGE_VALF
+                          ? known[block]
+                          : largest(block_of(logits, count, block));
+  return largest({of_block, 0, blocks});
 }
 
 inline std::uint64_t mass(Span span, Weights weights) {
