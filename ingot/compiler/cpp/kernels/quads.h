@@ -7,6 +7,7 @@
 //   splat_quad(x)            the quad at x in every lane
 //   splat_int, to_float      of 32-bit integers
 //   low_nibbles, high_nibbles   the halves of every byte, as bytes of 0..15
+//   sum_values<n>(x)         the sum of n bytes
 //   load_halves              `lanes` float16 as float32
 //   store_int8(to, v, n)     the first n of integral values in [-127, 127]; n may exceed `lanes`
 //   QuadDot<bits>            sums over k of unsigned weights (value + 2^(bits - 1)) with x:

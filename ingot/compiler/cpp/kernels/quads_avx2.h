@@ -41,6 +41,13 @@ inline void store_int8(std::int8_t* to, vf v, int n) {
   std::memcpy(to, bytes, static_cast<std::size_t>(n < lanes ? n : lanes));
 }
 
+template <int n>
+inline int sum_values(const std::int8_t* from) {
+  int sum = 0;
+  for (int i = 0; i < n; ++i) sum += from[i];
+  return sum;
+}
+
 template <int bits>
 struct QuadDot;
 

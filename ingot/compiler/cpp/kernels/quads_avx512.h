@@ -36,6 +36,30 @@ inline void store_int8(std::int8_t* to, vf v, int n) {
     _mm_mask_storeu_epi8(to, first_lanes(n), bytes);
 }
 
+#ifdef __AVX512VNNI__
+template <int n>
+inline int sum_values(const std::int8_t* from) {
+  constexpr int whole = n / 32 * 32;
+  __m256i sums = _mm256_setzero_si256();
+  for (int i = 0; i < whole; i += 32) {
+    const __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
+    sums = _mm256_dpbusd_epi32(sums, _mm256_set1_epi8(1), values);
+  }
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  int sum = _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+  for (int i = whole; i < n; ++i) sum += from[i];
+  return sum;
+}
+#else
+template <int n>
+inline int sum_values(const std::int8_t* from) {
+  int sum = 0;
+  for (int i = 0; i < n; ++i) sum += from[i];
+  return sum;
+}
+#endif
+
 template <int bits>
 struct QuadDot;
 

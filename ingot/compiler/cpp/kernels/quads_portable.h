@@ -36,6 +36,13 @@ inline void store_int8(std::int8_t* to, vf v, int n) {
   for (int i = 0; i < lanes && i < n; ++i) to[i] = static_cast<std::int8_t>(v[i]);
 }
 
+template <int n>
+inline int sum_values(const std::int8_t* from) {
+  int sum = 0;
+  for (int i = 0; i < n; ++i) sum += from[i];
+  return sum;
+}
+
 template <int bits>
 struct QuadDot {
   using Weights = vi;

@@ -3,9 +3,9 @@
 // Over the groups in ascending order, sum += float(x . w) * (scale of x * scale of w): the dot
 // product of a group is an exact integer, and the sum one float32 per element, so the bits depend
 // neither on rows nor on threads. Threads divide the panels of columns. Few rows read every weight
-// once, in sequence; many rows are taken in blocks, stripe by stripe of panels that stay in the
-// L2 cache. Nibbles are taken apart in registers, once for the rows of a tile: that hides behind
-// the products, so that unpacking a panel beforehand would only cost its stores.
+// once, in sequence; many rows are taken in blocks that stay in the L2 cache. Nibbles are taken
+// apart in registers, once for the rows of a tile: that hides behind the products, so that
+// unpacking a panel beforehand would only cost its stores.
 #pragma once
 
 #include "linear.h"
@@ -14,9 +14,10 @@
 
 namespace ingot {
 
-inline constexpr int start_bytes = 64 << 10;
-inline constexpr int stripe_bytes = 640 << 10;  // of 1 MiB; the rest is for the rows
-inline constexpr int most_block_rows = 96;      // a multiple of the tiles
+// Rows that stay in the L2 cache while all panels pass over them: few enough to leave room for
+// two panels, enough that the panels come from memory at a small part of its speed.
+inline constexpr int rows_bytes = 384 << 10;
+inline constexpr int least_block_rows = 24, most_block_rows = 96;  // multiples of the tiles
 
 #if defined(__AVX512F__)
 inline constexpr int quad_tile_rows = 6, quad_tile_vectors = 2;
@@ -106,14 +107,38 @@ inline void group_product(const std::uint8_t* weights, Rows<const std::int8_t> v
   }
 }
 
-// sums[r][c] = a tile of rows times vectors First .. First + Width - 1 of a panel.
-template <int bits, int group, int Height, int First, int Width, class Fetch>
+// Where a panel's sums go: out[row][column] = sum + bias.
+template <class Out>
+struct PanelOut {
+  Rows<Out> out;      // of the panel's first column
+  const float* bias;  // of its first column, or null
+  int count;          // the panel's columns that exist
+
+  void fetch(int row, int vector) const { prefetch(out[row] + vector * lanes); }
+
+  void write(int row, int vector, vf sum) const {
+    const int column = vector * lanes, left = count - column;
+    if (left <= 0) return;
+    const Part part{left < lanes ? left : lanes};
+    if (bias != nullptr) sum = sum + load(bias + column, part);
+    store(out[row] + column, sum, part);
+  }
+
+  PanelOut from(int row) const { return {{out[row], out.stride}, bias, count}; }
+};
+
+// A tile of rows times vectors First .. First + Width - 1 of a panel. The lines that it writes are
+// fetched before the products: a store that waits for its line holds up all later ones.
+template <int bits, int group, int Height, int First, int Width, class Fetch, class Out>
 inline void quantized_register_tile(const QuantizedRows& x, const std::uint8_t* panel, int groups,
-                                    Fetch fetch, float* sums) {
+                                    Fetch fetch, const PanelOut<Out>& columns) {
   using Group = PackedGroup<bits, group>;
   vf total[Height][Width];
   for (int r = 0; r < Height; ++r)
-    for (int v = 0; v < Width; ++v) total[r][v] = zero();
+    for (int v = 0; v < Width; ++v) {
+      total[r][v] = zero();
+      columns.fetch(r, First + v);
+    }
   for (int g = 0; g < groups; ++g) {
     const Group packed{panel + g * Group::bytes};
     fetch.at(packed.data, 0);
@@ -132,36 +157,36 @@ inline void quantized_register_tile(const QuantizedRows& x, const std::uint8_t* 
     }
   }
   for (int r = 0; r < Height; ++r)
-    for (int v = 0; v < Width; ++v)
-      store(sums + r * quantized_columns + (First + v) * lanes, total[r][v]);
+    for (int v = 0; v < Width; ++v) columns.write(r, First + v, total[r][v]);
 }
 
 // A tile of rows times a panel, cut into as many register tiles as the level needs.
-template <int bits, int group, int Height, int First = 0, class Fetch>
+template <int bits, int group, int Height, int First = 0, class Fetch, class Out>
 inline void quantized_tile(const QuantizedRows& x, const std::uint8_t* panel, int groups,
-                           Fetch fetch, float* sums) {
+                           Fetch fetch, const PanelOut<Out>& columns) {
   constexpr int left = quantized_vectors - First;
   constexpr int width = left < quad_tile_vectors ? left : quad_tile_vectors;
-  quantized_register_tile<bits, group, Height, First, width>(x, panel, groups, fetch, sums);
+  quantized_register_tile<bits, group, Height, First, width>(x, panel, groups, fetch, columns);
   if constexpr (width < left)
-    quantized_tile<bits, group, Height, First + width>(x, panel, groups, fetch, sums);
+    quantized_tile<bits, group, Height, First + width>(x, panel, groups, fetch, columns);
 }
 
-// sums[rows][32] = the rows of x times one panel.
-template <int bits, int group>
+// The rows of x times one panel; `next` is the panel that follows.
+template <int bits, int group, class Out>
 __attribute__((noinline)) void quantized_product(const QuantizedRows& x, int rows,
-                                                 const std::uint8_t* panel, int groups,
-                                                 float* sums) {
+                                                 const std::uint8_t* panel,
+                                                 const std::uint8_t* next, int groups,
+                                                 const PanelOut<Out>& columns) {
   constexpr int bytes = PackedGroup<bits, group>::bytes, lines = group * bits / 32;
   const int tiles = num_row_tiles<quad_tile_rows>(rows);
   for_row_tiles<quad_tile_rows>(rows, [&](auto height, int row, int number) {
-    float* to = sums + row * quantized_columns;
     if (tiles == 1)
-      return quantized_tile<bits, group, height.value>(x, panel, groups, FetchStream{}, to);
+      return quantized_tile<bits, group, height.value>(x, panel, groups, FetchStream{}, columns);
     const std::ptrdiff_t size = static_cast<std::ptrdiff_t>(bytes) * groups;
-    const FetchShared fetch{panel + size + size * number / tiles,
+    const FetchShared fetch{next + size * number / tiles,
                             (static_cast<std::uint64_t>(bytes) << 16) / (lines * tiles)};
-    quantized_tile<bits, group, height.value>(x.from(row), panel, groups, fetch, to);
+    quantized_tile<bits, group, height.value>(x.from(row), panel, groups, fetch,
+                                              columns.from(row));
   });
 }
 
@@ -177,60 +202,43 @@ class QuantizedLinear {
   void run(Team team, int rows, Rows<const std::int8_t> x, Rows<const float> scales,
            Rows<Out> out) const {
     const Range mine = share(Panels::count, team);
-    const int stripe = rows <= block_rows ? Panels::count : stripe_panels;
-    auto& block = team.workspace<Block>();
-    for (int first = mine.begin; first < mine.end; first += stripe)
-      for (int row = 0; row < rows; row += block_rows) {
-        const int count = rows - row < block_rows ? rows - row : block_rows;
-        const QuantizedRows part{{x[row], x.stride}, {scales[row], scales.stride},
-                                 {block.starts[0], Panels::groups}};
-        start(block, part.values, count);
-        const int end = mine.end - first < stripe ? mine.end : first + stripe;
-        for (int panel = first; panel < end; ++panel) {
-          quantized_product<bits, group>(part, count, panels.panel(panel), Panels::groups,
-                                         block.sums);
-          write(block, panel, count, Rows<Out>{out[row], out.stride});
-        }
+    auto& starts = team.workspace<Starts>();
+    for (int row = 0; row < rows; row += block_rows) {
+      const int count = rows - row < block_rows ? rows - row : block_rows;
+      const QuantizedRows part{{x[row], x.stride}, {scales[row], scales.stride},
+                               {starts[0], Panels::groups}};
+      start(starts, part.values, count);
+      for (int panel = mine.begin; panel < mine.end; ++panel) {
+        const int next = panel + 1 < mine.end ? panel + 1 : mine.begin;
+        const PanelOut<Out> to = columns(panel, Rows<Out>{out[row], out.stride});
+        quantized_product<bits, group>(part, count, panels.panel(panel), panels.panel(next),
+                                       Panels::groups, to);
       }
+    }
   }
 
  private:
-  // As many whole tiles of rows as there is room for what their sums start from, at least one.
-  static constexpr int start_rows = start_bytes / (Panels::groups * static_cast<int>(sizeof(int)));
-  static constexpr int most_rows = start_rows < most_block_rows ? start_rows : most_block_rows;
-  static constexpr int block_rows =
-      most_rows < quad_tile_rows ? quad_tile_rows : most_rows / quad_tile_rows * quad_tile_rows;
-  static constexpr int stripe_panels =
-      Panels::panel_bytes < stripe_bytes ? stripe_bytes / static_cast<int>(Panels::panel_bytes) : 1;
+  // A row of x with its scales and starts.
+  static constexpr int row_bytes = Inputs + Panels::groups * 8;
+  static constexpr int most_rows = rows_bytes / row_bytes / quad_tile_rows * quad_tile_rows;
+  static constexpr int block_rows = most_rows < least_block_rows  ? least_block_rows
+                                    : most_rows > most_block_rows ? most_block_rows
+                                                                  : most_rows;
+  using Starts = int[block_rows][Panels::groups];
 
-  struct Block {
-    alignas(64) float sums[block_rows * quantized_columns];
-    int starts[block_rows][Panels::groups];
-  };
-
-  static void start(Block& block, Rows<const std::int8_t> x, int rows) {
+  static void start(Starts& starts, Rows<const std::int8_t> x, int rows) {
     constexpr int zero_point = QuadDot<bits>::zero_point;
     if (zero_point == 0) return;
     for (int r = 0; r < rows; ++r)
-      for (int g = 0; g < Panels::groups; ++g) {
-        int sum = 0;
-        for (int k = 0; k < group; ++k) sum += x[r][g * group + k];
-        block.starts[r][g] = -zero_point * sum;
-      }
+      for (int g = 0; g < Panels::groups; ++g)
+        starts[r][g] = -zero_point * sum_values<group>(x[r] + g * group);
   }
 
   template <class Out>
-  void write(const Block& block, int panel, int rows, Rows<Out> out) const {
-    const int column = panel * quantized_columns;
-    const int left = Outputs - column;
-    const int width = left < quantized_columns ? left : quantized_columns;
-    for (int r = 0; r < rows; ++r)
-      for (int c = 0; c < width; c += lanes) {
-        const Part part{width - c < lanes ? width - c : lanes};
-        vf value = load(block.sums + r * quantized_columns + c);
-        if (bias != nullptr) value = value + load(bias + column + c, part);
-        store(out[r] + column + c, value, part);
-      }
+  PanelOut<Out> columns(int panel, Rows<Out> out) const {
+    const int first = panel * quantized_columns;
+    return {{out.data + first, out.stride}, bias == nullptr ? nullptr : bias + first,
+            Outputs - first};
   }
 };
 
