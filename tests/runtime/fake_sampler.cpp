@@ -8,5 +8,5 @@ EXPORT std::int64_t ingot_sampler_bytes(std::int32_t vocabulary) {
 }
 
 EXPORT void ingot_sample(void*, const ingot_sampling* sampling) {
-  ingot::sample_rows(*sampling, {0, 1, nullptr});
+  ingot::sample_rows(*sampling, {0, 1, nullptr}, {});
 }
