@@ -9,24 +9,34 @@ from ingot.ops import samples
 from ingot.ops.registry import Kwargs, Op, like, register
 
 
+def scores_of(
+    q: Tensor, k: Tensor, first: int, scale: float, window: int, softcap: float
+) -> Tensor:
+    """q [N, H, D] at positions first.., k [H, M, D] at positions 0.. -> [H, N, M] float32.
+
+    Key j is visible to position i iff j <= i, and i - window < j where window > 0; the scores of
+    others are -inf. softcap > 0 bounds scores to softcap * tanh(score / softcap).
+    """
+    scores = torch.einsum("nhd,hmd->hnm", q.float(), k.float()) * scale
+    if softcap > 0:
+        scores = softcap * torch.tanh(scores / softcap)
+    i = torch.arange(first, first + q.shape[0], device=q.device)[:, None]
+    j = torch.arange(k.shape[1], device=q.device)[None, :]
+    visible = (j <= i) & (j > i - window) if window > 0 else j <= i
+    return scores.masked_fill(~visible, float("-inf"))
+
+
 def attend(
     q: Tensor, k: Tensor, v: Tensor, first: int, scale: float, window: int, softcap: float
 ) -> Tensor:
     """q [N, Hq, D] at positions first.. over k, v [M, Hk, D] at positions 0.. -> [N, Hq, D] f32.
 
-    Query head h reads key head h // (Hq / Hk). Key j is visible to position i iff j <= i, and
-    i - window < j where window > 0. softcap > 0 bounds scores to softcap * tanh(score / softcap).
+    Query head h reads key head h // (Hq / Hk). See `scores_of` for what is visible.
     """
     group = q.shape[1] // k.shape[1]
-    k, v = (x.float().repeat_interleave(group, dim=1) for x in (k, v))
-    scores = torch.einsum("nhd,mhd->hnm", q.float(), k) * scale
-    if softcap > 0:
-        scores = softcap * torch.tanh(scores / softcap)
-    i = torch.arange(first, first + q.shape[0], device=q.device)[:, None]
-    j = torch.arange(k.shape[0], device=q.device)[None, :]
-    visible = (j <= i) & (j > i - window) if window > 0 else j <= i
-    weights = scores.masked_fill(~visible, float("-inf")).softmax(-1)
-    return torch.einsum("hnm,mhd->nhd", weights, v)
+    k, v = (x.float().repeat_interleave(group, dim=1).transpose(0, 1) for x in (k, v))
+    weights = scores_of(q, k, first, scale, window, softcap).softmax(-1)
+    return torch.einsum("hnm,hmd->nhd", weights, v)
 
 
 def reference(

@@ -6,8 +6,17 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.kv_write import store
-from ingot.ops.registry import Args, Kwargs, Op, like, register, tensor_bytes
+from ingot.ops.kv_write import CACHES, store, stored_bytes
+from ingot.ops.registry import (
+    DEFAULT_TOLERANCE,
+    Args,
+    Kwargs,
+    Op,
+    Tolerance,
+    like,
+    register,
+    tensor_bytes,
+)
 from ingot.ops.rms_norm import normalize
 from ingot.ops.rope import rotate, sample_table
 
@@ -25,17 +34,19 @@ def reference(
     eps: float = 0.0,
     offset: float = 0.0,
     interleaved: bool = False,
+    k_scales: Tensor | None = None,
+    v_scales: Tensor | None = None,
     out_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """q [1, N, Hq, D], k and v [1, N, Hk, D], table [1, N, 2*D2] -> q rotated [1, N, Hq, D].
 
     With q_norm and k_norm [D], queries and keys are first normed over D. Keys and values are
-    rounded once, to the dtype of the caches [pages, Hk, page size, D].
+    rounded once, to the dtype of the caches [pages, Hk, page size, D]; see `kv_write`.
     """
     q = q.float() if q_norm is None else normalize(q, q_norm, eps, offset)
     k = k.float() if k_norm is None else normalize(k, k_norm, eps, offset)
-    store(rotate(k, table, interleaved)[0], k_cache, slots)
-    store(v[0], v_cache, slots)
+    store(rotate(k, table, interleaved)[0], k_cache, slots, k_scales)
+    store(v[0], v_cache, slots, v_scales)
     return rotate(q, table, interleaved).to(out_dtype)
 
 
@@ -46,7 +57,7 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
         ([(7, 21)], 3, 1, 20, 12, False, True),
         ([(7, 21)], 2, 1, 48, 16, True, False),
     )
-    return [sample(rng, dtype, *case) for dtype in samples.DTYPES for case in cases]
+    return [sample(rng, dtype, *case) for dtype in samples.CACHE_DTYPES for case in cases]
 
 
 def sample(
@@ -69,13 +80,12 @@ def sample(
         "v": samples.normal(rng, 1, n, kv_heads, size),
         "table": sample_table(rng, n, rotated),
         "slots": step.slots,
-        "k_cache": samples.normal(rng, *pages, dtype=dtype),
-        "v_cache": samples.normal(rng, *pages, dtype=dtype),
+        **samples.caches(rng, pages, dtype),
         "q_norm": samples.scale_vector(rng, size) if with_norm else None,
         "k_norm": samples.scale_vector(rng, size) if with_norm else None,
         "eps": 1e-6 if with_norm else 0.0,
         "interleaved": interleaved,
-        "out_dtype": dtype,
+        "out_dtype": dtype if dtype.is_floating_point else torch.bfloat16,
     }
 
 
@@ -88,7 +98,7 @@ def num_flops(a: Args) -> int:
 
 def num_bytes(a: Args) -> int:
     """Only the rows that are written count of the caches."""
-    written: int = a.q.numel() * a.out_dtype.itemsize + 2 * a.k.numel() * a.k_cache.element_size()
+    written: int = a.q.numel() * a.out_dtype.itemsize + stored_bytes(a)
     return written + tensor_bytes([a.q, a.k, a.v, a.table, a.slots])
 
 
@@ -100,6 +110,8 @@ ROPE_KV_WRITE = register(
         sample_inputs=sample_inputs,
         num_flops=num_flops,
         num_bytes=num_bytes,
-        mutates=("k_cache", "v_cache"),
+        mutates=CACHES,
+        # A rotated value may round to the neighbour.
+        tolerance={**DEFAULT_TOLERANCE, torch.int8: Tolerance(0.0, 1.0)},
     )
 )

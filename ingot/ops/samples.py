@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 DTYPES = (torch.float32, torch.bfloat16)
+CACHE_DTYPES = (*DTYPES, torch.int8)
 
 
 def normal(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -47,6 +48,21 @@ def quantized_weight(
     scales = (normal(rng, rows, cols // group) / bound / cols**0.5).half().float()
     scales[0, 0] = 0
     return {"weight": values, "weight_scales": scales}
+
+
+def caches(
+    rng: torch.Generator, shape: tuple[int, int, int, int], dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Arguments `k_cache` and `v_cache` of that shape, with their scales where they are int8."""
+    if dtype.is_floating_point:
+        return {name: normal(rng, *shape, dtype=dtype) for name in ("k_cache", "v_cache")}
+    values = {
+        name: torch.randint(-127, 128, shape, generator=rng).to(dtype)
+        for name in ("k_cache", "v_cache")
+    }
+    return values | {
+        name: torch.rand(shape[:3], generator=rng) / 64 for name in ("k_scales", "v_scales")
+    }
 
 
 @dataclass(frozen=True, slots=True)

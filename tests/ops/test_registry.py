@@ -63,7 +63,7 @@ def test_op_through_the_dispatcher_is_its_reference(op):
         got, expected = results(op.overload(**through)), results(op.reference(**direct))
         for a, b in zip(got, expected, strict=True):
             assert torch.equal(a, b)
-        for name in op.mutates:
+        for name in (name for name in op.mutates if name in kwargs):
             assert torch.equal(through[name], direct[name])
             assert not torch.equal(through[name], kwargs[name])
 

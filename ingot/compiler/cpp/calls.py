@@ -139,13 +139,12 @@ def kv_write(operands: Operands, i: Instruction) -> Call:
 
 def rope_kv_write(operands: Operands, i: Instruction) -> Call:
     q, k, v, table = (operands.of(i, a) for a in ("q", "k", "v", "table"))
-    cache, slots = operands.of(i, "k_cache"), operands.of(i, "slots")
+    slots = operands.of(i, "slots")
     norms = (operands.weight(operands.optional(i, a)) for a in ("q_norm", "k_norm"))
     norm = ", ".join((*norms, *_scalars(i, "eps", "offset")))
     return Call(
         i.op,
-        (CPP_TYPES[cache.dtype], q.shape[1], *cache.shape[1:], columns(table) // 2,
-         _bool(i, "interleaved")),
+        (q.shape[1], columns(table) // 2, _bool(i, "interleaved")),
         (rows(q), *map(operands.rows, (q, k, v, table)), f"step.{slots.name}",
          _cache(operands, i), f"HeadNorm{{{norm}}}", _out(operands, i)),
     )  # fmt: skip
@@ -153,12 +152,13 @@ def rope_kv_write(operands: Operands, i: Instruction) -> Call:
 
 def paged_attention(operands: Operands, i: Instruction) -> Call:
     q, cache = operands.of(i, "q"), operands.of(i, "k_cache")
-    _expect(i, q.dtype == cache.dtype, f"q is {q.dtype} and the cache {cache.dtype}")
+    matching = cache.dtype in (q.dtype, "int8")
+    _expect(i, matching, f"q is {q.dtype} and the cache {cache.dtype}")
     capped = "true" if float(i.attrs.get("softcap", 0.0)) > 0 else "false"
     inputs = (operands.rows(q), _cache(operands, i), "sequences")
     return Call(
         i.op,
-        (CPP_TYPES[cache.dtype], q.shape[1], *cache.shape[1:], i.attrs.get("window", 0), capped),
+        (q.shape[1], i.attrs.get("window", 0), capped),
         (*inputs, *_scalars(i, "scale", "softcap"), _out(operands, i)),
     )
 
@@ -239,7 +239,12 @@ def _out(operands: Operands, i: Instruction) -> str:
 
 
 def _cache(operands: Operands, i: Instruction) -> str:
-    return operands.cache(operands.of(i, "k_cache"), operands.of(i, "v_cache"))
+    keys, values = operands.of(i, "k_cache"), operands.of(i, "v_cache")
+    scales = operands.optional(i, "k_scales"), operands.optional(i, "v_scales")
+    _expect(
+        i, (keys.dtype == "int8") == all(scales), f"the cache is {keys.dtype}, scales: {scales}"
+    )
+    return operands.cache(keys, values, *scales)
 
 
 def _norm_weight(operands: Operands, i: Instruction) -> str:

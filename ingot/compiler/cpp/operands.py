@@ -95,8 +95,9 @@ class Operands:
         """A pointer to the packed bytes of a quantized weight."""
         return f"memory.weight<std::uint8_t>({self._numbers[weight.name]})"
 
-    def cache(self, keys: Buffer, values: Buffer) -> str:
-        """`Cache<...>` over a layer's keys and values, shape (pages, kv heads, page size, D)."""
+    def cache(self, keys: Buffer, values: Buffer, *scales: Buffer | None) -> str:
+        """`Cache<...>` over a layer's keys and values, shape (pages, kv heads, page size, D), and
+        their scales."""
         _, kv_heads, page_size, size = keys.shape
         if keys.dtype != values.dtype or keys.shape != values.shape:
             raise CodegenError(f"caches {keys.name} and {values.name} differ in shape or dtype")
@@ -107,8 +108,13 @@ class Operands:
                 "head size that is a multiple of 4.",
             )
         element = CPP_TYPES[keys.dtype]
-        pointers = (f"memory.cache<{element}>({self._numbers[b.name]})" for b in (keys, values))
+        pointers = map(self._cache_pointer, (keys, values, *scales))
         return f"Cache<{element}, {kv_heads}, {page_size}, {size}>{{{', '.join(pointers)}}}"
+
+    def _cache_pointer(self, cache: Buffer | None) -> str:
+        if cache is None:
+            return "nullptr"
+        return f"memory.cache<{CPP_TYPES[cache.dtype]}>({self._numbers[cache.name]})"
 
 
 def columns(buffer: Buffer) -> int:

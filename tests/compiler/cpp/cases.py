@@ -24,6 +24,10 @@ def all_cases() -> tuple[Case, ...]:
     for suffix, dtype in DTYPES.items():
         for make in (linears, norms, ropes, writes, attentions, elementwise, gathers):
             cases += [_named(case, suffix) for case in make(rng, dtype)]
+        for make in (writes, attentions):
+            in_int8 = [_with_cache(case, torch.int8) for case in make(rng, dtype)]
+            # Every other one: these take longest to compile.
+            cases += [_named(case, f"i8-{suffix}") for case in in_int8[::2]]
     return tuple(cases)
 
 
@@ -36,6 +40,12 @@ def unit(target: str) -> Unit:
 def _named(case: Case, suffix: str) -> Case:
     shares = {a: key.replace(".", f"-{suffix}.") for a, key in case.shares.items()}
     return replace(case, name=f"{case.name}-{suffix}", shares=shares)
+
+
+def _with_cache(case: Case, dtype: torch.dtype) -> Case:
+    assert case.caches is not None
+    *shape, _ = case.caches
+    return replace(case, caches=(*shape, dtype))
 
 
 def linears(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:

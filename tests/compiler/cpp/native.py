@@ -29,6 +29,7 @@ INPUTS = (
     *("page_table", "logit_rows"),
 )
 KEY_GROUP = 16
+CACHE_DEPTHS = {torch.float32: 1, torch.bfloat16: 2, torch.int8: 1}
 
 
 class ModelStruct(ctypes.Structure):
@@ -84,20 +85,33 @@ def tensor_bytes(tensor: Tensor) -> np.ndarray:
     return tensor.contiguous().view(-1).view(torch.uint8).numpy()
 
 
-def pack_keys(keys: Tensor) -> Tensor:
-    """[pages, Hk, page size, D] -> the kernels' order, [.., groups, D / depth, 16, depth]."""
-    pages, heads, page_size, size = keys.shape
-    depth = 4 // keys.dtype.itemsize
-    grouped = keys.view(pages, heads, page_size // KEY_GROUP, KEY_GROUP, size // depth, depth)
+def pack_cache(name: str, cache: Tensor) -> Tensor:
+    """[pages, Hk, page size, D] -> the kernels' order; scales lie as they are.
+
+    Keys: [.., page size / 16, D / depth, 16, depth]; values: [.., page size / depth, D, depth].
+    """
+    if cache.dim() == 3:
+        return cache
+    pages, heads, page_size, size = cache.shape
+    depth = CACHE_DEPTHS[cache.dtype]
+    if name.endswith("k_cache"):
+        grouped = cache.view(pages, heads, page_size // KEY_GROUP, KEY_GROUP, size // depth, depth)
+    else:
+        grouped = cache.view(pages, heads, page_size // depth, depth, size)
     return grouped.transpose(3, 4).contiguous()
 
 
-def unpack_keys(packed: Tensor, shape: Sequence[int]) -> Tensor:
-    """The inverse of pack_keys."""
+def unpack_cache(name: str, packed: Tensor, shape: Sequence[int]) -> Tensor:
+    """The inverse of pack_cache."""
+    if len(shape) == 3:
+        return packed.view(tuple(shape))
     pages, heads, page_size, size = shape
-    depth = 4 // packed.dtype.itemsize
-    grouped = packed.view(pages, heads, page_size // KEY_GROUP, size // depth, KEY_GROUP, depth)
-    return grouped.transpose(3, 4).reshape(tuple(shape))
+    depth = CACHE_DEPTHS[packed.dtype]
+    if name.endswith("k_cache"):
+        inner = (page_size // KEY_GROUP, size // depth, KEY_GROUP, depth)
+    else:
+        inner = (page_size // depth, size, depth)
+    return packed.view(pages, heads, *inner).transpose(3, 4).reshape(tuple(shape))
 
 
 @dataclass

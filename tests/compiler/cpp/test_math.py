@@ -72,3 +72,25 @@ def test_angles_of_far_positions(target: str, x: Tensor) -> None:
         angles = (positions.float()[:, None] * frequencies).double()
         exact = torch.cat((angles.cos(), angles.sin()), -1) * 1.25
         assert (got[f"table-{half}-f32.out"][0].double() - exact).abs().max() < 3e-7
+
+
+def test_weights_of_attention(target: str) -> None:
+    """One key of score -x beside `row` keys of score 0: its part is e^-x / (row + e^-x)."""
+    step = make_step(torch.Generator().manual_seed(0), [(ROWS, ROWS)])
+    values = unit(target).draw(torch.Generator().manual_seed(0), step)
+    case, size = "attention-32-f32", 32
+    x = torch.linspace(0, 100, ROWS)
+    for cache in ("k_cache", "v_cache"):
+        values[f"{case}.{cache}"].zero_()
+    first = int(step.inputs["page_table"][0, 0])
+    values[f"{case}.k_cache"][first, :, 0, 0] = -(size**0.5)  # the scale takes it back
+    values[f"{case}.v_cache"][first, :, 0] = 1.0
+    values[f"{case}.q"].zero_()
+    values[f"{case}.q"][0, :, :, 0] = x[:, None]
+    got = unit(target).run(values, step)[f"{case}.out"][0].double()
+    weight = torch.exp(-x.double())
+    exact = (weight / (torch.arange(ROWS) + weight))[:, None, None]
+    seen = x < 87
+    error = (got - exact).abs() / exact
+    assert (error[seen] <= 3e-7 * (1 + x[seen, None, None])).all()
+    assert (got[x > 88] == 0).all()

@@ -31,21 +31,23 @@ from ingot.artifact.target import Target
 from ingot.compiler.cpp.generate import generate
 from ingot.compiler.pack import num_elements, pack
 from ingot.ops import samples
+from ingot.ops.kv_write import CACHES
 from ingot.ops.registry import OPS
 from tests.compiler.cpp.native import (
     Memory,
     aligned,
     folder,
     load,
-    pack_keys,
+    pack_cache,
     tensor_bytes,
-    unpack_keys,
+    unpack_cache,
 )
 
 LIMITS = Limits(
     max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=160, max_logit_rows=160, page_size=16
 )
-NAMES: Mapping[torch.dtype, DType] = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+NAMES: Mapping[torch.dtype, DType] = {torch.float32: "float32", torch.bfloat16: "bfloat16",
+    torch.int8: "int8"}  # fmt: skip
 INPUT_SHAPES: Mapping[str, tuple[Dim, ...]] = {
     "tokens": ("N",),
     "positions": ("N",),
@@ -56,7 +58,6 @@ INPUT_SHAPES: Mapping[str, tuple[Dim, ...]] = {
     "logit_rows": ("R",),
 }
 INPUT_OF = {**{name: name for name in INPUT_SHAPES}, "rows": "logit_rows"}
-CACHES = ("k_cache", "v_cache")
 VOCABULARY = 50
 
 
@@ -81,6 +82,13 @@ class Case:
         """The op's arguments that are inputs of the step."""
         return tuple(a for a in inspect.signature(OPS[self.op].reference).parameters
                      if a in INPUT_OF and a not in self.rows)  # fmt: skip
+
+    def draw_caches(self, rng: torch.Generator, num_pages: int) -> dict[str, Tensor]:
+        """Values of the op's caches, and of their scales where they have some."""
+        if self.caches is None:
+            return {}
+        *inner, dtype = self.caches
+        return samples.caches(rng, (num_pages, *inner), dtype)  # type: ignore[arg-type]
 
     def key(self, argument: str) -> str:
         return self.shares.get(argument, f"{self.name}.{argument}")
@@ -158,12 +166,8 @@ class Unit:
                 values[case.key(argument)] = samples.normal(
                     rng, 1, step.num_rows, *shape, dtype=dtype
                 )
-            if case.caches is not None:
-                heads, page_size, size, dtype = case.caches
-                for cache in CACHES:
-                    values[case.key(cache)] = samples.normal(
-                        rng, step.num_pages, heads, page_size, size, dtype=dtype
-                    )
+            caches = case.draw_caches(rng, step.num_pages)
+            values |= {case.key(name): cache for name, cache in caches.items()}
         return values
 
     def memory(self, values: Mapping[str, Tensor], step: Step) -> Memory:
@@ -175,8 +179,7 @@ class Unit:
                 arena[buffer.offset : buffer.offset + data.nbytes] = data
         caches = []
         for buffer in self.plan.of_kind("cache"):
-            value = values[buffer.name]
-            data = tensor_bytes(pack_keys(value) if buffer.name.endswith("k_cache") else value)
+            data = tensor_bytes(pack_cache(buffer.name, values[buffer.name]))
             caches.append(aligned(data.nbytes))
             caches[-1][:] = data
         return Memory(self.packed_weights, caches, arena, step.num_pages)
@@ -201,10 +204,7 @@ class Unit:
         for buffer, raw in zip(self.plan.of_kind("cache"), memory.caches, strict=True):
             like = values[buffer.name]
             cache = torch.from_numpy(raw.copy()).view(like.dtype)
-            is_keys = buffer.name.endswith("k_cache")
-            results[buffer.name] = (
-                unpack_keys(cache, like.shape) if is_keys else cache.view(like.shape)
-            )
+            results[buffer.name] = unpack_cache(buffer.name, cache, like.shape)
         return results
 
     def execute(self, memory: Memory, step: Step, threads: int) -> None:
@@ -219,14 +219,13 @@ class Unit:
             arguments |= {a: self.weights[key] for a, key in case.shares.items()}
             arguments |= {a: values[case.key(a)] for a in case.rows}
             arguments |= {a: _graph_input(step, a) for a in case.inputs}
-            if case.caches is not None:
-                arguments |= {a: values[case.key(a)].clone() for a in CACHES}
+            caches = [a for a in CACHES if case.key(a) in values]
+            arguments |= {a: values[case.key(a)].clone() for a in caches}
             out = OPS[case.op].reference(**arguments)
             named = () if out is None else out if isinstance(out, tuple) else (out,)
             for result, tensor in zip(OPS[case.op].outputs, named, strict=True):
                 results[case.key(result)] = tensor
-            if case.caches is not None:
-                results |= {case.key(a): arguments[a] for a in CACHES}
+            results |= {case.key(a): arguments[a] for a in caches}
         return results
 
 
@@ -257,24 +256,16 @@ def _plan(cases: tuple[Case, ...]) -> Plan:
             buffers.append(Buffer(name=key, dtype=NAMES[weight.dtype], shape=shape, kind="weight"))
         for argument, (inner, dtype) in case.rows.items():
             arena(case.key(argument), dtype, ("N", *inner))
-        if case.caches is not None:
-            *dims, dtype = case.caches
-            for argument in CACHES:
-                buffers.append(
-                    Buffer(
-                        name=case.key(argument),
-                        dtype=NAMES[dtype],
-                        shape=(0, *dims),  # type: ignore[arg-type]
-                        kind="cache",
-                    )
-                )
+        caches = case.draw_caches(torch.Generator(), 0)
+        for argument, cache in caches.items():
+            key, shape = case.key(argument), tuple(cache.shape)
+            buffers.append(Buffer(name=key, dtype=NAMES[cache.dtype], shape=shape, kind="cache"))
         outputs = {}
         for result, like in zip(OPS[case.op].outputs, _results(case), strict=True):
             rows = "R" if case.op == "select_rows" else "N"
             arena(case.key(result), like.dtype, (rows, *like.shape[2:]))
             outputs[result] = case.key(result)
-        arguments = [*case.weights, *case.rows, *case.shares]
-        arguments += CACHES if case.caches is not None else ()
+        arguments = [*case.weights, *case.rows, *case.shares, *caches]
         instructions.append(
             Instruction(
                 op=case.op,
@@ -299,7 +290,5 @@ def _results(case: Case) -> tuple[Tensor, ...]:
     arguments |= {a: torch.empty(1, 1) if a in ("tokens", "positions") else torch.empty(1)
                   for a in case.inputs}  # fmt: skip
     arguments |= {a: torch.empty(VOCABULARY, 40) for a in case.shares}
-    if case.caches is not None:
-        *dims, dtype = case.caches
-        arguments |= {a: torch.empty(1, *dims, dtype=dtype) for a in CACHES}  # type: ignore[arg-type]
+    arguments |= case.draw_caches(torch.Generator(), 1)
     return OPS[case.op].empty_results(**arguments)

@@ -2,230 +2,269 @@
 //
 // A unit of work is (sequence, KV head, block of rows), a row being one query of one head of
 // the group that shares the KV head: keys and values are read once for the whole group. Keys are
-// visited in tiles of 64 at absolute positions, so a row meets the same tiles in the same order
-// whatever block it is in; a tile that it cannot see changes nothing, to the last bit: its scores
-// are -inf, its weights 0 and its rescaling factor 1.
+// visited in tiles of 64 at absolute positions. Weights are powers of two below a whole number, so
+// that a larger score than any before rescales sums exactly: neither tiles nor what a row cannot see
+// change its result by one bit.
 #pragma once
 
-#include "cache.h"
 #include "math.h"
 #include "tile.h"
+#include "tile_reader.h"
 
 namespace ingot {
 
-inline constexpr int key_tile = 64;
-inline constexpr int groups_per_tile = key_tile / key_group;
-inline constexpr int attention_rows = 48;  // a block's queries, scores and sums: ~100 KiB
-
-// Where the key groups of a tile lie, in the cache of keys or of values.
-template <class T>
-struct Groups {
-  const T* at[groups_per_tile];
-};
-
-// Keys as the columns of q . K. Groups lie scattered over pages, beyond the reach of the
-// hardware's prefetchers: reading a tile fetches the same place of the one after it.
-template <class T>
-struct KeySource {
-  Groups<T> groups, next;
-
-  typename Dot<T>::Columns load(int vector, int step) const {
-    const int group = vector * lanes / key_group, key = vector * lanes % key_group;
-    const int offset = (step * key_group + key) * Dot<T>::depth;
-    prefetch(next.at[group] + offset);
-    return Dot<T>::columns(groups.at[group] + offset);
-  }
-};
-
-// Value rows as the columns of scores . V; bf16 is widened, since the scores are float32.
-template <class T, int D>
-struct ValueSource {
-  Groups<T> groups, next;
-
-  vf load(int vector, int key) const {
-    const int group = key / key_group, rest = D - vector * lanes;
-    const int offset = key % key_group * D + vector * lanes;
-    prefetch(next.at[group] + offset);
-    const T* from = groups.at[group] + offset;
-    return rest >= lanes ? ingot::load(from) : ingot::load(from, rest);
-  }
-};
-
-// The sequences of a step, as attention needs them.
-struct Sequences {
-  int count;
-  const int *query_start, *context_lens, *page_table;
-  int page_table_stride;
-};
-
-template <class T, int Heads, int KvHeads, int PageSize, int D, int Window, bool Capped>
+// T: what queries, keys and values are multiplied in; S: what the cache stores.
+template <class T, class S, int Heads, int KvHeads, int PageSize, int D, int Window, bool Capped>
 class PagedAttention {
  public:
   static constexpr int group = Heads / KvHeads;
 
   Sequences sequences;
-  Cache<T, KvHeads, PageSize, D> cache;
+  Cache<S, KvHeads, PageSize, D> cache;
   float scale, softcap;
 
   template <class Out>
   void run(Team team, Rows<const T> q, Rows<Out> out) const {
-    int rows_per_block = attention_rows;
+    int rows_per_block = most_rows;
     while (rows_per_block > 1 && num_units(rows_per_block) < team.size) rows_per_block /= 2;
-    int unit = 0;
-    for (int s = 0; s < sequences.count; ++s) {
-      const int rows = num_queries(s) * group;
-      for (int row = 0; row < rows; row += rows_per_block)
-        for (int head = 0; head < KvHeads; ++head, ++unit) {
-          if (unit % team.size != team.rank) continue;
-          const int count = rows - row < rows_per_block ? rows - row : rows_per_block;
-          run_block(team.workspace<Block>(), s, head, row, count, q, out);
-        }
+    auto& block = team.workspace<Block>();
+    Unit unit = settled({0, team.rank, 0, 0, 0, 0}, rows_per_block);
+    while (unit.sequence < sequences.count) {
+      const Unit next =
+          settled({unit.sequence, unit.head + team.size, unit.row, 0, 0, 0}, rows_per_block);
+      run_unit(block, unit, next, q, out);
+      unit = next;
     }
   }
 
  private:
   static constexpr int padded = (D + lanes - 1) / lanes * lanes;
+  static constexpr int most_rows = D <= 256 ? 48 : 24;
+  static constexpr int tile_rows = max_tile_rows<T>;
 
-  // A row's visible keys [first, end), and what the softmax has seen of them.
+  // Rows [row, row + count) of a sequence and a KV head, which see keys [begin, end).
+  struct Unit {
+    int sequence, head, row, count, begin, end;
+  };
+
+  // A row's visible keys [first, end), and the largest score seen of them, as a whole number.
   struct Row {
     int first, end;
-    float largest, total;
+    float largest;
   };
 
-  // Where a tile starts, which of its keys some row of the block sees, and where they lie.
-  struct Tile {
-    int start, begin, end;
-    Groups<T> keys, values;
-  };
-
+  // 100 KiB with D = 128 and two bytes an element.
   struct Block {
-    alignas(64) T queries[attention_rows][D];
-    alignas(64) float scores[attention_rows][key_tile];
-    alignas(64) float sums[attention_rows][padded];
-    Row rows[attention_rows];
+    alignas(64) T queries[most_rows][D];
+    alignas(64) float sums[most_rows][padded];
+    alignas(64) float scores[most_rows][key_tile];
+    alignas(64) T weights[most_rows][key_tile];
+    alignas(64) float totals[most_rows][lanes];
+    TileReader<T, S, D> reader;
+    Row rows[most_rows];
     int count;
   };
 
-  int num_queries(int s) const {
-    return sequences.query_start[s + 1] - sequences.query_start[s];
-  }
+  int num_rows(int s) const { return sequences.num_queries(s) * group; }
   int num_units(int rows_per_block) const {
     int units = 0;
     for (int s = 0; s < sequences.count; ++s)
-      units += (num_queries(s) * group + rows_per_block - 1) / rows_per_block * KvHeads;
+      units += (num_rows(s) + rows_per_block - 1) / rows_per_block * KvHeads;
     return units;
   }
 
+  static int first_key(int position) {
+    return Window > 0 && position >= Window ? position - Window + 1 : 0;
+  }
+
+  // The unit meant by a head past the last: of the next rows or the next sequence.
+  Unit settled(Unit unit, int rows_per_block) const {
+    while (unit.sequence < sequences.count) {
+      const int rows = num_rows(unit.sequence) - unit.row;
+      if (rows <= 0) {
+        unit.row = 0;
+        ++unit.sequence;
+      } else if (unit.head >= KvHeads) {
+        unit.head -= KvHeads;
+        unit.row += rows_per_block;
+      } else {
+        unit.count = rows < rows_per_block ? rows : rows_per_block;
+        unit.begin = first_key(sequences.position(unit.sequence, unit.row / group));
+        unit.end = sequences.position(unit.sequence, (unit.row + unit.count - 1) / group) + 1;
+        break;
+      }
+    }
+    return unit;
+  }
+
+  Tile<S> tile_at(const Unit& unit, int start) const {
+    const int* pages = sequences.page_table + unit.sequence * sequences.page_table_stride;
+    return locate(cache, pages, unit.head, start, unit.begin, unit.end);
+  }
+  Tile<S> first_tile(const Unit& unit) const {
+    return tile_at(unit, unit.begin / key_tile * key_tile);
+  }
+
   template <class Out>
-  __attribute__((noinline)) void run_block(Block& block, int s, int head, int first_row,
-                                           int count, Rows<const T> q, Rows<Out> out) const {
-    block.count = count;
-    const int query0 = sequences.query_start[s];
-    const int position0 = sequences.context_lens[s] - num_queries(s);
-    for (int r = 0; r < count; ++r) {
-      const int query = (first_row + r) / group, inside = (first_row + r) % group;
-      const T* from = q[query0 + query] + (head * group + inside) * D;
+  __attribute__((noinline)) void run_unit(Block& block, const Unit& unit, const Unit& following,
+                                          Rows<const T> q, Rows<Out> out) const {
+    start(block, unit, q);
+    Tile<S> now = first_tile(unit);
+    for (bool last = false; !last;) {
+      last = now.start + key_tile >= unit.end;
+      const Tile<S> next = !last ? tile_at(unit, now.start + key_tile)
+                           : following.sequence < sequences.count ? first_tile(following)
+                                                                  : now;
+      visit(block, now, next);
+      now = next;
+    }
+    finish(block, unit, out);
+  }
+
+  // The place of a unit's row in the step's queries and results.
+  int query_of(const Unit& unit, int r) const {
+    return sequences.query_start[unit.sequence] + (unit.row + r) / group;
+  }
+  static int column_of(const Unit& unit, int r) {
+    return (unit.head * group + (unit.row + r) % group) * D;
+  }
+
+  void start(Block& block, const Unit& unit, Rows<const T> q) const {
+    block.count = unit.count;
+    for (int r = 0; r < unit.count; ++r) {
+      const T* from = q[query_of(unit, r)] + column_of(unit, r);
       for (int d = 0; d < D; ++d) block.queries[r][d] = from[d];
       for (int d = 0; d < padded; ++d) block.sums[r][d] = 0;
-      const int position = position0 + query;
-      const int first = Window > 0 && position >= Window ? position - Window + 1 : 0;
-      block.rows[r] = {first, position + 1, -__builtin_inff(), 0};
+      store(block.totals[r], zero());
+      const int position = sequences.position(unit.sequence, (unit.row + r) / group);
+      block.rows[r] = {first_key(position), position + 1, -__builtin_inff()};
     }
-    const int begin = block.rows[0].first, end = block.rows[count - 1].end;
-    Tile next = locate(s, head, begin / key_tile * key_tile, begin, end);
-    while (next.start < end) {
-      const Tile now = next;
-      next = locate(s, head, now.start + key_tile, begin, end);
-      visit(block, now, next);
-    }
-    for (int r = 0; r < count; ++r) {
-      const int query = (first_row + r) / group, inside = (first_row + r) % group;
-      const vf inverse = splat(1.0f / block.rows[r].total);
-      Out* to = out[query0 + query] + (head * group + inside) * D;
-      // Adding 0 turns -0 into 0: a tile without visible keys may have done so already.
+  }
+
+  template <class Out>
+  void finish(const Block& block, const Unit& unit, Rows<Out> out) const {
+    for (int r = 0; r < unit.count; ++r) {
+      const vf inverse = splat(1.0f / sum(load(block.totals[r])));
+      Out* to = out[query_of(unit, r)] + column_of(unit, r);
+      // Adding 0 turns -0 into 0: a key that is not visible may have done so already.
       for_columns<D>([&](int c, auto part) {
         store(to + c, load(block.sums[r] + c) * inverse + zero(), part);
       });
     }
   }
 
-  // The tile at `start` of a block that sees keys [begin, end). Only pages with such keys may be
-  // read: groups outside take the place of the nearest inside.
-  Tile locate(int s, int head, int start, int begin, int end) const {
-    const int* pages = sequences.page_table + s * sequences.page_table_stride;
-    const int lowest = begin / key_group, highest = (end - 1) / key_group;
-    Tile found;
-    found.start = start;
-    found.begin = begin > start ? begin - start : 0;
-    found.end = end - start < key_tile ? end - start : key_tile;
-    for (int g = 0; g < groups_per_tile; ++g) {
-      const int wanted = start / key_group + g;
-      const int readable = wanted < lowest ? lowest : wanted > highest ? highest : wanted;
-      const int page = pages[readable * key_group / PageSize];
-      const int slot = readable * key_group % PageSize;
-      found.keys.at[g] = cache.key_columns(page, head, slot);
-      found.values.at[g] = cache.value_row(page, head, slot);
-    }
-    return found;
-  }
-
-  void visit(Block& block, const Tile& now, const Tile& next) const {
-    const KeySource<T> keys{now.keys, next.keys};
-    const ValueSource<T, D> values{now.values, next.values};
-    for_row_tiles<max_tile_rows<T>>(block.count, [&](auto height, int r, int) {
-      tile<T, height.value, key_tile / lanes>(block.queries[r], D, keys, 0, D / Dot<T>::depth,
-                                              block.scores[r], key_tile, Start::zero);
+  // One product after the other for all rows, so that the first level of cache holds what the
+  // rows share.
+  void visit(Block& block, const Tile<S>& now, const Tile<S>& next) const {
+    auto& reader = block.reader;
+    const Groups<T> keys = reader.keys(now, next);
+    for_row_tiles<tile_rows>(block.count, [&](auto height, int r, int) {
+      const auto& fetched = reader.fetched(next.keys, keys);
+      score<height.value>(block, r, now, {keys, r == 0 ? fetched : keys, 0});
     });
-    for (int r = 0; r < block.count; ++r)
-      weigh(block.rows[r], now.start, block.scores[r], block.sums[r]);
-    for_row_tiles<max_tile_rows<float>>(block.count, [&](auto height, int r, int) {
-      tile<float, height.value, padded / lanes>(block.scores[r], key_tile, values, now.begin,
-                                                now.end, block.sums[r], padded,
-                                                Start::resume);
+    for (int r = 0; r < block.count; ++r) weigh(block, r, now.start);
+    const Groups<T> values = reader.values(now, next);
+    if constexpr (is_scaled<S>) scale_weights(block);
+    for_row_tiles<tile_rows>(block.count, [&](auto height, int r, int) {
+      const auto& fetched = reader.fetched(next.values, values);
+      add_values<height.value>(block, r, now, {values, r == 0 ? fetched : values});
     });
   }
 
-  // Turns a row's scores into weights relative to the largest score so far, and rescales what
-  // was summed under a smaller one.
-  void weigh(Row& row, int tile_start, float* scores, float* sums) const {
+  // The keys of a tile that one of the rows [r, r + Height) sees.
+  template <int Height>
+  static Range visible(const Block& block, int r, const Tile<S>& now) {
+    const int first = block.rows[r].first - now.start;
+    const int end = block.rows[r + Height - 1].end - now.start;
+    return {first > 0 ? first : 0, end < key_tile ? end : key_tile};
+  }
+
+  template <int Height>
+  static void score(Block& block, int r, const Tile<S>& now, KeySource<T> source) {
+    const Range keys = visible<Height>(block, r, now);
+    if (keys.begin >= keys.end) return;
+    source.first = keys.begin / key_group;
+    const int groups = (keys.end - 1) / key_group + 1 - source.first;
+    with_rows<groups_per_tile>(groups, [&](auto count) {
+      tile<T, Height, count.value * key_group / lanes>(
+          block.queries[r], D, source, 0, D / Dot<T>::depth,
+          block.scores[r] + source.first * key_group, key_tile, Start::zero);
+    });
+  }
+
+  template <int Height>
+  static void add_values(Block& block, int r, const Tile<S>& now,
+                         const ValueSource<T, D>& source) {
+    constexpr int depth = Dot<T>::depth;
+    const Range keys = visible<Height>(block, r, now);
+    if (keys.begin >= keys.end) return;
+    tile<T, Height, padded / lanes>(block.weights[r], key_tile, source, keys.begin / depth,
+                                    (keys.end + depth - 1) / depth, block.sums[r], padded,
+                                    Start::resume);
+  }
+
+  // Scores in units of log2, -inf outside [begin, end).
+  vf units(const Block& block, int r, int v, int begin, int end) const {
+    constexpr float log2_e = 1.44269504f;
+    vf x = block.reader.scale_scores(load(block.scores[r] + v * lanes), v);
+    if constexpr (Capped)
+      x = tanh(x * splat(scale / softcap)) * splat(softcap * log2_e);
+    else
+      x = x * splat(scale * log2_e);
+    return keep(x, begin - v * lanes, end - v * lanes, splat(-__builtin_inff()));
+  }
+
+  // Turns a row's scores into weights below 2^-largest, and rescales what was summed under a
+  // smaller one. The total is that of the weights as rounded.
+  void weigh(Block& block, int r, int tile_start) const {
     constexpr int vectors = key_tile / lanes;
+    Row& row = block.rows[r];
+    T* weights = block.weights[r];
     const int begin = row.first - tile_start, end = row.end - tile_start;
-    const vf hidden = splat(-__builtin_inff());
+    if (begin >= key_tile || end <= 0) {
+      for (int v = 0; v < vectors; ++v) store(weights + v * lanes, zero());
+      return;
+    }
     vf score[vectors];
-    vf top = hidden;
+    for (int v = 0; v < vectors; ++v) score[v] = units(block, r, v, begin, end);
+    vf top = score[0];
+    for (int v = 1; v < vectors; ++v) top = max(top, score[v]);
+    raise(block, r, first(round_even(splat(maximum(top)))));
+    const vf largest = splat(row.largest);
+    vf total = load(block.totals[r]);
     for (int v = 0; v < vectors; ++v) {
-      vf x = load(scores + v * lanes) * splat(scale);
-      if constexpr (Capped) x = tanh(x / splat(softcap)) * splat(softcap);
-      score[v] = keep(x, begin - v * lanes, end - v * lanes, hidden);
-      top = max(top, score[v]);
+      store(weights + v * lanes, exp2(score[v] - largest));
+      total = total + load(weights + v * lanes);
     }
-    const bool visible = begin < key_tile && end > 0;
-    const float tile_largest = maximum(top);
-    const float largest = tile_largest > row.largest ? tile_largest : row.largest;
-    vf total = zero();
-    for (int v = 0; v < vectors; ++v) {
-      const vf weight = visible ? exp(score[v] - splat(largest)) : zero();
-      store(scores + v * lanes, weight);
-      total = total + weight;
-    }
-    if (!visible) return;
-    if (largest != row.largest) {
-      const vf factor = exp(splat(row.largest - largest));
-      row.total = row.total * first(factor);
-      for (int d = 0; d < padded; d += lanes) store(sums + d, load(sums + d) * factor);
-      row.largest = largest;
-    }
-    row.total = row.total + sum(total);
+    store(block.totals[r], total);
+  }
+
+  static void raise(Block& block, int r, float largest) {
+    Row& row = block.rows[r];
+    if (!(largest > row.largest)) return;
+    const vf factor = exp2(splat(row.largest - largest));
+    store(block.totals[r], load(block.totals[r]) * factor);
+    float* sums = block.sums[r];
+    for (int d = 0; d < padded; d += lanes) store(sums + d, load(sums + d) * factor);
+    row.largest = largest;
+  }
+
+  static void scale_weights(Block& block) {
+    for (int r = 0; r < block.count; ++r)
+      for (int v = 0; v < key_tile / lanes; ++v) {
+        T* weights = block.weights[r] + v * lanes;
+        store(weights, block.reader.scale_weights(load(weights), v));
+      }
   }
 };
 
-template <class T, int Heads, int KvHeads, int PageSize, int D, int Window, bool Capped,
+template <int Heads, int Window, bool Capped, class T, class S, int KvHeads, int PageSize, int D,
           class Out>
 [[gnu::noinline, gnu::noipa]]
-void paged_attention(Team team, Rows<const T> q, Cache<T, KvHeads, PageSize, D> cache,
+void paged_attention(Team team, Rows<const T> q, Cache<S, KvHeads, PageSize, D> cache,
                      Sequences sequences, float scale, float softcap, Rows<Out> out) {
-  PagedAttention<T, Heads, KvHeads, PageSize, D, Window, Capped>{sequences, cache, scale,
-                                                                 softcap}
+  PagedAttention<T, S, Heads, KvHeads, PageSize, D, Window, Capped>{sequences, cache, scale,
+                                                                    softcap}
       .run(team, q, out);
 }
 

@@ -1,11 +1,15 @@
 // The paged cache of keys and values, and the ops that fill it.
 //
-// Inside one (page, head), keys lie in groups of 16: [page size / 16][D / depth][16][depth], so
-// that a vector holds one k of 16 keys, the order in which a linear reads its weights; values lie
-// as plain rows [page size][D]. Page sizes are multiples of 16.
+// Inside one (page, head), keys lie in groups of 16: [page size / 16][D / depth][16][depth], and
+// values as [page size / depth][D][depth]: the columns of the products that read them, since scores
+// are sums over D and results sums over keys. int8 has a depth of 1 and, for every (token, head), a
+// scale; readers widen it. Page sizes are multiples of 16, so that neighbours share a page.
 #pragma once
 
+#include <type_traits>
+
 #include "dot.h"
+#include "quantize.h"
 #include "rope.h"
 #include "team.h"
 
@@ -13,60 +17,83 @@ namespace ingot {
 
 inline constexpr int key_group = 16;
 
-template <class T, int KvHeads, int PageSize, int D>
+template <class S>
+inline constexpr bool is_scaled = std::is_same_v<S, std::int8_t>;
+
+template <class S>
+inline constexpr int cache_depth = Dot<S>::depth;
+template <>
+inline constexpr int cache_depth<std::int8_t> = 1;
+
+// A head as the cache stores it, and its scale.
+template <int D, class From, class S>
+inline float round_head(const From* from, S (&to)[D]) {
+  for_columns<D>([&](int c, auto part) { store(to + c, load(from + c, part), part); });
+  return 1.0f;
+}
+template <int D, class From>
+inline float round_head(const From* from, std::int8_t (&to)[D]) {
+  return quantize_group<D>(from, to);
+}
+
+template <class S, int KvHeads, int PageSize, int D>
 struct Cache {
   static_assert(PageSize % key_group == 0 && D % 4 == 0, "see the layout above");
-  static constexpr int depth = Dot<T>::depth;
+  static constexpr int depth = cache_depth<S>;
 
-  T *keys, *values;
+  S *keys, *values;
+  float *key_scales, *value_scales;  // [pages][KvHeads][PageSize]; null where S is not scaled
 
-  static std::ptrdiff_t block(int page, int head) {
-    return (static_cast<std::ptrdiff_t>(page) * KvHeads + head) * PageSize * D;
+  // The (page, head) that a slot lies in, counted in tokens.
+  static std::ptrdiff_t token(int page, int head, int slot) {
+    return (static_cast<std::ptrdiff_t>(page) * KvHeads + head) * PageSize + slot;
   }
 
-  // The 16 keys that start at `slot` of a page, and the value at `slot`.
-  T* key_columns(int page, int head, int slot) const { return keys + block(page, head) + slot * D; }
-  T* value_row(int page, int head, int slot) const {
-    return values + block(page, head) + slot * D;
+  // The 16 keys, and the 16 values, that start at `slot` of a page.
+  S* key_columns(int page, int head, int slot) const { return keys + token(page, head, slot) * D; }
+  S* value_columns(int page, int head, int slot) const {
+    return values + token(page, head, slot) * D;
   }
 
   // `rounded` is scratch.
-  void write_key(int slot, int head, const float* from, T (&rounded)[D]) const {
-    for_columns<D>([&](int c, auto part) { store(rounded + c, load(from + c, part), part); });
-    const int inside = slot % PageSize, lane = inside % key_group;
-    T* group = key_columns(slot / PageSize, head, inside - lane) + lane * depth;
+  template <class From>
+  void write_key(int slot, int head, const From* from, S (&rounded)[D]) const {
+    const float scale = round_head<D>(from, rounded);
+    const int page = slot / PageSize, inside = slot % PageSize, lane = inside % key_group;
+    S* group = key_columns(page, head, inside - lane) + lane * depth;
     for (int d = 0; d < D; d += depth)
       for (int i = 0; i < depth; ++i) group[d * key_group + i] = rounded[d + i];
+    if constexpr (is_scaled<S>) key_scales[token(page, head, inside)] = scale;
   }
 
   template <class From>
-  void write_value(int slot, int head, const From* from) const {
-    T* to = value_row(slot / PageSize, head, slot % PageSize);
-    for_columns<D>([&](int c, auto part) { store(to + c, load(from + c, part), part); });
+  void write_value(int slot, int head, const From* from, S (&rounded)[D]) const {
+    const float scale = round_head<D>(from, rounded);
+    const int page = slot / PageSize, inside = slot % PageSize, lane = inside % depth;
+    S* columns = value_columns(page, head, inside - lane) + lane;
+    for (int d = 0; d < D; ++d) columns[d * depth] = rounded[d];
+    if constexpr (is_scaled<S>) value_scales[token(page, head, inside)] = scale;
   }
 };
 
 // One head on its way into the cache.
-template <class T, int D>
+template <class S, int D>
 struct HeadScratch {
   float head[D];
-  T rounded[D];
+  S rounded[D];
 };
 
 // Keys and values of a step's tokens into their slots; a slot < 0 writes nothing.
-template <class T, int KvHeads, int PageSize, int D, class From>
+template <class S, int KvHeads, int PageSize, int D, class From>
 [[gnu::noinline, gnu::noipa]]
 void kv_write(Team team, int rows, Rows<const From> k, Rows<const From> v, const int* slots,
-              Cache<T, KvHeads, PageSize, D> cache) {
+              Cache<S, KvHeads, PageSize, D> cache) {
   const Range mine = share(KvHeads, team);
-  auto& scratch = team.workspace<HeadScratch<T, D>>();
-  float* key = scratch.head;
+  auto& scratch = team.workspace<HeadScratch<S, D>>();
   for (int row = 0; row < rows; ++row)
     for (int h = mine.begin; h < mine.end && slots[row] >= 0; ++h) {
-      for_columns<D>(
-          [&](int c, auto part) { store(key + c, load(k[row] + h * D + c, part), part); });
-      cache.write_key(slots[row], h, key, scratch.rounded);
-      cache.write_value(slots[row], h, v[row] + h * D);
+      cache.write_key(slots[row], h, k[row] + h * D, scratch.rounded);
+      cache.write_value(slots[row], h, v[row] + h * D, scratch.rounded);
     }
 }
 
@@ -78,14 +105,14 @@ struct HeadNorm {
 
 // Queries and keys normed and rotated, keys and values stored, in one sweep. Threads divide the
 // query heads and, after them, the KV heads.
-template <class T, int Heads, int KvHeads, int PageSize, int D, int Half, bool Interleaved,
+template <int Heads, int Half, bool Interleaved, class S, int KvHeads, int PageSize, int D,
           class From, class Out>
 [[gnu::noinline, gnu::noipa]]
 void rope_kv_write(Team team, int rows, Rows<const From> q, Rows<const From> k,
                    Rows<const From> v, Rows<const float> table, const int* slots,
-                   Cache<T, KvHeads, PageSize, D> cache, HeadNorm norm, Rows<Out> out) {
+                   Cache<S, KvHeads, PageSize, D> cache, HeadNorm norm, Rows<Out> out) {
   const Range mine = share(Heads + KvHeads, team);
-  auto& scratch = team.workspace<HeadScratch<T, D>>();
+  auto& scratch = team.workspace<HeadScratch<S, D>>();
   float* head = scratch.head;
   for (int row = 0; row < rows; ++row)
     for (int unit = mine.begin; unit < mine.end; ++unit) {
@@ -100,7 +127,7 @@ void rope_kv_write(Team team, int rows, Rows<const From> q, Rows<const From> k,
         turn_head<D, Half, Interleaved>(k[row] + h * D, norm.k, norm.eps, norm.offset,
                                         table[row], head);
         cache.write_key(slots[row], h, head, scratch.rounded);
-        cache.write_value(slots[row], h, v[row] + h * D);
+        cache.write_value(slots[row], h, v[row] + h * D, scratch.rounded);
       }
     }
 }

@@ -15,8 +15,10 @@ struct Dot<float> {
   using Columns = vf;
 
   static Columns columns(const float* w) { return load(w); }
+  static Columns columns(const float* w, int n) { return load(w, n); }
   static Columns row(const float* x) { return splat(*x); }
   static vf step(vf acc, Columns w, Columns x) { return fma(w, x, acc); }
+  static void store_columns(float* to, const vf (&k)[1]) { store(to, k[0]); }
 };
 
 template <>
@@ -25,8 +27,11 @@ struct Dot<bf16> {
   using Columns = pairs;
 
   static Columns columns(const bf16* w) { return load_pairs(w); }
+  static Columns columns(const bf16* w, int n) { return load_pairs(w, n); }
   static Columns row(const bf16* x) { return splat_pair(read_pair(x)); }
   static vf step(vf acc, Columns w, Columns x) { return dot(acc, w, x); }
+  // Columns from `depth` vectors, one a k, of values that bfloat16 holds exactly.
+  static void store_columns(bf16* to, const vf (&k)[2]) { store_pairs(to, k[0], k[1]); }
 
   // The last k of an odd number: its neighbour belongs to no one.
   static Columns last_row(const bf16* x) { return splat_pair(x->bits); }

@@ -33,6 +33,16 @@ inline vf exp(vf x) {
   return zero_below(scale2(value, n), x, smallest);
 }
 
+// 2^x for x <= 0, relative error 2e-7. Exactly 1 at 0, and exactly 0 below -126.
+inline vf exp2(vf x) {
+  constexpr float smallest = -126.0f;
+  constexpr float terms[] = {1.0f,           6.93147004e-1f, 2.40222424e-1f,
+                             5.55073358e-2f, 9.67151299e-3f, 1.32647261e-3f};
+  const vf clamped = max(splat(smallest), x);
+  const vf n = round_even(clamped);
+  return zero_below(scale2(polynomial(clamped - n, terms), n), x, smallest);
+}
+
 // 1 / (1 + e^-x)
 inline vf sigmoid(vf x) { return splat(1.0f) / (splat(1.0f) + exp(zero() - x)); }
 

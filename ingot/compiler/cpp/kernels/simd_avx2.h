@@ -47,6 +47,16 @@ inline vf load(const bf16* from, int n) {
   return load(padded);
 }
 
+inline vf load(const std::int8_t* from) {
+  const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+}
+inline vf load(const std::int8_t* from, int n) {
+  std::int8_t padded[lanes] = {};
+  std::memcpy(padded, from, static_cast<std::size_t>(n));
+  return load(padded);
+}
+
 inline void store(float* to, vf v) { _mm256_storeu_ps(to, v); }
 inline void store(float* to, vf v, int n) { _mm256_maskstore_ps(to, first_lanes(n), v); }
 inline void store(bf16* to, vf v) {
@@ -105,10 +115,19 @@ inline pairs split(__m256i both) {
 inline pairs load_pairs(const bf16* from) {
   return split(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
+inline pairs load_pairs(const bf16* from, int n) {
+  return split(_mm256_maskload_epi32(reinterpret_cast<const int*>(from), first_lanes(n)));
+}
 inline pairs splat_pair(std::uint32_t pair) {
   return split(_mm256_set1_epi32(static_cast<int>(pair)));
 }
 inline vf dot(vf acc, pairs w, pairs x) { return fma(w.odd, x.odd, fma(w.even, x.even, acc)); }
+
+inline void store_pairs(bf16* to, vf even, vf odd) {
+  const __m256i upper = _mm256_srli_epi32(_mm256_castps_si256(even), 16);
+  const __m256i both = _mm256_or_si256(_mm256_castps_si256(odd), upper);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), both);
+}
 
 inline void prefetch(const void* address) {
   _mm_prefetch(static_cast<const char*>(address), _MM_HINT_T1);

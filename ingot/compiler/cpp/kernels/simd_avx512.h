@@ -53,6 +53,15 @@ inline __m256i narrow(vf v) {
 }
 #endif
 
+inline vf load(const std::int8_t* from) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
+inline vf load(const std::int8_t* from, int n) {
+  const __m128i bytes = _mm_maskz_loadu_epi8(first_lanes(n), from);
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes));
+}
+
 inline void store(float* to, vf v) { _mm512_storeu_ps(to, v); }
 inline void store(float* to, vf v, int n) { _mm512_mask_storeu_ps(to, first_lanes(n), v); }
 inline void store(bf16* to, vf v) {
@@ -101,6 +110,9 @@ inline std::uint32_t read_pair(const bf16* from) {
 using pairs = __m512i;
 
 inline pairs load_pairs(const bf16* from) { return _mm512_loadu_si512(from); }
+inline pairs load_pairs(const bf16* from, int n) {
+  return _mm512_maskz_loadu_epi32(first_lanes(n), from);
+}
 inline pairs splat_pair(std::uint32_t pair) {
   return _mm512_set1_epi32(static_cast<int>(pair));
 }
@@ -120,11 +132,19 @@ inline pairs split(__m512i both) {
           _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)))};
 }
 inline pairs load_pairs(const bf16* from) { return split(_mm512_loadu_si512(from)); }
+inline pairs load_pairs(const bf16* from, int n) {
+  return split(_mm512_maskz_loadu_epi32(first_lanes(n), from));
+}
 inline pairs splat_pair(std::uint32_t pair) {
   return split(_mm512_set1_epi32(static_cast<int>(pair)));
 }
 inline vf dot(vf acc, pairs w, pairs x) { return fma(w.odd, x.odd, fma(w.even, x.even, acc)); }
 #endif
+
+inline void store_pairs(bf16* to, vf even, vf odd) {
+  const __m512i upper = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
+  _mm512_storeu_si512(to, _mm512_or_si512(_mm512_castps_si512(odd), upper));
+}
 
 inline void prefetch(const void* address) {
   _mm_prefetch(static_cast<const char*>(address), _MM_HINT_T1);

@@ -47,6 +47,16 @@ inline vf load(const bf16* from, int n) {
   return load(padded);
 }
 
+inline vf load(const std::int8_t* from) {
+  return vf{static_cast<float>(from[0]), static_cast<float>(from[1]),
+            static_cast<float>(from[2]), static_cast<float>(from[3])};
+}
+inline vf load(const std::int8_t* from, int n) {
+  std::int8_t padded[lanes] = {};
+  std::memcpy(padded, from, static_cast<std::size_t>(n));
+  return load(padded);
+}
+
 inline void store(float* to, vf v) { std::memcpy(to, &v, sizeof v); }
 inline void store(float* to, vf v, int n) {
   std::memcpy(to, &v, static_cast<std::size_t>(n) * sizeof(float));
@@ -108,11 +118,23 @@ inline pairs load_pairs(const bf16* from) {
   std::memcpy(&both, from, sizeof both);
   return split(both);
 }
+inline pairs load_pairs(const bf16* from, int n) {
+  bf16 padded[2 * lanes] = {};
+  std::memcpy(padded, from, static_cast<std::size_t>(n) * 2 * sizeof(bf16));
+  return load_pairs(padded);
+}
 inline pairs splat_pair(std::uint32_t pair) {
   const auto both = static_cast<std::int32_t>(pair);
   return split(vi{both, both, both, both});
 }
 inline vf dot(vf acc, pairs w, pairs x) { return fma(w.odd, x.odd, fma(w.even, x.even, acc)); }
+
+inline void store_pairs(bf16* to, vf even, vf odd) {
+  for (int i = 0; i < lanes; ++i) {
+    to[2 * i].bits = static_cast<std::uint16_t>(bits_of(even)[i] >> 16);
+    to[2 * i + 1].bits = static_cast<std::uint16_t>(bits_of(odd)[i] >> 16);
+  }
+}
 
 inline void prefetch(const void*) {}
 

@@ -1,0 +1,103 @@
+// Tiles of 64 keys and values: where they lie in the cache, and how products read them.
+#pragma once
+
+#include "cache.h"
+
+namespace ingot {
+
+inline constexpr int key_tile = 64;
+inline constexpr int groups_per_tile = key_tile / key_group;
+
+// The sequences of a step, as attention needs them.
+struct Sequences {
+  int count;
+  const int *query_start, *context_lens, *page_table;
+  int page_table_stride;
+
+  int num_queries(int s) const { return query_start[s + 1] - query_start[s]; }
+  int position(int s, int query) const { return context_lens[s] - num_queries(s) + query; }
+};
+
+// Where something of each key group of a tile lies.
+template <class S>
+struct Groups {
+  const S* at[groups_per_tile];
+};
+
+// Where a tile starts, which of its keys some row of a block sees, and where they lie.
+template <class S>
+struct Tile {
+  int start, begin, end;
+  Groups<S> keys, values;
+  Groups<float> key_scales, value_scales;  // where S is scaled
+
+  bool sees(int group) const { return begin < (group + 1) * key_group && end > group * key_group; }
+};
+
+// The tile at `start` of a sequence whose keys [begin, end) are seen. Only pages with such keys
+// may be read: groups outside take the place of the nearest inside.
+template <class S, int KvHeads, int PageSize, int D>
+inline Tile<S> locate(const Cache<S, KvHeads, PageSize, D>& cache, const int* pages, int head,
+                      int start, int begin, int end) {
+  const int lowest = begin / key_group, highest = (end - 1) / key_group;
+  Tile<S> found{};
+  found.start = start;
+  found.begin = begin > start ? begin - start : 0;
+  found.end = end - start < key_tile ? end - start : key_tile;
+  for (int g = 0; g < groups_per_tile; ++g) {
+    const int wanted = start / key_group + g;
+    const int readable = wanted < lowest ? lowest : wanted > highest ? highest : wanted;
+    const int page = pages[readable * key_group / PageSize];
+    const int slot = readable * key_group % PageSize;
+    found.keys.at[g] = cache.key_columns(page, head, slot);
+    found.values.at[g] = cache.value_columns(page, head, slot);
+    if constexpr (is_scaled<S>) {
+      const std::ptrdiff_t token = cache.token(page, head, slot);
+      found.key_scales.at[g] = cache.key_scales + token;
+      found.value_scales.at[g] = cache.value_scales + token;
+      prefetch(found.key_scales.at[g]);
+      prefetch(found.value_scales.at[g]);
+    }
+  }
+  return found;
+}
+
+// Fetches 16 keys or values at once, where no reading sets the pace.
+template <int D, class S>
+inline void prefetch_group(const S* group) {
+  for (int line = 0; line < D * key_group; line += 64 / sizeof(S)) prefetch(group + line);
+}
+
+// Keys as the columns of q . K, from a group of the tile on. Groups lie scattered over pages,
+// beyond the reach of the hardware's prefetchers: reading a tile fetches the one after it, at the
+// pace of the reading.
+template <class T>
+struct KeySource {
+  Groups<T> groups, next;
+  int first;
+
+  typename Dot<T>::Columns load(int vector, int step) const {
+    const int group = first + vector * lanes / key_group, key = vector * lanes % key_group;
+    const int line = step * key_group * Dot<T>::depth;
+    if (vector == 0)
+      for (const T* fetched : next.at) prefetch(fetched + line);
+    return Dot<T>::columns(groups.at[group] + line + key * Dot<T>::depth);
+  }
+};
+
+// Values as the columns of weights . V.
+template <class T, int D>
+struct ValueSource {
+  Groups<T> groups, next;
+
+  typename Dot<T>::Columns load(int vector, int step) const {
+    constexpr int steps = key_group / Dot<T>::depth;
+    const int group = step / steps, rest = D - vector * lanes;
+    const int offset = (step % steps * D + vector * lanes) * Dot<T>::depth;
+    prefetch(next.at[group] + offset);
+    const T* from = groups.at[group] + offset;
+    return rest >= lanes ? Dot<T>::columns(from) : Dot<T>::columns(from, rest);
+  }
+};
+
+}  // namespace ingot

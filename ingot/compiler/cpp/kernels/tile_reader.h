@@ -1,0 +1,115 @@
+// What products read of a tile of the cache, in the element type T that they multiply: the cache
+// itself, or a copy.
+#pragma once
+
+#include <cstring>
+
+#include "key_tiles.h"
+
+namespace ingot {
+
+// Of a cache in the element type S. Every reader gives, for a tile and the one that follows it:
+//   keys, values   where products read them; one replaces the other
+//   fetched        what they fetch meanwhile
+//   scale_scores, scale_weights   vector v of a row's, by the scales of the tile's keys and values
+template <class T, class S, int D>
+class TileReader;
+
+// Values that share a pair with one that is seen are multiplied by a weight of 0, and may be
+// anything where no row of the block sees them: such a group is read from a copy with zeros.
+template <class T, int D>
+class TileReader<T, T, D> {
+ public:
+  const Groups<T>& keys(const Tile<T>& tile, const Tile<T>&) const { return tile.keys; }
+
+  Groups<T> values(const Tile<T>& tile, const Tile<T>& next) {
+    // What the values of this tile are too few to set the pace for.
+    if (tile.end < key_tile)
+      for (const T* group : next.values.at) prefetch_group<D>(group);
+    Groups<T> found = tile.values;
+    if constexpr (Dot<T>::depth == 2) {
+      if (tile.begin % 2 != 0) hide(found, tile.begin - 1, copies_[0]);
+      if (tile.end % 2 != 0) hide(found, tile.end, copies_[1]);
+    }
+    return found;
+  }
+
+  static const Groups<T>& fetched(const Groups<T>& next, const Groups<T>&) { return next; }
+  static vf scale_scores(vf scores, int) { return scores; }
+  static vf scale_weights(vf weights, int) { return weights; }
+
+ private:
+  static void hide(Groups<T>& groups, int key, T* copy) {
+    const T*& group = groups.at[key / key_group];
+    std::memcpy(copy, group, sizeof copies_[0]);
+    T* pair = copy + key % key_group / 2 * 2 * D + key % 2;
+    for (int d = 0; d < D; ++d) pair[2 * d] = T{};
+    group = copy;
+  }
+
+  alignas(64) T copies_[2][key_group * D];
+};
+
+// int8 is widened, which is exact; scales wait until scores and weights are there.
+template <class T, int D>
+class TileReader<T, std::int8_t, D> {
+ public:
+  using S = std::int8_t;
+
+  Groups<T> keys(const Tile<S>& tile, const Tile<S>& next) {
+    take_scales(tile, tile.key_scales);
+    return widened<key_group>(tile, tile.keys, next.keys);
+  }
+  Groups<T> values(const Tile<S>& tile, const Tile<S>& next) {
+    take_scales(tile, tile.value_scales);
+    return widened<D>(tile, tile.values, next.values);
+  }
+
+  static const Groups<T>& fetched(const Groups<S>&, const Groups<T>& now) { return now; }
+  vf scale_scores(vf scores, int v) const { return scores * load(scales_ + v * lanes); }
+  vf scale_weights(vf weights, int v) const { return weights * load(scales_ + v * lanes); }
+
+ private:
+  static constexpr int depth = Dot<T>::depth;
+
+  // Keys that no row sees may have any scale, NaN too.
+  void take_scales(const Tile<S>& tile, const Groups<float>& from) {
+    for (int key = 0; key < key_tile; ++key) {
+      const bool seen = key >= tile.begin && key < tile.end;
+      scales_[key] = seen ? from.at[key / key_group][key % key_group] : 0.0f;
+    }
+  }
+
+  template <int Columns>
+  Groups<T> widened(const Tile<S>& tile, const Groups<S>& from, const Groups<S>& next) {
+    Groups<T> found;
+    for (int g = 0; g < groups_per_tile; ++g) {
+      T* copy = copies_ + g * key_group * D;
+      found.at[g] = copy;
+      if (tile.sees(g))
+        widen_group<Columns>(from.at[g], next.at[g], copy);
+      else
+        prefetch_group<D>(next.at[g]);
+    }
+    return found;
+  }
+
+  // Rows of so many columns, `depth` of which become one; a vector that exceeds its row is
+  // overwritten by the one after it.
+  template <int Columns>
+  static void widen_group(const S* from, const S* next, T* to) {
+    for (int at = 0; at < key_group * D; at += depth * Columns) {
+      for (int line = 0; line < depth * Columns; line += 64) prefetch(next + at + line);
+      for_columns<Columns>([&](int c, auto part) {
+        vf k[depth];
+        for (int i = 0; i < depth; ++i) k[i] = load(from + at + i * Columns + c, part);
+        Dot<T>::store_columns(to + at + c * depth, k);
+      });
+    }
+  }
+
+  alignas(64) T copies_[key_tile * D + depth * lanes];
+  alignas(64) float scales_[key_tile];
+};
+
+}  // namespace ingot
