@@ -52,8 +52,8 @@ def row(index: int, step: Step) -> str:
     name = f"[{step.name}](#{step.name})" + (" (optional)" if step.optional else "")
     if step.dtypes != Step(function=step.function).dtypes:
         name += f" ({', '.join(step.dtypes)} only)"
-    if step.quantized:
-        name += " (only with --quantize)"
+    if step.option:
+        name += f" (only with {step.option})"
     error = f"{step.tolerance:.0e}" if step.tolerance else "0"
     return f"| {index} | {name} | {expected(step)} | {step.tier} | {error} |"
 

@@ -9,6 +9,7 @@ P (pages of the longest sequence); a dimension is an int, one of those letters, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -75,7 +76,7 @@ class Buffer:
             elements apart; the dimensions after the first are dense
     cache   pages of keys or values: shape (pages, kv heads, page size, head size), where pages is
             the runtime's choice and written 0; the order of elements inside one (page, head) is
-            the target's own
+            the target's own. Where they are int8, their scales: (pages, kv heads, page size)
     input   an array of the step's inputs        output   an array that the step fills
     """
 
@@ -140,6 +141,23 @@ class Plan:
 
     def by_name(self) -> dict[str, Buffer]:
         return {buffer.name: buffer for buffer in self.buffers}
+
+    def page_sizes(self) -> list[int]:
+        """Bytes of one page of each cache."""
+        return [
+            stored_bytes(cache.dtype, math.prod(map(self.limits.bound, cache.shape[1:])))
+            for cache in self.of_kind("cache")
+        ]
+
+    @property
+    def kv_dtype(self) -> str:
+        """What keys and values are stored in; empty for a plan without caches."""
+        return next((cache.dtype for cache in self.of_kind("cache")), "")
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes that one token takes in the caches of all layers."""
+        return sum(self.page_sizes()) // self.limits.page_size
 
     def of_kind(self, kind: Kind) -> tuple[Buffer, ...]:
         """The buffers of one kind, in plan order."""

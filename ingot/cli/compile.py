@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 NAME = "compile"
 SUMMARY = "compile a model directory into an artifact"
 DTYPES = ("auto", "float32", "bfloat16")
+KV_DTYPES = ("auto", "int8")
 QUANTIZATIONS = ("none", "int8", "int4")
 
 
@@ -54,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="auto (the default) is bfloat16 unless the checkpoint is float32",
     )
     _add_quantization(parser)
+    parser.add_argument(
+        "--kv-dtype",
+        choices=KV_DTYPES,
+        default="auto",
+        help="store keys and values as activations are (auto, the default), or in int8: half the "
+        "memory of bfloat16",
+    )
     _add_limits(parser)
     _add_pass_options(parser)
 
@@ -220,6 +228,7 @@ def _options(args: argparse.Namespace) -> CompileOptions:
         group_size=args.group_size,
         keep=tuple(args.keep),
         calibrate=args.calibrate,
+        kv_dtype=args.kv_dtype,
         max_model_len=args.max_model_len,
         max_num_seqs=args.max_num_seqs,
         max_num_batched_tokens=args.max_num_batched_tokens,

@@ -76,11 +76,11 @@ def memory_facts(view: ArtifactView, plan: Plan) -> list[tuple[str, str]]:
     """What a running engine holds in memory, part by part."""
     per_token, longest = view.manifest.model.kv_bytes_per_token, plan.limits.max_model_len
     weights = view.folder_bytes().get("weights", 0)
-    sequence = format_bytes(per_token * longest)
+    token, sequence = format_bytes(per_token), format_bytes(per_token * longest)
     return [
         ("weights", f"{format_bytes(weights)}, mapped from the file and shared by processes"),
         ("arena", f"{format_bytes(plan.memory.arena_bytes)} for the temporaries of a step"),
-        ("KV cache", f"{format_bytes(per_token)} a token; {sequence} for {longest} tokens"),
+        ("KV cache", f"{plan.kv_dtype}, {token} a token; {sequence} for {longest} tokens"),
     ]
 
 

@@ -54,7 +54,10 @@ def _head(view: ArtifactView, plan: Plan) -> str:
         (format_count(model.num_parameters), f"parameters, {model.num_layers} layers"),
         (format_bytes(view.folder_bytes().get("weights", 0)), f"weights in {numerics.dtype}"),
         (format_bytes(plan.memory.arena_bytes), "arena of a step"),
-        (format_bytes(model.kv_bytes_per_token), f"KV cache a token; {longest} a full sequence"),
+        (
+            format_bytes(model.kv_bytes_per_token),
+            f"KV cache a token in {plan.kv_dtype}; {longest} a full sequence",
+        ),
         (f"{limits.max_model_len}", "tokens in a sequence at most"),
         (f"{numerics.tolerance:g}", "error allowed to a golden log-probability"),
     )

@@ -23,7 +23,7 @@ from ingot.artifact.manifest import (
     Numerics,
     TargetEntry,
 )
-from ingot.artifact.plan import DTYPE_BYTES, Plan
+from ingot.artifact.plan import Plan
 from ingot.artifact.reader import weights_name
 from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
@@ -140,7 +140,12 @@ def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
     with clock.stage("passes", resolved.dtype):
         ledger = runner.run(
             graph,
-            pipeline(dtype=resolved.dtype, disable=options.disable_passes, quantize=storage),
+            pipeline(
+                dtype=resolved.dtype,
+                disable=options.disable_passes,
+                quantize=storage,
+                kv_dtype=resolved.kv_dtype,
+            ),
             config,
             target=resolved.targets[0],
             dump_dir=options.dump_dir,
@@ -224,11 +229,8 @@ def add_golden(
         max_model_len=limits.max_model_len,
         windows=model.config.windows,
     )
-    resolved = model.resolved
-    quantized = resolved.storage is not None
-    golden = golden_outputs(
-        reference, weights.read, prompts, dtype=resolved.dtype, quantized=quantized
-    )
+    dtype, quantized = model.resolved.dtype, model.resolved.quantized
+    golden = golden_outputs(reference, weights.read, prompts, dtype=dtype, quantized=quantized)
     writer.write("golden/golden.json", json.dumps(golden, separators=(",", ":")).encode())
 
 
@@ -251,13 +253,13 @@ def describe(model: Model, front: Front, entries: Sequence[TargetEntry]) -> Mani
             num_parameters=sum(parameter.numel() for parameter in model.module.parameters()),
             bos_token_ids=config.bos_token_ids,
             eos_token_ids=config.eos_token_ids,
-            kv_bytes_per_token=config.kv_bytes_per_token(DTYPE_BYTES[resolved.dtype]),
+            kv_bytes_per_token=front.plan.kv_bytes_per_token,
         ),
         limits=resolved.limits,
         numerics=Numerics(
             dtype=resolved.dtype,
             quantization=quantization(model, front),
-            tolerance=tolerance(resolved.dtype, quantized=resolved.storage is not None),
+            tolerance=tolerance(resolved.dtype, quantized=resolved.quantized),
         ),
         targets=tuple(entries),
         ledger=front.ledger,

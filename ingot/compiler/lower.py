@@ -132,8 +132,8 @@ class _Lowering:
         return _Value(name, dtype, shape[0], inner, 0, math.prod(inner))
 
     def _cache_shape(self, cache: torch.Tensor) -> tuple[Dim, ...]:
-        _, kv_heads, _, head_dim = cache.shape
-        return (0, int(kv_heads), self.limits.page_size, int(head_dim))
+        _, kv_heads, _, *head_dim = cache.shape
+        return (0, int(kv_heads), self.limits.page_size, *map(int, head_dim))
 
     def _weight(self, node: Node) -> _Value:
         name = str(node.target)

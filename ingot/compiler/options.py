@@ -44,6 +44,8 @@ class CompileOptions:
             "" is 32.
         keep: exceptions, "PATTERN=none|bf16|int8|int4", by the names of the model's matrices.
         calibrate: a text in UTF-8; linears are then rounded so that they compute the same on it.
+        kv_dtype: what keys and values are stored in: "auto", as activations are, or "int8", with a
+            scale for every token and head.
         max_model_len: longest sequence; None takes the model's own maximum.
         max_num_seqs: most sequences in one step.
         max_num_batched_tokens: most tokens in one step.
@@ -59,6 +61,7 @@ class CompileOptions:
     group_size: str | int = ""
     keep: tuple[str, ...] = ()
     calibrate: Path | None = None
+    kv_dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512

@@ -14,6 +14,7 @@ from ingot.models.config import ModelConfig
 from ingot.passes.storage import Storage
 
 DTYPES = ("float32", "bfloat16")
+KV_DTYPES = ("auto", "int8")
 LONGEST_DYNAMIC = 1 << 20  # dynamic rotary frequencies stretch to whatever length is asked for
 
 
@@ -23,8 +24,14 @@ class Resolved:
 
     targets: tuple[Target, ...]
     dtype: str
+    kv_dtype: str
     storage: Storage | None
     limits: Limits
+
+    @property
+    def quantized(self) -> bool:
+        """Whether anything but rounding to `dtype` sets what is computed apart from the model."""
+        return self.storage is not None or self.kv_dtype != self.dtype
 
     @property
     def layout(self) -> str:
@@ -34,9 +41,11 @@ class Resolved:
 
 def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
     """Every choice that the options and the model leave open. Raises UsageError."""
+    dtype = resolve_dtype(options.dtype, config)
     return Resolved(
         targets=resolve_targets(options.targets),
-        dtype=resolve_dtype(options.dtype, config),
+        dtype=dtype,
+        kv_dtype=resolve_kv_dtype(options.kv_dtype, dtype),
         storage=base_storage(options),
         limits=resolve_limits(options, config),
     )
@@ -66,6 +75,19 @@ def resolve_dtype(dtype: str, config: ModelConfig) -> str:
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}", hint=f"Supported: auto, {', '.join(DTYPES)}.")
     return dtype
+
+
+def resolve_kv_dtype(kv_dtype: str, dtype: str) -> str:
+    """The dtype of keys and values; "auto" is that of the activations.
+
+    Raises:
+        UsageError: a dtype that is not supported.
+    """
+    if kv_dtype not in KV_DTYPES:
+        raise UsageError(
+            f"unknown KV dtype {kv_dtype!r}", hint=f"Supported: {', '.join(KV_DTYPES)}."
+        )
+    return dtype if kv_dtype == "auto" else kv_dtype
 
 
 def resolve_limits(options: CompileOptions, config: ModelConfig) -> Limits:

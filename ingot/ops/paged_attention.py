@@ -142,7 +142,7 @@ def num_bytes(a: Args) -> int:
     scale_bytes = 0 if a.k_scales is None else a.k_scales.element_size()
     key_bytes: int = a.k_cache.shape[3] * a.k_cache.element_size() + scale_bytes
     result: int = a.q.numel() * a.out_dtype.itemsize
-    keys = a.k_cache.shape[1] * sum(keys for _, keys in visible_keys(a))
+    keys: int = a.k_cache.shape[1] * sum(keys for _, keys in visible_keys(a))
     return 2 * key_bytes * keys + tensor_bytes([a.q]) + result
 
 

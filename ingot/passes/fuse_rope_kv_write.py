@@ -7,6 +7,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.target import Target
+from ingot.ops.kv_write import CACHES
 from ingot.passes.graph import arguments, call_op, is_op, op_calls, replace, value
 
 TABLES = ("table", "interleaved")
@@ -52,7 +53,7 @@ def fuse(attention: Node, writes: dict[Node, Node]) -> int:
             k_norm=k_given["norm"],
             out_dtype=q_rope["out_dtype"],
             **{name: q_given[name] for name in shared},
-            **{name: stored[name] for name in ("v", "slots", "k_cache", "v_cache")},
+            **{name: stored[name] for name in ("v", "slots", *CACHES)},
         )
     attention.graph.erase_node(write)
     replace(q, new)

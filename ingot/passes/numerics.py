@@ -94,9 +94,9 @@ def example_inputs(gm: GraphModule) -> list[tuple[Tensor, ...]]:
     }
     for node in gm.graph.find_nodes(op="placeholder"):
         if node.name not in known:
-            _, heads, _, size = value(node).shape
-            shape = (step.num_pages, int(heads), PAGE_SIZE, int(size))
-            known[node.name] = torch.full(shape, float("nan"), dtype=value(node).dtype)
+            _, heads, _, *size = value(node).shape
+            cache = torch.full((step.num_pages, int(heads), PAGE_SIZE, *map(int, size)), torch.nan)
+            known[node.name] = cache.to(value(node).dtype)
     return [tuple(known[name] for name in names)]
 
 

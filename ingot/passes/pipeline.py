@@ -27,6 +27,7 @@ from ingot.passes.graph import aten
 from ingot.passes.lower_activations import lower_activations
 from ingot.passes.lower_dtypes import lower_dtypes
 from ingot.passes.merge_linears import merge_linears
+from ingot.passes.quantize_caches import quantize_caches
 from ingot.passes.quantize_linears import quantize_linears
 from ingot.passes.rewrite_attention import rewrite_attention
 from ingot.passes.select_logit_rows import select_logit_rows
@@ -143,7 +144,7 @@ PIPELINE: tuple[Step, ...] = (
         tier="numeric",
         tolerance=INT8,
         anchors=(torch.ops.ingot.linear.default, torch.ops.ingot.embedding.default),
-        quantized=True,
+        option="--quantize",
     ),
     Step(
         function=lower_dtypes,
@@ -152,6 +153,14 @@ PIPELINE: tuple[Step, ...] = (
         tier="numeric",
         tolerance=ROUNDED,
         dtypes=("bfloat16",),
+    ),
+    Step(
+        function=quantize_caches,
+        needs=(step_inputs, typed),
+        tier="numeric",
+        expect=lambda facts: facts.num_layers,
+        tolerance=INT8,
+        option="--kv-dtype int8",
     ),
     # what the cache is written by
     Step(
@@ -169,6 +178,7 @@ def pipeline(
     dtype: str = "float32",
     disable: Sequence[str] = (),
     quantize: Mapping[str, Storage] | None = None,
+    kv_dtype: str = "",
 ) -> list[Step]:
     """The steps of a compile.
 
@@ -177,6 +187,7 @@ def pipeline(
         quantize: how each of the model's matrices that is to be quantized is stored; all of them
             must be found.
         disable: names of optional passes to leave out.
+        kv_dtype: "int8" where the caches are; otherwise they are stored as activations are.
 
     Raises:
         UsageError: a dtype that is none, or a disabled pass that is unknown or not optional.
@@ -186,10 +197,12 @@ def pipeline(
             f"dtype {dtype!r} cannot be lowered to", hint=f"Supported: {', '.join(DTYPES)}."
         )
     check_names(disable)
-    steps = [step for step in PIPELINE if dtype in step.dtypes and step.name not in disable]
-    if not quantize:
-        return [step for step in steps if not step.quantized]
-    return [quantizing(step, quantize) if step.quantized else step for step in steps]
+    asked = {"", "--quantize" if quantize else "", "--kv-dtype int8" if kv_dtype == "int8" else ""}
+    return [
+        quantizing(step, quantize) if quantize and step.option == "--quantize" else step
+        for step in PIPELINE
+        if dtype in step.dtypes and step.name not in disable and step.option in asked
+    ]
 
 
 def quantizing(step: Step, storage: Mapping[str, Storage]) -> Step:

@@ -39,7 +39,7 @@ class Step:
     anchors    calls that are left over where the pass should have matched but did not
     optional   whether the graph is valid without it
     dtypes     the dtypes of a compile that it belongs to
-    quantized  whether it belongs only to a compile that quantizes
+    option     the option of a compile that asks for it; empty where every compile has it
     """
 
     function: Callable[..., int]
@@ -51,7 +51,7 @@ class Step:
     anchors: tuple[Any, ...] = ()
     optional: bool = False
     dtypes: tuple[str, ...] = DTYPES
-    quantized: bool = False
+    option: str = ""
 
     @property
     def name(self) -> str:

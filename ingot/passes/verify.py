@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ingot.ops.kv_write import CACHES
 from ingot.passes.canonicalize_casts import ASSERTS, COPIES
 from ingot.passes.canonicalize_views import RESHAPES, SPLITS
 from ingot.passes.graph import (
@@ -48,7 +49,7 @@ def step_inputs(gm: GraphModule) -> list[str]:
     integers = [name for name in names if name in STEP_INPUTS]
     expected = [name for name in STEP_INPUTS if name in integers or name != "logit_rows"]
     caches = names[len(integers) :]
-    wrong = [f"input {name}" for name in caches if not name.startswith(("k_cache_", "v_cache_"))]
+    wrong = [f"input {name}" for name in caches if name.rpartition("_")[0] not in CACHES]
     if integers != expected or names[: len(integers)] != integers:
         wrong.append(f"inputs {', '.join(names)}")
     return wrong + listed(op_calls(gm, "attention"))

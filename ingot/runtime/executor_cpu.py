@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingot.artifact.host import available_memory
-from ingot.artifact.plan import DTYPE_BYTES, Limits, Plan, stored_bytes
+from ingot.artifact.plan import Limits, Plan, stored_bytes
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.tensors import ALIGNMENT, TensorFile
 from ingot.errors import ArtifactError, InternalError, ResourceError, UsageError
@@ -117,7 +117,7 @@ class CpuExecutor:
         return [base + offset for offset in _weight_offsets(plan, header, weights_name(layout))]
 
     def _make_caches(self, plan: Plan) -> list[int]:
-        sizes = [align(size * self.num_pages, ALIGNMENT) for size in _page_sizes(plan)]
+        sizes = [align(size * self.num_pages, ALIGNMENT) for size in plan.page_sizes()]
         address = self._region(sum(sizes), "the KV cache").address
         return [address + sum(sizes[:i]) for i in range(len(sizes))]
 
@@ -127,7 +127,7 @@ def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> i
 
     Raises ResourceError when not one sequence of `max_model_len` tokens fits.
     """
-    page_bytes = sum(_page_sizes(plan))
+    page_bytes = sum(plan.page_sizes())
     size = plan.limits.page_size
     pages_per_seq = -(-max_model_len // size)
     wanted = pages_per_seq * plan.limits.max_num_seqs
@@ -144,14 +144,6 @@ def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> i
             f"kv_cache_bytes >= {pages_per_seq * page_bytes}.",
         )
     return num_pages
-
-
-def _page_sizes(plan: Plan) -> list[int]:
-    """Bytes of one page of each cache."""
-    return [
-        prod(plan.limits.bound(dim) for dim in buffer.shape[1:]) * DTYPE_BYTES[buffer.dtype]
-        for buffer in plan.of_kind("cache")
-    ]
 
 
 def _weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:

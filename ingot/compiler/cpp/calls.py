@@ -241,9 +241,8 @@ def _out(operands: Operands, i: Instruction) -> str:
 def _cache(operands: Operands, i: Instruction) -> str:
     keys, values = operands.of(i, "k_cache"), operands.of(i, "v_cache")
     scales = operands.optional(i, "k_scales"), operands.optional(i, "v_scales")
-    _expect(
-        i, (keys.dtype == "int8") == all(scales), f"the cache is {keys.dtype}, scales: {scales}"
-    )
+    has_scales = all(buffer and buffer.dtype == "float32" for buffer in scales)
+    _expect(i, has_scales == (keys.dtype == "int8"), f"scales of a cache in {keys.dtype}")
     return operands.cache(keys, values, *scales)
 
 
