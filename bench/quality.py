@@ -46,6 +46,8 @@ NUM_CALIBRATING = 12  # of the sampled sequences
 WINDOW = 512
 WINDOWS_AT_ONCE = 8
 
+ATTENTION = OPS["attention"].overload
+
 Sequences = Sequence[Sequence[int]]
 
 
@@ -54,12 +56,14 @@ class Case:
     """A way to quantize, and the increase of perplexity that it may cost, in per cent."""
 
     name: str
-    storage: Storage
+    storage: Storage | None
     calibrated: bool
     limit: float
+    int8_cache: bool = False
 
 
 CASES = (
+    Case("int8 keys and values", None, False, 0.5, int8_cache=True),
     Case("int8 channel", Storage(8, 0), False, 0.5),
     Case("int8 g32", Storage(8, 32), False, 0.5),
     Case("int4 g32", Storage(4, 32), False, 4.0),
@@ -117,13 +121,12 @@ class Bench:
         with QuantizedWeights(self.checkpoint.read, ROOT) as weights:
             sequences = self.calibration if case.calibrated else ()
             quantize_weights(self.gm, self.checkpoint.read, weights, storage, sequences)
-            logits = quantized_logits(self.gm, weights, storage, self.held_out)
+            store = Stored(weights, storage, case.int8_cache)
+            logits = quantized_logits(self.gm, store, self.held_out)
             kl = divergence(self.reference, logits)
             if base is None:
                 return Quality(case.name, kl, None, None, case.limit)
-            ppl = perplexity(
-                self.ids, lambda rows: quantized_logits(self.gm, weights, storage, rows)
-            )
+            ppl = perplexity(self.ids, lambda rows: quantized_logits(self.gm, store, rows))
         return Quality(case.name, kl, ppl, 100 * (ppl / base - 1), case.limit)
 
     def base(self) -> float | None:
@@ -135,14 +138,30 @@ class Bench:
         )
 
 
-class QuantizedInterpreter(Interpreter):
-    """Runs the exported graph with the references of the quantized ops in place of linears."""
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a case stores as integers."""
 
-    def __init__(
-        self, gm: GraphModule, weights: QuantizedWeights, storage: dict[str, Storage], inputs: Any
-    ) -> None:
-        super().__init__(gm, weights.read, inputs)
-        self.weights, self.storage = weights, storage
+    weights: QuantizedWeights
+    storage: dict[str, Storage]
+    int8_cache: bool
+
+
+class QuantizedInterpreter(Interpreter):
+    """Runs the exported graph with the references of the quantized ops in place of linears, and
+    keys and values as an int8 cache gives them back."""
+
+    def __init__(self, gm: GraphModule, store: Stored, inputs: Any) -> None:
+        super().__init__(gm, store.weights.read, inputs)
+        self.weights, self.storage = store.weights, store.storage
+        self.int8_cache = store.int8_cache
+
+    def _call(self, node: Node) -> list[Any]:
+        if self.int8_cache and node.target is ATTENTION:
+            for cached in node.args[1:3]:
+                assert isinstance(cached, Node)
+                self.values[cached] = [through_int8(value) for value in self.values[cached]]
+        return super()._call(node)
 
     def _linear(self, node: Node) -> list[Tensor]:
         x, weight, *rest = node.args
@@ -158,15 +177,19 @@ class QuantizedInterpreter(Interpreter):
         return list(out.split([value.shape[1] for value in self.values[x]], dim=1))
 
 
-def quantized_logits(
-    gm: GraphModule, weights: QuantizedWeights, storage: dict[str, Storage], prompts: Sequences
-) -> list[Tensor]:
+def through_int8(heads: Tensor) -> Tensor:
+    """Keys or values [..., D] as the cache stores them, a scale for every head."""
+    values, scales = OPS["quantize"].reference(heads, heads.shape[-1])
+    return values * scales
+
+
+def quantized_logits(gm: GraphModule, store: Stored, prompts: Sequences) -> list[Tensor]:
     """Logits [T, V] of every position of every prompt, by the quantized ops."""
     inputs = [
         (torch.tensor([list(tokens)]), torch.arange(len(tokens)).unsqueeze(0)) for tokens in prompts
     ]
     with torch.inference_mode():
-        return [rows[0] for rows in QuantizedInterpreter(gm, weights, storage, inputs).run()]
+        return [rows[0] for rows in QuantizedInterpreter(gm, store, inputs).run()]
 
 
 def divergence(reference: Sequence[Tensor], got: Sequence[Tensor]) -> float:

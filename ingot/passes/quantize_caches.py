@@ -6,10 +6,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.target import Target
-from ingot.passes.graph import arguments, op_calls, set_arguments, value
+from ingot.passes.graph import arguments, is_op, op_calls, set_arguments, value
 from ingot.passes.inputs import add_input, new_value
 
-SCALES = {"k_cache": "k_scales", "v_cache": "v_scales"}
+CACHE_OF = {"k_scales": "k_cache", "v_scales": "v_cache"}
 
 
 def quantize_caches(gm: GraphModule, *, target: Target) -> int:
@@ -21,20 +21,22 @@ def quantize_caches(gm: GraphModule, *, target: Target) -> int:
         kv_write(k, v, k_cache, v_cache, slots, k_scales, v_scales)
         y = paged_attention(q, k_cache, v_cache, ..., k_scales, v_scales)
     """
-    readers = op_calls(gm, "paged_attention")
+    matched = 0
     scales: dict[Node, Node] = {}
-    for node in readers:
-        for cache, name in SCALES.items():
-            quantize_cache(gm, arguments(node)[cache], name, scales)
-    for node in (*op_calls(gm, "kv_write"), *readers):
-        given = arguments(node)
-        set_arguments(node, **{name: scales[given[cache]] for cache, name in SCALES.items()})
-    return len(readers)
+    for node in op_calls(gm, "kv_write", "paged_attention"):
+        caches = {name: arguments(node)[cache] for name, cache in CACHE_OF.items()}
+        for name, cache in caches.items():
+            if value(cache).dtype != torch.int8:
+                scales[cache] = add_scales(gm, cache, name)
+        if set(caches.values()) <= scales.keys():
+            set_arguments(node, **{name: scales[cache] for name, cache in caches.items()})
+            matched += is_op(node, "paged_attention")
+    return matched
 
 
-def quantize_cache(gm: GraphModule, cache: Node, name: str, scales: dict[Node, Node]) -> None:
-    """Make a cache int8, and give it scales [pages, Hk, page size] beside it."""
+def add_scales(gm: GraphModule, cache: Node, name: str) -> Node:
+    """Makes a cache int8; its scales [pages, Hk, page size]."""
     shape = tuple(value(cache).shape)
     cache.meta["val"] = new_value(gm, shape, torch.int8)
     layer = cache.name.rpartition("_")[2]
-    scales[cache] = add_input(gm, f"{name}_{layer}", shape[:3], torch.float32)
+    return add_input(gm, f"{name}_{layer}", shape[:3], torch.float32)

@@ -400,6 +400,7 @@ CASES = {
         (),
     ),
     "lower_dtypes": Case(two_layers, 8, {}, {"cast": 2}, ()),
+    "quantize_caches": Case(two_layers, 2, {}, {}, ()),
     "fuse_rope_kv_write": Case(
         two_layers,
         2,

@@ -76,7 +76,7 @@ def step(name: str) -> Step:
 def before(gm: GraphModule, name: str) -> GraphModule:
     """Run every pass that comes before this one; without quantizing."""
     names = [s.name for s in PIPELINE]
-    steps = [step(n) for n in names[: names.index(name)] if not step(n).quantized]
+    steps = [step(n) for n in names[: names.index(name)] if not step(n).option]
     run(gm, [s for s in steps if "float32" in s.dtypes], Facts(), target=TARGET)
     return gm
 

@@ -163,8 +163,14 @@ def test_dump_writes_what_changed_and_a_summary(tmp_path):
 
 def test_options_are_checked():
     names = [s.name for s in PIPELINE]
-    assert [s.name for s in pipeline(dtype="bfloat16", quantize={"w": Storage(4, 32)})] == names
-    names.remove("quantize_linears")
+    integers = {"quantize": {"w": Storage(4, 32)}, "kv_dtype": "int8"}
+    assert [s.name for s in pipeline(dtype="bfloat16", **integers)] == names
+    for option, name in (("quantize", "quantize_linears"), ("kv_dtype", "quantize_caches")):
+        one = {option: integers[option]}
+        other = "quantize_caches" if option == "quantize" else "quantize_linears"
+        found = [s.name for s in pipeline(dtype="bfloat16", **one)]
+        assert found == [n for n in names if n != other] and name in found
+    names = [n for n in names if n not in ("quantize_linears", "quantize_caches")]
     assert [s.name for s in pipeline(dtype="bfloat16")] == names
     assert [s.name for s in pipeline()] == [n for n in names if n != "lower_dtypes"]
     assert "merge_linears" not in [s.name for s in pipeline(disable=("merge_linears",))]

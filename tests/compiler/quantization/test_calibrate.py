@@ -64,6 +64,7 @@ def test_texts_that_cannot_calibrate_are_refused(tokenizer: Tokenizer, tmp_path:
 
 def test_quality_of_every_case_on_sampled_sequences(bench: Bench) -> None:
     kl = {case.name: bench.measure(case, None).kl for case in CASES}
+    assert 0 < kl["int8 keys and values"] < 1e-4
     assert kl["int8 g32"] < 5e-4
     assert kl["int8 channel"] < 1.5e-3
     assert kl["int4 g32"] < 1.5e-2
