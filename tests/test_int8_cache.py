@@ -39,7 +39,7 @@ def test_the_plan_says_what_a_token_takes(compiled) -> None:
 
 def test_sequences_are_the_same_alone_in_company_and_behind_a_prefix(compiled) -> None:
     stem = [(i * 37) % 2048 for i in range(40)]
-    prompts = [[5], stem, stem[:32] + [9, 8, 7], [(i * 91) % 2048 for i in range(17)]]
+    prompts = [[5], stem, [*stem[:32], 9, 8, 7], [(i * 91) % 2048 for i in range(17)]]
     params = ingot.SamplingParams(temperature=0, max_tokens=12, logprobs=1, ignore_eos=True)
     alone = []
     for prompt in prompts:
