@@ -36,11 +36,12 @@ def is_row_wise(instruction: Instruction) -> bool:
 def lasting_reads(instructions: Sequence[Instruction]) -> Iterator[tuple[str, ...]]:
     """For each instruction, the buffers that must still hold what was written to them.
 
-    Those that it reads, and those that row-wise instructions right before it have read: no thread
-    waits for the others to be done with these.
+    Those that it reads, and those that instructions right before it have read where no thread waits
+    for the others in between: row-wise ones, and what writes the keys of a thread's own heads.
     """
     before: tuple[str, ...] = ()
     for instruction in instructions:
         reads = tuple(instruction.inputs.values())
         yield (*before, *reads)
-        before = (*before, *reads) if is_row_wise(instruction) else ()
+        unwaited = is_row_wise(instruction) or instruction.op == "rope_kv_write"
+        before = (*before, *reads) if unwaited else ()

@@ -6,28 +6,42 @@ only what it wrote itself. Temporaries that share arena bytes are the same memor
 
 In a step of a single token there are no rows to deal. Every thread carries out row-wise
 instructions by itself, and what they write it has for itself.
+
+KV heads, and the query heads that share them, are dealt alike by what writes keys and by attention,
+if the number of threads divides theirs: then a thread attends to what it wrote.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ingot.artifact.plan import DTYPE_BYTES, Dim, Instruction
 from ingot.compiler.cpp.operands import Operands
 from ingot.compiler.row_wise import GATHERED
+from ingot.ops.kv_write import CACHES
 
-Division = tuple[str, Dim]  # a buffer, and the rows that are dealt
+Division = tuple[str, Dim]  # a buffer, and the rows or heads that are dealt
 OWN: Division = ("", 1)  # every thread has memory of its own
+
+# By op, the arguments and results that it divides by KV heads.
+BY_HEADS: Mapping[str, tuple[str, ...]] = {
+    "rope_kv_write": ("out", *CACHES),
+    "paged_attention": ("q", "out", *CACHES),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Whether threads wait before an instruction: in steps of one token, and in larger ones."""
+    """Whether threads wait before an instruction: in steps of one token, and in larger ones.
+
+    With `heads`, they wait in either where they cannot have equally many of so many heads.
+    """
 
     single: bool
     larger: bool
+    heads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +62,25 @@ class Access:
 
 def barriers(operands: Operands) -> tuple[Barrier, ...]:
     """What comes before each instruction."""
-    flags = (_needed(operands, single=single) for single in (True, False))
-    return tuple(Barrier(*pair) for pair in zip(*flags, strict=True))
+    even = [list(_needed(operands, single=single, even=True)) for single in (True, False)]
+    uneven = [list(_needed(operands, single=single, even=False)) for single in (True, False)]
+    found = []
+    for i, instruction in enumerate(operands.plan.instructions):
+        single, larger = (flags[i] for flags in even)
+        leans = any(more[i] and not flags[i] for more, flags in zip(uneven, even, strict=True))
+        found.append(Barrier(single, larger, _kv_heads(operands, instruction) if leans else 0))
+    return tuple(found)
 
 
-def _needed(operands: Operands, *, single: bool) -> Iterator[bool]:
+def _kv_heads(operands: Operands, instruction: Instruction) -> int:
+    return int(operands.of(instruction, "k_cache").shape[1])
+
+
+def _needed(operands: Operands, *, single: bool, even: bool) -> Iterator[bool]:
+    """Whether threads wait before each instruction, if heads are dealt evenly or not."""
     since_barrier: list[Access] = []
     for instruction in operands.plan.instructions:
-        accesses = list(_accesses(operands, instruction, single))
+        accesses = list(_accesses(operands, instruction, single, even))
         needed = any(a.conflicts(b) for a in accesses for b in since_barrier)
         if needed:
             since_barrier = []
@@ -63,13 +88,18 @@ def _needed(operands: Operands, *, single: bool) -> Iterator[bool]:
         yield needed
 
 
-def _accesses(operands: Operands, instruction: Instruction, single: bool) -> Iterator[Access]:
+def _accesses(
+    operands: Operands, instruction: Instruction, single: bool, even: bool
+) -> Iterator[Access]:
     """What an instruction touches of the memory that changes during a step."""
     for argument, name in (*instruction.inputs.items(), *instruction.outputs.items()):
         buffer = operands.root(operands.buffers[name])
         if buffer.kind in ("weight", "input"):
             continue
-        if single:
+        division: Division | None
+        if even and argument in BY_HEADS.get(instruction.op, ()):
+            division = (buffer.name, f"{_kv_heads(operands, instruction)} heads")
+        elif single:
             division = OWN if buffer.name in operands.own else None
         else:
             dealt = argument not in GATHERED.get(instruction.op, (argument,))

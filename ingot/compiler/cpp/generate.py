@@ -7,7 +7,6 @@ alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal
@@ -22,12 +21,6 @@ from ingot.compiler.cpp.operands import Operands, columns, where
 from ingot.compiler.row_wise import is_row_wise
 from ingot.errors import CodegenError
 
-WAITS: Mapping[Barrier, tuple[str, ...]] = {
-    Barrier(single=False, larger=False): (),
-    Barrier(single=False, larger=True): ("  if (!single) barrier.wait();",),
-    Barrier(single=True, larger=False): ("  if (single) barrier.wait();",),
-    Barrier(single=True, larger=True): ("  barrier.wait();",),
-}
 PANEL_COLUMNS = {"linear": "panel_columns", "quantized_linear": "quantized_columns"}
 Layout = Literal["rows", "panels", "int8-panels", "int4-panels"]
 
@@ -99,13 +92,22 @@ def _body(operands: Operands) -> list[str]:
         joins = blocks == before and barrier == Barrier(single=False, larger=False)
         if before and not joins:
             lines.append("  }")
-        lines += ["", *WAITS[barrier]]
+        lines += ["", *_wait(barrier)]
         if blocks and not joins:
             lines.append(f"  for (const Team block : {blocks}) {{")
         indent, team = ("    ", "block") if blocks else ("  ", "team")
         lines += [*_comment(index, instruction, indent), f"{indent}clock.mark({index});"]
         lines += emit(operands, instruction).lines(team, indent)
     return [*lines, "  }"] if blocks else lines
+
+
+def _wait(barrier: Barrier) -> list[str]:
+    if barrier.single and barrier.larger:
+        return ["  barrier.wait();"]
+    when = {"single": barrier.single, "!single": barrier.larger,
+            f"{barrier.heads} % team.size != 0": barrier.heads > 0}  # fmt: skip
+    conditions = [condition for condition, holds in when.items() if holds]
+    return [f"  if ({' || '.join(conditions)}) barrier.wait();"] if conditions else []
 
 
 def _maxima(operands: Operands) -> list[str]:

@@ -155,3 +155,23 @@ def test_the_first_thread_has_no_memory_of_its_own_but_that_of_all() -> None:
     first = instruction("linear", {"x": "a", "weight": "w"}, "b")
     second = instruction("activation", {"x": "d"}, "c")
     assert single([a, b, c, d], first, second) == (False, True)
+
+
+def test_heads_that_are_dealt_evenly_need_no_barrier() -> None:
+    """A thread attends to the keys that it wrote; no other op may divide the same bytes so."""
+    caches = [
+        Buffer(name=n, dtype="float32", shape=(0, 2, 16, 16), kind="cache") for n in ("kc", "vc")
+    ]
+    names = ("qkv", "t", "q", "o", "p")
+    buffers = [*(temporary(n, i * SIZE) for i, n in enumerate(names)), *caches]
+    cached = {"k_cache": "kc", "v_cache": "vc"}
+    turned = instruction(
+        "rope_kv_write", {"q": "qkv", "k": "qkv", "v": "qkv", "table": "t", **cached}, "q"
+    )
+    read = instruction("paged_attention", {"q": "q", **cached}, "o")
+    after = instruction("linear", {"x": "o", "weight": "w"}, "p")
+    never, always = Barrier(single=False, larger=False), Barrier(single=True, larger=True)
+    spared = Barrier(single=False, larger=False, heads=2)
+    assert waits(buffers, turned, read, after) == (never, spared, always)
+    cast = instruction("cast", {"x": "q"}, "q")
+    assert waits(buffers, turned, cast, read)[1:] == (always, always)

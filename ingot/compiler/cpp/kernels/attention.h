@@ -28,6 +28,7 @@ class PagedAttention {
     int rows_per_block = most_rows;
     while (rows_per_block > 1 && num_units(rows_per_block) < team.size) rows_per_block /= 2;
     auto& block = team.workspace<Block>();
+    // Heads in turn: see even_heads.
     Unit unit = settled({0, team.rank, 0, 0, 0, 0}, rows_per_block);
     while (unit.sequence < sequences.count) {
       const Unit next =

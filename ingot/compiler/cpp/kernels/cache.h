@@ -103,19 +103,28 @@ struct HeadNorm {
   float eps, offset;
 };
 
-// Queries and keys normed and rotated, keys and values stored, in one sweep. Threads divide the
-// query heads and, after them, the KV heads.
+// Whether head `unit` of the query heads and, after them, the KV heads is a thread's: with the KV
+// head that it goes with where those are dealt evenly, as attention deals them.
+template <int Heads, int KvHeads>
+inline bool has_head(int unit, Team team) {
+  const int kv_head = unit < Heads ? unit / (Heads / KvHeads) : unit - Heads;
+  const Range mine = share(Heads + KvHeads, team);
+  return even_heads(KvHeads, team) ? kv_head % team.size == team.rank
+                                   : unit >= mine.begin && unit < mine.end;
+}
+
+// Queries and keys normed and rotated, keys and values stored, in one sweep.
 template <int Heads, int Half, bool Interleaved, class S, int KvHeads, int PageSize, int D,
           class From, class Out>
 [[gnu::noinline, gnu::noipa]]
 void rope_kv_write(Team team, int rows, Rows<const From> q, Rows<const From> k,
                    Rows<const From> v, Rows<const float> table, const int* slots,
                    Cache<S, KvHeads, PageSize, D> cache, HeadNorm norm, Rows<Out> out) {
-  const Range mine = share(Heads + KvHeads, team);
   auto& scratch = team.workspace<HeadScratch<S, D>>();
   float* head = scratch.head;
-  for (int row = 0; row < rows; ++row)
-    for (int unit = mine.begin; unit < mine.end; ++unit) {
+  for (int unit = 0; unit < Heads + KvHeads; ++unit) {
+    if (!has_head<Heads, KvHeads>(unit, team)) continue;
+    for (int row = 0; row < rows; ++row) {
       if (unit < Heads) {
         turn_head<D, Half, Interleaved>(q[row] + unit * D, norm.q, norm.eps, norm.offset,
                                         table[row], head);
@@ -130,6 +139,7 @@ void rope_kv_write(Team team, int rows, Rows<const From> q, Rows<const From> k,
         cache.write_value(slots[row], h, v[row] + h * D, scratch.rounded);
       }
     }
+  }
 }
 
 }  // namespace ingot

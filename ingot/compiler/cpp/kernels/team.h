@@ -35,6 +35,10 @@ inline Range share(int count, Team team) {
   return {begin, begin + each + (team.rank < more ? 1 : 0)};
 }
 
+// Whether all threads have equally many heads: then head h is that of thread h % size, in whatever
+// op deals heads.
+inline bool even_heads(int heads, Team team) { return heads % team.size == 0; }
+
 // The rows of one thread in blocks that its cache holds, each a team of its own to `share`.
 class RowBlocks {
  public:
