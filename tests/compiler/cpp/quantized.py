@@ -58,6 +58,7 @@ MATRICES = (
     Matrix(4, 64, 2112, 40),
     Matrix(4, 128, 384, 200),
 )
+SMALLEST_VOCABULARY = min(m.outputs for m in MATRICES)
 Values = dict[str, Tensor]
 
 
