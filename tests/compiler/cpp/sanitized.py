@@ -18,7 +18,7 @@ DRIVER = Path(__file__).with_name("driver.cpp")
 ACCESSES = Path(__file__).with_name("accesses.h")
 # Full debug information would take half of the time of a build.
 FLAGS = (
-    *"-std=c++17 -O1 -g1 -ffp-contract=off -fno-math-errno -pthread -w -include".split(),
+    *"-std=c++17 -g1 -ffp-contract=off -fno-math-errno -pthread -w -include".split(),
     str(ACCESSES),
 )
 
@@ -79,7 +79,6 @@ def build_driver(folder: Path, source: str, target: str, sanitizers: str) -> Dri
     command = (
         *find_compiler(),
         *FLAGS,
-        "-O0",
         f"-fsanitize={sanitizers}",
         "-fno-sanitize-recover=all",
         *target_flags(Target.parse(target)),

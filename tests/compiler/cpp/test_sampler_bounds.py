@@ -23,7 +23,7 @@ LEVELS = [
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_sampler_stays_within_its_memory(level, tmp_path):
     program = tmp_path / "check"
-    flags = (*FLAGS, "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    flags = (*FLAGS, "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     files = ("-I", KERNELS, SOURCE, "-o", program)
     command = (*find_compiler(), *flags, *target_flags(Target.parse(level)), *files)
     subprocess.run(command, check=True, timeout=300)
