@@ -7,17 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ingot.artifact.host import host_flags
 from ingot.artifact.target import Target
 from ingot.compiler.cpp.toolchain import KERNELS, find_compiler, target_flags
+from tests.compiler.cpp.native import runnable
 from tests.compiler.cpp.sanitized import FLAGS
 
 SOURCE = Path(__file__).with_name("sampler_check.cpp")
-LEVELS = [
-    level
-    for level in ("cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
-    if set(Target.parse(level).requires) <= host_flags()
-]
+LEVELS = runnable("cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
 
 
 @pytest.mark.parametrize("level", LEVELS)
