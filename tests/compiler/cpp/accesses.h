@@ -26,25 +26,27 @@ inline void write(void* to, Vector v) {
   copy(to, &v, sizeof v);
 }
 
-template <class Vector, class Element>
-inline Vector read(unsigned long long mask, const Element* from) {
+template <class Element, class Vector>
+inline Vector read_lanes(unsigned long long mask, const void* from) {
   Element all[sizeof(Vector) / sizeof(Element)] = {};
+  const char* at = static_cast<const char*>(from);
   for (auto& each : all) {
-    if (mask & 1) copy(&each, from, sizeof each);
+    if (mask & 1) copy(&each, at, sizeof each);
     mask >>= 1;
-    ++from;
+    at += sizeof each;
   }
   return read<Vector>(all);
 }
 
-template <class Vector, class Element>
-inline void write(Element* to, unsigned long long mask, Vector v) {
+template <class Element, class Vector>
+inline void write_lanes(void* to, unsigned long long mask, Vector v) {
   Element all[sizeof v / sizeof(Element)];
   write(all, v);
+  char* at = static_cast<char*>(to);
   for (const auto& each : all) {
-    if (mask & 1) copy(to, &each, sizeof each);
+    if (mask & 1) copy(at, &each, sizeof each);
     mask >>= 1;
-    ++to;
+    at += sizeof each;
   }
 }
 
@@ -53,22 +55,29 @@ inline void write(Element* to, unsigned long long mask, Vector v) {
 
 }  // namespace accesses
 
+#define _mm_loadl_epi64(from) _mm_cvtsi64_si128(accesses::read<long long>(from))
 #define _mm_loadu_si128(from) accesses::read<__m128i>(from)
 #define _mm256_loadu_si256(from) accesses::read<__m256i>(from)
 #define _mm256_loadu_ps(from) accesses::read<__m256>(from)
 #define _mm512_loadu_si512(from) accesses::read<__m512i>(from)
 #define _mm512_loadu_ps(from) accesses::read<__m512>(from)
-#define _mm256_maskload_ps(from, mask) accesses::read<__m256>(INGOT_LANES(mask), from)
-#define _mm256_maskz_loadu_epi16(mask, from) accesses::read<__m256i>(mask, from)
-#define _mm512_maskz_loadu_ps(mask, from) accesses::read<__m512>(mask, from)
+
+#define _mm_maskz_loadu_epi8(mask, from) accesses::read_lanes<char, __m128i>(mask, from)
+#define _mm256_maskz_loadu_epi16(mask, from) accesses::read_lanes<short, __m256i>(mask, from)
+#define _mm256_maskload_epi32(from, mask) \
+  accesses::read_lanes<int, __m256i>(INGOT_LANES(mask), from)
+#define _mm256_maskload_ps(from, mask) accesses::read_lanes<float, __m256>(INGOT_LANES(mask), from)
+#define _mm512_maskz_loadu_epi32(mask, from) accesses::read_lanes<int, __m512i>(mask, from)
+#define _mm512_maskz_loadu_ps(mask, from) accesses::read_lanes<float, __m512>(mask, from)
 
 #define _mm_storeu_si128(to, v) accesses::write<__m128i>(to, v)
 #define _mm256_storeu_si256(to, v) accesses::write<__m256i>(to, v)
 #define _mm256_storeu_ps(to, v) accesses::write<__m256>(to, v)
 #define _mm512_storeu_si512(to, v) accesses::write<__m512i>(to, v)
 #define _mm512_storeu_ps(to, v) accesses::write<__m512>(to, v)
-#define _mm_mask_storeu_epi8(to, mask, v) accesses::write(to, mask, v)
-#define _mm256_maskstore_ps(to, mask, v) accesses::write(to, INGOT_LANES(mask), v)
-#define _mm256_mask_storeu_epi16(to, mask, v) accesses::write(to, mask, v)
-#define _mm512_mask_storeu_ps(to, mask, v) accesses::write(to, mask, v)
+
+#define _mm_mask_storeu_epi8(to, mask, v) accesses::write_lanes<char>(to, mask, v)
+#define _mm256_mask_storeu_epi16(to, mask, v) accesses::write_lanes<short>(to, mask, v)
+#define _mm256_maskstore_ps(to, mask, v) accesses::write_lanes<float>(to, INGOT_LANES(mask), v)
+#define _mm512_mask_storeu_ps(to, mask, v) accesses::write_lanes<float>(to, mask, v)
 #endif
