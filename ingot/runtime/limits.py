@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
 
 from ingot.artifact.cost import Cost
 from ingot.artifact.reader import Artifact
@@ -96,10 +95,5 @@ class LimitsMeter:
     def __enter__(self) -> LimitsMeter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -10,7 +10,6 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from torch import Tensor
@@ -88,12 +87,7 @@ class QuantizedWeights:
     def __enter__(self) -> QuantizedWeights:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _load(self, offset: int, count: int, dtype: torch.dtype) -> Tensor:

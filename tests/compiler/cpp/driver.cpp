@@ -1,12 +1,15 @@
 // Runs one step of a generated unit on buffers of their exact sizes, read from a job file, and
 // writes the arena and the caches back. Compiled together with the unit under a sanitizer, which
-// then sees every read and write past a buffer's end.
+// then sees every read and write past a buffer's end, and within the holes that the job names.
 //
 //   driver JOB RESULT
 //
 // A job is 64-bit integers: threads, pages, rows, tokens, sequences, page table stride, logits;
-// then the number of weights, of caches, and the sizes of all buffers; then the buffers' bytes:
-// weights, caches, arena, and the seven int32 inputs in the order of `ingot_step`.
+// then the number of weights, of caches and of holes, and the sizes of all buffers; then the
+// holes, each the number of a buffer and where in it the hole begins and ends; then the buffers'
+// bytes: weights, caches, arena, and the seven int32 inputs in the order of `ingot_step`.
+
+#include <sanitizer/asan_interface.h>
 
 #include <cstdint>
 #include <cstdio>
@@ -40,6 +43,10 @@ void* block(std::FILE* file, std::size_t bytes) {
   return memory;
 }
 
+struct Hole {
+  std::size_t buffer, begin, end;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -56,8 +63,11 @@ int main(int argc, char** argv) {
   const auto logits = static_cast<std::size_t>(integer(job));
   const auto num_weights = static_cast<std::size_t>(integer(job));
   const auto num_caches = static_cast<std::size_t>(integer(job));
+  std::vector<Hole> holes(static_cast<std::size_t>(integer(job)));
   std::vector<std::size_t> sizes(num_weights + num_caches + 1 + 7);
   for (auto& size : sizes) size = static_cast<std::size_t>(integer(job));
+  for (auto& [buffer, begin, end] : holes)
+    for (auto* each : {&buffer, &begin, &end}) *each = static_cast<std::size_t>(integer(job));
   std::vector<void*> blocks;
   for (const auto size : sizes) blocks.push_back(block(job, size));
   std::fclose(job);
@@ -72,10 +82,13 @@ int main(int argc, char** argv) {
   step.logits = results.data();
   const ingot_model model{blocks.data(), caches, caches[num_caches], pages, threads};
 
+  for (const auto& [buffer, begin, end] : holes)
+    ASAN_POISON_MEMORY_REGION(static_cast<char*>(blocks[buffer]) + begin, end - begin);
   void* handle = ingot_open(&model);
   require(handle != nullptr, "ingot_open failed");
   for (int again = 0; again < 2; ++again) require(ingot_run(handle, &step) == 0, "ingot_run failed");
   ingot_close(handle);
+  for (std::size_t i = 0; i < blocks.size(); ++i) ASAN_UNPOISON_MEMORY_REGION(blocks[i], sizes[i]);
 
   std::FILE* out = std::fopen(argv[2], "wb");
   require(out != nullptr, "no result file");

@@ -18,12 +18,14 @@ from ingot.artifact.host import host_flags
 from ingot.artifact.target import Target
 from ingot.compiler.cpp.toolchain import build
 
-# Every level of instructions that this host can run, the best first.
-TARGETS = tuple(
-    name
-    for name in ("cpu:x86-64-v4+avx512_bf16", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
-    if Target.parse(name).requires <= host_flags()
-)
+
+def runnable(*names: str) -> tuple[str, ...]:
+    """Those of the targets that this host can run."""
+    return tuple(name for name in names if set(Target.parse(name).requires) <= host_flags())
+
+
+# Every level of instructions, the best first.
+TARGETS = runnable("cpu:x86-64-v4+avx512_bf16", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
 INPUTS = (
     *("tokens", "positions", "slots", "query_start", "context_lens"),
     *("page_table", "logit_rows"),

@@ -11,22 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ingot.artifact.host import host_flags
 from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, DType, Instruction, MemoryPlan, Plan
 from ingot.artifact.target import Target
 from ingot.compiler.cpp.generate import Generated, generate
 from ingot.compiler.cpp.quantized_layout import pack_quantized
 from ingot.ops import samples
 from ingot.ops.registry import OPS
-from tests.compiler.cpp.native import Memory, aligned, load, tensor_bytes
+from tests.compiler.cpp.native import Memory, aligned, load, runnable, tensor_bytes
 from tests.compiler.cpp.units import INPUT_SHAPES, LIMITS
 
-# Every level of instructions that this host can run, the best first.
-TARGETS = tuple(
-    name
-    for name in ("cpu:x86-64-v4+avx512_vnni", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
-    if Target.parse(name).requires <= host_flags()
-)
+TARGETS = runnable("cpu:x86-64-v4+avx512_vnni", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
 
 
 @dataclass(frozen=True)
@@ -58,6 +52,7 @@ MATRICES = (
     Matrix(4, 64, 2112, 40),
     Matrix(4, 128, 384, 200),
 )
+SMALLEST_VOCABULARY = min(m.outputs for m in MATRICES)
 Values = dict[str, Tensor]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,15 @@ from ingot.compiler.cpp.toolchain import KERNELS, find_compiler, target_flags
 from tests.compiler.cpp.native import INPUTS, Memory
 
 DRIVER = Path(__file__).with_name("driver.cpp")
-FLAGS = "-std=c++17 -O1 -g -ffp-contract=off -fno-math-errno -pthread -w".split()
+ACCESSES = Path(__file__).with_name("accesses.h")
+# Full debug information would take half of the time of a build.
+FLAGS = (
+    *"-std=c++17 -g1 -ffp-contract=off -fno-math-errno -pthread -w -include".split(),
+    str(ACCESSES),
+)
+
+# The number of a buffer (weights, caches, the arena, the step's inputs) and a range of its bytes.
+Hole = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -25,23 +33,35 @@ class Driver:
     path: Path
 
     def run(
-        self, memory: Memory, inputs: Mapping[str, Tensor], threads: int, logits: int = 0
+        self,
+        memory: Memory,
+        inputs: Mapping[str, Tensor],
+        threads: int,
+        logits: int = 0,
+        holes: Sequence[Hole] = (),
+        stacks: bool = True,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs the step twice; then memory holds what the step left in the caches and the arena."""
+        """Runs the step twice; then memory holds what the step left in the caches and the arena.
+
+        The address sanitizer takes holes for memory that is not there. Without stacks, what it
+        says of an error names no functions and takes a tenth of the time.
+        """
         job, result = self.path.with_suffix(".job"), self.path.with_suffix(".result")
         arrays = [inputs[name].int().contiguous().numpy() for name in INPUTS]
         buffers = [*memory.weights, *memory.caches, memory.arena, *arrays]
         sizes = {name: len(inputs[name]) for name in ("logit_rows", "tokens", "context_lens")}
         numbers = [threads, memory.num_pages, *sizes.values(), inputs["page_table"].shape[1]]
-        numbers += [logits, len(memory.weights), len(memory.caches)]
+        numbers += [logits, len(memory.weights), len(memory.caches), len(holes)]
         numbers += [buffer.nbytes for buffer in buffers]
+        numbers += [number for hole in holes for number in hole]
         with job.open("wb") as file:
             file.write(np.array(numbers, np.int64).tobytes())
             for buffer in buffers:
                 file.write(buffer.tobytes())
         done = subprocess.run(
             [self.path, job, result], capture_output=True, text=True, timeout=300,
-            env={"ASAN_OPTIONS": "detect_leaks=1", "TSAN_OPTIONS": "halt_on_error=1"},
+            env={"ASAN_OPTIONS": f"detect_leaks=1:symbolize={stacks:d}",
+                 "TSAN_OPTIONS": "halt_on_error=1"},
         )  # fmt: skip
         if done.returncode == 0:
             raw = np.fromfile(result, np.uint8)
@@ -51,7 +71,10 @@ class Driver:
 
 
 def build_driver(folder: Path, source: str, target: str, sanitizers: str) -> Driver:
-    """The unit and the driver in one program, under those sanitizers."""
+    """The unit and the driver in one program, under those sanitizers.
+
+    Without optimisation: a step of a few rows is fast enough, and a build takes half of the time.
+    """
     (folder / "step.cpp").write_text(source)
     command = (
         *find_compiler(),

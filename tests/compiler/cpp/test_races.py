@@ -1,0 +1,91 @@
+"""Chains of kernels under the thread sanitizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from ingot.artifact.plan import Buffer, Instruction, MemoryPlan, Plan
+from ingot.artifact.target import Target
+from ingot.compiler.cpp.generate import generate
+from tests.compiler.cpp.native import TARGETS, Memory, aligned
+from tests.compiler.cpp.sanitized import build_driver
+from tests.compiler.cpp.units import INPUT_SHAPES, LIMITS, make_step
+
+SEQUENCES = [(1, 41), (13, 13), (50, 90)]
+SINGLE = [(1, 41)]
+TARGET = TARGETS[0]
+
+
+def chain() -> Plan:
+    """A norm, two linears with a gate between them, and the norm after: rows and columns cross."""
+    size, inner = 48, 80
+    shapes = {"x": size, "h": size, "gate": inner, "m": inner, "y": size, "g": size, "s": size}
+    buffers = [
+        Buffer(name=name, dtype="int32", shape=shape, kind="input")
+        for name, shape in INPUT_SHAPES.items()
+    ]
+    weights = {"norm": (size,), "up": (inner, size), "down": (size, inner)}
+    buffers += [
+        Buffer(name=name, dtype="float32", shape=shape, kind="weight")
+        for name, shape in weights.items()
+    ]
+    offset = 0
+    for name, columns in shapes.items():
+        # `y` takes the place of `h`: memory that other threads may still be reading.
+        at = 4 * LIMITS.max_num_batched_tokens * size if name == "y" else offset
+        shape = ("N", columns)
+        buffers.append(Buffer(name=name, dtype="float32", shape=shape, kind="arena", offset=at))
+        offset += 4 * LIMITS.max_num_batched_tokens * columns
+    norm = {"eps": 1e-5, "offset": 0.0}
+    steps = (
+        ("rms_norm", {"x": "x", "weight": "norm"}, {"out": "h"}, norm),
+        ("linear", {"x": "h", "weight": "up"}, {"out": "gate"}, {}),
+        ("activation", {"x": "gate"}, {"out": "m"}, {"kind": "silu"}),
+        ("linear", {"x": "m", "weight": "down"}, {"out": "y"}, {}),
+        ("add_rms_norm", {"x": "y", "residual": "x", "weight": "norm"},
+         {"out": "g", "sum": "s"}, norm),
+    )  # fmt: skip
+    return Plan(
+        limits=LIMITS,
+        buffers=tuple(buffers),
+        instructions=tuple(
+            Instruction(op=op, inputs=inputs, outputs=outputs, attrs=dict(attrs), origin="chain")
+            for op, inputs, outputs, attrs in steps
+        ),
+        memory=MemoryPlan(arena_bytes=offset, slots=()),
+    )
+
+
+def run_chain(folder: Path, source: str, sequences: list[tuple[int, int]]) -> tuple[int, str]:
+    plan = chain()
+    driver = build_driver(folder, source, TARGET, "thread")
+    weights = [aligned(-(-48 // 16) * 16 * 80 * 8) for _ in plan.of_kind("weight")]
+    memory = Memory(weights, [], aligned(plan.memory.arena_bytes))
+    step = make_step(torch.Generator().manual_seed(0), sequences)
+    done = driver.run(memory, step.inputs, threads=3)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("sequences", [SEQUENCES, SINGLE])
+def test_threads_do_not_race(tmp_path: Path, sequences: list[tuple[int, int]]) -> None:
+    source = generate(chain(), Target.parse(TARGET)).source
+    code, errors = run_chain(tmp_path, source, sequences)
+    assert code == 0, errors
+
+
+@pytest.mark.parametrize("sequences", [SEQUENCES, SINGLE])
+def test_without_barriers_they_do(tmp_path: Path, sequences: list[tuple[int, int]]) -> None:
+    source = generate(chain(), Target.parse(TARGET)).source
+    assert source.count("barrier.wait();") == 4
+    assert source.count("if (!single) barrier.wait();") == 2
+    code, errors = run_chain(tmp_path, source.replace("barrier.wait();", ";"), sequences)
+    assert code != 0 and "data race" in errors
+
+
+def test_threads_that_share_what_each_has_for_itself_race(tmp_path: Path) -> None:
+    source = generate(chain(), Target.parse(TARGET)).source.replace("memory.of(team)", "memory")
+    code, errors = run_chain(tmp_path, source, SINGLE)
+    assert code != 0 and "data race" in errors
