@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.plan import DTYPE_BYTES, Plan
+from ingot.compiler.chunked_file import ChunkedFile
 from ingot.compiler.cpp.generate import WeightLayout
 from ingot.compiler.cpp.quantized_layout import pack_quantized, packed_bytes
 from ingot.errors import InternalError
@@ -63,7 +64,11 @@ def pack(
     that the plan has in int8 and int4.
     """
     sources = {buffer.name: buffer.sources or (buffer.name,) for buffer in plan.of_kind("weight")}
-    with path.open("wb") as file, ThreadPoolExecutor(THREADS) as pool:
+    with (
+        path.open("wb", buffering=0) as raw,
+        ChunkedFile(raw) as file,
+        ThreadPoolExecutor(THREADS) as pool,
+    ):
         file.write(header(weights))
         for weight in weights:
             written = 0

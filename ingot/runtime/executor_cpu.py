@@ -17,7 +17,7 @@ from ingot.artifact.tensors import ALIGNMENT, TensorFile
 from ingot.errors import ArtifactError, InternalError, ResourceError, UsageError
 from ingot.runtime.executor import Float32, StepInputs
 from ingot.runtime.kernels import Kernels, ModelStruct, StepStruct
-from ingot.runtime.memory import Region, align, map_address
+from ingot.runtime.memory import Region, align, ask_for_huge_pages, map_address
 
 MAX_THREADS = 1024
 
@@ -113,6 +113,7 @@ class CpuExecutor:
             self._weights = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
         finally:
             os.close(fd)
+        ask_for_huge_pages(self._weights)
         base = map_address(self._weights)
         return [base + offset for offset in _weight_offsets(plan, header, weights_name(layout))]
 

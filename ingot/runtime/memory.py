@@ -27,9 +27,7 @@ class Region:
                 f"{nbytes} bytes for {what}: {error.strerror}",
                 hint="Pass a smaller kv_cache_bytes or max_model_len.",
             ) from error
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a kernel without huge pages: slower, nothing else
-                self.map.madvise(mmap.MADV_HUGEPAGE)
+        ask_for_huge_pages(self.map)
         base = map_address(self.map)
         self.offset = -base % HUGE_PAGE_BYTES
         self.address = base + self.offset
@@ -43,6 +41,14 @@ class Region:
         """Gives the memory back: now, or when the last array that looks into it is gone."""
         with suppress(BufferError):
             self.map.close()
+
+
+def ask_for_huge_pages(region: mmap.mmap) -> None:
+    """Of a file, those that are read from the disk from now on are; what the page cache already
+    holds stays as it is."""
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # a kernel without huge pages: slower, nothing else
+            region.madvise(mmap.MADV_HUGEPAGE)
 
 
 def map_address(region: mmap.mmap) -> int:

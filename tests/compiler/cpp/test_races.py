@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -59,13 +60,52 @@ def chain() -> Plan:
     )
 
 
-def run_chain(folder: Path, source: str, sequences: list[tuple[int, int]]) -> tuple[int, str]:
-    plan = chain()
+def heads_chain() -> Plan:
+    """Keys written and attended to, by three KV heads."""
+    heads, kv_heads, size = 6, 3, 16
+    shapes = {"q": (heads, size), "k": (kv_heads, size), "v": (kv_heads, size), "t": (size,),
+              "turned": (heads, size), "o": (heads, size)}  # fmt: skip
+    buffers = [
+        Buffer(name=name, dtype="int32", shape=shape, kind="input")
+        for name, shape in INPUT_SHAPES.items()
+    ]
+    offset = 0
+    for name, inner in shapes.items():
+        shape = ("N", *inner)
+        buffers.append(Buffer(name=name, dtype="float32", shape=shape, kind="arena", offset=offset))
+        offset += 4 * LIMITS.max_num_batched_tokens * math.prod(inner)
+    cached = {"k_cache": "k_cache", "v_cache": "v_cache"}
+    buffers += [
+        Buffer(name=name, dtype="float32", shape=(0, kv_heads, 16, size), kind="cache")
+        for name in cached
+    ]
+    tables = {name: name for name in ("query_start", "context_lens", "page_table")}
+    inputs = {"q": "q", "k": "k", "v": "v", "table": "t", "slots": "slots", **cached}
+    write = Instruction(
+        op="rope_kv_write", inputs=inputs, outputs={"out": "turned"}, attrs={}, origin="write"
+    )
+    read = Instruction(
+        op="paged_attention", inputs={"q": "turned", **cached, **tables}, outputs={"out": "o"},
+        attrs={"scale": 0.25}, origin="read",
+    )  # fmt: skip
+    memory = MemoryPlan(arena_bytes=offset, slots=())
+    return Plan(limits=LIMITS, buffers=tuple(buffers), instructions=(write, read), memory=memory)
+
+
+def run_chain(
+    folder: Path,
+    source: str,
+    sequences: list[tuple[int, int]],
+    plan: Plan | None = None,
+    threads: int = 3,
+) -> tuple[int, str]:
+    plan = plan or chain()
     driver = build_driver(folder, source, TARGET, "thread")
     weights = [aligned(-(-48 // 16) * 16 * 80 * 8) for _ in plan.of_kind("weight")]
-    memory = Memory(weights, [], aligned(plan.memory.arena_bytes))
     step = make_step(torch.Generator().manual_seed(0), sequences)
-    done = driver.run(memory, step.inputs, threads=3)
+    caches = [aligned(size * step.num_pages) for size in plan.page_sizes()]
+    memory = Memory(weights, caches, aligned(plan.memory.arena_bytes), step.num_pages)
+    done = driver.run(memory, step.inputs, threads=threads)
     return done.returncode, done.stderr
 
 
@@ -88,4 +128,21 @@ def test_without_barriers_they_do(tmp_path: Path, sequences: list[tuple[int, int
 def test_threads_that_share_what_each_has_for_itself_race(tmp_path: Path) -> None:
     source = generate(chain(), Target.parse(TARGET)).source.replace("memory.of(team)", "memory")
     code, errors = run_chain(tmp_path, source, SINGLE)
+    assert code != 0 and "data race" in errors
+
+
+@pytest.mark.parametrize("sequences", [SEQUENCES, SINGLE])
+@pytest.mark.parametrize("threads", [2, 3])
+def test_threads_attend_to_what_they_wrote(
+    tmp_path: Path, sequences: list[tuple[int, int]], threads: int
+) -> None:
+    source = generate(heads_chain(), Target.parse(TARGET)).source
+    assert source.count("if (3 % team.size != 0) barrier.wait();") == 1
+    code, errors = run_chain(tmp_path, source, sequences, heads_chain(), threads)
+    assert code == 0, errors
+
+
+def test_with_more_heads_than_others_they_must_wait(tmp_path: Path) -> None:
+    source = generate(heads_chain(), Target.parse(TARGET)).source.replace("barrier.wait();", ";")
+    code, errors = run_chain(tmp_path, source, SEQUENCES, heads_chain(), threads=2)
     assert code != 0 and "data race" in errors

@@ -25,14 +25,14 @@ struct LimitWork {
 inline volatile float limit_sink;  // keeps the compiler from dropping a result
 
 // Independent sums, one add a load, so that reading is all that takes time; fetched as far ahead
-// as is best for the kernels, so that this is the limit of them, too.
+// as is best for pages of either size.
 inline void read_blocks(const char* data, std::int64_t bytes) {
   constexpr int streams = 8, vector_bytes = lanes * sizeof(float);
   vf sums[streams] = {zero(), zero(), zero(), zero(), zero(), zero(), zero(), zero()};
   for (std::int64_t at = 0; at + streams * vector_bytes <= bytes; at += streams * vector_bytes)
     for (int i = 0; i < streams; ++i) {
       const char* from = data + at + i * vector_bytes;
-      prefetch(from + 5632);
+      prefetch(from + 4096);
       sums[i] = sums[i] + load(reinterpret_cast<const float*>(from));
     }
   for (const vf& s : sums) limit_sink = sum(s);

@@ -1,0 +1,55 @@
+"""Writing a file so that the system may keep it in huge pages."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol
+
+CHUNK_BYTES = 2 << 20  # a huge page
+
+
+class Sink(Protocol):
+    def write(self, data: memoryview, /) -> int | None: ...
+
+
+class ChunkedFile:
+    """Passes bytes on to an unbuffered file in whole chunks, all but the last.
+
+    The page cache holds in one huge page what was written at once and fills one; what two writes
+    share stays in small pages. Weights are mapped from there, by every process that runs them. A
+    context manager: leaving it without an error writes what is left.
+    """
+
+    def __init__(self, file: Sink) -> None:
+        self._file = file
+        self._held = bytearray()  # less than a chunk
+
+    def write(self, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        if self._held:
+            missing = CHUNK_BYTES - len(self._held)
+            self._held += rest[:missing]
+            rest = rest[missing:]
+            if len(self._held) < CHUNK_BYTES:
+                return
+            self._pass_on(memoryview(bytes(self._held)))
+        whole = len(rest) // CHUNK_BYTES * CHUNK_BYTES
+        self._pass_on(rest[:whole])
+        self._held = bytearray(rest[whole:])
+
+    def __enter__(self) -> ChunkedFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self._pass_on(memoryview(bytes(self._held)))
+
+    def _pass_on(self, data: memoryview) -> None:
+        """Writes all of it: the system may take a part only, and says how much."""
+        while data:
+            data = data[self._file.write(data) or 0 :]
