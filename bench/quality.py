@@ -66,6 +66,7 @@ CASES = (
     Case("int8 keys and values", None, False, 0.5, int8_cache=True),
     Case("int8 channel", Storage(8, 0), False, 0.5),
     Case("int8 g32", Storage(8, 32), False, 0.5),
+    Case("int8 g128", Storage(8, 128), False, 0.5),
     Case("int4 g32", Storage(4, 32), False, 4.0),
     Case("int4 g32, calibrated", Storage(4, 32), True, 2.5),
     Case("int4 g128", Storage(4, 128), False, math.inf),

@@ -41,7 +41,7 @@ class CompileOptions:
         dtype: "float32", "bfloat16", or "auto": bfloat16 unless the checkpoint is float32.
         quantize: "none", "int8" or "int4": how weight matrices are stored.
         group_size: columns of a row that share a scale, "32", "64", "128", or "channel" for int8;
-            "" is 32.
+            "" is 32 for int4, and for int8 the widest that divides the rows of all matrices.
         keep: exceptions, "PATTERN=none|bf16|int8|int4", by the names of the model's matrices.
         calibrate: a text in UTF-8; linears are then rounded so that they compute the same on it.
         kv_dtype: what keys and values are stored in: "auto", as activations are, or "int8", with a

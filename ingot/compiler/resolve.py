@@ -46,7 +46,7 @@ def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
         targets=resolve_targets(options.targets),
         dtype=dtype,
         kv_dtype=resolve_kv_dtype(options.kv_dtype, dtype),
-        storage=base_storage(options),
+        storage=base_storage(options, config),
         limits=resolve_limits(options, config),
     )
 

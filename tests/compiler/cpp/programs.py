@@ -40,7 +40,8 @@ NAMES = (
         "silu-mul-37-f32",
         "relu-mul-37-bf16",
     ),
-    *("gelu-mul-37-True-bf16", "gelu-37-bf16", "add-37-f32", "cast-37-f32", "cast-37-bf16"),
+    *("gelu-mul-37-True-bf16", "gelu-37-bf16", "add-37-f32", "cast-37-f32"),
+    *("cast-37-bf16",),
     *("embedding-37-bf16", "embedding-37-f32", "head-bf16", "tied-bf16", "head-f32", "tied-f32"),
     *("select-37-bf16", "select-37-f32"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from ingot.models import registry
 from ingot.passes.storage import Storage
 
 MODEL = Path(__file__).parents[3] / "golden" / "models" / "shakespeare"
+CONFIG = registry.load_config(MODEL)
 TABLE = "model.embed_tokens.weight"
 DOWN = "model.layers.3.mlp.down_proj.weight"
 INT4, INT8 = Storage(4, 32), Storage(8, 32)
@@ -22,8 +24,7 @@ INT4, INT8 = Storage(4, 32), Storage(8, 32)
 
 @pytest.fixture(scope="module")
 def graph() -> torch.fx.GraphModule:
-    config = registry.load_config(MODEL)
-    return export(registry.build(config, max_model_len=256), config)
+    return export(registry.build(CONFIG, max_model_len=256), CONFIG)
 
 
 def choose(graph: torch.fx.GraphModule, *keep: str, base: Storage = INT4) -> dict[str, Storage]:
@@ -109,14 +110,22 @@ def test_a_group_that_does_not_divide_names_the_matrix_and_what_does(
 )
 def test_options_that_do_not_go_together_are_refused(options: dict, found: str) -> None:
     with pytest.raises(UsageError, match=found):
-        base_storage(CompileOptions(**options))
+        base_storage(CompileOptions(**options), CONFIG)
 
 
 def test_options_give_the_storage_and_its_label() -> None:
-    assert base_storage(CompileOptions()) is None
-    assert base_storage(CompileOptions(quantize="int4")) == INT4
-    assert base_storage(CompileOptions(quantize="int4", group_size=64)) == Storage(4, 64)
-    assert base_storage(CompileOptions(quantize="int8", group_size="channel")) == Storage(8, 0)
+    def base(**options) -> Storage | None:
+        return base_storage(CompileOptions(**options), CONFIG)
+
+    assert base() is None
+    assert base(quantize="int4") == INT4
+    assert base(quantize="int4", group_size=64) == Storage(4, 64)
+    assert base(quantize="int8", group_size="channel") == Storage(8, 0)
+    # The widest group that divides them all: 256, 1,024 and 256.
+    assert base(quantize="int8") == Storage(8, 128)
+    for width, group in ((1024 - 64, 64), (1024 - 96, 32), (1000, 32)):
+        config = replace(CONFIG, intermediate_size=width)
+        assert base_storage(CompileOptions(quantize="int8"), config) == Storage(8, group)
     assert label({}, calibrated=False) == "none"
     several = {"a": INT4, "b": INT4, "c": Storage(8, 0)}
     assert label(several, calibrated=True) == "int4-g32 + int8-channel, calibrated"
