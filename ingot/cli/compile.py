@@ -78,7 +78,8 @@ def _add_quantization(parser: argparse.ArgumentParser) -> None:
         "--group-size",
         metavar="N",
         default="",
-        help="weights that share a scale: 32, 64, 128, or channel for int8 (default: 128 for int8, 32 for int4)",
+        help="weights that share a scale: 32, 64, 128, or channel for int8 (default: 128 for "
+        "int8, 32 for int4)",
     )
     parser.add_argument(
         "--keep",

@@ -121,7 +121,7 @@ def test_options_give_the_storage_and_its_label() -> None:
     assert base(quantize="int4") == INT4
     assert base(quantize="int4", group_size=64) == Storage(4, 64)
     assert base(quantize="int8", group_size="channel") == Storage(8, 0)
-    # The widest group that divides them all: 256, 1,024 and 256.
+    # The widest group that divides them all: 256, 768 and 256.
     assert base(quantize="int8") == Storage(8, 128)
     for width, group in ((1024 - 64, 64), (1024 - 96, 32), (1000, 32)):
         config = replace(CONFIG, intermediate_size=width)
