@@ -2,9 +2,9 @@
 //
 // A unit of work is (sequence, KV head, block of rows), a row being one query of one head of
 // the group that shares the KV head: keys and values are read once for the whole group. Keys are
-// visited in tiles of 64 at absolute positions. Weights are powers of two below a whole number, so
-// that a larger score than any before rescales sums exactly: neither tiles nor what a row cannot see
-// change its result by one bit.
+// visited in tiles of 64 at absolute positions. A weight is 2^(score - n), n being the largest score
+// so far as a whole number: a larger one rescales sums exactly, so that neither tiles nor what a row
+// cannot see change its result by one bit.
 #pragma once
 
 #include "math.h"
@@ -215,8 +215,8 @@ class PagedAttention {
     return keep(x, begin - v * lanes, end - v * lanes, splat(-__builtin_inff()));
   }
 
-  // Turns a row's scores into weights below 2^-largest, and rescales what was summed under a
-  // smaller one. The total is that of the weights as rounded.
+  // Turns a row's scores into weights, and rescales what was summed under a smaller largest score.
+  // The total is that of the weights as rounded.
   void weigh(Block& block, int r, int tile_start) const {
     constexpr int vectors = key_tile / lanes;
     Row& row = block.rows[r];
