@@ -26,7 +26,7 @@ VARIANTS = {
 }
 LABELS = {
     "int8": "int8-channel",
-    "int4": "int4-g32 + int8-g32",
+    "int4": "int4-g32 + int8-g128",
     "int4 head": "int4-g128",
 }
 

@@ -136,7 +136,9 @@ def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
         graph = export(model.module, config)
         reference = GraphModule(graph, deepcopy(graph.graph))
-    storage = choose_storage(reference, resolved.storage, options.keep, resolved.dtype)
+    storage = choose_storage(
+        reference, resolved.storage, options.keep, resolved.dtype, resolved.int8
+    )
     with clock.stage("passes", resolved.dtype):
         ledger = runner.run(
             graph,

@@ -8,7 +8,7 @@ from ingot.artifact.host import host_flags
 from ingot.artifact.plan import Limits
 from ingot.artifact.target import Target, native_target
 from ingot.compiler.options import CompileOptions
-from ingot.compiler.quantization.choose import base_storage
+from ingot.compiler.quantization.choose import base_storage, int8_storage
 from ingot.errors import UsageError
 from ingot.models.config import ModelConfig
 from ingot.passes.storage import Storage
@@ -26,6 +26,7 @@ class Resolved:
     dtype: str
     kv_dtype: str
     storage: Storage | None
+    int8: Storage
     limits: Limits
 
     @property
@@ -47,6 +48,7 @@ def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
         dtype=dtype,
         kv_dtype=resolve_kv_dtype(options.kv_dtype, dtype),
         storage=base_storage(options, config),
+        int8=int8_storage(options, config),
         limits=resolve_limits(options, config),
     )
 

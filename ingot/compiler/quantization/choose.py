@@ -55,6 +55,12 @@ def base_storage(options: CompileOptions, config: ModelConfig) -> Storage | None
     return Storage(BITS[options.quantize], 0 if size == CHANNEL else int(size))
 
 
+def int8_storage(options: CompileOptions, config: ModelConfig) -> Storage:
+    """How matrices are stored that are int8 where the others are not."""
+    size = str(options.group_size or default_group("int8", config))
+    return Storage(8, 0 if size == CHANNEL else int(size))
+
+
 def default_group(quantize: str, config: ModelConfig) -> str:
     """The group of a compile that is not told one."""
     width = math.gcd(config.hidden_size, config.intermediate_size, config.q_size)
@@ -63,12 +69,17 @@ def default_group(quantize: str, config: ModelConfig) -> str:
 
 
 def choose_storage(
-    gm: GraphModule, base: Storage | None, keep: tuple[str, ...], dtype: str
+    gm: GraphModule,
+    base: Storage | None,
+    keep: tuple[str, ...],
+    dtype: str,
+    int8: Storage | None = None,
 ) -> dict[str, Storage]:
     """How each matrix of the exported graph is stored; those that are not quantized are left out.
 
-    The head and the embedding are stored in int8, whatever the rest is. After that, rules of
-    `keep`, `PATTERN=none|bf16|int8|int4`, hold for the matrices that they match; the last one wins.
+    The head and the embedding are stored as `int8` says, by default in the group of the others.
+    After that, rules of `keep`, `PATTERN=none|bf16|int8|int4`, hold for the matrices that they
+    match; the last one wins.
 
     Raises:
         UsageError: a rule that cannot be read or matches nothing, or a group that does not divide
@@ -76,13 +87,12 @@ def choose_storage(
     """
     if base is None:
         return {}
+    int8 = int8 or Storage(8, base.group)
     names = matrix_names(gm)
     outer = {name for name, node in matrices(gm) if is_outer(gm, node)}
-    chosen: dict[str, Storage | None] = {
-        name: Storage(8, base.group) if name in outer else base for name in names
-    }
+    chosen: dict[str, Storage | None] = {name: int8 if name in outer else base for name in names}
     for rule in keep:
-        pattern, storage = read_rule(rule, base, dtype)
+        pattern, storage = read_rule(rule, base, int8, dtype)
         matched = [name for name, known in names.items() if any(matches(pattern, k) for k in known)]
         if not matched:
             raise UsageError(f"--keep {rule!r} matches no matrix", hint=nearest(pattern, names))
@@ -123,7 +133,7 @@ def matrix_names(gm: GraphModule) -> dict[str, tuple[str, ...]]:
     return names
 
 
-def read_rule(rule: str, base: Storage, dtype: str) -> tuple[str, Storage | None]:
+def read_rule(rule: str, base: Storage, int8: Storage, dtype: str) -> tuple[str, Storage | None]:
     """`PATTERN=STORAGE`, taken apart and checked."""
     pattern, _, kind = rule.rpartition("=")
     if not pattern or kind not in (*KEPT, *BITS):
@@ -142,7 +152,7 @@ def read_rule(rule: str, base: Storage, dtype: str) -> tuple[str, Storage | None
         raise UsageError(
             f"--keep {rule!r}: int4 has no scale per channel", hint="Give a --group-size."
         )
-    return pattern, Storage(BITS[kind], base.group)
+    return pattern, int8 if kind == "int8" else Storage(BITS[kind], base.group)
 
 
 def matches(pattern: str, name: str) -> bool:

@@ -10,7 +10,13 @@ import torch
 
 from ingot.compiler.export import export
 from ingot.compiler.options import CompileOptions
-from ingot.compiler.quantization.choose import base_storage, choose_storage, label, matches
+from ingot.compiler.quantization.choose import (
+    base_storage,
+    choose_storage,
+    int8_storage,
+    label,
+    matches,
+)
 from ingot.errors import UsageError
 from ingot.models import registry
 from ingot.passes.storage import Storage
@@ -129,3 +135,12 @@ def test_options_give_the_storage_and_its_label() -> None:
     assert label({}, calibrated=False) == "none"
     several = {"a": INT4, "b": INT4, "c": Storage(8, 0)}
     assert label(several, calibrated=True) == "int4-g32 + int8-channel, calibrated"
+
+
+def test_what_is_int8_beside_int4_has_a_group_of_its_own(graph) -> None:
+    wide = int8_storage(CompileOptions(quantize="int4"), CONFIG)
+    assert wide == Storage(8, 128)
+    assert int8_storage(CompileOptions(quantize="int4", group_size=64), CONFIG) == Storage(8, 64)
+    chosen = choose_storage(graph, INT4, ("layers.3.mlp.down_proj=int8",), "bfloat16", wide)
+    assert {name for name, stored in chosen.items() if stored == wide} == {TABLE, DOWN}
+    assert set(chosen.values()) == {INT4, wide}

@@ -6,6 +6,7 @@
 // scale; readers widen it. Page sizes are multiples of 16, so that neighbours share a page.
 #pragma once
 
+#include <cstring>
 #include <type_traits>
 
 #include "dot.h"
@@ -62,7 +63,7 @@ struct Cache {
     const int page = slot / PageSize, inside = slot % PageSize, lane = inside % key_group;
     S* group = key_columns(page, head, inside - lane) + lane * depth;
     for (int d = 0; d < D; d += depth)
-      for (int i = 0; i < depth; ++i) group[d * key_group + i] = rounded[d + i];
+      std::memcpy(group + d * key_group, rounded + d, depth * sizeof(S));
     if constexpr (is_scaled<S>) key_scales[token(page, head, inside)] = scale;
   }
 
@@ -113,6 +114,12 @@ inline bool has_head(int unit, Team team) {
                                    : unit >= mine.begin && unit < mine.end;
 }
 
+// Fetches a head of a later row: rows lie too far apart for the hardware to foresee them.
+template <int D, class T>
+inline void prefetch_head(const T* head) {
+  for (int d = 0; d < D; d += 64 / sizeof(T)) prefetch(head + d);
+}
+
 // Queries and keys normed and rotated, keys and values stored, in one sweep.
 template <int Heads, int Half, bool Interleaved, class S, int KvHeads, int PageSize, int D,
           class From, class Out>
@@ -125,7 +132,9 @@ void rope_kv_write(Team team, int rows, Rows<const From> q, Rows<const From> k,
   for (int unit = 0; unit < Heads + KvHeads; ++unit) {
     if (!has_head<Heads, KvHeads>(unit, team)) continue;
     for (int row = 0; row < rows; ++row) {
+      const int later = row + 3;
       if (unit < Heads) {
+        prefetch_head<D>(q[later] + unit * D);
         turn_head<D, Half, Interleaved>(q[row] + unit * D, norm.q, norm.eps, norm.offset,
                                         table[row], head);
         for_columns<D>([&](int c, auto part) {
@@ -133,6 +142,8 @@ void rope_kv_write(Team team, int rows, Rows<const From> q, Rows<const From> k,
         });
       } else if (slots[row] >= 0) {
         const int h = unit - Heads;
+        prefetch_head<D>(k[later] + h * D);
+        prefetch_head<D>(v[later] + h * D);
         turn_head<D, Half, Interleaved>(k[row] + h * D, norm.k, norm.eps, norm.offset,
                                         table[row], head);
         cache.write_key(slots[row], h, head, scratch.rounded);
