@@ -10,8 +10,8 @@ import time
 
 
 def main() -> None:
-    model, artifact = sys.argv[1:]
-    command = [sys.executable, "-m", "ingot", "compile", model, "-o", artifact, "--force"]
+    model, artifact, *options = sys.argv[1:]
+    command = [sys.executable, "-m", "ingot", "compile", model, "-o", artifact, "--force", *options]
     start = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

@@ -121,7 +121,9 @@ def test_attention_waits_for_the_keys_of_its_step() -> None:
     write = instruction("kv_write", {"k": "k", "v": "k", "k_cache": "kc", "v_cache": "vc"})
     read = instruction("paged_attention", {"q": "q", "k_cache": "kc", "v_cache": "vc"}, "o")
     assert flags([q, out, k, *caches], write, read) == (False, True)
-    assert flags([q, out, k, *caches], read, read) == (False, True)  # both write `o`
+    # Both write `o`, each thread the part of its heads if all have equally many.
+    spared = Barrier(single=False, larger=False, heads=2)
+    assert waits([q, out, k, *caches], read, read)[1] == spared
 
 
 def test_a_single_token_is_computed_by_every_thread_for_itself() -> None:
