@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Protocol
 
 CHUNK_BYTES = 2 << 20  # a huge page
@@ -40,12 +39,7 @@ class ChunkedFile:
     def __enter__(self) -> ChunkedFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if error is None:
             self._pass_on(memoryview(bytes(self._held)))
 
