@@ -45,27 +45,32 @@ def base_storage(options: CompileOptions, config: ModelConfig) -> Storage | None
         raise UsageError(
             f"unknown quantization {options.quantize!r}", hint=f"Supported: {supported}."
         )
-    size = str(options.group_size or default_group(options.quantize, config))
+    size = group_size(options.quantize, options, config)
     allowed = (*GROUPS, CHANNEL) if options.quantize == "int8" else GROUPS
     if size not in allowed:
         raise UsageError(
             f"--group-size is {size} for {options.quantize}",
             hint=f"Supported: {', '.join(allowed)}.",
         )
-    return Storage(BITS[options.quantize], 0 if size == CHANNEL else int(size))
+    return storage_of(options.quantize, size)
 
 
 def int8_storage(options: CompileOptions, config: ModelConfig) -> Storage:
     """How matrices are stored that are int8 where the others are not."""
-    size = str(options.group_size or default_group("int8", config))
-    return Storage(8, 0 if size == CHANNEL else int(size))
+    return storage_of("int8", group_size("int8", options, config))
 
 
-def default_group(quantize: str, config: ModelConfig) -> str:
-    """The group of a compile that is not told one."""
+def group_size(kind: str, options: CompileOptions, config: ModelConfig) -> str:
+    """The group size of matrices of that kind: what was asked for, or the default."""
+    if options.group_size:
+        return str(options.group_size)
     width = math.gcd(config.hidden_size, config.intermediate_size, config.q_size)
     dividing = [group for group in GROUPS if width % int(group) == 0]
-    return dividing[-1] if quantize == "int8" and dividing else GROUPS[0]
+    return dividing[-1] if kind == "int8" and dividing else GROUPS[0]
+
+
+def storage_of(kind: str, size: str) -> Storage:
+    return Storage(BITS[kind], 0 if size == CHANNEL else int(size))
 
 
 def choose_storage(
