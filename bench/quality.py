@@ -171,10 +171,13 @@ class QuantizedInterpreter(Interpreter):
             return super()._linear(node)
         bias = self._parameter(rest[0]) if rest and isinstance(rest[0], Node) else None
         rows = torch.cat(self.values[x], dim=1)
-        group, bits = self.storage[name].group_of(rows.shape[-1]), self.storage[name].bits
-        values, scales = OPS["quantize"].reference(rows, group)
-        matrix = (self.weights.values(name), self.weights.scales(name))
-        out = OPS["quantized_linear"].reference(values, scales, *matrix, bias, group, bits)
+        spans, bits = self.storage[name].of(rows.shape[-1]), self.storage[name].bits
+        values, scales = OPS["quantize"].reference(rows, spans.block)
+        matrix = self.weights.matrix(name)
+        weight = (matrix.values, matrix.multipliers, matrix.scales)
+        out = OPS["quantized_linear"].reference(
+            values, scales, *weight, bias, spans.group, spans.block, bits
+        )
         return list(out.split([value.shape[1] for value in self.values[x]], dim=1))
 
 

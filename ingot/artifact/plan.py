@@ -70,7 +70,8 @@ class Buffer:
     """A tensor of the step.
 
     weight  parameters, constant; `sources` are the model's parameter names, stacked on axis 0;
-            scales of a quantized weight name it as their `base` and are stored inside it
+            multipliers and scales of a quantized weight name it as their `base` and are stored
+            inside it
     arena   a temporary at byte `offset` of the arena; row-major and dense
     view    rows of another buffer: element `offset` inside each row of `base`, rows `row_stride`
             elements apart; the dimensions after the first are dense

@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from ingot.artifact.plan import DTYPE_BYTES, Plan
 from ingot.compiler.chunked_file import ChunkedFile
 from ingot.compiler.cpp.generate import WeightLayout
 from ingot.compiler.cpp.quantized_layout import pack_quantized, packed_bytes
+from ingot.compiler.quantization.matrix import QuantizedMatrix, stack
 from ingot.errors import InternalError
 
 PANEL_COLUMNS = 64
@@ -38,16 +39,14 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 FILE_DTYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "I8"}
 
 Read = Callable[[str], Tensor]
+Rowed = TypeVar("Rowed", Tensor, QuantizedMatrix)
 
 
 class Quantized(Protocol):
     """Gives matrices that are quantized, by the name of the source parameter."""
 
-    def values(self, name: str) -> Tensor:
-        """int8 [O, K]."""
-
-    def scales(self, name: str) -> Tensor:
-        """float32 [O, K / group]."""
+    def matrix(self, name: str) -> QuantizedMatrix:
+        """W [O, K]."""
 
 
 def pack(
@@ -85,7 +84,7 @@ def header(weights: Iterable[WeightLayout]) -> bytes:
     offset = 0
     for weight in weights:
         end = offset + _aligned(num_bytes(weight))
-        dtype = "int8" if weight.group else weight.dtype
+        dtype = "int8" if weight.spans else weight.dtype
         entries[weight.name] = {
             "dtype": FILE_DTYPES[dtype],
             "shape": [(end - offset) // DTYPE_BYTES[dtype]],
@@ -99,10 +98,9 @@ def header(weights: Iterable[WeightLayout]) -> bytes:
 
 def num_bytes(weight: WeightLayout) -> int:
     """Bytes of the packed weight, before the tensor is padded to 64 bytes."""
-    if weight.group:
-        bits = 4 if weight.dtype == "int4" else 8
+    if weight.spans:
         outputs, inputs = weight.shape
-        return packed_bytes(outputs, inputs, bits, weight.group)
+        return packed_bytes(outputs, inputs, weight.bits, weight.spans)
     return num_elements(weight) * DTYPE_BYTES[weight.dtype]
 
 
@@ -143,7 +141,7 @@ def _jobs(
     weight: WeightLayout, sources: tuple[str, ...], read: Read, quantized: Quantized | None
 ) -> Iterator[Callable[[], Tensor]]:
     """One job a piece of the weight; running them in any order gives the pieces of the file."""
-    if weight.group:
+    if weight.spans:
         if quantized is None:
             raise InternalError(f"weight {weight.name} is quantized, but nothing gives its values")
         yield from _quantized_jobs(weight, sources, quantized)
@@ -152,7 +150,7 @@ def _jobs(
     row_elements = math.prod(weight.shape[1:])
     shape = (-1, row_elements) if weight.layout == "panels" else (-1,)
     rows_at_once = _rows_at_once(row_elements * DTYPE_BYTES[weight.dtype])
-    for piece in _checked(weight, _row_pieces(map(read, sources), rows_at_once)):
+    for piece in _checked(weight, _row_pieces(map(read, sources), rows_at_once, _cat)):
 
         def job(piece: Tensor = piece) -> Tensor:
             rows = piece.to(dtype).contiguous().view(shape)
@@ -164,12 +162,10 @@ def _jobs(
 def _quantized_jobs(
     weight: WeightLayout, sources: tuple[str, ...], quantized: Quantized
 ) -> Iterator[Callable[[], Tensor]]:
-    bits = 4 if weight.dtype == "int4" else 8
-    num_rows = _rows_at_once(weight.shape[1])
-    values = _checked(weight, _row_pieces(map(quantized.values, sources), num_rows))
-    scales = _row_pieces(map(quantized.scales, sources), num_rows)
-    for rows, row_scales in zip(values, scales, strict=True):
-        yield partial(pack_quantized, rows, row_scales, bits=bits, group=weight.group)
+    assert weight.spans is not None
+    pieces = _row_pieces(map(quantized.matrix, sources), _rows_at_once(weight.shape[1]), stack)
+    for piece in _checked(weight, pieces):
+        yield partial(pack_quantized, piece, bits=weight.bits, spans=weight.spans)
 
 
 def _rows_at_once(row_bytes: int) -> int:
@@ -177,7 +173,7 @@ def _rows_at_once(row_bytes: int) -> int:
     return max(1, PIECE_BYTES // (row_bytes * PANEL_COLUMNS)) * PANEL_COLUMNS
 
 
-def _checked(weight: WeightLayout, pieces: Iterable[Tensor]) -> Iterator[Tensor]:
+def _checked(weight: WeightLayout, pieces: Iterable[Rowed]) -> Iterator[Rowed]:
     """The pieces, if they have the rows of the weight in all."""
     num_rows = 0
     for piece in pieces:
@@ -187,20 +183,22 @@ def _checked(weight: WeightLayout, pieces: Iterable[Tensor]) -> Iterator[Tensor]
         raise InternalError(f"weight {weight.name} has {num_rows} rows, not {weight.shape[0]}")
 
 
-def _row_pieces(tensors: Iterable[Tensor], num_rows: int) -> Iterator[Tensor]:
-    """The tensors stacked on axis 0, in pieces of num_rows rows; only the last may be shorter."""
-    held: list[Tensor] = []
-    for tensor in tensors:
+def _row_pieces(
+    parts: Iterable[Rowed], num_rows: int, join: Callable[[Sequence[Rowed]], Rowed]
+) -> Iterator[Rowed]:
+    """The parts stacked on axis 0, in pieces of num_rows rows; only the last may be shorter."""
+    held: list[Rowed] = []
+    for part in parts:
         start = 0
-        while start < tensor.shape[0]:
-            missing = num_rows - sum(part.shape[0] for part in held)
-            held.append(tensor[start : start + missing])
+        while start < part.shape[0]:
+            missing = num_rows - sum(piece.shape[0] for piece in held)
+            held.append(part[start : start + missing])
             start += missing
-            if sum(part.shape[0] for part in held) == num_rows:
-                yield torch.cat(held) if len(held) > 1 else held[0]
+            if sum(piece.shape[0] for piece in held) == num_rows:
+                yield join(held) if len(held) > 1 else held[0]
                 held = []
     if held:
-        yield torch.cat(held) if len(held) > 1 else held[0]
+        yield join(held) if len(held) > 1 else held[0]
 
 
 def _in_order(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Tensor]]) -> Iterator[Tensor]:
@@ -212,6 +210,10 @@ def _in_order(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Tensor]]) ->
             yield running.popleft().result()
     while running:
         yield running.popleft().result()
+
+
+def _cat(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts))
 
 
 def _depth(dtype: torch.dtype) -> int:

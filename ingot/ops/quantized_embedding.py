@@ -6,18 +6,28 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
+from ingot.ops.quantized_linear import integers
 from ingot.ops.registry import Args, Kwargs, Op, register, tensor_bytes
 
 
 def reference(
-    tokens: Tensor, weight: Tensor, weight_scales: Tensor, group: int, bits: int
+    tokens: Tensor,
+    weight: Tensor,
+    weight_multipliers: Tensor | None,
+    weight_scales: Tensor,
+    group: int,
+    block: int,
+    bits: int,
 ) -> Tensor:
-    """tokens [1, N] int, weight int8 [V, C], weight_scales [V, C/G] -> float32 [1, N, C].
+    """tokens [1, N] int, weight int8 [V, C], weight_multipliers int8 [V, C/G] or None for ones,
+    weight_scales [V, C/B] -> float32 [1, N, C].
 
-    Every value times the scale of its group.
+    Every value times the multiplier of its group, an exact integer, times the scale of its block.
     """
-    rows: Tensor = weight[tokens.long()].float().unflatten(-1, (-1, group))
-    scales: Tensor = weight_scales[tokens.long()].float()
+    wanted = tokens.long()
+    multipliers = None if weight_multipliers is None else weight_multipliers[wanted]
+    rows: Tensor = integers(weight[wanted], multipliers).float().unflatten(-1, (-1, block))
+    scales: Tensor = weight_scales[wanted].float()
     return (rows * scales[..., None]).flatten(-2)
 
 
@@ -25,19 +35,25 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     return [
         {
             "tokens": torch.randint(0, 101, (1, n), generator=rng, dtype=torch.int32),
-            **samples.quantized_weight(rng, 101, size, group, bits),
+            **samples.quantized_weight(rng, 101, size, group=group, block=block, bits=bits),
             "group": group,
+            "block": block,
             "bits": bits,
         }
-        for bits in (8, 4)
-        for n, size, group in ((1, 32, 32), (7, 192, 64))
+        for bits, n, size, group, block in (
+            (8, 1, 32, 32, 32),
+            (8, 7, 192, 64, 64),
+            (4, 1, 32, 32, 32),
+            (4, 7, 256, 32, 128),
+        )
     ]
 
 
 def num_bytes(a: Args) -> int:
     """Only the rows that are asked for are read."""
     values: int = a.tokens.numel() * a.weight.shape[1]
-    stored: int = values * a.bits // 8 + 2 * values // a.group
+    multipliers: int = 0 if a.weight_multipliers is None else values // a.group // 2
+    stored: int = values * a.bits // 8 + multipliers + 2 * values // a.block
     return tensor_bytes([a.tokens]) + stored + 4 * values
 
 

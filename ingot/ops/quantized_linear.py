@@ -24,50 +24,65 @@ def reference(
     values: Tensor,
     scales: Tensor,
     weight: Tensor,
+    weight_multipliers: Tensor | None,
     weight_scales: Tensor,
     bias: Tensor | None,
     group: int,
+    block: int,
     bits: int,
 ) -> Tensor:
-    """values int8 [..., K], scales [..., K/G], weight int8 [O, K], weight_scales [O, K/G],
-    bias [O] or None -> float32 [..., O].
+    """values int8 [..., K], scales [..., K/B], weight int8 [O, K], weight_multipliers int8
+    [O, K/G] or None for ones, weight_scales [O, K/B], bias [O] or None -> float32 [..., O].
 
-    The sum over the groups, ascending, of float(dot) * (scale * weight scale), where dot is the
-    exact integer product of a group; then the bias.
+    The sum over the blocks, ascending, of float(dot) * (scale * weight scale), where dot is the
+    exact integer product of a block of x with the weights times their group's multiplier; then
+    the bias.
     """
-    wide = torch.float32 if group <= EXACT_IN_FLOAT32 else torch.float64
+    whole = integers(weight, weight_multipliers)
+    wide = torch.float32 if block <= EXACT_IN_FLOAT32 else torch.float64
     out = values.new_zeros((*values.shape[:-1], weight.shape[0]), dtype=torch.float32)
-    parts = zip(values.split(group, -1), weight.split(group, -1), strict=True)
+    parts = zip(values.split(block, -1), whole.split(block, -1), strict=True)
     for index, (x, w) in enumerate(parts):
         dot = (x.to(wide) @ w.to(wide).T).float()
         out += dot * (scales[..., index, None] * weight_scales[:, index].float())
     return out if bias is None else out + bias.float()
 
 
+def integers(weight: Tensor, multipliers: Tensor | None) -> Tensor:
+    """weight int8 [R, K], each times the multiplier [R, K/G] of its group: int8 [R, K]."""
+    if multipliers is None:
+        return weight
+    groups: Tensor = weight.unflatten(-1, (multipliers.shape[-1], -1))
+    return (groups * multipliers[..., None]).flatten(-2)
+
+
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     return [
         {
-            **activations(rng, n, num_in, group),
-            **samples.quantized_weight(rng, num_out, num_in, group, bits),
+            **activations(rng, n, num_in, block),
+            **samples.quantized_weight(rng, num_out, num_in, group=group, block=block, bits=bits),
             "bias": samples.normal(rng, num_out) if with_bias else None,
             "group": group,
+            "block": block,
             "bits": bits,
         }
-        for bits in (8, 4)
-        for n, num_in, num_out, group, with_bias in (
-            (1, 64, 64, 32, False),
-            (5, 192, 144, 64, True),
-            (13, 256, 27, 128, False),
-            (70, 128, 320, 32, True),
-            (3, 200, 48, 200, False),
+        for bits, n, num_in, num_out, group, block, with_bias in (
+            (8, 1, 64, 64, 32, 32, False),
+            (8, 5, 192, 144, 64, 64, True),
+            (8, 70, 128, 320, 32, 32, True),
+            (8, 3, 200, 48, 200, 200, False),
+            (4, 1, 64, 64, 32, 32, False),
+            (4, 5, 192, 144, 32, 64, True),
+            (4, 13, 256, 27, 128, 128, False),
+            (4, 3, 256, 48, 64, 128, True),
+            (4, 70, 128, 320, 32, 128, True),
         )
-        if bits == 8 or group != num_in
     ]
 
 
-def activations(rng: torch.Generator, n: int, size: int, group: int) -> Kwargs:
+def activations(rng: torch.Generator, n: int, size: int, block: int) -> Kwargs:
     values = torch.randint(-127, 128, (1, n, size), generator=rng).to(torch.int8)
-    scales = samples.normal(rng, 1, n, size // group).abs() / 127
+    scales = samples.normal(rng, 1, n, size // block).abs() / 127
     return {"values": values, "scales": scales}
 
 
@@ -78,8 +93,9 @@ def fake(a: Args) -> Tensor:
 
 
 def num_bytes(a: Args) -> int:
-    """Weights are stored in `bits` bits, their scales in 16."""
-    stored: int = a.weight.numel() * a.bits // 8 + 2 * a.weight_scales.numel()
+    """Weights are stored in `bits` bits, their multipliers in 4, their scales in 16."""
+    multipliers = 0 if a.weight_multipliers is None else a.weight_multipliers.numel()
+    stored: int = a.weight.numel() * a.bits // 8 + multipliers // 2 + 2 * a.weight_scales.numel()
     return stored + tensor_bytes([a.values, a.scales, a.bias, fake(a)])
 
 
@@ -91,7 +107,7 @@ QUANTIZED_LINEAR = register(
         sample_inputs=sample_inputs,
         num_flops=lambda a: 2 * a.values.numel() * a.weight.shape[0],
         num_bytes=num_bytes,
-        # the integers are exact; the sum over groups is rounded in another way by fused adds
+        # the integers are exact; the sum over blocks is rounded in another way by fused adds
         tolerance={**DEFAULT_TOLERANCE, torch.float32: Tolerance(1e-5, 5e-5)},
     )
 )

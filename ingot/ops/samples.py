@@ -38,16 +38,22 @@ def with_outliers(rng: torch.Generator, *shape: int) -> Tensor:
 
 
 def quantized_weight(
-    rng: torch.Generator, rows: int, cols: int, group: int, bits: int
-) -> dict[str, Tensor]:
-    """Arguments `weight` and `weight_scales` of a quantized matrix over the whole range; scales
-    are of float16 and of either sign, and the first is zero."""
+    rng: torch.Generator, rows: int, cols: int, *, group: int, block: int, bits: int
+) -> dict[str, Tensor | None]:
+    """Arguments `weight`, `weight_multipliers` and `weight_scales` of a quantized matrix over the
+    whole range; scales are of float16 and of either sign, and the first is zero."""
     bound = 2 ** (bits - 1)
     lowest = -bound if bits == 4 else 1 - bound
     values = torch.randint(lowest, bound, (rows, cols), generator=rng).to(torch.int8)
-    scales = (normal(rng, rows, cols // group) / bound / cols**0.5).half().float()
+    multipliers = torch.randint(-8, 8, (rows, cols // group), generator=rng).to(torch.int8)
+    largest = bound * (8 if group < block else 1)
+    scales = (normal(rng, rows, cols // block) / largest / cols**0.5).half().float()
     scales[0, 0] = 0
-    return {"weight": values, "weight_scales": scales}
+    return {
+        "weight": values,
+        "weight_multipliers": multipliers if group < block else None,
+        "weight_scales": scales,
+    }
 
 
 def caches(

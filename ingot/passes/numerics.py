@@ -132,13 +132,16 @@ class GraphRunner(Interpreter):
 
 
 def quantized_part(weight: Tensor, stored: QuantizedPart) -> Tensor:
-    """The integers [O, K] of a weight [O, K], or its scales [O, K / group]; plainly rounded."""
+    """Of a weight [O, K] plainly rounded, block by block: its integers [O, K], its multipliers,
+    which are ones, or its scales [O, K / block]."""
     bound = 2 ** (stored.bits - 1) - 1
-    groups = weight.contiguous().view(len(weight), -1, stored.group)
-    scales = groups.abs().amax(-1, keepdim=True) / bound
+    blocks = weight.contiguous().view(len(weight), -1, stored.block)
+    scales = blocks.abs().amax(-1, keepdim=True) / bound
     if stored.part == "scales":
         return torch.squeeze(scales, -1)
-    return torch.round(groups / scales).view(weight.shape)
+    if stored.part == "multipliers":
+        return torch.ones(len(weight), weight.shape[1] // stored.group)
+    return torch.round(blocks / scales).view(weight.shape)
 
 
 def on_cpu(argument: Any) -> Any:

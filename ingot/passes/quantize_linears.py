@@ -5,12 +5,20 @@ from __future__ import annotations
 import operator
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.target import Target
 from ingot.errors import UsageError
 from ingot.passes.graph import arguments, call, call_op, is_op, op_name, replace, value
-from ingot.passes.storage import SCALES_SUFFIX, Choose, Storage, per_channel
+from ingot.passes.storage import (
+    MULTIPLIERS_SUFFIX,
+    SCALES_SUFFIX,
+    Choose,
+    Spans,
+    Storage,
+    per_channel,
+)
 from ingot.passes.weights import set_parameter, sources
 
 Activations = dict[tuple[Node, int], tuple[Node, Node]]
@@ -21,14 +29,14 @@ def quantize_linears(gm: GraphModule, *, target: Target, choose: Choose = per_ch
 
     `choose` says how each of the model's matrices is stored. A table that embedding and head share
     is stored once. Activations are quantized once for all linears that read them with the same
-    group. Returns how many of the model's matrices are now quantized.
+    block. Returns how many of the model's matrices are now quantized.
 
     Before:
         h = rms_norm(x, w);  y = linear(h, W);  z = linear(h, V)
     After:
-        h = rms_norm(x, w);  q, s = quantize(h, 32)
-        y = quantized_linear(q, s, W, W_scales, 32, 4)
-        z = quantized_linear(q, s, V, V_scales, 32, 4)
+        h = rms_norm(x, w);  q, s = quantize(h, 128)
+        y = quantized_linear(q, s, W, W_multipliers, W_scales, group=32, block=128, bits=4)
+        z = quantized_linear(q, s, V, V_multipliers, V_scales, group=32, block=128, bits=4)
     """
     matched: set[str] = set()
     activations: Activations = {}
@@ -78,30 +86,45 @@ def quantize_readers(
 ) -> None:
     """Let every reader of a weight read it as integers and scales."""
     outputs, columns = map(int, value(weight).shape)
-    group = storage.group_of(columns)
-    if columns % group:
+    spans = storage.of(columns)
+    if columns % spans.group:
         raise UsageError(
-            f"groups of {group} do not divide the {columns} columns of {weight.target}",
+            f"groups of {spans.group} do not divide the {columns} columns of {weight.target}",
             hint="Choose another --group-size, or keep that weight: --keep 'PATTERN=none'.",
         )
-    scales = add_scales(gm, weight, (outputs, columns // group))
+    stored = add_parts(gm, weight, (outputs, columns), spans)
+    stored |= {"group": spans.group, "block": spans.block, "bits": storage.bits}
     for user in list(weight.users):
         with gm.graph.inserting_before(user):
             new = (
-                quantized_linear(user, scales, group, storage.bits, activations)
+                quantized_linear(user, stored, spans.block, activations)
                 if op_name(user) == "linear"
-                else quantized_embedding(user, scales, group, storage.bits)
+                else quantized_embedding(user, stored)
             )
         replace(user, new)
     weight.meta["val"] = value(weight).to(torch.int8)
     set_parameter(gm, str(weight.target), value(weight))
 
 
-def add_scales(gm: GraphModule, weight: Node, shape: tuple[int, int]) -> Node:
-    """A parameter for the scales of a weight; it has the weight's sources."""
-    name = f"{weight.target}{SCALES_SUFFIX}"
+def add_parts(
+    gm: GraphModule, weight: Node, shape: tuple[int, int], spans: Spans
+) -> dict[str, Node | int | None]:
+    """Parameters for the multipliers, if any, and the scales of a weight; arguments of its ops."""
+    outputs, columns = shape
+    scales = value(weight).new_empty((outputs, columns // spans.block), dtype=torch.float32)
+    multipliers = value(weight).new_empty((outputs, columns // spans.group), dtype=torch.int8)
+    return {
+        "weight_scales": add_part(gm, weight, SCALES_SUFFIX, scales),
+        "weight_multipliers": add_part(gm, weight, MULTIPLIERS_SUFFIX, multipliers)
+        if spans.has_multipliers
+        else None,
+    }
+
+
+def add_part(gm: GraphModule, weight: Node, suffix: str, val: Tensor) -> Node:
+    """A parameter beside a weight; it has the weight's sources."""
+    name = f"{weight.target}{suffix}"
     gm.meta.setdefault("weight_sources", {})[name] = sources(gm, str(weight.target))
-    val = value(weight).new_empty(shape, dtype=torch.float32)
     set_parameter(gm, name, val)
     with gm.graph.inserting_after(weight):
         node = gm.graph.get_attr(name)
@@ -110,31 +133,29 @@ def add_scales(gm: GraphModule, weight: Node, shape: tuple[int, int]) -> Node:
 
 
 def quantized_linear(
-    node: Node, scales: Node, group: int, bits: int, activations: Activations
+    node: Node, stored: dict[str, Node | int | None], block: int, activations: Activations
 ) -> Node:
     given = arguments(node)
     x = given["x"]
-    if (x, group) not in activations:
-        both = call_op(node.graph, "quantize", like=node, x=x, group=group)
+    if (x, block) not in activations:
+        both = call_op(node.graph, "quantize", like=node, x=x, group=block)
         parts = [call(node.graph, operator.getitem, both, i, like=node) for i in range(2)]
-        activations[x, group] = (parts[0], parts[1])
-    values, value_scales = activations[x, group]
+        activations[x, block] = (parts[0], parts[1])
+    values, scales = activations[x, block]
     return call_op(
         node.graph,
         "quantized_linear",
         like=node,
         val=value(node),
         values=values,
-        scales=value_scales,
+        scales=scales,
         weight=given["weight"],
-        weight_scales=scales,
         bias=given["bias"],
-        group=group,
-        bits=bits,
+        **stored,
     )
 
 
-def quantized_embedding(node: Node, scales: Node, group: int, bits: int) -> Node:
+def quantized_embedding(node: Node, stored: dict[str, Node | int | None]) -> Node:
     given = arguments(node)
     return call_op(
         node.graph,
@@ -143,7 +164,5 @@ def quantized_embedding(node: Node, scales: Node, group: int, bits: int) -> Node
         val=value(node),
         tokens=given["tokens"],
         weight=given["weight"],
-        weight_scales=scales,
-        group=group,
-        bits=bits,
+        **stored,
     )

@@ -11,12 +11,14 @@ from ingot.artifact.plan import DType
 from ingot.passes.graph import arguments, op_calls
 
 QUANTIZED_OPS = ("quantized_linear", "quantized_embedding")
-SCALES_SUFFIX = "_scales"  # the scales of `x.weight` are `x.weight_scales`
+# Beside the integers of `x.weight` lie `x.weight_multipliers` and `x.weight_scales`.
+MULTIPLIERS_SUFFIX, SCALES_SUFFIX = "_multipliers", "_scales"
+BLOCKS = (128, 64)  # columns that share a float16 scale in int4, where they divide a row
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Integers of so many bits; a float16 scale for every `group` columns, 0: for every row."""
+    """Integers of so many bits, with a scale for every `group` columns; 0: for every row."""
 
     bits: int
     group: int
@@ -26,9 +28,26 @@ class Storage:
         """`int4-g32`, `int8-channel`."""
         return f"int{self.bits}-" + (f"g{self.group}" if self.group else "channel")
 
-    def group_of(self, columns: int) -> int:
-        """Columns that share a scale, in a row of so many."""
-        return self.group or columns
+    def of(self, columns: int) -> Spans:
+        """What shares what in a row of so many columns."""
+        group = self.group or columns
+        blocks = (block for block in BLOCKS if block > group and columns % block == 0)
+        return Spans(group, next(blocks, group) if self.bits == 4 else group)
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Columns that share a multiplier, and columns that share a float16 scale.
+
+    Where the two are the same there are no multipliers.
+    """
+
+    group: int
+    block: int
+
+    @property
+    def has_multipliers(self) -> bool:
+        return self.group < self.block
 
 
 # How the model's parameter of that name is to be stored; None leaves it as it is.
@@ -42,11 +61,12 @@ def per_channel(name: str) -> Storage | None:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedPart:
-    """What a parameter of a quantized graph holds: the integers of a weight, or its scales."""
+    """What a parameter of a quantized graph holds of a weight."""
 
-    part: str  # "values" or "scales"
+    part: str  # "values", "multipliers" or "scales"
     bits: int
     group: int
+    block: int
 
     @property
     def dtype(self) -> DType:
@@ -56,8 +76,10 @@ class QuantizedPart:
         return "int4" if self.bits == 4 else "int8"
 
     def inside(self, name: str) -> str:
-        """The weight that the scales of that name are stored in; "" for integers."""
-        return name.removesuffix(SCALES_SUFFIX) if self.part == "scales" else ""
+        """The weight that the multipliers or scales of that name are stored in; "" for values."""
+        if self.part == "values":
+            return ""
+        return name.removesuffix(SCALES_SUFFIX).removesuffix(MULTIPLIERS_SUFFIX)
 
 
 def quantized_parameters(gm: GraphModule) -> dict[str, QuantizedPart]:
@@ -66,11 +88,15 @@ def quantized_parameters(gm: GraphModule) -> dict[str, QuantizedPart]:
 
 
 def _parts(gm: GraphModule) -> Iterator[tuple[str, QuantizedPart]]:
+    parts = {
+        "values": "weight",
+        "multipliers": "weight_multipliers",
+        "scales": "weight_scales",
+    }
     for node in op_calls(gm, *QUANTIZED_OPS):
         given = arguments(node)
-        for part, name in (("values", "weight"), ("scales", "weight_scales")):
-            if given[name].op == "get_attr":
-                yield (
-                    str(given[name].target),
-                    QuantizedPart(part, bits=given["bits"], group=given["group"]),
-                )
+        for part, argument in parts.items():
+            parameter = given[argument]
+            if parameter is not None and parameter.op == "get_attr":
+                spans = {name: given[name] for name in ("bits", "group", "block")}
+                yield str(parameter.target), QuantizedPart(part, **spans)

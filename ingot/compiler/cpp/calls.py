@@ -13,6 +13,7 @@ from ingot.compiler.cpp.call import Call
 from ingot.compiler.cpp.operands import CPP_TYPES, Operands, columns, number, rows, where
 from ingot.compiler.cpp.quantized_layout import fits
 from ingot.errors import CodegenError
+from ingot.passes.storage import Spans
 
 Emit = Callable[[Operands, Instruction], Call]
 
@@ -79,7 +80,7 @@ def quantized_linear(operands: Operands, i: Instruction) -> Call:
     pointers = (_packed(operands, i, weight), operands.weight(bias))
     return Call(
         i.op,
-        (i.attrs["bits"], i.attrs["group"], inputs, outputs),
+        (*_format(i), inputs, outputs),
         (rows(values), operands.rows(values), operands.rows(scales), *pointers, _out(operands, i)),
     )
 
@@ -89,7 +90,7 @@ def quantized_embedding(operands: Operands, i: Instruction) -> Call:
     vocabulary, size = table.shape
     return Call(
         i.op,
-        (i.attrs["bits"], i.attrs["group"], size, vocabulary),
+        (*_format(i), size, vocabulary),
         (rows(out), f"step.{tokens.name}", _packed(operands, i, table), _out(operands, i)),
     )
 
@@ -254,11 +255,18 @@ def _norm_weight(operands: Operands, i: Instruction) -> str:
 
 def _packed(operands: Operands, i: Instruction, weight: Buffer) -> str:
     """A pointer to panels of quantized_layout.py."""
-    bits, group = int(i.attrs["bits"]), int(i.attrs["group"])
+    bits, group, block = _format(i)
     columns = int(weight.shape[1])
     _expect(i, weight.dtype == f"int{bits}", f"{bits} bits of a weight that is {weight.dtype}")
-    _expect(i, fits(columns, bits, group), f"groups of {group} int{bits} in rows of {columns}")
+    found = f"groups of {group} int{bits} and blocks of {block} in rows of {columns}"
+    _expect(i, fits(columns, bits, Spans(group, block)), found)
     return operands.packed(weight)
+
+
+def _format(i: Instruction) -> tuple[int, int, int]:
+    """Bits, group and block of a quantized weight."""
+    bits, group, block = (int(i.attrs[name]) for name in ("bits", "group", "block"))
+    return bits, group, block
 
 
 def _scalars(i: Instruction, *attributes: str) -> tuple[str, ...]:

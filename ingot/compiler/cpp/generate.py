@@ -20,6 +20,7 @@ from ingot.compiler.cpp.calls import emit, stored_as_panels
 from ingot.compiler.cpp.operands import Operands, columns, where
 from ingot.compiler.row_wise import is_row_wise
 from ingot.errors import CodegenError
+from ingot.passes.storage import Spans
 
 PANEL_COLUMNS = {"linear": "panel_columns", "quantized_linear": "quantized_columns"}
 Layout = Literal["rows", "panels", "int8-panels", "int4-panels"]
@@ -31,24 +32,28 @@ class WeightLayout:
 
     rows          as they are
     panels        of 64 columns of a linear; see pack.py
-    int8-panels, int4-panels   of 32 columns, with the float16 values of the plan's weight `scales`,
-                  one for every `group` of k, between them; see quantized_layout.py
+    int8-panels, int4-panels   of 32 columns, with their multipliers and scales, shared as `spans`
+                  says, between them; see quantized_layout.py
     """
 
     name: str
     layout: Layout
     dtype: DType
     shape: tuple[int, ...]
-    scales: str = ""
-    group: int = 0
+    spans: Spans | None = None
+
+    @property
+    def bits(self) -> int:
+        """Of the integers of a quantized weight."""
+        return 4 if self.dtype == "int4" else 8
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
     """The text of step.cpp, and the layout of every stored weight in the order of the plan.
 
-    Scales of quantized weights are stored with those and have no layout of their own; kernels
-    never read the pointer to them.
+    Multipliers and scales of quantized weights are stored with those and have no layout of their
+    own; kernels never read the pointer to them.
     """
 
     source: str
@@ -150,7 +155,6 @@ def _comment(index: int, instruction: Instruction, indent: str) -> list[str]:
 
 def _weights(operands: Operands) -> tuple[WeightLayout, ...]:
     quantized = _quantized(operands.plan)
-    scales = {layout.scales for layout in quantized.values()}
     return tuple(
         quantized.get(buffer.name)
         or WeightLayout(
@@ -160,7 +164,7 @@ def _weights(operands: Operands) -> tuple[WeightLayout, ...]:
             shape=_shape(buffer),
         )
         for buffer in operands.plan.of_kind("weight")
-        if buffer.name not in scales
+        if not buffer.base
     )
 
 
@@ -176,8 +180,7 @@ def _quantized(plan: Plan) -> dict[str, WeightLayout]:
             layout="int4-panels" if attrs["bits"] == 4 else "int8-panels",
             dtype=weight.dtype,
             shape=_shape(weight),
-            scales=instruction.inputs["weight_scales"],
-            group=int(attrs["group"]),
+            spans=Spans(int(attrs["group"]), int(attrs["block"])),
         )
         if layouts.setdefault(weight.name, layout) != layout:
             raise CodegenError(f"{weight.name} is read in two layouts: {where(instruction)}")

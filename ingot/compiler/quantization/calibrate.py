@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
-from ingot.compiler.quantization.search import dequantize
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter
 from ingot.errors import UsageError
@@ -113,8 +112,8 @@ class _Calibrator(Interpreter):
         if self.factor is None or self.factor[0] is not x:  # linears that share an input follow
             self.factor = (x, inverse_factor(second_moments(rows[0])))
         stored = self.storage[name]
-        group = stored.group_of(rows.shape[-1])
-        pair = gptq(self.read(name), self.factor[1], bits=stored.bits, group=group)
-        self.weights.add(name, [pair], group=group)
+        spans = stored.of(rows.shape[-1])
+        matrix = gptq(self.read(name), self.factor[1], bits=stored.bits, spans=spans)
+        self.weights.add(name, [matrix])
         self.left.remove(name)
-        return dequantize(*pair)
+        return matrix.dequantize()

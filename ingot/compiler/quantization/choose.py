@@ -180,7 +180,7 @@ def check_groups(gm: GraphModule, storage: Mapping[str, Storage]) -> None:
     """Refuses groups that do not divide the columns of a matrix."""
     for name, stored in storage.items():
         columns = int(gm.get_parameter(name).shape[1])
-        if columns % stored.group_of(columns):
+        if columns % stored.of(columns).group:
             dividing = [group for group in GROUPS if columns % int(group) == 0]
             others = f"--group-size {' or '.join(dividing)}, or " if dividing else ""
             raise UsageError(

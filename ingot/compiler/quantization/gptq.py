@@ -3,8 +3,8 @@
 Frantar, Ashkboos, Hoefler, Alistarh: "GPTQ: Accurate Post-Training Quantization for Generative
 Pre-trained Transformers" (2022), algorithm 1: with H the second moments of the layer's inputs and U
 the upper Cholesky factor of its inverse, the error of column i, divided by U[i, i], is taken off
-the columns after it in proportion to U[i, :]. Scales are searched, group by group, when their first
-column is reached.
+the columns after it in proportion to U[i, :]. Scales are searched when their first column is
+reached: those of a block, then the multiplier of each of its groups.
 """
 
 from __future__ import annotations
@@ -12,41 +12,66 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.compiler.quantization.search import best_scales, one_thread, round_to
+from ingot.compiler.quantization.matrix import QuantizedMatrix
+from ingot.compiler.quantization.search import (
+    best_scales,
+    block_scales,
+    multipliers_of,
+    one_thread,
+    round_to,
+)
 from ingot.errors import CompileError
+from ingot.passes.storage import Spans
 
 COLUMNS_AT_ONCE = 128  # errors reach columns beyond these in one matrix product
 DAMPING = 0.01  # of the mean diagonal: the paper's
 ATTEMPTS = 6  # each with ten times the damping
 
 
-def gptq(weight: Tensor, factor: Tensor, *, bits: int, group: int) -> tuple[Tensor, Tensor]:
+def gptq(weight: Tensor, factor: Tensor, *, bits: int, spans: Spans) -> QuantizedMatrix:
     """Rounds weight [O, K] so that its products with the calibration's inputs keep their values.
 
     Args:
         weight: any float dtype; not changed.
         factor: `inverse_factor` of the inputs.
-
-    Returns values int8 [O, K] and scales float32 [O, K / group].
     """
     left = weight.float().T.contiguous()  # [K, O]: a column of the weight is a row here
     columns, outputs = left.shape
     values = torch.empty(columns, outputs, dtype=torch.int8)
-    scales = torch.empty(columns // group, outputs)
+    multipliers = torch.empty(columns // spans.group, outputs, dtype=torch.int8)
+    scales = torch.empty(columns // spans.block, outputs)
     for start in range(0, columns, COLUMNS_AT_ONCE):
         stop = min(start + COLUMNS_AT_ONCE, columns)
         errors = torch.empty(stop - start, outputs)
         with one_thread():
             for i in range(start, stop):
-                if i % group == 0:
-                    scales[i // group] = best_scales(left[i : i + group], bits=bits)
-                scale = scales[i // group]
+                if i % spans.block == 0:
+                    shared = scales[i // spans.block] = _block_scale(left[i:], bits, spans)
+                if i % spans.group == 0:
+                    scale = shared
+                    if spans.has_multipliers:
+                        own = best_scales(left[i : i + spans.group], bits=bits)
+                        factors = multipliers[i // spans.group] = multipliers_of(own, shared)
+                        scale = shared * factors
                 rounded = round_to(left[i], scale, bits)
                 values[i] = rounded
                 error = errors[i - start] = (left[i] - rounded * scale) / factor[i, i]
                 left[i + 1 : stop].addr_(factor[i, i + 1 : stop], error, alpha=-1)
         left[stop:].addmm_(factor[start:stop, stop:].T, errors, alpha=-1)
-    return values.T.contiguous(), scales.T.contiguous()
+    return QuantizedMatrix(
+        values.T.contiguous(),
+        multipliers.T.contiguous() if spans.has_multipliers else None,
+        scales.T.contiguous(),
+    )
+
+
+def _block_scale(left: Tensor, bits: int, spans: Spans) -> Tensor:
+    """The float16 scale of the block that the columns left [K, O] start with."""
+    num_groups = spans.block // spans.group
+    block = left[: spans.block].view(num_groups, spans.group, -1)
+    groups = block.permute(1, 2, 0).flatten(1)  # the groups of an output lie side by side
+    own = best_scales(groups, bits=bits)
+    return block_scales(groups, own, num_groups) if spans.has_multipliers else own
 
 
 def second_moments(rows: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch.fx import GraphModule
 
 from ingot.compiler.quantization.calibrate import calibrate
 from ingot.compiler.quantization.choose import is_outer, matrices
+from ingot.compiler.quantization.matrix import QuantizedMatrix
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import ReadParameter
@@ -34,13 +35,13 @@ def quantize_weights(
     for name, stored in storage.items():
         if not sequences or name in outer:
             weight = read(name)
-            group = stored.group_of(weight.shape[1])
-            weights.add(name, search(weight, bits=stored.bits, group=group), group=group)
+            weights.add(name, search(weight, stored))
     if sequences:
         calibrate(gm, weights, storage, sequences)
 
 
-def search(weight: Tensor, *, bits: int, group: int) -> Iterator[tuple[Tensor, Tensor]]:
+def search(weight: Tensor, stored: Storage) -> Iterator[QuantizedMatrix]:
     """Pieces of rows, quantized."""
+    spans = stored.of(weight.shape[1])
     for rows in torch.split(weight, max(1, ELEMENTS_AT_ONCE // weight.shape[1])):
-        yield quantize_rows(rows, bits=bits, group=group)
+        yield quantize_rows(rows, bits=stored.bits, spans=spans)

@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ingot.compiler.quantization.search import dequantize
+from ingot.compiler.quantization.matrix import QuantizedMatrix, stack
 from ingot.compiler.reference import ReadParameter
 from ingot.errors import ResourceError
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a matrix lies in the file, its shape, and the columns that share a scale."""
+    """Where a matrix lies in the file, and of each row the values, multipliers and scales."""
 
     offset: int
-    shape: tuple[int, int]
-    group: int
-
-    @property
-    def num_values(self) -> int:
-        return self.shape[0] * self.shape[1]
+    rows: int
+    columns: int
+    multipliers: int
+    scales: int
 
 
 class QuantizedWeights:
@@ -44,41 +42,43 @@ class QuantizedWeights:
     def __contains__(self, name: str) -> bool:
         return name in self._places
 
-    def add(self, name: str, pieces: Iterable[tuple[Tensor, Tensor]], *, group: int) -> None:
-        """Writes a matrix, given as pieces of rows: values int8 [r, K], scales [r, K / group]."""
+    def add(self, name: str, pieces: Iterable[QuantizedMatrix]) -> None:
+        """Writes a matrix, given as pieces of rows."""
         offset = self._file.seek(0, 2)
-        rows = columns = 0
-        scales = []
+        narrow = []
         try:
-            for values, part in pieces:
-                self._file.write(values.contiguous().numpy().data)
-                scales.append(part)
-                rows, columns = rows + values.shape[0], values.shape[1]
-            self._file.write(torch.cat(scales).half().numpy().data)
+            for piece in pieces:
+                self._file.write(piece.values.contiguous().numpy().data)
+                narrow.append(replace(piece, values=piece.values[:, :0]))
+            whole = stack(narrow)
+            if whole.multipliers is not None:
+                self._file.write(whole.multipliers.numpy().data)
+            self._file.write(whole.scales.half().numpy().data)
         except OSError as error:
             raise ResourceError(
                 f"no room for the quantized weights while they are made: {error.strerror}",
                 hint="They need one byte a parameter beside the artifact.",
             ) from error
-        self._places[name] = _Place(offset, (rows, columns), group)
+        rows = whole.values.shape[0]
+        multipliers = 0 if whole.multipliers is None else whole.multipliers.shape[1]
+        self._places[name] = _Place(
+            offset, rows, piece.values.shape[1], multipliers, whole.scales.shape[1]
+        )
 
-    def values(self, name: str) -> Tensor:
-        """The integers of a matrix, int8 [O, K]."""
+    def matrix(self, name: str) -> QuantizedMatrix:
+        """A matrix that was added."""
         place = self._places[name]
-        return self._load(place.offset, place.num_values, torch.int8).view(place.shape)
-
-    def scales(self, name: str) -> Tensor:
-        """The scales of a matrix, float32 [O, K / group]."""
-        place = self._places[name]
-        rows, columns = place.shape[0], place.shape[1] // place.group
-        start = place.offset + place.num_values
-        return self._load(start, rows * columns, torch.float16).view(rows, columns).float()
+        self._file.seek(place.offset)
+        values = self._next(place.rows, place.columns, torch.int8)
+        multipliers = self._next(place.rows, place.multipliers, torch.int8)
+        scales = self._next(place.rows, place.scales, torch.float16).float()
+        return QuantizedMatrix(values, multipliers if place.multipliers else None, scales)
 
     def read(self, name: str) -> Tensor:
         """A parameter's values: what quantized ones stand for, float32, and others as they are."""
         if name not in self._places:
             return self._read(name)
-        return dequantize(self.values(name), self.scales(name))
+        return self.matrix(name).dequantize()
 
     def close(self) -> None:
         """Gives the temporary file back."""
@@ -90,8 +90,7 @@ class QuantizedWeights:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _load(self, offset: int, count: int, dtype: torch.dtype) -> Tensor:
-        self._file.seek(offset)
-        data = torch.empty(count, dtype=dtype)
-        self._file.readinto(data.view(torch.uint8).numpy().data)
+    def _next(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+        data = torch.empty(rows, columns, dtype=dtype)
+        self._file.readinto(data.view(-1).view(torch.uint8).numpy().data)
         return data

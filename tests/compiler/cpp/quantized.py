@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -15,8 +15,10 @@ from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, DType, Instruction, Me
 from ingot.artifact.target import Target
 from ingot.compiler.cpp.generate import Generated, generate
 from ingot.compiler.cpp.quantized_layout import pack_quantized
+from ingot.compiler.quantization.matrix import QuantizedMatrix
 from ingot.ops import samples
 from ingot.ops.registry import OPS
+from ingot.passes.storage import Spans
 from tests.compiler.cpp.native import Memory, aligned, load, runnable, tensor_bytes
 from tests.compiler.cpp.units import INPUT_SHAPES, LIMITS
 
@@ -29,28 +31,54 @@ class Matrix:
 
     bits: int
     group: int
+    block: int
     inputs: int
     outputs: int
     bias: bool = False
 
     @property
     def name(self) -> str:
-        return f"int{self.bits}g{self.group}k{self.inputs}o{self.outputs}"
+        return f"int{self.bits}g{self.group}b{self.block}k{self.inputs}o{self.outputs}"
+
+    @property
+    def spans(self) -> Spans:
+        return Spans(self.group, self.block)
 
     @property
     def constants(self) -> dict[str, int]:
-        return {"group": self.group, "bits": self.bits}
+        return {"group": self.group, "block": self.block, "bits": self.bits}
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What its ops read of it."""
+        multipliers = ("weight_multipliers",) if self.spans.has_multipliers else ()
+        return ("weight", *multipliers, "weight_scales")
+
+    def drawn(self, rng: torch.Generator) -> dict[str, Tensor]:
+        """Random parts over the whole range."""
+        whole = samples.quantized_weight(
+            rng, self.outputs, self.inputs, group=self.group, block=self.block, bits=self.bits
+        )
+        return {name: tensor for name, tensor in whole.items() if tensor is not None}
+
+    def packed(self, parts: Mapping[str, Tensor]) -> Tensor:
+        matrix = QuantizedMatrix(
+            parts["weight"], parts.get("weight_multipliers"), parts["weight_scales"]
+        )
+        return pack_quantized(matrix, bits=self.bits, spans=self.spans)
 
 
 # Sizes that fill panels and that do not; groups of every size, and one a row; many groups.
 MATRICES = (
-    Matrix(8, 32, 256, 96),
-    Matrix(8, 64, 192, 72, bias=True),
-    Matrix(8, 40, 40, 33),
-    Matrix(8, 416, 416, 64, bias=True),
-    Matrix(4, 32, 256, 80, bias=True),
-    Matrix(4, 64, 2112, 40),
-    Matrix(4, 128, 384, 200),
+    Matrix(8, 32, 32, 256, 96),
+    Matrix(8, 64, 64, 192, 72, bias=True),
+    Matrix(8, 40, 40, 40, 33),
+    Matrix(8, 416, 416, 416, 64, bias=True),
+    Matrix(4, 32, 32, 288, 80, bias=True),
+    Matrix(4, 32, 64, 2112, 40),
+    Matrix(4, 32, 128, 1664, 72, bias=True),
+    Matrix(4, 64, 128, 256, 40),
+    Matrix(4, 128, 128, 384, 200),
 )
 SMALLEST_VOCABULARY = min(m.outputs for m in MATRICES)
 Values = dict[str, Tensor]
@@ -60,8 +88,7 @@ def weights(rng: torch.Generator) -> Values:
     """Random weights of the whole range for every matrix."""
     drawn: Values = {}
     for m in MATRICES:
-        whole = samples.quantized_weight(rng, m.outputs, m.inputs, m.group, m.bits)
-        drawn |= {f"{m.name}.{argument}": tensor for argument, tensor in whole.items()}
+        drawn |= {f"{m.name}.{argument}": tensor for argument, tensor in m.drawn(rng).items()}
         if m.bias:
             drawn[f"{m.name}.bias"] = samples.normal(rng, m.outputs)
     return drawn
@@ -77,8 +104,8 @@ def expected(values: Values, tokens: Tensor) -> Values:
     results: Values = {}
     for m in MATRICES:
         name = m.name
-        x8, scales = OPS["quantize"].reference(x=values[f"{name}.x"], group=m.group)
-        weight = {a: values[f"{name}.{a}"] for a in ("weight", "weight_scales")}
+        x8, scales = OPS["quantize"].reference(x=values[f"{name}.x"], group=m.block)
+        weight = {"weight_multipliers": None} | {a: values[f"{name}.{a}"] for a in m.parts}
         results |= {f"{name}.values": x8, f"{name}.scales": scales}
         results[f"{name}.out"] = OPS["quantized_linear"].reference(
             values=x8, scales=scales, bias=values.get(f"{name}.bias"), **weight, **m.constants
@@ -103,17 +130,14 @@ class Unit:
     def memory(self, values: Values) -> Memory:
         """Buffers with those values in them; the rest of the arena is NaN."""
         packed = {
-            f"{m.name}.weight": pack_quantized(
-                values[f"{m.name}.weight"], values[f"{m.name}.weight_scales"], bits=m.bits,
-                group=m.group,
-            )
+            f"{m.name}.weight": m.packed({a: values[f"{m.name}.{a}"] for a in m.parts})
             for m in MATRICES
-        }  # fmt: skip
+        }
         stored = []
         for buffer in self.plan.of_kind("weight"):
-            scales = buffer.name.endswith("_scales")  # packed with the weight
+            inside = buffer.base != ""  # packed with the weight
             empty = torch.empty(0, dtype=torch.uint8)
-            data = tensor_bytes(empty if scales else packed.get(buffer.name, values[buffer.name]))
+            data = tensor_bytes(empty if inside else packed.get(buffer.name, values[buffer.name]))
             stored.append(aligned(data.nbytes))
             stored[-1][:] = data
         arena = aligned(self.plan.memory.arena_bytes, fill=0xFF)
@@ -177,26 +201,31 @@ def _plan() -> Plan:
 def _weights(m: Matrix) -> Iterator[Buffer]:
     shapes: dict[str, tuple[DType, tuple[int, ...]]] = {
         "weight": ("int8" if m.bits == 8 else "int4", (m.outputs, m.inputs)),
-        "weight_scales": ("float16", (m.outputs, m.inputs // m.group)),
+        "weight_scales": ("float16", (m.outputs, m.inputs // m.block)),
     }
+    if m.spans.has_multipliers:
+        shapes["weight_multipliers"] = ("int4", (m.outputs, m.inputs // m.group))
     if m.bias:
         shapes["bias"] = ("float32", (m.outputs,))
     for argument, (dtype, shape) in shapes.items():
-        yield Buffer(name=f"{m.name}.{argument}", dtype=dtype, shape=shape, kind="weight")
+        base = f"{m.name}.weight" if argument.startswith("weight_") else ""
+        yield Buffer(
+            name=f"{m.name}.{argument}", dtype=dtype, shape=shape, kind="weight", base=base
+        )
 
 
 def _temporaries(m: Matrix) -> tuple[tuple[str, DType, int], ...]:
     return (
         ("x", "float32", m.inputs),
         ("values", "int8", m.inputs),
-        ("scales", "float32", m.inputs // m.group),
+        ("scales", "float32", m.inputs // m.block),
         ("out", "float32", m.outputs),
         ("row", "float32", m.inputs),
     )
 
 
 def _instructions(m: Matrix) -> Iterator[Instruction]:
-    weight = ("weight", "weight_scales")
+    weight = m.parts
     calls: tuple[tuple[str, tuple[str, ...], dict[str, str]], ...] = (
         ("quantize", ("x",), {"values": "values", "scales": "scales"}),
         ("quantized_linear", ("values", "scales", *weight, *(["bias"] if m.bias else [])),
@@ -211,6 +240,6 @@ def _instructions(m: Matrix) -> Iterator[Instruction]:
             op=op,
             inputs=inputs,
             outputs={result: f"{m.name}.{name}" for result, name in outputs.items()},
-            attrs={"group": m.group} if op == "quantize" else dict(m.constants),
+            attrs={"group": m.block} if op == "quantize" else dict(m.constants),
             origin=m.name,
         )

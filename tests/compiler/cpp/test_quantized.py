@@ -56,8 +56,12 @@ def extremes(rows: int) -> Values:
         lowest, highest = (-8, 7) if m.bits == 4 else (-127, 127)
         weight = torch.full((m.outputs, m.inputs), highest, dtype=torch.int8)
         weight[1::2] = lowest
-        scales = torch.full((m.outputs, m.inputs // m.group), 2.0**-24)  # subnormal in float16
+        scales = torch.full((m.outputs, m.inputs // m.block), 2.0**-24)  # subnormal in float16
         scales[::3] = 0.5
+        if m.spans.has_multipliers:
+            multipliers = torch.full((m.outputs, m.inputs // m.group), -8, dtype=torch.int8)
+            multipliers[::5] = 7
+            values[f"{m.name}.weight_multipliers"] = multipliers
         x = torch.ones(1, rows, m.inputs)
         x[:, 1::3] = -1e30
         x[:, 2::3, ::2] = 1e-20
@@ -81,13 +85,13 @@ def test_groups_of_zeros_and_of_tiny_values_count_as_zero(target: str) -> None:
     for m in MATRICES:
         x = values[f"{m.name}.x"]
         x[:, 0] = 0
-        x[:, 1, : m.group] = 2.0**-101
+        x[:, 1, : m.block] = 2.0**-101
         x[:, 1, 0] = -1e-44
     got = unit(target).run(values, tokens)
     check(got, expected(values, tokens))
     for m in MATRICES:
         assert not got[f"{m.name}.scales"][:, 1, 0].any()
-        assert not got[f"{m.name}.values"][:, 1, : m.group].any()
+        assert not got[f"{m.name}.values"][:, 1, : m.block].any()
 
 
 @pytest.mark.deterministic

@@ -5,7 +5,9 @@
 //   vi                       a vector of `lanes` quads, or of `lanes` 32-bit integers
 //   load_quads, store_quads  `lanes` quads as they lie in memory
 //   splat_quad(x)            the quad at x in every lane
-//   splat_int, to_float      of 32-bit integers
+//   splat_int, to_float, add, multiply, shift_left, shift_right   of 32-bit integers; the last one
+//                            keeps the sign, the others wrap around
+//   load_words(x)            `lanes` unsigned integers of 8 or 16 bits as 32-bit ones
 //   low_nibbles, high_nibbles   the halves of every byte, as bytes of 0..15
 //   sum_values<n>(x)         the sum of n bytes
 //   load_halves              `lanes` float16 as float32

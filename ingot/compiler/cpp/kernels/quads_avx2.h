@@ -24,6 +24,17 @@ inline vi splat_quad(const std::int8_t* from) {
   return _mm256_set1_epi32(quad);
 }
 inline vf to_float(vi v) { return _mm256_cvtepi32_ps(v); }
+inline vi add(vi a, vi b) { return _mm256_add_epi32(a, b); }
+inline vi multiply(vi a, vi b) { return _mm256_mullo_epi32(a, b); }
+inline vi shift_left(vi v, int bits) { return _mm256_sll_epi32(v, _mm_cvtsi32_si128(bits)); }
+inline vi shift_right(vi v, int bits) { return _mm256_sra_epi32(v, _mm_cvtsi32_si128(bits)); }
+
+inline vi load_words(const std::uint16_t* from) {
+  return _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+inline vi load_words(const std::uint8_t* from) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+}
 
 inline vi low_nibbles(vi v) { return _mm256_and_si256(v, _mm256_set1_epi8(15)); }
 inline vi high_nibbles(vi v) { return low_nibbles(_mm256_srli_epi16(v, 4)); }

@@ -20,6 +20,17 @@ inline vi splat_quad(const std::int8_t* from) {
   return _mm512_set1_epi32(quad);
 }
 inline vf to_float(vi v) { return _mm512_cvtepi32_ps(v); }
+inline vi add(vi a, vi b) { return _mm512_add_epi32(a, b); }
+inline vi multiply(vi a, vi b) { return _mm512_mullo_epi32(a, b); }
+inline vi shift_left(vi v, int bits) { return _mm512_sll_epi32(v, _mm_cvtsi32_si128(bits)); }
+inline vi shift_right(vi v, int bits) { return _mm512_sra_epi32(v, _mm_cvtsi32_si128(bits)); }
+
+inline vi load_words(const std::uint16_t* from) {
+  return _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+inline vi load_words(const std::uint8_t* from) {
+  return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
 
 inline vi low_nibbles(vi v) { return _mm512_and_si512(v, _mm512_set1_epi8(15)); }
 inline vi high_nibbles(vi v) { return low_nibbles(_mm512_srli_epi16(v, 4)); }

@@ -21,6 +21,18 @@ inline vi splat_quad(const std::int8_t* from) {
 }
 inline vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 
+// Wrapping, as the vector instructions of the other levels are.
+using vu = std::uint32_t __attribute__((vector_size(sizeof(vi))));
+inline vi add(vi a, vi b) { return reinterpret_cast<vi>(reinterpret_cast<vu>(a) + reinterpret_cast<vu>(b)); }
+inline vi multiply(vi a, vi b) { return reinterpret_cast<vi>(reinterpret_cast<vu>(a) * reinterpret_cast<vu>(b)); }
+inline vi shift_left(vi v, int bits) { return reinterpret_cast<vi>(reinterpret_cast<vu>(v) << bits); }
+inline vi shift_right(vi v, int bits) { return v >> bits; }
+
+template <class T>
+inline vi load_words(const T* from) {
+  return vi{from[0], from[1], from[2], from[3]};
+}
+
 inline vi low_nibbles(vi v) { return v & 0x0f0f0f0f; }
 inline vi high_nibbles(vi v) { return low_nibbles(v >> 4); }
 

@@ -1,12 +1,17 @@
-// Weights in int8 or int4 with a float16 scale for every group of k, as they are packed.
+// Weights in int8 or int4, as they are packed.
 //
-// Panels of 32 columns, each [K / group] groups; a group holds the 32 scales in one line of 64
-// bytes and after them its weights, so that a thread reads its columns in one sequential stream:
-//   int8   [group / 4][32 columns][4 k], value + 128
-//   int4   for every 32 k: [4][32 columns][4 k], value + 8; at step j the low nibbles are
-//          k = 4 j .. 4 j + 3 and the high ones k = 16 + 4 j ..
+// Panels of 32 columns, each [K / block] blocks of k. A block holds the 32 float16 scales in one
+// line of 64 bytes, then, where it has several groups, their multipliers, and then its weights, so
+// that a thread reads its columns in one sequential stream:
+//   multipliers   [32 columns], a word of block / group nibbles, two's complement, the first group
+//                 in the lowest
+//   int8          [block / 4][32 columns][4 k], value + 128
+//   int4          for every 32 k: [4][32 columns][4 k], value + 8; at step j the low nibbles are
+//                 k = 4 j .. 4 j + 3 and the high ones k = 16 + 4 j ..
 // The last panel is filled with columns whose scale is 0.
 #pragma once
+
+#include <type_traits>
 
 #include "quads.h"
 #include "team.h"
@@ -19,23 +24,39 @@ inline constexpr int scale_bytes = quantized_columns * 2;
 inline constexpr int quad_bytes = quantized_columns * 4;  // a quad of every column
 inline constexpr int quantized_vectors = quantized_columns / lanes;
 
-// One group of one panel.
-template <int bits, int group>
-struct PackedGroup {
-  static_assert(group % (bits == 4 ? 32 : 4) == 0, "see the layout above");
-  static constexpr int bytes = scale_bytes + quantized_columns * group * bits / 8;
+// One block of one panel. A weight is its integer times the multiplier of its group of k times the
+// scale of the block; a group that is the whole block has no multiplier.
+template <int bits, int group, int block>
+struct PackedBlock {
+  static constexpr int groups = block / group;
+  static_assert(group % (bits == 4 ? 32 : 4) == 0 && block % group == 0, "see the layout above");
+  static_assert(groups == 1 || (bits == 4 && (groups == 2 || groups == 4)), "see the layout above");
+  using Word = std::conditional_t<groups == 4, std::uint16_t, std::uint8_t>;
+  static constexpr int multiplier_bytes = groups == 1 ? 0 : quantized_columns * sizeof(Word);
+  static constexpr int bytes = scale_bytes + multiplier_bytes + quantized_columns * block * bits / 8;
 
   const std::uint8_t* data;
 
-  const std::uint8_t* weights() const { return data + scale_bytes; }
+  const std::uint8_t* weights() const { return data + scale_bytes + multiplier_bytes; }
   vf scales(int vector) const {
     return load_halves(reinterpret_cast<const std::uint16_t*>(data) + vector * lanes);
+  }
+  // Of a vector of columns, in one group.
+  vi multipliers(int vector, int index) const {
+    const Word* words = reinterpret_cast<const Word*>(data + scale_bytes) + vector * lanes;
+    return shift_right(shift_left(load_words(words), 28 - 4 * index), 28);
   }
 
   float scale(int column) const {
     float all[lanes];
     store(all, scales(column / lanes));
     return all[column % lanes];
+  }
+  int multiplier(int column, int index) const {
+    if constexpr (groups == 1) return 1;
+    Word word;
+    std::memcpy(&word, data + scale_bytes + column * sizeof word, sizeof word);
+    return static_cast<std::int32_t>(static_cast<std::uint32_t>(word) << (28 - 4 * index)) >> 28;
   }
   int value(int column, int k) const {
     if constexpr (bits == 8) return weights()[k / 4 * quad_bytes + column * 4 + k % 4] - 128;
@@ -46,13 +67,13 @@ struct PackedGroup {
 };
 
 // A whole weight matrix.
-template <int bits, int group, int Inputs, int Outputs>
+template <int bits, int group, int block, int Inputs, int Outputs>
 struct QuantizedPanels {
-  static_assert(Inputs % group == 0, "groups divide the inputs");
-  using Group = PackedGroup<bits, group>;
+  static_assert(Inputs % block == 0, "blocks divide the inputs");
+  using Block = PackedBlock<bits, group, block>;
   static constexpr int count = (Outputs + quantized_columns - 1) / quantized_columns;
-  static constexpr int groups = Inputs / group;
-  static constexpr std::ptrdiff_t panel_bytes = static_cast<std::ptrdiff_t>(groups) * Group::bytes;
+  static constexpr int blocks = Inputs / block;
+  static constexpr std::ptrdiff_t panel_bytes = static_cast<std::ptrdiff_t>(blocks) * Block::bytes;
 
   const std::uint8_t* data;
 
@@ -60,20 +81,20 @@ struct QuantizedPanels {
 };
 
 // out[n] = the dequantized column tokens[n]
-template <int bits, int group, int Columns, int Vocabulary>
+template <int bits, int group, int block, int Columns, int Vocabulary>
 void quantized_embedding(Team team, int rows, const int* tokens, const std::uint8_t* weight,
                          Rows<float> out) {
-  using Panels = QuantizedPanels<bits, group, Columns, Vocabulary>;
+  using Panels = QuantizedPanels<bits, group, block, Columns, Vocabulary>;
   const Panels panels{weight};
   const Range mine = share(rows, team);
   for (int row = mine.begin; row < mine.end; ++row) {
     const std::uint8_t* panel = panels.panel(tokens[row] / quantized_columns);
     const int column = tokens[row] % quantized_columns;
-    for (int g = 0; g < Panels::groups; ++g) {
-      const typename Panels::Group from{panel + g * Panels::Group::bytes};
-      const float scale = from.scale(column);
-      for (int k = 0; k < group; ++k)
-        out[row][g * group + k] = static_cast<float>(from.value(column, k)) * scale;
+    for (int k = 0; k < Columns; ++k) {
+      const typename Panels::Block from{panel + k / block * Panels::Block::bytes};
+      const int inside = k % block;
+      const int whole = from.value(column, inside) * from.multiplier(column, inside / group);
+      out[row][k] = static_cast<float>(whole) * from.scale(column);
     }
   }
 }

@@ -1,0 +1,176 @@
+// Tiles of out = x W^T in integers: some rows of x times one panel of W, over a range of blocks.
+//
+// Over the blocks in ascending order, sum += float(d) * (scale of x * scale of w), where d, the sum
+// over the block's groups of multiplier * (x . w), is an exact integer. So how an integer comes
+// about is free, and the one float32 an element fixes the bits.
+#pragma once
+
+#include "quantized_panels.h"
+#include "tile.h"
+
+namespace ingot {
+
+#if defined(__AVX512F__)
+inline constexpr int quad_tile_rows = 6, quad_tile_vectors = 2;
+#elif defined(__AVX2__)
+inline constexpr int quad_tile_rows = 4, quad_tile_vectors = 2;
+#else
+inline constexpr int quad_tile_rows = 2, quad_tile_vectors = 2;
+#endif
+
+// Rows of x, and what every column's sums over a span of k start from: -zero_point * (sum of x).
+struct QuantizedRows {
+  Rows<const std::int8_t> values;
+  Rows<const float> scales;
+  Rows<const int> starts;
+
+  QuantizedRows from(int row) const {
+    return {{values[row], values.stride}, {scales[row], scales.stride},
+            {starts[row], starts.stride}};
+  }
+};
+
+// Fetches ahead of a tile that reads the memory itself: the less, the more work a byte is.
+template <int bits>
+struct FetchStream {
+  void at(const std::uint8_t* place, int) const { prefetch(place + (bits == 4 ? 1536 : 2560)); }
+  void next() {}
+};
+
+// Fetches, for one of several tiles that share a block, its part of the block that comes next, so
+// that the memory works all the time and not only while the first tile passes.
+struct FetchShared {
+  const std::uint8_t* part;
+  std::uint32_t pace;  // bytes of the part a line of quads, in units of 2^-16
+  std::uint32_t fetched = 0;
+
+  void at(const std::uint8_t*, int vector) const {
+    prefetch(part + (fetched >> 16) + vector * line_bytes);
+  }
+  void next() { fetched += pace; }
+};
+
+// Calls step(quads of Width vectors, k) for the lines of a group from `first` to `last`.
+template <int bits, int Width, class Fetch, class Step>
+inline void for_quads(const std::uint8_t* quads, int first, int last, Fetch& fetch, Step step) {
+  for (int line = first; line < last; ++line, fetch.next()) {
+    vi low[Width], high[Width];
+    for (int v = 0; v < Width; ++v) {
+      const std::uint8_t* at = quads + line * quad_bytes + v * lanes * 4;
+      fetch.at(at, v);
+      low[v] = load_quads(at);
+      if constexpr (bits == 4) {
+        high[v] = high_nibbles(low[v]);
+        low[v] = low_nibbles(low[v]);
+      }
+    }
+    if constexpr (bits == 8) {
+      step(low, line * 4);
+    } else {
+      const int k = first * 8 + (line - first) * 4;
+      step(low, k);
+      step(high, k + 16);
+    }
+  }
+}
+
+// acc += the dot products of a tile's rows and columns over `span` k: `quads` of its first column,
+// `values` of its first row.
+template <int bits, int span, int Height, int Width, class Fetch>
+inline void dot_products(const std::uint8_t* quads, Rows<const std::int8_t> values, Fetch& fetch,
+                         vi (&acc)[Height][Width]) {
+  using Dot = QuadDot<bits>;
+  constexpr int lines = span * bits / 32, lines_at_once = Dot::most_steps * bits / 8;
+  for (int first = 0; first < lines; first += lines_at_once) {
+    typename Dot::Sums part[Height][Width];
+    for (int r = 0; r < Height; ++r)
+      for (int v = 0; v < Width; ++v) part[r][v] = Dot::open(acc[r][v]);
+    const int last = lines - first < lines_at_once ? lines : first + lines_at_once;
+    for_quads<bits, Width>(quads, first, last, fetch, [&](const vi(&quad)[Width], int k) {
+      typename Dot::Weights w[Width];
+      for (int v = 0; v < Width; ++v) w[v] = Dot::weights(quad[v]);
+      for (int r = 0; r < Height; ++r) {
+        const vi row = splat_quad(values[r] + k);
+        for (int v = 0; v < Width; ++v) part[r][v] = Dot::step(part[r][v], w[v], row);
+      }
+    });
+    for (int r = 0; r < Height; ++r)
+      for (int v = 0; v < Width; ++v) acc[r][v] = Dot::close(acc[r][v], part[r][v]);
+  }
+}
+
+// The blocks of a panel where they are stored.
+template <int bits_, int group, int block>
+struct StoredBlocks {
+  using Block = PackedBlock<bits_, group, block>;
+  static constexpr int bits = bits_, span = group, spans = Block::groups;
+
+  const std::uint8_t* panel;
+
+  Block packed(int index) const { return {panel + index * Block::bytes}; }
+  const std::uint8_t* quads(int index) const { return packed(index).weights(); }
+};
+
+// acc = d over block `index`, of vectors First .. First + Width - 1.
+template <int First, int Height, int Width, class Blocks, class Fetch>
+inline void block_sums(const QuantizedRows& x, const Blocks& blocks, int index, Fetch& fetch,
+                       vi (&acc)[Height][Width]) {
+  constexpr int span = Blocks::span, spans = Blocks::spans, bits = Blocks::bits;
+  const auto packed = blocks.packed(index);
+  const std::uint8_t* quads = blocks.quads(index) + First * lanes * 4;
+  for (int s = 0; s < spans; ++s, quads += quad_bytes * span * bits / 32) {
+    const int at = index * spans + s;
+    vi part[Height][Width];
+    for (int r = 0; r < Height; ++r)
+      for (int v = 0; v < Width; ++v)
+        part[r][v] = splat_int(QuadDot<bits>::zero_point == 0 ? 0 : x.starts[r][at]);
+    dot_products<bits, span>(quads, {x.values.data + at * span, x.values.stride}, fetch, part);
+    for (int v = 0; v < Width; ++v) {
+      vi multiplier;
+      if constexpr (spans > 1) multiplier = packed.multipliers(First + v, s);
+      for (int r = 0; r < Height; ++r) {
+        if constexpr (spans > 1) part[r][v] = multiply(part[r][v], multiplier);
+        acc[r][v] = s == 0 ? part[r][v] : add(acc[r][v], part[r][v]);
+      }
+    }
+  }
+}
+
+// sums[Height] of vectors First .. First + Width - 1, over blocks `range`. Start::resume continues
+// sums already in memory; a float32 loses nothing on the way.
+template <int Height, int First, int Width, class Blocks, class Fetch>
+inline void quantized_register_tile(const QuantizedRows& x, const Blocks& blocks, Range range,
+                                    Fetch fetch, Rows<float> sums, Start start) {
+  vf total[Height][Width];
+  for (int r = 0; r < Height; ++r)
+    for (int v = 0; v < Width; ++v)
+      total[r][v] = start == Start::zero ? zero() : load(sums[r] + (First + v) * lanes);
+  for (int index = range.begin; index < range.end; ++index) {
+    const auto packed = blocks.packed(index);
+    fetch.at(packed.data, 0);
+    vi acc[Height][Width];
+    block_sums<First>(x, blocks, index, fetch, acc);
+    vf scales[Width];
+    for (int v = 0; v < Width; ++v) scales[v] = packed.scales(First + v);
+    for (int r = 0; r < Height; ++r) {
+      const vf scale = splat(x.scales[r][index]);
+      for (int v = 0; v < Width; ++v)
+        total[r][v] = fma(to_float(acc[r][v]), scales[v] * scale, total[r][v]);
+    }
+  }
+  for (int r = 0; r < Height; ++r)
+    for (int v = 0; v < Width; ++v) store(sums[r] + (First + v) * lanes, total[r][v]);
+}
+
+// A tile of rows times a panel, cut into as many register tiles as the level needs.
+template <int Height, int First = 0, class Blocks, class Fetch>
+inline void quantized_tile(const QuantizedRows& x, const Blocks& blocks, Range range, Fetch fetch,
+                           Rows<float> sums, Start start) {
+  constexpr int left = quantized_vectors - First;
+  constexpr int width = left < quad_tile_vectors ? left : quad_tile_vectors;
+  quantized_register_tile<Height, First, width>(x, blocks, range, fetch, sums, start);
+  if constexpr (width < left)
+    quantized_tile<Height, First + width>(x, blocks, range, fetch, sums, start);
+}
+
+}  // namespace ingot

@@ -1,0 +1,52 @@
+// int4 turned into int8 once for many rows, where products in int8 are as fast: a weight times
+// its group's multiplier lies in -64 .. 64.
+#pragma once
+
+#include "quantized_tile.h"
+
+namespace ingot {
+
+// Whether products in int8 take one instruction a quad, as those in int4 do.
+inline constexpr bool can_unpack = QuadDot<8>::zero_point != 0;
+
+// Four bytes at a time: with u = value + 8 in each, m u + (128 - 8 m) is m value + 128. Taken as
+// one 32-bit integer the products may carry, but the sum's bytes are all in range, and digits of a
+// number are unique.
+template <int group, int block>
+inline void unpack(PackedBlock<4, group, block> from, std::uint8_t* to) {
+  using Block = PackedBlock<4, group, block>;
+  constexpr int half_lines = 4;  // of each of the nibbles, in 32 k
+  for (int k = 0; k < block; k += 2 * half_lines * 4) {
+    const std::uint8_t* quads = from.weights() + k / 8 * quad_bytes;
+    std::uint8_t* low = to + k / 4 * quad_bytes;
+    std::uint8_t* high = low + half_lines * quad_bytes;
+    for (int v = 0; v < quantized_vectors; ++v) {
+      vi factor = splat_int(1);
+      if constexpr (Block::groups > 1) factor = from.multipliers(v, k / group);
+      const vi offset = multiply(add(splat_int(128), multiply(factor, splat_int(-8))),
+                                 splat_int(0x01010101));
+      for (int line = 0; line < half_lines; ++line) {
+        const int at = line * quad_bytes + v * lanes * 4;
+        const vi both = load_quads(quads + at);
+        store_quads(low + at, add(multiply(low_nibbles(both), factor), offset));
+        store_quads(high + at, add(multiply(high_nibbles(both), factor), offset));
+      }
+    }
+  }
+}
+
+// Blocks of a panel from `first` on, unpacked.
+template <int group, int block>
+struct UnpackedBlocks {
+  static constexpr int bits = 8, span = block, spans = 1;
+
+  StoredBlocks<4, group, block> stored;
+  const std::uint8_t* data;
+  int first;
+
+  auto packed(int index) const { return stored.packed(index); }
+  const std::uint8_t* quads(int index) const { return data + offset(index); }
+  int offset(int index) const { return (index - first) * block * quantized_columns; }
+};
+
+}  // namespace ingot
