@@ -14,7 +14,7 @@ from ingot.artifact.target import Target
 from ingot.compiler.export import export
 from ingot.compiler.lower import lower
 from ingot.compiler.quantization.choose import choose_storage
-from ingot.compiler.quantization.search import dequantize, quantize_rows
+from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.reference import reference_logits
 from ingot.errors import CodegenError
 from ingot.models import registry
@@ -114,8 +114,9 @@ def test_a_quantized_plan_computes_what_its_integers_stand_for(
         if name not in storage:
             return weight
         stored = storage[name]
-        group = stored.group_of(weight.shape[1])
-        return dequantize(*quantize_rows(weight, bits=stored.bits, group=group))
+        return quantize_rows(
+            weight, bits=stored.bits, spans=stored.of(weight.shape[1])
+        ).dequantize()
 
     got = step_by_step(PlanInterpreter(plan_for(dtype, base=base), checkpoint.read))
     expected = reference_logits(graph(), read, PROMPTS)
@@ -131,6 +132,9 @@ def test_a_quantized_plan_says_what_each_tensor_is() -> None:
     assert buffers[scales].base == table and buffers[scales].sources == buffers[table].sources
     merged = buffers["model.layers.0.self_attn.q_k_v_proj.weight"]
     assert (merged.dtype, len(merged.sources)) == ("int4", 3)
+    multipliers = buffers[f"{merged.name}_multipliers"]
+    assert (multipliers.dtype, multipliers.base) == ("int4", merged.name)
+    assert multipliers.shape == (merged.shape[0], int(merged.shape[1]) // 64)
     assert buffers["model.layers.2.mlp.down_proj.weight"].dtype == "bfloat16"
     dtypes = {name: b.dtype for name, b in buffers.items() if b.kind == "arena"}
     assert dtypes["quantize_values"] == "int8" and dtypes["quantize_scales"] == "float32"

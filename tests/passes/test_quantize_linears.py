@@ -58,7 +58,7 @@ def test_what_is_not_chosen_stays():
 def test_weights_are_integers_and_scales_share_their_sources():
     gm, _ = quantized(two_layers, head=EIGHT, embed=Storage(8, 0))
     parts = quantized_parameters(gm)
-    assert {name: (p.part, p.bits, p.group) for name, p in parts.items()} == {
+    assert {name: (p.part, p.bits, p.block) for name, p in parts.items()} == {
         "embed.weight": ("values", 8, 24),
         "embed.weight_scales": ("scales", 8, 24),
         "head.weight": ("values", 4, 8),

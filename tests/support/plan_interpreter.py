@@ -12,6 +12,7 @@ import torch
 from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, Instruction, Plan
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.ops import OPS
+from ingot.passes.storage import Spans
 
 DTYPES = {
     "float32": torch.float32,
@@ -51,7 +52,7 @@ class PlanInterpreter:
             for weight in plan.of_kind("weight")
             if weight.dtype in ("float32", "bfloat16")
         }
-        for scales in (weight for weight in plan.of_kind("weight") if weight.base):
+        for scales in (weight for weight in plan.of_kind("weight") if weight.dtype == "float16"):
             self._quantize(scales, torch.cat([read(name) for name in scales.sources]))
         self.caches = {
             cache.name: torch.zeros((num_pages, *cache.shape[1:]), dtype=DTYPES[cache.dtype])
@@ -60,9 +61,13 @@ class PlanInterpreter:
 
     def _quantize(self, scales: Buffer, weight: torch.Tensor) -> None:
         stored = self.buffers[scales.base]
-        group = int(stored.shape[1]) // int(scales.shape[1])
-        values, found = quantize_rows(weight, bits=4 if stored.dtype == "int4" else 8, group=group)
-        self.weights[stored.name], self.weights[scales.name] = values, found
+        multipliers = self.buffers.get(f"{stored.name}_multipliers", scales)
+        group, block = (int(stored.shape[1]) // int(b.shape[1]) for b in (multipliers, scales))
+        bits = 4 if stored.dtype == "int4" else 8
+        found = quantize_rows(weight, bits=bits, spans=Spans(group, block))
+        self.weights[stored.name], self.weights[scales.name] = found.values, found.scales
+        if found.multipliers is not None:
+            self.weights[multipliers.name] = found.multipliers
 
     def run(self, step: Step) -> torch.Tensor:
         """Logits of every row of the step: [N, V]."""
@@ -96,7 +101,7 @@ class PlanInterpreter:
 
     def _execute(self, instruction: Instruction) -> None:
         op = OPS[instruction.op]
-        absent = {"bias"} & inspect.signature(op.reference).parameters.keys()
+        absent = {"bias", "weight_multipliers"} & inspect.signature(op.reference).parameters.keys()
         kwargs = dict.fromkeys(absent) | {k: self._tensor(v) for k, v in instruction.inputs.items()}
         outs = [self.buffers[name] for name in instruction.outputs.values()]
         if outs and "out_dtype" in op.reference.__annotations__:

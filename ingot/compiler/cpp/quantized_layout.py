@@ -86,8 +86,8 @@ def _filled(rows: Tensor) -> Tensor:
 def _words(multipliers: Tensor) -> Tensor:
     """int8 [R, n] -> nibbles, uint8 [R, n / 2]."""
     nibbles: Tensor = multipliers.view(torch.uint8) & 15
-    low, high = nibbles.unflatten(-1, (-1, 2)).unbind(-1)
-    return low | high << 4
+    pairs: Tensor = nibbles.unflatten(-1, (-1, 2))
+    return pairs[..., 0] | pairs[..., 1] << 4
 
 
 def _bytes(values: Tensor, bits: int) -> Tensor:

@@ -6,10 +6,12 @@ import pytest
 import torch
 
 from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
-from ingot.compiler.quantization.search import dequantize, quantize_rows
+from ingot.compiler.quantization.matrix import QuantizedMatrix
+from ingot.compiler.quantization.search import quantize_rows
 from ingot.errors import CompileError
+from ingot.passes.storage import Spans
 
-ROWS, COLUMNS = 40, 192
+ROWS, COLUMNS = 40, 256
 
 
 def weight() -> torch.Tensor:
@@ -24,35 +26,40 @@ def inputs(seed: int, rows: int = 600) -> torch.Tensor:
     return torch.randn(rows, 24, generator=rng) @ mix + 0.3 * noise
 
 
-def output_error(x: torch.Tensor, got: tuple[torch.Tensor, torch.Tensor]) -> float:
-    return float((x @ (weight() - dequantize(*got)).T).square().mean())
+def output_error(x: torch.Tensor, got: QuantizedMatrix) -> float:
+    return float((x @ (weight() - got.dequantize()).T).square().mean())
 
 
-@pytest.mark.parametrize("bits, group", [(4, 32), (4, 64), (8, 32), (8, COLUMNS)])
-def test_better_than_search_on_inputs_of_its_kind(bits: int, group: int) -> None:
-    factor = inverse_factor(second_moments(inputs(3)))
-    rounded = gptq(weight(), factor, bits=bits, group=group)
-    searched = quantize_rows(weight(), bits=bits, group=group)
+@pytest.mark.parametrize(
+    "bits, group, block", [(4, 32, 128), (4, 64, 64), (8, 32, 32), (8, COLUMNS, COLUMNS)]
+)
+def test_better_than_search_on_inputs_of_its_kind(bits: int, group: int, block: int) -> None:
+    factor, spans = inverse_factor(second_moments(inputs(3))), Spans(group, block)
+    rounded = gptq(weight(), factor, bits=bits, spans=spans)
+    searched = quantize_rows(weight(), bits=bits, spans=spans)
     for seed in (3, 4):  # its own inputs, and others like them
         assert output_error(inputs(seed), rounded) < 0.6 * output_error(inputs(seed), searched)
     # It pays elsewhere: the weights themselves are farther off.
-    moved, nearest = (float((weight() - dequantize(*w)).norm()) for w in (rounded, searched))
+    moved, nearest = (float((weight() - w.dequantize()).norm()) for w in (rounded, searched))
     assert moved > nearest
 
 
 def test_inputs_without_correlation_leave_the_search_as_it_is() -> None:
     factor = inverse_factor(torch.eye(COLUMNS))
-    got = gptq(weight(), factor, bits=4, group=32)
-    assert all(map(torch.equal, got, quantize_rows(weight(), bits=4, group=32)))
+    for spans in (Spans(32, 32), Spans(32, 128)):
+        got = gptq(weight(), factor, bits=4, spans=spans)
+        searched = quantize_rows(weight(), bits=4, spans=spans)
+        assert torch.equal(got.values, searched.values)
+        assert torch.equal(got.dequantize(), searched.dequantize())
 
 
 def test_values_are_of_the_format() -> None:
-    values, scales = gptq(
-        weight().bfloat16(), inverse_factor(second_moments(inputs(3))), bits=4, group=64
-    )
-    assert values.dtype == torch.int8 and values.shape == (ROWS, COLUMNS)
-    assert int(values.min()) >= -8 and int(values.max()) <= 7
-    assert torch.equal(scales, scales.half().float()) and scales.shape == (ROWS, 3)
+    factor = inverse_factor(second_moments(inputs(3)))
+    got = gptq(weight().bfloat16(), factor, bits=4, spans=Spans(32, 128))
+    assert got.values.dtype == torch.int8 and got.values.shape == (ROWS, COLUMNS)
+    assert int(got.values.min()) >= -8 and int(got.values.max()) <= 7
+    assert torch.equal(got.scales, got.scales.half().float()) and got.scales.shape == (ROWS, 2)
+    assert got.multipliers is not None and got.multipliers.shape == (ROWS, 8)
 
 
 def test_an_input_that_is_always_zero_is_rounded_by_itself() -> None:
@@ -60,7 +67,7 @@ def test_an_input_that_is_always_zero_is_rounded_by_itself() -> None:
     x[:, 7] = 0
     factor = inverse_factor(second_moments(x))
     assert factor.isfinite().all()
-    got = dequantize(*gptq(weight(), factor, bits=8, group=32))
+    got = gptq(weight(), factor, bits=8, spans=Spans(32, 32)).dequantize()
     assert float((got - weight())[:, 7].abs().max()) < 2e-3
 
 
