@@ -16,7 +16,7 @@ namespace ingot {
 // two panels, enough that the panels come from memory at a small part of its speed.
 inline constexpr int rows_bytes = 384 << 10;
 inline constexpr int least_block_rows = 24, most_block_rows = 96;  // multiples of the tiles
-inline constexpr int least_unpacked_rows = 13;  // fewer tiles do not earn what unpacking costs
+inline constexpr int least_unpacked_rows = 20;  // fewer do not earn what unpacking costs
 inline constexpr int unpacked_bytes = 32 << 10;
 
 // sums[rows] += those over blocks `range` of a panel, for several tiles of rows. Meanwhile `bytes`
