@@ -8,7 +8,9 @@ from torch import nn
 
 from ingot.models.config import ModelConfig
 
-GROUP = 32  # weights that share a float16 scale where nothing else is asked for
+# Bytes a weight where nothing else is asked for and 128 divides the rows.
+INT8_BYTES = 1 + 2 / 128
+INT4_BYTES = 4.25 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +24,8 @@ class Explanation:
         nearest: the nearest supported architecture of an unknown one.
         differing: keys of config.json that the nearest family does not know or take.
         num_parameters: parameters, a tied matrix counted once.
-        bytes_by_dtype: bytes of the weights when compiled for that dtype, or quantized in groups of
-            32; vectors stay float32.
+        bytes_by_dtype: bytes of the weights when compiled for that dtype, or quantized in the
+            default groups; vectors stay float32.
         kv_bytes_per_token: bytes of the KV cache per token, in the dtype that "auto" compiles for.
     """
 
@@ -63,10 +65,9 @@ def _quantized_bytes(config: ModelConfig, sizes: list[tuple[int, int]]) -> dict[
     vectors = 4 * sum(count for count, ndim in sizes if ndim == 1)
     table = config.vocab_size * config.hidden_size
     outer = table if config.tie_embeddings else 2 * table
-    scales = 2 * matrices // GROUP
     return {
-        "int8": vectors + scales + matrices,
-        "int4": vectors + scales + outer + (matrices - outer) // 2,
+        "int8": vectors + round(matrices * INT8_BYTES),
+        "int4": vectors + round(outer * INT8_BYTES + (matrices - outer) * INT4_BYTES),
     }
 
 

@@ -22,7 +22,8 @@ def change_config(model_dir: Path, **changes: object) -> Path:
 
 def test_supported_model(saved: Path) -> None:
     explanation = registry.explain(saved / "bfloat16")
-    matrices = 2 * 320 * 64 + 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 96 * 64)
+    outer = 2 * 320 * 64
+    matrices = outer + 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 96 * 64)
     vectors = 64 * (2 * 2 + 1)
     assert explanation.supported and explanation.family == "llama"
     assert explanation.architecture == "LlamaForCausalLM"
@@ -30,8 +31,8 @@ def test_supported_model(saved: Path) -> None:
     assert explanation.bytes_by_dtype == {
         "bfloat16": 2 * matrices + 4 * vectors,
         "float32": 4 * (matrices + vectors),
-        "int8": matrices + matrices // 16 + 4 * vectors,
-        "int4": (matrices + 2 * 320 * 64) // 2 + matrices // 16 + 4 * vectors,
+        "int8": matrices + matrices // 64 + 4 * vectors,
+        "int4": (matrices - outer) * 17 // 32 + outer + outer // 64 + 4 * vectors,
     }
     assert explanation.kv_bytes_per_token == 2 * 2 * 2 * 16 * 2
     assert any("2 key-value heads of 16" in reason for reason in explanation.reasons)
