@@ -1,16 +1,17 @@
-// Runs one step of a generated unit on buffers of their exact sizes, read from a job file, and
-// writes the arena and the caches back. Compiled together with the unit under a sanitizer, which
+// Runs one step of a generated unit on buffers of their exact sizes, read from a job file, draws from
+// its logits, and writes the arena and the caches back. Compiled together with the unit under a sanitizer, which
 // then sees every read and write past a buffer's end, and within the holes that the job names.
 //
 //   driver JOB RESULT
 //
-// A job is 64-bit integers: threads, pages, rows, tokens, sequences, page table stride, logits;
-// then the number of weights, of caches and of holes, and the sizes of all buffers; then the
+// A job is 64-bit integers: threads, pages, rows, tokens, sequences, page table stride, logits, the
+// vocabulary and by how many bytes the sampler's memory is too small; then the number of weights, of caches and of holes, and the sizes of all buffers; then the
 // holes, each the number of a buffer and where in it the hole begins and ends; then the buffers'
 // bytes: weights, caches, arena, and the seven int32 inputs in the order of `ingot_step`.
 
 #include <sanitizer/asan_interface.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +21,8 @@
 
 extern "C" void* ingot_open(const ingot_model*);
 extern "C" std::int32_t ingot_run(void*, const ingot_step*);
+extern "C" std::int64_t ingot_sampler_bytes(std::int32_t);
+extern "C" void ingot_sample(void*, const ingot_sampling*);
 extern "C" void ingot_close(void*);
 
 namespace {
@@ -47,6 +50,29 @@ struct Hole {
   std::size_t buffer, begin, end;
 };
 
+// Draws from every row, the likeliest token from the even ones.
+void draw(void* handle, const ingot_step& step, std::int32_t vocabulary, std::size_t bytes) {
+  std::vector<ingot_draw> rows(static_cast<std::size_t>(step.num_rows));
+  std::vector<std::int32_t> likeliest;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    float* logits = step.logits + i * static_cast<std::size_t>(vocabulary);
+    likeliest.push_back(
+        static_cast<std::int32_t>(std::max_element(logits, logits + vocabulary) - logits));
+    rows[i].logits = logits;
+    rows[i].scale = i % 2 == 0 ? 0.0f : 1.44f;
+    rows[i].top_p = i % 3 == 0 ? 1.0 : 0.9;
+    rows[i].top_k = i % 5 == 0 ? 0 : 7;
+    rows[i].num_allowed = rows[i].num_logprobs = rows[i].given = -1;
+  }
+  void* memory = nullptr;
+  require(posix_memalign(&memory, 64, bytes) == 0, "out of memory");
+  const ingot_sampling sampling{rows.data(), memory, step.num_rows, vocabulary};
+  ingot_sample(handle, &sampling);
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    require(rows[i].status == 0 && (i % 2 == 1 || rows[i].token == likeliest[i]), "a wrong token");
+  std::free(memory);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -61,6 +87,8 @@ int main(int argc, char** argv) {
   step.num_seqs = static_cast<std::int32_t>(integer(job));
   step.page_table_stride = static_cast<std::int32_t>(integer(job));
   const auto logits = static_cast<std::size_t>(integer(job));
+  const auto vocabulary = static_cast<std::int32_t>(integer(job));
+  const auto too_few_bytes = integer(job);
   const auto num_weights = static_cast<std::size_t>(integer(job));
   const auto num_caches = static_cast<std::size_t>(integer(job));
   std::vector<Hole> holes(static_cast<std::size_t>(integer(job)));
@@ -86,7 +114,11 @@ int main(int argc, char** argv) {
     ASAN_POISON_MEMORY_REGION(static_cast<char*>(blocks[buffer]) + begin, end - begin);
   void* handle = ingot_open(&model);
   require(handle != nullptr, "ingot_open failed");
-  for (int again = 0; again < 2; ++again) require(ingot_run(handle, &step) == 0, "ingot_run failed");
+  const std::int64_t sampler_bytes = ingot_sampler_bytes(vocabulary) * threads - too_few_bytes;
+  for (int again = 0; again < 2; ++again) {
+    require(ingot_run(handle, &step) == 0, "ingot_run failed");
+    if (vocabulary > 0) draw(handle, step, vocabulary, static_cast<std::size_t>(sampler_bytes));
+  }
   ingot_close(handle);
   for (std::size_t i = 0; i < blocks.size(); ++i) ASAN_UNPOISON_MEMORY_REGION(blocks[i], sizes[i]);
 

@@ -86,11 +86,21 @@ class Program:
         step: Step,
         holes: Sequence[Hole] = (),
         fewer_logits: int = 0,
+        fewer_sampler_bytes: int = 0,
         stacks: bool = True,
     ) -> str:
-        """What the sanitizer says of a step; nothing where it saw no error."""
-        logits = step.num_rows * int(self.plan.buffer("logits").shape[1]) - fewer_logits
-        done = self.driver.run(memory, step.inputs, THREADS, logits, holes, stacks)
+        """What the sanitizer says of a step and of drawing from it; nothing if it saw no error."""
+        vocabulary = int(self.plan.buffer("logits").shape[1])
+        done = self.driver.run(
+            memory,
+            step.inputs,
+            THREADS,
+            logits=step.num_rows * vocabulary - fewer_logits,
+            vocabulary=vocabulary,
+            fewer_sampler_bytes=fewer_sampler_bytes,
+            holes=holes,
+            stacks=stacks,
+        )
         assert (done.returncode == 0) == (not done.stderr), done
         return done.stderr
 

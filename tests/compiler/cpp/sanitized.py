@@ -38,11 +38,14 @@ class Driver:
         inputs: Mapping[str, Tensor],
         threads: int,
         logits: int = 0,
+        vocabulary: int = 0,
+        fewer_sampler_bytes: int = 0,
         holes: Sequence[Hole] = (),
         stacks: bool = True,
     ) -> subprocess.CompletedProcess[str]:
         """Runs the step twice; then memory holds what the step left in the caches and the arena.
 
+        With a vocabulary it draws from the logits, in memory for the sampler that may be too small.
         The address sanitizer takes holes for memory that is not there. Without stacks, what it
         says of an error names no functions and takes a tenth of the time.
         """
@@ -51,7 +54,14 @@ class Driver:
         buffers = [*memory.weights, *memory.caches, memory.arena, *arrays]
         sizes = {name: len(inputs[name]) for name in ("logit_rows", "tokens", "context_lens")}
         numbers = [threads, memory.num_pages, *sizes.values(), inputs["page_table"].shape[1]]
-        numbers += [logits, len(memory.weights), len(memory.caches), len(holes)]
+        numbers += [
+            logits,
+            vocabulary,
+            fewer_sampler_bytes,
+            len(memory.weights),
+            len(memory.caches),
+            len(holes),
+        ]
         numbers += [buffer.nbytes for buffer in buffers]
         numbers += [number for hole in holes for number in hole]
         with job.open("wb") as file:

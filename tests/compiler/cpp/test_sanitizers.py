@@ -47,6 +47,7 @@ def test_an_operand_that_ends_sooner_is_noticed(kind: str, target: str) -> None:
     ]
     assert unnoticed == []
     assert SHORT.search(kernels.errors(memory, step, fewer_logits=1))
+    assert SHORT.search(kernels.errors(memory, step, fewer_sampler_bytes=64))
 
 
 @pytest.mark.parametrize("kind, target", BEST)
