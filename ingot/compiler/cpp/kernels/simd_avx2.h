@@ -129,8 +129,10 @@ inline void store_pairs(bf16* to, vf even, vf odd) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), both);
 }
 
+// Into the L2 cache. Volatile: of a function that prefetches and does nothing else, GCC may drop the
+// calls before it looks inside.
 inline void prefetch(const void* address) {
-  _mm_prefetch(static_cast<const char*>(address), _MM_HINT_T1);
+  asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(address)));
 }
 
 }  // namespace ingot
