@@ -7,6 +7,8 @@
 // cannot see change its result by one bit.
 #pragma once
 
+#include <cstring>
+
 #include "math.h"
 #include "tile.h"
 #include "tile_reader.h"
@@ -134,8 +136,8 @@ class PagedAttention {
     block.count = unit.count;
     for (int r = 0; r < unit.count; ++r) {
       const T* from = q[query_of(unit, r)] + column_of(unit, r);
-      for (int d = 0; d < D; ++d) block.queries[r][d] = from[d];
-      for (int d = 0; d < padded; ++d) block.sums[r][d] = 0;
+      std::memcpy(block.queries[r], from, sizeof block.queries[r]);
+      for (int d = 0; d < padded; d += lanes) store(block.sums[r] + d, zero());
       store(block.totals[r], zero());
       const int position = sequences.position(unit.sequence, (unit.row + r) / group);
       block.rows[r] = {first_key(position), position + 1, -__builtin_inff()};
@@ -243,11 +245,13 @@ class PagedAttention {
   static void raise(Block& block, int r, float largest) {
     Row& row = block.rows[r];
     if (!(largest > row.largest)) return;
-    const vf factor = exp2(splat(row.largest - largest));
+    const float before = row.largest;
+    row.largest = largest;
+    if (before == -__builtin_inff()) return;  // nothing is summed yet
+    const vf factor = exp2(splat(before - largest));
     store(block.totals[r], load(block.totals[r]) * factor);
     float* sums = block.sums[r];
     for (int d = 0; d < padded; d += lanes) store(sums + d, load(sums + d) * factor);
-    row.largest = largest;
   }
 
   static void scale_weights(Block& block) {
