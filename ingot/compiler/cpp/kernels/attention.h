@@ -45,6 +45,13 @@ class PagedAttention {
   static constexpr int most_rows = D <= 256 ? 48 : 24;
   static constexpr int tile_rows = max_tile_rows<T>;
 
+  // As many rows as leave registers for a whole head, so that values are read line by line.
+  static constexpr int value_rows() {
+    for (int rows = tile_rows; rows >= 3; --rows)
+      if (tile_vectors(rows) * lanes >= D) return rows;
+    return tile_rows;
+  }
+
   // Rows [row, row + count) of a sequence and a KV head, which see keys [begin, end).
   struct Unit {
     int sequence, head, row, count, begin, end;
@@ -160,16 +167,16 @@ class PagedAttention {
   // rows share.
   void visit(Block& block, const Tile<S>& now, const Tile<S>& next) const {
     auto& reader = block.reader;
-    const Groups<T> keys = reader.keys(now, next);
+    const Groups<T> keys = reader.keys(now);
     for_row_tiles<tile_rows>(block.count, [&](auto height, int r, int) {
-      const auto& fetched = reader.fetched(next.keys, keys);
+      const auto& fetched = reader.fetched(now.values, keys);
       score<height.value>(block, r, now, {keys, r == 0 ? fetched : keys, 0});
     });
     for (int r = 0; r < block.count; ++r) weigh(block, r, now.start);
     const Groups<T> values = reader.values(now, next);
     if constexpr (is_scaled<S>) scale_weights(block);
-    for_row_tiles<tile_rows>(block.count, [&](auto height, int r, int) {
-      const auto& fetched = reader.fetched(next.values, values);
+    for_row_tiles<value_rows()>(block.count, [&](auto height, int r, int) {
+      const auto& fetched = reader.fetched(next.keys, values);
       add_values<height.value>(block, r, now, {values, r == 0 ? fetched : values});
     });
   }

@@ -41,13 +41,13 @@ struct Dot<bf16> {
 #if defined(__AVX512F__) && defined(__AVX512BF16__)
 template <class T>
 inline constexpr int max_tile_rows = 6;
-constexpr int tile_vectors(int) { return 4; }
+constexpr int tile_vectors(int rows) { return rows <= 3 ? 8 : 4; }
 #elif defined(__AVX512F__)
 template <class T>
 inline constexpr int max_tile_rows = 6;
 template <>
 inline constexpr int max_tile_rows<bf16> = 5;  // a column of bf16 takes two registers
-constexpr int tile_vectors(int) { return 4; }
+constexpr int tile_vectors(int rows) { return rows <= 3 ? 8 : 4; }
 #elif defined(__AVX2__)
 template <class T>
 inline constexpr int max_tile_rows = 6;

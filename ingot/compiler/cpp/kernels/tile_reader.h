@@ -10,7 +10,7 @@ namespace ingot {
 
 // Of a cache in the element type S. Every reader gives, for a tile and the one that follows it:
 //   keys, values   where products read them; one replaces the other
-//   fetched        what they fetch meanwhile
+//   fetched        what they fetch meanwhile of the cache, if they are the ones that read it
 //   scale_scores, scale_weights   vector v of a row's, by the scales of the tile's keys and values
 template <class T, class S, int D>
 class TileReader;
@@ -20,12 +20,12 @@ class TileReader;
 template <class T, int D>
 class TileReader<T, T, D> {
  public:
-  const Groups<T>& keys(const Tile<T>& tile, const Tile<T>&) const { return tile.keys; }
+  const Groups<T>& keys(const Tile<T>& tile) const { return tile.keys; }
 
   Groups<T> values(const Tile<T>& tile, const Tile<T>& next) {
     // What the values of this tile are too few to set the pace for.
-    if (tile.end < key_tile)
-      for (const T* group : next.values.at) prefetch_group<D>(group);
+    for (int g = 0; g < groups_per_tile; ++g)
+      if (next.sees(g)) prefetch_group<D>(next.keys.at[g], tile.before_end(g));
     Groups<T> found = tile.values;
     if constexpr (Dot<T>::depth == 2) {
       if (tile.begin % 2 != 0) hide(found, tile.begin - 1, copies_[0]);
@@ -56,13 +56,13 @@ class TileReader<T, std::int8_t, D> {
  public:
   using S = std::int8_t;
 
-  Groups<T> keys(const Tile<S>& tile, const Tile<S>& next) {
+  Groups<T> keys(const Tile<S>& tile) {
     take_scales(tile, tile.key_scales);
-    return widened<key_group>(tile, tile.keys, next.keys);
+    return widened<key_group>(tile, tile.keys, tile.values);
   }
   Groups<T> values(const Tile<S>& tile, const Tile<S>& next) {
     take_scales(tile, tile.value_scales);
-    return widened<D>(tile, tile.values, next.values);
+    return widened<D>(tile, tile.values, next.keys);
   }
 
   static const Groups<T>& fetched(const Groups<S>&, const Groups<T>& now) { return now; }
@@ -89,7 +89,7 @@ class TileReader<T, std::int8_t, D> {
       if (tile.sees(g))
         widen_group<Columns>(from.at[g], next.at[g], copy);
       else
-        prefetch_group<D>(next.at[g]);
+        prefetch_group<D>(next.at[g], 0);
     }
     return found;
   }
