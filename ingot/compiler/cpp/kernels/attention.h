@@ -45,8 +45,8 @@ class PagedAttention {
   static constexpr int most_rows = D <= 256 ? 48 : 24;
   static constexpr int tile_rows = max_tile_rows<T>;
 
-  // As many rows as leave registers for a whole head, so that values are read line by line.
-  static constexpr int value_rows() {
+  // As many rows as leave registers for the sums of a whole head, which reads values line by line.
+  static constexpr int few_rows() {
     for (int rows = tile_rows; rows >= 3; --rows)
       if (tile_vectors(rows) * lanes >= D) return rows;
     return tile_rows;
@@ -167,17 +167,32 @@ class PagedAttention {
   // rows share.
   void visit(Block& block, const Tile<S>& now, const Tile<S>& next) const {
     auto& reader = block.reader;
-    const Groups<T> keys = reader.keys(now);
-    for_row_tiles<tile_rows>(block.count, [&](auto height, int r, int) {
-      const auto& fetched = reader.fetched(now.values, keys);
-      score<height.value>(block, r, now, {keys, r == 0 ? fetched : keys, 0});
+    const bool once = block.count <= few_rows();
+    reader.keys(now, once, [&](const auto& keys, const auto& fetched) {
+      score_all(block, now, keys, fetched);
     });
     for (int r = 0; r < block.count; ++r) weigh(block, r, now.start);
-    const Groups<T> values = reader.values(now, next);
-    if constexpr (is_scaled<S>) scale_weights(block);
-    for_row_tiles<value_rows()>(block.count, [&](auto height, int r, int) {
-      const auto& fetched = reader.fetched(next.keys, values);
-      add_values<height.value>(block, r, now, {values, r == 0 ? fetched : values});
+    reader.values(now, next, once, [&](const auto& values, const auto& fetched) {
+      if constexpr (is_scaled<S>) scale_weights(block);
+      add_all(block, now, values, fetched);
+    });
+  }
+
+  template <class Element>
+  static void score_all(Block& block, const Tile<S>& now, const Groups<Element>& keys,
+                        const Groups<Element>& fetched) {
+    constexpr int most = std::is_same_v<Element, T> ? tile_rows : few_rows();
+    for_row_tiles<most>(block.count, [&](auto height, int r, int) {
+      score<height.value>(block, r, now, KeySource<T, Element>{keys, r == 0 ? fetched : keys, 0});
+    });
+  }
+
+  template <class Element>
+  static void add_all(Block& block, const Tile<S>& now, const Groups<Element>& values,
+                      const Groups<Element>& fetched) {
+    for_row_tiles<few_rows()>(block.count, [&](auto height, int r, int) {
+      add_values<height.value>(
+          block, r, now, ValueSource<T, Element, D>{values, r == 0 ? fetched : values});
     });
   }
 
@@ -189,8 +204,8 @@ class PagedAttention {
     return {first > 0 ? first : 0, end < key_tile ? end : key_tile};
   }
 
-  template <int Height>
-  static void score(Block& block, int r, const Tile<S>& now, KeySource<T> source) {
+  template <int Height, class Source>
+  static void score(Block& block, int r, const Tile<S>& now, Source source) {
     const Range keys = visible<Height>(block, r, now);
     if (keys.begin >= keys.end) return;
     source.first = keys.begin / key_group;
@@ -202,9 +217,8 @@ class PagedAttention {
     });
   }
 
-  template <int Height>
-  static void add_values(Block& block, int r, const Tile<S>& now,
-                         const ValueSource<T, D>& source) {
+  template <int Height, class Source>
+  static void add_values(Block& block, int r, const Tile<S>& now, const Source& source) {
     constexpr int depth = Dot<T>::depth;
     const Range keys = visible<Height>(block, r, now);
     if (keys.begin >= keys.end) return;

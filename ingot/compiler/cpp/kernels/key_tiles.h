@@ -78,39 +78,52 @@ inline void prefetch_group(const S* group, int from) {
 // same line of the same group, at its own pace: groups lie too scattered for the hardware to
 // foresee them.
 
+// Columns of the first `rest` of `lanes` elements of `depth` rows; int8 is widened, which is exact.
+template <class T, class S>
+[[gnu::always_inline]] inline typename Dot<T>::Columns read_columns(const S* from, int row,
+                                                                    int rest = lanes) {
+  if constexpr (std::is_same_v<S, T>) {
+    return rest >= lanes ? Dot<T>::columns(from) : Dot<T>::columns(from, rest);
+  } else {
+    vf k[Dot<T>::depth];
+    for (int i = 0; i < Dot<T>::depth; ++i)
+      k[i] = rest >= lanes ? load(from + i * row) : load(from + i * row, rest);
+    return Dot<T>::columns(k);
+  }
+}
+
 // Keys as the columns of q . K, from a group of the tile on.
-template <class T>
+template <class T, class S>
 struct KeySource {
-  Groups<T> groups, next;
+  Groups<S> groups, next;
   int first;
 
   [[gnu::always_inline]] typename Dot<T>::Columns load(int vector, int step) const {
     const int group = first + vector * lanes / key_group, key = vector * lanes % key_group;
     const int line = step * key_group * Dot<T>::depth;
     if (key == 0) prefetch(next.at[group] + line);
-    return Dot<T>::columns(groups.at[group] + line + key * Dot<T>::depth);
+    return read_columns<T>(groups.at[group] + line + key * cache_depth<S>, key_group);
   }
 };
 
 // Values as the columns of weights . V.
-template <class T, int D>
+template <class T, class S, int D>
 struct ValueSource {
   static constexpr int steps = key_group / Dot<T>::depth;  // of a group
-  Groups<T> groups, next;
+  Groups<S> groups, next;
 
   [[gnu::always_inline]] typename Dot<T>::Columns load(int vector, int step) const {
-    const int group = step / steps, rest = D - vector * lanes;
-    const int offset = (step % steps * D + vector * lanes) * Dot<T>::depth;
-    prefetch(next.at[group] + offset);
-    const T* from = groups.at[group] + offset;
-    return rest >= lanes ? Dot<T>::columns(from) : Dot<T>::columns(from, rest);
+    const int group = step / steps, d = vector * lanes;
+    const int row = step % steps * D * Dot<T>::depth;
+    prefetch(next.at[group] + row + d * Dot<T>::depth);
+    return read_columns<T>(groups.at[group] + row + d * cache_depth<S>, D, D - d);
   }
 };
 
 // Since tiles start at absolute positions, what is seen of one changes nothing about the order.
-template <class T, int D, class Body>
-[[gnu::always_inline]] inline void for_steps(const ValueSource<T, D>& source, int begin, int end,
-                                             Body body) {
+template <class T, class S, int D, class Body>
+[[gnu::always_inline]] inline void for_steps(const ValueSource<T, S, D>& source, int begin,
+                                             int end, Body body) {
   const int first = begin / source.steps, last = (end - 1) / source.steps;
   for (int i = 0; i < source.steps; ++i)
     for (int group = first; group <= last; ++group) {

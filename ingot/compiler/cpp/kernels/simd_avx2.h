@@ -108,6 +108,7 @@ struct pairs {
   vf even, odd;
 };
 
+inline pairs join_pairs(vf even, vf odd) { return {even, odd}; }
 inline pairs split(__m256i both) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(both, 16)),
           _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(-0x10000)))};
