@@ -7,6 +7,8 @@
 // cannot see change its result by one bit.
 #pragma once
 
+#include <cstring>
+
 #include "math.h"
 #include "tile.h"
 #include "tile_reader.h"
@@ -42,6 +44,13 @@ class PagedAttention {
   static constexpr int padded = (D + lanes - 1) / lanes * lanes;
   static constexpr int most_rows = D <= 256 ? 48 : 24;
   static constexpr int tile_rows = max_tile_rows<T>;
+
+  // As many rows as leave registers for the sums of a whole head, which reads values line by line.
+  static constexpr int few_rows() {
+    for (int rows = tile_rows; rows >= 3; --rows)
+      if (tile_vectors(rows) * lanes >= D) return rows;
+    return tile_rows;
+  }
 
   // Rows [row, row + count) of a sequence and a KV head, which see keys [begin, end).
   struct Unit {
@@ -134,8 +143,8 @@ class PagedAttention {
     block.count = unit.count;
     for (int r = 0; r < unit.count; ++r) {
       const T* from = q[query_of(unit, r)] + column_of(unit, r);
-      for (int d = 0; d < D; ++d) block.queries[r][d] = from[d];
-      for (int d = 0; d < padded; ++d) block.sums[r][d] = 0;
+      std::memcpy(block.queries[r], from, sizeof block.queries[r]);
+      for (int d = 0; d < padded; d += lanes) store(block.sums[r] + d, zero());
       store(block.totals[r], zero());
       const int position = sequences.position(unit.sequence, (unit.row + r) / group);
       block.rows[r] = {first_key(position), position + 1, -__builtin_inff()};
@@ -158,17 +167,32 @@ class PagedAttention {
   // rows share.
   void visit(Block& block, const Tile<S>& now, const Tile<S>& next) const {
     auto& reader = block.reader;
-    const Groups<T> keys = reader.keys(now, next);
-    for_row_tiles<tile_rows>(block.count, [&](auto height, int r, int) {
-      const auto& fetched = reader.fetched(next.keys, keys);
-      score<height.value>(block, r, now, {keys, r == 0 ? fetched : keys, 0});
+    const bool once = block.count <= few_rows();
+    reader.keys(now, once, [&](const auto& keys, const auto& fetched) {
+      score_all(block, now, keys, fetched);
     });
     for (int r = 0; r < block.count; ++r) weigh(block, r, now.start);
-    const Groups<T> values = reader.values(now, next);
-    if constexpr (is_scaled<S>) scale_weights(block);
-    for_row_tiles<tile_rows>(block.count, [&](auto height, int r, int) {
-      const auto& fetched = reader.fetched(next.values, values);
-      add_values<height.value>(block, r, now, {values, r == 0 ? fetched : values});
+    reader.values(now, next, once, [&](const auto& values, const auto& fetched) {
+      if constexpr (is_scaled<S>) scale_weights(block);
+      add_all(block, now, values, fetched);
+    });
+  }
+
+  template <class Element>
+  static void score_all(Block& block, const Tile<S>& now, const Groups<Element>& keys,
+                        const Groups<Element>& fetched) {
+    constexpr int most = std::is_same_v<Element, T> ? tile_rows : few_rows();
+    for_row_tiles<most>(block.count, [&](auto height, int r, int) {
+      score<height.value>(block, r, now, KeySource<T, Element>{keys, r == 0 ? fetched : keys, 0});
+    });
+  }
+
+  template <class Element>
+  static void add_all(Block& block, const Tile<S>& now, const Groups<Element>& values,
+                      const Groups<Element>& fetched) {
+    for_row_tiles<few_rows()>(block.count, [&](auto height, int r, int) {
+      add_values<height.value>(
+          block, r, now, ValueSource<T, Element, D>{values, r == 0 ? fetched : values});
     });
   }
 
@@ -180,8 +204,8 @@ class PagedAttention {
     return {first > 0 ? first : 0, end < key_tile ? end : key_tile};
   }
 
-  template <int Height>
-  static void score(Block& block, int r, const Tile<S>& now, KeySource<T> source) {
+  template <int Height, class Source>
+  static void score(Block& block, int r, const Tile<S>& now, Source source) {
     const Range keys = visible<Height>(block, r, now);
     if (keys.begin >= keys.end) return;
     source.first = keys.begin / key_group;
@@ -193,9 +217,8 @@ class PagedAttention {
     });
   }
 
-  template <int Height>
-  static void add_values(Block& block, int r, const Tile<S>& now,
-                         const ValueSource<T, D>& source) {
+  template <int Height, class Source>
+  static void add_values(Block& block, int r, const Tile<S>& now, const Source& source) {
     constexpr int depth = Dot<T>::depth;
     const Range keys = visible<Height>(block, r, now);
     if (keys.begin >= keys.end) return;
@@ -243,11 +266,13 @@ class PagedAttention {
   static void raise(Block& block, int r, float largest) {
     Row& row = block.rows[r];
     if (!(largest > row.largest)) return;
-    const vf factor = exp2(splat(row.largest - largest));
+    const float before = row.largest;
+    row.largest = largest;
+    if (before == -__builtin_inff()) return;  // nothing is summed yet
+    const vf factor = exp2(splat(before - largest));
     store(block.totals[r], load(block.totals[r]) * factor);
     float* sums = block.sums[r];
     for (int d = 0; d < padded; d += lanes) store(sums + d, load(sums + d) * factor);
-    row.largest = largest;
   }
 
   static void scale_weights(Block& block) {

@@ -18,6 +18,7 @@ struct Dot<float> {
   static Columns columns(const float* w, int n) { return load(w, n); }
   static Columns row(const float* x) { return splat(*x); }
   static vf step(vf acc, Columns w, Columns x) { return fma(w, x, acc); }
+  static Columns columns(const vf (&k)[1]) { return k[0]; }
   static void store_columns(float* to, const vf (&k)[1]) { store(to, k[0]); }
 };
 
@@ -31,6 +32,7 @@ struct Dot<bf16> {
   static Columns row(const bf16* x) { return splat_pair(read_pair(x)); }
   static vf step(vf acc, Columns w, Columns x) { return dot(acc, w, x); }
   // Columns from `depth` vectors, one a k, of values that bfloat16 holds exactly.
+  static Columns columns(const vf (&k)[2]) { return join_pairs(k[0], k[1]); }
   static void store_columns(bf16* to, const vf (&k)[2]) { store_pairs(to, k[0], k[1]); }
 
   // The last k of an odd number: its neighbour belongs to no one.
@@ -41,13 +43,13 @@ struct Dot<bf16> {
 #if defined(__AVX512F__) && defined(__AVX512BF16__)
 template <class T>
 inline constexpr int max_tile_rows = 6;
-constexpr int tile_vectors(int) { return 4; }
+constexpr int tile_vectors(int rows) { return rows <= 3 ? 8 : 4; }
 #elif defined(__AVX512F__)
 template <class T>
 inline constexpr int max_tile_rows = 6;
 template <>
 inline constexpr int max_tile_rows<bf16> = 5;  // a column of bf16 takes two registers
-constexpr int tile_vectors(int) { return 4; }
+constexpr int tile_vectors(int rows) { return rows <= 3 ? 8 : 4; }
 #elif defined(__AVX2__)
 template <class T>
 inline constexpr int max_tile_rows = 6;

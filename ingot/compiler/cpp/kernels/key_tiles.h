@@ -32,6 +32,11 @@ struct Tile {
   Groups<float> key_scales, value_scales;  // where S is scaled
 
   bool sees(int group) const { return begin < (group + 1) * key_group && end > group * key_group; }
+  // The keys of a group that come before the end.
+  int before_end(int group) const {
+    const int keys = end - group * key_group;
+    return keys < 0 ? 0 : keys < key_group ? keys : key_group;
+  }
 };
 
 // The tile at `start` of a sequence whose keys [begin, end) are seen. Only pages with such keys
@@ -62,42 +67,69 @@ inline Tile<S> locate(const Cache<S, KvHeads, PageSize, D>& cache, const int* pa
   return found;
 }
 
-// Fetches 16 keys or values at once, where no reading sets the pace.
+// Fetches 16 keys or values, from one of them on, where no reading sets the pace.
 template <int D, class S>
-inline void prefetch_group(const S* group) {
-  for (int line = 0; line < D * key_group; line += 64 / sizeof(S)) prefetch(group + line);
+inline void prefetch_group(const S* group, int from) {
+  for (int at = from * D; at < D * key_group; at += 64 / sizeof(S)) prefetch(group + at);
 }
 
-// Keys as the columns of q . K, from a group of the tile on. Groups lie scattered over pages,
-// beyond the reach of the hardware's prefetchers: reading a tile fetches the one after it, at the
-// pace of the reading.
-template <class T>
+// Both products read the groups of a tile side by side: behind the end of one that is read alone,
+// the hardware fetches on into what nobody asked for. Each fetches what the next one reads, the
+// same line of the same group, at its own pace: groups lie too scattered for the hardware to
+// foresee them.
+
+// Columns of the first `rest` of `lanes` elements of `depth` rows; int8 is widened, which is exact.
+template <class T, class S>
+[[gnu::always_inline]] inline typename Dot<T>::Columns read_columns(const S* from, int row,
+                                                                    int rest = lanes) {
+  if constexpr (std::is_same_v<S, T>) {
+    return rest >= lanes ? Dot<T>::columns(from) : Dot<T>::columns(from, rest);
+  } else {
+    vf k[Dot<T>::depth];
+    for (int i = 0; i < Dot<T>::depth; ++i)
+      k[i] = rest >= lanes ? load(from + i * row) : load(from + i * row, rest);
+    return Dot<T>::columns(k);
+  }
+}
+
+// Keys as the columns of q . K, from a group of the tile on.
+template <class T, class S>
 struct KeySource {
-  Groups<T> groups, next;
+  Groups<S> groups, next;
   int first;
 
-  typename Dot<T>::Columns load(int vector, int step) const {
+  [[gnu::always_inline]] typename Dot<T>::Columns load(int vector, int step) const {
     const int group = first + vector * lanes / key_group, key = vector * lanes % key_group;
     const int line = step * key_group * Dot<T>::depth;
-    if (vector == 0)
-      for (const T* fetched : next.at) prefetch(fetched + line);
-    return Dot<T>::columns(groups.at[group] + line + key * Dot<T>::depth);
+    if (key == 0) prefetch(next.at[group] + line);
+    return read_columns<T>(groups.at[group] + line + key * cache_depth<S>, key_group);
   }
 };
 
 // Values as the columns of weights . V.
-template <class T, int D>
+template <class T, class S, int D>
 struct ValueSource {
-  Groups<T> groups, next;
+  static constexpr int steps = key_group / Dot<T>::depth;  // of a group
+  Groups<S> groups, next;
 
-  typename Dot<T>::Columns load(int vector, int step) const {
-    constexpr int steps = key_group / Dot<T>::depth;
-    const int group = step / steps, rest = D - vector * lanes;
-    const int offset = (step % steps * D + vector * lanes) * Dot<T>::depth;
-    prefetch(next.at[group] + offset);
-    const T* from = groups.at[group] + offset;
-    return rest >= lanes ? Dot<T>::columns(from) : Dot<T>::columns(from, rest);
+  [[gnu::always_inline]] typename Dot<T>::Columns load(int vector, int step) const {
+    const int group = step / steps, d = vector * lanes;
+    const int row = step % steps * D * Dot<T>::depth;
+    prefetch(next.at[group] + row + d * Dot<T>::depth);
+    return read_columns<T>(groups.at[group] + row + d * cache_depth<S>, D, D - d);
   }
 };
+
+// Since tiles start at absolute positions, what is seen of one changes nothing about the order.
+template <class T, class S, int D, class Body>
+[[gnu::always_inline]] inline void for_steps(const ValueSource<T, S, D>& source, int begin,
+                                             int end, Body body) {
+  const int first = begin / source.steps, last = (end - 1) / source.steps;
+  for (int i = 0; i < source.steps; ++i)
+    for (int group = first; group <= last; ++group) {
+      const int step = group * source.steps + i;
+      if (step >= begin && step < end) body(step);
+    }
+}
 
 }  // namespace ingot

@@ -14,7 +14,7 @@
 //   pairs                       lanes columns x 2 neighbouring k of bf16 weights; load_pairs with
 //                               an argument n reads the first n columns, the rest as 0
 //   dot(acc, w, x)              acc + w.even * x.even + w.odd * x.odd, in the level's one order
-//   store_pairs(to, even, odd)  pairs of values that bfloat16 holds exactly
+//   join_pairs(even, odd)       pairs of values that bfloat16 holds exactly; store_pairs of them
 //   prefetch                    into the L2 cache; a hint, any address will do
 //
 // A function does the same operations on a lane whatever the other lanes hold, so results do

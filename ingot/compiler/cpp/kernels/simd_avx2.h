@@ -108,6 +108,7 @@ struct pairs {
   vf even, odd;
 };
 
+inline pairs join_pairs(vf even, vf odd) { return {even, odd}; }
 inline pairs split(__m256i both) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(both, 16)),
           _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(-0x10000)))};
@@ -129,8 +130,10 @@ inline void store_pairs(bf16* to, vf even, vf odd) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), both);
 }
 
+// Into the L2 cache. Volatile: of a function that prefetches and does nothing else, GCC may drop the
+// calls before it looks inside.
 inline void prefetch(const void* address) {
-  _mm_prefetch(static_cast<const char*>(address), _MM_HINT_T1);
+  asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(address)));
 }
 
 }  // namespace ingot

@@ -106,9 +106,16 @@ inline std::uint32_t read_pair(const bf16* from) {
   return pair;
 }
 
+// Pairs of values that bfloat16 holds exactly, in memory's order.
+inline __m512i interleave(vf even, vf odd) {
+  const __m512i upper = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
+  return _mm512_or_si512(_mm512_castps_si512(odd), upper);
+}
+
 #ifdef __AVX512BF16__
 using pairs = __m512i;
 
+inline pairs join_pairs(vf even, vf odd) { return interleave(even, odd); }
 inline pairs load_pairs(const bf16* from) { return _mm512_loadu_si512(from); }
 inline pairs load_pairs(const bf16* from, int n) {
   return _mm512_maskz_loadu_epi32(first_lanes(n), from);
@@ -127,6 +134,7 @@ struct pairs {
   vf even, odd;
 };
 
+inline pairs join_pairs(vf even, vf odd) { return {even, odd}; }
 inline pairs split(__m512i both) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)),
           _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)))};
@@ -142,12 +150,13 @@ inline vf dot(vf acc, pairs w, pairs x) { return fma(w.odd, x.odd, fma(w.even, x
 #endif
 
 inline void store_pairs(bf16* to, vf even, vf odd) {
-  const __m512i upper = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
-  _mm512_storeu_si512(to, _mm512_or_si512(_mm512_castps_si512(odd), upper));
+  _mm512_storeu_si512(to, interleave(even, odd));
 }
 
+// Into the L2 cache. Volatile: of a function that prefetches and does nothing else, GCC may drop the
+// calls before it looks inside.
 inline void prefetch(const void* address) {
-  _mm_prefetch(static_cast<const char*>(address), _MM_HINT_T1);
+  asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(address)));
 }
 
 }  // namespace ingot

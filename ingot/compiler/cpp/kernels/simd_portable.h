@@ -112,6 +112,7 @@ struct pairs {
   vf even, odd;
 };
 
+inline pairs join_pairs(vf even, vf odd) { return {even, odd}; }
 inline pairs split(vi both) { return {float_of(both << 16), float_of(both & -0x10000)}; }
 inline pairs load_pairs(const bf16* from) {
   vi both;

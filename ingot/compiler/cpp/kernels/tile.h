@@ -36,27 +36,42 @@ inline void for_row_tiles(int rows, Body body) {
 
 enum class Start { zero, resume };
 
-// One register tile. `Source` gives the columns: load(vector, step) and last step `steps()`.
-// Start::resume continues sums already in memory; a float32 loses nothing on the way.
+// Calls body(row, vector) for all of a register tile. Unrolled, or its sums leave the registers.
+template <int Height, int Width, class Body>
+[[gnu::always_inline]] inline void for_tile(Body body) {
+#pragma GCC unroll 16
+  for (int r = 0; r < Height; ++r)
+#pragma GCC unroll 16
+    for (int v = 0; v < Width; ++v) body(r, v);
+}
+
+// Calls body(step) in the order in which columns are summed up; a source may have an overload.
+template <class Source, class Body>
+[[gnu::always_inline]] inline void for_steps(const Source&, int begin, int end, Body body) {
+  for (int step = begin; step < end; ++step) body(step);
+}
+
+// One register tile. `Source` gives the columns: load(vector, step). Start::resume continues sums
+// already in memory; a float32 loses nothing on the way.
 template <class T, int Height, int First, int Width, class Source>
 inline void register_tile(const T* x, std::ptrdiff_t x_stride, const Source& source, int begin,
                           int end, float* sums, int sums_stride, Start start) {
   vf acc[Height][Width];
-  for (int r = 0; r < Height; ++r)
-    for (int v = 0; v < Width; ++v)
-      acc[r][v] = start == Start::zero ? zero()
-                                       : load(sums + r * sums_stride + (First + v) * lanes);
-  for (int step = begin; step < end; ++step) {
+  for_tile<Height, Width>([&](int r, int v) {
+    acc[r][v] = start == Start::zero ? zero()
+                                     : load(sums + r * sums_stride + (First + v) * lanes);
+  });
+  for_steps(source, begin, end, [&](int step) __attribute__((always_inline)) {
     typename Dot<T>::Columns columns[Width];
     for (int v = 0; v < Width; ++v) columns[v] = source.load(First + v, step);
-    for (int r = 0; r < Height; ++r) {
+    for_tile<Height, Width>([&](int r, int v) {
       const auto row = Dot<T>::row(x + r * x_stride + step * Dot<T>::depth);
-      for (int v = 0; v < Width; ++v) acc[r][v] = Dot<T>::step(acc[r][v], columns[v], row);
-    }
-  }
-  for (int r = 0; r < Height; ++r)
-    for (int v = 0; v < Width; ++v)
-      store(sums + r * sums_stride + (First + v) * lanes, acc[r][v]);
+      acc[r][v] = Dot<T>::step(acc[r][v], columns[v], row);
+    });
+  });
+  for_tile<Height, Width>([&](int r, int v) {
+    store(sums + r * sums_stride + (First + v) * lanes, acc[r][v]);
+  });
 }
 
 // A tile of Vectors vectors, cut into as many register tiles as the level needs.

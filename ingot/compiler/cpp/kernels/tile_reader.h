@@ -1,5 +1,5 @@
-// What products read of a tile of the cache, in the element type T that they multiply: the cache
-// itself, or a copy.
+// What products read of a tile of the cache: the cache itself, or a copy in the element type T that
+// they multiply.
 #pragma once
 
 #include <cstring>
@@ -8,33 +8,41 @@
 
 namespace ingot {
 
-// Of a cache in the element type S. Every reader gives, for a tile and the one that follows it:
-//   keys, values   where products read them; one replaces the other
-//   fetched        what they fetch meanwhile
-//   scale_scores, scale_weights   vector v of a row's, by the scales of the tile's keys and values
+// Of a cache in the element type S. Every reader calls, for a tile and the one that follows it,
+//   keys, values   use(where products read them, what they fetch meanwhile); one replaces the other
+// and scales vector v of a row's scores or weights by the scales of what was used last. `once` says
+// that all rows go through one product, for which no copy is worth its while.
 template <class T, class S, int D>
 class TileReader;
+
+// Fetches the keys of the next tile that the values of this one are too few to set the pace for.
+template <int D, class S>
+inline void prefetch_rest(const Tile<S>& tile, const Tile<S>& next) {
+  for (int g = 0; g < groups_per_tile; ++g)
+    if (next.sees(g)) prefetch_group<D>(next.keys.at[g], tile.before_end(g));
+}
 
 // Values that share a pair with one that is seen are multiplied by a weight of 0, and may be
 // anything where no row of the block sees them: such a group is read from a copy with zeros.
 template <class T, int D>
 class TileReader<T, T, D> {
  public:
-  const Groups<T>& keys(const Tile<T>& tile, const Tile<T>&) const { return tile.keys; }
+  template <class Use>
+  void keys(const Tile<T>& tile, bool, Use use) {
+    use(tile.keys, tile.values);
+  }
 
-  Groups<T> values(const Tile<T>& tile, const Tile<T>& next) {
-    // What the values of this tile are too few to set the pace for.
-    if (tile.end < key_tile)
-      for (const T* group : next.values.at) prefetch_group<D>(group);
+  template <class Use>
+  void values(const Tile<T>& tile, const Tile<T>& next, bool, Use use) {
+    prefetch_rest<D>(tile, next);
     Groups<T> found = tile.values;
     if constexpr (Dot<T>::depth == 2) {
       if (tile.begin % 2 != 0) hide(found, tile.begin - 1, copies_[0]);
       if (tile.end % 2 != 0) hide(found, tile.end, copies_[1]);
     }
-    return found;
+    use(found, next.keys);
   }
 
-  static const Groups<T>& fetched(const Groups<T>& next, const Groups<T>&) { return next; }
   static vf scale_scores(vf scores, int) { return scores; }
   static vf scale_weights(vf weights, int) { return weights; }
 
@@ -50,22 +58,29 @@ class TileReader<T, T, D> {
   alignas(64) T copies_[2][key_group * D];
 };
 
-// int8 is widened, which is exact; scales wait until scores and weights are there.
+// int8 is widened, by the product or before it; scales wait until scores and weights are there.
 template <class T, int D>
 class TileReader<T, std::int8_t, D> {
  public:
   using S = std::int8_t;
 
-  Groups<T> keys(const Tile<S>& tile, const Tile<S>& next) {
+  template <class Use>
+  void keys(const Tile<S>& tile, bool once, Use use) {
     take_scales(tile, tile.key_scales);
-    return widened<key_group>(tile, tile.keys, next.keys);
-  }
-  Groups<T> values(const Tile<S>& tile, const Tile<S>& next) {
-    take_scales(tile, tile.value_scales);
-    return widened<D>(tile, tile.values, next.values);
+    if (once) return use(tile.keys, tile.values);
+    const Groups<T> copy = widened<key_group>(tile, tile.keys, tile.values);
+    use(copy, copy);
   }
 
-  static const Groups<T>& fetched(const Groups<S>&, const Groups<T>& now) { return now; }
+  template <class Use>
+  void values(const Tile<S>& tile, const Tile<S>& next, bool once, Use use) {
+    take_scales(tile, tile.value_scales);
+    prefetch_rest<D>(tile, next);
+    if (once) return use(tile.values, next.keys);
+    const Groups<T> copy = widened<D>(tile, tile.values, next.keys);
+    use(copy, copy);
+  }
+
   vf scale_scores(vf scores, int v) const { return scores * load(scales_ + v * lanes); }
   vf scale_weights(vf weights, int v) const { return weights * load(scales_ + v * lanes); }
 
@@ -74,9 +89,9 @@ class TileReader<T, std::int8_t, D> {
 
   // Keys that no row sees may have any scale, NaN too.
   void take_scales(const Tile<S>& tile, const Groups<float>& from) {
-    for (int key = 0; key < key_tile; ++key) {
-      const bool seen = key >= tile.begin && key < tile.end;
-      scales_[key] = seen ? from.at[key / key_group][key % key_group] : 0.0f;
+    for (int key = 0; key < key_tile; key += lanes) {
+      const vf scales = load(from.at[key / key_group] + key % key_group);
+      store(scales_ + key, keep(scales, tile.begin - key, tile.end - key, zero()));
     }
   }
 
@@ -86,10 +101,7 @@ class TileReader<T, std::int8_t, D> {
     for (int g = 0; g < groups_per_tile; ++g) {
       T* copy = copies_ + g * key_group * D;
       found.at[g] = copy;
-      if (tile.sees(g))
-        widen_group<Columns>(from.at[g], next.at[g], copy);
-      else
-        prefetch_group<D>(next.at[g]);
+      if (tile.sees(g)) widen_group<Columns>(from.at[g], next.at[g], copy);
     }
     return found;
   }
