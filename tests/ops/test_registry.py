@@ -15,6 +15,7 @@ TABLE = [
     "add_rms_norm",
     "layer_norm",
     "linear",
+    "gated_linear",
     "rope_table",
     "rope",
     "attention",

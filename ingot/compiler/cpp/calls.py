@@ -17,6 +17,8 @@ from ingot.passes.storage import Spans
 
 Emit = Callable[[Operands, Instruction], Call]
 
+PRODUCTS = ("linear", "gated_linear")  # with weights in panels of 64 columns
+
 ACTIVATIONS: Mapping[str, str] = {
     "silu": "Silu",
     "gelu": "Gelu",
@@ -52,17 +54,13 @@ def embedding(operands: Operands, i: Instruction) -> Call:
 
 
 def linear(operands: Operands, i: Instruction) -> Call:
-    x, weight, out = (operands.of(i, a) for a in ("x", "weight", "out"))
-    bias = operands.optional(i, "bias")
-    _expect(i, x.dtype == weight.dtype, f"x is {x.dtype} and the weight {weight.dtype}")
-    _expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
-    outputs, inputs = weight.shape
-    pointers = (operands.weight(weight), operands.weight(bias))
-    return Call(
-        i.op,
-        (CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs),
-        (rows(x), operands.rows(x), *pointers, _out(operands, i)),
-    )
+    constants, arguments = _product(operands, i)
+    return Call(i.op, constants, (*arguments, _residual(operands, i), _out(operands, i)))
+
+
+def gated_linear(operands: Operands, i: Instruction) -> Call:
+    constants, arguments = _product(operands, i)
+    return Call(i.op, (_activation(i), *constants), (*arguments, _out(operands, i)))
 
 
 def quantize(operands: Operands, i: Instruction) -> Call:
@@ -178,9 +176,7 @@ def relu_mul(operands: Operands, i: Instruction) -> Call:
 
 
 def activation(operands: Operands, i: Instruction) -> Call:
-    kind = str(i.attrs["kind"])
-    _expect(i, kind in ACTIVATIONS, f"the activation {kind!r} is unknown")
-    return _elementwise(operands, i, ("x",), ACTIVATIONS[kind])
+    return _elementwise(operands, i, ("x",), _activation(i))
 
 
 def add(operands: Operands, i: Instruction) -> Call:
@@ -203,6 +199,7 @@ CALLS: Mapping[str, Emit] = {
         *(
             embedding,
             linear,
+            gated_linear,
             quantize,
             quantized_linear,
             quantized_embedding,
@@ -217,10 +214,39 @@ CALLS: Mapping[str, Emit] = {
 
 
 def stored_as_panels(operands: Operands, weight: Buffer) -> bool:
-    """Whether a linear reads the weight; an embedding that shares it gathers from the panels."""
+    """Whether a product reads the weight; an embedding that shares it gathers from the panels."""
     return any(
-        i.op == "linear" and i.inputs["weight"] == weight.name for i in operands.plan.instructions
+        i.op in PRODUCTS and i.inputs["weight"] == weight.name for i in operands.plan.instructions
     )
+
+
+def _product(
+    operands: Operands, i: Instruction
+) -> tuple[tuple[str | int, ...], tuple[str | int, ...]]:
+    """The types and sizes of a product with a weight in panels, and what it multiplies."""
+    x, weight, out = (operands.of(i, a) for a in ("x", "weight", "out"))
+    bias = operands.optional(i, "bias")
+    _expect(i, x.dtype == weight.dtype, f"x is {x.dtype} and the weight {weight.dtype}")
+    _expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
+    outputs, inputs = map(int, weight.shape)
+    return (
+        (CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs),
+        (rows(x), operands.rows(x), operands.weight(weight), operands.weight(bias)),
+    )
+
+
+def _residual(operands: Operands, i: Instruction) -> str:
+    residual = operands.optional(i, "residual")
+    if residual is None:
+        return "Rows<const float>{}"
+    _expect(i, residual.dtype == "float32", f"the residual is {residual.dtype}, not float32")
+    return operands.rows(residual)
+
+
+def _activation(i: Instruction) -> str:
+    kind = str(i.attrs["kind"])
+    _expect(i, kind in ACTIVATIONS, f"the activation {kind!r} is unknown")
+    return ACTIVATIONS[kind]
 
 
 def _elementwise(

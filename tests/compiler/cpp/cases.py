@@ -22,7 +22,7 @@ def all_cases() -> tuple[Case, ...]:
     rng = torch.Generator().manual_seed(0)
     cases = []
     for suffix, dtype in DTYPES.items():
-        for make in (linears, norms, ropes, writes, attentions, elementwise, gathers):
+        for make in (linears, gated, norms, ropes, writes, attentions, elementwise, gathers):
             cases += [_named(case, suffix) for case in make(rng, dtype)]
         for make in (writes, attentions):
             in_int8 = [_with_cache(case, torch.int8) for case in make(rng, dtype)]
@@ -50,18 +50,38 @@ def _with_cache(case: Case, dtype: torch.dtype) -> Case:
 
 def linears(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
     """Odd K, narrow last panels, several panels, and a K that is cut for the cache."""
-    for inputs, outputs, with_bias in (
+    for inputs, outputs, extended in (
         *((64, 64, False), (27, 27, True), (200, 144, True), (96, 304, False), (4200, 64, False)),
     ):
         weights = {"weight": samples.weight(rng, outputs, inputs, dtype)}
-        if with_bias:
+        if extended:
             weights["bias"] = samples.normal(rng, outputs)
+        residual = {"residual": ((outputs,), F32)} if extended else {}
         yield Case(
             name=f"linear-{inputs}x{outputs}",
             op="linear",
             weights=weights,
-            rows={"x": ((inputs,), dtype)},
+            rows={"x": ((inputs,), dtype), **residual},
             attrs={"out_dtype": F32 if outputs != 27 else dtype},
+        )
+
+
+def gated(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
+    """One unit and several, and a K that is cut for the cache."""
+    for inputs, size, with_bias, kind in (
+        *((96, 64, False, "relu"), (27, 192, True, "gelu"), (4200, 64, False, "silu")),
+        (64, 256, False, "gelu_tanh"),
+    ):
+        weights = {"weight": samples.weight(rng, 2 * size, inputs, dtype)}
+        absent: dict[str, object] = {"bias": None}
+        if with_bias:
+            weights["bias"], absent = samples.normal(rng, 2 * size), {}
+        yield Case(
+            name=f"gated-{inputs}x{size}",
+            op="gated_linear",
+            weights=weights,
+            rows={"x": ((inputs,), dtype)},
+            attrs={"kind": kind, "out_dtype": F32 if size == 192 else dtype, **absent},
         )
 
 
