@@ -36,6 +36,7 @@ class Sample:
     num_layers: int
     qk_norm: bool = False
     hidden_act: str = "silu"
+    intermediate_size: int = 64
 
 
 def page() -> str:

@@ -9,15 +9,18 @@ from functools import partial
 import torch
 
 from ingot.errors import UsageError
+from ingot.ops import OPS
 from ingot.passes.canonicalize_casts import canonicalize_casts
 from ingot.passes.canonicalize_heads import canonicalize_heads
 from ingot.passes.canonicalize_ops import canonicalize_ops
 from ingot.passes.canonicalize_views import canonicalize_views
 from ingot.passes.fuse_add_rms_norm import fuse_add_rms_norm
 from ingot.passes.fuse_attention import fuse_attention
+from ingot.passes.fuse_gated_linears import GATES, fuse_gated_linears
 from ingot.passes.fuse_gelu_mul import fuse_gelu_mul
 from ingot.passes.fuse_layer_norm import fuse_layer_norm
 from ingot.passes.fuse_relu_mul import fuse_relu_mul
+from ingot.passes.fuse_residuals import fuse_residuals
 from ingot.passes.fuse_rms_norm import fuse_rms_norm
 from ingot.passes.fuse_rope import fuse_rope
 from ingot.passes.fuse_rope_kv_write import fuse_rope_kv_write
@@ -162,12 +165,25 @@ PIPELINE: tuple[Step, ...] = (
         tolerance=INT8,
         option="--kv-dtype int8",
     ),
-    # what the cache is written by
+    # what happens to values while a thread has them
     Step(
         function=fuse_rope_kv_write,
         needs=(step_inputs,),
         expect=lambda facts: facts.num_layers,
         anchors=(torch.ops.ingot.kv_write.default,),
+        optional=True,
+    ),
+    Step(
+        function=fuse_gated_linears,
+        needs=(rows_selected, only_known_ops),
+        anchors=tuple(OPS[name].overload for name in GATES),
+        optional=True,
+        follows=("merge_linears",),
+    ),
+    Step(
+        function=fuse_residuals,
+        needs=(rows_selected, only_known_ops),
+        anchors=(torch.ops.ingot.add_rms_norm.default, torch.ops.ingot.add.default),
         optional=True,
     ),
 )
@@ -201,7 +217,9 @@ def pipeline(
     return [
         quantizing(step, quantize) if quantize and step.option == "--quantize" else step
         for step in PIPELINE
-        if dtype in step.dtypes and step.name not in disable and step.option in asked
+        if dtype in step.dtypes
+        and step.option in asked
+        and not {step.name, *step.follows} & set(disable)
     ]
 
 

@@ -17,6 +17,7 @@ from ingot.passes.step import Step
 
 TARGET = Target("cpu", "portable")
 SIZE, HEADS, HEAD, VOCAB = 24, 3, 8, 31
+WIDE = 64
 
 Body = Callable[["Lab", Tensor, Tensor], Tensor]
 
@@ -28,6 +29,7 @@ class Facts:
     num_layers: int = 0
     qk_norm: bool = False
     hidden_act: str = "silu"
+    intermediate_size: int = 128
     architecture: str = "LabForCausalLM"
 
 
@@ -43,7 +45,8 @@ class Part(nn.Module):
 
 
 class Lab(nn.Module):
-    """Weights that bodies use: `w` and `w2` [24], `q`..`up` [24, 24], biases, frequencies."""
+    """Weights that bodies use: `w` and `w2` [24], `q`..`up` [24, 24], biases, frequencies;
+    `wide` [128, 24] and `narrow` [24, 64]."""
 
     def __init__(self, body: Body) -> None:
         super().__init__()
@@ -56,6 +59,8 @@ class Lab(nn.Module):
         for name in ("q", "k", "v", "gate", "up"):
             bias = name in ("gate", "up")
             self.register_module(name, nn.Linear(SIZE, SIZE, bias=bias))
+        self.wide = nn.Linear(SIZE, 2 * WIDE, bias=False)
+        self.narrow = nn.Linear(WIDE, SIZE, bias=False)
         self.register_buffer("inv_freq", torch.empty(HEAD // 2))
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
