@@ -19,6 +19,7 @@ from ingot.passes.fuse_attention import fuse_attention
 from ingot.passes.fuse_gated_linears import GATES, fuse_gated_linears
 from ingot.passes.fuse_gelu_mul import fuse_gelu_mul
 from ingot.passes.fuse_layer_norm import fuse_layer_norm
+from ingot.passes.fuse_linear_rope_kv_write import fuse_linear_rope_kv_write
 from ingot.passes.fuse_relu_mul import fuse_relu_mul
 from ingot.passes.fuse_residuals import fuse_residuals
 from ingot.passes.fuse_rms_norm import fuse_rms_norm
@@ -172,6 +173,13 @@ PIPELINE: tuple[Step, ...] = (
         expect=lambda facts: facts.num_layers,
         anchors=(torch.ops.ingot.kv_write.default,),
         optional=True,
+    ),
+    Step(
+        function=fuse_linear_rope_kv_write,
+        needs=(rows_selected, only_known_ops),
+        anchors=(torch.ops.ingot.rope_kv_write.default,),
+        optional=True,
+        follows=("merge_linears", "fuse_rope_kv_write"),
     ),
     Step(
         function=fuse_gated_linears,

@@ -29,6 +29,7 @@ TABLE = [
     "kv_write",
     "paged_attention",
     "rope_kv_write",
+    "linear_rope_kv_write",
     "quantize",
     "quantized_linear",
     "quantized_embedding",

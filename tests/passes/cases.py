@@ -286,6 +286,27 @@ def two_layers(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return flat(attend(q, k, x, softcap=4.0))
 
 
+def wide_heads(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    table = ops.rope_table(positions, lab.inv_freq)
+    q, k, v = lab.qkv(x).split([128, 64, 64], -1)
+    q, k, v = (part.reshape(1, -1, part.shape[2] // 64, 64) for part in (q, k, v))
+    q, k = (ops.rope(ops.rms_norm(part, lab.wide_w, 1e-3), table) for part in (q, k))
+    return lab.narrow(attend(q, k, v).reshape(1, -1, 128)[..., :64])
+
+
+def wide_heads_in_another_order(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    table = ops.rope_table(positions, lab.inv_freq)
+    k, q, v = (part.reshape(1, -1, 1, 64) for part in lab.qkv(x)[..., :192].split(64, -1))
+    return lab.narrow(attend(ops.rope(q, table), ops.rope(k, table), v).reshape(1, -1, 64))
+
+
+def wide_heads_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    table = ops.rope_table(positions, lab.inv_freq)
+    q, k, v = (part.reshape(1, -1, 1, 64) for part in lab.qkv(x)[..., :192].split(64, -1))
+    mixed = attend(ops.rope(q, table), ops.rope(k, table), v)
+    return lab.narrow((mixed + v).reshape(1, -1, 64))
+
+
 def after_attention(body: Body) -> Body:
     """The body after layers that make a step of the graph."""
 
@@ -468,6 +489,13 @@ CASES = {
         {"rope": 4, "rms_norm": 2, "kv_write": 2},
         {"rope_kv_write": 2},
         (unturned, turned_unlike, only_queries_normed),
+    ),
+    "fuse_linear_rope_kv_write": Case(
+        wide_heads,
+        1,
+        {"linear": 1, "rope_kv_write": 1, "aten.slice": 3, "aten.reshape": 3},
+        {"linear_rope_kv_write": 1},
+        (two_layers, wide_heads_in_another_order, wide_heads_read_twice),
     ),
     "fuse_gated_linears": Case(
         gated,

@@ -29,6 +29,7 @@ class Facts:
     num_layers: int = 0
     qk_norm: bool = False
     hidden_act: str = "silu"
+    head_dim: int = 16
     intermediate_size: int = 128
     architecture: str = "LabForCausalLM"
 
@@ -46,7 +47,7 @@ class Part(nn.Module):
 
 class Lab(nn.Module):
     """Weights that bodies use: `w` and `w2` [24], `q`..`up` [24, 24], biases, frequencies;
-    `wide` [128, 24] and `narrow` [24, 64]."""
+    `wide` [128, 24] and `narrow` [24, 64], `qkv` [256, 24] with a bias, `wide_w` [64]."""
 
     def __init__(self, body: Body) -> None:
         super().__init__()
@@ -61,6 +62,8 @@ class Lab(nn.Module):
             self.register_module(name, nn.Linear(SIZE, SIZE, bias=bias))
         self.wide = nn.Linear(SIZE, 2 * WIDE, bias=False)
         self.narrow = nn.Linear(WIDE, SIZE, bias=False)
+        self.qkv = nn.Linear(SIZE, 4 * WIDE)
+        self.wide_w = nn.Parameter(torch.empty(WIDE))
         self.register_buffer("inv_freq", torch.empty(HEAD // 2))
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:

@@ -23,14 +23,14 @@ OPTIONAL = tuple(step.name for step in PIPELINE if step.optional)
 FAMILIES = {
     "llama": {"attention_bias": False},
     "qwen2": {},
-    "qwen3": {"head_dim": 16},
-    "mistral": {"head_dim": 16, "sliding_window": None},
+    "qwen3": {"head_dim": 64},
+    "mistral": {"head_dim": 64, "sliding_window": None},
 }
-# A whole layer is eight instructions.
+# A whole layer is seven instructions.
 LAYER_OPS = {
-    "linear": 3 * LAYERS + 1,
+    "linear_rope_kv_write": LAYERS,
+    "linear": 2 * LAYERS + 1,
     "gated_linear": LAYERS,
-    "rope_kv_write": LAYERS,
     "paged_attention": LAYERS,
     "rms_norm": 2 * LAYERS + 1,
     "embedding": 1,
@@ -58,7 +58,7 @@ def model_of(family: str, **options) -> nn.Module:
     config = transformers.AutoConfig.for_model(
         family,
         vocab_size=67,
-        hidden_size=64,
+        hidden_size=256,
         intermediate_size=128,
         num_attention_heads=4,
         num_key_value_heads=2,

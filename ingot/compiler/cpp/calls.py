@@ -16,8 +16,14 @@ from ingot.errors import CodegenError
 from ingot.passes.storage import Spans
 
 Emit = Callable[[Operands, Instruction], Call]
+Constants = tuple[object, ...]
+Arguments = tuple[object, ...]
 
-PRODUCTS = ("linear", "gated_linear")  # with weights in panels of 64 columns
+PRODUCTS = (
+    "linear",
+    "gated_linear",
+    "linear_rope_kv_write",
+)  # with weights in panels of 64 columns
 
 ACTIVATIONS: Mapping[str, str] = {
     "silu": "Silu",
@@ -137,16 +143,15 @@ def kv_write(operands: Operands, i: Instruction) -> Call:
 
 
 def rope_kv_write(operands: Operands, i: Instruction) -> Call:
-    q, k, v, table = (operands.of(i, a) for a in ("q", "k", "v", "table"))
-    slots = operands.of(i, "slots")
-    norms = (operands.weight(operands.optional(i, a)) for a in ("q_norm", "k_norm"))
-    norm = ", ".join((*norms, *_scalars(i, "eps", "offset")))
-    return Call(
-        i.op,
-        (q.shape[1], columns(table) // 2, _bool(i, "interleaved")),
-        (rows(q), *map(operands.rows, (q, k, v, table)), f"step.{slots.name}",
-         _cache(operands, i), f"HeadNorm{{{norm}}}", _out(operands, i)),
-    )  # fmt: skip
+    q, k, v = (operands.of(i, a) for a in ("q", "k", "v"))
+    constants, arguments = _heads(operands, i)
+    return Call(i.op, constants, (rows(q), *map(operands.rows, (q, k, v)), *arguments))
+
+
+def linear_rope_kv_write(operands: Operands, i: Instruction) -> Call:
+    (*_, inputs, _), product = _product(operands, i)
+    constants, arguments = _heads(operands, i)
+    return Call(i.op, (*constants, inputs), (*product, *arguments))
 
 
 def paged_attention(operands: Operands, i: Instruction) -> Call:
@@ -207,7 +212,7 @@ CALLS: Mapping[str, Emit] = {
             add_rms_norm,
             layer_norm,
         ),
-        *(rope_table, rope, kv_write, rope_kv_write, paged_attention),
+        *(rope_table, rope, kv_write, rope_kv_write, linear_rope_kv_write, paged_attention),
         *(silu_mul, gelu_mul, relu_mul, activation, add, cast, select_rows),
     )
 }
@@ -220,9 +225,7 @@ def stored_as_panels(operands: Operands, weight: Buffer) -> bool:
     )
 
 
-def _product(
-    operands: Operands, i: Instruction
-) -> tuple[tuple[str | int, ...], tuple[str | int, ...]]:
+def _product(operands: Operands, i: Instruction) -> tuple[Constants, Arguments]:
     """The types and sizes of a product with a weight in panels, and what it multiplies."""
     x, weight, out = (operands.of(i, a) for a in ("x", "weight", "out"))
     bias = operands.optional(i, "bias")
@@ -232,6 +235,18 @@ def _product(
     return (
         (CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs),
         (rows(x), operands.rows(x), operands.weight(weight), operands.weight(bias)),
+    )
+
+
+def _heads(operands: Operands, i: Instruction) -> tuple[Constants, Arguments]:
+    """How queries and keys are turned, and where those and values go."""
+    table, slots, out = (operands.of(i, a) for a in ("table", "slots", "out"))
+    norms = (operands.weight(operands.optional(i, a)) for a in ("q_norm", "k_norm"))
+    norm = ", ".join((*norms, *_scalars(i, "eps", "offset")))
+    where = (operands.rows(table), f"step.{slots.name}", _cache(operands, i))
+    return (
+        (out.shape[1], columns(table) // 2, _bool(i, "interleaved")),
+        (*where, f"HeadNorm{{{norm}}}", _out(operands, i)),
     )
 
 

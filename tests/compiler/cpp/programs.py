@@ -33,6 +33,8 @@ NAMES = (
         "linear-4200x64-bf16",
         "linear-96x304-bf16",
         "gated-27x192-bf16",
+        "heads-128-bf16",
+        "heads-64-i8-f32",
         "rms-37-f32",
         "add-rms-37-bf16",
     ),

@@ -156,8 +156,8 @@ inline void multiply(Team team, int rows, Rows<const T> x, const T* weight, cons
                      const Sink& sink) {
   using Unit = UnitPanels<Sink, panel_columns>;
   const Panels<T, Inputs, Outputs> panels{weight};
-  auto& memory = team.workspace<float[unit_rows][Sink::width]>();
-  const Rows<float> sums{memory[0], Sink::width};
+  auto& memory = team.workspace<UnitMemory<Sink>>();
+  const Rows<float> sums = memory.rows();
   for_units<Sink>(team, rows, [&](int index, int row, int count, int end) {
     for (int i = 0; i < Unit::count; ++i) {
       const int at = index * Unit::count + i;
@@ -167,7 +167,7 @@ inline void multiply(Team team, int rows, Rows<const T> x, const T* weight, cons
     }
     const int unit = sink.unit(team, index);
     if (bias != nullptr) add_bias<Sink>(bias, unit, count, sums);
-    sink.take(unit, row, count, {sums.data, sums.stride});
+    sink.take(unit, row, count, sums, memory.scratch);
   });
 }
 

@@ -2,7 +2,7 @@
 //
 // A product hands its sums over in units: some rows of `columns` neighbouring columns, and of as
 // many in each of `parts` equal parts of the matrix, whose sums lie side by side. A sink says what
-// a unit is, which units are a thread's, and takes their sums.
+// a unit is, which units are a thread's, and takes their sums, in which it may work.
 #pragma once
 
 #include "math.h"
@@ -23,17 +23,20 @@ struct Units {
 
   // The unit that is dealt as number `index`: threads have equal ranges of these.
   static int unit(Team, int index) { return index; }
+
+  struct Scratch {};  // what it needs to take a unit
 };
 
 // out = sums + residual; of the last unit only the columns that exist.
 template <int Columns, int Outputs, class Out>
 struct Store : Units<Columns, 1, Outputs> {
+  using typename Units<Columns, 1, Outputs>::Scratch;
   Rows<const float> residual;  // null for none
   Rows<Out> out;
 
   Store(Rows<const float> residual, Rows<Out> out) : residual(residual), out(out) {}
 
-  void take(int unit, int row, int rows, Rows<const float> sums) const {
+  void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
     const int column = unit * Columns;
     const int width = Outputs - column < Columns ? Outputs - column : Columns;
     for (int r = 0; r < rows; ++r)
@@ -49,11 +52,12 @@ struct Store : Units<Columns, 1, Outputs> {
 // out = activation(first half of the columns) * second half
 template <int Columns, int Outputs, class Activation, class Out>
 struct Gate : Units<Columns, 2, Outputs> {
+  using typename Units<Columns, 2, Outputs>::Scratch;
   Rows<Out> out;
 
   explicit Gate(Rows<Out> out) : out(out) {}
 
-  void take(int unit, int row, int rows, Rows<const float> sums) const {
+  void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
     for (int r = 0; r < rows; ++r)
       for_columns<Columns>([&](int c, auto part) {
         const vf value = Activation::of(load(sums[r] + c)) * load(sums[r] + Columns + c);
@@ -77,6 +81,15 @@ inline void add_bias(const float* bias, int unit, int rows, Rows<float> sums) {
     }
   }
 }
+
+// Memory of a thread for sums of its units.
+template <class Sink>
+struct UnitMemory {
+  alignas(64) float sums[unit_rows][Sink::width];
+  alignas(64) typename Sink::Scratch scratch;
+
+  Rows<float> rows() { return {sums[0], Sink::width}; }
+};
 
 // The panels of `width` columns that a thread multiplies with, one after the other: index counts
 // those of its units.
