@@ -8,7 +8,7 @@ from ingot.artifact.target import Target
 from ingot.passes.graph import arguments, aten, call_op, is_call, op_calls, op_name, replace, value
 from ingot.passes.units import UNIT_COLUMNS
 
-GATED = {"linear": "gated_linear"}
+GATED = {"linear": "gated_linear", "quantized_linear": "quantized_gated_linear"}
 GATES = ("silu_mul", "gelu_mul", "relu_mul")
 
 

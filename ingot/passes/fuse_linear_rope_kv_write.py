@@ -11,7 +11,10 @@ from ingot.artifact.target import Target
 from ingot.passes.graph import arguments, aten, call_op, is_call, op_calls, op_name, replace, value
 from ingot.passes.units import UNIT_COLUMNS
 
-FUSED = {"linear": "linear_rope_kv_write"}
+FUSED = {
+    "linear": "linear_rope_kv_write",
+    "quantized_linear": "quantized_linear_rope_kv_write",
+}
 HEADS = ("q", "k", "v")
 
 

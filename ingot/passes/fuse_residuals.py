@@ -20,7 +20,7 @@ from ingot.passes.graph import (
     value,
 )
 
-PRODUCTS = ("linear",)
+PRODUCTS = ("linear", "quantized_linear")
 
 
 def fuse_residuals(gm: GraphModule, *, target: Target) -> int:

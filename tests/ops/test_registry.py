@@ -32,6 +32,10 @@ TABLE = [
     "linear_rope_kv_write",
     "quantize",
     "quantized_linear",
+    "quantized_gated_linear_quantize",
+    "paged_attention_quantize",
+    "quantized_gated_linear",
+    "quantized_linear_rope_kv_write",
     "quantized_embedding",
 ]
 

@@ -343,6 +343,12 @@ def gate_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return lab.narrow(F.silu(gate) * up + gate)
 
 
+def rounded(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    x = lab.v(flat(attend(heads(lab.q(x)), heads(lab.k(x)), heads(x))))
+    gate, up = lab.wide(x).chunk(2, dim=-1)
+    return lab.narrow(F.silu(gate) * up)
+
+
 @after_attention
 def residuals(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     x = x + lab.q(ops.rms_norm(x, lab.w, 1e-3))
@@ -503,6 +509,13 @@ CASES = {
         {"linear": 2, "silu_mul": 1, "gelu_mul": 1, "aten.slice": 4},
         {"gated_linear": 2},
         (gated_in_parts, gated_the_other_way, gate_read_twice),
+    ),
+    "fuse_quantize": Case(
+        rounded,
+        2,
+        {"quantize": 2, "paged_attention": 1, "quantized_gated_linear": 1},
+        {"paged_attention_quantize": 1, "quantized_gated_linear_quantize": 1},
+        (two_layers,),
     ),
     "fuse_residuals": Case(
         residuals,

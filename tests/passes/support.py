@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from ingot.compiler.export import export
 from ingot.passes.pipeline import PIPELINE
 from ingot.passes.runner import run
 from ingot.passes.step import Step
+from ingot.passes.storage import Storage
 
 TARGET = Target("cpu", "portable")
 SIZE, HEADS, HEAD, VOCAB = 24, 3, 8, 31
@@ -29,7 +31,7 @@ class Facts:
     num_layers: int = 0
     qk_norm: bool = False
     hidden_act: str = "silu"
-    head_dim: int = 16
+    head_dim: int = 64
     intermediate_size: int = 128
     architecture: str = "LabForCausalLM"
 
@@ -82,11 +84,19 @@ def step(name: str) -> Step:
 
 
 def before(gm: GraphModule, name: str) -> GraphModule:
-    """Run every pass that comes before this one; without quantizing."""
+    """Run every pass that comes before this one; quantizing only where this one needs it."""
     names = [s.name for s in PIPELINE]
-    steps = [step(n) for n in names[: names.index(name)] if not step(n).option]
+    asked = ("", step(name).option)
+    steps = [step(n) for n in names[: names.index(name)] if step(n).option in asked]
+    steps = [quantizing(s) if s.option == "--quantize" else s for s in steps]
     run(gm, [s for s in steps if "float32" in s.dtypes], Facts(), target=TARGET)
     return gm
+
+
+def quantizing(quantize: Step) -> Step:
+    """The step that quantizes, told to store everything in groups of a head."""
+    function = partial(quantize.function, choose=lambda name: Storage(8, HEAD))
+    return replace(quantize, function=function)
 
 
 def heads(x: Tensor) -> Tensor:

@@ -76,17 +76,13 @@ def quantize(operands: Operands, i: Instruction) -> Call:
 
 
 def quantized_linear(operands: Operands, i: Instruction) -> Call:
-    values, scales = operands.of(i, "values"), operands.of(i, "scales")
-    bias = operands.optional(i, "bias")
-    _expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
-    weight = operands.of(i, "weight")
-    outputs, inputs = weight.shape
-    pointers = (_packed(operands, i, weight), operands.weight(bias))
-    return Call(
-        i.op,
-        (*_format(i), inputs, outputs),
-        (rows(values), operands.rows(values), operands.rows(scales), *pointers, _out(operands, i)),
-    )
+    constants, arguments = _quantized_product(operands, i)
+    return Call(i.op, constants, (*arguments, _residual(operands, i), _out(operands, i)))
+
+
+def quantized_gated_linear(operands: Operands, i: Instruction) -> Call:
+    constants, arguments = _quantized_product(operands, i)
+    return Call(i.op, (_activation(i), *constants), (*arguments, _out(operands, i)))
 
 
 def quantized_embedding(operands: Operands, i: Instruction) -> Call:
@@ -154,16 +150,41 @@ def linear_rope_kv_write(operands: Operands, i: Instruction) -> Call:
     return Call(i.op, (*constants, inputs), (*product, *arguments))
 
 
+def quantized_gated_linear_quantize(operands: Operands, i: Instruction) -> Call:
+    constants, arguments = _quantized_product(operands, i)
+    return Call(
+        i.op,
+        (_activation(i), i.attrs["result_group"], *constants),
+        (*arguments, *_rounded(operands, i)),
+    )
+
+
+def quantized_linear_rope_kv_write(operands: Operands, i: Instruction) -> Call:
+    (*packing, inputs, _), product = _quantized_product(operands, i)
+    constants, arguments = _heads(operands, i)
+    return Call(i.op, (*constants, *packing, inputs), (*product, *arguments))
+
+
 def paged_attention(operands: Operands, i: Instruction) -> Call:
+    constants, arguments = _attention(operands, i)
+    return Call(i.op, constants, (*arguments, _out(operands, i)))
+
+
+def paged_attention_quantize(operands: Operands, i: Instruction) -> Call:
+    constants, arguments = _attention(operands, i)
+    return Call(i.op, (*constants, i.attrs["group"]), (*arguments, *_rounded(operands, i)))
+
+
+def _attention(operands: Operands, i: Instruction) -> tuple[Constants, Arguments]:
+    """The shape of attention, and what it reads."""
     q, cache = operands.of(i, "q"), operands.of(i, "k_cache")
     matching = cache.dtype in (q.dtype, "int8")
     _expect(i, matching, f"q is {q.dtype} and the cache {cache.dtype}")
     capped = "true" if float(i.attrs.get("softcap", 0.0)) > 0 else "false"
     inputs = (operands.rows(q), _cache(operands, i), "sequences")
-    return Call(
-        i.op,
+    return (
         (q.shape[1], i.attrs.get("window", 0), capped),
-        (*inputs, *_scalars(i, "scale", "softcap"), _out(operands, i)),
+        (*inputs, *_scalars(i, "scale", "softcap")),
     )
 
 
@@ -207,12 +228,23 @@ CALLS: Mapping[str, Emit] = {
             gated_linear,
             quantize,
             quantized_linear,
+            quantized_gated_linear,
+            quantized_gated_linear_quantize,
+            quantized_linear_rope_kv_write,
             quantized_embedding,
             rms_norm,
             add_rms_norm,
             layer_norm,
         ),
-        *(rope_table, rope, kv_write, rope_kv_write, linear_rope_kv_write, paged_attention),
+        *(
+            rope_table,
+            rope,
+            kv_write,
+            rope_kv_write,
+            linear_rope_kv_write,
+            paged_attention,
+            paged_attention_quantize,
+        ),
         *(silu_mul, gelu_mul, relu_mul, activation, add, cast, select_rows),
     )
 }
@@ -235,6 +267,19 @@ def _product(operands: Operands, i: Instruction) -> tuple[Constants, Arguments]:
     return (
         (CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs),
         (rows(x), operands.rows(x), operands.weight(weight), operands.weight(bias)),
+    )
+
+
+def _quantized_product(operands: Operands, i: Instruction) -> tuple[Constants, Arguments]:
+    """The format and sizes of a product with a quantized weight, and what it multiplies."""
+    x, scales, weight = (operands.of(i, a) for a in ("values", "scales", "weight"))
+    bias = operands.optional(i, "bias")
+    _expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
+    outputs, inputs = weight.shape
+    pointers = (_packed(operands, i, weight), operands.weight(bias))
+    return (
+        (*_format(i), inputs, outputs),
+        (rows(x), operands.rows(x), operands.rows(scales), *pointers),
     )
 
 
@@ -274,6 +319,11 @@ def _elementwise(
         (columns(buffers[0]), *kind),
         (rows(buffers[0]), *inputs, _out(operands, i)),
     )
+
+
+def _rounded(operands: Operands, i: Instruction) -> tuple[str, str]:
+    """A result in int8, and its scales."""
+    return _out(operands, i), operands.rows(operands.of(i, "out_scales"), const=False)
 
 
 def _out(operands: Operands, i: Instruction) -> str:

@@ -13,23 +13,29 @@ from ingot.compiler.cpp.barriers import barriers
 from ingot.compiler.cpp.operands import Operands
 from ingot.compiler.export import export
 from ingot.compiler.lower import lower
+from ingot.compiler.quantization.choose import choose_storage
 from ingot.models import registry
 from ingot.passes import runner
 from ingot.passes.pipeline import pipeline
+from ingot.passes.storage import Storage
 
 MODEL = Path(__file__).parents[3] / "golden" / "models" / "shakespeare"
 LIMITS = Limits(
     max_model_len=256, max_num_seqs=4, max_num_batched_tokens=64, max_logit_rows=4, page_size=16
 )
-EPILOGUES = ("fuse_linear_rope_kv_write", "fuse_gated_linears", "fuse_residuals")
+STORED = {"bfloat16": None, "int8": Storage(8, 64), "int4": Storage(4, 32)}
+EPILOGUES = (
+    *("fuse_linear_rope_kv_write", "fuse_gated_linears", "fuse_quantize", "fuse_residuals"),
+)
 
 
 @cache
-def plan(disable: tuple[str, ...] = ()) -> Plan:
+def plan(stored: str, disable: tuple[str, ...] = ()) -> Plan:
     """That of the bundled model: a layer of Qwen3."""
     config = registry.load_config(MODEL)
     gm = export(registry.build(config, max_model_len=256), config)
-    steps = pipeline(dtype="bfloat16", disable=disable)
+    storage = choose_storage(gm, STORED[stored], (), "bfloat16")
+    steps = pipeline(dtype="bfloat16", disable=disable, quantize=storage)
     runner.run(gm, steps, config, target=Target("cpu", "portable"))
     return lower(gm, LIMITS)
 
@@ -44,15 +50,27 @@ def waits(plan: Plan) -> tuple[int, int]:
     return sum(b.single for b in layer), sum(b.larger for b in layer)
 
 
-def test_threads_wait_for_products_alone() -> None:
-    assert waits(plan()) == (4, 6)
+@pytest.mark.parametrize("stored", ["bfloat16", "int8"])
+def test_threads_wait_for_norms_and_products_alone(stored: str) -> None:
+    assert waits(plan(stored)) == (4, 6)
+
+
+def test_heads_without_whole_groups_are_rounded_by_rows() -> None:
+    """Blocks of 128 are two heads of this model."""
+    assert waits(plan("int4")) == (4, 7)
 
 
 @pytest.mark.parametrize(
-    "disable, expected",
-    [(EPILOGUES, (5, 8)), (EPILOGUES[:1], (5, 7)), (EPILOGUES[1:2], (4, 7))],
+    "stored, disable, expected",
+    [
+        ("bfloat16", EPILOGUES, (5, 8)),
+        ("bfloat16", ("fuse_linear_rope_kv_write",), (5, 7)),
+        ("bfloat16", ("fuse_gated_linears",), (4, 7)),
+        ("int8", EPILOGUES, (5, 9)),
+        ("int8", ("fuse_quantize",), (4, 8)),
+    ],
 )
 def test_without_epilogues_they_wait_more(
-    disable: tuple[str, ...], expected: tuple[int, int]
+    stored: str, disable: tuple[str, ...], expected: tuple[int, int]
 ) -> None:
-    assert waits(plan(disable)) == expected
+    assert waits(plan(stored, disable)) == expected

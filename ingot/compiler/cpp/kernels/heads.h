@@ -4,6 +4,7 @@
 
 #include "cache.h"
 #include "linear.h"
+#include "quantized_linear.h"
 
 namespace ingot {
 
@@ -65,6 +66,19 @@ void linear_rope_kv_write(Team team, int rows, Rows<const T> x, const T* weight,
   using Sink = HeadSink<Heads, Half, Interleaved, S, KvHeads, PageSize, D, Out>;
   multiply<T, Inputs, Sink::part_columns>(team, rows, x, weight, bias,
                                           Sink{table, slots, cache, norm, out});
+}
+
+template <int Heads, int Half, bool Interleaved, int bits, int group, int block, int Inputs,
+          class S, int KvHeads, int PageSize, int D, class Out>
+[[gnu::noinline, gnu::noipa]]
+void quantized_linear_rope_kv_write(Team team, int rows, Rows<const std::int8_t> x,
+                                    Rows<const float> scales, const std::uint8_t* weight,
+                                    const float* bias, Rows<const float> table, const int* slots,
+                                    Cache<S, KvHeads, PageSize, D> cache, HeadNorm norm,
+                                    Rows<Out> out) {
+  using Sink = HeadSink<Heads, Half, Interleaved, S, KvHeads, PageSize, D, Out>;
+  QuantizedLinear<bits, group, block, Inputs, Sink::part_columns>{{weight}}.run(
+      team, rows, x, scales, bias, Sink{table, slots, cache, norm, out});
 }
 
 }  // namespace ingot

@@ -156,7 +156,7 @@ inline void multiply(Team team, int rows, Rows<const T> x, const T* weight, cons
                      const Sink& sink) {
   using Unit = UnitPanels<Sink, panel_columns>;
   const Panels<T, Inputs, Outputs> panels{weight};
-  auto& memory = team.workspace<UnitMemory<Sink>>();
+  auto& memory = team.workspace<UnitMemory<Sink, unit_rows>>();
   const Rows<float> sums = memory.rows();
   for_units<Sink>(team, rows, [&](int index, int row, int count, int end) {
     for (int i = 0; i < Unit::count; ++i) {

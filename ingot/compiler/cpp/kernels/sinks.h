@@ -6,6 +6,7 @@
 #pragma once
 
 #include "math.h"
+#include "quantize.h"
 #include "team.h"
 
 namespace ingot {
@@ -59,10 +60,32 @@ struct Gate : Units<Columns, 2, Outputs> {
 
   void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
     for (int r = 0; r < rows; ++r)
-      for_columns<Columns>([&](int c, auto part) {
+      for_columns<Columns>([&](int c, auto) {
         const vf value = Activation::of(load(sums[r] + c)) * load(sums[r] + Columns + c);
-        store(out[row + r] + unit * Columns + c, value, part);
+        store(out[row + r] + unit * Columns + c, value, Full{});
       });
+  }
+};
+
+// The same, rounded to int8 in groups.
+template <int Columns, int Outputs, class Activation, int group>
+struct GateQuantize : Units<Columns, 2, Outputs> {
+  using typename Units<Columns, 2, Outputs>::Scratch;
+  static_assert(Columns % group == 0, "groups are a unit's");
+  Rows<std::int8_t> values;
+  Rows<float> scales;
+
+  GateQuantize(Rows<std::int8_t> values, Rows<float> scales) : values(values), scales(scales) {}
+
+  void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
+    for (int r = 0; r < rows; ++r) {
+      float* gate = sums[r];
+      for_columns<Columns>([&](int c, auto) {
+        store(gate + c, Activation::of(load(gate + c)) * load(gate + Columns + c));
+      });
+      quantize_row<Columns, group>(gate, values[row + r] + unit * Columns,
+                                   scales[row + r] + unit * (Columns / group));
+    }
   }
 };
 
@@ -82,13 +105,14 @@ inline void add_bias(const float* bias, int unit, int rows, Rows<float> sums) {
   }
 }
 
-// Memory of a thread for sums of its units.
-template <class Sink>
+// Memory of a thread for sums of its units: rows a line further apart than they are long, so that
+// those of a panel fall everywhere in the L1 cache.
+template <class Sink, int most_rows>
 struct UnitMemory {
-  alignas(64) float sums[unit_rows][Sink::width];
+  alignas(64) float sums[most_rows][Sink::width + 16];
   alignas(64) typename Sink::Scratch scratch;
 
-  Rows<float> rows() { return {sums[0], Sink::width}; }
+  Rows<float> rows() { return {sums[0], Sink::width + 16}; }
 };
 
 // The panels of `width` columns that a thread multiplies with, one after the other: index counts
