@@ -36,6 +36,8 @@ class Sample:
     num_layers: int
     qk_norm: bool = False
     hidden_act: str = "silu"
+    head_dim: int = 64
+    intermediate_size: int = 64
 
 
 def page() -> str:

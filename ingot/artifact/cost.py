@@ -119,7 +119,7 @@ def _cost(
         gathered = sum(weight_bytes(b) * rows // int(b.shape[0]) for b in weights)
         return Cost(weight_bytes=gathered)
     nbytes = sum(map(weight_bytes, weights))
-    if instruction.op == "paged_attention":
+    if instruction.op.startswith("paged_attention"):
         return _attention(instruction, inputs, caches, plan, shape)
     matrix = inputs.get("weight")
     if matrix is None or len(matrix.shape) < 2:

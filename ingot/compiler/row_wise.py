@@ -43,5 +43,5 @@ def lasting_reads(instructions: Sequence[Instruction]) -> Iterator[tuple[str, ..
     for instruction in instructions:
         reads = tuple(instruction.inputs.values())
         yield (*before, *reads)
-        unwaited = is_row_wise(instruction) or instruction.op == "rope_kv_write"
+        unwaited = is_row_wise(instruction) or instruction.op.endswith("rope_kv_write")
         before = (*before, *reads) if unwaited else ()

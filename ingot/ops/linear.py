@@ -14,11 +14,14 @@ def reference(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
+    residual: Tensor | None = None,
     out_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """x [..., I], weight [O, I], bias [O] or None -> [..., O]: x @ weight.T + bias."""
+    """x [..., I], weight [O, I], bias [O] or None, residual [..., O] or None -> [..., O]:
+    x @ weight.T + bias + residual, rounded once."""
     bias = None if bias is None else bias.float()
-    return F.linear(x.float(), weight.float(), bias).to(out_dtype)
+    out = F.linear(x.float(), weight.float(), bias)
+    return (out if residual is None else out + residual.float()).to(out_dtype)
 
 
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
@@ -27,13 +30,14 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
             "x": samples.normal(rng, 1, n, num_in, dtype=dtype),
             "weight": samples.weight(rng, num_out, num_in, dtype),
             "bias": samples.normal(rng, num_out) if with_bias else None,
+            "residual": samples.normal(rng, 1, n, num_out) if with_residual else None,
         }
         for dtype in samples.DTYPES
-        for n, num_in, num_out, with_bias in (
-            (1, 64, 64, False),
-            (5, 200, 144, True),
-            (13, 37, 27, False),
-            (70, 128, 320, True),
+        for n, num_in, num_out, with_bias, with_residual in (
+            (1, 64, 64, False, True),
+            (5, 200, 144, True, False),
+            (13, 37, 27, False, False),
+            (70, 128, 320, True, True),
         )
     ]
 

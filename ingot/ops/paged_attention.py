@@ -137,13 +137,17 @@ def num_flops(a: Args) -> int:
     return row_flops * sum(rows * keys for rows, keys in visible_keys(a))
 
 
-def num_bytes(a: Args) -> int:
-    """Every visible key and value once, the queries and the result."""
+def bytes_read(a: Args) -> int:
+    """Every visible key and value once, and the queries."""
     scale_bytes = 0 if a.k_scales is None else a.k_scales.element_size()
     key_bytes: int = a.k_cache.shape[3] * a.k_cache.element_size() + scale_bytes
-    result: int = a.q.numel() * a.out_dtype.itemsize
     keys: int = a.k_cache.shape[1] * sum(keys for _, keys in visible_keys(a))
-    return 2 * key_bytes * keys + tensor_bytes([a.q]) + result
+    return 2 * key_bytes * keys + tensor_bytes([a.q])
+
+
+def num_bytes(a: Args) -> int:
+    result: int = a.q.numel() * a.out_dtype.itemsize
+    return bytes_read(a) + result
 
 
 PAGED_ATTENTION = register(

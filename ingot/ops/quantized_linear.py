@@ -30,13 +30,15 @@ def reference(
     group: int,
     block: int,
     bits: int,
+    residual: Tensor | None = None,
 ) -> Tensor:
     """values int8 [..., K], scales [..., K/B], weight int8 [O, K], weight_multipliers int8
-    [O, K/G] or None for ones, weight_scales [O, K/B], bias [O] or None -> float32 [..., O].
+    [O, K/G] or None for ones, weight_scales [O, K/B], bias [O] or None, residual [..., O] or
+    None -> float32 [..., O].
 
     The sum over the blocks, ascending, of float(dot) * (scale * weight scale), where dot is the
     exact integer product of a block of x with the weights times their group's multiplier; then
-    the bias.
+    the bias, then the residual.
     """
     whole = integers(weight, weight_multipliers)
     wide = torch.float32 if block <= EXACT_IN_FLOAT32 else torch.float64
@@ -45,7 +47,8 @@ def reference(
     for index, (x, w) in enumerate(parts):
         dot = (x.to(wide) @ w.to(wide).T).float()
         out += dot * (scales[..., index, None] * weight_scales[:, index].float())
-    return out if bias is None else out + bias.float()
+    out = out if bias is None else out + bias.float()
+    return out if residual is None else out + residual.float()
 
 
 def integers(weight: Tensor, multipliers: Tensor | None) -> Tensor:
@@ -62,6 +65,7 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
             **activations(rng, n, num_in, block),
             **samples.quantized_weight(rng, num_out, num_in, group=group, block=block, bits=bits),
             "bias": samples.normal(rng, num_out) if with_bias else None,
+            "residual": samples.normal(rng, 1, n, num_out) if n > 5 else None,
             "group": group,
             "block": block,
             "bits": bits,
@@ -92,11 +96,15 @@ def fake(a: Args) -> Tensor:
     return out
 
 
-def num_bytes(a: Args) -> int:
-    """Weights are stored in `bits` bits, their multipliers in 4, their scales in 16."""
+def product_bytes(a: Args) -> int:
+    """What a product reads: weights in `bits` bits, their multipliers in 4, their scales in 16."""
     multipliers = 0 if a.weight_multipliers is None else a.weight_multipliers.numel()
     stored: int = a.weight.numel() * a.bits // 8 + multipliers // 2 + 2 * a.weight_scales.numel()
-    return stored + tensor_bytes([a.values, a.scales, a.bias, fake(a)])
+    return stored + tensor_bytes([a.values, a.scales, a.bias])
+
+
+def num_bytes(a: Args) -> int:
+    return product_bytes(a) + tensor_bytes([a.residual, fake(a)])
 
 
 QUANTIZED_LINEAR = register(

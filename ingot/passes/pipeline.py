@@ -9,15 +9,20 @@ from functools import partial
 import torch
 
 from ingot.errors import UsageError
+from ingot.ops import OPS
 from ingot.passes.canonicalize_casts import canonicalize_casts
 from ingot.passes.canonicalize_heads import canonicalize_heads
 from ingot.passes.canonicalize_ops import canonicalize_ops
 from ingot.passes.canonicalize_views import canonicalize_views
 from ingot.passes.fuse_add_rms_norm import fuse_add_rms_norm
 from ingot.passes.fuse_attention import fuse_attention
+from ingot.passes.fuse_gated_linears import GATES, fuse_gated_linears
 from ingot.passes.fuse_gelu_mul import fuse_gelu_mul
 from ingot.passes.fuse_layer_norm import fuse_layer_norm
+from ingot.passes.fuse_linear_rope_kv_write import fuse_linear_rope_kv_write
+from ingot.passes.fuse_quantize import fuse_quantize
 from ingot.passes.fuse_relu_mul import fuse_relu_mul
+from ingot.passes.fuse_residuals import fuse_residuals
 from ingot.passes.fuse_rms_norm import fuse_rms_norm
 from ingot.passes.fuse_rope import fuse_rope
 from ingot.passes.fuse_rope_kv_write import fuse_rope_kv_write
@@ -33,6 +38,7 @@ from ingot.passes.rewrite_attention import rewrite_attention
 from ingot.passes.select_logit_rows import select_logit_rows
 from ingot.passes.step import DTYPES, Facts, Step
 from ingot.passes.storage import Storage
+from ingot.passes.units import UNIT_COLUMNS
 from ingot.passes.verify import (
     canonical_views,
     no_noise,
@@ -57,6 +63,16 @@ def num_norms(facts: Facts) -> int:
 def num_gates(act: str, facts: Facts) -> int:
     """One a layer, in the activation that the model has."""
     return facts.num_layers if str(facts.hidden_act).split("_")[0] == act else 0
+
+
+def num_head_products(facts: Facts) -> int:
+    """One a layer, where heads are whole units of columns."""
+    return 0 if facts.head_dim % UNIT_COLUMNS else facts.num_layers
+
+
+def num_gated_products(facts: Facts) -> int:
+    """One a layer, where the halves are whole units of columns."""
+    return 0 if facts.intermediate_size % UNIT_COLUMNS else facts.num_layers
 
 
 PIPELINE: tuple[Step, ...] = (
@@ -162,12 +178,42 @@ PIPELINE: tuple[Step, ...] = (
         tolerance=INT8,
         option="--kv-dtype int8",
     ),
-    # what the cache is written by
+    # what happens to values while a thread has them
     Step(
         function=fuse_rope_kv_write,
         needs=(step_inputs,),
         expect=lambda facts: facts.num_layers,
         anchors=(torch.ops.ingot.kv_write.default,),
+        optional=True,
+    ),
+    Step(
+        function=fuse_linear_rope_kv_write,
+        needs=(rows_selected, only_known_ops),
+        expect=num_head_products,
+        anchors=(torch.ops.ingot.rope_kv_write.default,),
+        optional=True,
+        follows=("merge_linears", "fuse_rope_kv_write"),
+    ),
+    Step(
+        function=fuse_gated_linears,
+        needs=(rows_selected, only_known_ops),
+        expect=num_gated_products,
+        anchors=tuple(OPS[name].overload for name in GATES),
+        optional=True,
+        follows=("merge_linears",),
+    ),
+    Step(
+        function=fuse_quantize,
+        needs=(rows_selected, only_known_ops),
+        anchors=(torch.ops.ingot.quantize.default,),
+        optional=True,
+        option="--quantize",
+    ),
+    Step(
+        function=fuse_residuals,
+        needs=(rows_selected, only_known_ops),
+        expect=lambda facts: 2 * facts.num_layers,
+        anchors=(torch.ops.ingot.add_rms_norm.default, torch.ops.ingot.add.default),
         optional=True,
     ),
 )
@@ -199,9 +245,11 @@ def pipeline(
     check_names(disable)
     asked = {"", "--quantize" if quantize else "", "--kv-dtype int8" if kv_dtype == "int8" else ""}
     return [
-        quantizing(step, quantize) if quantize and step.option == "--quantize" else step
+        quantizing(step, quantize) if quantize and step.name == "quantize_linears" else step
         for step in PIPELINE
-        if dtype in step.dtypes and step.name not in disable and step.option in asked
+        if dtype in step.dtypes
+        and step.option in asked
+        and not {step.name, *step.follows} & set(disable)
     ]
 
 

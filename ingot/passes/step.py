@@ -24,6 +24,10 @@ class Facts(Protocol):
     def qk_norm(self) -> bool: ...
     @property
     def hidden_act(self) -> Any: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def intermediate_size(self) -> int: ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -38,6 +42,7 @@ class Step:
     tolerance  relative error of the logits that verification allows; 0 means bitwise
     anchors    calls that are left over where the pass should have matched but did not
     optional   whether the graph is valid without it
+    follows    the names of optional passes that make what it looks for: it is left out with them
     dtypes     the dtypes of a compile that it belongs to
     option     the option of a compile that asks for it; empty where every compile has it
     """
@@ -50,6 +55,7 @@ class Step:
     tolerance: float = 0.0
     anchors: tuple[Any, ...] = ()
     optional: bool = False
+    follows: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = DTYPES
     option: str = ""
 

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from torch.fx import GraphModule
 
 from ingot.artifact.plan import DType
+from ingot.ops import OPS
 from ingot.passes.graph import arguments, op_calls
 
-QUANTIZED_OPS = ("quantized_linear", "quantized_embedding")
+QUANTIZED_OPS = tuple(
+    name for name, op in OPS.items() if "weight_scales" in op.signature.parameters
+)
 # Beside the integers of `x.weight` lie `x.weight_multipliers` and `x.weight_scales`.
 MULTIPLIERS_SUFFIX, SCALES_SUFFIX = "_multipliers", "_scales"
 BLOCKS = (128, 64)  # columns that share a float16 scale in int4, where they divide a row

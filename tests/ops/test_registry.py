@@ -15,6 +15,7 @@ TABLE = [
     "add_rms_norm",
     "layer_norm",
     "linear",
+    "gated_linear",
     "rope_table",
     "rope",
     "attention",
@@ -28,8 +29,13 @@ TABLE = [
     "kv_write",
     "paged_attention",
     "rope_kv_write",
+    "linear_rope_kv_write",
     "quantize",
     "quantized_linear",
+    "quantized_gated_linear_quantize",
+    "paged_attention_quantize",
+    "quantized_gated_linear",
+    "quantized_linear_rope_kv_write",
     "quantized_embedding",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import wraps
 
 import torch
 import torch.nn.functional as F
@@ -285,6 +286,93 @@ def two_layers(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return flat(attend(q, k, x, softcap=4.0))
 
 
+def wide_heads(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    table = ops.rope_table(positions, lab.inv_freq)
+    q, k, v = lab.qkv(x).split([128, 64, 64], -1)
+    q, k, v = (part.reshape(1, -1, part.shape[2] // 64, 64) for part in (q, k, v))
+    q, k = (ops.rope(ops.rms_norm(part, lab.wide_w, 1e-3), table) for part in (q, k))
+    return lab.narrow(attend(q, k, v).reshape(1, -1, 128)[..., :64])
+
+
+def wide_heads_in_another_order(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    table = ops.rope_table(positions, lab.inv_freq)
+    k, q, v = (part.reshape(1, -1, 1, 64) for part in lab.qkv(x)[..., :192].split(64, -1))
+    return lab.narrow(attend(ops.rope(q, table), ops.rope(k, table), v).reshape(1, -1, 64))
+
+
+def wide_heads_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    table = ops.rope_table(positions, lab.inv_freq)
+    q, k, v = (part.reshape(1, -1, 1, 64) for part in lab.qkv(x)[..., :192].split(64, -1))
+    mixed = attend(ops.rope(q, table), ops.rope(k, table), v)
+    return lab.narrow((mixed + v).reshape(1, -1, 64))
+
+
+def after_attention(body: Body) -> Body:
+    """The body after layers that make a step of the graph."""
+
+    @wraps(body)
+    def both(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+        return body(lab, two_layers(lab, x, positions), positions)
+
+    return both
+
+
+@after_attention
+def gated(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    gate, up = lab.wide(x).chunk(2, dim=-1)
+    x = lab.narrow(F.silu(gate) * up)
+    gate, up = lab.wide(x).chunk(2, dim=-1)
+    return lab.narrow(F.gelu(gate, approximate="tanh") * up)
+
+
+@after_attention
+def gated_in_parts(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    gate, up = lab.gate(x), lab.up(x)  # 24 columns each
+    return F.relu(gate) * up
+
+
+@after_attention
+def gated_the_other_way(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    up, gate = lab.wide(x).chunk(2, dim=-1)
+    return lab.narrow(F.silu(gate) * up)
+
+
+@after_attention
+def gate_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    gate, up = lab.wide(x).chunk(2, dim=-1)
+    return lab.narrow(F.silu(gate) * up + gate)
+
+
+def rounded(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    x = lab.v(flat(attend(heads(lab.q(x)), heads(lab.k(x)), heads(x))))
+    gate, up = lab.wide(x).chunk(2, dim=-1)
+    return lab.narrow(F.silu(gate) * up)
+
+
+@after_attention
+def residuals(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    x = x + lab.q(ops.rms_norm(x, lab.w, 1e-3))
+    x = lab.k(ops.rms_norm(x, lab.w2, 1e-3)) + x
+    return F.relu(x + lab.gate(x))
+
+
+@after_attention
+def residual_of_itself(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    x = lab.q(x)
+    return F.relu(x + x)
+
+
+@after_attention
+def residual_of_a_product_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    y = lab.q(x)
+    return F.relu(x + y) + y
+
+
+@after_attention
+def residual_of_a_norm(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return x + ops.rms_norm(lab.q(x), lab.w, 1e-3)
+
+
 def no_attention(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return lab.q(x)
 
@@ -407,6 +495,34 @@ CASES = {
         {"rope": 4, "rms_norm": 2, "kv_write": 2},
         {"rope_kv_write": 2},
         (unturned, turned_unlike, only_queries_normed),
+    ),
+    "fuse_linear_rope_kv_write": Case(
+        wide_heads,
+        1,
+        {"linear": 1, "rope_kv_write": 1, "aten.slice": 3, "aten.reshape": 3},
+        {"linear_rope_kv_write": 1},
+        (two_layers, wide_heads_in_another_order, wide_heads_read_twice),
+    ),
+    "fuse_gated_linears": Case(
+        gated,
+        2,
+        {"linear": 2, "silu_mul": 1, "gelu_mul": 1, "aten.slice": 4},
+        {"gated_linear": 2},
+        (gated_in_parts, gated_the_other_way, gate_read_twice),
+    ),
+    "fuse_quantize": Case(
+        rounded,
+        2,
+        {"quantize": 2, "paged_attention": 1, "quantized_gated_linear": 1},
+        {"paged_attention_quantize": 1, "quantized_gated_linear_quantize": 1},
+        (two_layers,),
+    ),
+    "fuse_residuals": Case(
+        residuals,
+        3,
+        {"add": 2, "add_rms_norm": 1},
+        {"rms_norm": 1},
+        (residual_of_itself, residual_of_a_product_read_twice, residual_of_a_norm),
     ),
 }
 

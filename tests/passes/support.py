@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +15,11 @@ from ingot.compiler.export import export
 from ingot.passes.pipeline import PIPELINE
 from ingot.passes.runner import run
 from ingot.passes.step import Step
+from ingot.passes.storage import Storage
 
 TARGET = Target("cpu", "portable")
 SIZE, HEADS, HEAD, VOCAB = 24, 3, 8, 31
+WIDE = 64
 
 Body = Callable[["Lab", Tensor, Tensor], Tensor]
 
@@ -28,6 +31,8 @@ class Facts:
     num_layers: int = 0
     qk_norm: bool = False
     hidden_act: str = "silu"
+    head_dim: int = 64
+    intermediate_size: int = 128
     architecture: str = "LabForCausalLM"
 
 
@@ -43,7 +48,8 @@ class Part(nn.Module):
 
 
 class Lab(nn.Module):
-    """Weights that bodies use: `w` and `w2` [24], `q`..`up` [24, 24], biases, frequencies."""
+    """Weights that bodies use: `w` and `w2` [24], `q`..`up` [24, 24], biases, frequencies;
+    `wide` [128, 24] and `narrow` [24, 64], `qkv` [256, 24] with a bias, `wide_w` [64]."""
 
     def __init__(self, body: Body) -> None:
         super().__init__()
@@ -56,6 +62,10 @@ class Lab(nn.Module):
         for name in ("q", "k", "v", "gate", "up"):
             bias = name in ("gate", "up")
             self.register_module(name, nn.Linear(SIZE, SIZE, bias=bias))
+        self.wide = nn.Linear(SIZE, 2 * WIDE, bias=False)
+        self.narrow = nn.Linear(WIDE, SIZE, bias=False)
+        self.qkv = nn.Linear(SIZE, 4 * WIDE)
+        self.wide_w = nn.Parameter(torch.empty(WIDE))
         self.register_buffer("inv_freq", torch.empty(HEAD // 2))
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
@@ -74,11 +84,19 @@ def step(name: str) -> Step:
 
 
 def before(gm: GraphModule, name: str) -> GraphModule:
-    """Run every pass that comes before this one; without quantizing."""
+    """Run every pass that comes before this one; quantizing only where this one needs it."""
     names = [s.name for s in PIPELINE]
-    steps = [step(n) for n in names[: names.index(name)] if not step(n).option]
+    asked = ("", step(name).option)
+    steps = [step(n) for n in names[: names.index(name)] if step(n).option in asked]
+    steps = [quantizing(s) if s.option == "--quantize" else s for s in steps]
     run(gm, [s for s in steps if "float32" in s.dtypes], Facts(), target=TARGET)
     return gm
+
+
+def quantizing(quantize: Step) -> Step:
+    """The step that quantizes, told to store everything in groups of a head."""
+    function = partial(quantize.function, choose=lambda name: Storage(8, HEAD))
+    return replace(quantize, function=function)
 
 
 def heads(x: Tensor) -> Tensor:

@@ -28,7 +28,10 @@ OWN: Division = ("", 1)  # every thread has memory of its own
 # By op, the arguments and results that it divides by KV heads.
 BY_HEADS: Mapping[str, tuple[str, ...]] = {
     "rope_kv_write": ("out", *CACHES),
+    "linear_rope_kv_write": ("out", *CACHES),
+    "quantized_linear_rope_kv_write": ("out", *CACHES),
     "paged_attention": ("q", "out", *CACHES),
+    "paged_attention_quantize": ("q", "out", "out_scales", *CACHES),
 }
 
 

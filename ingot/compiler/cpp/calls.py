@@ -16,6 +16,14 @@ from ingot.errors import CodegenError
 from ingot.passes.storage import Spans
 
 Emit = Callable[[Operands, Instruction], Call]
+Constants = tuple[object, ...]
+Arguments = tuple[object, ...]
+
+PRODUCTS = (
+    "linear",
+    "gated_linear",
+    "linear_rope_kv_write",
+)  # with weights in panels of 64 columns
 
 ACTIVATIONS: Mapping[str, str] = {
     "silu": "Silu",
@@ -52,17 +60,13 @@ def embedding(operands: Operands, i: Instruction) -> Call:
 
 
 def linear(operands: Operands, i: Instruction) -> Call:
-    x, weight, out = (operands.of(i, a) for a in ("x", "weight", "out"))
-    bias = operands.optional(i, "bias")
-    _expect(i, x.dtype == weight.dtype, f"x is {x.dtype} and the weight {weight.dtype}")
-    _expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
-    outputs, inputs = weight.shape
-    pointers = (operands.weight(weight), operands.weight(bias))
-    return Call(
-        i.op,
-        (CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs),
-        (rows(x), operands.rows(x), *pointers, _out(operands, i)),
-    )
+    constants, arguments = _product(operands, i)
+    return Call(i.op, constants, (*arguments, _residual(operands, i), _out(operands, i)))
+
+
+def gated_linear(operands: Operands, i: Instruction) -> Call:
+    constants, arguments = _product(operands, i)
+    return Call(i.op, (_activation(i), *constants), (*arguments, _out(operands, i)))
 
 
 def quantize(operands: Operands, i: Instruction) -> Call:
@@ -72,17 +76,13 @@ def quantize(operands: Operands, i: Instruction) -> Call:
 
 
 def quantized_linear(operands: Operands, i: Instruction) -> Call:
-    values, scales = operands.of(i, "values"), operands.of(i, "scales")
-    bias = operands.optional(i, "bias")
-    _expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
-    weight = operands.of(i, "weight")
-    outputs, inputs = weight.shape
-    pointers = (_packed(operands, i, weight), operands.weight(bias))
-    return Call(
-        i.op,
-        (*_format(i), inputs, outputs),
-        (rows(values), operands.rows(values), operands.rows(scales), *pointers, _out(operands, i)),
-    )
+    constants, arguments = _quantized_product(operands, i)
+    return Call(i.op, constants, (*arguments, _residual(operands, i), _out(operands, i)))
+
+
+def quantized_gated_linear(operands: Operands, i: Instruction) -> Call:
+    constants, arguments = _quantized_product(operands, i)
+    return Call(i.op, (_activation(i), *constants), (*arguments, _out(operands, i)))
 
 
 def quantized_embedding(operands: Operands, i: Instruction) -> Call:
@@ -139,28 +139,52 @@ def kv_write(operands: Operands, i: Instruction) -> Call:
 
 
 def rope_kv_write(operands: Operands, i: Instruction) -> Call:
-    q, k, v, table = (operands.of(i, a) for a in ("q", "k", "v", "table"))
-    slots = operands.of(i, "slots")
-    norms = (operands.weight(operands.optional(i, a)) for a in ("q_norm", "k_norm"))
-    norm = ", ".join((*norms, *_scalars(i, "eps", "offset")))
+    q, k, v = (operands.of(i, a) for a in ("q", "k", "v"))
+    constants, arguments = _heads(operands, i)
+    return Call(i.op, constants, (rows(q), *map(operands.rows, (q, k, v)), *arguments))
+
+
+def linear_rope_kv_write(operands: Operands, i: Instruction) -> Call:
+    (*_, inputs, _), product = _product(operands, i)
+    constants, arguments = _heads(operands, i)
+    return Call(i.op, (*constants, inputs), (*product, *arguments))
+
+
+def quantized_gated_linear_quantize(operands: Operands, i: Instruction) -> Call:
+    constants, arguments = _quantized_product(operands, i)
     return Call(
         i.op,
-        (q.shape[1], columns(table) // 2, _bool(i, "interleaved")),
-        (rows(q), *map(operands.rows, (q, k, v, table)), f"step.{slots.name}",
-         _cache(operands, i), f"HeadNorm{{{norm}}}", _out(operands, i)),
-    )  # fmt: skip
+        (_activation(i), i.attrs["result_group"], *constants),
+        (*arguments, *_rounded(operands, i)),
+    )
+
+
+def quantized_linear_rope_kv_write(operands: Operands, i: Instruction) -> Call:
+    (*packing, inputs, _), product = _quantized_product(operands, i)
+    constants, arguments = _heads(operands, i)
+    return Call(i.op, (*constants, *packing, inputs), (*product, *arguments))
 
 
 def paged_attention(operands: Operands, i: Instruction) -> Call:
+    constants, arguments = _attention(operands, i)
+    return Call(i.op, constants, (*arguments, _out(operands, i)))
+
+
+def paged_attention_quantize(operands: Operands, i: Instruction) -> Call:
+    constants, arguments = _attention(operands, i)
+    return Call(i.op, (*constants, i.attrs["group"]), (*arguments, *_rounded(operands, i)))
+
+
+def _attention(operands: Operands, i: Instruction) -> tuple[Constants, Arguments]:
+    """The shape of attention, and what it reads."""
     q, cache = operands.of(i, "q"), operands.of(i, "k_cache")
     matching = cache.dtype in (q.dtype, "int8")
     _expect(i, matching, f"q is {q.dtype} and the cache {cache.dtype}")
     capped = "true" if float(i.attrs.get("softcap", 0.0)) > 0 else "false"
     inputs = (operands.rows(q), _cache(operands, i), "sequences")
-    return Call(
-        i.op,
+    return (
         (q.shape[1], i.attrs.get("window", 0), capped),
-        (*inputs, *_scalars(i, "scale", "softcap"), _out(operands, i)),
+        (*inputs, *_scalars(i, "scale", "softcap")),
     )
 
 
@@ -178,9 +202,7 @@ def relu_mul(operands: Operands, i: Instruction) -> Call:
 
 
 def activation(operands: Operands, i: Instruction) -> Call:
-    kind = str(i.attrs["kind"])
-    _expect(i, kind in ACTIVATIONS, f"the activation {kind!r} is unknown")
-    return _elementwise(operands, i, ("x",), ACTIVATIONS[kind])
+    return _elementwise(operands, i, ("x",), _activation(i))
 
 
 def add(operands: Operands, i: Instruction) -> Call:
@@ -203,24 +225,88 @@ CALLS: Mapping[str, Emit] = {
         *(
             embedding,
             linear,
+            gated_linear,
             quantize,
             quantized_linear,
+            quantized_gated_linear,
+            quantized_gated_linear_quantize,
+            quantized_linear_rope_kv_write,
             quantized_embedding,
             rms_norm,
             add_rms_norm,
             layer_norm,
         ),
-        *(rope_table, rope, kv_write, rope_kv_write, paged_attention),
+        *(
+            rope_table,
+            rope,
+            kv_write,
+            rope_kv_write,
+            linear_rope_kv_write,
+            paged_attention,
+            paged_attention_quantize,
+        ),
         *(silu_mul, gelu_mul, relu_mul, activation, add, cast, select_rows),
     )
 }
 
 
 def stored_as_panels(operands: Operands, weight: Buffer) -> bool:
-    """Whether a linear reads the weight; an embedding that shares it gathers from the panels."""
+    """Whether a product reads the weight; an embedding that shares it gathers from the panels."""
     return any(
-        i.op == "linear" and i.inputs["weight"] == weight.name for i in operands.plan.instructions
+        i.op in PRODUCTS and i.inputs["weight"] == weight.name for i in operands.plan.instructions
     )
+
+
+def _product(operands: Operands, i: Instruction) -> tuple[Constants, Arguments]:
+    """The types and sizes of a product with a weight in panels, and what it multiplies."""
+    x, weight, out = (operands.of(i, a) for a in ("x", "weight", "out"))
+    bias = operands.optional(i, "bias")
+    _expect(i, x.dtype == weight.dtype, f"x is {x.dtype} and the weight {weight.dtype}")
+    _expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
+    outputs, inputs = map(int, weight.shape)
+    return (
+        (CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs),
+        (rows(x), operands.rows(x), operands.weight(weight), operands.weight(bias)),
+    )
+
+
+def _quantized_product(operands: Operands, i: Instruction) -> tuple[Constants, Arguments]:
+    """The format and sizes of a product with a quantized weight, and what it multiplies."""
+    x, scales, weight = (operands.of(i, a) for a in ("values", "scales", "weight"))
+    bias = operands.optional(i, "bias")
+    _expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
+    outputs, inputs = weight.shape
+    pointers = (_packed(operands, i, weight), operands.weight(bias))
+    return (
+        (*_format(i), inputs, outputs),
+        (rows(x), operands.rows(x), operands.rows(scales), *pointers),
+    )
+
+
+def _heads(operands: Operands, i: Instruction) -> tuple[Constants, Arguments]:
+    """How queries and keys are turned, and where those and values go."""
+    table, slots, out = (operands.of(i, a) for a in ("table", "slots", "out"))
+    norms = (operands.weight(operands.optional(i, a)) for a in ("q_norm", "k_norm"))
+    norm = ", ".join((*norms, *_scalars(i, "eps", "offset")))
+    where = (operands.rows(table), f"step.{slots.name}", _cache(operands, i))
+    return (
+        (out.shape[1], columns(table) // 2, _bool(i, "interleaved")),
+        (*where, f"HeadNorm{{{norm}}}", _out(operands, i)),
+    )
+
+
+def _residual(operands: Operands, i: Instruction) -> str:
+    residual = operands.optional(i, "residual")
+    if residual is None:
+        return "Rows<const float>{}"
+    _expect(i, residual.dtype == "float32", f"the residual is {residual.dtype}, not float32")
+    return operands.rows(residual)
+
+
+def _activation(i: Instruction) -> str:
+    kind = str(i.attrs["kind"])
+    _expect(i, kind in ACTIVATIONS, f"the activation {kind!r} is unknown")
+    return ACTIVATIONS[kind]
 
 
 def _elementwise(
@@ -233,6 +319,11 @@ def _elementwise(
         (columns(buffers[0]), *kind),
         (rows(buffers[0]), *inputs, _out(operands, i)),
     )
+
+
+def _rounded(operands: Operands, i: Instruction) -> tuple[str, str]:
+    """A result in int8, and its scales."""
+    return _out(operands, i), operands.rows(operands.of(i, "out_scales"), const=False)
 
 
 def _out(operands: Operands, i: Instruction) -> str:

@@ -172,7 +172,7 @@ def _quantized(plan: Plan) -> dict[str, WeightLayout]:
     """The layouts of quantized weights, by name, as the instructions that read them say."""
     buffers, layouts = plan.by_name(), dict[str, WeightLayout]()
     for instruction in plan.instructions:
-        if instruction.op not in ("quantized_linear", "quantized_embedding"):
+        if "weight_scales" not in instruction.inputs:
             continue
         weight, attrs = buffers[instruction.inputs["weight"]], instruction.attrs
         layout = WeightLayout(

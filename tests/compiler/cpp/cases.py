@@ -14,6 +14,7 @@ from tests.compiler.cpp.units import VOCABULARY, Case, Unit
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 F32 = torch.float32
+NORMS = ("q_norm", "k_norm")
 
 
 @cache
@@ -22,9 +23,19 @@ def all_cases() -> tuple[Case, ...]:
     rng = torch.Generator().manual_seed(0)
     cases = []
     for suffix, dtype in DTYPES.items():
-        for make in (linears, norms, ropes, writes, attentions, elementwise, gathers):
+        for make in (
+            linears,
+            gated,
+            norms,
+            ropes,
+            writes,
+            head_products,
+            attentions,
+            elementwise,
+            gathers,
+        ):
             cases += [_named(case, suffix) for case in make(rng, dtype)]
-        for make in (writes, attentions):
+        for make in (writes, head_products, attentions):
             in_int8 = [_with_cache(case, torch.int8) for case in make(rng, dtype)]
             # Every other one: these take longest to compile.
             cases += [_named(case, f"i8-{suffix}") for case in in_int8[::2]]
@@ -50,18 +61,38 @@ def _with_cache(case: Case, dtype: torch.dtype) -> Case:
 
 def linears(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
     """Odd K, narrow last panels, several panels, and a K that is cut for the cache."""
-    for inputs, outputs, with_bias in (
+    for inputs, outputs, extended in (
         *((64, 64, False), (27, 27, True), (200, 144, True), (96, 304, False), (4200, 64, False)),
     ):
         weights = {"weight": samples.weight(rng, outputs, inputs, dtype)}
-        if with_bias:
+        if extended:
             weights["bias"] = samples.normal(rng, outputs)
+        residual = {"residual": ((outputs,), F32)} if extended else {}
         yield Case(
             name=f"linear-{inputs}x{outputs}",
             op="linear",
             weights=weights,
-            rows={"x": ((inputs,), dtype)},
+            rows={"x": ((inputs,), dtype), **residual},
             attrs={"out_dtype": F32 if outputs != 27 else dtype},
+        )
+
+
+def gated(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
+    """One unit and several, and a K that is cut for the cache."""
+    for inputs, size, with_bias, kind in (
+        *((96, 64, False, "relu"), (27, 192, True, "gelu"), (4200, 64, False, "silu")),
+        (64, 256, False, "gelu_tanh"),
+    ):
+        weights = {"weight": samples.weight(rng, 2 * size, inputs, dtype)}
+        absent: dict[str, object] = {"bias": None}
+        if with_bias:
+            weights["bias"], absent = samples.normal(rng, 2 * size), {}
+        yield Case(
+            name=f"gated-{inputs}x{size}",
+            op="gated_linear",
+            weights=weights,
+            rows={"x": ((inputs,), dtype)},
+            attrs={"kind": kind, "out_dtype": F32 if size == 192 else dtype, **absent},
         )
 
 
@@ -115,7 +146,7 @@ def writes(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
         (3, 1, 20, 12, False, True, 32),
         (2, 2, 128, 96, False, False, 16),
     ):
-        names = ("q_norm", "k_norm") if with_norm else ()
+        names = NORMS if with_norm else ()
         kv = ((kv_heads, size), F32)
         yield Case(
             name=f"rope-write-{size}",
@@ -130,6 +161,30 @@ def writes(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
             op="kv_write",
             rows={"k": kv, "v": kv},
             caches=(kv_heads, page_size, size, dtype),
+        )
+
+
+def head_products(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
+    """Heads of one panel and of several, one input row off the vectors."""
+    for inputs, heads, kv_heads, size, rotated, with_norm, with_bias in (
+        (40, 4, 2, 64, 64, True, False),
+        (27, 3, 3, 128, 96, False, True),
+        (64, 6, 1, 192, 20, True, False),
+    ):
+        outputs = (heads + 2 * kv_heads) * size
+        weights = {"weight": samples.weight(rng, outputs, inputs, dtype)}
+        weights |= {n: samples.scale_vector(rng, size) for n in NORMS if with_norm}
+        weights |= {"bias": samples.normal(rng, outputs)} if with_bias else {}
+        yield Case(
+            name=f"heads-{size}",
+            op="linear_rope_kv_write",
+            weights=weights,
+            rows={"x": ((inputs,), dtype), "table": ((rotated,), F32)},
+            caches=(kv_heads, 16, size, dtype),
+            attrs={
+                **({} if with_bias else {"bias": None}),
+                **{"eps": 1e-6, "interleaved": size == 192, "out_dtype": dtype},
+            },
         )
 
 

@@ -29,7 +29,15 @@ THREADS = 3
 # Sizes that end within a vector, a panel and a page, and a product that is cut for the cache.
 NAMES = (
     *("linear-27x27-bf16", "linear-27x27-f32", "linear-200x144-bf16", "linear-200x144-f32"),
-    *("linear-4200x64-bf16", "linear-96x304-bf16", "rms-37-f32", "add-rms-37-bf16"),
+    *(
+        "linear-4200x64-bf16",
+        "linear-96x304-bf16",
+        "gated-27x192-bf16",
+        "heads-128-bf16",
+        "heads-64-i8-f32",
+        "rms-37-f32",
+        "add-rms-37-bf16",
+    ),
     *("layer-37-f32", "table-13-f32", "rope-80-bf16", "rope-16-f32", "rope-write-20-bf16"),
     *("rope-write-64-f32", "write-20-f32", "write-20-bf16", "attention-12-bf16"),
     *("rope-write-20-i8-bf16", "rope-write-64-i8-f32", "attention-12-i8-bf16"),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,6 +36,7 @@ class Matrix:
     inputs: int
     outputs: int
     bias: bool = False
+    result_group: int = 0  # a gated product reads it, too, and rounds its result in such groups
 
     @property
     def name(self) -> str:
@@ -73,11 +75,11 @@ MATRICES = (
     Matrix(8, 32, 32, 256, 96),
     Matrix(8, 64, 64, 192, 72, bias=True),
     Matrix(8, 40, 40, 40, 33),
-    Matrix(8, 416, 416, 416, 64, bias=True),
+    Matrix(8, 416, 416, 416, 128, bias=True, result_group=32),
     Matrix(4, 32, 32, 288, 80, bias=True),
     Matrix(4, 32, 64, 2112, 40),
     Matrix(4, 32, 128, 1664, 72, bias=True),
-    Matrix(4, 64, 128, 256, 40),
+    Matrix(4, 64, 128, 256, 256, result_group=128),
     Matrix(4, 128, 128, 384, 200),
 )
 SMALLEST_VOCABULARY = min(m.outputs for m in MATRICES)
@@ -95,8 +97,12 @@ def weights(rng: torch.Generator) -> Values:
 
 
 def activations(rng: torch.Generator, rows: int) -> Values:
-    """Normal values with one huge outlier, and in the last row nothing else than its first."""
-    return {f"{m.name}.x": samples.with_outliers(rng, 1, rows, m.inputs) for m in MATRICES}
+    """Normal values with one huge outlier, and in the last row nothing else than its first; and
+    residuals."""
+    drawn = {f"{m.name}.x": samples.with_outliers(rng, 1, rows, m.inputs) for m in MATRICES}
+    return drawn | {
+        f"{m.name}.residual": samples.normal(rng, 1, rows, m.outputs) for m in MATRICES if m.bias
+    }
 
 
 def expected(values: Values, tokens: Tensor) -> Values:
@@ -108,8 +114,18 @@ def expected(values: Values, tokens: Tensor) -> Values:
         weight = {"weight_multipliers": None} | {a: values[f"{name}.{a}"] for a in m.parts}
         results |= {f"{name}.values": x8, f"{name}.scales": scales}
         results[f"{name}.out"] = OPS["quantized_linear"].reference(
-            values=x8, scales=scales, bias=values.get(f"{name}.bias"), **weight, **m.constants
+            values=x8,
+            scales=scales,
+            bias=values.get(f"{name}.bias"),
+            **weight,
+            **m.constants,
+            residual=values.get(f"{name}.residual"),
         )
+        if m.result_group:
+            given = {"values": x8, "scales": scales, "bias": values.get(f"{name}.bias"), **weight}
+            results[f"{name}.gated"] = OPS["quantized_gated_linear"].reference(
+                **given, **m.constants, kind="silu"
+            )
         results[f"{name}.row"] = OPS["quantized_embedding"].reference(
             tokens=tokens[None], **weight, **m.constants
         )
@@ -221,25 +237,41 @@ def _temporaries(m: Matrix) -> tuple[tuple[str, DType, int], ...]:
         ("scales", "float32", m.inputs // m.block),
         ("out", "float32", m.outputs),
         ("row", "float32", m.inputs),
+        *([("residual", "float32", m.outputs)] if m.bias else []),
+        *(_gated(m) if m.result_group else []),
+    )
+
+
+def _gated(m: Matrix) -> tuple[tuple[str, DType, int], ...]:
+    size = m.outputs // 2
+    scales = size // m.result_group
+    return (
+        ("gated", "float32", size),
+        *(("rounded.values", "int8", size), ("rounded.scales", "float32", scales)),
+        *(("again.values", "int8", size), ("again.scales", "float32", scales)),
     )
 
 
 def _instructions(m: Matrix) -> Iterator[Instruction]:
-    weight = m.parts
-    calls: tuple[tuple[str, tuple[str, ...], dict[str, str]], ...] = (
-        ("quantize", ("x",), {"values": "values", "scales": "scales"}),
-        ("quantized_linear", ("values", "scales", *weight, *(["bias"] if m.bias else [])),
-         {"out": "out"}),
-        ("quantized_embedding", weight, {"out": "row"}),
-    )  # fmt: skip
-    for op, arguments, outputs in calls:
-        inputs = {a: f"{m.name}.{a}" for a in arguments}
-        if op == "quantized_embedding":
-            inputs["tokens"] = "tokens"
-        yield Instruction(
-            op=op,
-            inputs=inputs,
-            outputs={result: f"{m.name}.{name}" for result, name in outputs.items()},
-            attrs={"group": m.block} if op == "quantize" else dict(m.constants),
-            origin=m.name,
-        )
+    def call(op: str, inputs: dict[str, str], outputs: dict[str, str], **attrs: Any) -> Instruction:
+        inputs = {a: f"{m.name}.{name}" for a, name in inputs.items()}
+        outputs = {result: f"{m.name}.{name}" for result, name in outputs.items()}
+        return Instruction(op=op, inputs=inputs, outputs=outputs, attrs=attrs, origin=m.name)
+
+    def quantized(result: str) -> dict[str, str]:
+        return {part: f"{result}.{part}" if result else part for part in ("values", "scales")}
+
+    weight = {part: part for part in m.parts}
+    product = {**quantized(""), **weight} | ({"bias": "bias"} if m.bias else {})
+    residual = {"residual": "residual"} if m.bias else {}
+    yield call("quantize", {"x": "x"}, quantized(""), group=m.block)
+    yield call("quantized_linear", {**product, **residual}, {"out": "out"}, **m.constants)
+    looked_up = call("quantized_embedding", weight, {"out": "row"}, **m.constants)
+    yield replace(looked_up, inputs={**looked_up.inputs, "tokens": "tokens"})
+    if m.result_group:
+        gate: dict[str, Any] = {**m.constants, "kind": "silu"}
+        rounded = {**gate, "result_group": m.result_group}
+        yield call("quantized_gated_linear", product, {"out": "gated"}, **gate)
+        results = {"out": "rounded.values", "out_scales": "rounded.scales"}
+        yield call("quantized_gated_linear_quantize", product, results, **rounded)
+        yield call("quantize", {"x": "gated"}, quantized("again"), group=m.result_group)

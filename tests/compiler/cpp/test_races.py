@@ -60,15 +60,19 @@ def chain() -> Plan:
     )
 
 
-def heads_chain() -> Plan:
-    """Keys written and attended to, by three KV heads."""
-    heads, kv_heads, size = 6, 3, 16
-    shapes = {"q": (heads, size), "k": (kv_heads, size), "v": (kv_heads, size), "t": (size,),
-              "turned": (heads, size), "o": (heads, size)}  # fmt: skip
+def heads_chain(product: bool = False) -> Plan:
+    """Keys written and attended to, by three KV heads; written by the product that makes them."""
+    heads, kv_heads, size = 6, 3, 64
+    made = {"x": (16,)} if product else {"q": (heads, size), "k": (kv_heads, size),
+                                         "v": (kv_heads, size)}  # fmt: skip
+    shapes = {**made, "t": (size,), "turned": (heads, size), "o": (heads, size)}
     buffers = [
         Buffer(name=name, dtype="int32", shape=shape, kind="input")
         for name, shape in INPUT_SHAPES.items()
     ]
+    if product:
+        shape = ((heads + 2 * kv_heads) * size, 16)
+        buffers.append(Buffer(name="weight", dtype="float32", shape=shape, kind="weight"))
     offset = 0
     for name, inner in shapes.items():
         shape = ("N", *inner)
@@ -80,10 +84,12 @@ def heads_chain() -> Plan:
         for name in cached
     ]
     tables = {name: name for name in ("query_start", "context_lens", "page_table")}
-    inputs = {"q": "q", "k": "k", "v": "v", "table": "t", "slots": "slots", **cached}
+    inputs = {name: name for name in (*made, *(["weight"] if product else []), "slots")}
     write = Instruction(
-        op="rope_kv_write", inputs=inputs, outputs={"out": "turned"}, attrs={}, origin="write"
-    )
+        op="linear_rope_kv_write" if product else "rope_kv_write",
+        inputs={**inputs, "table": "t", **cached}, outputs={"out": "turned"}, attrs={},
+        origin="write",
+    )  # fmt: skip
     read = Instruction(
         op="paged_attention", inputs={"q": "turned", **cached, **tables}, outputs={"out": "o"},
         attrs={"scale": 0.25}, origin="read",
@@ -101,7 +107,7 @@ def run_chain(
 ) -> tuple[int, str]:
     plan = plan or chain()
     driver = build_driver(folder, source, TARGET, "thread")
-    weights = [aligned(-(-48 // 16) * 16 * 80 * 8) for _ in plan.of_kind("weight")]
+    weights = [aligned(768 * 80 * 4) for _ in plan.of_kind("weight")]
     step = make_step(torch.Generator().manual_seed(0), sequences)
     caches = [aligned(size * step.num_pages) for size in plan.page_sizes()]
     memory = Memory(weights, caches, aligned(plan.memory.arena_bytes), step.num_pages)
@@ -133,16 +139,20 @@ def test_threads_that_share_what_each_has_for_itself_race(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("sequences", [SEQUENCES, SINGLE])
 @pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("product", [False, True])
 def test_threads_attend_to_what_they_wrote(
-    tmp_path: Path, sequences: list[tuple[int, int]], threads: int
+    tmp_path: Path, sequences: list[tuple[int, int]], threads: int, product: bool
 ) -> None:
-    source = generate(heads_chain(), Target.parse(TARGET)).source
+    plan = heads_chain(product)
+    source = generate(plan, Target.parse(TARGET)).source
     assert source.count("if (3 % team.size != 0) barrier.wait();") == 1
-    code, errors = run_chain(tmp_path, source, sequences, heads_chain(), threads)
+    code, errors = run_chain(tmp_path, source, sequences, plan, threads)
     assert code == 0, errors
 
 
-def test_with_more_heads_than_others_they_must_wait(tmp_path: Path) -> None:
-    source = generate(heads_chain(), Target.parse(TARGET)).source.replace("barrier.wait();", ";")
-    code, errors = run_chain(tmp_path, source, SEQUENCES, heads_chain(), threads=2)
+@pytest.mark.parametrize("product", [False, True])
+def test_with_more_heads_than_others_they_must_wait(tmp_path: Path, product: bool) -> None:
+    plan = heads_chain(product)
+    source = generate(plan, Target.parse(TARGET)).source.replace("barrier.wait();", ";")
+    code, errors = run_chain(tmp_path, source, SEQUENCES, plan, threads=2)
     assert code != 0 and "data race" in errors

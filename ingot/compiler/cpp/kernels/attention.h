@@ -25,8 +25,9 @@ class PagedAttention {
   Cache<S, KvHeads, PageSize, D> cache;
   float scale, softcap;
 
-  template <class Out>
-  void run(Team team, Rows<const T> q, Rows<Out> out) const {
+  // `to` takes the result of a head: at a row and a column, in memory where it may work.
+  template <class To>
+  void run(Team team, Rows<const T> q, const To& to) const {
     int rows_per_block = most_rows;
     while (rows_per_block > 1 && num_units(rows_per_block) < team.size) rows_per_block /= 2;
     auto& block = team.workspace<Block>();
@@ -35,7 +36,7 @@ class PagedAttention {
     while (unit.sequence < sequences.count) {
       const Unit next =
           settled({unit.sequence, unit.head + team.size, unit.row, 0, 0, 0}, rows_per_block);
-      run_unit(block, unit, next, q, out);
+      run_unit(block, unit, next, q, to);
       unit = next;
     }
   }
@@ -115,9 +116,9 @@ class PagedAttention {
     return tile_at(unit, unit.begin / key_tile * key_tile);
   }
 
-  template <class Out>
+  template <class To>
   __attribute__((noinline)) void run_unit(Block& block, const Unit& unit, const Unit& following,
-                                          Rows<const T> q, Rows<Out> out) const {
+                                          Rows<const T> q, const To& to) const {
     start(block, unit, q);
     Tile<S> now = first_tile(unit);
     for (bool last = false; !last;) {
@@ -128,7 +129,7 @@ class PagedAttention {
       visit(block, now, next);
       now = next;
     }
-    finish(block, unit, out);
+    finish(block, unit, to);
   }
 
   // The place of a unit's row in the step's queries and results.
@@ -151,15 +152,14 @@ class PagedAttention {
     }
   }
 
-  template <class Out>
-  void finish(const Block& block, const Unit& unit, Rows<Out> out) const {
+  template <class To>
+  void finish(Block& block, const Unit& unit, const To& to) const {
     for (int r = 0; r < unit.count; ++r) {
       const vf inverse = splat(1.0f / sum(load(block.totals[r])));
-      Out* to = out[query_of(unit, r)] + column_of(unit, r);
+      float* sums = block.sums[r];
       // Adding 0 turns -0 into 0: a key that is not visible may have done so already.
-      for_columns<D>([&](int c, auto part) {
-        store(to + c, load(block.sums[r] + c) * inverse + zero(), part);
-      });
+      for (int c = 0; c < padded; c += lanes) store(sums + c, load(sums + c) * inverse + zero());
+      to.take(query_of(unit, r), column_of(unit, r), sums);
     }
   }
 
@@ -284,6 +284,30 @@ class PagedAttention {
   }
 };
 
+// Stores a head as it is.
+template <int D, class Out>
+struct StoreHead {
+  Rows<Out> out;
+
+  void take(int row, int column, const float* head) const {
+    for_columns<D>([&](int c, auto part) {
+      store(out[row] + column + c, load(head + c, part), part);
+    });
+  }
+};
+
+// Rounds it to int8 in groups.
+template <int D, int group>
+struct QuantizeHead {
+  static_assert(D % group == 0, "groups are a head's");
+  Rows<std::int8_t> values;
+  Rows<float> scales;
+
+  void take(int row, int column, const float* head) const {
+    quantize_row<D, group>(head, values[row] + column, scales[row] + column / group);
+  }
+};
+
 template <int Heads, int Window, bool Capped, class T, class S, int KvHeads, int PageSize, int D,
           class Out>
 [[gnu::noinline, gnu::noipa]]
@@ -291,7 +315,18 @@ void paged_attention(Team team, Rows<const T> q, Cache<S, KvHeads, PageSize, D> 
                      Sequences sequences, float scale, float softcap, Rows<Out> out) {
   PagedAttention<T, S, Heads, KvHeads, PageSize, D, Window, Capped>{sequences, cache, scale,
                                                                     softcap}
-      .run(team, q, out);
+      .run(team, q, StoreHead<D, Out>{out});
+}
+
+template <int Heads, int Window, bool Capped, int group, class T, class S, int KvHeads,
+          int PageSize, int D>
+[[gnu::noinline, gnu::noipa]]
+void paged_attention_quantize(Team team, Rows<const T> q, Cache<S, KvHeads, PageSize, D> cache,
+                              Sequences sequences, float scale, float softcap,
+                              Rows<std::int8_t> values, Rows<float> scales) {
+  PagedAttention<T, S, Heads, KvHeads, PageSize, D, Window, Capped>{sequences, cache, scale,
+                                                                    softcap}
+      .run(team, q, QuantizeHead<D, group>{values, scales});
 }
 
 }  // namespace ingot

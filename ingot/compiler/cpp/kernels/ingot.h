@@ -9,6 +9,7 @@
 #include "cache.h"
 #include "elementwise.h"
 #include "gather.h"
+#include "heads.h"
 #include "linear.h"
 #include "machine_limits.h"
 #include "model.h"

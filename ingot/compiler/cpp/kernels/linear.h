@@ -1,21 +1,19 @@
 // out[N, O] = x[N, K] W^T + bias, W packed in panels of 64 columns.
 //
 // A panel holds [ceil(K / depth)][width][depth]: width is 64, in the last panel the multiple of
-// 16 that covers the columns left. A thread owns (panel, rows) units, panel by panel. A few rows
-// read every weight once and in sequence, at the speed of the memory. More rows take the panel in
-// blocks that stay in the L2 cache while all rows pass over them. Sums over k run in ascending
-// order in one float32 per element, and a block continues them where the last one stopped, so
-// the bits depend neither on rows nor on threads.
+// 16 that covers the columns left. A thread owns (columns, rows) units of a sink, panel by panel. A
+// few rows read every weight once and in sequence, at the speed of the memory. More rows take the
+// panel in blocks that stay in the L2 cache while all rows pass over them. Sums over k run in
+// ascending order in one float32 per element, and a block continues them where the last one
+// stopped, so the bits depend neither on rows nor on threads.
 #pragma once
 
-#include "simd.h"
-#include "team.h"
+#include "sinks.h"
 #include "tile.h"
 
 namespace ingot {
 
 inline constexpr int panel_columns = 64;
-inline constexpr int block_rows = 96;          // 24 KiB of sums; a multiple of the tiles
 inline constexpr int block_bytes = 256 << 10;  // of weights; twice that, and rows, fit in L2
 inline constexpr int stream_rows = 4 < max_tile_rows<bf16> ? 4 : max_tile_rows<bf16>;
 // How far ahead a single stream is fetched, in bytes, into L2. Measured on Zen 4, in pages of 4 KiB
@@ -34,11 +32,12 @@ inline constexpr std::ptrdiff_t step_size = Width * Dot<T>::depth;
 template <class T, int Width>
 struct StreamedWeights {
   const T* panel;
+  const T* fetched;  // at step 0
 
   typename Dot<T>::Columns load(int vector, int step) const {
-    const T* at = panel + step * step_size<T, Width> + vector * lanes * Dot<T>::depth;
-    prefetch(reinterpret_cast<const char*>(at) + stream_distance);
-    return Dot<T>::columns(at);
+    const std::ptrdiff_t at = step * step_size<T, Width> + vector * lanes * Dot<T>::depth;
+    prefetch(fetched + at);
+    return Dot<T>::columns(panel + at);
   }
 };
 
@@ -58,49 +57,65 @@ struct SharedWeights {
   }
 };
 
-// sums[rows][64] of a few rows, steps of k from 0.
+// A panel, and the one that its thread reads after it.
+template <class T>
+struct PanelPlace {
+  const T* panel;
+  const T* next;
+};
+
+// sums[rows] of a few rows, steps of k from 0. The last steps fetch the start of the next panel.
 template <class T, int Width>
-void stream_panel(Rows<const T> x, int rows, int steps, const T* panel, float* sums) {
+void stream_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows<float> sums) {
+  constexpr std::ptrdiff_t size = step_size<T, Width>;
+  constexpr int ahead = stream_distance / (size * sizeof(T));
+  const int turn = steps > ahead ? steps - ahead : 0;
   with_rows<stream_rows>(rows, [&](auto height) {
-    tile<T, height.value, Width / lanes>(x.data, x.stride, StreamedWeights<T, Width>{panel}, 0,
-                                         steps, sums, panel_columns, Start::zero);
+    const auto run = [&](const T* fetched, int begin, int end, Start start) {
+      tile<T, height.value, Width / lanes>(x.data, x.stride,
+                                           StreamedWeights<T, Width>{place.panel, fetched}, begin,
+                                           end, sums.data, sums.stride, start);
+    };
+    run(place.panel + ahead * size, 0, turn, Start::zero);
+    run(place.next - turn * size, turn, steps, Start::resume);
   });
 }
 
 // The same of many rows.
 template <class T, int Width>
-void share_panel(Rows<const T> x, int rows, int steps, const T* panel, float* sums) {
+void share_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows<float> sums) {
   constexpr int most = max_tile_rows<T>;
   constexpr int block_steps = block_bytes / (step_size<T, Width> * sizeof(T));
   const int blocks = steps / block_steps + 1, tiles = num_row_tiles<most>(rows);
   for (int block = 0; block < blocks; ++block) {
     const int begin = steps * block / blocks, length = steps * (block + 1) / blocks - begin;
-    const T* from = panel + begin * step_size<T, Width>;
+    const T* from = place.panel + begin * step_size<T, Width>;
+    const T* following = block + 1 < blocks ? from + length * step_size<T, Width> : place.next;
     for_row_tiles<most>(rows, [&](auto height, int row, int number) {
-      const T* next = from + (length + length * number / tiles) * step_size<T, Width>;
+      const T* next = following + length * number / tiles * step_size<T, Width>;
       const SharedWeights<T, Width> weights{from, next, 65536u / tiles};
       tile<T, height.value, Width / lanes>(x[row] + begin * Dot<T>::depth, x.stride, weights, 0,
-                                           length, sums + row * panel_columns, panel_columns,
+                                           length, sums[row], sums.stride,
                                            block == 0 ? Start::zero : Start::resume);
     });
   }
 }
 
-// sums[rows][64] = x[rows, inputs] times one panel.
+// sums[rows] = x[rows, inputs] times one panel.
 template <class T, int Width>
 __attribute__((noinline)) void panel_product(Rows<const T> x, int rows, int inputs,
-                                             const T* panel, float* sums) {
+                                             PanelPlace<T> place, Rows<float> sums) {
   const int steps = inputs / Dot<T>::depth;
   if (rows <= stream_rows)
-    stream_panel<T, Width>(x, rows, steps, panel, sums);
+    stream_panel<T, Width>(x, rows, steps, place, sums);
   else
-    share_panel<T, Width>(x, rows, steps, panel, sums);
+    share_panel<T, Width>(x, rows, steps, place, sums);
   if constexpr (Dot<T>::depth > 1) {
     if (inputs % Dot<T>::depth == 0) return;
-    const StreamedWeights<T, Width> weights{panel};
+    const StreamedWeights<T, Width> weights{place.panel, place.panel};
     for (int row = 0; row < rows; ++row)
       for (int v = 0; v < Width / lanes; ++v) {
-        float* sum = sums + row * panel_columns + v * lanes;
+        float* sum = sums[row] + v * lanes;
         const auto last = Dot<T>::last_row(x[row] + inputs - 1);
         store(sum, Dot<T>::step(load(sum), weights.load(v, steps), last));
       }
@@ -118,12 +133,12 @@ struct Panels {
 
   const T* data;
 
-  void product(Rows<const T> x, int rows, int panel, float* sums) const {
-    const T* at = data + panel * panel_size;
+  void product(Rows<const T> x, int rows, int panel, int next, Rows<float> sums) const {
+    const PanelPlace<T> place{data + panel * panel_size, data + next * panel_size};
     if (last_width == panel_columns || panel + 1 < count)
-      panel_product<T, panel_columns>(x, rows, Inputs, at, sums);
+      panel_product<T, panel_columns>(x, rows, Inputs, place, sums);
     else
-      panel_product<T, last_width>(x, rows, Inputs, at, sums);
+      panel_product<T, last_width>(x, rows, Inputs, place, sums);
   }
 
   // Element k of column `column`.
@@ -135,35 +150,42 @@ struct Panels {
   }
 };
 
-// Calls body(panel, first row, rows) for the units of one thread.
-template <class Body>
-inline void for_units(Team team, int panels, int rows, Body body) {
-  const int blocks = (rows + block_rows - 1) / block_rows;
-  const Range units = share(panels * blocks, team);
-  for (int unit = units.begin; unit < units.end; ++unit) {
-    const int row = unit % blocks * block_rows;
-    body(unit / blocks, row, rows - row < block_rows ? rows - row : block_rows);
-  }
+// x[N, K] W^T + bias into a sink.
+template <class T, int Inputs, int Outputs, class Sink>
+inline void multiply(Team team, int rows, Rows<const T> x, const T* weight, const float* bias,
+                     const Sink& sink) {
+  using Unit = UnitPanels<Sink, panel_columns>;
+  const Panels<T, Inputs, Outputs> panels{weight};
+  auto& memory = team.workspace<UnitMemory<Sink, unit_rows>>();
+  const Rows<float> sums = memory.rows();
+  for_units<Sink>(team, rows, [&](int index, int row, int count, int end) {
+    for (int i = 0; i < Unit::count; ++i) {
+      const int at = index * Unit::count + i;
+      const int next = at + 1 < end * Unit::count ? at + 1 : at;
+      panels.product({x[row], x.stride}, count, Unit::panel(sink, team, at),
+                     Unit::panel(sink, team, next), {sums.data + i * panel_columns, sums.stride});
+    }
+    const int unit = sink.unit(team, index);
+    if (bias != nullptr) add_bias<Sink>(bias, unit, count, sums);
+    sink.take(unit, row, count, sums, memory.scratch);
+  });
 }
 
 template <class T, class Out, int Inputs, int Outputs>
 [[gnu::noinline, gnu::noipa]]
 void linear(Team team, int rows, Rows<const T> x, const T* weight, const float* bias,
-            Rows<Out> out) {
-  const Panels<T, Inputs, Outputs> panels{weight};
-  for_units(team, panels.count, rows, [&](int panel, int row, int count) {
-    auto& sums = team.workspace<float[block_rows * panel_columns]>();
-    panels.product({x[row], x.stride}, count, panel, sums);
-    const int column = panel * panel_columns;
-    const int width = Outputs - column < panel_columns ? Outputs - column : panel_columns;
-    for (int r = 0; r < count; ++r)
-      for (int c = 0; c < width; c += lanes) {
-        const Part part{width - c < lanes ? width - c : lanes};
-        vf value = load(sums + r * panel_columns + c);
-        if (bias != nullptr) value = value + load(bias + column + c, part);
-        store(out[row + r] + column + c, value, part);
-      }
-  });
+            Rows<const float> residual, Rows<Out> out) {
+  const Store<panel_columns, Outputs, Out> sink{residual, out};
+  multiply<T, Inputs, Outputs>(team, rows, x, weight, bias, sink);
+}
+
+// out = activation(gate) * up, W being the rows of the gate and then those of up.
+template <class Activation, class T, class Out, int Inputs, int Outputs>
+[[gnu::noinline, gnu::noipa]]
+void gated_linear(Team team, int rows, Rows<const T> x, const T* weight, const float* bias,
+                  Rows<Out> out) {
+  const Gate<panel_columns, Outputs, Activation, Out> sink{out};
+  multiply<T, Inputs, Outputs>(team, rows, x, weight, bias, sink);
 }
 
 }  // namespace ingot

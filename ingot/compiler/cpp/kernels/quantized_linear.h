@@ -41,22 +41,29 @@ class QuantizedLinear {
   using Panels = QuantizedPanels<bits, group, block, Inputs, Outputs>;
 
   Panels panels;
-  const float* bias;
 
-  template <class Out>
+  // x W^T + bias into a sink.
+  template <class Sink>
   void run(Team team, int rows, Rows<const std::int8_t> x, Rows<const float> scales,
-           Rows<Out> out) const {
-    const Range mine = share(Panels::count, team);
-    auto& scratch = team.workspace<Scratch>();
-    const Rows<float> sums{scratch.sums[0], quantized_columns};
+           const float* bias, const Sink& sink) const {
+    using Unit = UnitPanels<Sink, quantized_columns>;
+    const Range mine = share(Sink::count, team);
+    const int begin = mine.begin * Unit::count, end = mine.end * Unit::count;
+    auto& memory = team.workspace<Memory<Sink>>();
+    const Rows<float> sums = memory.unit.rows();
     for (int row = 0; row < rows; row += block_rows) {
       const int count = rows - row < block_rows ? rows - row : block_rows;
       const QuantizedRows part = start({x[row], x.stride}, {scales[row], scales.stride}, count,
-                                       scratch.starts);
-      for (int panel = mine.begin; panel < mine.end; ++panel) {
-        const int next = panel + 1 < mine.end ? panel + 1 : mine.begin;
-        product(part, count, {panels.panel(panel)}, panels.panel(next), scratch.unpacked, sums);
-        write(sums, count, panel, Rows<Out>{out[row], out.stride});
+                                       memory.starts);
+      for (int at = begin; at < end; ++at) {
+        const int next = Unit::panel(sink, team, at + 1 < end ? at + 1 : begin);
+        const int inside = at % Unit::count * quantized_columns;
+        product(part, count, {panels.panel(Unit::panel(sink, team, at))}, panels.panel(next),
+                memory.unpacked, {sums.data + inside, sums.stride});
+        if ((at + 1) % Unit::count != 0) continue;
+        const int unit = sink.unit(team, at / Unit::count);
+        if (bias != nullptr) add_bias<Sink>(bias, unit, count, sums);
+        sink.take(unit, row, count, sums, memory.unit.scratch);
       }
     }
   }
@@ -74,8 +81,9 @@ class QuantizedLinear {
                                                                   : most_rows;
   static constexpr int chunk = unpacked_bytes / (block * quantized_columns) + 1;  // in blocks
 
-  struct Scratch {
-    alignas(64) float sums[block_rows][quantized_columns];
+  template <class Sink>
+  struct Memory {
+    UnitMemory<Sink, block_rows> unit;
     alignas(64) std::uint8_t unpacked[bits == 4 ? chunk * block * quantized_columns : 1];
     alignas(64) int starts[block_rows * blocks * Stored::spans];
   };
@@ -106,14 +114,25 @@ class QuantizedLinear {
                                         const std::uint8_t* next, std::uint8_t* unpacked,
                                         Rows<float> sums) {
     if (rows <= quad_tile_rows)
-      with_rows<quad_tile_rows>(rows, [&](auto height) {
-        quantized_tile<height.value>(x, panel, {0, blocks}, FetchStream<bits>{}, sums,
-                                     Start::zero);
-      });
+      stream_product(x, rows, panel, next, sums);
     else if (!unpacks(rows))
       share_blocks(x, rows, panel, {0, blocks}, next, Panels::panel_bytes, sums);
     else if constexpr (bits == 4)
       unpacked_product(x, rows, panel, next, unpacked, sums);
+  }
+
+  // The last blocks fetch the start of the next panel.
+  static void stream_product(const QuantizedRows& x, int rows, Stored panel,
+                             const std::uint8_t* next, Rows<float> sums) {
+    constexpr int last = quads_ahead<bits> / Panels::Block::bytes + 1;
+    constexpr int turn = last < blocks ? blocks - last : 0;
+    with_rows<quad_tile_rows>(rows, [&](auto height) {
+      for (const Range range : {Range{0, turn}, Range{turn, blocks}}) {
+        const auto ahead = range.end < blocks ? quads_ahead<bits> : next - panel.packed(turn).data;
+        quantized_tile<height.value>(x, panel, range, FetchStream{ahead}, sums,
+                                     range.begin == 0 ? Start::zero : Start::resume);
+      }
+    });
   }
 
   static void unpacked_product(const QuantizedRows& x, int rows, Stored panel,
@@ -129,28 +148,42 @@ class QuantizedLinear {
                    (range.end - range.begin) * Panels::Block::bytes, sums);
     }
   }
-
-  // out = sums + bias
-  template <class Out>
-  void write(Rows<float> sums, int rows, int panel, Rows<Out> out) const {
-    const int first = panel * quantized_columns;
-    const int width = Outputs - first < quantized_columns ? Outputs - first : quantized_columns;
-    for (int r = 0; r < rows; ++r)
-      for (int c = 0; c < width; c += lanes) {
-        const Part part{width - c < lanes ? width - c : lanes};
-        vf value = load(sums[r] + c);
-        if (bias != nullptr) value = value + load(bias + first + c, part);
-        store(out[r] + first + c, value, part);
-      }
-  }
 };
 
 template <int bits, int group, int block, int Inputs, int Outputs, class Out>
 [[gnu::noinline, gnu::noipa]]
 void quantized_linear(Team team, int rows, Rows<const std::int8_t> x, Rows<const float> scales,
-                      const std::uint8_t* weight, const float* bias, Rows<Out> out) {
-  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}, bias}.run(team, rows, x, scales,
-                                                                          out);
+                      const std::uint8_t* weight, const float* bias, Rows<const float> residual,
+                      Rows<Out> out) {
+  const Store<quantized_columns, Outputs, Out> sink{residual, out};
+  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(team, rows, x, scales, bias,
+                                                                    sink);
+}
+
+// See gated_linear. A unit is 64 columns of each half: two panels.
+template <class Activation, int bits, int group, int block, int Inputs, int Outputs, class Out>
+[[gnu::noinline, gnu::noipa]]
+void quantized_gated_linear(Team team, int rows, Rows<const std::int8_t> x,
+                            Rows<const float> scales, const std::uint8_t* weight,
+                            const float* bias, Rows<Out> out) {
+  const Gate<2 * quantized_columns, Outputs, Activation, Out> sink{out};
+  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(team, rows, x, scales, bias,
+                                                                    sink);
+}
+
+// The same, rounded to int8; units are as large as they need to be for whole groups of results.
+template <class Activation, int result_group, int bits, int group, int block, int Inputs,
+          int Outputs>
+[[gnu::noinline, gnu::noipa]]
+void quantized_gated_linear_quantize(Team team, int rows, Rows<const std::int8_t> x,
+                                     Rows<const float> scales, const std::uint8_t* weight,
+                                     const float* bias, Rows<std::int8_t> values,
+                                     Rows<float> value_scales) {
+  constexpr int least = 2 * quantized_columns;
+  constexpr int columns = result_group > least ? result_group : least;
+  const GateQuantize<columns, Outputs, Activation, result_group> sink{values, value_scales};
+  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(team, rows, x, scales, bias,
+                                                                    sink);
 }
 
 }  // namespace ingot

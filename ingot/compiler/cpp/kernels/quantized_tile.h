@@ -30,10 +30,14 @@ struct QuantizedRows {
   }
 };
 
-// Fetches ahead of a tile that reads the memory itself: the less, the more work a byte is.
+// How far ahead a tile fetches that reads the memory itself: the less, the more work a byte is.
 template <int bits>
+inline constexpr int quads_ahead = bits == 4 ? 1536 : 2560;
+
 struct FetchStream {
-  void at(const std::uint8_t* place, int) const { prefetch(place + (bits == 4 ? 1536 : 2560)); }
+  std::ptrdiff_t ahead;
+
+  void at(const std::uint8_t* place, int) const { prefetch(place + ahead); }
   void next() {}
 };
 

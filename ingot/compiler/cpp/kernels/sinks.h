@@ -1,0 +1,143 @@
+// What becomes of a product's sums, while they are in the cache of the thread that computed them.
+//
+// A product hands its sums over in units: some rows of `columns` neighbouring columns, and of as
+// many in each of `parts` equal parts of the matrix, whose sums lie side by side. A sink says what
+// a unit is, which units are a thread's, and takes their sums, in which it may work.
+#pragma once
+
+#include "math.h"
+#include "quantize.h"
+#include "team.h"
+
+namespace ingot {
+
+inline constexpr int unit_rows = 96;  // 24 KiB of sums of 64 columns; a multiple of the tiles
+
+// Units of a matrix with so many outputs, in the order of its columns.
+template <int Columns, int Parts, int Outputs>
+struct Units {
+  static constexpr int columns = Columns, parts = Parts;
+  static constexpr int part_columns = Outputs / Parts;
+  static constexpr int count = (part_columns + Columns - 1) / Columns;
+  static constexpr int width = Parts * Columns;  // of its sums
+  static_assert(Parts == 1 || part_columns % Columns == 0, "a unit is cut off");
+
+  // The unit that is dealt as number `index`: threads have equal ranges of these.
+  static int unit(Team, int index) { return index; }
+
+  struct Scratch {};  // what it needs to take a unit
+};
+
+// out = sums + residual; of the last unit only the columns that exist.
+template <int Columns, int Outputs, class Out>
+struct Store : Units<Columns, 1, Outputs> {
+  using typename Units<Columns, 1, Outputs>::Scratch;
+  Rows<const float> residual;  // null for none
+  Rows<Out> out;
+
+  Store(Rows<const float> residual, Rows<Out> out) : residual(residual), out(out) {}
+
+  void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
+    const int column = unit * Columns;
+    const int width = Outputs - column < Columns ? Outputs - column : Columns;
+    for (int r = 0; r < rows; ++r)
+      for (int c = 0; c < width; c += lanes) {
+        const Part part{width - c < lanes ? width - c : lanes};
+        vf value = load(sums[r] + c);
+        if (residual.data != nullptr) value = value + load(residual[row + r] + column + c, part);
+        store(out[row + r] + column + c, value, part);
+      }
+  }
+};
+
+// out = activation(first half of the columns) * second half
+template <int Columns, int Outputs, class Activation, class Out>
+struct Gate : Units<Columns, 2, Outputs> {
+  using typename Units<Columns, 2, Outputs>::Scratch;
+  Rows<Out> out;
+
+  explicit Gate(Rows<Out> out) : out(out) {}
+
+  void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
+    for (int r = 0; r < rows; ++r)
+      for_columns<Columns>([&](int c, auto) {
+        const vf value = Activation::of(load(sums[r] + c)) * load(sums[r] + Columns + c);
+        store(out[row + r] + unit * Columns + c, value, Full{});
+      });
+  }
+};
+
+// The same, rounded to int8 in groups.
+template <int Columns, int Outputs, class Activation, int group>
+struct GateQuantize : Units<Columns, 2, Outputs> {
+  using typename Units<Columns, 2, Outputs>::Scratch;
+  static_assert(Columns % group == 0, "groups are a unit's");
+  Rows<std::int8_t> values;
+  Rows<float> scales;
+
+  GateQuantize(Rows<std::int8_t> values, Rows<float> scales) : values(values), scales(scales) {}
+
+  void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
+    for (int r = 0; r < rows; ++r) {
+      float* gate = sums[r];
+      for_columns<Columns>([&](int c, auto) {
+        store(gate + c, Activation::of(load(gate + c)) * load(gate + Columns + c));
+      });
+      quantize_row<Columns, group>(gate, values[row + r] + unit * Columns,
+                                   scales[row + r] + unit * (Columns / group));
+    }
+  }
+};
+
+// Adds the bias of a unit's columns to its sums.
+template <class Sink>
+inline void add_bias(const float* bias, int unit, int rows, Rows<float> sums) {
+  for (int part = 0; part < Sink::parts; ++part) {
+    const int left = Sink::part_columns - unit * Sink::columns;
+    const float* from = bias + part * Sink::part_columns + unit * Sink::columns;
+    for (int c = 0; c < Sink::columns && c < left; c += lanes) {
+      const vf value = load(from + c, Part{left - c < lanes ? left - c : lanes});
+      for (int r = 0; r < rows; ++r) {
+        float* sum = sums[r] + part * Sink::columns + c;
+        store(sum, load(sum) + value);
+      }
+    }
+  }
+}
+
+// Memory of a thread for sums of its units: rows a line further apart than they are long, so that
+// those of a panel fall everywhere in the L1 cache.
+template <class Sink, int most_rows>
+struct UnitMemory {
+  alignas(64) float sums[most_rows][Sink::width + 16];
+  alignas(64) typename Sink::Scratch scratch;
+
+  Rows<float> rows() { return {sums[0], Sink::width + 16}; }
+};
+
+// The panels of `width` columns that a thread multiplies with, one after the other: index counts
+// those of its units.
+template <class Sink, int width>
+struct UnitPanels {
+  static_assert(Sink::columns % width == 0, "a unit is a whole number of panels");
+  static constexpr int each = Sink::columns / width, count = Sink::parts * each;
+
+  static int panel(const Sink& sink, Team team, int index) {
+    const int unit = sink.unit(team, index / count), inside = index % count;
+    return unit * each + inside % each + inside / each * (Sink::part_columns / width);
+  }
+};
+
+// Calls body(index of a unit, first row, rows, end of the indices) for the units of one thread.
+template <class Sink, class Body>
+inline void for_units(Team team, int rows, Body body) {
+  const int blocks = (rows + unit_rows - 1) / unit_rows;
+  const Range mine = share(Sink::count * blocks, team);
+  for (int i = mine.begin; i < mine.end; ++i) {
+    const int row = i % blocks * unit_rows;
+    body(i / blocks, row, rows - row < unit_rows ? rows - row : unit_rows,
+         (mine.end - 1) / blocks + 1);
+  }
+}
+
+}  // namespace ingot
