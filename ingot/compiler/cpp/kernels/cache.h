@@ -56,6 +56,16 @@ struct Cache {
     return values + token(page, head, slot) * D;
   }
 
+  // Fetches the lines that a key, or a value, will be written to.
+  void fetch_key(int slot, int head) const {
+    const S* group = key_columns(slot / PageSize, head, slot % PageSize / key_group * key_group);
+    for (int d = 0; d < D; d += depth) prefetch(group + d * key_group);
+  }
+  void fetch_value(int slot, int head) const {
+    const S* columns = value_columns(slot / PageSize, head, slot % PageSize / depth * depth);
+    for (int i = 0; i < D * depth; i += 64 / sizeof(S)) prefetch(columns + i);
+  }
+
   // `rounded` is scratch.
   template <class From>
   void write_key(int slot, int head, const From* from, S (&rounded)[D]) const {

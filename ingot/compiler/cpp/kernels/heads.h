@@ -33,6 +33,15 @@ struct HeadSink : Units<D, 1, (Heads + 2 * KvHeads) * D> {
     return part < group ? kv_head * group + part : Heads + (part - group) * KvHeads + kv_head;
   }
 
+  void fetch(int unit, int row) const {
+    if (unit < Heads)
+      prefetch_row(out[row] + unit * D, D);
+    else if (slots[row] >= 0 && unit < Heads + KvHeads)
+      cache.fetch_key(slots[row], unit - Heads);
+    else if (slots[row] >= 0)
+      cache.fetch_value(slots[row], unit - Heads - KvHeads);
+  }
+
   void take(int unit, int row, int rows, Rows<float> sums, Scratch& rounded) const {
     for (int r = row; r < row + rows; ++r) {
       float* head = sums[r - row];

@@ -82,8 +82,9 @@ void stream_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Row
 }
 
 // The same of many rows.
-template <class T, int Width>
-void share_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows<float> sums) {
+template <class T, int Width, class Ahead>
+void share_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows<float> sums,
+                 Ahead ahead_of) {
   constexpr int most = max_tile_rows<T>;
   constexpr int block_steps = block_bytes / (step_size<T, Width> * sizeof(T));
   const int blocks = steps / block_steps + 1, tiles = num_row_tiles<most>(rows);
@@ -92,6 +93,7 @@ void share_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows
     const T* from = place.panel + begin * step_size<T, Width>;
     const T* following = block + 1 < blocks ? from + length * step_size<T, Width> : place.next;
     for_row_tiles<most>(rows, [&](auto height, int row, int number) {
+      if (block == 0) ahead_of(row, height.value);
       const T* next = following + length * number / tiles * step_size<T, Width>;
       const SharedWeights<T, Width> weights{from, next, 65536u / tiles};
       tile<T, height.value, Width / lanes>(x[row] + begin * Dot<T>::depth, x.stride, weights, 0,
@@ -101,15 +103,17 @@ void share_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows
   }
 }
 
-// sums[rows] = x[rows, inputs] times one panel.
-template <class T, int Width>
+// sums[rows] = x[rows, inputs] times one panel. Of many rows, ahead_of(row,
+// rows) is called before each tile that starts the panel.
+template <class T, int Width, class Ahead>
 __attribute__((noinline)) void panel_product(Rows<const T> x, int rows, int inputs,
-                                             PanelPlace<T> place, Rows<float> sums) {
+                                             PanelPlace<T> place, Rows<float> sums,
+                                             Ahead ahead_of) {
   const int steps = inputs / Dot<T>::depth;
   if (rows <= stream_rows)
     stream_panel<T, Width>(x, rows, steps, place, sums);
   else
-    share_panel<T, Width>(x, rows, steps, place, sums);
+    share_panel<T, Width>(x, rows, steps, place, sums, ahead_of);
   if constexpr (Dot<T>::depth > 1) {
     if (inputs % Dot<T>::depth == 0) return;
     const StreamedWeights<T, Width> weights{place.panel, place.panel};
@@ -133,12 +137,14 @@ struct Panels {
 
   const T* data;
 
-  void product(Rows<const T> x, int rows, int panel, int next, Rows<float> sums) const {
+  template <class Ahead>
+  void product(Rows<const T> x, int rows, int panel, int next, Rows<float> sums,
+               Ahead ahead_of) const {
     const PanelPlace<T> place{data + panel * panel_size, data + next * panel_size};
     if (last_width == panel_columns || panel + 1 < count)
-      panel_product<T, panel_columns>(x, rows, Inputs, place, sums);
+      panel_product<T, panel_columns>(x, rows, Inputs, place, sums, ahead_of);
     else
-      panel_product<T, last_width>(x, rows, Inputs, place, sums);
+      panel_product<T, last_width>(x, rows, Inputs, place, sums, ahead_of);
   }
 
   // Element k of column `column`.
@@ -159,13 +165,17 @@ inline void multiply(Team team, int rows, Rows<const T> x, const T* weight, cons
   auto& memory = team.workspace<UnitMemory<Sink, unit_rows>>();
   const Rows<float> sums = memory.rows();
   for_units<Sink>(team, rows, [&](int index, int row, int count, int end) {
+    const int unit = sink.unit(team, index);
     for (int i = 0; i < Unit::count; ++i) {
       const int at = index * Unit::count + i;
       const int next = at + 1 < end * Unit::count ? at + 1 : at;
       panels.product({x[row], x.stride}, count, Unit::panel(sink, team, at),
-                     Unit::panel(sink, team, next), {sums.data + i * panel_columns, sums.stride});
+                     Unit::panel(sink, team, next), {sums.data + i * panel_columns, sums.stride},
+                     [&](int r, int n) {
+                       for (const int last = r + n; i == 0 && r < last; ++r)
+                         sink.fetch(unit, row + r);
+                     });
     }
-    const int unit = sink.unit(team, index);
     if (bias != nullptr) add_bias<Sink>(bias, unit, count, sums);
     sink.take(unit, row, count, sums, memory.scratch);
   });

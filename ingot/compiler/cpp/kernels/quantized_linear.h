@@ -20,14 +20,16 @@ inline constexpr int least_unpacked_rows = 20;  // fewer do not earn what unpack
 inline constexpr int unpacked_bytes = 32 << 10;
 
 // sums[rows] += those over blocks `range` of a panel, for several tiles of rows. Meanwhile `bytes`
-// are fetched from `next` on: what the tiles after these read.
-template <class Blocks>
-inline void share_blocks(const QuantizedRows& x, int rows, const Blocks& blocks, Range range,
-                         const std::uint8_t* next, int bytes, Rows<float> sums) {
+// are fetched from `next` on: what the tiles after these read. Calls ahead_of(row, rows) before each
+// tile that starts a panel.
+template <class X, class Blocks, class Ahead>
+inline void share_blocks(const X& x, int rows, const Blocks& blocks, Range range,
+                         const std::uint8_t* next, int bytes, Rows<float> sums, Ahead ahead_of) {
   const int lines = (range.end - range.begin) * Blocks::span * Blocks::spans * Blocks::bits / 32;
   const int tiles = num_row_tiles<quad_tile_rows>(rows), part = bytes / tiles;
   const auto pace = static_cast<std::uint32_t>((static_cast<std::uint64_t>(part) << 16) / lines);
   for_row_tiles<quad_tile_rows>(rows, [&](auto height, int row, int number) {
+    if (range.begin == 0) ahead_of(row, height.value);
     quantized_tile<height.value>(x.from(row), blocks, range,
                                  FetchShared{next + part * number, pace},
                                  Rows<float>{sums[row], sums.stride},
@@ -53,15 +55,18 @@ class QuantizedLinear {
     const Rows<float> sums = memory.unit.rows();
     for (int row = 0; row < rows; row += block_rows) {
       const int count = rows - row < block_rows ? rows - row : block_rows;
-      const QuantizedRows part = start({x[row], x.stride}, {scales[row], scales.stride}, count,
-                                       memory.starts);
+      const Operand part{x[row], scales[row], memory.starts};
+      start(part, count, memory.starts);
       for (int at = begin; at < end; ++at) {
         const int next = Unit::panel(sink, team, at + 1 < end ? at + 1 : begin);
-        const int inside = at % Unit::count * quantized_columns;
+        const int unit = sink.unit(team, at / Unit::count), inside = at % Unit::count;
         product(part, count, {panels.panel(Unit::panel(sink, team, at))}, panels.panel(next),
-                memory.unpacked, {sums.data + inside, sums.stride});
-        if ((at + 1) % Unit::count != 0) continue;
-        const int unit = sink.unit(team, at / Unit::count);
+                memory.unpacked, {sums.data + inside * quantized_columns, sums.stride},
+                [&](int r, int n) {
+                  for (const int last = r + n; inside == 0 && r < last; ++r)
+                    sink.fetch(unit, row + r);
+                });
+        if (inside + 1 < Unit::count) continue;
         if (bias != nullptr) add_bias<Sink>(bias, unit, count, sums);
         sink.take(unit, row, count, sums, memory.unit.scratch);
       }
@@ -72,6 +77,9 @@ class QuantizedLinear {
   using Stored = StoredBlocks<bits, group, block>;
   using Unpacked = UnpackedBlocks<group, block>;
   static constexpr int blocks = Panels::blocks;
+
+  // Its starts are those of groups; an unpacked product has those of blocks in their place.
+  using Operand = QuantizedRows<Inputs, block, group>;
 
   // A row of x with its scales and starts.
   static constexpr int row_bytes = Inputs + blocks * 8;
@@ -92,37 +100,35 @@ class QuantizedLinear {
     return bits == 4 && can_unpack && rows >= least_unpacked_rows;
   }
 
-  static QuantizedRows start(Rows<const std::int8_t> x, Rows<const float> scales, int rows,
-                             int* starts) {
-    const int stride = unpacks(rows) ? fill_starts<8, block>(x, rows, starts)
-                                     : fill_starts<bits, group>(x, rows, starts);
-    return {x, scales, {starts, stride}};
+  static void start(const Operand& x, int rows, int* starts) {
+    if (unpacks(rows))
+      fill_starts<8, block>(x, rows, starts);
+    else
+      fill_starts<bits, group>(x, rows, starts);
   }
 
-  // Returns how many starts a row has.
   template <int dot_bits, int span>
-  static int fill_starts(Rows<const std::int8_t> x, int rows, int* starts) {
-    constexpr int zero_point = QuadDot<dot_bits>::zero_point, count = Inputs / span;
-    for (int r = 0; r < rows && zero_point != 0; ++r)
-      for (int s = 0; s < count; ++s)
-        starts[r * count + s] = -zero_point * sum_values<span>(x[r] + s * span);
-    return count;
+  static void fill_starts(const Operand& x, int rows, int* starts) {
+    constexpr int zero_point = QuadDot<dot_bits>::zero_point;
+    for (int s = 0; s < rows * (Inputs / span) && zero_point != 0; ++s)
+      starts[s] = -zero_point * sum_values<span>(x.values + s * span);
   }
 
   // sums[rows] = x times one panel; `next` is the panel that follows.
-  [[gnu::noinline]] static void product(const QuantizedRows& x, int rows, Stored panel,
+  template <class Ahead>
+  [[gnu::noinline]] static void product(const Operand& x, int rows, Stored panel,
                                         const std::uint8_t* next, std::uint8_t* unpacked,
-                                        Rows<float> sums) {
+                                        Rows<float> sums, Ahead ahead_of) {
     if (rows <= quad_tile_rows)
       stream_product(x, rows, panel, next, sums);
     else if (!unpacks(rows))
-      share_blocks(x, rows, panel, {0, blocks}, next, Panels::panel_bytes, sums);
+      share_blocks(x, rows, panel, {0, blocks}, next, Panels::panel_bytes, sums, ahead_of);
     else if constexpr (bits == 4)
-      unpacked_product(x, rows, panel, next, unpacked, sums);
+      unpacked_product(x, rows, panel, next, unpacked, sums, ahead_of);
   }
 
   // The last blocks fetch the start of the next panel.
-  static void stream_product(const QuantizedRows& x, int rows, Stored panel,
+  static void stream_product(const Operand& x, int rows, Stored panel,
                              const std::uint8_t* next, Rows<float> sums) {
     constexpr int last = quads_ahead<bits> / Panels::Block::bytes + 1;
     constexpr int turn = last < blocks ? blocks - last : 0;
@@ -135,17 +141,19 @@ class QuantizedLinear {
     });
   }
 
-  static void unpacked_product(const QuantizedRows& x, int rows, Stored panel,
+  template <class Ahead>
+  static void unpacked_product(const Operand& x, int rows, Stored panel,
                                const std::uint8_t* next, std::uint8_t* unpacked,
-                               Rows<float> sums) {
+                               Rows<float> sums, Ahead ahead_of) {
     for (int begin = 0; begin < blocks; begin += chunk) {
       const Range range{begin, begin + chunk < blocks ? begin + chunk : blocks};
       const Unpacked chunked{panel, unpacked, begin};
       for (int index = range.begin; index < range.end; ++index)
         unpack(panel.packed(index), unpacked + chunked.offset(index));
       const auto* following = range.end < blocks ? panel.packed(range.end).data : next;
-      share_blocks(x, rows, chunked, range, following,
-                   (range.end - range.begin) * Panels::Block::bytes, sums);
+      share_blocks(QuantizedRows<Inputs, block, block>{x.values, x.scales, x.starts}, rows, chunked,
+                   range, following,
+                   (range.end - range.begin) * Panels::Block::bytes, sums, ahead_of);
     }
   }
 };

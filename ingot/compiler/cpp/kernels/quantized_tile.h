@@ -19,14 +19,20 @@ inline constexpr int quad_tile_rows = 2, quad_tile_vectors = 2;
 #endif
 
 // Rows of x, and what every column's sums over a span of k start from: -zero_point * (sum of x).
+// They are dense: addresses that are known save the tiles a sixth of their instructions.
+template <int Inputs, int block, int span>
 struct QuantizedRows {
-  Rows<const std::int8_t> values;
-  Rows<const float> scales;
-  Rows<const int> starts;
+  const std::int8_t* values;
+  const float* scales;
+  const int* starts;
+
+  const std::int8_t* at(int row, int k) const { return values + row * Inputs + k; }
+  float scale(int row, int index) const { return scales[row * (Inputs / block) + index]; }
+  int start(int row, int index) const { return starts[row * (Inputs / span) + index]; }
 
   QuantizedRows from(int row) const {
-    return {{values[row], values.stride}, {scales[row], scales.stride},
-            {starts[row], starts.stride}};
+    return {values + row * Inputs, scales + row * (Inputs / block),
+            starts + row * (Inputs / span)};
   }
 };
 
@@ -78,10 +84,10 @@ inline void for_quads(const std::uint8_t* quads, int first, int last, Fetch& fet
   }
 }
 
-// acc += the dot products of a tile's rows and columns over `span` k: `quads` of its first column,
-// `values` of its first row.
-template <int bits, int span, int Height, int Width, class Fetch>
-inline void dot_products(const std::uint8_t* quads, Rows<const std::int8_t> values, Fetch& fetch,
+// acc += the dot products of a tile's rows and columns over `span` k from `begin` on; `quads` are
+// those of its first column.
+template <int bits, int span, int Height, int Width, class X, class Fetch>
+inline void dot_products(const std::uint8_t* quads, const X& x, int begin, Fetch& fetch,
                          vi (&acc)[Height][Width]) {
   using Dot = QuadDot<bits>;
   constexpr int lines = span * bits / 32, lines_at_once = Dot::most_steps * bits / 8;
@@ -94,7 +100,7 @@ inline void dot_products(const std::uint8_t* quads, Rows<const std::int8_t> valu
       typename Dot::Weights w[Width];
       for (int v = 0; v < Width; ++v) w[v] = Dot::weights(quad[v]);
       for (int r = 0; r < Height; ++r) {
-        const vi row = splat_quad(values[r] + k);
+        const vi row = splat_quad(x.at(r, begin + k));
         for (int v = 0; v < Width; ++v) part[r][v] = Dot::step(part[r][v], w[v], row);
       }
     });
@@ -116,8 +122,8 @@ struct StoredBlocks {
 };
 
 // acc = d over block `index`, of vectors First .. First + Width - 1.
-template <int First, int Height, int Width, class Blocks, class Fetch>
-inline void block_sums(const QuantizedRows& x, const Blocks& blocks, int index, Fetch& fetch,
+template <int First, int Height, int Width, class X, class Blocks, class Fetch>
+inline void block_sums(const X& x, const Blocks& blocks, int index, Fetch& fetch,
                        vi (&acc)[Height][Width]) {
   constexpr int span = Blocks::span, spans = Blocks::spans, bits = Blocks::bits;
   const auto packed = blocks.packed(index);
@@ -127,8 +133,8 @@ inline void block_sums(const QuantizedRows& x, const Blocks& blocks, int index, 
     vi part[Height][Width];
     for (int r = 0; r < Height; ++r)
       for (int v = 0; v < Width; ++v)
-        part[r][v] = splat_int(QuadDot<bits>::zero_point == 0 ? 0 : x.starts[r][at]);
-    dot_products<bits, span>(quads, {x.values.data + at * span, x.values.stride}, fetch, part);
+        part[r][v] = splat_int(QuadDot<bits>::zero_point == 0 ? 0 : x.start(r, at));
+    dot_products<bits, span>(quads, x, at * span, fetch, part);
     for (int v = 0; v < Width; ++v) {
       vi multiplier;
       if constexpr (spans > 1) multiplier = packed.multipliers(First + v, s);
@@ -142,9 +148,9 @@ inline void block_sums(const QuantizedRows& x, const Blocks& blocks, int index, 
 
 // sums[Height] of vectors First .. First + Width - 1, over blocks `range`. Start::resume continues
 // sums already in memory; a float32 loses nothing on the way.
-template <int Height, int First, int Width, class Blocks, class Fetch>
-inline void quantized_register_tile(const QuantizedRows& x, const Blocks& blocks, Range range,
-                                    Fetch fetch, Rows<float> sums, Start start) {
+template <int Height, int First, int Width, class X, class Blocks, class Fetch>
+inline void quantized_register_tile(const X& x, const Blocks& blocks, Range range, Fetch fetch,
+                                    Rows<float> sums, Start start) {
   vf total[Height][Width];
   for (int r = 0; r < Height; ++r)
     for (int v = 0; v < Width; ++v)
@@ -157,7 +163,7 @@ inline void quantized_register_tile(const QuantizedRows& x, const Blocks& blocks
     vf scales[Width];
     for (int v = 0; v < Width; ++v) scales[v] = packed.scales(First + v);
     for (int r = 0; r < Height; ++r) {
-      const vf scale = splat(x.scales[r][index]);
+      const vf scale = splat(x.scale(r, index));
       for (int v = 0; v < Width; ++v)
         total[r][v] = fma(to_float(acc[r][v]), scales[v] * scale, total[r][v]);
     }
@@ -167,8 +173,8 @@ inline void quantized_register_tile(const QuantizedRows& x, const Blocks& blocks
 }
 
 // A tile of rows times a panel, cut into as many register tiles as the level needs.
-template <int Height, int First = 0, class Blocks, class Fetch>
-inline void quantized_tile(const QuantizedRows& x, const Blocks& blocks, Range range, Fetch fetch,
+template <int Height, int First = 0, class X, class Blocks, class Fetch>
+inline void quantized_tile(const X& x, const Blocks& blocks, Range range, Fetch fetch,
                            Rows<float> sums, Start start) {
   constexpr int left = quantized_vectors - First;
   constexpr int width = left < quad_tile_vectors ? left : quad_tile_vectors;

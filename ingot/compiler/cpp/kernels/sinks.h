@@ -2,7 +2,9 @@
 //
 // A product hands its sums over in units: some rows of `columns` neighbouring columns, and of as
 // many in each of `parts` equal parts of the matrix, whose sums lie side by side. A sink says what
-// a unit is, which units are a thread's, and takes their sums, in which it may work.
+// a unit is, which units are a thread's, and takes their sums, in which it may work. Before that it
+// is asked row by row to fetch what it will write or read: rows lie too far apart for the hardware
+// to foresee them.
 #pragma once
 
 #include "math.h"
@@ -28,6 +30,12 @@ struct Units {
   struct Scratch {};  // what it needs to take a unit
 };
 
+// Fetches `count` neighbours.
+template <class T>
+inline void prefetch_row(const T* row, int count) {
+  for (int i = 0; i < count; i += 64 / sizeof(T)) prefetch(row + i);
+}
+
 // out = sums + residual; of the last unit only the columns that exist.
 template <int Columns, int Outputs, class Out>
 struct Store : Units<Columns, 1, Outputs> {
@@ -36,6 +44,11 @@ struct Store : Units<Columns, 1, Outputs> {
   Rows<Out> out;
 
   Store(Rows<const float> residual, Rows<Out> out) : residual(residual), out(out) {}
+
+  void fetch(int unit, int row) const {
+    prefetch_row(out[row] + unit * Columns, Columns);
+    if (residual.data != nullptr) prefetch_row(residual[row] + unit * Columns, Columns);
+  }
 
   void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
     const int column = unit * Columns;
@@ -58,6 +71,8 @@ struct Gate : Units<Columns, 2, Outputs> {
 
   explicit Gate(Rows<Out> out) : out(out) {}
 
+  void fetch(int unit, int row) const { prefetch_row(out[row] + unit * Columns, Columns); }
+
   void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
     for (int r = 0; r < rows; ++r)
       for_columns<Columns>([&](int c, auto) {
@@ -76,6 +91,8 @@ struct GateQuantize : Units<Columns, 2, Outputs> {
   Rows<float> scales;
 
   GateQuantize(Rows<std::int8_t> values, Rows<float> scales) : values(values), scales(scales) {}
+
+  void fetch(int unit, int row) const { prefetch_row(values[row] + unit * Columns, Columns); }
 
   void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
     for (int r = 0; r < rows; ++r) {
