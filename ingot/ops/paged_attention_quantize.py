@@ -6,7 +6,15 @@ import torch
 from torch import Tensor
 
 from ingot.ops import paged_attention, quantize
-from ingot.ops.registry import Args, Kwargs, Op, Tolerance, register, tensor_bytes
+from ingot.ops.registry import (
+    DEFAULT_TOLERANCE,
+    Args,
+    Kwargs,
+    Op,
+    Tolerance,
+    register,
+    tensor_bytes,
+)
 
 
 def reference(
@@ -59,6 +67,10 @@ PAGED_ATTENTION_QUANTIZE = register(
         num_bytes=num_bytes,
         outputs=("out", "out_scales"),
         # A rounded weight moves a result, and with it the largest of its group.
-        tolerance={torch.float32: Tolerance(8e-3, 2e-5), torch.int8: Tolerance(0.0, 1.0)},
+        tolerance={
+            **DEFAULT_TOLERANCE,
+            torch.float32: Tolerance(8e-3, 2e-5),
+            torch.int8: Tolerance(0.0, 1.0),
+        },
     )
 )

@@ -16,7 +16,7 @@ from tests.compiler.cpp.native import INPUTS, Memory
 from tests.compiler.cpp.sanitized import Hole
 
 Inputs = Mapping[str, Tensor]
-WRITES = ("kv_write", "rope_kv_write", "linear_rope_kv_write")
+WRITES = ("kv_write", "rope_kv_write", "linear_rope_kv_write", "quantized_linear_rope_kv_write")
 
 
 @dataclass(frozen=True)

@@ -207,6 +207,13 @@ def attentions(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
             caches=(kv_heads, page_size, size, dtype),
             attrs={"scale": size**-0.5, "window": window, "softcap": softcap, "out_dtype": dtype},
         )
+    yield Case(
+        name="attention-quantize-64",
+        op="paged_attention_quantize",
+        rows={"q": ((4, 64), dtype)},
+        caches=(2, 16, 64, dtype),
+        attrs={"scale": 0.125, "group": 32},
+    )
 
 
 def elementwise(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:

@@ -35,6 +35,7 @@ NAMES = (
         "gated-27x192-bf16",
         "heads-128-bf16",
         "heads-64-i8-f32",
+        "attention-quantize-64-bf16",
         "rms-37-f32",
         "add-rms-37-bf16",
     ),

@@ -36,7 +36,10 @@ class Matrix:
     inputs: int
     outputs: int
     bias: bool = False
-    result_group: int = 0  # a gated product reads it, too, and rounds its result in such groups
+    # A gated product reads it, too, and rounds its result in such groups; what it makes are heads
+    # of queries, one of keys and one of values, too.
+    result_group: int = 0
+    is_heads: bool = False
 
     @property
     def name(self) -> str:
@@ -79,9 +82,11 @@ MATRICES = (
     Matrix(4, 32, 32, 288, 80, bias=True),
     Matrix(4, 32, 64, 2112, 40),
     Matrix(4, 32, 128, 1664, 72, bias=True),
-    Matrix(4, 64, 128, 256, 256, result_group=128),
+    Matrix(4, 64, 128, 256, 256, result_group=128, is_heads=True),
     Matrix(4, 128, 128, 384, 200),
 )
+HEAD, PAGES = 64, 16
+CACHED = ("k_cache", "v_cache")
 SMALLEST_VOCABULARY = min(m.outputs for m in MATRICES)
 Values = dict[str, Tensor]
 
@@ -98,11 +103,13 @@ def weights(rng: torch.Generator) -> Values:
 
 def activations(rng: torch.Generator, rows: int) -> Values:
     """Normal values with one huge outlier, and in the last row nothing else than its first; and
-    residuals."""
+    residuals and tables."""
     drawn = {f"{m.name}.x": samples.with_outliers(rng, 1, rows, m.inputs) for m in MATRICES}
-    return drawn | {
+    drawn |= {
         f"{m.name}.residual": samples.normal(rng, 1, rows, m.outputs) for m in MATRICES if m.bias
     }
+    tables = (f"{m.name}.table" for m in MATRICES if m.is_heads)
+    return drawn | {table: samples.normal(rng, 1, rows, HEAD) for table in tables}
 
 
 def expected(values: Values, tokens: Tensor) -> Values:
@@ -161,12 +168,15 @@ class Unit:
             if buffer.name in values:
                 data = tensor_bytes(values[buffer.name])
                 arena[buffer.offset : buffer.offset + data.nbytes] = data
-        return Memory(stored, [], arena)
+        caches = [aligned(4 * PAGES * 16 * HEAD) for _ in self.plan.of_kind("cache")]
+        return Memory(stored, caches, arena, PAGES)
 
     def run(self, values: Values, tokens: Tensor, threads: int = 2) -> Values:
         memory = self.memory(values)
         memory.run(load(self.generated.source, self.target), step_inputs(tokens), threads)
-        return self.results(memory.arena, len(tokens))
+        caches = zip(self.plan.of_kind("cache"), memory.caches, strict=True)
+        stored = {buffer.name: torch.from_numpy(cache.copy()) for buffer, cache in caches}
+        return self.results(memory.arena, len(tokens)) | stored
 
     def results(self, arena: np.ndarray, rows: int) -> Values:
         """Every result of the arena, by name."""
@@ -175,7 +185,8 @@ class Unit:
             for name in instruction.outputs.values():
                 buffer = self.plan.buffer(name)
                 dtype = torch.int8 if buffer.dtype == "int8" else torch.float32
-                found[name] = torch.empty((1, rows, int(buffer.shape[1])), dtype=dtype)
+                inner = map(int, buffer.shape[1:])
+                found[name] = torch.empty((1, rows, *inner), dtype=dtype)
                 raw = tensor_bytes(found[name])
                 raw[:] = arena[buffer.offset : buffer.offset + raw.nbytes]
         return found
@@ -187,9 +198,10 @@ def unit(target: str) -> Unit:
 
 
 def step_inputs(tokens: Tensor) -> Values:
-    """A step of those tokens; these ops read nothing else of it."""
+    """A step of those tokens, stored in turn; these ops read nothing else of it."""
     others = {name: torch.zeros(1) for name in INPUT_SHAPES}
-    return {**others, "page_table": torch.zeros(1, 1), "tokens": tokens}
+    slots = torch.arange(len(tokens))
+    return {**others, "page_table": torch.zeros(1, 1), "tokens": tokens, "slots": slots}
 
 
 def _plan() -> Plan:
@@ -201,11 +213,12 @@ def _plan() -> Plan:
     for m in MATRICES:
         for buffer in _weights(m):
             buffers.append(buffer)
-        for argument, dtype, columns in _temporaries(m):
-            shape: tuple[Dim, ...] = ("N", columns)
+        for argument, dtype, *inner in _temporaries(m):
+            shape: tuple[Dim, ...] = ("N", *inner)
             name = f"{m.name}.{argument}"
             buffers.append(Buffer(name=name, dtype=dtype, shape=shape, kind="arena", offset=offset))
             offset += -(-DTYPE_BYTES[dtype] * math.prod(map(LIMITS.bound, shape)) // 64) * 64
+        buffers += _heads(m) if m.is_heads else []
     return Plan(
         limits=LIMITS,
         buffers=tuple(buffers),
@@ -230,7 +243,20 @@ def _weights(m: Matrix) -> Iterator[Buffer]:
         )
 
 
-def _temporaries(m: Matrix) -> tuple[tuple[str, DType, int], ...]:
+def _heads(m: Matrix) -> Iterator[Buffer]:
+    """The heads of a product, and caches for them."""
+    out, first = m.outputs // HEAD - 2, 0
+    for name, count in (("q", out), ("k", 1), ("v", 1)):
+        yield Buffer(
+            name=f"{m.name}.{name}", dtype="float32", shape=("N", count, HEAD), kind="view",
+            base=f"{m.name}.out", offset=first * HEAD, row_stride=m.outputs,
+        )  # fmt: skip
+        first += count
+    for name in (f"{m.name}.{when}.{kind}" for when in ("fused", "again") for kind in CACHED):
+        yield Buffer(name=name, dtype="float32", shape=(0, 1, 16, HEAD), kind="cache")
+
+
+def _temporaries(m: Matrix) -> tuple[tuple[Any, ...], ...]:
     return (
         ("x", "float32", m.inputs),
         ("values", "int8", m.inputs),
@@ -239,7 +265,13 @@ def _temporaries(m: Matrix) -> tuple[tuple[str, DType, int], ...]:
         ("row", "float32", m.inputs),
         *([("residual", "float32", m.outputs)] if m.bias else []),
         *(_gated(m) if m.result_group else []),
+        *([("table", "float32", HEAD), *_turned(m)] if m.is_heads else []),
     )
+
+
+def _turned(m: Matrix) -> list[tuple[Any, ...]]:
+    heads = m.outputs // HEAD - 2
+    return [(f"{when}.q", "float32", heads, HEAD) for when in ("fused", "again")]
 
 
 def _gated(m: Matrix) -> tuple[tuple[str, DType, int], ...]:
@@ -247,7 +279,7 @@ def _gated(m: Matrix) -> tuple[tuple[str, DType, int], ...]:
     scales = size // m.result_group
     return (
         ("gated", "float32", size),
-        *(("rounded.values", "int8", size), ("rounded.scales", "float32", scales)),
+        *(("fused.values", "int8", size), ("fused.scales", "float32", scales)),
         *(("again.values", "int8", size), ("again.scales", "float32", scales)),
     )
 
@@ -272,6 +304,16 @@ def _instructions(m: Matrix) -> Iterator[Instruction]:
         gate: dict[str, Any] = {**m.constants, "kind": "silu"}
         rounded = {**gate, "result_group": m.result_group}
         yield call("quantized_gated_linear", product, {"out": "gated"}, **gate)
-        results = {"out": "rounded.values", "out_scales": "rounded.scales"}
+        results = {"out": "fused.values", "out_scales": "fused.scales"}
         yield call("quantized_gated_linear_quantize", product, results, **rounded)
         yield call("quantize", {"x": "gated"}, quantized("again"), group=m.result_group)
+    if m.is_heads:
+        turn = {"table": "table", "slots": "slots"}
+        fused, again = ({c: f"{when}.{c}" for c in CACHED} for when in ("fused", "again"))
+        heads = {name: name for name in ("q", "k", "v")}
+        for op, given, to, attrs in (
+            ("quantized_linear_rope_kv_write", {**product, **fused}, "fused.q", m.constants),
+            ("rope_kv_write", {**heads, **again}, "again.q", {}),
+        ):
+            turned = call(op, {**given, **turn}, {"out": to}, **attrs)
+            yield replace(turned, inputs={**turned.inputs, "slots": "slots"})

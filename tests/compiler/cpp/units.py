@@ -48,6 +48,7 @@ LIMITS = Limits(
 )
 NAMES: Mapping[torch.dtype, DType] = {torch.float32: "float32", torch.bfloat16: "bfloat16",
     torch.int8: "int8"}  # fmt: skip
+DTYPES = {name: dtype for dtype, name in NAMES.items()}
 INPUT_SHAPES: Mapping[str, tuple[Dim, ...]] = {
     "tokens": ("N",),
     "positions": ("N",),
@@ -194,7 +195,7 @@ class Unit:
             for name in instruction.outputs.values():
                 buffer = self.plan.buffer(name)
                 shape = (1, step.num_rows, *map(int, buffer.shape[1:]))
-                dtype = torch.bfloat16 if buffer.dtype == "bfloat16" else torch.float32
+                dtype = DTYPES[buffer.dtype]
                 results[name] = torch.empty(shape, dtype=dtype)
                 raw = tensor_bytes(results[name])
                 where = slice(buffer.offset, buffer.offset + raw.nbytes)
