@@ -86,6 +86,12 @@ def test_only_declared_arguments_are_mutated_and_none_is_returned(op):
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_results_have_names_of_their_own(op):
+    """Plans look operands up by name, arguments and results alike."""
+    assert not set(op.outputs) & op.signature.parameters.keys()
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
 def test_cost_is_counted_from_shapes_alone(op):
     for kwargs in samples(op):
         assert op.bytes(**kwargs) >= 0 and op.flops(**kwargs) >= 0
