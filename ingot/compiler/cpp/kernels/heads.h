@@ -20,10 +20,6 @@ struct HeadSink : Units<D, 1, (Heads + 2 * KvHeads) * D> {
 
   using Scratch = S[D];
 
-  HeadSink(Rows<const float> table, const int* slots, Cache<S, KvHeads, PageSize, D> cache,
-           HeadNorm norm, Rows<Out> out)
-      : table(table), slots(slots), cache(cache), norm(norm), out(out) {}
-
   // A KV head with all that goes with it, where those are dealt evenly, as attention deals them.
   static int unit(Team team, int index) {
     if (!even_heads(KvHeads, team)) return index;
@@ -74,7 +70,7 @@ void linear_rope_kv_write(Team team, int rows, Rows<const T> x, const T* weight,
                           Cache<S, KvHeads, PageSize, D> cache, HeadNorm norm, Rows<Out> out) {
   using Sink = HeadSink<Heads, Half, Interleaved, S, KvHeads, PageSize, D, Out>;
   multiply<T, Inputs, Sink::part_columns>(team, rows, x, weight, bias,
-                                          Sink{table, slots, cache, norm, out});
+                                          Sink{{}, table, slots, cache, norm, out});
 }
 
 template <int Heads, int Half, bool Interleaved, int bits, int group, int block, int Inputs,
@@ -87,7 +83,7 @@ void quantized_linear_rope_kv_write(Team team, int rows, Rows<const std::int8_t>
                                     Rows<Out> out) {
   using Sink = HeadSink<Heads, Half, Interleaved, S, KvHeads, PageSize, D, Out>;
   QuantizedLinear<bits, group, block, Inputs, Sink::part_columns>{{weight}}.run(
-      team, rows, x, scales, bias, Sink{table, slots, cache, norm, out});
+      team, rows, x, scales, bias, Sink{{}, table, slots, cache, norm, out});
 }
 
 }  // namespace ingot

@@ -34,8 +34,8 @@ struct Tile {
   bool sees(int group) const { return begin < (group + 1) * key_group && end > group * key_group; }
   // The keys of a group that come before the end.
   int before_end(int group) const {
-    const int keys = end - group * key_group;
-    return keys < 0 ? 0 : keys < key_group ? keys : key_group;
+    const int left = end - group * key_group;
+    return left < 0 ? 0 : left < key_group ? left : key_group;
   }
 };
 

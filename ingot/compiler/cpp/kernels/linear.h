@@ -185,7 +185,7 @@ template <class T, class Out, int Inputs, int Outputs>
 [[gnu::noinline, gnu::noipa]]
 void linear(Team team, int rows, Rows<const T> x, const T* weight, const float* bias,
             Rows<const float> residual, Rows<Out> out) {
-  const Store<panel_columns, Outputs, Out> sink{residual, out};
+  const Store<panel_columns, Outputs, Out> sink{{}, residual, out};
   multiply<T, Inputs, Outputs>(team, rows, x, weight, bias, sink);
 }
 
@@ -194,7 +194,7 @@ template <class Activation, class T, class Out, int Inputs, int Outputs>
 [[gnu::noinline, gnu::noipa]]
 void gated_linear(Team team, int rows, Rows<const T> x, const T* weight, const float* bias,
                   Rows<Out> out) {
-  const Gate<panel_columns, Outputs, Activation, Out> sink{out};
+  const Gate<panel_columns, Outputs, Activation, Out> sink{{}, out};
   multiply<T, Inputs, Outputs>(team, rows, x, weight, bias, sink);
 }
 

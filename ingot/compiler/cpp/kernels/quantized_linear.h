@@ -163,7 +163,7 @@ template <int bits, int group, int block, int Inputs, int Outputs, class Out>
 void quantized_linear(Team team, int rows, Rows<const std::int8_t> x, Rows<const float> scales,
                       const std::uint8_t* weight, const float* bias, Rows<const float> residual,
                       Rows<Out> out) {
-  const Store<quantized_columns, Outputs, Out> sink{residual, out};
+  const Store<quantized_columns, Outputs, Out> sink{{}, residual, out};
   QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(team, rows, x, scales, bias,
                                                                     sink);
 }
@@ -174,7 +174,7 @@ template <class Activation, int bits, int group, int block, int Inputs, int Outp
 void quantized_gated_linear(Team team, int rows, Rows<const std::int8_t> x,
                             Rows<const float> scales, const std::uint8_t* weight,
                             const float* bias, Rows<Out> out) {
-  const Gate<2 * quantized_columns, Outputs, Activation, Out> sink{out};
+  const Gate<2 * quantized_columns, Outputs, Activation, Out> sink{{}, out};
   QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(team, rows, x, scales, bias,
                                                                     sink);
 }
@@ -189,7 +189,7 @@ void quantized_gated_linear_quantize(Team team, int rows, Rows<const std::int8_t
                                      Rows<float> value_scales) {
   constexpr int least = 2 * quantized_columns;
   constexpr int columns = result_group > least ? result_group : least;
-  const GateQuantize<columns, Outputs, Activation, result_group> sink{values, value_scales};
+  const GateQuantize<columns, Outputs, Activation, result_group> sink{{}, values, value_scales};
   QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(team, rows, x, scales, bias,
                                                                     sink);
 }

@@ -43,8 +43,6 @@ struct Store : Units<Columns, 1, Outputs> {
   Rows<const float> residual;  // null for none
   Rows<Out> out;
 
-  Store(Rows<const float> residual, Rows<Out> out) : residual(residual), out(out) {}
-
   void fetch(int unit, int row) const {
     prefetch_row(out[row] + unit * Columns, Columns);
     if (residual.data != nullptr) prefetch_row(residual[row] + unit * Columns, Columns);
@@ -52,10 +50,10 @@ struct Store : Units<Columns, 1, Outputs> {
 
   void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
     const int column = unit * Columns;
-    const int width = Outputs - column < Columns ? Outputs - column : Columns;
+    const int existing = Outputs - column < Columns ? Outputs - column : Columns;
     for (int r = 0; r < rows; ++r)
-      for (int c = 0; c < width; c += lanes) {
-        const Part part{width - c < lanes ? width - c : lanes};
+      for (int c = 0; c < existing; c += lanes) {
+        const Part part{existing - c < lanes ? existing - c : lanes};
         vf value = load(sums[r] + c);
         if (residual.data != nullptr) value = value + load(residual[row + r] + column + c, part);
         store(out[row + r] + column + c, value, part);
@@ -68,8 +66,6 @@ template <int Columns, int Outputs, class Activation, class Out>
 struct Gate : Units<Columns, 2, Outputs> {
   using typename Units<Columns, 2, Outputs>::Scratch;
   Rows<Out> out;
-
-  explicit Gate(Rows<Out> out) : out(out) {}
 
   void fetch(int unit, int row) const { prefetch_row(out[row] + unit * Columns, Columns); }
 
@@ -89,8 +85,6 @@ struct GateQuantize : Units<Columns, 2, Outputs> {
   static_assert(Columns % group == 0, "groups are a unit's");
   Rows<std::int8_t> values;
   Rows<float> scales;
-
-  GateQuantize(Rows<std::int8_t> values, Rows<float> scales) : values(values), scales(scales) {}
 
   void fetch(int unit, int row) const { prefetch_row(values[row] + unit * Columns, Columns); }
 
