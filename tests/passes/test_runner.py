@@ -165,11 +165,10 @@ def test_options_are_checked():
     names = [s.name for s in PIPELINE]
     integers = {"quantize": {"w": Storage(4, 32)}, "kv_dtype": "int8"}
     assert [s.name for s in pipeline(dtype="bfloat16", **integers)] == names
-    for option, name in (("quantize", "quantize_linears"), ("kv_dtype", "quantize_caches")):
-        one = {option: integers[option]}
-        other = "quantize_caches" if option == "quantize" else "quantize_linears"
-        found = [s.name for s in pipeline(dtype="bfloat16", **one)]
-        assert found == [n for n in names if n != other] and name in found
+    linears, caches = {"quantize_linears", "fuse_quantize"}, {"quantize_caches"}
+    for option, own, others in (("quantize", linears, caches), ("kv_dtype", caches, linears)):
+        found = [s.name for s in pipeline(dtype="bfloat16", **{option: integers[option]})]
+        assert found == [n for n in names if n not in others] and own <= set(found)
     names = [n for n in names if n not in ("quantize_linears", "quantize_caches")]
     assert [s.name for s in pipeline(dtype="bfloat16")] == names
     assert [s.name for s in pipeline()] == [n for n in names if n != "lower_dtypes"]
