@@ -169,7 +169,7 @@ def test_options_are_checked():
     for option, own, others in (("quantize", linears, caches), ("kv_dtype", caches, linears)):
         found = [s.name for s in pipeline(dtype="bfloat16", **{option: integers[option]})]
         assert found == [n for n in names if n not in others] and own <= set(found)
-    names = [n for n in names if n not in ("quantize_linears", "quantize_caches")]
+    names = [n for n in names if n not in linears | caches]
     assert [s.name for s in pipeline(dtype="bfloat16")] == names
     assert [s.name for s in pipeline()] == [n for n in names if n != "lower_dtypes"]
     assert "merge_linears" not in [s.name for s in pipeline(disable=("merge_linears",))]
