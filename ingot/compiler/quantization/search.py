@@ -50,16 +50,16 @@ def quantize_rows(rows: Tensor, *, bits: int, spans: Spans) -> QuantizedMatrix:
             part = slice(start, start + step)
             # Groups lie side by side: reductions over them run along vector registers.
             groups = rows[part].reshape(-1, spans.group).T.float().contiguous()
-            found = best_scales(groups, bits=bits)
+            own = stored = best_scales(groups, bits=bits)
             if spans.has_multipliers:
-                shared = block_scales(groups, found, spans.block // spans.group)
-                factors = multipliers_of(found, shared.repeat_interleave(len(found) // len(shared)))
+                each = spans.block // spans.group
+                stored = block_scales(groups, own, each)
+                shared = stored.repeat_interleave(each)
+                factors = multipliers_of(own, shared)
                 multipliers[part] = factors.view(-1, columns // spans.group)
-                found = factors * shared.repeat_interleave(len(found) // len(shared))
-            else:
-                shared = found
-            values[part] = round_to(groups, found, bits).T.reshape(-1, columns)
-            scales[part] = shared.view(-1, columns // spans.block)
+                own = factors * shared
+            values[part] = round_to(groups, own, bits).T.reshape(-1, columns)
+            scales[part] = stored.view(-1, columns // spans.block)
     return QuantizedMatrix(values, multipliers if spans.has_multipliers else None, scales)
 
 
