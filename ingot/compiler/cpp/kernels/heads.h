@@ -53,7 +53,9 @@ struct HeadSink : Units<D, 1, (Heads + 2 * KvHeads) * D> {
  private:
   void take_query(int h, int row, float* head) const {
     turn_head<D, Half, Interleaved>(head, norm.q, norm.eps, norm.offset, table[row], head);
-    for_columns<D>([&](int c, auto part) { store(out[row] + h * D + c, load(head + c, part), part); });
+    for_columns<D>([&](int c, auto part) {
+      store(out[row] + h * D + c, load(head + c, part), part);
+    });
   }
 
   void take_key(int h, int row, float* head, Scratch& rounded) const {

@@ -23,9 +23,10 @@ inline vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 
 // Wrapping, as the vector instructions of the other levels are.
 using vu = std::uint32_t __attribute__((vector_size(sizeof(vi))));
-inline vi add(vi a, vi b) { return reinterpret_cast<vi>(reinterpret_cast<vu>(a) + reinterpret_cast<vu>(b)); }
-inline vi multiply(vi a, vi b) { return reinterpret_cast<vi>(reinterpret_cast<vu>(a) * reinterpret_cast<vu>(b)); }
-inline vi shift_left(vi v, int bits) { return reinterpret_cast<vi>(reinterpret_cast<vu>(v) << bits); }
+inline vu bits_of(vi v) { return reinterpret_cast<vu>(v); }
+inline vi add(vi a, vi b) { return reinterpret_cast<vi>(bits_of(a) + bits_of(b)); }
+inline vi multiply(vi a, vi b) { return reinterpret_cast<vi>(bits_of(a) * bits_of(b)); }
+inline vi shift_left(vi v, int bits) { return reinterpret_cast<vi>(bits_of(v) << bits); }
 inline vi shift_right(vi v, int bits) { return v >> bits; }
 
 template <class T>
