@@ -1,7 +1,7 @@
 """Ops whose every row of results comes from that row of their operands alone.
 
-Threads can run several of them in turn, each over its own rows, without waiting for each other; a
-step of one token every thread can run them over by itself.
+Threads can run several of them in turn, each over its own rows, without waiting for each other;
+over few rows every thread can run them by itself.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ def is_row_wise(instruction: Instruction) -> bool:
     return instruction.op in GATHERED
 
 
+def attends(instruction: Instruction) -> bool:
+    """Whether its rows of results come from what other tokens have left in the cache."""
+    return instruction.op.startswith("paged_attention")
+
+
 def lasting_reads(instructions: Sequence[Instruction]) -> Iterator[tuple[str, ...]]:
     """For each instruction, the buffers that must still hold what was written to them.
 
-    Those that it reads, and those that instructions right before it have read where no thread waits
-    for the others in between: row-wise ones, and what writes the keys of a thread's own heads.
+    Those that it reads, and those that instructions before it have read where no thread waits for
+    the others in between: in a step of many rows, since the last attention.
     """
     before: tuple[str, ...] = ()
     for instruction in instructions:
         reads = tuple(instruction.inputs.values())
         yield (*before, *reads)
-        unwaited = is_row_wise(instruction) or instruction.op.endswith("rope_kv_write")
-        before = (*before, *reads) if unwaited else ()
+        before = () if attends(instruction) else (*before, *reads)

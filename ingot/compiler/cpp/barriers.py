@@ -4,11 +4,16 @@ Two instructions need a barrier between them if one writes memory that the other
 unless both deal the rows of that buffer to the threads in the same way: then every thread meets
 only what it wrote itself. Temporaries that share arena bytes are the same memory.
 
-In a step of a single token there are no rows to deal. Every thread carries out row-wise
-instructions by itself, and what they write it has for itself.
+How a step is dealt depends on how many rows it has; see team.h:
+
+few     every thread carries out row-wise instructions by itself, and what they write it has for
+        itself
+some    they deal rows; products deal columns
+many    both deal rows, so that threads meet at attention alone
 
 KV heads, and the query heads that share them, are dealt alike by what writes keys and by attention,
-if the number of threads divides theirs: then a thread attends to what it wrote.
+if the number of threads divides theirs: then a thread attends to what it wrote, except in steps of
+many rows.
 """
 
 from __future__ import annotations
@@ -16,12 +21,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from ingot.artifact.plan import DTYPE_BYTES, Dim, Instruction
 from ingot.compiler.cpp.operands import Operands
 from ingot.compiler.row_wise import GATHERED
 from ingot.ops.kv_write import CACHES
 
+Size = Literal["few", "some", "many"]  # of a step, in rows
+SIZES: tuple[Size, ...] = get_args(Size)
 Division = tuple[str, Dim]  # a buffer, and the rows or heads that are dealt
 OWN: Division = ("", 1)  # every thread has memory of its own
 
@@ -37,13 +45,12 @@ BY_HEADS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Whether threads wait before an instruction: in steps of one token, and in larger ones.
+    """In which steps threads wait before an instruction.
 
-    With `heads`, they wait in either where they cannot have equally many of so many heads.
+    With `heads`, they wait in any where they cannot have equally many of so many heads.
     """
 
-    single: bool
-    larger: bool
+    sizes: frozenset[Size] = frozenset()
     heads: int = 0
 
 
@@ -65,25 +72,31 @@ class Access:
 
 def barriers(operands: Operands) -> tuple[Barrier, ...]:
     """What comes before each instruction."""
-    even = [list(_needed(operands, single=single, even=True)) for single in (True, False)]
-    uneven = [list(_needed(operands, single=single, even=False)) for single in (True, False)]
-    found = []
-    for i, instruction in enumerate(operands.plan.instructions):
-        single, larger = (flags[i] for flags in even)
-        leans = any(more[i] and not flags[i] for more, flags in zip(uneven, even, strict=True))
-        found.append(Barrier(single, larger, _kv_heads(operands, instruction) if leans else 0))
-    return tuple(found)
+    even, uneven = (_waiting(operands, even=even) for even in (True, False))
+    return tuple(
+        Barrier(waits, _kv_heads(operands, instruction) if more - waits else 0)
+        for instruction, waits, more in zip(operands.plan.instructions, even, uneven, strict=True)
+    )
+
+
+def _waiting(operands: Operands, *, even: bool) -> list[frozenset[Size]]:
+    """The steps in which threads wait before each instruction, if heads are dealt evenly or not."""
+    flags = zip(*(_needed(operands, size, even) for size in SIZES), strict=True)
+    return [
+        frozenset(size for size, needed in zip(SIZES, each, strict=True) if needed)
+        for each in flags
+    ]
 
 
 def _kv_heads(operands: Operands, instruction: Instruction) -> int:
     return int(operands.of(instruction, "k_cache").shape[1])
 
 
-def _needed(operands: Operands, *, single: bool, even: bool) -> Iterator[bool]:
-    """Whether threads wait before each instruction, if heads are dealt evenly or not."""
+def _needed(operands: Operands, size: Size, even: bool) -> Iterator[bool]:
+    """Whether threads wait before each instruction in steps of a size."""
     since_barrier: list[Access] = []
     for instruction in operands.plan.instructions:
-        accesses = list(_accesses(operands, instruction, single, even))
+        accesses = list(_accesses(operands, instruction, size, even))
         needed = any(a.conflicts(b) for a in accesses for b in since_barrier)
         if needed:
             since_barrier = []
@@ -92,21 +105,22 @@ def _needed(operands: Operands, *, single: bool, even: bool) -> Iterator[bool]:
 
 
 def _accesses(
-    operands: Operands, instruction: Instruction, single: bool, even: bool
+    operands: Operands, instruction: Instruction, size: Size, even: bool
 ) -> Iterator[Access]:
     """What an instruction touches of the memory that changes during a step."""
     for argument, name in (*instruction.inputs.items(), *instruction.outputs.items()):
         buffer = operands.root(operands.buffers[name])
         if buffer.kind in ("weight", "input"):
             continue
-        division: Division | None
-        if even and argument in BY_HEADS.get(instruction.op, ()):
+        division: Division | None = None
+        if size == "many" and operands.takes_slice(instruction):
+            division = (buffer.name, "N")
+        elif even and argument in BY_HEADS.get(instruction.op, ()):
             division = (buffer.name, f"{_kv_heads(operands, instruction)} heads")
-        elif single:
+        elif size == "few":
             division = OWN if buffer.name in operands.own else None
-        else:
-            dealt = argument not in GATHERED.get(instruction.op, (argument,))
-            division = (buffer.name, buffer.shape[0]) if dealt else None
+        elif argument not in GATHERED.get(instruction.op, (argument,)):
+            division = (buffer.name, buffer.shape[0])
         limits = operands.plan.limits
         nbytes = DTYPE_BYTES[buffer.dtype] * math.prod(map(limits.bound, buffer.shape))
         in_arena = buffer.kind == "arena"

@@ -1,7 +1,7 @@
 """The kernel call of each op: one function an op, from an instruction to a line of C++.
 
-A kernel has the name of its op. Its constants are element types and sizes; its arguments start
-with the number of rows and end with the results.
+A kernel has the name of its op. Its constants are element types and sizes; its arguments end with
+the results. Ahead of them comes the part of the work that is a thread's: see generate.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.compiler.cpp.call import Call
-from ingot.compiler.cpp.operands import CPP_TYPES, Operands, columns, number, rows, where
+from ingot.compiler.cpp.operands import CPP_TYPES, Operands, columns, number, where
 from ingot.compiler.cpp.quantized_layout import fits
 from ingot.errors import CodegenError
 from ingot.passes.storage import Spans
@@ -48,14 +48,14 @@ def emit(operands: Operands, instruction: Instruction) -> Call:
 
 
 def embedding(operands: Operands, i: Instruction) -> Call:
-    tokens, table, out = (operands.of(i, a) for a in ("tokens", "weight", "out"))
+    tokens, table = (operands.of(i, a) for a in ("tokens", "weight"))
     vocabulary, size = table.shape
     element, data = CPP_TYPES[table.dtype], operands.weight(table)
     if stored_as_panels(operands, table):
         spelled = f"PanelTable<{element}, {size}, {vocabulary}>{{{{{data}}}}}"
     else:
         spelled = f"PlainTable<{element}, {size}>{{{data}}}"
-    arguments = (rows(out), f"step.{tokens.name}", spelled, _out(operands, i))
+    arguments = (f"step.{tokens.name}", spelled, _out(operands, i))
     return Call(i.op, (size, element), arguments)
 
 
@@ -72,7 +72,7 @@ def gated_linear(operands: Operands, i: Instruction) -> Call:
 def quantize(operands: Operands, i: Instruction) -> Call:
     x, values, scales = (operands.of(i, a) for a in ("x", "values", "scales"))
     results = (operands.rows(values, const=False), operands.rows(scales, const=False))
-    return Call(i.op, (columns(x), i.attrs["group"]), (rows(x), operands.rows(x), *results))
+    return Call(i.op, (columns(x), i.attrs["group"]), (operands.rows(x), *results))
 
 
 def quantized_linear(operands: Operands, i: Instruction) -> Call:
@@ -86,19 +86,19 @@ def quantized_gated_linear(operands: Operands, i: Instruction) -> Call:
 
 
 def quantized_embedding(operands: Operands, i: Instruction) -> Call:
-    tokens, table, out = (operands.of(i, a) for a in ("tokens", "weight", "out"))
+    tokens, table = (operands.of(i, a) for a in ("tokens", "weight"))
     vocabulary, size = table.shape
     return Call(
         i.op,
         (*_format(i), size, vocabulary),
-        (rows(out), f"step.{tokens.name}", _packed(operands, i, table), _out(operands, i)),
+        (f"step.{tokens.name}", _packed(operands, i, table), _out(operands, i)),
     )
 
 
 def rms_norm(operands: Operands, i: Instruction) -> Call:
     x = operands.of(i, "x")
     weight, scalars = _norm_weight(operands, i), _scalars(i, "eps", "offset")
-    arguments = (rows(x), operands.rows(x), weight, *scalars, _out(operands, i))
+    arguments = (operands.rows(x), weight, *scalars, _out(operands, i))
     return Call(i.op, (columns(x),), arguments)
 
 
@@ -106,20 +106,20 @@ def add_rms_norm(operands: Operands, i: Instruction) -> Call:
     x, residual, total = (operands.of(i, a) for a in ("x", "residual", "sum"))
     inputs = (operands.rows(x), operands.rows(residual), _norm_weight(operands, i))
     results = (_out(operands, i), operands.rows(total, const=False))
-    return Call(i.op, (columns(x),), (rows(x), *inputs, *_scalars(i, "eps", "offset"), *results))
+    return Call(i.op, (columns(x),), (*inputs, *_scalars(i, "eps", "offset"), *results))
 
 
 def layer_norm(operands: Operands, i: Instruction) -> Call:
     x = operands.of(i, "x")
     weights = (_norm_weight(operands, i), operands.weight(operands.optional(i, "bias")))
-    arguments = (rows(x), operands.rows(x), *weights, *_scalars(i, "eps"), _out(operands, i))
+    arguments = (operands.rows(x), *weights, *_scalars(i, "eps"), _out(operands, i))
     return Call(i.op, (columns(x),), arguments)
 
 
 def rope_table(operands: Operands, i: Instruction) -> Call:
-    positions, frequencies, out = (operands.of(i, a) for a in ("positions", "inv_freq", "out"))
+    positions, frequencies = (operands.of(i, a) for a in ("positions", "inv_freq"))
     inputs = (f"step.{positions.name}", operands.weight(frequencies), *_scalars(i, "scale"))
-    return Call(i.op, (frequencies.shape[0],), (rows(out), *inputs, _out(operands, i)))
+    return Call(i.op, (frequencies.shape[0],), (*inputs, _out(operands, i)))
 
 
 def rope(operands: Operands, i: Instruction) -> Call:
@@ -128,20 +128,20 @@ def rope(operands: Operands, i: Instruction) -> Call:
     return Call(
         i.op,
         (heads, size, columns(table) // 2, _bool(i, "interleaved")),
-        (rows(x), operands.rows(x), operands.rows(table), _out(operands, i)),
+        (operands.rows(x), operands.rows(table), _out(operands, i)),
     )
 
 
 def kv_write(operands: Operands, i: Instruction) -> Call:
     k, v, slots = (operands.of(i, a) for a in ("k", "v", "slots"))
     inputs = (operands.rows(k), operands.rows(v), f"step.{slots.name}")
-    return Call(i.op, (), (rows(k), *inputs, _cache(operands, i)))
+    return Call(i.op, (), (*inputs, _cache(operands, i)))
 
 
 def rope_kv_write(operands: Operands, i: Instruction) -> Call:
     q, k, v = (operands.of(i, a) for a in ("q", "k", "v"))
     constants, arguments = _heads(operands, i)
-    return Call(i.op, constants, (rows(q), *map(operands.rows, (q, k, v)), *arguments))
+    return Call(i.op, constants, (*map(operands.rows, (q, k, v)), *arguments))
 
 
 def linear_rope_kv_write(operands: Operands, i: Instruction) -> Call:
@@ -214,9 +214,9 @@ def cast(operands: Operands, i: Instruction) -> Call:
 
 
 def select_rows(operands: Operands, i: Instruction) -> Call:
-    x, indices, out = (operands.of(i, a) for a in ("x", "rows", "out"))
+    x, indices = (operands.of(i, a) for a in ("x", "rows"))
     inputs = (operands.rows(x), f"step.{indices.name}")
-    return Call(i.op, (columns(x), CPP_TYPES[x.dtype]), (rows(out), *inputs, _out(operands, i)))
+    return Call(i.op, (columns(x), CPP_TYPES[x.dtype]), (*inputs, _out(operands, i)))
 
 
 CALLS: Mapping[str, Emit] = {
@@ -266,7 +266,7 @@ def _product(operands: Operands, i: Instruction) -> tuple[Constants, Arguments]:
     outputs, inputs = map(int, weight.shape)
     return (
         (CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs),
-        (rows(x), operands.rows(x), operands.weight(weight), operands.weight(bias)),
+        (operands.rows(x), operands.weight(weight), operands.weight(bias)),
     )
 
 
@@ -279,7 +279,7 @@ def _quantized_product(operands: Operands, i: Instruction) -> tuple[Constants, A
     pointers = (_packed(operands, i, weight), operands.weight(bias))
     return (
         (*_format(i), inputs, outputs),
-        (rows(x), operands.rows(x), operands.rows(scales), *pointers),
+        (operands.rows(x), operands.rows(scales), *pointers),
     )
 
 
@@ -317,7 +317,7 @@ def _elementwise(
     return Call(
         i.op,
         (columns(buffers[0]), *kind),
-        (rows(buffers[0]), *inputs, _out(operands, i)),
+        (*inputs, _out(operands, i)),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, Instruction, Kind, Plan
-from ingot.compiler.row_wise import is_row_wise
+from ingot.compiler.row_wise import attends, is_row_wise
 from ingot.errors import CodegenError
 
 _NUMBERED: tuple[Kind, ...] = ("weight", "cache")
@@ -25,7 +25,7 @@ class Operands:
     """Looks up buffers of a plan and spells them in C++.
 
     The generated function knows `memory` (weights, caches, arena), `own` (the same, but what a
-    thread has for itself in a step of one token), `step` (inputs and logits) and the symbols N and
+    thread has for itself in a step of few rows), `step` (inputs and logits) and the symbols N and
     R as variables.
     """
 
@@ -53,6 +53,19 @@ class Operands:
             for name in instruction.outputs.values()
         )
         return frozenset(name for name in written if self.buffers[name].kind == "arena")
+
+    def takes_slice(self, instruction: Instruction) -> bool:
+        """Whether a thread may do it for rows of its own in a step of many: a product with a row
+        for each token, or what follows it head by head."""
+        if attends(instruction) or is_row_wise(instruction):
+            return False
+        results = [self.buffers[name] for name in instruction.outputs.values()]
+        return self.rows_of(instruction) == "N" and all(b.kind != "output" for b in results)
+
+    def rows_of(self, instruction: Instruction) -> Dim:
+        """How many rows an instruction takes."""
+        names = (*instruction.outputs.values(), *instruction.inputs.values())
+        return self.buffers[names[0]].shape[0]
 
     def of(self, instruction: Instruction, argument: str) -> Buffer:
         """The buffer bound to an argument or a result of an instruction."""
@@ -120,10 +133,6 @@ class Operands:
 def columns(buffer: Buffer) -> int:
     """Elements of a row."""
     return math.prod(int(dim) for dim in buffer.shape[1:])
-
-
-def rows(buffer: Buffer) -> Dim:
-    return buffer.shape[0]
 
 
 def where(instruction: Instruction) -> str:

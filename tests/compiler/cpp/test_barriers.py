@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ingot.artifact.plan import Buffer, Instruction, Limits, MemoryPlan, Plan
-from ingot.compiler.cpp.barriers import Barrier, barriers
+from ingot.compiler.cpp.barriers import SIZES, Barrier, Size, barriers
 from ingot.compiler.cpp.operands import Operands
 
 LIMITS = Limits(
@@ -25,14 +25,11 @@ def instruction(op: str, inputs: dict[str, str], *outputs: str) -> Instruction:
     )
 
 
-def flags(buffers: list[Buffer], *instructions: Instruction) -> tuple[bool, ...]:
-    """Whether steps of many tokens wait before each instruction."""
-    return tuple(barrier.larger for barrier in waits(buffers, *instructions))
-
-
-def single(buffers: list[Buffer], *instructions: Instruction) -> tuple[bool, ...]:
-    """Whether steps of one token do."""
-    return tuple(barrier.single for barrier in waits(buffers, *instructions))
+def flags(
+    buffers: list[Buffer], *instructions: Instruction, size: Size = "some"
+) -> tuple[bool, ...]:
+    """Whether steps of some rows wait before each instruction, or those of another size."""
+    return tuple(size in barrier.sizes for barrier in waits(buffers, *instructions))
 
 
 def waits(buffers: list[Buffer], *instructions: Instruction) -> tuple[Barrier, ...]:
@@ -121,12 +118,13 @@ def test_attention_waits_for_the_keys_of_its_step() -> None:
     write = instruction("kv_write", {"k": "k", "v": "k", "k_cache": "kc", "v_cache": "vc"})
     read = instruction("paged_attention", {"q": "q", "k_cache": "kc", "v_cache": "vc"}, "o")
     assert flags([q, out, k, *caches], write, read) == (False, True)
+    assert flags([q, out, k, *caches], write, read, size="many") == (False, True)
     # Both write `o`, each thread the part of its heads if all have equally many.
-    spared = Barrier(single=False, larger=False, heads=2)
+    spared = Barrier(heads=2)
     assert waits([q, out, k, *caches], read, read)[1] == spared
 
 
-def test_a_single_token_is_computed_by_every_thread_for_itself() -> None:
+def test_few_rows_are_computed_by_every_thread_for_itself() -> None:
     """Readers of what all threads have computed still wait; what follows them row by row not."""
     a, b, c, d = (temporary(n, i * SIZE) for i, n in enumerate("abcd"))
     steps = (
@@ -135,7 +133,7 @@ def test_a_single_token_is_computed_by_every_thread_for_itself() -> None:
         instruction("linear", {"x": "c", "weight": "w"}, "d"),
     )
     assert flags([a, b, c, d], *steps) == (False, True, True)
-    assert single([a, b, c, d], *steps) == (False, True, False)
+    assert flags([a, b, c, d], *steps, size="few") == (False, True, False)
 
 
 def test_memory_that_another_thread_may_still_read_is_not_written() -> None:
@@ -147,7 +145,7 @@ def test_memory_that_another_thread_may_still_read_is_not_written() -> None:
         instruction("activation", {"x": "b"}, "c"),
         instruction("linear", {"x": "c", "weight": "w"}, "d"),
     )
-    assert single([a, b, c, d], *steps) == (False, True, True)
+    assert flags([a, b, c, d], *steps, size="few") == (False, True, True)
 
 
 def test_the_first_thread_has_no_memory_of_its_own_but_that_of_all() -> None:
@@ -156,7 +154,7 @@ def test_the_first_thread_has_no_memory_of_its_own_but_that_of_all() -> None:
                   temporary("d", 2 * SIZE))  # fmt: skip
     first = instruction("linear", {"x": "a", "weight": "w"}, "b")
     second = instruction("activation", {"x": "d"}, "c")
-    assert single([a, b, c, d], first, second) == (False, True)
+    assert flags([a, b, c, d], first, second, size="few") == (False, True)
 
 
 def test_heads_that_are_dealt_evenly_need_no_barrier() -> None:
@@ -172,8 +170,35 @@ def test_heads_that_are_dealt_evenly_need_no_barrier() -> None:
     )
     read = instruction("paged_attention", {"q": "q", **cached}, "o")
     after = instruction("linear", {"x": "o", "weight": "w"}, "p")
-    never, always = Barrier(single=False, larger=False), Barrier(single=True, larger=True)
-    spared = Barrier(single=False, larger=False, heads=2)
+    never, always = Barrier(), Barrier(frozenset(SIZES))
+    spared = Barrier(frozenset({"many"}), heads=2)
     assert waits(buffers, turned, read, after) == (never, spared, always)
     cast = instruction("cast", {"x": "q"}, "q")
-    assert waits(buffers, turned, cast, read)[1:] == (always, always)
+    assert waits(buffers, turned, cast, read)[1:] == (Barrier(frozenset({"few", "some"})), always)
+
+
+def test_many_rows_are_a_threads_own_through_all_products() -> None:
+    a, b, c, d = (temporary(n, i * SIZE) for i, n in enumerate("abcd"))
+    steps = (
+        instruction("linear", {"x": "a", "weight": "w"}, "b"),
+        instruction("activation", {"x": "b"}, "c"),
+        instruction("linear", {"x": "c", "weight": "w"}, "d"),
+    )
+    assert flags([a, b, c, d], *steps, size="many") == (False, False, False)
+
+
+def test_products_of_selected_rows_are_never_dealt_by_rows() -> None:
+    a, b = temporary("a", 0, rows="R"), temporary("b", SIZE, rows="R")
+    c = temporary("c", 2 * SIZE, rows="R")
+    first = instruction("activation", {"x": "a"}, "b")
+    second = instruction("linear", {"x": "b", "weight": "w"}, "c")
+    assert flags([a, b, c], first, second, size="many") == (False, True)
+
+
+def test_many_rows_do_not_overwrite_what_another_thread_reads() -> None:
+    """`c` lies where `a` was, and its rows begin elsewhere."""
+    a, b = temporary("a", 0), temporary("b", SIZE)
+    c = Buffer(name="c", dtype="float32", shape=("N", 16), kind="arena", offset=0)
+    first = instruction("linear", {"x": "a", "weight": "w"}, "b")
+    second = instruction("linear", {"x": "b", "weight": "w"}, "c")
+    assert flags([a, b, c], first, second, size="many") == (False, True)

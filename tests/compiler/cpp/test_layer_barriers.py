@@ -9,7 +9,7 @@ import pytest
 
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.target import Target
-from ingot.compiler.cpp.barriers import barriers
+from ingot.compiler.cpp.barriers import SIZES, barriers
 from ingot.compiler.cpp.operands import Operands
 from ingot.compiler.export import export
 from ingot.compiler.lower import lower
@@ -40,37 +40,37 @@ def plan(stored: str, disable: tuple[str, ...] = ()) -> Plan:
     return lower(gm, LIMITS)
 
 
-def waits(plan: Plan) -> tuple[int, int]:
-    """Barriers of a layer in steps of one token, and in larger ones; KV heads dealt evenly."""
+def waits(plan: Plan) -> tuple[int, ...]:
+    """Barriers of a layer in steps of few, some and many rows; KV heads dealt evenly."""
     layer = [
         barrier
         for instruction, barrier in zip(plan.instructions, barriers(Operands(plan)), strict=True)
         if instruction.origin.startswith("model.layers.3.")
     ]
-    return sum(b.single for b in layer), sum(b.larger for b in layer)
+    return tuple(sum(size in barrier.sizes for barrier in layer) for size in SIZES)
 
 
 @pytest.mark.parametrize("stored", ["bfloat16", "int8"])
 def test_threads_wait_for_norms_and_products_alone(stored: str) -> None:
-    assert waits(plan(stored)) == (4, 6)
+    assert waits(plan(stored)) == (4, 6, 2)
 
 
 def test_heads_without_whole_groups_are_rounded_by_rows() -> None:
     """Blocks of 128 are two heads of this model."""
-    assert waits(plan("int4")) == (4, 7)
+    assert waits(plan("int4")) == (4, 7, 2)
 
 
 @pytest.mark.parametrize(
     "stored, disable, expected",
     [
-        ("bfloat16", EPILOGUES, (5, 8)),
-        ("bfloat16", ("fuse_linear_rope_kv_write",), (5, 7)),
-        ("bfloat16", ("fuse_gated_linears",), (4, 7)),
-        ("int8", EPILOGUES, (5, 9)),
-        ("int8", ("fuse_quantize",), (4, 8)),
+        ("bfloat16", EPILOGUES, (5, 8, 2)),
+        ("bfloat16", ("fuse_linear_rope_kv_write",), (5, 7, 2)),
+        ("bfloat16", ("fuse_gated_linears",), (4, 7, 2)),
+        ("int8", EPILOGUES, (5, 9, 2)),
+        ("int8", ("fuse_quantize",), (4, 8, 2)),
     ],
 )
 def test_without_epilogues_they_wait_more(
-    stored: str, disable: tuple[str, ...], expected: tuple[int, int]
+    stored: str, disable: tuple[str, ...], expected: tuple[int, ...]
 ) -> None:
     assert waits(plan(stored, disable)) == expected

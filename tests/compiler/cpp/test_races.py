@@ -15,8 +15,11 @@ from tests.compiler.cpp.native import TARGETS, Memory, aligned
 from tests.compiler.cpp.sanitized import build_driver
 from tests.compiler.cpp.units import INPUT_SHAPES, LIMITS, make_step
 
-SEQUENCES = [(1, 41), (13, 13), (50, 90)]
-SINGLE = [(1, 41)]
+# Of three threads.
+FEW = [(1, 41), (13, 13), (7, 90)]
+SOME = [(1, 41), (13, 13), (50, 90)]
+MANY = [(1, 41), (100, 113), (50, 90)]
+SIZES = pytest.mark.parametrize("sequences", [FEW, SOME, MANY], ids=["few", "some", "many"])
 TARGET = TARGETS[0]
 
 
@@ -115,29 +118,30 @@ def run_chain(
     return done.returncode, done.stderr
 
 
-@pytest.mark.parametrize("sequences", [SEQUENCES, SINGLE])
+@SIZES
 def test_threads_do_not_race(tmp_path: Path, sequences: list[tuple[int, int]]) -> None:
     source = generate(chain(), Target.parse(TARGET)).source
     code, errors = run_chain(tmp_path, source, sequences)
     assert code == 0, errors
 
 
-@pytest.mark.parametrize("sequences", [SEQUENCES, SINGLE])
+@pytest.mark.parametrize("sequences", [FEW, SOME])
 def test_without_barriers_they_do(tmp_path: Path, sequences: list[tuple[int, int]]) -> None:
     source = generate(chain(), Target.parse(TARGET)).source
     assert source.count("barrier.wait();") == 4
-    assert source.count("if (!single) barrier.wait();") == 2
+    for sizes, barriers in (("some", 1), ("few || some", 2), ("some || many", 1)):
+        assert source.count(f"if ({sizes}) barrier.wait();") == barriers
     code, errors = run_chain(tmp_path, source.replace("barrier.wait();", ";"), sequences)
     assert code != 0 and "data race" in errors
 
 
 def test_threads_that_share_what_each_has_for_itself_race(tmp_path: Path) -> None:
     source = generate(chain(), Target.parse(TARGET)).source.replace("memory.of(team)", "memory")
-    code, errors = run_chain(tmp_path, source, SINGLE)
+    code, errors = run_chain(tmp_path, source, FEW)
     assert code != 0 and "data race" in errors
 
 
-@pytest.mark.parametrize("sequences", [SEQUENCES, SINGLE])
+@SIZES
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize("product", [False, True])
 def test_threads_attend_to_what_they_wrote(
@@ -145,14 +149,17 @@ def test_threads_attend_to_what_they_wrote(
 ) -> None:
     plan = heads_chain(product)
     source = generate(plan, Target.parse(TARGET)).source
-    assert source.count("if (3 % team.size != 0) barrier.wait();") == 1
+    assert source.count("if (many || 3 % team.size != 0) barrier.wait();") == 1
     code, errors = run_chain(tmp_path, source, sequences, plan, threads)
     assert code == 0, errors
 
 
+@pytest.mark.parametrize("sequences", [SOME, MANY])
 @pytest.mark.parametrize("product", [False, True])
-def test_with_more_heads_than_others_they_must_wait(tmp_path: Path, product: bool) -> None:
+def test_with_more_heads_or_rows_of_their_own_they_must_wait(
+    tmp_path: Path, sequences: list[tuple[int, int]], product: bool
+) -> None:
     plan = heads_chain(product)
     source = generate(plan, Target.parse(TARGET)).source.replace("barrier.wait();", ";")
-    code, errors = run_chain(tmp_path, source, SEQUENCES, plan, threads=2)
+    code, errors = run_chain(tmp_path, source, sequences, plan, threads=2)
     assert code != 0 and "data race" in errors

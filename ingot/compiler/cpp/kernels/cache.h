@@ -97,11 +97,11 @@ struct HeadScratch {
 // Keys and values of a step's tokens into their slots; a slot < 0 writes nothing.
 template <class S, int KvHeads, int PageSize, int D, class From>
 [[gnu::noinline, gnu::noipa]]
-void kv_write(Team team, int rows, Rows<const From> k, Rows<const From> v, const int* slots,
+void kv_write(Slice slice, Rows<const From> k, Rows<const From> v, const int* slots,
               Cache<S, KvHeads, PageSize, D> cache) {
-  const Range mine = share(KvHeads, team);
-  auto& scratch = team.workspace<HeadScratch<S, D>>();
-  for (int row = 0; row < rows; ++row)
+  const Range mine = share(KvHeads, slice.team);
+  auto& scratch = slice.team.workspace<HeadScratch<S, D>>();
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row)
     for (int h = mine.begin; h < mine.end && slots[row] >= 0; ++h) {
       cache.write_key(slots[row], h, k[row] + h * D, scratch.rounded);
       cache.write_value(slots[row], h, v[row] + h * D, scratch.rounded);
@@ -134,14 +134,14 @@ inline void prefetch_head(const T* head) {
 template <int Heads, int Half, bool Interleaved, class S, int KvHeads, int PageSize, int D,
           class From, class Out>
 [[gnu::noinline, gnu::noipa]]
-void rope_kv_write(Team team, int rows, Rows<const From> q, Rows<const From> k,
+void rope_kv_write(Slice slice, Rows<const From> q, Rows<const From> k,
                    Rows<const From> v, Rows<const float> table, const int* slots,
                    Cache<S, KvHeads, PageSize, D> cache, HeadNorm norm, Rows<Out> out) {
-  auto& scratch = team.workspace<HeadScratch<S, D>>();
+  auto& scratch = slice.team.workspace<HeadScratch<S, D>>();
   float* head = scratch.head;
   for (int unit = 0; unit < Heads + KvHeads; ++unit) {
-    if (!has_head<Heads, KvHeads>(unit, team)) continue;
-    for (int row = 0; row < rows; ++row) {
+    if (!has_head<Heads, KvHeads>(unit, slice.team)) continue;
+    for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
       const int later = row + 3;
       if (unit < Heads) {
         prefetch_head<D>(q[later] + unit * D);

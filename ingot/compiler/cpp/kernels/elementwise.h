@@ -1,4 +1,4 @@
-// Ops that map each element by itself. Threads divide the rows.
+// Ops that map each element by itself. A row is one thread's.
 #pragma once
 
 #include "math.h"
@@ -8,10 +8,9 @@ namespace ingot {
 
 // out[r][c] = function(vectors of the inputs at r, c)
 template <int Columns, class Function, class Out, class... Inputs>
-inline void map_rows(Team team, int rows, Function function, Rows<Out> out,
+inline void map_rows(Slice slice, Function function, Rows<Out> out,
                      Rows<const Inputs>... inputs) {
-  const Range mine = share(rows, team);
-  for (int row = mine.begin; row < mine.end; ++row)
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row)
     for_columns<Columns>([&](int c, auto part) {
       store(out[row] + c, function(load(inputs[row] + c, part)...), part);
     });
@@ -19,38 +18,38 @@ inline void map_rows(Team team, int rows, Function function, Rows<Out> out,
 
 template <int Columns, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
-void silu_mul(Team team, int rows, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
-  map_rows<Columns>(team, rows, [](vf g, vf u) { return Silu::of(g) * u; }, out, gate, up);
+void silu_mul(Slice slice, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
+  map_rows<Columns>(slice, [](vf g, vf u) { return Silu::of(g) * u; }, out, gate, up);
 }
 
 template <int Columns, class Kind, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
-void gelu_mul(Team team, int rows, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
-  map_rows<Columns>(team, rows, [](vf g, vf u) { return Kind::of(g) * u; }, out, gate, up);
+void gelu_mul(Slice slice, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
+  map_rows<Columns>(slice, [](vf g, vf u) { return Kind::of(g) * u; }, out, gate, up);
 }
 
 template <int Columns, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
-void relu_mul(Team team, int rows, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
-  map_rows<Columns>(team, rows, [](vf g, vf u) { return Relu::of(g) * u; }, out, gate, up);
+void relu_mul(Slice slice, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
+  map_rows<Columns>(slice, [](vf g, vf u) { return Relu::of(g) * u; }, out, gate, up);
 }
 
 template <int Columns, class Kind, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
-void activation(Team team, int rows, Rows<const T> x, Rows<Out> out) {
-  map_rows<Columns>(team, rows, [](vf v) { return Kind::of(v); }, out, x);
+void activation(Slice slice, Rows<const T> x, Rows<Out> out) {
+  map_rows<Columns>(slice, [](vf v) { return Kind::of(v); }, out, x);
 }
 
 template <int Columns, class X, class Y, class Out>
 [[gnu::noinline, gnu::noipa]]
-void add(Team team, int rows, Rows<const X> x, Rows<const Y> y, Rows<Out> out) {
-  map_rows<Columns>(team, rows, [](vf a, vf b) { return a + b; }, out, x, y);
+void add(Slice slice, Rows<const X> x, Rows<const Y> y, Rows<Out> out) {
+  map_rows<Columns>(slice, [](vf a, vf b) { return a + b; }, out, x, y);
 }
 
 template <int Columns, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
-void cast(Team team, int rows, Rows<const T> x, Rows<Out> out) {
-  map_rows<Columns>(team, rows, [](vf v) { return v; }, out, x);
+void cast(Slice slice, Rows<const T> x, Rows<Out> out) {
+  map_rows<Columns>(slice, [](vf v) { return v; }, out, x);
 }
 
 }  // namespace ingot

@@ -28,10 +28,9 @@ struct PanelTable {
 // out[n] = table[tokens[n]]
 template <int Columns, class T, class Out, class Table>
 [[gnu::noinline, gnu::noipa]]
-void embedding(Team team, int rows, const int* tokens, Table table, Rows<Out> out) {
-  const Range mine = share(rows, team);
-  auto& scratch = team.workspace<T[Columns]>();
-  for (int row = mine.begin; row < mine.end; ++row) {
+void embedding(Slice slice, const int* tokens, Table table, Rows<Out> out) {
+  auto& scratch = slice.team.workspace<T[Columns]>();
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
     const T* from = table.row(tokens[row], scratch);
     for_columns<Columns>(
         [&](int c, auto part) { store(out[row] + c, load(from + c, part), part); });
@@ -41,9 +40,8 @@ void embedding(Team team, int rows, const int* tokens, Table table, Rows<Out> ou
 // out[r] = x[indices[r]]
 template <int Columns, class T>
 [[gnu::noinline, gnu::noipa]]
-void select_rows(Team team, int rows, Rows<const T> x, const int* indices, Rows<T> out) {
-  const Range mine = share(rows, team);
-  for (int row = mine.begin; row < mine.end; ++row) {
+void select_rows(Slice slice, Rows<const T> x, const int* indices, Rows<T> out) {
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
     const T* from = x[indices[row]];
     for_columns<Columns>(
         [&](int c, auto part) { store(out[row] + c, load(from + c, part), part); });

@@ -67,25 +67,25 @@ struct HeadSink : Units<D, 1, (Heads + 2 * KvHeads) * D> {
 template <int Heads, int Half, bool Interleaved, int Inputs, class T, class S, int KvHeads,
           int PageSize, int D, class Out>
 [[gnu::noinline, gnu::noipa]]
-void linear_rope_kv_write(Team team, int rows, Rows<const T> x, const T* weight,
+void linear_rope_kv_write(Slice slice, Rows<const T> x, const T* weight,
                           const float* bias, Rows<const float> table, const int* slots,
                           Cache<S, KvHeads, PageSize, D> cache, HeadNorm norm, Rows<Out> out) {
   using Sink = HeadSink<Heads, Half, Interleaved, S, KvHeads, PageSize, D, Out>;
-  multiply<T, Inputs, Sink::part_columns>(team, rows, x, weight, bias,
+  multiply<T, Inputs, Sink::part_columns>(slice, x, weight, bias,
                                           Sink{{}, table, slots, cache, norm, out});
 }
 
 template <int Heads, int Half, bool Interleaved, int bits, int group, int block, int Inputs,
           class S, int KvHeads, int PageSize, int D, class Out>
 [[gnu::noinline, gnu::noipa]]
-void quantized_linear_rope_kv_write(Team team, int rows, Rows<const std::int8_t> x,
+void quantized_linear_rope_kv_write(Slice slice, Rows<const std::int8_t> x,
                                     Rows<const float> scales, const std::uint8_t* weight,
                                     const float* bias, Rows<const float> table, const int* slots,
                                     Cache<S, KvHeads, PageSize, D> cache, HeadNorm norm,
                                     Rows<Out> out) {
   using Sink = HeadSink<Heads, Half, Interleaved, S, KvHeads, PageSize, D, Out>;
   QuantizedLinear<bits, group, block, Inputs, Sink::part_columns>{{weight}}.run(
-      team, rows, x, scales, bias, Sink{{}, table, slots, cache, norm, out});
+      slice, x, scales, bias, Sink{{}, table, slots, cache, norm, out});
 }
 
 }  // namespace ingot

@@ -158,19 +158,20 @@ struct Panels {
 
 // x[N, K] W^T + bias into a sink.
 template <class T, int Inputs, int Outputs, class Sink>
-inline void multiply(Team team, int rows, Rows<const T> x, const T* weight, const float* bias,
+inline void multiply(Slice slice, Rows<const T> x, const T* weight, const float* bias,
                      const Sink& sink) {
   using Unit = UnitPanels<Sink, panel_columns>;
   const Panels<T, Inputs, Outputs> panels{weight};
-  auto& memory = team.workspace<UnitMemory<Sink, unit_rows>>();
+  auto& memory = slice.team.workspace<UnitMemory<Sink, unit_rows>>();
   const Rows<float> sums = memory.rows();
-  for_units<Sink>(team, rows, [&](int index, int row, int count, int end) {
-    const int unit = sink.unit(team, index);
+  for_units<Sink>(slice, [&](int index, int row, int count, int end) {
+    const int unit = sink.unit(slice.team, index);
     for (int i = 0; i < Unit::count; ++i) {
       const int at = index * Unit::count + i;
       const int next = at + 1 < end * Unit::count ? at + 1 : at;
-      panels.product({x[row], x.stride}, count, Unit::panel(sink, team, at),
-                     Unit::panel(sink, team, next), {sums.data + i * panel_columns, sums.stride},
+      panels.product({x[row], x.stride}, count, Unit::panel(sink, slice.team, at),
+                     Unit::panel(sink, slice.team, next),
+                     {sums.data + i * panel_columns, sums.stride},
                      [&](int r, int n) {
                        for (const int last = r + n; i == 0 && r < last; ++r)
                          sink.fetch(unit, row + r);
@@ -183,19 +184,19 @@ inline void multiply(Team team, int rows, Rows<const T> x, const T* weight, cons
 
 template <class T, class Out, int Inputs, int Outputs>
 [[gnu::noinline, gnu::noipa]]
-void linear(Team team, int rows, Rows<const T> x, const T* weight, const float* bias,
+void linear(Slice slice, Rows<const T> x, const T* weight, const float* bias,
             Rows<const float> residual, Rows<Out> out) {
   const Store<panel_columns, Outputs, Out> sink{{}, residual, out};
-  multiply<T, Inputs, Outputs>(team, rows, x, weight, bias, sink);
+  multiply<T, Inputs, Outputs>(slice, x, weight, bias, sink);
 }
 
 // out = activation(gate) * up, W being the rows of the gate and then those of up.
 template <class Activation, class T, class Out, int Inputs, int Outputs>
 [[gnu::noinline, gnu::noipa]]
-void gated_linear(Team team, int rows, Rows<const T> x, const T* weight, const float* bias,
+void gated_linear(Slice slice, Rows<const T> x, const T* weight, const float* bias,
                   Rows<Out> out) {
   const Gate<panel_columns, Outputs, Activation, Out> sink{{}, out};
-  multiply<T, Inputs, Outputs>(team, rows, x, weight, bias, sink);
+  multiply<T, Inputs, Outputs>(slice, x, weight, bias, sink);
 }
 
 }  // namespace ingot

@@ -41,21 +41,19 @@ inline void rms_norm_row(const T* x, const float* weight, float eps, float offse
 // out = x / rms(x) * (weight + offset)
 template <int Columns, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
-void rms_norm(Team team, int rows, Rows<const T> x, const float* weight, float eps,
+void rms_norm(Slice slice, Rows<const T> x, const float* weight, float eps,
               float offset, Rows<Out> out) {
-  const Range mine = share(rows, team);
-  for (int row = mine.begin; row < mine.end; ++row)
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row)
     rms_norm_row<Columns>(x[row], weight, eps, offset, out[row]);
 }
 
 // sum = x + residual; out = rms_norm(sum)
 template <int Columns, class X, class Residual, class Out>
 [[gnu::noinline, gnu::noipa]]
-void add_rms_norm(Team team, int rows, Rows<const X> x, Rows<const Residual> residual,
+void add_rms_norm(Slice slice, Rows<const X> x, Rows<const Residual> residual,
                   const float* weight, float eps, float offset, Rows<Out> out,
                   Rows<float> sum) {
-  const Range mine = share(rows, team);
-  for (int row = mine.begin; row < mine.end; ++row) {
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
     for_columns<Columns>([&](int c, auto part) {
       store(sum[row] + c, load(x[row] + c, part) + load(residual[row] + c, part), part);
     });
@@ -66,11 +64,10 @@ void add_rms_norm(Team team, int rows, Rows<const X> x, Rows<const Residual> res
 // out = (x - mean) / sqrt(variance + eps) * weight + bias
 template <int Columns, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
-void layer_norm(Team team, int rows, Rows<const T> x, const float* weight, const float* bias,
+void layer_norm(Slice slice, Rows<const T> x, const float* weight, const float* bias,
                 float eps, Rows<Out> out) {
   constexpr float count = static_cast<float>(Columns);
-  const Range mine = share(rows, team);
-  for (int row = mine.begin; row < mine.end; ++row) {
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
     const T* from = x[row];
     const float total =
         row_sum<Columns>([&](int c, auto part) { return load(from + c, part); });

@@ -36,10 +36,9 @@ inline void quantize_row(const T* x, std::int8_t* values, float* scales) {
 
 template <int Columns, int group, class T>
 [[gnu::noinline, gnu::noipa]]
-void quantize(Team team, int rows, Rows<const T> x, Rows<std::int8_t> values,
+void quantize(Slice slice, Rows<const T> x, Rows<std::int8_t> values,
               Rows<float> scales) {
-  const Range mine = share(rows, team);
-  for (int row = mine.begin; row < mine.end; ++row)
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row)
     quantize_row<Columns, group>(x[row], values[row], scales[row]);
 }
 

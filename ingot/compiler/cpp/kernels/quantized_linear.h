@@ -46,21 +46,21 @@ class QuantizedLinear {
 
   // x W^T + bias into a sink.
   template <class Sink>
-  void run(Team team, int rows, Rows<const std::int8_t> x, Rows<const float> scales,
+  void run(Slice slice, Rows<const std::int8_t> x, Rows<const float> scales,
            const float* bias, const Sink& sink) const {
     using Unit = UnitPanels<Sink, quantized_columns>;
-    const Range mine = share(Sink::count, team);
+    const Range mine = share(Sink::count, slice.team);
     const int begin = mine.begin * Unit::count, end = mine.end * Unit::count;
-    auto& memory = team.workspace<Memory<Sink>>();
+    auto& memory = slice.team.workspace<Memory<Sink>>();
     const Rows<float> sums = memory.unit.rows();
-    for (int row = 0; row < rows; row += block_rows) {
-      const int count = rows - row < block_rows ? rows - row : block_rows;
+    for (int row = slice.rows.begin; row < slice.rows.end; row += block_rows) {
+      const int left = slice.rows.end - row, count = left < block_rows ? left : block_rows;
       const Operand part{x[row], scales[row], memory.starts};
       start(part, count, memory.starts);
       for (int at = begin; at < end; ++at) {
-        const int next = Unit::panel(sink, team, at + 1 < end ? at + 1 : begin);
-        const int unit = sink.unit(team, at / Unit::count), inside = at % Unit::count;
-        product(part, count, {panels.panel(Unit::panel(sink, team, at))}, panels.panel(next),
+        const int next = Unit::panel(sink, slice.team, at + 1 < end ? at + 1 : begin);
+        const int unit = sink.unit(slice.team, at / Unit::count), inside = at % Unit::count;
+        product(part, count, {panels.panel(Unit::panel(sink, slice.team, at))}, panels.panel(next),
                 memory.unpacked, {sums.data + inside * quantized_columns, sums.stride},
                 [&](int r, int n) {
                   for (const int last = r + n; inside == 0 && r < last; ++r)
@@ -160,22 +160,22 @@ class QuantizedLinear {
 
 template <int bits, int group, int block, int Inputs, int Outputs, class Out>
 [[gnu::noinline, gnu::noipa]]
-void quantized_linear(Team team, int rows, Rows<const std::int8_t> x, Rows<const float> scales,
+void quantized_linear(Slice slice, Rows<const std::int8_t> x, Rows<const float> scales,
                       const std::uint8_t* weight, const float* bias, Rows<const float> residual,
                       Rows<Out> out) {
   const Store<quantized_columns, Outputs, Out> sink{{}, residual, out};
-  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(team, rows, x, scales, bias,
+  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(slice, x, scales, bias,
                                                                     sink);
 }
 
 // See gated_linear. A unit is 64 columns of each half: two panels.
 template <class Activation, int bits, int group, int block, int Inputs, int Outputs, class Out>
 [[gnu::noinline, gnu::noipa]]
-void quantized_gated_linear(Team team, int rows, Rows<const std::int8_t> x,
+void quantized_gated_linear(Slice slice, Rows<const std::int8_t> x,
                             Rows<const float> scales, const std::uint8_t* weight,
                             const float* bias, Rows<Out> out) {
   const Gate<2 * quantized_columns, Outputs, Activation, Out> sink{{}, out};
-  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(team, rows, x, scales, bias,
+  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(slice, x, scales, bias,
                                                                     sink);
 }
 
@@ -183,14 +183,14 @@ void quantized_gated_linear(Team team, int rows, Rows<const std::int8_t> x,
 template <class Activation, int result_group, int bits, int group, int block, int Inputs,
           int Outputs>
 [[gnu::noinline, gnu::noipa]]
-void quantized_gated_linear_quantize(Team team, int rows, Rows<const std::int8_t> x,
+void quantized_gated_linear_quantize(Slice slice, Rows<const std::int8_t> x,
                                      Rows<const float> scales, const std::uint8_t* weight,
                                      const float* bias, Rows<std::int8_t> values,
                                      Rows<float> value_scales) {
   constexpr int least = 2 * quantized_columns;
   constexpr int columns = result_group > least ? result_group : least;
   const GateQuantize<columns, Outputs, Activation, result_group> sink{{}, values, value_scales};
-  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(team, rows, x, scales, bias,
+  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(slice, x, scales, bias,
                                                                     sink);
 }
 

@@ -82,12 +82,11 @@ struct QuantizedPanels {
 
 // out[n] = the dequantized column tokens[n]
 template <int bits, int group, int block, int Columns, int Vocabulary>
-void quantized_embedding(Team team, int rows, const int* tokens, const std::uint8_t* weight,
+void quantized_embedding(Slice slice, const int* tokens, const std::uint8_t* weight,
                          Rows<float> out) {
   using Panels = QuantizedPanels<bits, group, block, Columns, Vocabulary>;
   const Panels panels{weight};
-  const Range mine = share(rows, team);
-  for (int row = mine.begin; row < mine.end; ++row) {
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
     const std::uint8_t* panel = panels.panel(tokens[row] / quantized_columns);
     const int column = tokens[row] % quantized_columns;
     for (int k = 0; k < Columns; ++k) {

@@ -11,10 +11,9 @@ namespace ingot {
 // is rounded to float32 first, as the reference does.
 template <int Half>
 [[gnu::noinline, gnu::noipa]]
-void rope_table(Team team, int rows, const int* positions, const float* frequencies,
+void rope_table(Slice slice, const int* positions, const float* frequencies,
                 float scale, Rows<float> table) {
-  const Range mine = share(rows, team);
-  for (int row = mine.begin; row < mine.end; ++row) {
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
     const auto position = static_cast<float>(positions[row]);
     for (int i = 0; i < Half; ++i) {
       const Angle turn = angle(position * frequencies[i]);
@@ -68,10 +67,10 @@ inline void turn_head(const T* from, const float* norm, float eps, float offset,
 // Threads divide the heads, so that rows of one page of keys stay with one thread.
 template <int Heads, int D, int Half, bool Interleaved, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
-void rope(Team team, int rows, Rows<const T> x, Rows<const float> table, Rows<Out> out) {
-  const Range mine = share(Heads, team);
-  auto& head = team.workspace<float[D]>();
-  for (int row = 0; row < rows; ++row)
+void rope(Slice slice, Rows<const T> x, Rows<const float> table, Rows<Out> out) {
+  const Range mine = share(Heads, slice.team);
+  auto& head = slice.team.workspace<float[D]>();
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row)
     for (int h = mine.begin; h < mine.end; ++h) {
       turn_head<D, Half, Interleaved>(x[row] + h * D, nullptr, 0, 0, table[row], head);
       for_columns<D>([&](int c, auto part) {

@@ -141,12 +141,13 @@ struct UnitPanels {
 
 // Calls body(index of a unit, first row, rows, end of the indices) for the units of one thread.
 template <class Sink, class Body>
-inline void for_units(Team team, int rows, Body body) {
+inline void for_units(Slice slice, Body body) {
+  const int rows = slice.rows.end - slice.rows.begin;
   const int blocks = (rows + unit_rows - 1) / unit_rows;
-  const Range mine = share(Sink::count * blocks, team);
+  const Range mine = share(Sink::count * blocks, slice.team);
   for (int i = mine.begin; i < mine.end; ++i) {
-    const int row = i % blocks * unit_rows;
-    body(i / blocks, row, rows - row < unit_rows ? rows - row : unit_rows,
+    const int row = slice.rows.begin + i % blocks * unit_rows, left = slice.rows.end - row;
+    body(i / blocks, row, left < unit_rows ? left : unit_rows,
          (mine.end - 1) / blocks + 1);
   }
 }

@@ -39,40 +39,56 @@ inline Range share(int count, Team team) {
 // op deals heads.
 inline bool even_heads(int heads, Team team) { return heads % team.size == 0; }
 
-// The rows of one thread in blocks that its cache holds, each a team of its own to `share`.
+// Rows that a thread works on. What they have in columns or heads, it divides with the team.
+struct Slice {
+  Team team;
+  Range rows;
+};
+
+// Steps of few rows: each thread does for itself what is done row by row. So many rows are repeated
+// in about the time that threads take to meet.
+inline bool has_few(int rows, Team team) { return rows * (team.size - 1) <= 64; }
+
+// Steps of many rows: each thread takes its own through all products, so that it reads all weights,
+// mostly those that another has just brought into a cache of both.
+inline bool has_many(int rows, Team team) { return !has_few(rows, team) && rows > 32 * team.size; }
+
+// Rows of products where columns are divided.
+inline Slice all_rows(int rows, Team team) { return {team, {0, rows}}; }
+
+// The rows of one thread, all columns of them.
+inline Slice own_rows(int rows, Team team) { return {team.alone(), share(rows, team)}; }
+
+// The same in blocks that its cache holds.
 class RowBlocks {
  public:
-  RowBlocks(Team team, int count) : team_(team), count_(count) {}
+  explicit RowBlocks(Slice all) : all_(all) {}
 
   class Iterator {
    public:
-    Iterator(const RowBlocks& blocks, int index) : blocks_(blocks), index_(index) {}
-    Team operator*() const {
-      const Team& team = blocks_.team_;
-      const int count = blocks_.count_;
-      return {team.rank * count + index_, team.size * count, team.scratch};
-    }
-    void operator++() { ++index_; }
-    bool operator!=(const Iterator& other) const { return index_ != other.index_; }
+    Iterator(Slice left) : left_(left) {}
+    Slice operator*() const { return {left_.team, {left_.rows.begin, next()}}; }
+    void operator++() { left_.rows.begin = next(); }
+    bool operator!=(const Iterator& end) const { return left_.rows.begin != end.left_.rows.begin; }
 
    private:
-    const RowBlocks& blocks_;
-    int index_;
+    static constexpr int block_rows = 8;
+    int next() const {
+      const int next = left_.rows.begin + block_rows;
+      return next < left_.rows.end ? next : left_.rows.end;
+    }
+
+    Slice left_;
   };
 
-  Iterator begin() const { return {*this, 0}; }
-  Iterator end() const { return {*this, count_}; }
+  Iterator begin() const { return {all_}; }
+  Iterator end() const { return {{all_.team, {all_.rows.end, all_.rows.end}}}; }
 
  private:
-  Team team_;
-  int count_;
+  Slice all_;
 };
 
-inline RowBlocks row_blocks(int rows, Team team) {
-  constexpr int block_rows = 8;
-  const int count = (rows + team.size * block_rows - 1) / (team.size * block_rows);
-  return {team, count > 1 ? count : 1};
-}
+inline RowBlocks row_blocks(int rows, Team team) { return RowBlocks(own_rows(rows, team)); }
 
 // Rows of a matrix, `stride` elements apart.
 template <class T>
