@@ -15,11 +15,10 @@ from ingot.passes.canonicalize_views import RESHAPES, SPLITS
 from ingot.passes.graph import (
     arguments,
     aten,
-    is_call,
-    is_op,
     op_calls,
     op_name,
     origin,
+    shape,
     value,
 )
 from ingot.passes.inputs import STEP_INPUTS
@@ -56,20 +55,13 @@ def step_inputs(gm: GraphModule) -> list[str]:
 
 
 def rows_selected(gm: GraphModule) -> list[str]:
-    """The result is a linear of selected rows."""
-    head = gm.graph.output_node().args[0]
-    if isinstance(head, Node) and op_name(head) in ("linear", "quantized_linear"):
-        source: Any = head.args[0]
-        while is_call(source, operator.getitem) or is_converted(source):
-            source = source.args[0]
-        if is_op(source, "select_rows"):
-            return []
+    """The result is a linear with a row for each of `logit_rows`."""
+    head: Any = gm.graph.output_node().args[0]
+    rows = [n for n in gm.graph.find_nodes(op="placeholder") if n.name == "logit_rows"]
+    is_linear = isinstance(head, Node) and op_name(head) in ("linear", "quantized_linear")
+    if is_linear and rows and shape(head)[1:2] == shape(rows[0]):
+        return []
     return [f"result {head}"]
-
-
-def is_converted(node: Any) -> bool:
-    """Whether it is another node's value in another dtype."""
-    return is_op(node, "cast") or is_op(node, "quantize")
 
 
 def only_known_ops(gm: GraphModule) -> list[str]:

@@ -346,7 +346,8 @@ def gate_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
 def rounded(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     x = lab.v(flat(attend(heads(lab.q(x)), heads(lab.k(x)), heads(x))))
     gate, up = lab.wide(x).chunk(2, dim=-1)
-    return lab.narrow(F.silu(gate) * up)
+    x = heads(lab.narrow(F.silu(gate) * up))
+    return flat(attend(x, x, x))
 
 
 @after_attention

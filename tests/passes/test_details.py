@@ -110,6 +110,27 @@ def test_step_inputs_come_in_order():
     assert [arguments(n)["softcap"] for n in op_calls(gm, "paged_attention")] == [0.0, 4.0]
 
 
+def rows_of_linears(body):
+    """Whether each linear, in order, is computed for rows that want logits alone."""
+    gm = after(body, "select_logit_rows")
+    rows = {n.name: value(n) for n in gm.graph.find_nodes(op="placeholder")}["logit_rows"]
+    return [str(value(n).shape[1]) == str(rows.shape[0]) for n in op_calls(gm, "linear")]
+
+
+def test_what_follows_the_last_attention_is_computed_for_selected_rows():
+    assert rows_of_linears(cases.two_layers) == 5 * [False] + [True]
+    assert rows_of_linears(cases.residuals) == 5 * [False] + 4 * [True]
+
+
+def test_what_a_later_attention_reads_is_computed_for_all_rows():
+    def body(lab, x, positions):
+        x = lab.q(x)
+        y = lab.k(x)
+        return y + flat(attend(heads(x), heads(x), heads(x)))
+
+    assert rows_of_linears(body) == [False, True, True]
+
+
 def test_a_result_that_is_no_linear_is_refused():
     def body(lab, x, positions):
         return flat(attend(heads(x), heads(x), heads(x)))

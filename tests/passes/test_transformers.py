@@ -35,7 +35,7 @@ LAYER_OPS = {
     "rms_norm": 2 * LAYERS + 1,
     "embedding": 1,
     "rope_table": 1,
-    "select_rows": 1,
+    "select_rows": 2,
 }
 
 
