@@ -44,9 +44,10 @@ def select_logit_rows(gm: GraphModule, *, target: Target) -> int:
     rows = add_logit_rows(gm)
     only = computed_by_rows(head)
     for source in read_by(only):
-        with gm.graph.inserting_after(source):
-            selected = call_op(gm.graph, "select_rows", like=head, x=source, rows=rows)
-        for user in [user for user in source.users if user in only]:
+        users = [node for node in only if source in node.all_input_nodes]
+        with gm.graph.inserting_before(users[0]):
+            selected = call_op(gm.graph, "select_rows", like=users[0], x=source, rows=rows)
+        for user in users:
             user.replace_input_with(source, selected)
     for node in only:
         node.meta["val"] = with_rows(gm, node.meta["val"], value(rows).shape[0])
