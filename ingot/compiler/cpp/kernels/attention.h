@@ -120,6 +120,7 @@ class PagedAttention {
   __attribute__((noinline)) void run_unit(Block& block, const Unit& unit, const Unit& following,
                                           Rows<const T> q, const To& to) const {
     start(block, unit, q);
+    if (following.sequence < sequences.count) fetch_queries(following, q);
     Tile<S> now = first_tile(unit);
     for (bool last = false; !last;) {
       last = now.start + key_tile >= unit.end;
@@ -138,6 +139,14 @@ class PagedAttention {
   }
   static int column_of(const Unit& unit, int r) {
     return (unit.head * group + (unit.row + r) % group) * D;
+  }
+
+  // They lie a whole row of heads apart, which the hardware does not foresee.
+  void fetch_queries(const Unit& unit, Rows<const T> q) const {
+    for (int r = 0; r < unit.count; ++r) {
+      const T* from = q[query_of(unit, r)] + column_of(unit, r);
+      for (int d = 0; d < D; d += 64 / sizeof(T)) prefetch(from + d);
+    }
   }
 
   void start(Block& block, const Unit& unit, Rows<const T> q) const {
@@ -171,6 +180,7 @@ class PagedAttention {
     reader.keys(now, once, [&](const auto& keys, const auto& fetched) {
       score_all(block, now, keys, fetched);
     });
+    for (int r = 0; r < block.count; ++r) find_largest(block, r, now.start);
     for (int r = 0; r < block.count; ++r) weigh(block, r, now.start);
     reader.values(now, next, once, [&](const auto& values, const auto& fetched) {
       if constexpr (is_scaled<S>) scale_weights(block);
@@ -227,37 +237,51 @@ class PagedAttention {
                                     Start::resume);
   }
 
-  // Scores in units of log2, -inf outside [begin, end).
-  vf units(const Block& block, int r, int v, int begin, int end) const {
-    constexpr float log2_e = 1.44269504f;
-    vf x = block.reader.scale_scores(load(block.scores[r] + v * lanes), v);
-    if constexpr (Capped)
-      x = tanh(x * splat(scale / softcap)) * splat(softcap * log2_e);
-    else
-      x = x * splat(scale * log2_e);
-    return keep(x, begin - v * lanes, end - v * lanes, splat(-__builtin_inff()));
+  // Whether a row sees nothing of a tile.
+  static bool blind(const Row& row, int tile_start) {
+    return row.first - tile_start >= key_tile || row.end <= tile_start;
   }
 
-  // Turns a row's scores into weights, and rescales what was summed under a smaller largest score.
-  // The total is that of the weights as rounded.
-  void weigh(Block& block, int r, int tile_start) const {
+  // A score in units of log2.
+  vf units(const Block& block, int r, int v) const {
+    constexpr float log2_e = 1.44269504f;
+    const vf x = block.reader.scale_scores(load(block.scores[r] + v * lanes), v);
+    if constexpr (Capped)
+      return tanh(x * splat(scale / softcap)) * splat(softcap * log2_e);
+    else
+      return x * splat(scale * log2_e);
+  }
+
+  // Brings a row's scores into units, -inf where a key is not visible, and rescales what was summed
+  // under a smaller largest score. A pass of its own: what one row waits for, the next ones hide.
+  void find_largest(Block& block, int r, int tile_start) const {
     constexpr int vectors = key_tile / lanes;
-    Row& row = block.rows[r];
-    T* weights = block.weights[r];
+    const Row& row = block.rows[r];
+    if (blind(row, tile_start)) return;
     const int begin = row.first - tile_start, end = row.end - tile_start;
-    if (begin >= key_tile || end <= 0) {
+    vf score[vectors];
+    for (int v = 0; v < vectors; ++v) score[v] = units(block, r, v);
+    if (begin > 0 || end < key_tile)
+      for (int v = 0; v < vectors; ++v)
+        score[v] = keep(score[v], begin - v * lanes, end - v * lanes, splat(-__builtin_inff()));
+    vf top = score[0];
+    for (int v = 1; v < vectors; ++v) top = max(top, score[v]);
+    for (int v = 0; v < vectors; ++v) store(block.scores[r] + v * lanes, score[v]);
+    raise(block, r, first(round_even(splat(maximum(top)))));
+  }
+
+  // Turns a row's scores into weights. The total is that of the weights as rounded.
+  static void weigh(Block& block, int r, int tile_start) {
+    constexpr int vectors = key_tile / lanes;
+    T* weights = block.weights[r];
+    if (blind(block.rows[r], tile_start)) {
       for (int v = 0; v < vectors; ++v) store(weights + v * lanes, zero());
       return;
     }
-    vf score[vectors];
-    for (int v = 0; v < vectors; ++v) score[v] = units(block, r, v, begin, end);
-    vf top = score[0];
-    for (int v = 1; v < vectors; ++v) top = max(top, score[v]);
-    raise(block, r, first(round_even(splat(maximum(top)))));
-    const vf largest = splat(row.largest);
+    const vf largest = splat(block.rows[r].largest);
     vf total = load(block.totals[r]);
     for (int v = 0; v < vectors; ++v) {
-      store(weights + v * lanes, exp2(score[v] - largest));
+      store(weights + v * lanes, exp2(load(block.scores[r] + v * lanes) - largest));
       total = total + load(weights + v * lanes);
     }
     store(block.totals[r], total);

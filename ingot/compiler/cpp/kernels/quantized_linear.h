@@ -25,9 +25,10 @@ inline constexpr int unpacked_bytes = 32 << 10;
 template <class X, class Blocks, class Ahead>
 inline void share_blocks(const X& x, int rows, const Blocks& blocks, Range range,
                          const std::uint8_t* next, int bytes, Rows<float> sums, Ahead ahead_of) {
-  const int lines = (range.end - range.begin) * Blocks::span * Blocks::spans * Blocks::bits / 32;
+  const int steps = (range.end - range.begin) * steps_per_block<Blocks>;
   const int tiles = num_row_tiles<quad_tile_rows>(rows), part = bytes / tiles;
-  const auto pace = static_cast<std::uint32_t>((static_cast<std::uint64_t>(part) << 16) / lines);
+  const auto pace = static_cast<std::uint32_t>((static_cast<std::uint64_t>(part) << 16) /
+                                               (steps * line_bytes));
   for_row_tiles<quad_tile_rows>(rows, [&](auto height, int row, int number) {
     if (range.begin == 0) ahead_of(row, height.value);
     quantized_tile<height.value>(x.from(row), blocks, range,

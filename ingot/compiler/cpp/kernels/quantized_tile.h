@@ -36,6 +36,10 @@ struct QuantizedRows {
   }
 };
 
+// Lines of quads that a tile adds up before it looks after anything else.
+template <int bits>
+inline constexpr int lines_at_once = QuadDot<bits>::most_steps * bits / 8;
+
 // How far ahead a tile fetches that reads the memory itself: the less, the more work a byte is.
 template <int bits>
 inline constexpr int quads_ahead = bits == 4 ? 1536 : 2560;
@@ -43,31 +47,34 @@ inline constexpr int quads_ahead = bits == 4 ? 1536 : 2560;
 struct FetchStream {
   std::ptrdiff_t ahead;
 
-  void at(const std::uint8_t* place, int) const { prefetch(place + ahead); }
-  void next() {}
+  void line(const std::uint8_t* place) const { prefetch(place + ahead); }
+  void step() {}
 };
 
 // Fetches, for one of several tiles that share a block, its part of the block that comes next, so
-// that the memory works all the time and not only while the first tile passes.
+// that the memory works all the time and not only while the first tile passes. A tile has more
+// lines to read than to fetch, and each fetch takes its time, so it is asked once in many lines.
 struct FetchShared {
-  const std::uint8_t* part;
-  std::uint32_t pace;  // bytes of the part a line of quads, in units of 2^-16
-  std::uint32_t fetched = 0;
+  const std::uint8_t* next;
+  std::uint32_t pace;  // lines to fetch at a step, in units of 2^-16
+  std::uint32_t due = 0;
 
-  void at(const std::uint8_t*, int vector) const {
-    prefetch(part + (fetched >> 16) + vector * line_bytes);
+  void line(const std::uint8_t*) const {}
+  void step() {
+    for (due += pace; due >= 1 << 16; due -= 1 << 16, next += line_bytes) prefetch(next);
   }
-  void next() { fetched += pace; }
 };
 
-// Calls step(quads of Width vectors, k) for the lines of a group from `first` to `last`.
-template <int bits, int Width, class Fetch, class Step>
-inline void for_quads(const std::uint8_t* quads, int first, int last, Fetch& fetch, Step step) {
-  for (int line = first; line < last; ++line, fetch.next()) {
+// Calls step(quads of Width vectors, k) for `Lines` lines of a group from `first` on.
+template <int bits, int Width, int Lines, class Fetch, class Step>
+[[gnu::always_inline]] inline void for_quads(const std::uint8_t* quads, int first,
+                                             const Fetch& fetch, Step step) {
+#pragma GCC unroll 8
+  for (int i = 0; i < Lines; ++i) {
     vi low[Width], high[Width];
     for (int v = 0; v < Width; ++v) {
-      const std::uint8_t* at = quads + line * quad_bytes + v * lanes * 4;
-      fetch.at(at, v);
+      const std::uint8_t* at = quads + (first + i) * quad_bytes + v * lanes * 4;
+      fetch.line(at);
       low[v] = load_quads(at);
       if constexpr (bits == 4) {
         high[v] = high_nibbles(low[v]);
@@ -75,38 +82,43 @@ inline void for_quads(const std::uint8_t* quads, int first, int last, Fetch& fet
       }
     }
     if constexpr (bits == 8) {
-      step(low, line * 4);
+      step(low, (first + i) * 4);
     } else {
-      const int k = first * 8 + (line - first) * 4;
+      const int k = first * 8 + i * 4;
       step(low, k);
       step(high, k + 16);
     }
   }
 }
 
-// acc += the dot products of a tile's rows and columns over `span` k from `begin` on; `quads` are
-// those of its first column.
-template <int bits, int span, int Height, int Width, class X, class Fetch>
-inline void dot_products(const std::uint8_t* quads, const X& x, int begin, Fetch& fetch,
-                         vi (&acc)[Height][Width]) {
+// acc += the dot products of a tile's rows and columns over `Lines` lines of a group from `first`
+// on, as many as the sums of the level can take; `quads` are those of its first column.
+template <int bits, int Lines, int Height, int Width, class X, class Fetch>
+[[gnu::always_inline]] inline void dot_lines(const std::uint8_t* quads, const X& x, int begin,
+                                             int first, Fetch& fetch, vi (&acc)[Height][Width]) {
   using Dot = QuadDot<bits>;
-  constexpr int lines = span * bits / 32, lines_at_once = Dot::most_steps * bits / 8;
-  for (int first = 0; first < lines; first += lines_at_once) {
-    typename Dot::Sums part[Height][Width];
-    for (int r = 0; r < Height; ++r)
-      for (int v = 0; v < Width; ++v) part[r][v] = Dot::open(acc[r][v]);
-    const int last = lines - first < lines_at_once ? lines : first + lines_at_once;
-    for_quads<bits, Width>(quads, first, last, fetch, [&](const vi(&quad)[Width], int k) {
-      typename Dot::Weights w[Width];
-      for (int v = 0; v < Width; ++v) w[v] = Dot::weights(quad[v]);
-      for (int r = 0; r < Height; ++r) {
-        const vi row = splat_quad(x.at(r, begin + k));
-        for (int v = 0; v < Width; ++v) part[r][v] = Dot::step(part[r][v], w[v], row);
-      }
-    });
-    for (int r = 0; r < Height; ++r)
-      for (int v = 0; v < Width; ++v) acc[r][v] = Dot::close(acc[r][v], part[r][v]);
-  }
+  typename Dot::Sums part[Height][Width];
+  for_tile<Height, Width>([&](int r, int v) { part[r][v] = Dot::open(acc[r][v]); });
+  fetch.step();
+  for_quads<bits, Width, Lines>(
+      quads, first, fetch, [&](const vi(&quad)[Width], int k) __attribute__((always_inline)) {
+        typename Dot::Weights w[Width];
+        for (int v = 0; v < Width; ++v) w[v] = Dot::weights(quad[v]);
+        for_tile<Height, Width>([&](int r, int v) {
+          part[r][v] = Dot::step(part[r][v], w[v], splat_quad(x.at(r, begin + k)));
+        });
+      });
+  for_tile<Height, Width>([&](int r, int v) { acc[r][v] = Dot::close(acc[r][v], part[r][v]); });
+}
+
+// The same over all `span` k from `begin` on.
+template <int bits, int span, int Height, int Width, class X, class Fetch>
+[[gnu::always_inline]] inline void dot_products(const std::uint8_t* quads, const X& x, int begin,
+                                                Fetch& fetch, vi (&acc)[Height][Width]) {
+  constexpr int lines = span * bits / 32, rest = lines % lines_at_once<bits>;
+  for (int first = 0; first < lines - rest; first += lines_at_once<bits>)
+    dot_lines<bits, lines_at_once<bits>>(quads, x, begin, first, fetch, acc);
+  if constexpr (rest > 0) dot_lines<bits, rest>(quads, x, begin, lines - rest, fetch, acc);
 }
 
 // The blocks of a panel where they are stored.
@@ -121,28 +133,30 @@ struct StoredBlocks {
   const std::uint8_t* quads(int index) const { return packed(index).weights(); }
 };
 
+template <class Blocks>
+inline constexpr int steps_per_block =
+    Blocks::spans * num_row_tiles<lines_at_once<Blocks::bits>>(Blocks::span * Blocks::bits / 32);
+
 // acc = d over block `index`, of vectors First .. First + Width - 1.
 template <int First, int Height, int Width, class X, class Blocks, class Fetch>
-inline void block_sums(const X& x, const Blocks& blocks, int index, Fetch& fetch,
-                       vi (&acc)[Height][Width]) {
+[[gnu::always_inline]] inline void block_sums(const X& x, const Blocks& blocks, int index,
+                                              Fetch& fetch, vi (&acc)[Height][Width]) {
   constexpr int span = Blocks::span, spans = Blocks::spans, bits = Blocks::bits;
   const auto packed = blocks.packed(index);
   const std::uint8_t* quads = blocks.quads(index) + First * lanes * 4;
   for (int s = 0; s < spans; ++s, quads += quad_bytes * span * bits / 32) {
     const int at = index * spans + s;
-    vi part[Height][Width];
-    for (int r = 0; r < Height; ++r)
-      for (int v = 0; v < Width; ++v)
-        part[r][v] = splat_int(QuadDot<bits>::zero_point == 0 ? 0 : x.start(r, at));
+    vi part[Height][Width], multiplier[Width];
+    for_tile<Height, Width>([&](int r, int v) {
+      part[r][v] = splat_int(QuadDot<bits>::zero_point == 0 ? 0 : x.start(r, at));
+    });
     dot_products<bits, span>(quads, x, at * span, fetch, part);
-    for (int v = 0; v < Width; ++v) {
-      vi multiplier;
-      if constexpr (spans > 1) multiplier = packed.multipliers(First + v, s);
-      for (int r = 0; r < Height; ++r) {
-        if constexpr (spans > 1) part[r][v] = multiply(part[r][v], multiplier);
-        acc[r][v] = s == 0 ? part[r][v] : add(acc[r][v], part[r][v]);
-      }
-    }
+    if constexpr (spans > 1)
+      for (int v = 0; v < Width; ++v) multiplier[v] = packed.multipliers(First + v, s);
+    for_tile<Height, Width>([&](int r, int v) {
+      if constexpr (spans > 1) part[r][v] = multiply(part[r][v], multiplier[v]);
+      acc[r][v] = s == 0 ? part[r][v] : add(acc[r][v], part[r][v]);
+    });
   }
 }
 
@@ -152,24 +166,22 @@ template <int Height, int First, int Width, class X, class Blocks, class Fetch>
 inline void quantized_register_tile(const X& x, const Blocks& blocks, Range range, Fetch fetch,
                                     Rows<float> sums, Start start) {
   vf total[Height][Width];
-  for (int r = 0; r < Height; ++r)
-    for (int v = 0; v < Width; ++v)
-      total[r][v] = start == Start::zero ? zero() : load(sums[r] + (First + v) * lanes);
+  for_tile<Height, Width>([&](int r, int v) {
+    total[r][v] = start == Start::zero ? zero() : load(sums[r] + (First + v) * lanes);
+  });
   for (int index = range.begin; index < range.end; ++index) {
     const auto packed = blocks.packed(index);
-    fetch.at(packed.data, 0);
+    fetch.line(packed.data);
     vi acc[Height][Width];
     block_sums<First>(x, blocks, index, fetch, acc);
     vf scales[Width];
     for (int v = 0; v < Width; ++v) scales[v] = packed.scales(First + v);
-    for (int r = 0; r < Height; ++r) {
-      const vf scale = splat(x.scale(r, index));
-      for (int v = 0; v < Width; ++v)
-        total[r][v] = fma(to_float(acc[r][v]), scales[v] * scale, total[r][v]);
-    }
+    for_tile<Height, Width>([&](int r, int v) {
+      const vf scale = scales[v] * splat(x.scale(r, index));
+      total[r][v] = fma(to_float(acc[r][v]), scale, total[r][v]);
+    });
   }
-  for (int r = 0; r < Height; ++r)
-    for (int v = 0; v < Width; ++v) store(sums[r] + (First + v) * lanes, total[r][v]);
+  for_tile<Height, Width>([&](int r, int v) { store(sums[r] + (First + v) * lanes, total[r][v]); });
 }
 
 // A tile of rows times a panel, cut into as many register tiles as the level needs.
