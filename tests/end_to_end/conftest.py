@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
-from ingot.compiler import compile as compiler
-from tests.end_to_end.support import CachedBuild
+from tests.end_to_end.support import Compile, Compiled, build_once, compile_case
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _builds_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Models that differ in values alone have the same source, which is built once."""
-    real = compiler.build
-    compiler.build = CachedBuild(real, tmp_path_factory.mktemp("builds"))
-    yield
-    compiler.build = real
+@pytest.fixture(scope="session")
+def compiled(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Compiled]:
+    """Compiles a case, in a process of its own: two of them work ahead of the tests."""
+    folder = tmp_path_factory.mktemp("compiled")
+    started: dict[Compile, Future[tuple[Path, Path]]] = {}
+    with ProcessPoolExecutor(
+        2, get_context("spawn"), initializer=build_once, initargs=(folder,)
+    ) as processes:
+
+        def start(case: Compile) -> Future[tuple[Path, Path]]:
+            if case not in started:
+                place = folder / str(len(started))
+                started[case] = processes.submit(compile_case, case, place)
+            return started[case]
+
+        for item in request.session.items:
+            if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+                for case in item.callspec.params.get("cases", ()):
+                    start(case)
+        yield lambda case: start(case).result()
+        processes.shutdown(cancel_futures=True)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
 
+from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact
 from ingot.artifact.target import CPU_LEVELS, Target
 from ingot.compiler import compile as compiler
 from ingot.compiler.options import CompileOptions
+from ingot.errors import IngotError
 from ingot.runtime.llm import LLM
 from tests.support.tiny_models import VOCAB_SIZE, save_random
 
@@ -23,34 +25,53 @@ Build = Callable[[Path, Path, Target], None]
 LIMITS = {"float32": 1e-4, "bfloat16": 3e-2}
 
 
-@dataclass
-class CachedBuild:
-    """The real build of a step, run once for every different source and target."""
+@dataclass(frozen=True)
+class Compile:
+    """What is compiled: a case, its weights in a dtype, and the options."""
+
+    name: str
+    dtype: str
+    max_model_len: int
+    targets: tuple[str, ...] = ("cpu:native",)
+
+
+Compiled = Callable[[Compile], tuple[Path, Path]]
+
+
+@dataclass(frozen=True)
+class BuildOnce:
+    """The real build of a step, run once for every different source and target: models that
+    differ in values alone share it, whichever process asks first."""
 
     build: Build
     folder: Path
-    built: dict[str, Path] = field(default_factory=dict)
 
     def __call__(self, source_dir: Path, out: Path, target: Target) -> None:
         text = (source_dir / "step.cpp").read_bytes() + target.name.encode()
-        key = hashlib.sha256(text).hexdigest()
-        if key not in self.built:
-            self.build(source_dir, out, target)
-            self.built[key] = self.folder / key
-            shutil.copyfile(out, self.built[key])
-        else:
-            shutil.copyfile(self.built[key], out)
+        kept = self.folder / f"{hashlib.sha256(text).hexdigest()}.so"
+        with file_lock(kept.with_suffix(".lock")):
+            if not kept.exists():
+                self.build(source_dir, out, target)
+                shutil.copyfile(out, kept)
+        shutil.copyfile(kept, out)
 
 
-def compile_case(
-    name: str, folder: Path, dtype: str, *, max_model_len: int, targets: tuple[str, ...]
-) -> tuple[Path, Path]:
-    """A case's model directory, its weights in that dtype, and the artifact compiled from it."""
+def build_once(folder: Path) -> None:
+    """From now on this process builds so."""
+    compiler.build = BuildOnce(compiler.build, folder)
+
+
+def compile_case(case: Compile, folder: Path) -> tuple[Path, Path]:
+    """The model directory, and the artifact compiled from it."""
     model_dir, out = folder / "model", folder / "model.ingot"
-    if not model_dir.exists():
-        save_random(name, model_dir, dtype, tokenizer=True)
-    options = CompileOptions(targets=targets, dtype=dtype, max_model_len=max_model_len)
-    compiler.compile_model(model_dir, out, options)
+    save_random(case.name, model_dir, case.dtype, tokenizer=True)
+    options = CompileOptions(
+        targets=case.targets, dtype=case.dtype, max_model_len=case.max_model_len
+    )
+    try:
+        compiler.compile_model(model_dir, out, options)
+    except IngotError as error:  # not every one can be sent to another process
+        raise AssertionError(f"{case} does not compile: {error}") from error
     return model_dir, out
 
 

@@ -11,7 +11,8 @@ from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from tests.end_to_end.support import (
     LIMITS,
-    compile_case,
+    Compile,
+    Compiled,
     judge,
     judged_greedy,
     judged_logits,
@@ -41,7 +42,6 @@ BFLOAT16 = [
     "qwen3_mqa",
     "mistral",
 ]
-RUNS = [(name, "float32") for name in sorted(CASES)] + [(name, "bfloat16") for name in BFLOAT16]
 NEW_TOKENS = 12
 
 
@@ -82,35 +82,49 @@ def check_greedy(llm: LLM, model_dir: Path, length: int, limit: float) -> None:
     assert got == expected
 
 
-@pytest.mark.parametrize(("name", "dtype"), RUNS)
-def test_compiled_logits_equal_those_of_transformers(name: str, dtype: str, tmp_path: Path) -> None:
-    for longest, lengths in lengths_by_limit(name).items():
-        model_dir, artifact = compile_case(
-            name, tmp_path, dtype, max_model_len=longest, targets=("cpu:native",)
-        )
+def runs(name: str, dtype: str) -> list[Compile]:
+    return [Compile(name, dtype, longest) for longest in lengths_by_limit(name)]
+
+
+RUNS = [runs(name, "float32") for name in sorted(CASES)]
+RUNS += [runs(name, "bfloat16") for name in BFLOAT16]
+LEVELS = [
+    [Compile(name, dtype, 300, levels())]
+    for dtype in ("float32", "bfloat16")
+    for name in ("llama_head_dim_20", "qwen3_layer_types", "qwen2")
+]
+
+
+def spelled(cases: list[Compile]) -> str:
+    return f"{cases[0].name}-{cases[0].dtype}"
+
+
+@pytest.mark.parametrize("cases", RUNS, ids=spelled)
+def test_compiled_logits_equal_those_of_transformers(
+    cases: list[Compile], compiled: Compiled
+) -> None:
+    for case in cases:
+        model_dir, artifact = compiled(case)
+        lengths, limit = lengths_by_limit(case.name)[case.max_model_len], LIMITS[case.dtype]
         with LLM(artifact) as llm:
-            check_logits(llm, model_dir, lengths, LIMITS[dtype])
-            if longest > 300:
-                check_greedy(llm, model_dir, 17, LIMITS[dtype])
+            check_logits(llm, model_dir, lengths, limit)
+            if case.max_model_len > 300:
+                check_greedy(llm, model_dir, 17, limit)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("name", ["llama_head_dim_20", "qwen3_layer_types", "qwen2"])
-def test_every_level_computes_the_same_model(name: str, dtype: str, tmp_path: Path) -> None:
-    model_dir, artifact = compile_case(name, tmp_path, dtype, max_model_len=300, targets=levels())
-    for level in levels():
+@pytest.mark.parametrize("cases", LEVELS, ids=spelled)
+def test_every_level_computes_the_same_model(cases: list[Compile], compiled: Compiled) -> None:
+    (case,) = cases
+    model_dir, artifact = compiled(case)
+    for level in case.targets:
         with open_as(artifact, level) as llm:
             assert llm.artifact.target.name == level
-            check_logits(llm, model_dir, (1, 17, 300), LIMITS[dtype])
+            check_logits(llm, model_dir, (1, 17, 300), LIMITS[case.dtype])
 
 
-def test_another_model_is_told_apart(tmp_path: Path) -> None:
+def test_another_model_is_told_apart(compiled: Compiled) -> None:
     """Negative control: the limits are not met by a model that differs in one option."""
-    _, artifact = compile_case(
-        "mistral_full", tmp_path / "a", "float32", max_model_len=300, targets=("cpu:native",)
-    )
-    other, _ = compile_case(
-        "mistral", tmp_path / "b", "float32", max_model_len=300, targets=("cpu:native",)
-    )
+    _, artifact = compiled(*runs("mistral_full", "float32"))
+    other, _ = compiled(*runs("mistral", "float32"))
     with LLM(artifact) as llm, pytest.raises(AssertionError):
         check_logits(llm, other, (300,), LIMITS["bfloat16"])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 from torch import Tensor
@@ -13,6 +15,7 @@ from torch import Tensor
 from ingot.artifact.target import Target
 from ingot.compiler.cpp.toolchain import KERNELS, find_compiler, target_flags
 from tests.compiler.cpp.native import INPUTS, Memory
+from tests.compiler.cpp.native import folder as builds
 
 DRIVER = Path(__file__).with_name("driver.cpp")
 ACCESSES = Path(__file__).with_name("accesses.h")
@@ -31,6 +34,7 @@ class Driver:
     """An executable that runs one step."""
 
     path: Path
+    folder: Path
 
     def run(
         self,
@@ -49,7 +53,7 @@ class Driver:
         The address sanitizer takes holes for memory that is not there. Without stacks, what it
         says of an error names no functions and takes a tenth of the time.
         """
-        job, result = self.path.with_suffix(".job"), self.path.with_suffix(".result")
+        job, result = self.folder / "step.job", self.folder / "step.result"
         arrays = [inputs[name].int().contiguous().numpy() for name in INPUTS]
         buffers = [*memory.weights, *memory.caches, memory.arena, *arrays]
         sizes = {name: len(inputs[name]) for name in ("logit_rows", "tokens", "context_lens")}
@@ -81,18 +85,25 @@ class Driver:
 
 
 def build_driver(folder: Path, source: str, target: str, sanitizers: str) -> Driver:
-    """The unit and the driver in one program, under those sanitizers.
+    """The unit and the driver in one program, under those sanitizers, with its jobs in the folder.
 
     Without optimisation: a step of a few rows is fast enough, and a build takes half of the time.
     """
-    (folder / "step.cpp").write_text(source)
+    return Driver(_program(source, target, sanitizers), folder)
+
+
+@cache
+def _program(source: str, target: str, sanitizers: str) -> Path:
+    """Built once a session."""
+    place = Path(mkdtemp(dir=builds()))
+    (place / "step.cpp").write_text(source)
     command = (
         *find_compiler(),
         *FLAGS,
         f"-fsanitize={sanitizers}",
         "-fno-sanitize-recover=all",
         *target_flags(Target.parse(target)),
-        *("-iquote", KERNELS, folder / "step.cpp", DRIVER, "-o", folder / "driver"),
+        *("-iquote", KERNELS, place / "step.cpp", DRIVER, "-o", place / "driver"),
     )
     subprocess.run(command, check=True, timeout=300)
-    return Driver(folder / "driver")
+    return place / "driver"
