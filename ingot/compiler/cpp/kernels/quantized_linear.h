@@ -19,6 +19,9 @@ inline constexpr int least_block_rows = 24, most_block_rows = 96;  // multiples 
 inline constexpr int least_unpacked_rows = 20;  // fewer do not earn what unpacking costs
 inline constexpr int unpacked_bytes = 32 << 10;
 
+// The lowest of several tiles of nearly equal height.
+inline constexpr int least_tile_rows = (quad_tile_rows + 1) / 2;
+
 // sums[rows] += those over blocks `range` of a panel, for several tiles of rows. Meanwhile `bytes`
 // are fetched from `next` on: what the tiles after these read. Calls ahead_of(row, rows) before each
 // tile that starts a panel.
@@ -29,7 +32,7 @@ inline void share_blocks(const X& x, int rows, const Blocks& blocks, Range range
   const int tiles = num_row_tiles<quad_tile_rows>(rows), part = bytes / tiles;
   const auto pace = static_cast<std::uint32_t>((static_cast<std::uint64_t>(part) << 16) /
                                                (steps * line_bytes));
-  for_row_tiles<quad_tile_rows>(rows, [&](auto height, int row, int number) {
+  for_row_tiles<quad_tile_rows, least_tile_rows>(rows, [&](auto height, int row, int number) {
     if (range.begin == 0) ahead_of(row, height.value);
     quantized_tile<height.value>(x.from(row), blocks, range,
                                  FetchShared{next + part * number, pace},

@@ -8,11 +8,11 @@
 
 namespace ingot {
 
-// Calls body(constant) for a run-time number of rows from 1 to Most.
-template <int Most, class Body>
+// Calls body(constant) for a run-time number of rows from Least to Most.
+template <int Most, int Least = 1, class Body>
 inline void with_rows(int rows, Body body) {
-  if constexpr (Most > 1) {
-    if (rows < Most) return with_rows<Most - 1>(rows, body);
+  if constexpr (Most > Least) {
+    if (rows < Most) return with_rows<Most - 1, Least>(rows, body);
   }
   body(std::integral_constant<int, Most>{});
 }
@@ -23,13 +23,13 @@ constexpr int num_row_tiles(int rows) {
 }
 
 // Cuts rows into tiles of nearly equal height, the fewest possible: 7 rows become 4 + 3. Calls
-// body(height, first row, number of the tile).
-template <int Most, class Body>
+// body(height, first row, number of the tile); no height is below Least.
+template <int Most, int Least = 1, class Body>
 inline void for_row_tiles(int rows, Body body) {
   const int tiles = num_row_tiles<Most>(rows);
   for (int tile = 0, row = 0; tile < tiles; ++tile) {
     const int height = rows / tiles + (tile < rows % tiles ? 1 : 0);
-    with_rows<Most>(height, [&](auto constant) { body(constant, row, tile); });
+    with_rows<Most, Least>(height, [&](auto constant) { body(constant, row, tile); });
     row += height;
   }
 }
