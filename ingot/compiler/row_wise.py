@@ -23,6 +23,7 @@ GATHERED: Mapping[str, tuple[str, ...]] = {
     "quantized_embedding": (),
     "relu_mul": (),
     "rms_norm": (),
+    "rms_norm_quantize": (),
     "rope_table": (),
     "select_rows": ("x",),
     "silu_mul": (),

@@ -22,14 +22,17 @@ LARGEST_GROUP = 2 * UNIT_COLUMNS  # that a thread has the sums of
 
 
 def fuse_quantize(gm: GraphModule, *, target: Target) -> int:
-    """Fuse the rounding of an activation with a gated product or attention that nothing else reads.
+    """Fuse the rounding of an activation with the norm, gated product or attention that makes it.
 
-    The thread that computes a group rounds it, if groups divide its units of columns or its heads.
+    Nothing else may read what they make. The thread that computes a group rounds it, if groups
+    divide its units of columns or its heads.
 
     Before:
+        h = rms_norm(...);  q, s = quantize(h, 128)
         m = quantized_gated_linear(...);  q, s = quantize(m, 128)
         y = paged_attention(...);  q, s = quantize(y, 128)
     After:
+        q, s = rms_norm_quantize(..., group=128)
         q, s = quantized_gated_linear_quantize(..., result_group=128)
         q, s = paged_attention_quantize(..., group=128)
     """
@@ -51,6 +54,8 @@ def fuse(node: Node) -> int:
 
 def group_name(maker: Node, group: int) -> str:
     """What the fused op calls the group, if the threads of `maker` have groups whole."""
+    if is_op(maker, "rms_norm"):
+        return "group"
     if is_op(maker, "paged_attention"):
         return "" if value(maker).shape[-1] % group else "group"
     if is_op(maker, "quantized_gated_linear") and group <= LARGEST_GROUP:

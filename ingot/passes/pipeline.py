@@ -203,18 +203,18 @@ PIPELINE: tuple[Step, ...] = (
         follows=("merge_linears",),
     ),
     Step(
-        function=fuse_quantize,
-        needs=(rows_selected, only_known_ops),
-        anchors=(torch.ops.ingot.quantize.default,),
-        optional=True,
-        option="--quantize",
-    ),
-    Step(
         function=fuse_residuals,
         needs=(rows_selected, only_known_ops),
         expect=lambda facts: 2 * facts.num_layers,
         anchors=(torch.ops.ingot.add_rms_norm.default, torch.ops.ingot.add.default),
         optional=True,
+    ),
+    Step(
+        function=fuse_quantize,
+        needs=(rows_selected, only_known_ops),
+        anchors=(torch.ops.ingot.quantize.default,),
+        optional=True,
+        option="--quantize",
     ),
 )
 

@@ -31,6 +31,7 @@ TABLE = [
     "rope_kv_write",
     "linear_rope_kv_write",
     "quantize",
+    "rms_norm_quantize",
     "quantized_linear",
     "quantized_gated_linear_quantize",
     "paged_attention_quantize",

@@ -345,8 +345,15 @@ def gate_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
 
 def rounded(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     x = lab.v(flat(attend(heads(lab.q(x)), heads(lab.k(x)), heads(x))))
-    gate, up = lab.wide(x).chunk(2, dim=-1)
+    gate, up = lab.wide(ops.rms_norm(x, lab.w, 1e-3)).chunk(2, dim=-1)
     x = heads(lab.narrow(F.silu(gate) * up))
+    return flat(attend(x, x, x))
+
+
+@after_attention
+def rounded_and_read(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    x = ops.rms_norm(x, lab.w, 1e-3)
+    x = heads(lab.q(x) + x)
     return flat(attend(x, x, x))
 
 
@@ -511,19 +518,23 @@ CASES = {
         {"gated_linear": 2},
         (gated_in_parts, gated_the_other_way, gate_read_twice),
     ),
-    "fuse_quantize": Case(
-        rounded,
-        2,
-        {"quantize": 2, "paged_attention": 1, "quantized_gated_linear": 1},
-        {"paged_attention_quantize": 1, "quantized_gated_linear_quantize": 1},
-        (two_layers,),
-    ),
     "fuse_residuals": Case(
         residuals,
         3,
         {"add": 2, "add_rms_norm": 1},
         {"rms_norm": 1},
         (residual_of_itself, residual_of_a_product_read_twice, residual_of_a_norm),
+    ),
+    "fuse_quantize": Case(
+        rounded,
+        3,
+        {"quantize": 3, "rms_norm": 1, "paged_attention": 1, "quantized_gated_linear": 1},
+        {
+            "rms_norm_quantize": 1,
+            "paged_attention_quantize": 1,
+            "quantized_gated_linear_quantize": 1,
+        },
+        (two_layers, rounded_and_read),
     ),
 }
 

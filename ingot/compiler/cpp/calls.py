@@ -102,6 +102,12 @@ def rms_norm(operands: Operands, i: Instruction) -> Call:
     return Call(i.op, (columns(x),), arguments)
 
 
+def rms_norm_quantize(operands: Operands, i: Instruction) -> Call:
+    x = operands.of(i, "x")
+    inputs = (operands.rows(x), _norm_weight(operands, i), *_scalars(i, "eps", "offset"))
+    return Call(i.op, (columns(x), i.attrs["group"]), (*inputs, *_rounded(operands, i)))
+
+
 def add_rms_norm(operands: Operands, i: Instruction) -> Call:
     x, residual, total = (operands.of(i, a) for a in ("x", "residual", "sum"))
     inputs = (operands.rows(x), operands.rows(residual), _norm_weight(operands, i))
@@ -233,6 +239,7 @@ CALLS: Mapping[str, Emit] = {
             quantized_linear_rope_kv_write,
             quantized_embedding,
             rms_norm,
+            rms_norm_quantize,
             add_rms_norm,
             layer_norm,
         ),

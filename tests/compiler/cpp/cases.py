@@ -97,11 +97,19 @@ def gated(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
 
 
 def norms(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
-    for size, offset in ((37, 0.0), (200, 1.0), (1024, 0.0)):
+    for size, offset, group in ((37, 0.0, 37), (200, 1.0, 40), (1024, 0.0, 128)):
         weights = {"weight": samples.scale_vector(rng, size)}
         attrs = {"eps": 1e-5, "offset": offset, "out_dtype": dtype}
         x = ((size,), F32)
         yield Case(name=f"rms-{size}", op="rms_norm", weights=weights, rows={"x": x}, attrs=attrs)
+        if dtype == F32:
+            yield Case(
+                name=f"rms-quantize-{size}",
+                op="rms_norm_quantize",
+                weights=weights,
+                rows={"x": x},
+                attrs={"eps": 1e-5, "offset": offset, "group": group},
+            )
         yield Case(
             name=f"add-rms-{size}",
             op="add_rms_norm",

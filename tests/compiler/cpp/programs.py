@@ -37,6 +37,7 @@ NAMES = (
         "heads-64-i8-f32",
         "attention-quantize-64-bf16",
         "rms-37-f32",
+        "rms-quantize-200-f32",
         "add-rms-37-bf16",
     ),
     *("layer-37-f32", "table-13-f32", "rope-80-bf16", "rope-16-f32", "rope-write-20-bf16"),

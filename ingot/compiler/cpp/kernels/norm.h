@@ -1,8 +1,7 @@
-// rms_norm, add_rms_norm and layer_norm over rows of C columns. A row is one thread's.
+// Norms over rows of C columns. A row is one thread's.
 #pragma once
 
-#include "simd.h"
-#include "team.h"
+#include "quantize.h"
 
 namespace ingot {
 
@@ -45,6 +44,18 @@ void rms_norm(Slice slice, Rows<const T> x, const float* weight, float eps,
               float offset, Rows<Out> out) {
   for (int row = slice.rows.begin; row < slice.rows.end; ++row)
     rms_norm_row<Columns>(x[row], weight, eps, offset, out[row]);
+}
+
+// The same, rounded to int8 in groups.
+template <int Columns, int group, class T>
+[[gnu::noinline, gnu::noipa]]
+void rms_norm_quantize(Slice slice, Rows<const T> x, const float* weight, float eps, float offset,
+                       Rows<std::int8_t> values, Rows<float> scales) {
+  auto& normed = slice.team.workspace<float[Columns]>();
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
+    rms_norm_row<Columns>(x[row], weight, eps, offset, normed);
+    quantize_row<Columns, group>(normed, values[row], scales[row]);
+  }
 }
 
 // sum = x + residual; out = rms_norm(sum)
