@@ -18,7 +18,17 @@ def shakespeare_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
-def shakespeare_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def builds_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where this process, from now on, keeps what the C++ compiler makes, to build it once."""
+    from tests.support.build_once import build_once
+
+    folder = tmp_path_factory.mktemp("builds")
+    build_once(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def shakespeare_artifact(tmp_path_factory: pytest.TempPathFactory, builds_once: Path) -> Path:
     """The bundled model compiled for this host, once a session; to change it, copy it."""
     import ingot
 

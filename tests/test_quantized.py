@@ -32,7 +32,9 @@ LABELS = {
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
-def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
+def compiled(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, builds_once: Path
+):
     path = tmp_path_factory.mktemp("quantized") / "model.ingot"
     return request.param, ingot.compile(MODEL, path, max_model_len=128, **VARIANTS[request.param])
 

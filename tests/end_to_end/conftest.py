@@ -9,18 +9,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.support import Compile, Compiled, build_once, compile_case
+from tests.end_to_end.support import Compile, Compiled, compile_case
+from tests.support.build_once import build_once
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _builds_once(builds_once: Path) -> None:
+    """In this process, too."""
 
 
 @pytest.fixture(scope="session")
 def compiled(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, builds_once: Path
 ) -> Iterator[Compiled]:
     """Compiles a case, in a process of its own: two of them work ahead of the tests."""
     folder = tmp_path_factory.mktemp("compiled")
     started: dict[Compile, Future[tuple[Path, Path]]] = {}
     with ProcessPoolExecutor(
-        2, get_context("spawn"), initializer=build_once, initargs=(folder,)
+        2, get_context("spawn"), initializer=build_once, initargs=(builds_once,)
     ) as processes:
 
         def start(case: Compile) -> Future[tuple[Path, Path]]:

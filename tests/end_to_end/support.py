@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,6 @@ import numpy as np
 import torch
 import transformers
 
-from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact
 from ingot.artifact.target import CPU_LEVELS, Target
 from ingot.compiler import compile as compiler
@@ -21,7 +18,6 @@ from ingot.errors import IngotError
 from ingot.runtime.llm import LLM
 from tests.support.tiny_models import VOCAB_SIZE, save_random
 
-Build = Callable[[Path, Path, Target], None]
 LIMITS = {"float32": 1e-4, "bfloat16": 3e-2}
 
 
@@ -36,29 +32,6 @@ class Compile:
 
 
 Compiled = Callable[[Compile], tuple[Path, Path]]
-
-
-@dataclass(frozen=True)
-class BuildOnce:
-    """The real build of a step, run once for every different source and target: models that
-    differ in values alone share it, whichever process asks first."""
-
-    build: Build
-    folder: Path
-
-    def __call__(self, source_dir: Path, out: Path, target: Target) -> None:
-        text = (source_dir / "step.cpp").read_bytes() + target.name.encode()
-        kept = self.folder / f"{hashlib.sha256(text).hexdigest()}.so"
-        with file_lock(kept.with_suffix(".lock")):
-            if not kept.exists():
-                self.build(source_dir, out, target)
-                shutil.copyfile(out, kept)
-        shutil.copyfile(kept, out)
-
-
-def build_once(folder: Path) -> None:
-    """From now on this process builds so."""
-    compiler.build = BuildOnce(compiler.build, folder)
 
 
 def compile_case(case: Compile, folder: Path) -> tuple[Path, Path]:

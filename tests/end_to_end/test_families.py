@@ -88,10 +88,17 @@ def runs(name: str, dtype: str) -> list[Compile]:
 
 RUNS = [runs(name, "float32") for name in sorted(CASES)]
 RUNS += [runs(name, "bfloat16") for name in BFLOAT16]
+# Four builds each: every model and both dtypes; the other pairs are with the slow tests.
 LEVELS = [
-    [Compile(name, dtype, 300, levels())]
-    for dtype in ("float32", "bfloat16")
-    for name in ("llama_head_dim_20", "qwen3_layer_types", "qwen2")
+    pytest.param([Compile(name, dtype, 300, levels())], marks=marks)
+    for name, dtype, marks in (
+        ("llama_head_dim_20", "float32", ()),
+        ("llama_head_dim_20", "bfloat16", pytest.mark.slow),
+        ("qwen3_layer_types", "float32", pytest.mark.slow),
+        ("qwen3_layer_types", "bfloat16", ()),
+        ("qwen2", "float32", ()),
+        ("qwen2", "bfloat16", pytest.mark.slow),
+    )
 ]
 
 

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -59,13 +60,29 @@ def folder() -> Path:
 
 
 @cache
-def load(source: str, target: str) -> ctypes.CDLL:
-    """The library that a generated source becomes; each is compiled once a session."""
+def workers() -> ThreadPoolExecutor:
+    """Two workers at once, while tests run."""
+    return ThreadPoolExecutor(2, "compiler")
+
+
+@cache
+def built(source: str, target: str) -> Future[Path]:
+    """Starts to build the library that a generated source becomes, once a session."""
     place = folder() / hashlib.sha256(f"{target}\n{source}".encode()).hexdigest()[:16]
-    place.mkdir()
-    (place / "step.cpp").write_text(source)
-    build(place, place / "kernels.so", Target.parse(target))
-    lib = ctypes.CDLL(str(place / "kernels.so"))
+
+    def compiled() -> Path:
+        place.mkdir()
+        (place / "step.cpp").write_text(source)
+        build(place, place / "kernels.so", Target.parse(target))
+        return place / "kernels.so"
+
+    return workers().submit(compiled)
+
+
+@cache
+def load(source: str, target: str) -> ctypes.CDLL:
+    """That library; each is loaded once a session."""
+    lib = ctypes.CDLL(str(built(source, target).result()))
     lib.ingot_open.restype = ctypes.c_void_p
     lib.ingot_open.argtypes = [ctypes.POINTER(ModelStruct)]
     lib.ingot_run.argtypes = [ctypes.c_void_p, ctypes.POINTER(StepStruct)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from ingot.compiler.cpp.generate import Generated, generate
 from tests.compiler.cpp import quantized
 from tests.compiler.cpp.bounds import End, ends
 from tests.compiler.cpp.cases import all_cases
-from tests.compiler.cpp.native import TARGETS, Memory, folder, load
+from tests.compiler.cpp.native import TARGETS, Memory, folder, load, workers
 from tests.compiler.cpp.sanitized import Driver, Hole, build_driver
 from tests.compiler.cpp.units import VOCABULARY, Step, Unit, make_step
 
@@ -61,12 +62,12 @@ HEADS = {"float": "linear-96x304-bf16.out", "quantized": f"{quantized.MATRICES[2
 
 @dataclass(frozen=True)
 class Program:
-    """A unit, the same with a head, and what that was built into."""
+    """A unit, the same with a head, and what that is built into."""
 
     unit: Unit | quantized.Unit
     plan: Plan
     generated: Generated
-    driver: Driver
+    driver: Future[Driver]
 
     def step(self, sequences: list[tuple[int, int]]) -> Step:
         """A step that reads the last row of tables, and stores the keys of its last row."""
@@ -101,7 +102,7 @@ class Program:
     ) -> str:
         """What the sanitizer says of a step and of drawing from it; nothing if it saw no error."""
         vocabulary = int(self.plan.buffer("logits").shape[1])
-        done = self.driver.run(
+        done = self.driver.result().run(
             memory,
             step.inputs,
             THREADS,
@@ -122,12 +123,13 @@ class Program:
 
 @cache
 def program(kind: str, target: str) -> Program:
-    """Built once a session."""
+    """Its build starts here, once a session."""
     unit = quantized.unit(target) if kind == "quantized" else _floats(target)
     plan = _with_head(unit.plan, HEADS[kind])
     generated = generate(plan, Target.parse(target))
     place = Path(mkdtemp(dir=folder()))
-    return Program(unit, plan, generated, build_driver(place, generated.source, target, SANITIZERS))
+    driver = workers().submit(build_driver, place, generated.source, target, SANITIZERS)
+    return Program(unit, plan, generated, driver)
 
 
 def _floats(target: str) -> Unit:

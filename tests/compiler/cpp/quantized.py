@@ -20,7 +20,7 @@ from ingot.compiler.quantization.matrix import QuantizedMatrix
 from ingot.ops import samples
 from ingot.ops.registry import OPS
 from ingot.passes.storage import Spans
-from tests.compiler.cpp.native import Memory, aligned, load, runnable, tensor_bytes
+from tests.compiler.cpp.native import Memory, aligned, built, load, runnable, tensor_bytes
 from tests.compiler.cpp.units import INPUT_SHAPES, LIMITS
 
 TARGETS = runnable("cpu:x86-64-v4+avx512_vnni", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
@@ -149,6 +149,10 @@ class Unit:
     @cached_property
     def generated(self) -> Generated:
         return generate(self.plan, Target.parse(self.target))
+
+    def start(self) -> None:
+        """Starts to build it, ahead of its first use."""
+        built(self.generated.source, self.target)
 
     def memory(self, values: Values) -> Memory:
         """Buffers with those values in them; the rest of the arena is NaN."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 
 import numpy as np
 from torch import Tensor
@@ -53,7 +53,6 @@ class Driver:
         The address sanitizer takes holes for memory that is not there. Without stacks, what it
         says of an error names no functions and takes a tenth of the time.
         """
-        job, result = self.folder / "step.job", self.folder / "step.result"
         arrays = [inputs[name].int().contiguous().numpy() for name in INPUTS]
         buffers = [*memory.weights, *memory.caches, memory.arena, *arrays]
         sizes = {name: len(inputs[name]) for name in ("logit_rows", "tokens", "context_lens")}
@@ -68,19 +67,21 @@ class Driver:
         ]
         numbers += [buffer.nbytes for buffer in buffers]
         numbers += [number for hole in holes for number in hole]
-        with job.open("wb") as file:
-            file.write(np.array(numbers, np.int64).tobytes())
-            for buffer in buffers:
-                file.write(buffer.tobytes())
-        done = subprocess.run(
-            [self.path, job, result], capture_output=True, text=True, timeout=300,
-            env={"ASAN_OPTIONS": f"detect_leaks=1:symbolize={stacks:d}",
-                 "TSAN_OPTIONS": "halt_on_error=1"},
-        )  # fmt: skip
-        if done.returncode == 0:
-            raw = np.fromfile(result, np.uint8)
-            for buffer in (*memory.caches, memory.arena):
-                buffer[:], raw = raw[: buffer.nbytes], raw[buffer.nbytes :]
+        with TemporaryDirectory(dir=self.folder) as place:
+            job, result = Path(place, "job"), Path(place, "result")
+            with job.open("wb") as file:
+                file.write(np.array(numbers, np.int64).tobytes())
+                for buffer in buffers:
+                    file.write(buffer.tobytes())
+            done = subprocess.run(
+                [self.path, job, result], capture_output=True, text=True, timeout=300,
+                env={"ASAN_OPTIONS": f"detect_leaks=1:symbolize={stacks:d}",
+                     "TSAN_OPTIONS": "halt_on_error=1"},
+            )  # fmt: skip
+            if done.returncode == 0:
+                raw = np.fromfile(result, np.uint8)
+                for buffer in (*memory.caches, memory.arena):
+                    buffer[:], raw = raw[: buffer.nbytes], raw[buffer.nbytes :]
         return done
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from ingot.compiler.cpp.toolchain import KERNELS
 from ingot.ops.registry import OPS
+from tests.compiler.cpp.native import workers
 from tests.compiler.cpp.programs import PROGRAMS, program
 from tests.compiler.cpp.sanitized import ACCESSES
 
@@ -40,10 +41,12 @@ def test_an_operand_that_ends_sooner_is_noticed(kind: str, target: str) -> None:
     kernels = program(kind, target)
     step = kernels.step(FEW)
     memory = kernels.memory(step)
+    operands = kernels.ends(memory, step)
+    said = workers().map(
+        lambda end: kernels.errors(memory, step, [end.too_much], stacks=False), operands
+    )
     unnoticed = [
-        end.name
-        for end in kernels.ends(memory, step)
-        if not SHORT.search(kernels.errors(memory, step, [end.too_much], stacks=False))
+        end.name for end, errors in zip(operands, said, strict=True) if not SHORT.search(errors)
     ]
     assert unnoticed == []
     assert SHORT.search(kernels.errors(memory, step, fewer_logits=1))

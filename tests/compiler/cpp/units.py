@@ -36,6 +36,7 @@ from ingot.ops.registry import OPS
 from tests.compiler.cpp.native import (
     Memory,
     aligned,
+    built,
     folder,
     load,
     pack_cache,
@@ -207,6 +208,10 @@ class Unit:
             cache = torch.from_numpy(raw.copy()).view(like.dtype)
             results[buffer.name] = unpack_cache(buffer.name, cache, like.shape)
         return results
+
+    def start(self) -> None:
+        """Starts to build it, ahead of its first use."""
+        built(self.generated.source, self.target)
 
     def execute(self, memory: Memory, step: Step, threads: int) -> None:
         """Runs the compiled unit on those buffers."""

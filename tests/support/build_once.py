@@ -1,0 +1,38 @@
+"""The C++ compiler's work, shared by all compiles of a session."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingot.artifact.lock import file_lock
+from ingot.artifact.target import Target
+from ingot.compiler import compile as compiler
+
+Build = Callable[[Path, Path, Target], None]
+
+
+@dataclass(frozen=True)
+class BuildOnce:
+    """The real build of a step, run once for every different source and target: models that
+    differ in values alone share it, whichever process asks first."""
+
+    build: Build
+    folder: Path
+
+    def __call__(self, source_dir: Path, out: Path, target: Target) -> None:
+        text = (source_dir / "step.cpp").read_bytes() + target.name.encode()
+        kept = self.folder / f"{hashlib.sha256(text).hexdigest()}.so"
+        with file_lock(kept.with_suffix(".lock")):
+            if not kept.exists():
+                self.build(source_dir, out, target)
+                shutil.copyfile(out, kept)
+        shutil.copyfile(kept, out)
+
+
+def build_once(folder: Path) -> None:
+    """From now on this process builds so."""
+    compiler.build = BuildOnce(compiler.build, folder)
