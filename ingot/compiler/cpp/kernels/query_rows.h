@@ -107,8 +107,8 @@ class QueryRows {
     if (keys.begin >= keys.end) return;
     source.first = keys.begin / key_group;
     const int groups = (keys.end - 1) / key_group + 1 - source.first;
-    with_rows<groups_per_tile>(groups, [&](auto count) {
-      tile<T, Height, count.value * key_group / lanes>(
+    with_rows<groups_per_tile>(groups, [&](auto width) {
+      tile<T, Height, width.value * key_group / lanes>(
           queries_[r], D, source, 0, D / Dot<T>::depth,
           scores_[r] + source.first * key_group, key_tile, Start::zero);
     });
