@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,11 +138,13 @@ def test_a_quantized_plan_says_what_each_tensor_is() -> None:
     assert multipliers.shape == (merged.shape[0], int(merged.shape[1]) // 64)
     assert buffers["model.layers.2.mlp.down_proj.weight"].dtype == "bfloat16"
     dtypes = {name: b.dtype for name, b in buffers.items() if b.kind == "arena"}
-    assert dtypes["quantize_values"] == "int8" and dtypes["quantize_scales"] == "float32"
-    # q, k, v read one quantized input, gate and up another, and so do outputs of attention; what
-    # comes out of a gate is rounded there. The head has an input of its own.
-    assert sum(i.op == "quantize" for i in plan.instructions) == 3 * 6 - 1 + 1
-    assert sum(i.op == "quantized_gated_linear_quantize" for i in plan.instructions) == 5
+    assert dtypes["rms_norm_quantize_out"] == "int8"
+    assert dtypes["rms_norm_quantize_out_scales"] == "float32"
+    # q, k, v read one rounded norm, gate and up another, and the head its own; what comes out of a
+    # gate is rounded there. Blocks of 128 are two heads of this model.
+    counts = Counter(instruction.op for instruction in plan.instructions)
+    assert counts["rms_norm_quantize"] == 2 * 6 - 1 + 1
+    assert (counts["quantize"], counts["quantized_gated_linear_quantize"]) == (6, 5)
 
 
 def test_a_misplaced_temporary_shows(checkpoint: Checkpoint, reference: list[torch.Tensor]) -> None:

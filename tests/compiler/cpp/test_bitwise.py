@@ -16,6 +16,8 @@ from tests.compiler.cpp.units import Step, Unit, make_step
 # Decodes beside prompts; rows that fill tiles and rows that do not; more rows than a block.
 SEQUENCES = [(1, 41), (13, 13), (1, 1), (7, 90), (100, 230), (1, 128)]
 
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+
 pytestmark = [pytest.mark.deterministic, pytest.mark.parametrize("target", TARGETS)]
 
 
@@ -29,7 +31,7 @@ def drawn(target: str) -> tuple[Unit, Step, dict[str, Tensor]]:
 def rows_of(results: dict[str, Tensor]) -> dict[str, Tensor]:
     """Results that have a row a token, as integers: two NaNs or two zeros may differ."""
     return {
-        name: result.view(torch.int32 if result.dtype == torch.float32 else torch.int16)
+        name: result.view(INTEGERS[result.element_size()])
         for name, result in results.items()
         if name.rpartition(".")[2] not in CACHES
     }
