@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ingot.ops import quantize, rms_norm
-from ingot.ops.registry import DEFAULT_TOLERANCE, Args, Kwargs, Op, Tolerance, register
+from ingot.ops.registry import DEFAULT_TOLERANCE, Kwargs, Op, Tolerance, register
 
 GROUPS = {64: 32, 200: 40, 37: 37}  # of the samples' rows
 
@@ -28,15 +28,11 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def fake(a: Args) -> tuple[Tensor, Tensor]:
-    return quantize.fake(a)
-
-
 RMS_NORM_QUANTIZE = register(
     Op(
         name="rms_norm_quantize",
         reference=reference,
-        fake=fake,
+        fake=quantize.fake,
         sample_inputs=sample_inputs,
         num_flops=lambda a: 7 * a.x.numel(),
         outputs=("out", "out_scales"),

@@ -57,7 +57,7 @@ class Model {
     if (model == nullptr) return nullptr;
     for (int i = 0; i < num_weights; ++i) model->weights_[i] = buffers.weights[i];
     for (int i = 0; i < num_caches; ++i) model->caches_[i] = buffers.caches[i];
-    // Pages that no step of one token touches take no room.
+    // Pages that no step of few rows touches take no room.
     const std::int64_t others = (buffers.num_threads - 1) * arena_bytes;
     model->others_ = static_cast<char*>(std::aligned_alloc(64, static_cast<std::size_t>(others)));
     model->memory_ = {model->weights_, model->caches_, static_cast<char*>(buffers.arena),
