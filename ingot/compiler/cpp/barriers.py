@@ -4,12 +4,7 @@ Two instructions need a barrier between them if one writes memory that the other
 unless both deal the rows of that buffer to the threads in the same way: then every thread meets
 only what it wrote itself. Temporaries that share arena bytes are the same memory.
 
-How a step is dealt depends on how many rows it has; see team.h:
-
-few     every thread carries out row-wise instructions by itself, and what they write it has for
-        itself
-some    they deal rows; products deal columns
-many    both deal rows, so that threads meet at attention alone
+How they divide it depends on how many rows a step has; see sizes.py.
 
 KV heads, and the query heads that share them, are dealt alike by what writes keys and by attention,
 if the number of threads divides theirs: then a thread attends to what it wrote, except in steps of
@@ -21,15 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from ingot.artifact.plan import DTYPE_BYTES, Dim, Instruction
 from ingot.compiler.cpp.operands import Operands
+from ingot.compiler.cpp.sizes import SIZES, Size, sizes_with_own_rows
 from ingot.compiler.row_wise import GATHERED
 from ingot.ops.kv_write import CACHES
 
-Size = Literal["few", "some", "many"]  # of a step, in rows
-SIZES: tuple[Size, ...] = get_args(Size)
 Division = tuple[str, Dim]  # a buffer, and the rows or heads that are dealt
 OWN: Division = ("", 1)  # every thread has memory of its own
 
@@ -95,8 +88,9 @@ def _kv_heads(operands: Operands, instruction: Instruction) -> int:
 def _needed(operands: Operands, size: Size, even: bool) -> Iterator[bool]:
     """Whether threads wait before each instruction in steps of a size."""
     since_barrier: list[Access] = []
-    for instruction in operands.plan.instructions:
-        accesses = list(_accesses(operands, instruction, size, even))
+    own_rows = (size in sizes for sizes in sizes_with_own_rows(operands))
+    for instruction, own in zip(operands.plan.instructions, own_rows, strict=True):
+        accesses = list(_accesses(operands, instruction, size, even=even, own_rows=own))
         needed = any(a.conflicts(b) for a in accesses for b in since_barrier)
         if needed:
             since_barrier = []
@@ -105,7 +99,7 @@ def _needed(operands: Operands, size: Size, even: bool) -> Iterator[bool]:
 
 
 def _accesses(
-    operands: Operands, instruction: Instruction, size: Size, even: bool
+    operands: Operands, instruction: Instruction, size: Size, *, even: bool, own_rows: bool
 ) -> Iterator[Access]:
     """What an instruction touches of the memory that changes during a step."""
     for argument, name in (*instruction.inputs.items(), *instruction.outputs.items()):
@@ -113,7 +107,7 @@ def _accesses(
         if buffer.kind in ("weight", "input"):
             continue
         division: Division | None = None
-        if size == "many" and operands.takes_slice(instruction):
+        if own_rows:
             division = (buffer.name, "N")
         elif even and argument in BY_HEADS.get(instruction.op, ()):
             division = (buffer.name, f"{_kv_heads(operands, instruction)} heads")

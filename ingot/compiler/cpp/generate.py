@@ -14,10 +14,11 @@ from typing import Literal
 from ingot.artifact.plan import Buffer, DType, Instruction, Plan
 from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
-from ingot.compiler.cpp.barriers import SIZES, Barrier, barriers
+from ingot.compiler.cpp.barriers import Barrier, barriers
 from ingot.compiler.cpp.call import WIDTH
 from ingot.compiler.cpp.calls import emit, stored_as_panels
 from ingot.compiler.cpp.operands import Operands, columns, where
+from ingot.compiler.cpp.sizes import SIZES, Size, sizes_with_own_rows
 from ingot.compiler.row_wise import attends, is_row_wise
 from ingot.errors import CodegenError
 from ingot.passes.storage import Spans
@@ -90,8 +91,11 @@ def _body(operands: Operands) -> list[str]:
     """
     lines: list[str] = []
     blocks = ""
-    for index, (instruction, barrier) in enumerate(
-        zip(operands.plan.instructions, barriers(operands), strict=True)
+    instructions = operands.plan.instructions
+    calls = [emit(operands, instruction) for instruction in instructions]
+    own_rows, waits = sizes_with_own_rows(operands), barriers(operands)
+    for index, (instruction, call, sizes, barrier) in enumerate(
+        zip(instructions, calls, own_rows, waits, strict=True)
     ):
         before, blocks = blocks, _row_blocks(operands, instruction)
         joins = blocks == before and barrier == Barrier()
@@ -102,7 +106,7 @@ def _body(operands: Operands) -> list[str]:
             lines.append(f"  for (const Slice block : {blocks}) {{")
         indent = "    " if blocks else "  "
         lines += [*_comment(index, instruction, indent), f"{indent}clock.mark({index});"]
-        lines += emit(operands, instruction).lines(_part(operands, instruction), indent)
+        lines += call.lines(_part(operands, instruction, sizes), indent)
     return [*lines, "  }"] if blocks else lines
 
 
@@ -131,14 +135,14 @@ def _head(operands: Operands) -> tuple[int, str]:
     return (columns(out), PANEL_COLUMNS[last.op]) if out.kind == "output" else (0, "")
 
 
-def _part(operands: Operands, instruction: Instruction) -> str:
+def _part(operands: Operands, instruction: Instruction, own_rows: frozenset[Size]) -> str:
     """What a thread is told of its part: the generated function's name for it."""
     if is_row_wise(instruction):
         return "block"
     if attends(instruction):
         return "team"
-    if operands.takes_slice(instruction):
-        return "slice"
+    if own_rows:
+        return "own_unless_few" if "some" in own_rows else "own_if_many"
     return f"all_rows({operands.rows_of(instruction)}, team)"
 
 
@@ -224,7 +228,8 @@ using namespace ingot;
   [[maybe_unused]] const bool some = !few && !many;
   [[maybe_unused]] const Memory own = few ? memory.of(team) : memory;
   [[maybe_unused]] const Team alone = few ? team.alone() : team;
-  [[maybe_unused]] const Slice slice = many ? own_rows(N, team) : all_rows(N, team);
+  [[maybe_unused]] const Slice own_unless_few = few ? all_rows(N, team) : own_rows(N, team);
+  [[maybe_unused]] const Slice own_if_many = many ? own_rows(N, team) : all_rows(N, team);
 {body}
 }}
 

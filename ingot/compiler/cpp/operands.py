@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, Instruction, Kind, Plan
-from ingot.compiler.row_wise import attends, is_row_wise
+from ingot.compiler.row_wise import is_row_wise
 from ingot.errors import CodegenError
 
 _NUMBERED: tuple[Kind, ...] = ("weight", "cache")
@@ -53,14 +53,6 @@ class Operands:
             for name in instruction.outputs.values()
         )
         return frozenset(name for name in written if self.buffers[name].kind == "arena")
-
-    def takes_slice(self, instruction: Instruction) -> bool:
-        """Whether a thread may do it for rows of its own in a step of many: a product with a row
-        for each token, or what follows it head by head."""
-        if attends(instruction) or is_row_wise(instruction):
-            return False
-        results = [self.buffers[name] for name in instruction.outputs.values()]
-        return self.rows_of(instruction) == "N" and all(b.kind != "output" for b in results)
 
     def rows_of(self, instruction: Instruction) -> Dim:
         """How many rows an instruction takes."""

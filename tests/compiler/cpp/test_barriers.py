@@ -177,6 +177,28 @@ def test_heads_that_are_dealt_evenly_need_no_barrier() -> None:
     assert waits(buffers, turned, cast, read)[1:] == (Barrier(frozenset({"few", "some"})), always)
 
 
+@pytest.mark.parametrize(
+    "ops, waiting",
+    [
+        (("linear", "rms_norm", "linear", "rms_norm"), (True, False, True, True)),
+        (("quantize", "linear", "rms_norm", "linear"), (True, False, False, True)),
+        (("linear", "add", "rms_norm", "linear"), (True, False, False, True)),
+    ],
+)
+def test_what_reads_attention_deals_rows(ops: tuple[str, ...], waiting: tuple[bool, ...]) -> None:
+    """No thread waits between it and what goes on row by row; later products deal columns."""
+    caches = [
+        Buffer(name=n, dtype="float32", shape=(0, 2, 16, 16), kind="cache") for n in ("kc", "vc")
+    ]
+    buffers = [*(temporary(n, i * SIZE) for i, n in enumerate("qabcde")), *caches]
+    attention = instruction("paged_attention", {"q": "q", "k_cache": "kc", "v_cache": "vc"}, "a")
+    after = (
+        instruction(op, {"x": x, "weight": "w"}, y)
+        for op, x, y in zip(ops, "abcd", "bcde", strict=True)
+    )
+    assert flags(buffers, attention, *after) == (False, *waiting)
+
+
 def test_many_rows_are_a_threads_own_through_all_products() -> None:
     a, b, c, d = (temporary(n, i * SIZE) for i, n in enumerate("abcd"))
     steps = (

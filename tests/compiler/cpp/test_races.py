@@ -64,18 +64,26 @@ def chain() -> Plan:
 
 
 def heads_chain(product: bool = False) -> Plan:
-    """Keys written and attended to, by three KV heads; written by the product that makes them."""
-    heads, kv_heads, size = 6, 3, 64
+    """Keys written and attended to, by three KV heads, and a product of the results.
+
+    With `product` keys are written by one, too.
+    """
+    heads, kv_heads, size, columns = 6, 3, 64, 96
     made = {"x": (16,)} if product else {"q": (heads, size), "k": (kv_heads, size),
                                          "v": (kv_heads, size)}  # fmt: skip
-    shapes = {**made, "t": (size,), "turned": (heads, size), "o": (heads, size)}
+    shapes = {**made, "t": (size,), "turned": (heads, size), "o": (heads, size), "p": (columns,),
+              "m": (columns,)}  # fmt: skip
     buffers = [
         Buffer(name=name, dtype="int32", shape=shape, kind="input")
         for name, shape in INPUT_SHAPES.items()
     ]
+    weights = {"out": (columns, heads * size)}
     if product:
-        shape = ((heads + 2 * kv_heads) * size, 16)
-        buffers.append(Buffer(name="weight", dtype="float32", shape=shape, kind="weight"))
+        weights["in"] = ((heads + 2 * kv_heads) * size, 16)
+    buffers += [
+        Buffer(name=name, dtype="float32", shape=shape, kind="weight")
+        for name, shape in weights.items()
+    ]
     offset = 0
     for name, inner in shapes.items():
         shape = ("N", *inner)
@@ -87,7 +95,9 @@ def heads_chain(product: bool = False) -> Plan:
         for name in cached
     ]
     tables = {name: name for name in ("query_start", "context_lens", "page_table")}
-    inputs = {name: name for name in (*made, *(["weight"] if product else []), "slots")}
+    inputs = {name: name for name in (*made, "slots")}
+    if product:
+        inputs["weight"] = "in"
     write = Instruction(
         op="linear_rope_kv_write" if product else "rope_kv_write",
         inputs={**inputs, "table": "t", **cached}, outputs={"out": "turned"}, attrs={},
@@ -97,8 +107,20 @@ def heads_chain(product: bool = False) -> Plan:
         op="paged_attention", inputs={"q": "turned", **cached, **tables}, outputs={"out": "o"},
         attrs={"scale": 0.25}, origin="read",
     )  # fmt: skip
-    memory = MemoryPlan(arena_bytes=offset, slots=())
-    return Plan(limits=LIMITS, buffers=tuple(buffers), instructions=(write, read), memory=memory)
+    multiply = Instruction(
+        op="linear", inputs={"x": "o", "weight": "out"}, outputs={"out": "p"}, attrs={},
+        origin="multiply",
+    )  # fmt: skip
+    activate = Instruction(
+        op="activation", inputs={"x": "p"}, outputs={"out": "m"}, attrs={"kind": "silu"},
+        origin="activate",
+    )  # fmt: skip
+    return Plan(
+        limits=LIMITS,
+        buffers=tuple(buffers),
+        instructions=(write, read, multiply, activate),
+        memory=MemoryPlan(arena_bytes=offset, slots=()),
+    )
 
 
 def run_chain(
@@ -149,7 +171,8 @@ def test_threads_attend_to_what_they_wrote(
 ) -> None:
     plan = heads_chain(product)
     source = generate(plan, Target.parse(TARGET)).source
-    assert source.count("if (many || 3 % team.size != 0) barrier.wait();") == 1
+    for waits in ("  if (many || 3 % team.size != 0) ", "  ", "  if (few) "):
+        assert source.count(f"\n{waits}barrier.wait();") == 1
     code, errors = run_chain(tmp_path, source, sequences, plan, threads)
     assert code == 0, errors
 
@@ -160,6 +183,17 @@ def test_with_more_heads_or_rows_of_their_own_they_must_wait(
     tmp_path: Path, sequences: list[tuple[int, int]], product: bool
 ) -> None:
     plan = heads_chain(product)
-    source = generate(plan, Target.parse(TARGET)).source.replace("barrier.wait();", ";")
+    unguarded = "if (many || 3 % team.size != 0) barrier.wait();"
+    source = generate(plan, Target.parse(TARGET)).source.replace(unguarded, "")
     code, errors = run_chain(tmp_path, source, sequences, plan, threads=2)
+    assert code != 0 and "data race" in errors
+
+
+def test_what_reads_attention_must_deal_rows_in_steps_of_some(tmp_path: Path) -> None:
+    """No thread waits between it and what goes on row by row."""
+    plan = heads_chain()
+    source = generate(plan, Target.parse(TARGET)).source
+    columns = source.replace("96>(own_unless_few,", "96>(own_if_many,")
+    assert columns != source
+    code, errors = run_chain(tmp_path, columns, SOME, plan)
     assert code != 0 and "data race" in errors
