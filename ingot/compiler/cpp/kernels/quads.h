@@ -17,11 +17,24 @@
 //     weights(quads)         the operand of `step` for stored weights, made once for many rows
 //     open(acc), close(acc, sums)   around at most `most_steps` steps: sums may be narrower
 //     step(sums, weights, x) adds the products of a quad of every column with one of a row
+//   fast_bytes               whether steps of QuadDot<8> are as fast as those of QuadDot<4>
 //
 // All sums are exact, so every level computes the same integers.
 #pragma once
 
 #include "simd.h"
+
+namespace ingot {
+
+// A sum that is complete here. Else the compiler puts off the additions of many steps, and the
+// products that wait for them do not fit in registers.
+template <class V>
+inline V added_up(V sum) {
+  asm("" : "+v"(sum));
+  return sum;
+}
+
+}  // namespace ingot
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #include "quads_avx512.h"

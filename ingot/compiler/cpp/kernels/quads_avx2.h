@@ -59,6 +59,8 @@ inline int sum_values(const std::int8_t* from) {
   return sum;
 }
 
+inline constexpr bool fast_bytes = false;
+
 template <int bits>
 struct QuadDot;
 
@@ -80,7 +82,7 @@ struct QuadDot<8> {
   static vi close(vi, Sums sums) { return sums; }
   static Sums step(Sums sums, Weights w, vi x) {
     const vi pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(x, w.value));
-    return _mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    return added_up(_mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
   }
 };
 
@@ -98,7 +100,7 @@ struct QuadDot<4> {
     return _mm256_add_epi32(acc, _mm256_madd_epi16(sums, _mm256_set1_epi16(1)));
   }
   static Sums step(Sums sums, Weights w, vi x) {
-    return _mm256_add_epi16(sums, _mm256_maddubs_epi16(w, x));
+    return added_up(_mm256_add_epi16(sums, _mm256_maddubs_epi16(w, x)));
   }
 };
 

@@ -75,6 +75,8 @@ template <int bits>
 struct QuadDot;
 
 #ifdef __AVX512VNNI__
+inline constexpr bool fast_bytes = true;
+
 template <int bits>
 struct QuadDot {
   using Weights = vi;
@@ -88,6 +90,8 @@ struct QuadDot {
   static Sums step(Sums sums, Weights w, vi x) { return _mm512_dpbusd_epi32(sums, w, x); }
 };
 #else
+inline constexpr bool fast_bytes = false;
+
 // Magnitudes times signed x: 2 * 127 * 127 fits into 16 bits, 2 * 255 * 127 would not.
 template <>
 struct QuadDot<8> {
@@ -108,7 +112,7 @@ struct QuadDot<8> {
   static Sums step(Sums sums, Weights w, vi x) {
     const vi turned = _mm512_mask_sub_epi8(x, w.negative, _mm512_setzero_si512(), x);
     const vi products = _mm512_maddubs_epi16(w.magnitude, turned);
-    return _mm512_add_epi32(sums, _mm512_madd_epi16(products, _mm512_set1_epi16(1)));
+    return added_up(_mm512_add_epi32(sums, _mm512_madd_epi16(products, _mm512_set1_epi16(1))));
   }
 };
 
@@ -126,7 +130,7 @@ struct QuadDot<4> {
     return _mm512_add_epi32(acc, _mm512_madd_epi16(sums, _mm512_set1_epi16(1)));
   }
   static Sums step(Sums sums, Weights w, vi x) {
-    return _mm512_add_epi16(sums, _mm512_maddubs_epi16(w, x));
+    return added_up(_mm512_add_epi16(sums, _mm512_maddubs_epi16(w, x)));
   }
 };
 #endif

@@ -101,7 +101,7 @@ class QuantizedLinear {
   };
 
   static bool unpacks(int rows) {
-    return bits == 4 && can_unpack && rows >= least_unpacked_rows;
+    return bits == 4 && fast_bytes && rows >= least_unpacked_rows;
   }
 
   static void start(const Operand& x, int rows, int* starts) {

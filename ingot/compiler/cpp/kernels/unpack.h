@@ -6,9 +6,6 @@
 
 namespace ingot {
 
-// Whether products in int8 take one instruction a quad, as those in int4 do.
-inline constexpr bool can_unpack = QuadDot<8>::zero_point != 0;
-
 // Four bytes at a time: with u = value + 8 in each, m u + (128 - 8 m) is m value + 128. Taken as
 // one 32-bit integer the products may carry, but the sum's bytes are all in range, and digits of a
 // number are unique.
