@@ -184,12 +184,14 @@ inline void quantized_register_tile(const X& x, const Blocks& blocks, Range rang
   for_tile<Height, Width>([&](int r, int v) { store(sums[r] + (First + v) * lanes, total[r][v]); });
 }
 
-// A tile of rows times a panel, cut into as many register tiles as the level needs.
+// A tile of rows times a panel, cut into as many register tiles as the level needs: few rows read a
+// panel in one stream.
 template <int Height, int First = 0, class X, class Blocks, class Fetch>
 inline void quantized_tile(const X& x, const Blocks& blocks, Range range, Fetch fetch,
                            Rows<float> sums, Start start) {
   constexpr int left = quantized_vectors - First;
-  constexpr int width = left < quad_tile_vectors ? left : quad_tile_vectors;
+  constexpr int most = quad_tile_vectors * (quad_tile_rows / Height);
+  constexpr int width = left < most ? left : most;
   quantized_register_tile<Height, First, width>(x, blocks, range, fetch, sums, start);
   if constexpr (width < left)
     quantized_tile<Height, First + width>(x, blocks, range, fetch, sums, start);
