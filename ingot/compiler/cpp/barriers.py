@@ -38,13 +38,10 @@ BY_HEADS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """In which steps threads wait before an instruction.
+    """In which steps threads wait, if they have equally many KV heads and if they have not."""
 
-    With `heads`, they wait in any where they cannot have equally many of so many heads.
-    """
-
-    sizes: frozenset[Size] = frozenset()
-    heads: int = 0
+    even: frozenset[Size] = frozenset()
+    uneven: frozenset[Size] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +62,7 @@ class Access:
 
 def barriers(operands: Operands) -> tuple[Barrier, ...]:
     """What comes before each instruction."""
-    even, uneven = (_waiting(operands, even=even) for even in (True, False))
-    return tuple(
-        Barrier(waits, _kv_heads(operands, instruction) if more - waits else 0)
-        for instruction, waits, more in zip(operands.plan.instructions, even, uneven, strict=True)
-    )
+    return tuple(map(Barrier, _waiting(operands, even=True), _waiting(operands, even=False)))
 
 
 def _waiting(operands: Operands, *, even: bool) -> list[frozenset[Size]]:
@@ -88,7 +81,7 @@ def _kv_heads(operands: Operands, instruction: Instruction) -> int:
 def _needed(operands: Operands, size: Size, even: bool) -> Iterator[bool]:
     """Whether threads wait before each instruction in steps of a size."""
     since_barrier: list[Access] = []
-    own_rows = (size in sizes for sizes in sizes_with_own_rows(operands))
+    own_rows = (size in sizes for sizes in sizes_with_own_rows(operands, even=even))
     for instruction, own in zip(operands.plan.instructions, own_rows, strict=True):
         accesses = list(_accesses(operands, instruction, size, even=even, own_rows=own))
         needed = any(a.conflicts(b) for a in accesses for b in since_barrier)

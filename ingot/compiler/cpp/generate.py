@@ -7,7 +7,9 @@ alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from textwrap import wrap
 from typing import Literal
 
@@ -79,6 +81,7 @@ def generate(plan: Plan, target: Target) -> Generated:
         num_caches=len(plan.of_kind("cache")),
         arena_bytes=plan.memory.arena_bytes,
         vocabulary=_head(operands)[0],
+        even=_even(operands),
     )
     return Generated(source=source, weights=_weights(operands))
 
@@ -93,9 +96,9 @@ def _body(operands: Operands) -> list[str]:
     blocks = ""
     instructions = operands.plan.instructions
     calls = [emit(operands, instruction) for instruction in instructions]
-    own_rows, waits = sizes_with_own_rows(operands), barriers(operands)
-    for index, (instruction, call, sizes, barrier) in enumerate(
-        zip(instructions, calls, own_rows, waits, strict=True)
+    parts, waits = _parts(operands), barriers(operands)
+    for index, (instruction, call, part, barrier) in enumerate(
+        zip(instructions, calls, parts, waits, strict=True)
     ):
         before, blocks = blocks, _row_blocks(operands, instruction)
         joins = blocks == before and barrier == Barrier()
@@ -106,17 +109,29 @@ def _body(operands: Operands) -> list[str]:
             lines.append(f"  for (const Slice block : {blocks}) {{")
         indent = "    " if blocks else "  "
         lines += [*_comment(index, instruction, indent), f"{indent}clock.mark({index});"]
-        lines += call.lines(_part(operands, instruction, sizes), indent)
+        lines += call.lines(part, indent)
     return [*lines, "  }"] if blocks else lines
 
 
 def _wait(barrier: Barrier) -> list[str]:
-    if len(barrier.sizes) == len(SIZES):
-        return ["  barrier.wait();"]
-    conditions: list[str] = [size for size in SIZES if size in barrier.sizes]
-    if barrier.heads:
-        conditions.append(f"{barrier.heads} % team.size != 0")
-    return [f"  if ({' || '.join(conditions)}) barrier.wait();"] if conditions else []
+    even, uneven = _condition(barrier.even), _condition(barrier.uneven)
+    condition = even if even == uneven else f"even ? {even} : {uneven}"
+    if condition == "false":
+        return []
+    return ["  barrier.wait();" if condition == "true" else f"  if ({condition}) barrier.wait();"]
+
+
+def _condition(sizes: frozenset[Size]) -> str:
+    """C++ for: the step is of one of these sizes."""
+    if len(sizes) == len(SIZES):
+        return "true"
+    return " || ".join(size for size in SIZES if size in sizes) or "false"
+
+
+def _even(operands: Operands) -> str:
+    """C++ for: threads have equally many KV heads."""
+    heads = {int(cache.shape[1]) for cache in operands.plan.of_kind("cache")}
+    return " && ".join(f"even_heads({count}, team)" for count in sorted(heads)) or "true"
 
 
 def _maxima(operands: Operands) -> list[str]:
@@ -135,14 +150,29 @@ def _head(operands: Operands) -> tuple[int, str]:
     return (columns(out), PANEL_COLUMNS[last.op]) if out.kind == "output" else (0, "")
 
 
-def _part(operands: Operands, instruction: Instruction, own_rows: frozenset[Size]) -> str:
-    """What a thread is told of its part: the generated function's name for it."""
+def _parts(operands: Operands) -> Iterator[str]:
+    """What a thread is told of its part of each instruction."""
+    even, uneven = (sizes_with_own_rows(operands, even=even) for even in (True, False))
+    return map(partial(_part, operands), operands.plan.instructions, even, uneven)
+
+
+def _part(
+    operands: Operands,
+    instruction: Instruction,
+    even: frozenset[Size],
+    uneven: frozenset[Size],
+) -> str:
+    """The generated function's name for it; in which steps an instruction deals rows decides."""
     if is_row_wise(instruction):
         return "block"
     if attends(instruction):
         return "team"
-    if own_rows:
-        return "own_unless_few" if "some" in own_rows else "own_if_many"
+    if "some" in even:
+        return "own_unless_few"
+    if "some" in uneven:
+        return "own_if_uneven"
+    if "many" in even:
+        return "own_if_many"
     return f"all_rows({operands.rows_of(instruction)}, team)"
 
 
@@ -225,11 +255,12 @@ using namespace ingot;
   [[maybe_unused]] const Sequences sequences{{S, step.query_start, step.context_lens,
                                              step.page_table, step.page_table_stride}};
   [[maybe_unused]] const bool few = has_few(N, team), many = has_many(N, team);
-  [[maybe_unused]] const bool some = !few && !many;
+  [[maybe_unused]] const bool some = !few && !many, even = {even};
   [[maybe_unused]] const Memory own = few ? memory.of(team) : memory;
   [[maybe_unused]] const Team alone = few ? team.alone() : team;
   [[maybe_unused]] const Slice own_unless_few = few ? all_rows(N, team) : own_rows(N, team);
   [[maybe_unused]] const Slice own_if_many = many ? own_rows(N, team) : all_rows(N, team);
+  [[maybe_unused]] const Slice own_if_uneven = even ? own_if_many : own_unless_few;
 {body}
 }}
 

@@ -3,7 +3,8 @@
 few     every thread carries out row-wise instructions by itself, and what they write it has for
         itself
 some    they deal rows; products deal columns, but the one that reads attention deals rows, too:
-        it is the smallest of a layer, and threads need not meet between it and the norm
+        it is the smallest of a layer, and threads need not meet between it and the norm. So do
+        those before other norms if threads must meet at attention, having unequally many KV heads
 many    all deal rows, so that threads meet at attention alone
 """
 
@@ -15,21 +16,26 @@ from ingot.artifact.plan import Instruction
 from ingot.compiler.cpp.operands import Operands
 from ingot.compiler.row_wise import attends, is_row_wise
 
+NORMS = ("add_rms_norm", "layer_norm", "rms_norm", "rms_norm_quantize")
 Size = Literal["few", "some", "many"]  # of a step, in rows
 SIZES: tuple[Size, ...] = get_args(Size)
 
 
-def sizes_with_own_rows(operands: Operands) -> tuple[frozenset[Size], ...]:
+def sizes_with_own_rows(operands: Operands, *, even: bool) -> tuple[frozenset[Size], ...]:
     """In steps of which sizes each instruction deals rows, of those that can deal columns or heads.
 
-    These are products with a row for each token, and what follows them head by head.
+    These are products with a row for each token, and what follows them head by head. `even` says
+    that threads have equally many KV heads.
     """
     sizes, after_attention = list[frozenset[Size]](), False
-    for instruction in operands.plan.instructions:
+    instructions = operands.plan.instructions
+    followers = (*(instruction.op for instruction in instructions[1:]), "")
+    for instruction, follower in zip(instructions, followers, strict=True):
         found: tuple[Size, ...] = ()
         if not is_row_wise(instruction):
             if not attends(instruction) and _has_tokens(operands, instruction):
-                found = ("some", "many") if after_attention else ("many",)
+                joins = after_attention or (not even and follower in NORMS)
+                found = ("some", "many") if joins else ("many",)
             after_attention = attends(instruction)
         sizes.append(frozenset(found))
     return tuple(sizes)

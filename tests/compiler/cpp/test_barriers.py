@@ -11,6 +11,8 @@ from ingot.compiler.cpp.operands import Operands
 LIMITS = Limits(
     max_model_len=64, max_num_seqs=2, max_num_batched_tokens=16, max_logit_rows=2, page_size=16
 )
+ALL: frozenset[Size] = frozenset(SIZES)
+SMALL: frozenset[Size] = frozenset({"few", "some"})
 SIZE = 16 * 32 * 4  # bytes of a temporary (N, 32)
 
 
@@ -29,7 +31,7 @@ def flags(
     buffers: list[Buffer], *instructions: Instruction, size: Size = "some"
 ) -> tuple[bool, ...]:
     """Whether steps of some rows wait before each instruction, or those of another size."""
-    return tuple(size in barrier.sizes for barrier in waits(buffers, *instructions))
+    return tuple(size in barrier.even for barrier in waits(buffers, *instructions))
 
 
 def waits(buffers: list[Buffer], *instructions: Instruction) -> tuple[Barrier, ...]:
@@ -120,7 +122,7 @@ def test_attention_waits_for_the_keys_of_its_step() -> None:
     assert flags([q, out, k, *caches], write, read) == (False, True)
     assert flags([q, out, k, *caches], write, read, size="many") == (False, True)
     # Both write `o`, each thread the part of its heads if all have equally many.
-    spared = Barrier(heads=2)
+    spared = Barrier(uneven=ALL)
     assert waits([q, out, k, *caches], read, read)[1] == spared
 
 
@@ -162,7 +164,7 @@ def test_heads_that_are_dealt_evenly_need_no_barrier() -> None:
     caches = [
         Buffer(name=n, dtype="float32", shape=(0, 2, 16, 16), kind="cache") for n in ("kc", "vc")
     ]
-    names = ("qkv", "t", "q", "o", "p")
+    names = ("qkv", "t", "q", "o", "p", "r")
     buffers = [*(temporary(n, i * SIZE) for i, n in enumerate(names)), *caches]
     cached = {"k_cache": "kc", "v_cache": "vc"}
     turned = instruction(
@@ -170,11 +172,15 @@ def test_heads_that_are_dealt_evenly_need_no_barrier() -> None:
     )
     read = instruction("paged_attention", {"q": "q", **cached}, "o")
     after = instruction("linear", {"x": "o", "weight": "w"}, "p")
-    never, always = Barrier(), Barrier(frozenset(SIZES))
-    spared = Barrier(frozenset({"many"}), heads=2)
+    never, always = Barrier(), Barrier(ALL, ALL)
+    spared = Barrier(frozenset({"many"}), ALL)
     assert waits(buffers, turned, read, after) == (never, spared, always)
-    cast = instruction("cast", {"x": "q"}, "q")
-    assert waits(buffers, turned, cast, read)[1:] == (Barrier(frozenset({"few", "some"})), always)
+    cast = instruction("cast", {"x": "q"}, "r")
+    read = instruction("paged_attention", {"q": "r", **cached}, "o")
+    assert waits(buffers, turned, cast, read)[1:] == (
+        Barrier(SMALL, SMALL),
+        Barrier(ALL, ALL - {"few"}),
+    )
 
 
 @pytest.mark.parametrize(
@@ -197,6 +203,14 @@ def test_what_reads_attention_deals_rows(ops: tuple[str, ...], waiting: tuple[bo
         for op, x, y in zip(ops, "abcd", "bcde", strict=True)
     )
     assert flags(buffers, attention, *after) == (False, *waiting)
+
+
+def test_products_before_norms_deal_rows_where_threads_meet_at_attention() -> None:
+    """If they have unequally many KV heads; else it is by columns that they divide them."""
+    buffers = [temporary(n, i * SIZE) for i, n in enumerate("abc")]
+    first = instruction("linear", {"x": "a", "weight": "w"}, "b")
+    second = instruction("rms_norm", {"x": "b", "weight": "w"}, "c")
+    assert waits(buffers, first, second)[1] == Barrier(SMALL, frozenset({"few"}))
 
 
 def test_many_rows_are_a_threads_own_through_all_products() -> None:

@@ -40,19 +40,25 @@ def plan(stored: str, disable: tuple[str, ...] = ()) -> Plan:
     return lower(gm, LIMITS)
 
 
-def waits(plan: Plan) -> tuple[int, ...]:
-    """Barriers of a layer in steps of few, some and many rows; KV heads dealt evenly."""
+def waits(plan: Plan, *, even: bool = True) -> tuple[int, ...]:
+    """Barriers of a layer in steps of few, some and many rows; KV heads dealt evenly or not."""
     layer = [
         barrier
         for instruction, barrier in zip(plan.instructions, barriers(Operands(plan)), strict=True)
         if instruction.origin.startswith("model.layers.3.")
     ]
-    return tuple(sum(size in barrier.sizes for barrier in layer) for size in SIZES)
+    found = [barrier.even if even else barrier.uneven for barrier in layer]
+    return tuple(sum(size in sizes for sizes in found) for size in SIZES)
 
 
 @pytest.mark.parametrize("stored", ["bfloat16", "int8"])
 def test_threads_wait_for_norms_and_products_alone(stored: str) -> None:
     assert waits(plan(stored)) == (4, 5, 2)
+
+
+@pytest.mark.parametrize("stored", ["bfloat16", "int8", "int4"])
+def test_with_unequally_many_heads_they_wait_for_attention_too(stored: str) -> None:
+    assert waits(plan(stored), even=False) == (5, 5, 2)
 
 
 def test_heads_without_whole_groups_are_rounded_by_rows() -> None:

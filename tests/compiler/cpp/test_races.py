@@ -151,9 +151,22 @@ def test_threads_do_not_race(tmp_path: Path, sequences: list[tuple[int, int]]) -
 def test_without_barriers_they_do(tmp_path: Path, sequences: list[tuple[int, int]]) -> None:
     source = generate(chain(), Target.parse(TARGET)).source
     assert source.count("barrier.wait();") == 4
-    for sizes, barriers in (("some", 1), ("few || some", 2), ("some || many", 1)):
-        assert source.count(f"if ({sizes}) barrier.wait();") == barriers
+    meetings = ("even ? some || many : many", "even ? few || some : few")
+    for steps in ("some", "few || some", *meetings):
+        assert source.count(f"if ({steps}) barrier.wait();") == 1
     code, errors = run_chain(tmp_path, source.replace("barrier.wait();", ";"), sequences)
+    assert code != 0 and "data race" in errors
+
+
+def test_a_product_before_a_norm_deals_rows_if_heads_are_uneven(tmp_path: Path) -> None:
+    source = generate(chain(), Target.parse(TARGET)).source
+    uneven = source.replace("even = true", "even = false")
+    assert uneven != source
+    code, errors = run_chain(tmp_path, uneven, SOME)
+    assert code == 0, errors
+    columns = uneven.replace("48>(own_if_uneven,", "48>(own_if_many,")
+    assert columns != uneven
+    code, errors = run_chain(tmp_path, columns, SOME)
     assert code != 0 and "data race" in errors
 
 
@@ -171,7 +184,7 @@ def test_threads_attend_to_what_they_wrote(
 ) -> None:
     plan = heads_chain(product)
     source = generate(plan, Target.parse(TARGET)).source
-    for waits in ("  if (many || 3 % team.size != 0) ", "  ", "  if (few) "):
+    for waits in ("  if (even ? many : true) ", "  ", "  if (few) "):
         assert source.count(f"\n{waits}barrier.wait();") == 1
     code, errors = run_chain(tmp_path, source, sequences, plan, threads)
     assert code == 0, errors
@@ -183,7 +196,7 @@ def test_with_more_heads_or_rows_of_their_own_they_must_wait(
     tmp_path: Path, sequences: list[tuple[int, int]], product: bool
 ) -> None:
     plan = heads_chain(product)
-    unguarded = "if (many || 3 % team.size != 0) barrier.wait();"
+    unguarded = "if (even ? many : true) barrier.wait();"
     source = generate(plan, Target.parse(TARGET)).source.replace(unguarded, "")
     code, errors = run_chain(tmp_path, source, sequences, plan, threads=2)
     assert code != 0 and "data race" in errors
