@@ -74,14 +74,13 @@ def generate(plan: Plan, target: Target) -> Generated:
     operands = Operands(plan)
     source = UNIT.format(
         target=target.name,
-        body="\n".join((*_body(operands), *_maxima(operands))),
+        body="\n".join((*_evenness(operands), *_body(operands), *_maxima(operands))),
         abi=ABI,
         num_instructions=len(plan.instructions),
         num_weights=len(plan.of_kind("weight")),
         num_caches=len(plan.of_kind("cache")),
         arena_bytes=plan.memory.arena_bytes,
         vocabulary=_head(operands)[0],
-        even=_even(operands),
     )
     return Generated(source=source, weights=_weights(operands))
 
@@ -128,10 +127,15 @@ def _condition(sizes: frozenset[Size]) -> str:
     return " || ".join(size for size in SIZES if size in sizes) or "false"
 
 
-def _even(operands: Operands) -> str:
-    """C++ for: threads have equally many KV heads."""
+def _evenness(operands: Operands) -> list[str]:
+    """Whether threads have equally many KV heads, and what deals rows if they have not."""
     heads = {int(cache.shape[1]) for cache in operands.plan.of_kind("cache")}
-    return " && ".join(f"even_heads({count}, team)" for count in sorted(heads)) or "true"
+    even = " && ".join(f"even_heads({count}, team)" for count in sorted(heads)) or "true"
+    unused = "  [[maybe_unused]] const"
+    return [
+        f"{unused} bool even = {even};",
+        f"{unused} Slice own_if_uneven = even ? own_if_many : own_unless_few;",
+    ]
 
 
 def _maxima(operands: Operands) -> list[str]:
@@ -255,12 +259,11 @@ using namespace ingot;
   [[maybe_unused]] const Sequences sequences{{S, step.query_start, step.context_lens,
                                              step.page_table, step.page_table_stride}};
   [[maybe_unused]] const bool few = has_few(N, team), many = has_many(N, team);
-  [[maybe_unused]] const bool some = !few && !many, even = {even};
+  [[maybe_unused]] const bool some = !few && !many;
   [[maybe_unused]] const Memory own = few ? memory.of(team) : memory;
   [[maybe_unused]] const Team alone = few ? team.alone() : team;
   [[maybe_unused]] const Slice own_unless_few = few ? all_rows(N, team) : own_rows(N, team);
   [[maybe_unused]] const Slice own_if_many = many ? own_rows(N, team) : all_rows(N, team);
-  [[maybe_unused]] const Slice own_if_uneven = even ? own_if_many : own_unless_few;
 {body}
 }}
 
