@@ -24,18 +24,6 @@
 
 #include "simd.h"
 
-namespace ingot {
-
-// A sum that is complete here. Else the compiler puts off the additions of many steps, and the
-// products that wait for them do not fit in registers.
-template <class V>
-inline V added_up(V sum) {
-  asm("" : "+v"(sum));
-  return sum;
-}
-
-}  // namespace ingot
-
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #include "quads_avx512.h"
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)

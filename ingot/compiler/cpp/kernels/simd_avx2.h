@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "bf16.h"
+#include "x86.h"
 
 namespace ingot {
 
@@ -128,12 +129,6 @@ inline void store_pairs(bf16* to, vf even, vf odd) {
   const __m256i upper = _mm256_srli_epi32(_mm256_castps_si256(even), 16);
   const __m256i both = _mm256_or_si256(_mm256_castps_si256(odd), upper);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), both);
-}
-
-// Into the L2 cache. Volatile: of a function that prefetches and does nothing else, GCC may drop the
-// calls before it looks inside.
-inline void prefetch(const void* address) {
-  asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(address)));
 }
 
 }  // namespace ingot

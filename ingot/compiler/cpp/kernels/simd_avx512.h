@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "bf16.h"
+#include "x86.h"
 
 namespace ingot {
 
@@ -151,12 +152,6 @@ inline vf dot(vf acc, pairs w, pairs x) { return fma(w.odd, x.odd, fma(w.even, x
 
 inline void store_pairs(bf16* to, vf even, vf odd) {
   _mm512_storeu_si512(to, interleave(even, odd));
-}
-
-// Into the L2 cache. Volatile: of a function that prefetches and does nothing else, GCC may drop the
-// calls before it looks inside.
-inline void prefetch(const void* address) {
-  asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(address)));
 }
 
 }  // namespace ingot
