@@ -13,8 +13,8 @@ from ingot.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ingot.api import LLM as LLM
-    from ingot.api import AsyncLLM as AsyncLLM
     from ingot.api import compile as compile
+    from ingot.async_api import AsyncLLM as AsyncLLM
     from ingot.errors import IngotError as IngotError
     from ingot.runtime.config import EngineConfig as EngineConfig
     from ingot.runtime.metrics import EngineCounters as EngineCounters
@@ -28,7 +28,7 @@ _HOMES = {
     "compile": "ingot.api",
     "IngotError": "ingot.errors",
     "LLM": "ingot.api",
-    "AsyncLLM": "ingot.api",
+    "AsyncLLM": "ingot.async_api",
     "EngineConfig": "ingot.runtime.config",
     "EngineCounters": "ingot.runtime.metrics",
     "RequestMetrics": "ingot.runtime.metrics",

@@ -11,7 +11,7 @@ from ingot import cache
 from ingot.artifact.host import available_memory
 from ingot.artifact.reader import Artifact, Check, is_artifact
 from ingot.errors import IncompatibleHostError, UsageError
-from ingot.runtime import async_llm, llm
+from ingot.runtime import llm
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.session import OnStep
 from ingot.runtime.verify import replay
@@ -114,14 +114,6 @@ class LLM(llm.LLM):
             on_step=on_step,
             check=check,
         )
-
-
-class AsyncLLM(async_llm.AsyncLLM):
-    """`ingot.runtime.async_llm.AsyncLLM` that also takes a model directory, as `LLM` does."""
-
-    @staticmethod
-    def _open(model: str | Path | Artifact, options: dict[str, Any]) -> llm.LLM:
-        return llm.LLM(model, **options) if isinstance(model, Artifact) else LLM(model, **options)
 
 
 def _options(**values: Any) -> CompileOptions:

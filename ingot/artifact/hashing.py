@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 CHUNK_BYTES = 1 << 20
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def hash_fd(fd: int) -> str:
@@ -31,9 +34,17 @@ def hash_file(path: Path) -> str:
 
 
 def hash_files(paths: Iterable[Path]) -> list[str]:
-    """`hash_file` of each, in order; hashlib releases the GIL, so threads help."""
-    items = list(paths)
-    if len(items) < 2:
-        return [hash_file(path) for path in items]
-    with ThreadPoolExecutor(min(len(items), os.cpu_count() or 1)) as pool:
-        return list(pool.map(hash_file, items))
+    """`hash_file` of each, in order."""
+    return in_threads(hash_file, list(paths))
+
+
+def in_threads(function: Callable[[Item], Result], items: Collection[Item]) -> list[Result]:
+    """The function's results, in order; hashlib releases the GIL, so threads help.
+
+    Raises the exception of the first item that has one.
+    """
+    # Here, since opening an artifact hashes no large file and must not wait for what this imports.
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(function, items))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from ingot.artifact.codec import decode_manifest, decode_plan
-from ingot.artifact.hashing import hash_fd
+from ingot.artifact.hashing import hash_fd, in_threads
 from ingot.artifact.host import host_flags
 from ingot.artifact.manifest import FileEntry, Manifest, TargetEntry
 from ingot.artifact.plan import Plan
@@ -128,14 +127,16 @@ class Artifact:
             raise ArtifactError("the manifest lists no target")
 
     def _check_files(self, check: Check) -> None:
-        def one(name: str) -> None:
+        def checked(name: str) -> None:
             _check_file(self.path, name, self.manifest.files[name], check)
 
         # Largest first, so that the threads finish together.
         names = sorted(self.manifest.files, key=lambda n: -self.manifest.files[n].size)
-        with ThreadPoolExecutor(min(len(names), os.cpu_count() or 1)) as pool:
-            for result in [pool.submit(one, name) for name in names]:
-                result.result()
+        if check == "full":
+            in_threads(checked, names)
+        else:
+            for name in names:
+                checked(name)
 
 
 def weights_name(layout: str) -> str:

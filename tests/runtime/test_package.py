@@ -36,7 +36,9 @@ def test_importing_ingot_loads_nothing_heavy():
 def test_the_runtime_loads_no_torch_and_what_it_needs_only_when_it_is_needed():
     modules = loaded_after("import ingot; ingot.LLM; ingot.SamplingParams")
     assert "numpy" in modules  # the control: it did load
-    assert not {"torch", "tokenizers", "jinja2", "transformers"} & modules
+    assert not {"torch", "tokenizers", "jinja2", "transformers", "asyncio"} & modules
+    assert "concurrent.futures" not in modules
+    assert "asyncio" in loaded_after("import ingot; ingot.AsyncLLM")
 
 
 def test_every_public_name_is_there_and_no_other():
