@@ -26,7 +26,10 @@ CPU_LEVELS: Mapping[str, frozenset[str]] = {
     "x86-64-v3": frozenset(["avx2", "fma", "f16c", "bmi1", "bmi2"]),
     "portable": frozenset(),
 }
-CPU_FEATURES: Mapping[str, tuple[str, ...]] = {"x86-64-v4": ("avx512_bf16", "avx512_vnni")}
+CPU_FEATURES: Mapping[str, tuple[str, ...]] = {
+    "x86-64-v4": ("avx512_bf16", "avx512_vnni"),
+    "x86-64-v3": ("avx_vnni",),
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -53,10 +56,10 @@ class Target:
         level, *features = rest.split("+")
         known = CPU_FEATURES.get(level, ())
         if kind != "cpu" or level not in CPU_LEVELS or not set(features) <= set(known):
+            levels = ", ".join(f"cpu:{name}" for name in CPU_LEVELS)
+            takes = "; ".join(f"cpu:{x} takes +{', +'.join(y)}" for x, y in CPU_FEATURES.items())
             raise UsageError(
-                f"unknown target {name!r}",
-                hint=f"Supported: cpu:native, {', '.join(f'cpu:{x}' for x in CPU_LEVELS)}; "
-                f"cpu:x86-64-v4 takes the features +{', +'.join(CPU_FEATURES['x86-64-v4'])}.",
+                f"unknown target {name!r}", hint=f"Supported: cpu:native, {levels}; {takes}."
             )
         return cls(kind, level, tuple(sorted(set(features))))
 

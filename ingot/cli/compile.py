@@ -46,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_names,
         default=("cpu:native",),
         help="targets, separated by commas: cpu:native (this machine, the default), "
-        "cpu:x86-64-v4, cpu:x86-64-v3, cpu:portable",
+        "cpu:x86-64-v4, cpu:x86-64-v3, cpu:portable; a level may be given features, as in "
+        "cpu:x86-64-v3+avx_vnni",
     )
     parser.add_argument(
         "--dtype",

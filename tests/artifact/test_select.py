@@ -11,7 +11,10 @@ from ingot.artifact.target import Target
 from ingot.errors import IncompatibleHostError
 from tests.runtime.fake_model import make_manifest
 
-NAMES = ["cpu:portable", "cpu:x86-64-v3", "cpu:x86-64-v4", "cpu:x86-64-v4+avx512_bf16"]
+NAMES = [
+    *("cpu:portable", "cpu:x86-64-v3", "cpu:x86-64-v3+avx_vnni"),
+    *("cpu:x86-64-v4", "cpu:x86-64-v4+avx512_bf16"),
+]
 
 
 def manifest_with(*names, abi=ABI):

@@ -19,10 +19,27 @@ from ingot.artifact.host import host_flags
 from ingot.artifact.target import Target
 from ingot.compiler.cpp.toolchain import build
 
+# What builds a target's only feature that a host may lack for one that has it in AVX-512 instead.
+IN_AVX512 = {"avx_vnni": ("-mno-avxvnni", "-mavx512vnni", "-mavx512vl")}
+
 
 def runnable(*names: str) -> tuple[str, ...]:
-    """Those of the targets that this host can run."""
-    return tuple(name for name in names if set(Target.parse(name).requires) <= host_flags())
+    """Those of the targets that this host can run, if in another encoding."""
+    return tuple(name for name in names if not _lacking(name) - _in_avx512())
+
+
+def encoding(target: str) -> tuple[str, ...]:
+    """Flags after the target's, so that this host can run what is built."""
+    return tuple(flag for feature in sorted(_lacking(target)) for flag in IN_AVX512[feature])
+
+
+def _lacking(target: str) -> frozenset[str]:
+    return Target.parse(target).requires - host_flags()
+
+
+def _in_avx512() -> frozenset[str]:
+    has_both = {"avx512_vnni", "avx512vl"} <= host_flags()
+    return frozenset(IN_AVX512) if has_both else frozenset()
 
 
 # Every level of instructions, the best first.
@@ -73,7 +90,7 @@ def built(source: str, target: str) -> Future[Path]:
     def compiled() -> Path:
         place.mkdir()
         (place / "step.cpp").write_text(source)
-        build(place, place / "kernels.so", Target.parse(target))
+        build(place, place / "kernels.so", Target.parse(target), encoding(target))
         return place / "kernels.so"
 
     return workers().submit(compiled)

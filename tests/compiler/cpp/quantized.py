@@ -23,7 +23,10 @@ from ingot.passes.storage import Spans
 from tests.compiler.cpp.native import Memory, aligned, built, load, runnable, tensor_bytes
 from tests.compiler.cpp.units import INPUT_SHAPES, LIMITS
 
-TARGETS = runnable("cpu:x86-64-v4+avx512_vnni", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
+TARGETS = runnable(
+    *("cpu:x86-64-v4+avx512_vnni", "cpu:x86-64-v4"),
+    *("cpu:x86-64-v3+avx_vnni", "cpu:x86-64-v3", "cpu:portable"),
+)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ingot.artifact.target import Target
 from ingot.compiler.cpp.toolchain import KERNELS, find_compiler, target_flags
-from tests.compiler.cpp.native import INPUTS, Memory
+from tests.compiler.cpp.native import INPUTS, Memory, encoding
 from tests.compiler.cpp.native import folder as builds
 
 DRIVER = Path(__file__).with_name("driver.cpp")
@@ -104,6 +104,7 @@ def _program(source: str, target: str, sanitizers: str) -> Path:
         f"-fsanitize={sanitizers}",
         "-fno-sanitize-recover=all",
         *target_flags(Target.parse(target)),
+        *encoding(target),
         *("-iquote", KERNELS, place / "step.cpp", DRIVER, "-o", place / "driver"),
     )
     subprocess.run(command, check=True, timeout=300)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,6 +16,12 @@ from tests.compiler.cpp.cases import unit
 from tests.compiler.cpp.native import TARGETS
 
 TARGET = Target.parse("cpu:x86-64-v3")
+VNNI = "cpu:x86-64-v3+avx_vnni"
+STEP = """#include "ingot.h"
+__attribute__((visibility("default"))) ingot::vi step(ingot::vi sums, ingot::vi w, ingot::vi x) {
+  return ingot::QuadDot<4>::step(sums, w, x);
+}
+"""
 SOURCE = '#include "ingot.h"\nextern "C" int answer() { return 42; }\n'
 
 
@@ -53,7 +60,7 @@ def test_only_libc_is_needed_at_run_time(source_dir: Path) -> None:
     assert set(needed) <= {"libc.so.6", "libpthread.so.0", "libm.so.6"}
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [*TARGETS, VNNI])
 def test_kernels_compile_without_warnings(tmp_path: Path, target: str) -> None:
     """But for those that GCC 12 gives on its own headers of intrinsics."""
     (tmp_path / "step.cpp").write_text(unit(target).generated.source)
@@ -72,6 +79,16 @@ def test_flags_follow_the_target() -> None:
         assert not {"-march=native", "-ffast-math"} & set(
             toolchain.target_flags(Target.parse(name)) + toolchain.COMMON
         )
+
+
+@pytest.mark.parametrize(("target", "expected"), [(VNNI, True), ("cpu:x86-64-v3", False)])
+def test_quads_are_multiplied_by_avx_vnni(tmp_path: Path, target: str, expected: bool) -> None:
+    """In the encoding of processors without AVX-512, whatever this one has."""
+    (tmp_path / "step.cpp").write_text(STEP)
+    toolchain.build(tmp_path, tmp_path / "a.so", Target.parse(target))
+    # VEX.256.66.0F38.W0 50 /r: its second byte extends registers, its third names one of them.
+    found = re.search(rb"\xc4[\x42\x62\xc2\xe2][\x00-\x7f]\x50", (tmp_path / "a.so").read_bytes())
+    assert (found is not None and found[0][2] & 0b111 == 0b101) == expected
 
 
 def test_ziglang_is_told_levels_in_its_own_spelling(

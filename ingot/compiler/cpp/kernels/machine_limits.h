@@ -61,6 +61,12 @@ inline void run_byte_chains(std::int64_t rounds) {
   const __m512i a = _mm512_set1_epi8(3), b = _mm512_set1_epi8(5);
   run_chains(rounds, a, [=](__m512i s) { return _mm512_dpbusd_epi32(s, a, b); });
 }
+#elif defined(__AVXVNNI__)
+inline constexpr int byte_products = 32;
+inline void run_byte_chains(std::int64_t rounds) {
+  const __m256i a = _mm256_set1_epi8(3), b = _mm256_set1_epi8(5);
+  run_chains(rounds, a, [=](__m256i s) { return _mm256_dpbusd_epi32(s, a, b); });
+}
 #elif defined(__AVX2__)
 inline constexpr int byte_products = 32;
 inline void run_byte_chains(std::int64_t rounds) {

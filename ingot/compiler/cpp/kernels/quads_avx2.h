@@ -1,4 +1,4 @@
-// AVX2. See quads.h for the contract.
+// AVX2, with AVX_VNNI where the target has it. See quads.h for the contract.
 #pragma once
 
 #include <immintrin.h>
@@ -52,56 +52,29 @@ inline void store_int8(std::int8_t* to, vf v, int n) {
   std::memcpy(to, bytes, static_cast<std::size_t>(n < lanes ? n : lanes));
 }
 
-template <int n>
-inline int sum_values(const std::int8_t* from) {
-  int sum = 0;
-  for (int i = 0; i < n; ++i) sum += from[i];
-  return sum;
+// AVX-512 has the instruction in an encoding of its own; tests run this level in that.
+#if defined(__AVXVNNI__) || defined(__AVX512VNNI__)
+inline vi dot_quads(vi sums, vi w, vi x) { return _mm256_dpbusd_epi32(sums, w, x); }
+#else
+struct SignedBytes {
+  vi magnitude, value;
+};
+inline SignedBytes signed_bytes(vi quads) {
+  const vi value = _mm256_xor_si256(quads, _mm256_set1_epi8(-128));
+  return {_mm256_abs_epi8(value), value};
 }
-
-inline constexpr bool fast_bytes = false;
-
-template <int bits>
-struct QuadDot;
-
-// Magnitudes times signed x: 2 * 127 * 127 fits into 16 bits, 2 * 255 * 127 would not.
-template <>
-struct QuadDot<8> {
-  struct Weights {
-    vi magnitude, value;
-  };
-  using Sums = vi;
-  static constexpr int zero_point = 0;
-  static constexpr int most_steps = 8;
-
-  static Weights weights(vi quads) {
-    const vi value = _mm256_xor_si256(quads, _mm256_set1_epi8(-128));
-    return {_mm256_abs_epi8(value), value};
-  }
-  static Sums open(vi acc) { return acc; }
-  static vi close(vi, Sums sums) { return sums; }
-  static Sums step(Sums sums, Weights w, vi x) {
-    const vi pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(x, w.value));
-    return added_up(_mm256_add_epi32(sums, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))));
-  }
-};
-
-// Sums of 16 bits: eight steps reach 8 * 2 * 15 * 127 = 30,480 at most.
-template <>
-struct QuadDot<4> {
-  using Weights = vi;
-  using Sums = vi;
-  static constexpr int zero_point = 8;
-  static constexpr int most_steps = 8;
-
-  static Weights weights(vi quads) { return quads; }
-  static Sums open(vi) { return _mm256_setzero_si256(); }
-  static vi close(vi acc, Sums sums) {
-    return _mm256_add_epi32(acc, _mm256_madd_epi16(sums, _mm256_set1_epi16(1)));
-  }
-  static Sums step(Sums sums, Weights w, vi x) {
-    return added_up(_mm256_add_epi16(sums, _mm256_maddubs_epi16(w, x)));
-  }
-};
+inline vi turned(vi x, SignedBytes w) { return _mm256_sign_epi8(x, w.value); }
+inline vi multiply_bytes(vi u, vi x) { return _mm256_maddubs_epi16(u, x); }
+inline vi add_in_words(vi a, vi b) { return _mm256_add_epi16(a, b); }
+inline vi add_words(vi acc, vi words) {
+  return _mm256_add_epi32(acc, _mm256_madd_epi16(words, _mm256_set1_epi16(1)));
+}
+#endif
 
 }  // namespace ingot
+
+#if defined(__AVXVNNI__) || defined(__AVX512VNNI__)
+#include "quads_vnni.h"
+#else
+#include "quads_maddubs.h"
+#endif

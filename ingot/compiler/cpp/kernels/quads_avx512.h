@@ -48,91 +48,30 @@ inline void store_int8(std::int8_t* to, vf v, int n) {
 }
 
 #ifdef __AVX512VNNI__
-template <int n>
-inline int sum_values(const std::int8_t* from) {
-  constexpr int whole = n / 32 * 32;
-  __m256i sums = _mm256_setzero_si256();
-  for (int i = 0; i < whole; i += 32) {
-    const __m256i values = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
-    sums = _mm256_dpbusd_epi32(sums, _mm256_set1_epi8(1), values);
-  }
-  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-  int sum = _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
-  for (int i = whole; i < n; ++i) sum += from[i];
-  return sum;
-}
+inline vi dot_quads(vi sums, vi w, vi x) { return _mm512_dpbusd_epi32(sums, w, x); }
 #else
-template <int n>
-inline int sum_values(const std::int8_t* from) {
-  int sum = 0;
-  for (int i = 0; i < n; ++i) sum += from[i];
-  return sum;
+struct SignedBytes {
+  vi magnitude;
+  __mmask64 negative;
+};
+inline SignedBytes signed_bytes(vi quads) {
+  const vi value = _mm512_xor_si512(quads, _mm512_set1_epi8(-128));
+  return {_mm512_abs_epi8(value), _mm512_movepi8_mask(value)};
 }
-#endif
-
-template <int bits>
-struct QuadDot;
-
-#ifdef __AVX512VNNI__
-inline constexpr bool fast_bytes = true;
-
-template <int bits>
-struct QuadDot {
-  using Weights = vi;
-  using Sums = vi;
-  static constexpr int zero_point = 1 << (bits - 1);
-  static constexpr int most_steps = 8;
-
-  static Weights weights(vi quads) { return quads; }
-  static Sums open(vi acc) { return acc; }
-  static vi close(vi, Sums sums) { return sums; }
-  static Sums step(Sums sums, Weights w, vi x) { return _mm512_dpbusd_epi32(sums, w, x); }
-};
-#else
-inline constexpr bool fast_bytes = false;
-
-// Magnitudes times signed x: 2 * 127 * 127 fits into 16 bits, 2 * 255 * 127 would not.
-template <>
-struct QuadDot<8> {
-  struct Weights {
-    vi magnitude;
-    __mmask64 negative;
-  };
-  using Sums = vi;
-  static constexpr int zero_point = 0;
-  static constexpr int most_steps = 8;
-
-  static Weights weights(vi quads) {
-    const vi value = _mm512_xor_si512(quads, _mm512_set1_epi8(-128));
-    return {_mm512_abs_epi8(value), _mm512_movepi8_mask(value)};
-  }
-  static Sums open(vi acc) { return acc; }
-  static vi close(vi, Sums sums) { return sums; }
-  static Sums step(Sums sums, Weights w, vi x) {
-    const vi turned = _mm512_mask_sub_epi8(x, w.negative, _mm512_setzero_si512(), x);
-    const vi products = _mm512_maddubs_epi16(w.magnitude, turned);
-    return added_up(_mm512_add_epi32(sums, _mm512_madd_epi16(products, _mm512_set1_epi16(1))));
-  }
-};
-
-// Sums of 16 bits: eight steps reach 8 * 2 * 15 * 127 = 30,480 at most.
-template <>
-struct QuadDot<4> {
-  using Weights = vi;
-  using Sums = vi;
-  static constexpr int zero_point = 8;
-  static constexpr int most_steps = 8;
-
-  static Weights weights(vi quads) { return quads; }
-  static Sums open(vi) { return _mm512_setzero_si512(); }
-  static vi close(vi acc, Sums sums) {
-    return _mm512_add_epi32(acc, _mm512_madd_epi16(sums, _mm512_set1_epi16(1)));
-  }
-  static Sums step(Sums sums, Weights w, vi x) {
-    return added_up(_mm512_add_epi16(sums, _mm512_maddubs_epi16(w, x)));
-  }
-};
+inline vi turned(vi x, SignedBytes w) {
+  return _mm512_mask_sub_epi8(x, w.negative, _mm512_setzero_si512(), x);
+}
+inline vi multiply_bytes(vi u, vi x) { return _mm512_maddubs_epi16(u, x); }
+inline vi add_in_words(vi a, vi b) { return _mm512_add_epi16(a, b); }
+inline vi add_words(vi acc, vi words) {
+  return _mm512_add_epi32(acc, _mm512_madd_epi16(words, _mm512_set1_epi16(1)));
+}
 #endif
 
 }  // namespace ingot
+
+#ifdef __AVX512VNNI__
+#include "quads_vnni.h"
+#else
+#include "quads_maddubs.h"
+#endif

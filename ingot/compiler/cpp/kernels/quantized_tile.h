@@ -12,8 +12,8 @@ namespace ingot {
 
 #if defined(__AVX512F__)
 inline constexpr int quad_tile_rows = 6, quad_tile_vectors = 2;
-#elif defined(__AVX2__)
-inline constexpr int quad_tile_rows = 4, quad_tile_vectors = 2;
+#elif defined(__AVX2__)  // two sums of VNNI may start in a cycle, and take up to five
+inline constexpr int quad_tile_rows = fast_bytes ? 6 : 4, quad_tile_vectors = 2;
 #else
 inline constexpr int quad_tile_rows = 2, quad_tile_vectors = 2;
 #endif

@@ -1,0 +1,60 @@
+// Products of quads where an instruction adds up two products of bytes in 16 bits; the level gives
+//
+//   SignedBytes, signed_bytes(quads)   stored weights as magnitudes and signs
+//   turned(x, w)                       x, with the signs of w
+//   multiply_bytes(u, x)               sums of two neighbouring products, in words
+//   add_in_words(a, b)                 a + b in 16 bits
+//   add_words(acc, words)              acc + both words of every lane
+//
+// See quads.h for the contract.
+#pragma once
+
+#include "x86.h"
+
+namespace ingot {
+
+inline constexpr bool fast_bytes = false;
+
+template <int bits>
+struct QuadDot;
+
+// Magnitudes times signed x: 2 * 127 * 127 fits into 16 bits, 2 * 255 * 127 would not.
+template <>
+struct QuadDot<8> {
+  using Weights = SignedBytes;
+  using Sums = vi;
+  static constexpr int zero_point = 0;
+  static constexpr int most_steps = 8;
+
+  static Weights weights(vi quads) { return signed_bytes(quads); }
+  static Sums open(vi acc) { return acc; }
+  static vi close(vi, Sums sums) { return sums; }
+  static Sums step(Sums sums, Weights w, vi x) {
+    return added_up(add_words(sums, multiply_bytes(w.magnitude, turned(x, w))));
+  }
+};
+
+// Sums of 16 bits: eight steps reach 8 * 2 * 15 * 127 = 30,480 at most.
+template <>
+struct QuadDot<4> {
+  using Weights = vi;
+  using Sums = vi;
+  static constexpr int zero_point = 8;
+  static constexpr int most_steps = 8;
+
+  static Weights weights(vi quads) { return quads; }
+  static Sums open(vi) { return splat_int(0); }
+  static vi close(vi acc, Sums sums) { return add_words(acc, sums); }
+  static Sums step(Sums sums, Weights w, vi x) {
+    return added_up(add_in_words(sums, multiply_bytes(w, x)));
+  }
+};
+
+template <int n>
+inline int sum_values(const std::int8_t* from) {
+  int sum = 0;
+  for (int i = 0; i < n; ++i) sum += from[i];
+  return sum;
+}
+
+}  // namespace ingot
