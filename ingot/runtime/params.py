@@ -21,6 +21,7 @@ MAX_LOGPROBS = 1000
 MAX_STOPS = 64
 MAX_BAD_WORDS = 1024
 MAX_BIAS = 100.0
+MAX_PENALTY = 1e9  # float32 holds it, and a logit over it
 MIN_TEMPERATURE = 0.01  # between 0 and this, float32 could not tell the scaled logits apart
 UNLIMITED = 2**31 - 1
 _FLAGS = (
@@ -171,7 +172,7 @@ class SamplingParams:
         number("min_p", self.min_p, 0, 1)
         number("presence_penalty", self.presence_penalty, -2, 2)
         number("frequency_penalty", self.frequency_penalty, -2, 2)
-        number("repetition_penalty", self.repetition_penalty, 0, above=True)
+        number("repetition_penalty", self.repetition_penalty, 0, MAX_PENALTY, above=True)
 
     def _check_counts(self) -> None:
         self._set("top_k", 0 if _is_minus_one(self.top_k) else self.top_k)

@@ -51,6 +51,8 @@ class Sampler:
         processed = [i for i, state in enumerate(states) if state.params.logits_processors]
         if not processed:
             return self._backend.draw(logits, sequences, states)
+        # Kernels know the maxima of the rows that they made, which processors are about to change.
+        logits = logits.copy()
         raw = {i: logits[i].copy() for i in processed if states[i].params.logprobs is not None}
         errors = {i: _process(logits[i], sequences[i]) for i in processed}
         draws = self._backend.draw(logits, sequences, states)

@@ -11,12 +11,28 @@ from ingot.runtime.sampler import Sampler
 
 VOCABULARY = 2048
 PROMPTS = [[5, 6, 7], [300, 2, 19, 1000], [42], [9, 9], [1999, 4]]
+
+
+def without_best(generated, logits):
+    logits[logits.argmax()] = -np.inf
+    return logits
+
+
+def nearly_always_68(generated, logits):
+    return logits + 30 * (np.arange(len(logits)) == 68)
+
+
 PARAMS = (
     SamplingParams(temperature=0, max_tokens=24, ignore_eos=True),
     SamplingParams(temperature=0.8, seed=3, max_tokens=24, ignore_eos=True),
     SamplingParams(temperature=0.8, seed=3, top_k=20, top_p=0.9, max_tokens=24, ignore_eos=True),
     SamplingParams(temperature=0, repetition_penalty=1.5, max_tokens=24, ignore_eos=True),
     SamplingParams(temperature=0, logit_bias={7: 4.0}, logprobs=3, max_tokens=24, ignore_eos=True),
+    *(
+        SamplingParams(temperature=t, seed=4, logits_processors=[p], max_tokens=24, ignore_eos=True)
+        for p in (without_best, nearly_always_68)
+        for t in (0, 1)
+    ),
 )
 
 
@@ -49,7 +65,7 @@ def test_tokens_are_those_of_a_sampler_that_looks_itself(
         compared = Compared(llm)
         for params in PARAMS:
             llm.generate(PROMPTS[:num_prompts], params)
-    assert (compared.num_draws, compared.differing) == (5 * 24 * num_prompts, 0)
+    assert (compared.num_draws, compared.differing) == (len(PARAMS) * 24 * num_prompts, 0)
 
 
 def test_it_is_what_the_step_has_left_that_is_used(shakespeare_artifact):
