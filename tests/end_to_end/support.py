@@ -29,6 +29,7 @@ class Compile:
     dtype: str
     max_model_len: int
     targets: tuple[str, ...] = ("cpu:native",)
+    disable_passes: tuple[str, ...] = ()
 
 
 Compiled = Callable[[Compile], tuple[Path, Path]]
@@ -39,7 +40,10 @@ def compile_case(case: Compile, folder: Path) -> tuple[Path, Path]:
     model_dir, out = folder / "model", folder / "model.ingot"
     save_random(case.name, model_dir, case.dtype, tokenizer=True)
     options = CompileOptions(
-        targets=case.targets, dtype=case.dtype, max_model_len=case.max_model_len
+        targets=case.targets,
+        dtype=case.dtype,
+        max_model_len=case.max_model_len,
+        disable_passes=case.disable_passes,
     )
     try:
         compiler.compile_model(model_dir, out, options)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ingot.passes.pipeline import PIPELINE
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from tests.end_to_end.support import (
@@ -100,6 +101,12 @@ LEVELS = [
         ("qwen2", "bfloat16", pytest.mark.slow),
     )
 ]
+# Every pass that may be left out, and the one without which heads are normed by themselves.
+OPTIONAL = tuple(step.name for step in PIPELINE if step.optional)
+UNFUSED = [
+    [Compile("qwen3", "float32", 300, disable_passes=disabled)]
+    for disabled in (("fuse_rope_kv_write",), OPTIONAL)
+]
 
 
 def spelled(cases: list[Compile]) -> str:
@@ -127,6 +134,15 @@ def test_every_level_computes_the_same_model(cases: list[Compile], compiled: Com
         with open_as(artifact, level) as llm:
             assert llm.artifact.target.name == level
             check_logits(llm, model_dir, (1, 17, 300), LIMITS[case.dtype])
+
+
+@pytest.mark.parametrize("cases", UNFUSED, ids=["heads", "all"])
+def test_passes_that_are_left_out_change_nothing(cases: list[Compile], compiled: Compiled) -> None:
+    (case,) = cases
+    model_dir, artifact = compiled(case)
+    with LLM(artifact) as llm:
+        assert {"rms_norm", "rope"} <= {i.op for i in llm.artifact.plan.instructions}
+        check_logits(llm, model_dir, (1, 17, 300), LIMITS["float32"])
 
 
 def test_another_model_is_told_apart(compiled: Compiled) -> None:

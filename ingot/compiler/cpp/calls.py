@@ -97,27 +97,30 @@ def quantized_embedding(operands: Operands, i: Instruction) -> Call:
 
 def rms_norm(operands: Operands, i: Instruction) -> Call:
     x = operands.of(i, "x")
-    weight, scalars = _norm_weight(operands, i), _scalars(i, "eps", "offset")
+    size = int(x.shape[-1])
+    weight, scalars = _norm_weight(operands, i, size), _scalars(i, "eps", "offset")
     arguments = (operands.rows(x), weight, *scalars, _out(operands, i))
-    return Call(i.op, (columns(x),), arguments)
+    return Call(i.op, (size, columns(x) // size), arguments)
 
 
 def rms_norm_quantize(operands: Operands, i: Instruction) -> Call:
     x = operands.of(i, "x")
-    inputs = (operands.rows(x), _norm_weight(operands, i), *_scalars(i, "eps", "offset"))
-    return Call(i.op, (columns(x), i.attrs["group"]), (*inputs, *_rounded(operands, i)))
+    weight, scalars = _norm_weight(operands, i, columns(x)), _scalars(i, "eps", "offset")
+    arguments = (operands.rows(x), weight, *scalars, *_rounded(operands, i))
+    return Call(i.op, (columns(x), i.attrs["group"]), arguments)
 
 
 def add_rms_norm(operands: Operands, i: Instruction) -> Call:
     x, residual, total = (operands.of(i, a) for a in ("x", "residual", "sum"))
-    inputs = (operands.rows(x), operands.rows(residual), _norm_weight(operands, i))
+    weight = _norm_weight(operands, i, columns(x))
+    inputs = (operands.rows(x), operands.rows(residual), weight)
     results = (_out(operands, i), operands.rows(total, const=False))
     return Call(i.op, (columns(x),), (*inputs, *_scalars(i, "eps", "offset"), *results))
 
 
 def layer_norm(operands: Operands, i: Instruction) -> Call:
-    x = operands.of(i, "x")
-    weights = (_norm_weight(operands, i), operands.weight(operands.optional(i, "bias")))
+    x, bias = operands.of(i, "x"), operands.optional(i, "bias")
+    weights = (_norm_weight(operands, i, columns(x)), operands.weight(bias))
     arguments = (operands.rows(x), *weights, *_scalars(i, "eps"), _out(operands, i))
     return Call(i.op, (columns(x),), arguments)
 
@@ -345,9 +348,10 @@ def _cache(operands: Operands, i: Instruction) -> str:
     return operands.cache(keys, values, *scales)
 
 
-def _norm_weight(operands: Operands, i: Instruction) -> str:
+def _norm_weight(operands: Operands, i: Instruction, size: int) -> str:
     weight = operands.of(i, "weight")
     _expect(i, weight.dtype == "float32", f"the weight is {weight.dtype}, not float32")
+    _expect(i, weight.shape == (size,), f"a weight of {weight.shape} for rows of {size}")
     return operands.weight(weight)
 
 

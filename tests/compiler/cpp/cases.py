@@ -125,6 +125,13 @@ def norms(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
             rows={"x": x},
             attrs={"eps": 1e-5, "out_dtype": dtype, **({} if offset else {"bias": None})},
         )
+    yield Case(
+        name="rms-heads-3x80",
+        op="rms_norm",
+        weights={"weight": samples.scale_vector(rng, 80)},
+        rows={"x": ((3, 80), F32)},
+        attrs={"eps": 1e-5, "offset": 1.0, "out_dtype": dtype},
+    )
 
 
 def ropes(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:

@@ -37,16 +37,17 @@ inline void rms_norm_row(const T* x, const float* weight, float eps, float offse
   });
 }
 
-// out = x / rms(x) * (weight + offset)
-template <int Columns, class T, class Out>
+// out = x / rms(x) * (weight + offset), head by head
+template <int Columns, int Heads, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
 void rms_norm(Slice slice, Rows<const T> x, const float* weight, float eps,
               float offset, Rows<Out> out) {
   for (int row = slice.rows.begin; row < slice.rows.end; ++row)
-    rms_norm_row<Columns>(x[row], weight, eps, offset, out[row]);
+    for (int c = 0; c < Heads * Columns; c += Columns)
+      rms_norm_row<Columns>(x[row] + c, weight, eps, offset, out[row] + c);
 }
 
-// The same, rounded to int8 in groups.
+// Of one head, rounded to int8 in groups.
 template <int Columns, int group, class T>
 [[gnu::noinline, gnu::noipa]]
 void rms_norm_quantize(Slice slice, Rows<const T> x, const float* weight, float eps, float offset,
