@@ -105,6 +105,22 @@ def test_groups_of_zeros_and_of_tiny_values_count_as_zero(target: str) -> None:
         assert not got[f"{m.name}.values"][:, 1, : m.block].any()
 
 
+@every_level
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_what_is_not_finite_stays_so(target: str, value: float) -> None:
+    values, tokens = drawn(3)
+    for m in MATRICES:
+        values[f"{m.name}.x"][:, 1, 0] = value
+        values[f"{m.name}.x"][:, 2] = value
+    got = unit(target).run(values, tokens)
+    for m in MATRICES:
+        finite = got[f"{m.name}.scales"].isfinite()
+        assert finite[:, 0].all() and finite[:, 1, 1:].all()
+        assert not finite[:, 1, 0].any() and not finite[:, 2].any()
+        assert not got[f"{m.name}.out"][:, 1:].isfinite().any()
+        assert got[f"{m.name}.out"][:, 0].isfinite().all()
+
+
 @pytest.mark.deterministic
 @every_level
 def test_a_row_alone_is_the_row_in_a_batch(target: str) -> None:

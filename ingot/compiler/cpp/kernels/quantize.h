@@ -9,13 +9,15 @@ namespace ingot {
 inline constexpr float largest_int8 = 127.0f;
 inline constexpr float smallest_group = 0x1p-100f;  // below it a group counts as zero
 
-// values = x * (127 / m) rounded to nearest even, scale = m / 127; m is the largest magnitude.
+// values = x * (127 / m) rounded to nearest even, scale = m / 127; m is the largest magnitude. The
+// scale of a group that is not finite is not either.
 template <int group, class T>
 inline float quantize_group(const T* x, std::int8_t* values) {
-  vf top = zero();
+  vf top = zero(), odd = zero();  // a maximum forgets NaN; 0 * v is 0, or NaN
   for_columns<group>([&](int c, auto part) {
     const vf v = load(x + c, part);
     top = max(top, max(v, zero() - v));
+    odd = fma(v, zero(), odd);
   });
   const float largest = maximum(top);
   const bool counts = largest >= smallest_group;
@@ -25,7 +27,7 @@ inline float quantize_group(const T* x, std::int8_t* values) {
     const vf inside = min(splat(largest_int8), max(v, splat(-largest_int8)));
     store_int8(values + c, round_even(inside), group - c);
   });
-  return counts ? largest / largest_int8 : 0.0f;
+  return (counts ? largest / largest_int8 : 0.0f) + sum(odd);
 }
 
 template <int Columns, int group, class T>

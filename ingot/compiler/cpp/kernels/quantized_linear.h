@@ -136,8 +136,9 @@ class QuantizedLinear {
                              const std::uint8_t* next, Rows<float> sums) {
     constexpr int last = quads_ahead<bits> / Panels::Block::bytes + 1;
     constexpr int turn = last < blocks ? blocks - last : 0;
+    const Range parts[] = {{0, turn}, {turn, blocks}};
     with_rows<quad_tile_rows>(rows, [&](auto height) {
-      for (const Range range : {Range{0, turn}, Range{turn, blocks}}) {
+      for (const Range range : parts) {
         const auto ahead = range.end < blocks ? quads_ahead<bits> : next - panel.packed(turn).data;
         quantized_tile<height.value>(x, panel, range, FetchStream{ahead}, sums,
                                      range.begin == 0 ? Start::zero : Start::resume);
