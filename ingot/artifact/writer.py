@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
@@ -21,7 +22,10 @@ from ingot.artifact.tensors import read_header
 from ingot.artifact.tree import MANIFEST, check_name, list_files, open_file
 from ingot.errors import ArtifactError, ResourceError, UsageError
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
+_TOP = {MANIFEST, "golden", "targets", "tokenizer", "weights"}
+_FORMAT = re.compile(rb'\s*\{\s*"format"\s*:\s*\[')
+_ANOTHER = "Name another output, or remove it."
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
@@ -43,7 +47,7 @@ class ArtifactWriter:
 
     def __enter__(self) -> ArtifactWriter:
         with _resources():
-            _refuse_foreign(self.path)
+            refuse_foreign(self.path)
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock.__enter__()
             try:
@@ -108,7 +112,7 @@ class ArtifactWriter:
     def publish(self) -> None:
         """Gives the sealed folder its name, in one step."""
         with _resources():
-            _refuse_foreign(self.path)
+            refuse_foreign(self.path)
             _put_in_place(self.directory, self.path)
             _make_durable(self.path.parent, None)
 
@@ -150,15 +154,29 @@ def _make_durable(path: Path, mode: int | None) -> None:
         os.close(fd)
 
 
-def _refuse_foreign(path: Path) -> None:
-    """Refuses to replace what is not an artifact: it could be the user's own folder."""
+def refuse_foreign(path: Path) -> None:
+    """Refuses to replace what is not an artifact and nothing else: it could be the user's own.
+
+    Damaged ones are artifacts still. Raises UsageError.
+    """
     if not os.path.lexists(path):
         return
-    is_folder = path.is_dir() and not path.is_symlink()
-    if not is_folder or (any(path.iterdir()) and not (path / MANIFEST).is_file()):
-        raise UsageError(
-            f"{path} exists and is not an artifact", hint="Name another output, or remove it."
-        )
+    if path.is_symlink():
+        raise UsageError(f"{path} is a symbolic link", hint=_ANOTHER)
+    names = set(os.listdir(path)) if path.is_dir() else {""}
+    if names and not _claims_to_be_artifact(path):
+        raise UsageError(f"{path} exists and is not an artifact", hint=_ANOTHER)
+    if more := sorted(names - _TOP):
+        raise UsageError(f"{path} holds {more[0]}, which is no part of an artifact", hint=_ANOTHER)
+
+
+def _claims_to_be_artifact(path: Path) -> bool:
+    """By its manifest's first field; other programs have a file of that name, too."""
+    try:
+        with os.fdopen(open_file(path, MANIFEST), "rb") as file:
+            return _FORMAT.match(file.read(100)) is not None
+    except (ArtifactError, NotADirectoryError):
+        return False
 
 
 def _remove_stale(path: Path) -> None:

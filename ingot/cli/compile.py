@@ -210,13 +210,10 @@ def ledger_table(ledger: tuple[LedgerEntry, ...]) -> str:
 
 def _check_output(output: Path, force: bool) -> None:
     """Refuses early, before minutes of work, what the writer of the artifact would refuse."""
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
-        return
-    if not (output / "manifest.json").is_file():
-        raise UsageError(
-            f"{output} exists and is not an artifact", hint="Name another place with -o."
-        )
-    if not force:
+    from ingot.artifact.writer import refuse_foreign
+
+    refuse_foreign(output)
+    if output.is_dir() and any(output.iterdir()) and not force:
         raise UsageError(f"{output} exists", hint="Name another with -o, or replace it: --force")
 
 

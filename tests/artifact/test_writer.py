@@ -85,13 +85,34 @@ def test_what_is_no_artifact_is_never_replaced(tmp_path):
     mine.mkdir()
     (mine / "thesis.txt").write_text("precious")
     (tmp_path / "file").write_text("precious")
-    (tmp_path / "link").symlink_to(mine)
-    for name in ("mine", "file", "link"):
-        with pytest.raises(UsageError, match="exists and is not an artifact"):
+    web = tmp_path / "web"
+    web.mkdir()
+    (web / "manifest.json").write_text('{"name": "my web app"}')
+    (tmp_path / "link").symlink_to(write_fake(tmp_path / "a.ingot"))
+    notes = write_fake(tmp_path / "b.ingot") / "notes.txt"
+    notes.write_text("precious")
+    refused = {
+        "mine": "exists and is not an artifact",
+        "file": "exists and is not an artifact",
+        "web": "exists and is not an artifact",
+        "link": "is a symbolic link",
+        "b.ingot": "holds notes.txt, which is no part of an artifact",
+    }
+    for name, reason in refused.items():
+        with pytest.raises(UsageError, match=f"{name} {reason}"):
             write_fake(tmp_path / name)
-    assert (mine / "thesis.txt").read_text() == "precious"
+    assert (mine / "thesis.txt").read_text() == notes.read_text() == "precious"
+    assert (web / "manifest.json").exists() and (tmp_path / "link").is_symlink()
     (tmp_path / "empty").mkdir()
     write_fake(tmp_path / "empty")
+
+
+def test_a_damaged_artifact_may_be_replaced(tmp_path):
+    path = write_fake(tmp_path / "a.ingot")
+    manifest = path / "manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:200])
+    write_fake(path)
+    Artifact.open(path)
 
 
 @pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", ".x", "a/"])
