@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,25 +20,19 @@ if TYPE_CHECKING:
     from ingot.compiler.options import CompileOptions, Progress, Report
 
 
-def compile(
-    model_dir: str | Path,
-    out: str | Path,
-    *,
-    target: str | Sequence[str] = "cpu:native",
-    **options: Any,
-) -> Report:
+def compile(model_dir: str | Path, out: str | Path, **options: Any) -> Report:
     """Compiles a model directory into an artifact at `out`; imports PyTorch when called.
 
     Args:
         model_dir: a model in Hugging Face's layout.
         out: the folder to write; an artifact that is already there is replaced.
-        target: one target or several, such as "cpu:x86-64-v3".
-        options: the other fields of `ingot.compiler.options.CompileOptions`, such as dtype.
+        options: fields of `ingot.compiler.options.CompileOptions`, such as dtype. `target` is
+            another name of `targets`: one or several, such as "cpu:x86-64-v3".
 
     Returns what was written and how long each stage took. Raises IngotError.
     """
-    targets = (target,) if isinstance(target, str) else tuple(target)
-    return compile_checked(Path(model_dir), Path(out), _options(targets=targets, **options))
+    source, artifact = _path("model_dir", model_dir), _path("out", out)
+    return compile_checked(source, artifact, _options(options))
 
 
 def compile_checked(
@@ -81,7 +75,7 @@ class LLM(llm.LLM):
 
     Args:
         model: the folder of an artifact or of a model in Hugging Face's layout.
-        compile_options: fields of CompileOptions for a model directory, such as
+        compile_options: the options of `compile` for a model directory, such as
             {"dtype": "float32"}; not allowed with an artifact.
     """
 
@@ -96,16 +90,17 @@ class LLM(llm.LLM):
         config: EngineConfig | None = None,
         on_step: OnStep | None = None,
         check: Check = "fast",
-        compile_options: dict[str, Any] | None = None,
+        compile_options: Mapping[str, Any] | None = None,
     ) -> None:
-        if compile_options and is_artifact(Path(model)):
+        source = _path("model", model)
+        options = None if compile_options is None else _options(compile_options)
+        if compile_options and is_artifact(source):
             raise UsageError(
                 f"compile_options were given, but {model} is compiled already",
                 hint="Give the model directory, or leave them out.",
             )
-        options = _options(**compile_options) if compile_options else None
         super().__init__(
-            cache.resolve(model, options),
+            cache.resolve(source, options),
             max_model_len=max_model_len,
             kv_cache_bytes=kv_cache_bytes,
             num_threads=num_threads,
@@ -116,11 +111,26 @@ class LLM(llm.LLM):
         )
 
 
-def _options(**values: Any) -> CompileOptions:
+def _path(name: str, value: object) -> Path:
+    try:
+        return Path(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{name} is {value!r:.80}", hint=f"{name} must be a path.") from None
+
+
+def _options(given: object) -> CompileOptions:
     from ingot.compiler.options import CompileOptions
 
+    if not isinstance(given, Mapping):
+        raise UsageError(
+            f"compile_options is {given!r:.80}",
+            hint='compile_options must be a dict, such as {"dtype": "float32"}.',
+        )
+    if "target" in given and "targets" in given:
+        raise UsageError("target and targets are two names of one option", hint="Give one of them.")
+    values = {"targets" if name == "target" else name: value for name, value in given.items()}
     known = [field.name for field in fields(CompileOptions)]
-    unknown = sorted(set(values) - set(known))
+    unknown = [name for name in values if name not in known]
     if unknown:
         raise UsageError(
             f"unknown compile option {unknown[0]!r}", hint=f"Supported: {', '.join(known)}."

@@ -70,22 +70,22 @@ def cache_key(model_dir: Path, options: CompileOptions) -> str:
         "options": {name: str(value) for name, value in asdict(options).items()},
         "config": (model_dir / CONFIG).read_text(errors="replace"),
         "files": list(_stamps(model_dir, "*")),
-        "calibration": list(_text_stamp(options.calibrate)),
+        "calibration": [_stamp(path) for path in (options.calibrate,) if path and path.is_file()],
         # The compiler's own sources, for those who work on them.
         "compiler": [*_stamps(SOURCES, "**/*.py"), *_stamps(SOURCES, "**/*.h")],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def _text_stamp(path: Path | None) -> Iterator[tuple[str, int, int]]:
-    return iter(()) if path is None else _stamps(path.parent, path.name)
-
-
 def _stamps(folder: Path, pattern: str) -> Iterator[tuple[str, int, int]]:
     for path in sorted(folder.glob(pattern)):
         if path.is_file():
-            stat = path.stat()
-            yield str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns
+            yield str(path.relative_to(folder)), *_stamp(path)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
 
 
 def _usable(artifact: Path) -> bool:

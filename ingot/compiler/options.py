@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, NoReturn
 
 from ingot.artifact.manifest import Manifest
+from ingot.errors import UsageError
 
 # Called as progress(stage, detail, fraction); fraction is None where the end is not known.
 Progress = Callable[[str, str, float | None], None]
@@ -36,6 +38,8 @@ def silent(stage: str, detail: str, fraction: float | None) -> None:
 class CompileOptions:
     """How to compile a model.
 
+    A string will do for a path, and for a list of one string.
+
     Attributes:
         targets: target names, `cpu:native` for this host.
         dtype: "float32", "bfloat16", or "auto": bfloat16 unless the checkpoint is float32.
@@ -53,6 +57,9 @@ class CompileOptions:
         verify_passes: run the reference before and after every pass.
         dump_dir: where to write the graph after every pass, the plan and the sources.
         disable_passes: names of optional passes to leave out.
+
+    Raises UsageError that names the field, its value and what it must be. Whether values suit the
+    model and each other shows when it is compiled.
     """
 
     targets: tuple[str, ...] = ("cpu:native",)
@@ -69,6 +76,66 @@ class CompileOptions:
     verify_passes: bool = False
     dump_dir: Path | None = None
     disable_passes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value is None and option.default is None:
+                continue
+            read, wanted = _READERS[str(option.type)]
+            try:
+                object.__setattr__(self, option.name, read(value))
+            except TypeError:
+                _refuse(option.name, value, wanted)
+        if not self.targets:
+            _refuse("targets", self.targets, "at least one target, such as 'cpu:native'")
+
+
+def _refuse(name: str, value: object, wanted: str) -> NoReturn:
+    raise UsageError(f"{name} is {value!r:.80}", hint=f"{name} must be {wanted}.")
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _integer(value: object) -> int:
+    # A bool is an int to Python; as a number it is a mistake.
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _text_or_integer(value: object) -> str:
+    return value if isinstance(value, str) else str(_integer(value))
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Sequence):
+        raise TypeError
+    return tuple(_text(item) for item in value)
+
+
+# By the type of a field: what makes it of a value, or raises TypeError, and what the value must be.
+_READERS: dict[str, tuple[Callable[[Any], object], str]] = {
+    "bool": (_flag, "True or False"),
+    "int": (_integer, "an integer"),
+    "int | None": (_integer, "an integer or None"),
+    "str": (_text, "a string"),
+    "str | int": (_text_or_integer, "a string or an integer"),
+    "tuple[str, ...]": (_texts, "a string or a list of strings"),
+    "Path | None": (Path, "a path or None"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,3 +47,12 @@ class EngineConfig:
                 raise UsageError(
                     f"{field.name} is {value!r:.80}", hint=f"{field.name} must be {wanted}."
                 )
+
+
+def engine_config(given: object) -> EngineConfig:
+    """The switches that were given, the defaults for None. Raises UsageError for anything else."""
+    if given is None:
+        return EngineConfig()
+    if not isinstance(given, EngineConfig):
+        raise UsageError(f"config is {given!r:.80}", hint="config must be an EngineConfig or None.")
+    return given

@@ -12,7 +12,7 @@ import numpy as np
 from ingot.errors import IngotError, InternalError, QueueFullError
 from ingot.runtime.admission import Admission, check_priority
 from ingot.runtime.batch import BatchBuilder, Step
-from ingot.runtime.config import EngineConfig
+from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.drawing import Drawing
 from ingot.runtime.executor import Executor, Float32
 from ingot.runtime.logits_cache import LogitsCache
@@ -85,7 +85,7 @@ class Engine:
         self._undelivered: list[Sequence] = []
         self._num_requests = self._num_sequences = 0
         self._has_spare_processor = executor.num_threads < len(os.sched_getaffinity(0))
-        self.config = config or EngineConfig()
+        self.config = engine_config(config)
 
     @property
     def config(self) -> EngineConfig:
@@ -94,6 +94,7 @@ class Engine:
 
     @config.setter
     def config(self, config: EngineConfig) -> None:
+        config = engine_config(config)
         limits, scheduler = self._executor.limits, self.scheduler
         self._prepared = None
         most = min(limits.max_num_seqs, self._max_num_rows)

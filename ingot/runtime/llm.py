@@ -9,7 +9,7 @@ from typing import Any
 
 from ingot.artifact.reader import Artifact, Check
 from ingot.errors import UsageError
-from ingot.runtime.config import EngineConfig
+from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.engine import Engine
 from ingot.runtime.executor import Float32
 from ingot.runtime.executor_cpu import CpuExecutor
@@ -70,6 +70,7 @@ class LLM:
             num_threads=num_threads,
             seed=seed,
         )
+        config = engine_config(config)  # before there are threads to end
         self.artifact = model if isinstance(model, Artifact) else Artifact.open(model, check)
         self.max_model_len = _model_len(self.artifact.manifest.limits.max_model_len, max_model_len)
         executor = CpuExecutor(

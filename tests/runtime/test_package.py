@@ -139,3 +139,101 @@ def test_a_cache_that_cannot_be_written_is_a_typed_error(model_dir, monkeypatch,
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(ResourceError, match="INGOT_CACHE"):
         cache.resolve(model_dir[0])
+
+
+MODEL = ROOT / "golden" / "models" / "shakespeare"
+
+
+@pytest.mark.parametrize(
+    ("given", "same"),
+    [
+        ({"targets": "cpu:portable"}, {"targets": ("cpu:portable",)}),
+        ({"targets": ["cpu:portable", "cpu:native"]}, {"targets": ("cpu:portable", "cpu:native")}),
+        ({"keep": "lm_head=bf16"}, {"keep": ("lm_head=bf16",)}),
+        ({"disable_passes": "merge_linears"}, {"disable_passes": ("merge_linears",)}),
+        ({"calibrate": "text.txt"}, {"calibrate": Path("text.txt")}),
+        ({"dump_dir": "d"}, {"dump_dir": Path("d")}),
+        ({"group_size": 32}, {"group_size": "32"}),
+        ({"group_size": 0}, {"group_size": "0"}),
+    ],
+)
+def test_options_are_taken_in_every_usual_form(given, same):
+    assert CompileOptions(**given) == CompileOptions(**same)
+    ((name, value),) = same.items()
+    found = getattr(CompileOptions(**given), name)
+    assert found == value and type(found) in (type(value), type(Path()))
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"targets": []}, "at least one target"),
+        ({"targets": None}, "a list of strings"),
+        ({"keep": [1]}, "a list of strings"),
+        ({"disable_passes": b"x"}, "a list of strings"),
+        ({"calibrate": 3}, "a path or None"),
+        ({"dump_dir": True}, "a path or None"),
+        ({"dtype": None}, "a string"),
+        ({"quantize": ["int8"]}, "a string"),
+        ({"group_size": True}, "a string or an integer"),
+        ({"group_size": 32.0}, "a string or an integer"),
+        ({"max_model_len": "512"}, "an integer or None"),
+        ({"max_model_len": 512.5}, "an integer or None"),
+        ({"max_num_seqs": None}, "an integer"),
+        ({"page_size": True}, "an integer"),
+        ({"verify_passes": 1}, "True or False"),
+    ],
+)
+def test_an_option_of_another_type_is_refused(given, wanted):
+    (name,) = given
+    with pytest.raises(UsageError, match=f"{name} must be .*{wanted}") as caught:
+        CompileOptions(**given)
+    assert caught.value.found.startswith(f"{name} is ")
+
+
+def test_a_group_size_of_0_is_refused_as_the_command_line_does(tmp_path):
+    with pytest.raises(UsageError, match="--group-size is 0 for int8"):
+        ingot.compile(MODEL, tmp_path / "x.ingot", quantize="int8", group_size=0)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["target", "targets"])
+def test_target_and_targets_are_one_option(model_dir, tmp_path, name):
+    folder, compiles = model_dir
+    given = {name: "cpu:portable"}
+    ingot.compile(folder, tmp_path / "x.ingot", **given)
+    ingot.LLM(folder, compile_options=given).close()
+    assert [options.targets for _, options in compiles] == [("cpu:portable",)] * 2
+    with pytest.raises(UsageError, match="two names of one option"):
+        ingot.compile(folder, tmp_path / "y.ingot", target="cpu:native", targets="cpu:native")
+
+
+def test_a_path_or_options_of_another_type_are_refused(model_dir, fake_artifact):
+    folder, _ = model_dir
+    for model in (3, None):
+        with pytest.raises(UsageError, match="model must be a path"):
+            ingot.LLM(model)
+    with pytest.raises(UsageError, match="model_dir must be a path"):
+        ingot.compile(None, "x.ingot")
+    with pytest.raises(UsageError, match="out must be a path"):
+        ingot.compile(folder, None)
+    for options in ("int8", "", ["dtype"]):
+        with pytest.raises(UsageError, match="compile_options must be a dict"):
+            ingot.LLM(folder, compile_options=options)
+    with pytest.raises(UsageError, match="unknown compile option 1"):
+        ingot.LLM(folder, compile_options={1: 2, "dtyp": 3})
+    with pytest.raises(UsageError, match="config must be an EngineConfig"):
+        ingot.LLM(fake_artifact, config={"overlap": True})
+    with ingot.LLM(fake_artifact) as llm, pytest.raises(UsageError, match="config is"):
+        llm.config = {}
+
+
+def test_another_calibration_text_is_another_artifact(model_dir, tmp_path):
+    folder, _ = model_dir
+    text = tmp_path / "text[1].txt"  # a pattern that does not match its own name
+    keys = []
+    for content in ("a", "longer"):
+        text.write_text(content)
+        keys.append(cache.cache_key(folder, CompileOptions(calibrate=str(text))))
+    assert keys[0] != keys[1]
+    assert cache.cache_key(folder, CompileOptions(calibrate="")) not in keys
