@@ -13,15 +13,17 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 RUNS_IN_A_ROW = 3
 TOLERANCE = 0.05  # of the baseline's share: what runs on a quiet machine differ by
 KEPT_RUNS = 50
 
 Shares = dict[str, float]
+T = TypeVar("T")
 
 
 @dataclass
@@ -63,21 +65,49 @@ def judge(history: History, tolerance: float = TOLERANCE) -> list[Verdict]:
 def what_was_measured(result: dict[str, Any]) -> str:
     """What two runs must agree in to be compared; shares of different kernels are no regression."""
     parts = (result["model"], result["dtype"], result["quantization"], result["target"])
-    return f"{' '.join(parts)}, {result['limits']['threads']} threads"
+    return f"{' '.join(parts)}, KV {result['kv_dtype']}, {result['limits']['threads']} threads"
 
 
-def record(path: Path, result: dict[str, Any], accept: bool) -> History:
+def read(path: Path, take: Callable[[Any], T], written_by: str) -> T:
+    """What `take` finds in a JSON file.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is not what `written_by` writes.
+    """
+    try:
+        return take(json.loads(path.read_text()))
+    except KeyError as error:
+        raise ValueError(f"{path} is not what {written_by} writes: {error} is missing") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not what {written_by} writes: {error}") from error
+
+
+def run_of(result: Any) -> tuple[str, Shares]:
+    """What a result of `ingot bench --json` measured, and the shares of its phases."""
+    shares = {phase["name"]: float(phase["share"]) for phase in result["phases"]}
+    return what_was_measured(result), shares
+
+
+def history_of(stored: Any) -> History:
+    """A history as `record` wrote it."""
+    baseline, *runs = (
+        {phase: float(share) for phase, share in run.items()}
+        for run in (stored["baseline"], *stored["runs"])
+    )
+    return History(stored["what"], baseline, runs)
+
+
+def record(path: Path, what: str, shares: Shares, accept: bool) -> History:
     """Adds a run to the history at `path`, and writes it.
 
     Raises:
-        ValueError: the history is of another benchmark.
+        OSError: the history cannot be read or written.
+        ValueError: it is none, or is of another benchmark.
     """
-    shares = {phase["name"]: float(phase["share"]) for phase in result["phases"]}
-    what = what_was_measured(result)
+    history = History(what, shares)
     if path.exists():
-        history = History(**json.loads(path.read_text()))
-    else:
-        history = History(what, shares)
+        history = read(path, history_of, "bench/regress.py")
     if history.what != what:
         raise ValueError(f"{path} is a history of {history.what}; this run is of {what}")
     if accept:
@@ -96,8 +126,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--accept", action="store_true", help="make this run the baseline")
     args = parser.parse_args(argv)
     try:
-        history = record(args.history, json.loads(args.result.read_text()), args.accept)
-    except ValueError as error:
+        what, shares = read(args.result, run_of, "`ingot bench --json`")
+        history = record(args.history, what, shares, args.accept)
+    except (OSError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     verdicts = judge(history)

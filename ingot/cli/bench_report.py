@@ -89,6 +89,7 @@ def as_object(artifact: Artifact, results: list[PhaseResult]) -> dict[str, Any]:
         "model": manifest.model.name,
         "dtype": manifest.numerics.dtype,
         "quantization": manifest.numerics.quantization,
+        "kv_dtype": artifact.plan.kv_dtype,
         "target": artifact.target.name,
         "limits": machine_limits(results),
         "phases": [_phase_object(artifact.plan, result) for result in results],

@@ -43,6 +43,7 @@ def test_json_has_every_phase_beside_its_limit(measured, shakespeare_artifact):
     names = [phase["name"] for phase in measured["phases"]]
     assert names == ["prefill 20", "decode context 8", "decode 3 at once, context 8"]
     plan = Artifact.open(shakespeare_artifact).plan
+    assert measured["kv_dtype"] == plan.kv_dtype != ""
     prefill, _, batch = measured["phases"]
     cost = step_cost(plan, StepShape(new_tokens=20, context=20))
     assert prefill["weight_bytes"] == cost.weight_bytes
