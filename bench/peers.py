@@ -12,6 +12,7 @@ installed, or cannot take a kind of weights, is reported as such.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -99,9 +100,18 @@ class Contender:
         if not line:
             self._process.wait()
             self._errors.seek(0)
-            raise Unavailable((self._errors.read().strip().splitlines() or ["it has ended"])[-1])
+            raise Unavailable(reason(self._errors.read()))
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def reason(stderr: str) -> str:
+    """Why a process ended: what it raised, without a hint below it, or the last line it said."""
+    _, traceback, text = stderr.rpartition("Traceback (most recent call last):")
+    lines = [line for line in text.splitlines() if line.strip()]
+    if traceback:
+        lines = [line for line in lines if not line.startswith(" ")][:1]
+    return lines[-1].strip() if lines else "it has ended"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +197,9 @@ def peer(name: str, kind: str, model_dir: Path, threads: int) -> Contender:
 
 
 def _converted(name: str, kind: str, model_dir: Path) -> Path:
+    stem = f"{model_dir.resolve().name}-{_key(model_dir)}-{kind}"
     if name == "onnxruntime":
-        out = WORK / "models" / f"{model_dir.name}-{kind}-onnx"
+        out = WORK / "models" / f"{stem}-onnx"
         options = ["int4_block_size=32", "int4_accuracy_level=4"]
         command = [
             str(WORK / name / "bin" / "python"), "-m", "onnxruntime_genai.models.builder",
@@ -196,7 +207,7 @@ def _converted(name: str, kind: str, model_dir: Path) -> Path:
             "--extra_options", *options, "-o",
         ]  # fmt: skip
     else:
-        out = WORK / "models" / f"{model_dir.name}-{kind}.gguf"
+        out = WORK / "models" / f"{stem}.gguf"
         python = WORK / CONVERTER / "bin" / "python"
         if not python.exists():
             raise Unavailable(f"weights are converted by the environment of {CONVERTER}")
@@ -208,22 +219,34 @@ def _converted(name: str, kind: str, model_dir: Path) -> Path:
     command += [str(unfinished), *([] if name == "onnxruntime" else [kind])]
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no reason given"]
-        raise Unavailable(f"its weights could not be converted: {lines[-1]}")
+        raise Unavailable(f"its weights could not be converted: {reason(done.stderr)}")
     unfinished.rename(out)
     return out
 
 
-def main() -> int:
-    """Prints the table."""
-    args = _parser().parse_args()
+def _key(model_dir: Path) -> str:
+    """Changes with the model: its config by content, all files by size and time of change."""
+    files = sorted(path for path in model_dir.iterdir() if path.is_file())
+    stamps = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    config = (model_dir / "config.json").read_bytes()
+    return hashlib.sha256(config + repr(stamps).encode()).hexdigest()[:8]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints the table; 2 for wrong input."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if not args.artifacts and (args.model or not args.install):
+        parser.error("nothing to measure: give MODEL_DIR and KIND=ARTIFACT, such as int8=q8.ingot")
+    if args.model and not (args.model / "config.json").is_file():
+        parser.error(f"{args.model} is no model directory: it has no config.json")
     for name in args.install:
         install(name)
     if args.model is None:
         return 0
     excuses: dict[str, str] = {}
     contenders = []
-    for kind, artifact in (text.split("=", 1) for text in args.artifacts):
+    for kind, artifact in args.artifacts:
         worker = [sys.executable, str(WORKERS / "run_ingot.py"), artifact, str(args.threads)]
         contenders.append(Contender("ingot", kind, worker))
         for name in PEERS:
@@ -253,10 +276,17 @@ def line(result: Result) -> str:
     return f"{text}   ours {result.prefill_ratio:.2f}x prefill, {result.decode_ratio:.2f}x decode"
 
 
+def _artifact(text: str) -> tuple[str, str]:
+    kind, _, path = text.partition("=")
+    if not kind or not path:
+        raise argparse.ArgumentTypeError(f"{text!r} is no KIND=ARTIFACT, such as int8=q8.ingot")
+    return kind, path
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", metavar="MODEL_DIR", nargs="?", type=Path)
-    parser.add_argument("artifacts", metavar="KIND=ARTIFACT", nargs="*")
+    parser.add_argument("artifacts", metavar="KIND=ARTIFACT", nargs="*", type=_artifact)
     parser.add_argument("--install", choices=sorted(PEERS), nargs="+", default=[])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from bench import peers
-from bench.peers import Contender, Unavailable, compete, results
+from bench.peers import Contender, Unavailable, compete, main, reason, results
 
 SERVE = """
 import json, sys
@@ -67,3 +70,64 @@ def test_what_is_not_there_says_how_to_get_it(tmp_path, monkeypatch, kind, reaso
     monkeypatch.setattr(peers, "WORK", tmp_path)
     with pytest.raises(Unavailable, match=reason):
         peers.peer("onnxruntime", kind, tmp_path, 2)
+
+
+def test_the_reason_is_what_was_raised_and_not_the_hint_below_it():
+    raises = "from ingot.errors import UsageError as E\nraise E('x is y', hint='Give z.\\nOr w.')"
+    ours = Contender("ingot", "int8", [sys.executable, "-c", raises])
+    excuses = compete([ours], rounds=1, prompt_tokens=5, new_tokens=3)
+    assert excuses == {"ingot int8": "ingot.errors.UsageError: x is y"}
+    assert reason("loading\nno memory\n\n") == "no memory"
+    assert reason("") == "it has ended"
+
+
+@pytest.fixture
+def convert(tmp_path, monkeypatch):
+    """Converts a model directory for llama.cpp, as a copy of its weights."""
+    monkeypatch.setattr(peers, "WORK", tmp_path / "work")
+    python = tmp_path / "work" / "llama.cpp" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+
+    def run(command, **options):
+        _, _, model_dir, out, _ = command
+        Path(out).write_bytes((Path(model_dir) / "model.safetensors").read_bytes())
+        return subprocess.CompletedProcess(command, 0, stderr="")
+
+    monkeypatch.setattr(peers.subprocess, "run", run)
+    return lambda model_dir: Path(peers.peer("llama.cpp", "int8", model_dir, 2).command[2])
+
+
+def test_another_model_in_a_folder_of_the_same_name_has_weights_of_its_own(tmp_path, convert):
+    found = []
+    for parent, config, weights in (
+        ("a", "{}", b"first"), ("b", "[]", b"first"), ("c", "{}", b"other"), ("d", "{}", b"longer"),
+    ):  # fmt: skip
+        folder = tmp_path / parent / "model"
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(config)
+        (folder / "model.safetensors").write_bytes(weights)
+        for file in folder.iterdir():
+            os.utime(file, (1, 2 if weights == b"other" else 1))
+        found.append(convert(folder))
+        assert found[-1].read_bytes() == weights
+        assert convert(folder) == found[-1]
+    assert len(set(found)) == 4
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "nothing to measure"),
+        (["MODEL"], "nothing to measure"),
+        (["MODEL", "q8.ingot"], "'q8.ingot' is no KIND=ARTIFACT"),
+        (["MODEL", "=q8.ingot"], "'=q8.ingot' is no KIND=ARTIFACT"),
+        (["nowhere", "int8=q8.ingot"], "nowhere is no model directory"),
+    ],
+)
+def test_arguments_that_measure_nothing_are_refused(tmp_path, capsys, argv, said):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(SystemExit) as caught:
+        main([str(tmp_path) if word == "MODEL" else word for word in argv])
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err
