@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -120,17 +121,18 @@ def phases(limits: Limits, args: argparse.Namespace) -> list[Phase]:
     from ingot.cli.bench_phases import decode, prefill
 
     room = limits.max_model_len
-    prompt = args.prompt or min(PROMPT, room - prefill(0).tokens(args.rounds))
-    context = args.context or min(CONTEXT, room - decode(1, 0).tokens(args.rounds))
+    prompt = args.prompt or max(1, min(PROMPT, room - prefill(0).tokens(args.rounds)))
+    context = args.context or max(1, min(CONTEXT, room - decode(1, 0).tokens(args.rounds)))
     batches = args.batch or [n for n in BATCHES if n <= limits.max_num_seqs]
     found = [prefill(prompt), decode(1, context)]
     found += [decode(n, min(BATCH_CONTEXT, context)) for n in batches]
     for phase in found:
         tokens = phase.tokens(args.rounds)
-        if phase.prompt_tokens < 1 or tokens > room:
+        if tokens > room:
+            fits = _what_fits(phase, args.rounds, room)
             raise UsageError(
                 f"{phase.name} with {args.rounds} rounds needs sequences of {tokens} tokens",
-                hint=f"The artifact was compiled for {room}: pass less, or fewer --rounds.",
+                hint=f"The artifact was compiled for {room}: {fits}.",
             )
         if phase.sequences > limits.max_num_seqs:
             raise UsageError(
@@ -138,3 +140,21 @@ def phases(limits: Limits, args: argparse.Namespace) -> list[Phase]:
                 hint="Pass a smaller --batch, or compile it with a larger --max-num-seqs.",
             )
     return found
+
+
+def _what_fits(phase: Phase, rounds: int, room: int) -> str:
+    """What to change, so that a phase needs sequences of no more than `room` tokens."""
+    fitting = []  # each alone is enough
+    longest = room - (phase.tokens(rounds) - phase.prompt_tokens)
+    if longest > 0:
+        option = "--context" if phase.decodes else "--prompt"
+        fitting.append(f"{option} {longest}")
+    # A round adds at least a token, so that no more rounds than tokens can fit.
+    most = next((n for n in range(min(rounds, room), 0, -1) if phase.tokens(n) <= room), 0)
+    if most:
+        fitting.append(f"--rounds {most}")
+    if fitting:
+        return f"pass at most {' or '.join(fitting)}"
+    if replace(phase, prompt_tokens=1).tokens(1) <= room:
+        return "pass a smaller --context and fewer --rounds"
+    return "compile it with a larger --max-model-len"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -110,6 +111,30 @@ def test_what_was_asked_for_and_does_not_fit_is_refused(values):
         phases(LIMITS, asked(**values))
 
 
-def test_nothing_fits_many_rounds():
-    with pytest.raises(UsageError, match="rounds"):
-        phases(LIMITS, asked(rounds=10))
+@pytest.mark.parametrize(
+    ("room", "values", "found", "fits"),
+    [
+        (
+            64,
+            {"rounds": 10},
+            "decode context 1 with 10 rounds needs sequences of 162",
+            "--rounds 3",
+        ),
+        (64, {"context": 60, "rounds": 2}, "decode context 60", "--context 31"),
+        (64, {"context": 20, "rounds": 3}, "decode context 20", "--context 15 or --rounds 2"),
+        (
+            64,
+            {"context": 60, "rounds": 5},
+            "decode context 60",
+            "smaller --context and fewer --rounds",
+        ),
+        (64, {"prompt": 70}, "prefill 70 with 1 rounds needs", "--prompt 63"),
+        (17, {}, "decode context 1 with 1 rounds needs sequences of 18", "--max-model-len"),
+        (1, {}, "prefill 1 with 1 rounds needs sequences of 2", "--max-model-len"),
+    ],
+)
+def test_what_does_not_fit_says_which_options_do(room, values, found, fits):
+    with pytest.raises(UsageError, match=found) as caught:
+        phases(replace(LIMITS, max_model_len=room), asked(**values))
+    assert caught.value.hint.startswith(f"The artifact was compiled for {room}: ")
+    assert caught.value.hint.endswith(f"{fits}.")
