@@ -33,7 +33,10 @@ def bars(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 def draw(results: list[dict[str, Any]], out: Path) -> None:
     """Writes the chart, a panel a result."""
-    from matplotlib import pyplot
+    try:
+        from matplotlib import pyplot
+    except ModuleNotFoundError:
+        raise ValueError("matplotlib is not installed: pip install 'ingot[chart]'") from None
 
     pyplot.rcParams.update({"font.family": "DejaVu Sans", "font.size": 10})
     rows = [len(result["phases"]) for result in results]
@@ -89,11 +92,28 @@ def _title(result: dict[str, Any]) -> str:
     return f"{result['model']}, {kind}: {limits['threads']} threads, memory {read:.0f} GB/s"
 
 
-def main() -> None:
-    if len(sys.argv) < 3:
-        sys.exit("usage: python bench/chart.py OUT.png RESULT.json ...")
-    draw([json.loads(Path(name).read_text()) for name in sys.argv[2:]], Path(sys.argv[1]))
+def read(path: Path) -> dict[str, Any]:
+    """A result. Raises ValueError for a file that holds none, OSError for one that is not there."""
+    try:
+        result = json.loads(path.read_text())
+        bars(result), _title(result)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is not what `ingot bench --json` writes") from error
+    return result
+
+
+def main(argv: list[str]) -> int:
+    """Writes the chart; 2 for wrong input."""
+    if len(argv) < 2:
+        print("usage: python bench/chart.py OUT.png RESULT.json ...", file=sys.stderr)
+        return 2
+    try:
+        draw([read(Path(name)) for name in argv[1:]], Path(argv[0]))
+    except (OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))
