@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import sys
 import tempfile
@@ -34,7 +35,8 @@ def report(error: BaseException, args: argparse.Namespace) -> int:
         log = _write_log(error)
     _print_error(known, log)
     if getattr(args, "json", False):
-        print_json({"error": _as_object(known, error)})
+        with contextlib.suppress(OSError):  # a stdout that cannot be written; stderr has it, too
+            print_json({"error": _as_object(known, error)})
     return known.exit_code
 
 

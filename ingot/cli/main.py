@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import io
-import os
 import sys
 from collections.abc import Sequence
 from inspect import cleandoc
@@ -12,6 +10,7 @@ from typing import Any, NoReturn, Protocol
 
 from ingot.cli import bench, explain, failure, inspect, run, verify
 from ingot.cli import compile as compile_verb
+from ingot.cli.streams import open_streams, settle_stdout
 from ingot.version import __version__
 
 EXIT_CODES = """\
@@ -90,12 +89,25 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line; returns its exit code and raises nothing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a character
+    open_streams()
+    args = argparse.Namespace()
+    code = 0
+    try:
+        code = _act(argv, args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read stdout has gone, as `| head` does
+        pass
+    except (Exception, KeyboardInterrupt) as error:
+        code = failure.report(error, args)
+    settle_stdout()
+    return code
+
+
+def _act(argv: Sequence[str] | None, args: argparse.Namespace) -> int:
+    """Parses into `args` and does what they say; returns the exit code."""
     parser = build_parser()
     try:
-        args = parser.parse_args(argv)
+        parser.parse_args(argv, args)
     except SystemExit as stop:  # argparse has said what there was to say
         return int(stop.code or 0)
     if args.version:
@@ -104,13 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(args, "verb"):
         parser.print_help(sys.stderr)
         return 2
-    try:
-        return int(args.verb.main(args))
-    except BrokenPipeError:  # whoever read stdout has gone, as `| head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
-    except (Exception, KeyboardInterrupt) as error:
-        return failure.report(error, args)
+    return int(args.verb.main(args))
 
 
 if __name__ == "__main__":

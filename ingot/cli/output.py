@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,9 +14,13 @@ from typing import Any
 
 
 def print_json(value: object) -> None:
-    """Writes one JSON document to stdout; dataclasses become objects, paths strings."""
-    print(json.dumps(to_builtins(value), indent=2, ensure_ascii=False))
-    sys.stdout.flush()
+    """Writes one JSON document to stdout; dataclasses become objects, paths strings.
+
+    Nothing is raised where its reader has gone: the exit code goes on to say how it went.
+    """
+    text = json.dumps(to_builtins(value), indent=2, ensure_ascii=False)
+    with contextlib.suppress(BrokenPipeError):
+        print(text, flush=True)
 
 
 def to_builtins(value: Any) -> Any:
