@@ -16,7 +16,10 @@ from ingot.errors import IngotError, InternalError, ResourceError, UsageError
 INTERRUPTED = 130
 _EXTRAS = {"torch": "compile"}  # a package, and the extra that brings it
 # Faults of a path that was given to us, not of ours.
-_USERS_PATHS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
+_USERS_PATHS = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
+    *(errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
+)
 REPORT_HINT = "This is a fault of ingot. Please report it with the log: {log}"
 
 

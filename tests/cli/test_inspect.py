@@ -76,6 +76,14 @@ def test_page_is_self_contained_and_escaped(sample, tmp_path, capsys):
     assert "%1<b>" not in text
 
 
+@pytest.mark.parametrize("name", ["x" * 300, "thesis.txt/page.html", "loop"])
+def test_a_page_that_has_no_place_is_a_usage_error(sample, tmp_path, capsys, name):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    (tmp_path / "loop").symlink_to("loop")
+    assert main(["inspect", str(sample), "--html", str(tmp_path / name)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path / name}: ")
+
+
 def test_a_damaged_artifact_is_refused(sample, capsys):
     (sample / "targets" / "cpu-portable" / "plan.json").write_text("{}")
     assert main(["inspect", str(sample)]) == 3
