@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ingot.cli.numbers import format_bytes, format_seconds, human_int
@@ -182,7 +183,7 @@ def summary(report: Report) -> str:
     ]
     # Passes that had something to do; `inspect` shows all.
     ledger = ledger_table(tuple(entry for entry in manifest.ledger if entry.expected))
-    following = f'Next: {command()} run {root} "Once upon a time"'
+    following = f'Next: {command()} run {quote(str(root))} "Once upon a time"'
     return f"{root}\n{facts(lines)}\n\n{ledger}\n\n{following}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from ingot.cli.numbers import format_bytes, format_count
@@ -42,7 +43,7 @@ def summary(model_dir: Path, explanation: Explanation) -> str:
     if explanation.reasons:
         lines.append("\n".join(f"  - {reason}" for reason in explanation.reasons))
     if explanation.supported:
-        lines += [_needs(explanation), f"Next: {command()} compile {model_dir}"]
+        lines += [_needs(explanation), f"Next: {command()} compile {quote(str(model_dir))}"]
     return "\n\n".join(line for line in lines if line)
 
 

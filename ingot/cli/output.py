@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -59,11 +60,11 @@ def facts(pairs: Iterable[tuple[str, object]], indent: str = "  ") -> str:
 
 
 def command() -> str:
-    """How the user can call ingot again: by its name, or by the path it was called by."""
+    """How a shell can call ingot again: by its name, or by the path it was called by."""
     if shutil.which("ingot"):
         return "ingot"
     called = Path(sys.argv[0])
-    return os.path.relpath(called) if called.name == "ingot" else "python -m ingot"
+    return shlex.quote(os.path.relpath(called)) if called.name == "ingot" else "python -m ingot"
 
 
 def _starts_with_digit(cell: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
@@ -79,6 +80,13 @@ def test_summary_goes_to_stdout_and_progress_to_stderr(calls, tmp_path, capsys):
     assert "canonicalize" not in captured.out  # it has no expectation to meet
     assert captured.out.rstrip().endswith(f'ingot run {out} "Once upon a time"')
     assert captured.err == "read      config.json\npack      embed\n"
+
+
+def test_the_next_command_is_one_for_a_shell(calls, tmp_path, capsys):
+    out = tmp_path / "it's an artifact.ingot"
+    assert main(["compile", "m", "-o", str(out)]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert shlex.split(line)[-3:] == ["run", str(out), "Once upon a time"]
 
 
 def test_json_is_the_report(calls, tmp_path, capsys):

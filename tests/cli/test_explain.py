@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 from ingot.cli.main import main
 
@@ -11,6 +12,14 @@ def test_a_supported_model_shows_its_needs(shakespeare_dir, capsys):
     for part in ("supported", "Qwen3ForCausalLM", "5.25M", "bfloat16  10.5 MB", "KB a token"):
         assert part in out
     assert f"ingot compile {shakespeare_dir}" in out
+
+
+def test_the_next_command_is_one_for_a_shell(shakespeare_dir, tmp_path, capsys):
+    model_dir = tmp_path / "it's a model"
+    model_dir.symlink_to(shakespeare_dir)
+    assert main(["explain", str(model_dir)]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert shlex.split(line)[-2:] == ["compile", str(model_dir)]
 
 
 def test_an_unknown_architecture_names_the_nearest(tmp_path, capsys):
