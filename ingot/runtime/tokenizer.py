@@ -86,12 +86,21 @@ class Tokenizer:
 
         Which these are says tokenizer.json; like transformers, we let it overrule
         `add_bos_token` and `add_eos_token` of tokenizer_config.json.
+
+        Raises RequestError for what is no text, or none that the tokenizer knows.
         """
         if not isinstance(text, str):
             raise RequestError(f"a text of type {type(text).__name__}", hint="Give a str.")
         try:
+            text.encode()
+        except UnicodeEncodeError as error:  # what Python makes of bytes that are no text
+            raise RequestError(
+                f"the text is not valid UTF-8: character {error.start} is a lone surrogate",
+                hint="Convert the text to UTF-8.",
+            ) from error
+        try:
             ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except Exception as error:  # lone surrogates, or a tokenizer that knows no such character
+        except Exception as error:  # a tokenizer that knows no such character
             raise RequestError(f"the text cannot be tokenized: {error}") from error
         return ids
 

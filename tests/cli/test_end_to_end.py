@@ -77,6 +77,19 @@ def test_a_prompt_from_a_pipe_gives_the_same_as_an_argument(shakespeare_artifact
     assert given.stdout == piped.stdout != ""
 
 
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_prompt_that_is_not_utf8_is_a_usage_error(shakespeare_artifact, errors):
+    environment = {**os.environ, "PYTHONIOENCODING": f"utf-8:{errors}"}
+    command = [*INGOT, "run", shakespeare_artifact]
+    given = subprocess.run([*command, b"a\xff"], capture_output=True, timeout=60)
+    piped = subprocess.run(
+        command, input=b"a\xff", capture_output=True, timeout=60, env=environment
+    )
+    assert (given.returncode, piped.returncode) == (2, 2), given.stderr + piped.stderr
+    assert given.stderr == piped.stderr
+    assert b"error: the text is not valid UTF-8: character 1" in piped.stderr
+
+
 def test_text_is_streamed_and_ctrl_c_ends_it(shakespeare_artifact):
     process = start("run", str(shakespeare_artifact), "ROMEO:", "--max-tokens", "900")
     first = process.stdout.read(1)

@@ -71,6 +71,14 @@ def test_an_artifact_without_a_tokenizer_says_what_to_do(tmp_path):
         Tokenizer.of(artifact)
 
 
+@pytest.mark.parametrize("text", ["\ud800", "a\udcff"])
+def test_half_a_character_is_not_utf8(text):
+    tokenizer = Tokenizer(fake_tokenizer.byte_level().to_str().encode())
+    with pytest.raises(RequestError, match="not valid UTF-8") as caught:
+        tokenizer.encode(text)
+    assert "UTF-8" in caught.value.hint
+
+
 @pytest.mark.parametrize("text", [None, 5, b"abc", "\ud800"])
 def test_what_is_no_text_is_refused(text):
     tokenizer = Tokenizer(fake_tokenizer.byte_level().to_str().encode())
