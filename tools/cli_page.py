@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from ingot.cli.main import EXIT_CODES, VERBS, build_parser
+from ingot.cli.parser import EXIT_CODES, VERBS, build_parser
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
 HEAD = """\

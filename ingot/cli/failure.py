@@ -13,7 +13,6 @@ from pathlib import Path
 from ingot.cli.output import print_json
 from ingot.errors import IngotError, InternalError, ResourceError, UsageError
 
-INTERRUPTED = 130
 _EXTRAS = {"torch": "compile"}  # a package, and the extra that brings it
 # Faults of a path that was given to us, not of ours.
 _USERS_PATHS = (
@@ -23,21 +22,18 @@ _USERS_PATHS = (
 REPORT_HINT = "This is a fault of ingot. Please report it with the log: {log}"
 
 
-def report(error: BaseException, args: argparse.Namespace) -> int:
+def report(error: Exception, args: argparse.Namespace) -> int:
     """Prints the error on stderr, and on stdout too under --json; returns the exit code."""
-    if isinstance(error, KeyboardInterrupt):
-        print("\ninterrupted", file=sys.stderr)
-        return INTERRUPTED
     known = _as_ingot_error(error)
     log = None
     if known is None or isinstance(known, InternalError):
         log = _write_log(error)
         found = known.found if known else f"{type(error).__name__}: {error}"
         known = InternalError(found, hint=REPORT_HINT.format(log=log))
-    elif getattr(args, "debug", False):
+    elif args.debug:
         log = _write_log(error)
     _print_error(known, log)
-    if getattr(args, "json", False):
+    if args.json:
         with contextlib.suppress(OSError):  # a stdout that cannot be written; stderr has it, too
             print_json({"error": _as_object(known, error)})
     return known.exit_code

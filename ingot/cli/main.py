@@ -1,114 +1,62 @@
-"""The `ingot` command: the list of verbs, and the way from arguments to an exit code."""
+"""The `ingot` command: the way from arguments to an exit code.
+
+Little is imported here: Ctrl-C may come while the rest loads, and `main` must run to catch it.
+"""
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from inspect import cleandoc
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING
 
-from ingot.cli import bench, explain, failure, inspect, run, verify
-from ingot.cli import compile as compile_verb
 from ingot.cli.streams import open_streams, settle_stdout
-from ingot.version import __version__
 
-EXIT_CODES = """\
-exit codes: 0 ok, 1 internal error, 2 usage or unsupported model, 3 incompatible host or
-artifact, 4 verification failed, 5 out of memory or disk, 130 interrupted
-Results go to stdout, progress and messages to stderr."""
+if TYPE_CHECKING:
+    from argparse import Namespace
 
-
-class Verb(Protocol):
-    """A module of this package that is a verb."""
-
-    NAME: str
-    SUMMARY: str
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-    def main(self, args: argparse.Namespace) -> int: ...
-
-
-VERBS: tuple[Verb, ...] = (compile_verb, run, bench, inspect, verify, explain)
-
-
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of descriptions, and gives options room."""
-
-    def __init__(self, prog: str, **options: Any) -> None:
-        super().__init__(prog, **{"max_help_position": 32, **options})
-
-
-class Parser(argparse.ArgumentParser):
-    """Prints usage errors in the form of all other errors; options may stand anywhere."""
-
-    _intermixed = False
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        # argparse gives an optional positional up when an option comes before it, unless it is
-        # asked to mix them; that in turn asks this method again.
-        if self._subparsers is not None or self._intermixed:
-            return super().parse_known_args(args, namespace)
-        self._intermixed = True
-        try:
-            return self.parse_known_intermixed_args(args, namespace)
-        finally:
-            self._intermixed = False
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}\n  See: {self.prog} --help\n")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
-    parser = Parser(
-        prog="ingot",
-        description="Compiles language models ahead of time, and runs them without PyTorch.",
-        epilog=EXIT_CODES,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="store_true", help="print the version and exit")
-    verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=Parser)
-    for verb in VERBS:
-        sub = verbs.add_parser(
-            verb.NAME,
-            help=verb.SUMMARY,
-            description=cleandoc(verb.main.__doc__ or ""),
-            formatter_class=HelpFormatter,
-            allow_abbrev=False,
-        )
-        verb.add_arguments(sub)
-        sub.add_argument("--json", action="store_true", help="print the result as JSON")
-        sub.add_argument(
-            "--debug", action="store_true", help="on an error, write its traceback to a log file"
-        )
-        sub.set_defaults(verb=verb)
-    return parser
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line; returns its exit code and raises nothing."""
     open_streams()
-    args = argparse.Namespace()
+    try:
+        code = _run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        code = INTERRUPTED
+    settle_stdout()
+    return code
+
+
+def _run(argv: Sequence[str]) -> int:
+    """Runs one command line and reports its errors; raises KeyboardInterrupt alone."""
+    from argparse import Namespace
+
+    from ingot.cli import failure
+
+    # What the report of an error must know, even of arguments that cannot be parsed.
+    args = Namespace(json="--json" in argv, debug="--debug" in argv)
     code = 0
     try:
         code = _act(argv, args)
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read stdout has gone, as `| head` does
         pass
-    except (Exception, KeyboardInterrupt) as error:
+    except Exception as error:
         code = failure.report(error, args)
-    settle_stdout()
     return code
 
 
-def _act(argv: Sequence[str] | None, args: argparse.Namespace) -> int:
+def _act(argv: Sequence[str], args: Namespace) -> int:
     """Parses into `args` and does what they say; returns the exit code."""
+    from ingot.cli.parser import build_parser
+    from ingot.version import __version__
+
     parser = build_parser()
     try:
         parser.parse_args(argv, args)
-    except SystemExit as stop:  # argparse has said what there was to say
+    except SystemExit as stop:  # argparse has printed the help
         return int(stop.code or 0)
     if args.version:
         print(f"ingot {__version__}")

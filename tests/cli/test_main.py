@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from ingot.cli import inspect
-from ingot.cli.main import VERBS, main
+from ingot.cli.main import main
+from ingot.cli.parser import VERBS
 from ingot.errors import (
     ArtifactError,
     CompileError,
@@ -108,6 +109,17 @@ def test_json_errors_are_objects(failing, capsys):
 
 
 @pytest.mark.parametrize(
+    ("option", "value"), [("--quantize", "int5"), ("--unknown", "x"), ("--page-size", "few")]
+)
+def test_usage_errors_are_objects_too(capsys, option, value):
+    assert main(["compile", "m", option, value, "--json"]) == 2
+    captured = capsys.readouterr()
+    error = json.loads(captured.out)["error"]
+    assert (error["type"], error["exit_code"]) == ("UsageError", 2)
+    assert captured.err == f"error: {error['found']}\n  {error['hint']}\n"
+
+
+@pytest.mark.parametrize(
     "argv",
     [["nonsense"], ["inspect"], ["inspect", "a", "--unknown"], ["compile", "m", "--dtype=x"]],
 )
@@ -150,6 +162,29 @@ sys.exit(f"imported {heavy}" if heavy else 0)
 def test_help_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", HELP_IMPORTS_LITTLE], capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+INTERRUPTED_IMPORT = """
+import signal, sys
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            signal.raise_signal(signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupt())
+from ingot.cli.main import main
+sys.exit(main(["inspect", "no-such.ingot"]))
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["argparse", "ingot.errors", "ingot.cli.parser", "ingot.cli.run", "ingot.cli.artifact_view"],
+)
+def test_ctrl_c_while_the_command_loads(module):
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, module]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "\ninterrupted\n")
 
 
 def test_a_reader_that_leaves_early_is_no_error():

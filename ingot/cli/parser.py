@@ -1,0 +1,84 @@
+"""The arguments of the `ingot` command: the list of verbs, and the parser of the command line."""
+
+from __future__ import annotations
+
+import argparse
+from inspect import cleandoc
+from typing import Any, NoReturn, Protocol
+
+from ingot.cli import bench, explain, inspect, run, verify
+from ingot.cli import compile as compile_verb
+from ingot.errors import UsageError
+
+EXIT_CODES = """\
+exit codes: 0 ok, 1 internal error, 2 usage or unsupported model, 3 incompatible host or
+artifact, 4 verification failed, 5 out of memory or disk, 130 interrupted
+Results go to stdout, progress and messages to stderr."""
+
+
+class Verb(Protocol):
+    """A module of this package that is a verb."""
+
+    NAME: str
+    SUMMARY: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    def main(self, args: argparse.Namespace) -> int: ...
+
+
+VERBS: tuple[Verb, ...] = (compile_verb, run, bench, inspect, verify, explain)
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Keeps the lines of descriptions, and gives options room."""
+
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, **{"max_help_position": 32, **options})
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises UsageError for what it cannot parse; options may stand anywhere."""
+
+    _intermixed = False
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # argparse gives an optional positional up when an option comes before it, unless it is
+        # asked to mix them; that in turn asks this method again.
+        if self._subparsers is not None or self._intermixed:
+            return super().parse_known_args(args, namespace)
+        self._intermixed = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._intermixed = False
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"See: {self.prog} --help")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = Parser(
+        prog="ingot",
+        description="Compiles language models ahead of time, and runs them without PyTorch.",
+        epilog=EXIT_CODES,
+        formatter_class=HelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=Parser)
+    for verb in VERBS:
+        sub = verbs.add_parser(
+            verb.NAME,
+            help=verb.SUMMARY,
+            description=cleandoc(verb.main.__doc__ or ""),
+            formatter_class=HelpFormatter,
+            allow_abbrev=False,
+        )
+        verb.add_arguments(sub)
+        sub.add_argument("--json", action="store_true", help="print the result as JSON")
+        sub.add_argument(
+            "--debug", action="store_true", help="on an error, write its traceback to a log file"
+        )
+        sub.set_defaults(verb=verb)
+    return parser
