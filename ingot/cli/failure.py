@@ -29,7 +29,7 @@ def report(error: Exception, args: argparse.Namespace) -> int:
     if known is None or isinstance(known, InternalError):
         log = _write_log(error)
         found = known.found if known else f"{type(error).__name__}: {error}"
-        known = InternalError(found, hint=REPORT_HINT.format(log=log))
+        known = InternalError(found, hint=REPORT_HINT.format(log=log or "none could be written"))
     elif args.debug:
         log = _write_log(error)
     _print_error(known, log)
@@ -76,11 +76,20 @@ def _as_object(error: IngotError, cause: BaseException) -> dict[str, object]:
     }
 
 
-def _write_log(error: BaseException) -> Path:
-    """Writes the traceback, the command and the versions to a new file; returns its path."""
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="ingot-", suffix=".log", delete=False, encoding="utf-8"
-    ) as file:
-        file.write(f"command: {' '.join(sys.argv)}\npython: {sys.version}\n\n")
-        file.writelines(traceback.format_exception(error))
+def _write_log(error: BaseException) -> Path | None:
+    """Writes the traceback, the command and the versions to a new file, if there is place for one;
+    returns its path."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w",
+            prefix="ingot-",
+            suffix=".log",
+            delete=False,
+            encoding="utf-8",
+            errors="backslashreplace",  # arguments may hold any bytes
+        ) as file:
+            file.write(f"command: {' '.join(sys.argv)}\npython: {sys.version}\n\n")
+            file.writelines(traceback.format_exception(error))
+    except OSError:
+        return None
     return Path(file.name)

@@ -97,6 +97,19 @@ def test_an_internal_error_asks_for_a_report_and_logs(failing, capsys, tmp_path)
     assert "Traceback" in log.read_text()
 
 
+def test_an_internal_error_without_place_for_a_log(failing, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    assert failing(ZeroDivisionError("division by zero")) == 1
+    assert "none could be written" in capsys.readouterr().err
+
+
+def test_a_log_holds_a_command_that_is_not_utf8(failing, monkeypatch, tmp_path):
+    monkeypatch.setattr("sys.argv", ["ingot", "\udcff"])
+    assert failing(ZeroDivisionError("division by zero")) == 1
+    (log,) = tmp_path.iterdir()
+    assert log.read_text().startswith("command: ingot \\udcff\n")
+
+
 def test_a_missing_extra_is_named(failing, capsys):
     failing(ModuleNotFoundError("No module named 'torch'", name="torch"))
     assert "pip install 'ingot[compile]'" in capsys.readouterr().err
