@@ -198,6 +198,9 @@ class Engine:
         sequence.error = error
         self._tally.num_failed += 1
         self._forget(sequence)
+        if isinstance(error, InternalError):
+            # What is not finite may be in the keys of tokens that others begin with.
+            self.pages.forget_prefixes()
 
     def step(self) -> list[Sequence]:
         """Runs one step; returns the sequences that got a token or an error in it."""

@@ -244,6 +244,21 @@ def test_logits_that_are_not_finite_end_one_request_only(fake_artifact):
     assert list(good.generated_ids) == greedy([5], 12)
 
 
+def test_what_is_not_finite_is_not_found_again(fake_artifact):
+    engine = make_engine(fake_artifact)
+    start = list(range(1, 33))
+    run(engine, [engine.add([*start, 5], GREEDY)])
+    found = engine.add([*start, 6], GREEDY)
+    run(engine, [found])
+    assert found.num_cached == 32
+    bad = engine.add([NAN_TOKEN], GREEDY)
+    run(engine, [])
+    assert isinstance(bad.error, InternalError)
+    after = engine.add([*start, 7], GREEDY)
+    run(engine, [after])
+    assert after.num_cached == 0
+
+
 def test_aborting_twice_or_after_the_end_changes_nothing(fake_artifact):
     engine = make_engine(fake_artifact)
     sequence, other = engine.add([1], GREEDY), engine.add([2], GREEDY)
