@@ -14,7 +14,7 @@ from ingot.errors import IncompatibleHostError, UsageError
 from ingot.runtime import llm
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.session import OnStep
-from ingot.runtime.verify import replay
+from ingot.runtime.verify import compile_hint, replay
 
 if TYPE_CHECKING:
     from ingot.compiler.options import CompileOptions, Progress, Report
@@ -66,7 +66,7 @@ def golden_error(folder: Path) -> float | None:
         found = replay(artifact)
     except IncompatibleHostError:
         return None
-    found.raise_if_failed()
+    found.raise_if_failed(compile_hint(artifact, found))
     return found.max_error
 
 

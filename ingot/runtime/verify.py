@@ -17,6 +17,18 @@ GOLDEN = "golden/golden.json"
 # Tokens of a chunk: one prefill as large as fits, odd chunks, token by token.
 WAYS: dict[str, int | None] = {"prefill": None, "chunks": 7, "tokens": 1}
 SHOWN = 5
+# What to do about a failed replay of an artifact, and, in a compile, about that of a new one.
+CHECK_FILES = "Check the files with `ingot verify`; if they are intact, compile the model again."
+FAULT = "This is a fault of ingot: please report it, with the model and the options."
+ROUNDED = (
+    "Activations are rounded to int8 in groups, and an outlier leaves little to the others of its "
+    "group.\nTry a smaller --group-size, --keep 'PATTERN=none' for matrices with outliers in them "
+    "or in what they multiply, or --quantize none."
+)
+ROUNDED_CACHE = (
+    "Keys and values are rounded to int8 by heads, and an outlier leaves little to the others of "
+    "its head.\nTry --kv-dtype auto."
+)
 
 
 class GoldenPosition(msgspec.Struct, forbid_unknown_fields=True):
@@ -83,7 +95,7 @@ class Verification:
         # Written so that a nan fails.
         return self.max_error <= self.tolerance and not self.faults and self.bitwise_equal
 
-    def raise_if_failed(self) -> None:
+    def raise_if_failed(self, hint: str = CHECK_FILES) -> None:
         """Raises VerificationError that says what differs and by how much."""
         if self.passed:
             return
@@ -99,8 +111,19 @@ class Verification:
         ]
         raise VerificationError(
             "the golden outputs are not reproduced on this host\n  " + "\n  ".join(lines),
-            hint="Check the files with check='full'; if they are intact, this is a fault of ingot.",
+            hint=hint,
         )
+
+
+def compile_hint(artifact: Artifact, found: Verification) -> str:
+    """What to do where the replay of a new artifact fails."""
+    rounded = {
+        ROUNDED: artifact.manifest.numerics.quantization != "none",
+        ROUNDED_CACHE: artifact.plan.kv_dtype == "int8",
+    }
+    # Rounding is the same in all ways.
+    hints = [hint for hint, applies in rounded.items() if applies and found.bitwise_equal]
+    return "\n".join(hints) or FAULT
 
 
 def replay(artifact: Artifact) -> Verification:

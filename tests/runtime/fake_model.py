@@ -57,7 +57,9 @@ def make_plan(limits: Limits = LIMITS) -> Plan:
     )
 
 
-def make_manifest(limits: Limits = LIMITS, requires: tuple[str, ...] = ()) -> Manifest:
+def make_manifest(
+    limits: Limits = LIMITS, requires: tuple[str, ...] = (), quantization: str = "none"
+) -> Manifest:
     return Manifest(
         format=FORMAT_VERSION,
         ingot_version="0.1.0",
@@ -72,7 +74,7 @@ def make_manifest(limits: Limits = LIMITS, requires: tuple[str, ...] = ()) -> Ma
             kv_bytes_per_token=PAGE_BYTES // PAGE_SIZE,
         ),
         limits=limits,
-        numerics=Numerics(dtype="float32", quantization="none", tolerance=1e-4),
+        numerics=Numerics(dtype="float32", quantization=quantization, tolerance=1e-4),
         targets=(
             TargetEntry(
                 name="cpu:portable",
@@ -137,6 +139,7 @@ def write_fake(
     limits: Limits = LIMITS,
     tokenizer: bool = True,
     requires: tuple[str, ...] = (),
+    quantization: str = "none",
     files: dict[str, bytes] | None = None,
 ) -> Path:
     """Writes the artifact; `files` adds or replaces some."""
@@ -148,7 +151,7 @@ def write_fake(
     with ArtifactWriter(path) as writer:
         for name, data in contents.items():
             writer.write(name, data)
-        writer.commit(make_manifest(limits, requires))
+        writer.commit(make_manifest(limits, requires, quantization))
     return path
 
 

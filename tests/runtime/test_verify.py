@@ -1,13 +1,18 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
+from ingot.api import golden_error
+from ingot.artifact.codec import encode_plan
+from ingot.artifact.reader import Artifact
 from ingot.errors import ArtifactError, VerificationError
 from ingot.runtime.llm import LLM
-from ingot.runtime.verify import WAYS, verify
-from tests.runtime.fake_model import golden, write_fake
+from ingot.runtime.verify import FAULT, ROUNDED, WAYS, Verification, compile_hint, verify
+from tests.runtime.fake_model import PLAN, golden, make_plan, write_fake
 
 
 def verified(tmp_path, data: bytes):
@@ -41,6 +46,36 @@ def test_an_error_beyond_the_tolerance_fails_and_is_reported(tmp_path):
     with pytest.raises(VerificationError, match=r"largest error 0\.01, tolerance 0\.0001") as info:
         result.raise_if_failed()
     assert info.value.exit_code == 4
+    assert "ingot verify" in info.value.hint
+
+
+@pytest.mark.parametrize(
+    "quantization, hint",
+    [("none", "fault of ingot"), ("int8-g128", "--group-size, --keep .* or --quantize none")],
+)
+def test_a_compile_that_fails_says_whose_fault_it_is(tmp_path, quantization, hint):
+    files = {"golden/golden.json": golden(shift=0.01)}
+    folder = write_fake(tmp_path / "a.ingot", files=files, quantization=quantization)
+    with pytest.raises(VerificationError, match=r"largest error 0\.01") as info:
+        golden_error(folder)
+    assert re.search(hint, info.value.hint) and info.value.exit_code == 4
+    assert ("fault" in info.value.hint) == (quantization == "none")
+
+
+def test_rounding_is_not_blamed_for_ways_that_differ(tmp_path):
+    artifact = Artifact.open(write_fake(tmp_path / "a.ingot", quantization="int8-g128"))
+    found = Verification(1, 1, 0.5, {}, (), bitwise_equal=True)
+    assert compile_hint(artifact, found) == ROUNDED
+    assert compile_hint(artifact, replace(found, bitwise_equal=False)) == FAULT
+
+
+def test_a_cache_in_int8_is_named(tmp_path):
+    plan = make_plan()
+    buffers = [replace(b, dtype="int8") if b.kind == "cache" else b for b in plan.buffers]
+    files = {PLAN: encode_plan(replace(plan, buffers=tuple(buffers)))}
+    artifact = Artifact.open(write_fake(tmp_path / "a.ingot", files=files))
+    found = Verification(1, 1, 0.5, {}, (), bitwise_equal=True)
+    assert "--kv-dtype auto" in compile_hint(artifact, found)
 
 
 def test_an_error_within_the_tolerance_passes(tmp_path):
