@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 import torch
 from torch.fx import GraphModule, Node
 
+from ingot.compiler.cpp.quantized_layout import QUAD, fits
 from ingot.compiler.options import CompileOptions
 from ingot.errors import UsageError
 from ingot.models.config import ModelConfig
@@ -70,7 +71,11 @@ def group_size(kind: str, options: CompileOptions, config: ModelConfig) -> str:
 
 
 def storage_of(kind: str, size: str) -> Storage:
-    return Storage(BITS[kind], 0 if size == CHANNEL else int(size))
+    return Storage(BITS[kind], group_of(size))
+
+
+def group_of(size: str) -> int:
+    return 0 if size == CHANNEL else int(size)
 
 
 def choose_storage(
@@ -87,8 +92,8 @@ def choose_storage(
     match; the last one wins.
 
     Raises:
-        UsageError: a rule that cannot be read or matches nothing, or a group that does not divide
-            the columns of a matrix.
+        UsageError: a rule that cannot be read or matches nothing, or matrices whose columns do
+            not suit their group.
     """
     if base is None:
         return {}
@@ -103,7 +108,7 @@ def choose_storage(
             raise UsageError(f"--keep {rule!r} matches no matrix", hint=nearest(pattern, names))
         chosen.update(dict.fromkeys(matched, storage))
     kept = {name: storage for name, storage in chosen.items() if storage is not None}
-    check_groups(gm, kept)
+    check_groups(gm, kept, base)
     return kept
 
 
@@ -176,17 +181,61 @@ def nearest(pattern: str, names: Mapping[str, tuple[str, ...]]) -> str:
     return f"Names end in: {', '.join(tails)}."
 
 
-def check_groups(gm: GraphModule, storage: Mapping[str, Storage]) -> None:
-    """Refuses groups that do not divide the columns of a matrix."""
-    for name, stored in storage.items():
-        columns = int(gm.get_parameter(name).shape[1])
-        if columns % stored.of(columns).group:
-            dividing = [group for group in GROUPS if columns % int(group) == 0]
-            others = f"--group-size {' or '.join(dividing)}, or " if dividing else ""
-            raise UsageError(
-                f"groups of {stored.group} do not divide the {columns} columns of {name}",
-                hint=f"Choose {others}keep it: --keep '{name.removesuffix('.weight')}=none'.",
-            )
+def check_groups(gm: GraphModule, storage: Mapping[str, Storage], base: Storage) -> None:
+    """Refuses rows that groups do not divide or kernels do not take, in all matrices at once."""
+    columns = {name: int(gm.get_parameter(name).shape[1]) for name in storage}
+    wrong = misfits(storage, columns)
+    if not wrong:
+        return
+    found: dict[str, list[str]] = {}
+    for name in wrong:
+        found.setdefault(misfit(storage[name], columns[name]), []).append(name)
+    int8_only = {base.bits, *(stored.bits for stored in storage.values())} == {8}
+    sizes = [
+        size
+        for size in ((*GROUPS, CHANNEL) if int8_only else GROUPS)
+        if not misfits({n: Storage(s.bits, group_of(size)) for n, s in storage.items()}, columns)
+    ]
+    kinds = last_words(alike(gm, wrong))
+    ways = [f"--group-size {' or '.join(sizes)}"] if sizes else []
+    ways.append(keep_options(kinds) if set(last_words(storage)) - set(kinds) else "--quantize none")
+    raise UsageError(
+        "; ".join(f"{what} of {', '.join(last_words(names))}" for what, names in found.items()),
+        hint=f"Give {', or '.join(ways)}.",
+    )
+
+
+def misfits(storage: Mapping[str, Storage], columns: Mapping[str, int]) -> list[str]:
+    """The matrices that cannot be stored so."""
+    return [n for n, s in storage.items() if not fits(columns[n], s.bits, s.of(columns[n]))]
+
+
+def misfit(stored: Storage, columns: int) -> str:
+    """Why a row of so many columns cannot be stored so."""
+    if stored.group:
+        return f"groups of {stored.group} do not divide the {columns} columns"
+    return f"one scale a row takes a multiple of {QUAD} columns, not the {columns}"
+
+
+def last_words(names: Iterable[str]) -> list[str]:
+    """`down_proj`, `embed_tokens`: the last words of matrices' names, each once."""
+    return list(dict.fromkeys(n.removesuffix(".weight").rpartition(".")[2] for n in names))
+
+
+def alike(gm: GraphModule, names: Sequence[str]) -> list[str]:
+    """These matrices, and those that read the same input, which may be merged with them."""
+    inputs = {
+        name: node.args[0]
+        for name, node in matrices(gm)
+        if node.target is torch.ops.aten.linear.default
+    }
+    read = {inputs[name] for name in names if name in inputs}
+    return [*names, *(name for name in inputs if inputs[name] in read and name not in names)]
+
+
+def keep_options(patterns: Iterable[str]) -> str:
+    """What to add to a command so that matrices stay as they are."""
+    return " ".join(f"--keep '{pattern}=none'" for pattern in patterns)
 
 
 def label(storage: Mapping[str, Storage], *, calibrated: bool) -> str:

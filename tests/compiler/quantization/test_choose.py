@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from ingot.compiler.export import export
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.quantization.choose import (
+    alike,
     base_storage,
     choose_storage,
     int8_storage,
@@ -92,14 +94,74 @@ def test_int4_beside_int8_per_channel_is_refused(graph: torch.fx.GraphModule) ->
         choose(graph, "down_proj=int4", base=Storage(8, 0))
 
 
-def test_a_group_that_does_not_divide_names_the_matrix_and_what_does(
+def test_a_group_that_does_not_divide_names_the_matrices_and_what_does(
     graph: torch.fx.GraphModule,
 ) -> None:
     with pytest.raises(UsageError) as caught:
+        choose(graph, base=Storage(8, 96))
+    assert "256 columns of embed_tokens, q_proj, k_proj, v_proj, o_proj" in caught.value.found
+    assert "down_proj" not in caught.value.found  # 768
+    assert "--group-size 32 or 64 or 128 or channel, or --keep 'embed_tokens=" in caught.value.hint
+    with pytest.raises(UsageError, match="--group-size 32 or 64 or 128, or"):
         choose(graph, base=Storage(4, 96))
-    assert "256 columns of model." in caught.value.found
-    assert "--group-size 32 or 64 or 128" in caught.value.hint
-    assert "=none" in caught.value.hint
+
+
+def narrow(hidden: int, intermediate: int) -> torch.fx.GraphModule:
+    """A layer of those widths; the output of its heads is 64 wide."""
+    config = replace(
+        CONFIG,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_layers=1,
+        head_dim=16,
+        windows=CONFIG.windows[:1],
+        rope=replace(CONFIG.rope, rotary_dim=16),
+    )
+    return export(registry.build(config, max_model_len=64), config)
+
+
+@pytest.mark.parametrize(
+    "base, hidden, intermediate, left",
+    [
+        (INT8, 48, 80, {"o_proj"}),
+        (INT4, 48, 96, {"o_proj", "down_proj"}),
+        (INT4, 64, 80, {"embed_tokens", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj",
+                        "up_proj"}),
+        (Storage(8, 0), 37, 50, {"o_proj"}),
+    ],
+)  # fmt: skip
+def test_what_is_told_to_be_kept_is_enough(
+    base: Storage, hidden: int, intermediate: int, left: set[str]
+) -> None:
+    gm = narrow(hidden, intermediate)
+    with pytest.raises(UsageError) as caught:
+        choose(gm, base=base)
+    keep = re.findall(r"--keep '(.+?)'", caught.value.hint)
+    chosen = choose(gm, *keep, base=base)
+    assert {name.split(".")[-2] for name in chosen} == left
+
+
+def test_one_scale_a_row_takes_multiples_of_4() -> None:
+    with pytest.raises(UsageError, match="--group-size channel"):
+        choose(narrow(48, 80), base=INT8)
+    assert len(choose(narrow(48, 80), base=Storage(8, 0))) == 8
+    with pytest.raises(UsageError, match="a multiple of 4 columns, not the 50 of embed_tokens"):
+        choose(narrow(50, 80), base=Storage(8, 0))
+
+
+def test_where_no_matrix_can_be_stored_quantization_is_left_out() -> None:
+    keep = ("o_proj=none", "down_proj=none")
+    with pytest.raises(UsageError) as caught:
+        choose(narrow(37, 64), *keep, base=INT8)
+    assert caught.value.hint == "Give --quantize none."
+
+
+def test_matrices_that_are_merged_are_named_together(graph: torch.fx.GraphModule) -> None:
+    layer = "model.layers.3."
+    names = [f"{layer}self_attn.{word}_proj.weight" for word in "qkvo"]
+    assert set(alike(graph, names[1:2])) == set(names[:3])
+    assert alike(graph, names[3:]) == names[3:]
+    assert alike(graph, [TABLE]) == [TABLE]
 
 
 @pytest.mark.parametrize(
