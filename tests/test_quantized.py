@@ -70,13 +70,17 @@ def test_sequences_are_the_same_alone_and_in_company(compiled) -> None:
     assert np.array_equal(*logits)
 
 
-def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
+def test_what_is_refused_leaves_nothing(tmp_path: Path, tmp_path_factory) -> None:
     out = tmp_path / "x.ingot"
+    text = tmp_path_factory.mktemp("text") / "text.txt"
+    text.write_text("Shall I compare thee to a summer's day? " * 500)
     for options in (
         {"quantize": "int4", "keep": ("lm_haed=bf16",)},
         {"quantize": "int4", "group_size": "channel"},
         {"quantize": "int4", "calibrate": tmp_path / "none.txt"},
         {"quantize": "int4", "keep": ("q_proj=int8",)},
+        {"quantize": "int8", "keep": ("*=none",)},
+        {"quantize": "int4", "keep": ("*_proj=none",), "calibrate": text},
         {"keep": ("lm_head=bf16",)},
     ):
         with pytest.raises(UsageError):

@@ -36,7 +36,7 @@ from ingot.compiler.lower import lower
 from ingot.compiler.options import Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.pack import pack
 from ingot.compiler.quantization.calibrate import calibration_sequences
-from ingot.compiler.quantization.choose import choose_storage, label
+from ingot.compiler.quantization.choose import check_calibration, choose_storage, label
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.resolve import Resolved, resolve
@@ -139,6 +139,8 @@ def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
     storage = choose_storage(
         reference, resolved.storage, options.keep, resolved.dtype, resolved.int8
     )
+    if model.calibration:
+        check_calibration(reference, storage)
     with clock.stage("passes", resolved.dtype):
         ledger = runner.run(
             graph,

@@ -92,14 +92,14 @@ def choose_storage(
     match; the last one wins.
 
     Raises:
-        UsageError: a rule that cannot be read or matches nothing, or matrices whose columns do
-            not suit their group.
+        UsageError: a rule that cannot be read or matches nothing, rules that leave nothing, or
+            matrices whose columns do not suit their group.
     """
     if base is None:
         return {}
     int8 = int8 or Storage(8, base.group)
     names = matrix_names(gm)
-    outer = {name for name, node in matrices(gm) if is_outer(gm, node)}
+    outer = outer_names(gm)
     chosen: dict[str, Storage | None] = {name: int8 if name in outer else base for name in names}
     for rule in keep:
         pattern, storage = read_rule(rule, base, int8, dtype)
@@ -108,8 +108,26 @@ def choose_storage(
             raise UsageError(f"--keep {rule!r} matches no matrix", hint=nearest(pattern, names))
         chosen.update(dict.fromkeys(matched, storage))
     kept = {name: storage for name, storage in chosen.items() if storage is not None}
+    if not kept:
+        raise UsageError(
+            f"--keep leaves nothing to quantize: {', '.join(keep)}",
+            hint="Keep less, or give --quantize none.",
+        )
     check_groups(gm, kept, base)
     return kept
+
+
+def check_calibration(gm: GraphModule, storage: Mapping[str, Storage]) -> None:
+    """Refuses a calibration without a linear to calibrate.
+
+    Raises:
+        UsageError: nothing but an embedding or the head is quantized.
+    """
+    if not storage.keys() - outer_names(gm):
+        raise UsageError(
+            "--calibrate has nothing to calibrate: --keep leaves only the embedding or the head",
+            hint="Keep less, or leave --calibrate out.",
+        )
 
 
 def matrices(gm: GraphModule) -> Iterator[tuple[str, Node]]:
@@ -125,6 +143,11 @@ def weight_node(node: Node) -> Node | None:
     place = {torch.ops.aten.linear.default: 1, torch.ops.aten.embedding.default: 0}
     weight = node.args[place[node.target]] if node.target in place else None
     return weight if isinstance(weight, Node) and weight.op == "get_attr" else None
+
+
+def outer_names(gm: GraphModule) -> set[str]:
+    """The matrices of the embedding and the head."""
+    return {name for name, node in matrices(gm) if is_outer(gm, node)}
 
 
 def is_outer(gm: GraphModule, node: Node) -> bool:

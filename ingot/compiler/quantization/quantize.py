@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from ingot.compiler.quantization.calibrate import calibrate
-from ingot.compiler.quantization.choose import is_outer, matrices
+from ingot.compiler.quantization.choose import outer_names
 from ingot.compiler.quantization.matrix import QuantizedMatrix
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
@@ -31,7 +31,7 @@ def quantize_weights(
     With calibration sequences, linears are rounded by GPTQ; the embedding, the head and, without
     sequences, everything by search. `gm` is the exported graph.
     """
-    outer = {name for name, node in matrices(gm) if is_outer(gm, node)}
+    outer = outer_names(gm)
     for name, stored in storage.items():
         if not sequences or name in outer:
             weight = read(name)

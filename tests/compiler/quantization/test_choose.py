@@ -14,6 +14,7 @@ from ingot.compiler.options import CompileOptions
 from ingot.compiler.quantization.choose import (
     alike,
     base_storage,
+    check_calibration,
     choose_storage,
     int8_storage,
     label,
@@ -162,6 +163,14 @@ def test_matrices_that_are_merged_are_named_together(graph: torch.fx.GraphModule
     assert set(alike(graph, names[1:2])) == set(names[:3])
     assert alike(graph, names[3:]) == names[3:]
     assert alike(graph, [TABLE]) == [TABLE]
+
+
+def test_rules_that_leave_nothing_are_refused(graph: torch.fx.GraphModule) -> None:
+    with pytest.raises(UsageError, match="leaves nothing to quantize"):
+        choose(graph, "*=none")
+    with pytest.raises(UsageError, match="nothing to calibrate"):
+        check_calibration(graph, choose(graph, "*_proj=none"))
+    check_calibration(graph, choose(graph, "*_proj=none", "layers.3.mlp.down_proj=int4"))
 
 
 @pytest.mark.parametrize(
