@@ -235,7 +235,8 @@ def add_golden(
     )
     dtype, quantized = model.resolved.dtype, model.resolved.quantized
     golden = golden_outputs(reference, weights.read, prompts, dtype=dtype, quantized=quantized)
-    writer.write("golden/golden.json", json.dumps(golden, separators=(",", ":")).encode())
+    data = json.dumps(golden, separators=(",", ":"), allow_nan=False)
+    writer.write("golden/golden.json", data.encode())
 
 
 def quantization(model: Model, front: Front) -> str:

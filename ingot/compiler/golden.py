@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.compiler.reference import ReadParameter, reference_logits
+from ingot.errors import CompileError
 
 TOP = 8  # tokens kept at every position; the margin between the first two tells ties from faults
 
@@ -69,8 +70,16 @@ def golden_outputs(
     """The content of `golden/golden.json` for these prompts.
 
     `read` gives the weights as the artifact holds them: of quantized ones what they stand for.
+
+    Raises:
+        CompileError: outputs that are not finite.
     """
     logits = reference_logits(gm, read, prompts)
+    if not all(bool(rows.isfinite().all()) for rows in logits):
+        raise CompileError(
+            "the float32 reference's outputs are not finite",
+            hint="Some weights are too large to compute with: check the model in float32.",
+        )
     return {
         "tolerance": tolerance(dtype, quantized=quantized),
         "prompts": [

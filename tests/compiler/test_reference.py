@@ -13,6 +13,7 @@ from ingot.compiler import reference
 from ingot.compiler.export import export
 from ingot.compiler.golden import TOP, golden_outputs, golden_prompts
 from ingot.compiler.reference import reference_logits
+from ingot.errors import CompileError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
 
@@ -88,6 +89,17 @@ def test_goldens_are_the_judges_log_probabilities(
                 assert math.isclose(position["next_logprob"], following, abs_tol=2e-5)
             else:
                 assert position["next_logprob"] is None
+
+
+def test_outputs_that_are_not_finite_are_refused(
+    graph: torch.fx.GraphModule, checkpoint: Checkpoint
+) -> None:
+    def read(name: str) -> torch.Tensor:
+        tensor = checkpoint.read(name).float()
+        return torch.full_like(tensor, 3.4e38) if name == "model.norm.weight" else tensor
+
+    with pytest.raises(CompileError, match="outputs are not finite"):
+        golden_outputs(graph, read, PROMPTS[:1], dtype="float32")
 
 
 def test_prompts_cross_every_boundary() -> None:
