@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from ingot.compiler.quantization.choose import naming
 from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter
@@ -113,7 +114,9 @@ class _Calibrator(Interpreter):
             self.factor = (x, inverse_factor(second_moments(rows[0])))
         stored = self.storage[name]
         spans = stored.of(rows.shape[-1])
-        matrix = gptq(self.read(name), self.factor[1], bits=stored.bits, spans=spans)
+        values = self.read(name)
+        with naming(self.gm, name):
+            matrix = gptq(values, self.factor[1], bits=stored.bits, spans=spans)
         self.weights.add(name, [matrix])
         self.left.remove(name)
         return matrix.dequantize()

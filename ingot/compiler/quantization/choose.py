@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -12,7 +13,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.compiler.cpp.quantized_layout import QUAD, fits
 from ingot.compiler.options import CompileOptions
-from ingot.errors import UsageError
+from ingot.errors import CheckpointError, UsageError
 from ingot.models.config import ModelConfig
 from ingot.passes.storage import Storage
 
@@ -226,6 +227,18 @@ def check_groups(gm: GraphModule, storage: Mapping[str, Storage], base: Storage)
         "; ".join(f"{what} of {', '.join(last_words(names))}" for what, names in found.items()),
         hint=f"Give {', or '.join(ways)}.",
     )
+
+
+@contextmanager
+def naming(gm: GraphModule, name: str) -> Iterator[None]:
+    """Errors about the weights of a matrix say whose they are, and how to keep them."""
+    try:
+        yield
+    except CheckpointError as error:
+        kept = [n.removesuffix(".weight").removeprefix("model.") for n in alike(gm, [name])]
+        raise CheckpointError(
+            f"{name}: {error.found}", hint=f"Keep them as they are: {keep_options(kept)}"
+        ) from error
 
 
 def misfits(storage: Mapping[str, Storage], columns: Mapping[str, int]) -> list[str]:

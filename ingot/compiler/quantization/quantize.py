@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from ingot.compiler.quantization.calibrate import calibrate
-from ingot.compiler.quantization.choose import outer_names
+from ingot.compiler.quantization.choose import naming, outer_names
 from ingot.compiler.quantization.matrix import QuantizedMatrix
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
@@ -35,7 +35,8 @@ def quantize_weights(
     for name, stored in storage.items():
         if not sequences or name in outer:
             weight = read(name)
-            weights.add(name, search(weight, stored))
+            with naming(gm, name):
+                weights.add(name, search(weight, stored))
     if sequences:
         calibrate(gm, weights, storage, sequences)
 

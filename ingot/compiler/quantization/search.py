@@ -93,7 +93,7 @@ def best_scales(groups: Tensor, *, bits: int, starts: Sequence[float] = ()) -> T
     if bool((scales.abs() > LARGEST_SCALE).any()):
         raise CheckpointError(
             f"weights up to {float(extreme.abs().max()):.3g} need a scale that float16 cannot hold",
-            hint="Keep them as they are: --keep 'PATTERN=none'.",
+            hint="Keep them as they are.",
         )
     return scales.half().float()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from ingot.compiler.quantization.choose import choose_storage
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
-from ingot.errors import UsageError
+from ingot.errors import CheckpointError, UsageError
 from ingot.passes.storage import Spans, Storage
 
 torch.set_num_threads(1)
@@ -89,3 +90,21 @@ def test_the_tied_table_is_searched_and_linears_are_not(bench: Bench, tmp_path: 
         kept = "model.layers.1.mlp.down_proj.weight"
         assert kept not in weights and torch.equal(weights.read(kept), read(kept))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_weights_that_are_too_large_are_named_with_those_to_keep(
+    bench: Bench, tmp_path: Path, count: int
+) -> None:
+    layer = "model.layers.0.self_attn."
+
+    def read(name: str) -> torch.Tensor:
+        scale = 1e9 if name == f"{layer}k_proj.weight" else 1
+        return bench.checkpoint.read(name).float() * scale
+
+    storage = choose_storage(bench.gm, Storage(4, 32), ("layers.[1-5].*=none",), "bfloat16")
+    with QuantizedWeights(read, tmp_path) as weights, pytest.raises(CheckpointError) as caught:
+        quantize_weights(bench.gm, read, weights, storage, SAMPLED[:count])
+    assert caught.value.found.startswith(f"{layer}k_proj.weight: weights up to")
+    keep = re.findall(r"--keep '(.+?)=none'", caught.value.hint)
+    assert sorted(keep) == [f"layers.0.self_attn.{x}_proj" for x in "kqv"]
