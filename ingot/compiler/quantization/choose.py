@@ -21,6 +21,7 @@ BITS = {"int8": 8, "int4": 4}
 GROUPS = ("32", "64", "128")
 CHANNEL = "channel"
 KEPT = ("none", "bf16")
+UNQUANTIZED = "--quantize none, without --group-size, --keep and --calibrate"
 HEAD = "lm_head"  # also names a head that reads the embedding's table
 
 
@@ -112,7 +113,7 @@ def choose_storage(
     if not kept:
         raise UsageError(
             f"--keep leaves nothing to quantize: {', '.join(keep)}",
-            hint="Keep less, or give --quantize none.",
+            hint=f"Keep less, or give {UNQUANTIZED}.",
         )
     check_groups(gm, kept, base)
     return kept
@@ -222,7 +223,7 @@ def check_groups(gm: GraphModule, storage: Mapping[str, Storage], base: Storage)
     ]
     kinds = last_words(alike(gm, wrong))
     ways = [f"--group-size {' or '.join(sizes)}"] if sizes else []
-    ways.append(keep_options(kinds) if set(last_words(storage)) - set(kinds) else "--quantize none")
+    ways.append(keep_options(kinds) if set(last_words(storage)) - set(kinds) else UNQUANTIZED)
     raise UsageError(
         "; ".join(f"{what} of {', '.join(last_words(names))}" for what, names in found.items()),
         hint=f"Give {', or '.join(ways)}.",
