@@ -57,7 +57,7 @@ class SamplingParams:
     allowed_token_ids     nothing else is drawn
     logit_bias            {token: addend}; clamped to [-100, 100]
     repetition_penalty    for tokens of the prompt and the completion: divides logits above 0,
-                          multiplies those below
+                          multiplies those below; at most 1e9
     frequency_penalty     subtracted once for every time that the completion has the token
     presence_penalty      subtracted if the completion has the token
     bad_words             texts that are not written: the last token of each of their spellings,
