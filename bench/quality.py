@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from ingot.artifact.formats import Storage
 from ingot.compiler.export import export
 from ingot.compiler.quantization.calibrate import calibration_sequences
 from ingot.compiler.quantization.choose import choose_storage
@@ -37,7 +38,6 @@ from ingot.compiler.tokenizer import load_tokenizer
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
 from ingot.ops import OPS
-from ingot.passes.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "golden" / "models" / "shakespeare"

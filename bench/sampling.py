@@ -24,13 +24,13 @@ from bench.__main__ import Figure, _cpu, _line
 from ingot.artifact.host import host_flags
 from ingot.artifact.select import ABI
 from ingot.artifact.target import Target, native_target
-from ingot.compiler.cpp.generate import UNIT
-from ingot.compiler.cpp.toolchain import build
 from ingot.runtime.kernels import Kernels, ModelStruct
 from ingot.runtime.limits import READ
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampler import Sampler
 from ingot.runtime.sampling_state import SamplingState
+from ingot.targets.cpu.generate import UNIT
+from ingot.targets.cpu.toolchain import build
 
 ROWS = 128  # together far larger than any second-level cache
 TRIES = 400

@@ -10,14 +10,15 @@ from pathlib import Path
 # The modules beside the rooms that any room may import.
 SHARED = {"errors", "settings", "version", "__version__"}
 API = ""  # the modules beside the rooms: the public face, which may use any room
-ANY = {"artifact", "ops", "models", "passes", "compiler", "runtime", "cli"}
+ANY = {"artifact", "ops", "models", "passes", "targets", "compiler", "runtime", "cli"}
 
 ROOMS: dict[str, set[str]] = {
     "artifact": set(),
-    "ops": set(),
+    "ops": {"artifact"},
     "models": {"ops"},
     "passes": {"ops", "artifact"},
-    "compiler": {"models", "passes", "ops", "artifact"},
+    "targets": {"ops", "artifact"},
+    "compiler": {"models", "passes", "ops", "artifact", "targets"},
     "runtime": {"artifact"},
     "cli": ANY | {API},
     API: ANY - {"cli"} | {API},
@@ -27,6 +28,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "ops": {"torch"},
     "models": {"torch", "numpy", "safetensors"},
     "passes": {"torch"},
+    "targets": {"torch", "numpy"},
     "compiler": {"torch", "numpy", "safetensors", "tokenizers", "msgspec"},
     "runtime": {"numpy", "safetensors", "tokenizers", "jinja2", "msgspec", "xxhash"},
     "cli": {"numpy", "rich"},

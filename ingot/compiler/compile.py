@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 
 from ingot import __version__
 from ingot.artifact.codec import encode_plan
+from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import (
     FORMAT_VERSION,
     LedgerEntry,
@@ -28,13 +29,10 @@ from ingot.artifact.reader import weights_name
 from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter
-from ingot.compiler.cpp.generate import Generated, generate
-from ingot.compiler.cpp.toolchain import build
 from ingot.compiler.export import export
 from ingot.compiler.golden import TEXT, golden_outputs, golden_prompts, tolerance
 from ingot.compiler.lower import lower
 from ingot.compiler.options import Clock, CompileOptions, Progress, Report, silent
-from ingot.compiler.pack import pack
 from ingot.compiler.quantization.calibrate import calibration_sequences
 from ingot.compiler.quantization.choose import check_calibration, choose_storage, label
 from ingot.compiler.quantization.quantize import quantize_weights
@@ -46,7 +44,9 @@ from ingot.models.checkpoint import Checkpoint
 from ingot.models.config import ModelConfig
 from ingot.passes import runner
 from ingot.passes.pipeline import pipeline
-from ingot.passes.storage import Storage
+from ingot.targets.cpu.generate import Generated, generate
+from ingot.targets.cpu.pack import pack
+from ingot.targets.cpu.toolchain import build
 
 # Sees the complete artifact before it has its name, and gives its largest golden error, or None
 # where this host cannot run it. Raising keeps the artifact from appearing.

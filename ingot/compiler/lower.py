@@ -25,13 +25,13 @@ from ingot.artifact.plan import (
     Limits,
     Plan,
 )
-from ingot.compiler.memory import lifetimes, plan_memory
-from ingot.compiler.memory_check import check_memory
-from ingot.compiler.row_wise import lasting_reads
 from ingot.errors import CodegenError, InternalError
 from ingot.ops import OPS
 from ingot.passes.graph import origin
 from ingot.passes.storage import quantized_parameters
+from ingot.targets.cpu.memory import lifetimes, plan_memory
+from ingot.targets.cpu.memory_check import check_memory
+from ingot.targets.cpu.row_wise import lasting_reads
 
 aten = torch.ops.aten
 

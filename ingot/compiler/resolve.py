@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ingot.artifact.formats import Storage
 from ingot.artifact.host import host_flags
 from ingot.artifact.plan import Limits
 from ingot.artifact.target import Target, native_target
@@ -11,7 +12,6 @@ from ingot.compiler.options import CompileOptions
 from ingot.compiler.quantization.choose import base_storage, int8_storage
 from ingot.errors import UsageError
 from ingot.models.config import ModelConfig
-from ingot.passes.storage import Storage
 
 DTYPES = ("float32", "bfloat16")
 KV_DTYPES = ("auto", "int8")

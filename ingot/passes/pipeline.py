@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from ingot.artifact.formats import Storage
 from ingot.errors import UsageError
 from ingot.ops import OPS
 from ingot.passes.canonicalize_casts import canonicalize_casts
@@ -37,7 +38,6 @@ from ingot.passes.quantize_linears import quantize_linears
 from ingot.passes.rewrite_attention import rewrite_attention
 from ingot.passes.select_logit_rows import select_logit_rows
 from ingot.passes.step import DTYPES, Facts, Step
-from ingot.passes.storage import Storage
 from ingot.passes.units import UNIT_COLUMNS
 from ingot.passes.verify import (
     canonical_views,

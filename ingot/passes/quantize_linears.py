@@ -8,17 +8,11 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from ingot.artifact.formats import Spans, Storage
 from ingot.artifact.target import Target
 from ingot.errors import UsageError
 from ingot.passes.graph import arguments, call, call_op, is_op, op_name, replace, value
-from ingot.passes.storage import (
-    MULTIPLIERS_SUFFIX,
-    SCALES_SUFFIX,
-    Choose,
-    Spans,
-    Storage,
-    per_channel,
-)
+from ingot.passes.storage import MULTIPLIERS_SUFFIX, SCALES_SUFFIX, Choose, per_channel
 from ingot.passes.weights import set_parameter, sources
 
 Activations = dict[tuple[Node, int], tuple[Node, Node]]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ingot.artifact.codec import decode_plan, encode_plan
+from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.target import Target
 from ingot.compiler.export import export
@@ -22,7 +23,6 @@ from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
 from ingot.passes import runner
 from ingot.passes.pipeline import pipeline
-from ingot.passes.storage import Storage
 from tests.support.plan_interpreter import PlanInterpreter, Step
 
 torch.set_num_threads(1)

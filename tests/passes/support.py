@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from ingot.artifact.formats import Storage
 from ingot.artifact.target import Target
 from ingot.compiler.export import export
 from ingot.passes.pipeline import PIPELINE
 from ingot.passes.runner import run
 from ingot.passes.step import Step
-from ingot.passes.storage import Storage
 
 TARGET = Target("cpu", "portable")
 SIZE, HEADS, HEAD, VOCAB = 24, 3, 8, 31

@@ -8,12 +8,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.fx import GraphModule
 
+from ingot.artifact.formats import Storage
 from ingot.errors import PassError, UsageError
 from ingot.passes.graph import arguments, op_calls, value
 from ingot.passes.pipeline import pipeline
 from ingot.passes.quantize_linears import quantize_linears
 from ingot.passes.runner import run
-from ingot.passes.storage import Storage, quantized_parameters
+from ingot.passes.storage import quantized_parameters
 from ingot.passes.weights import sources
 from tests.passes.cases import two_layers
 from tests.passes.support import TARGET, Facts, Lab, before, lab

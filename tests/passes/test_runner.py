@@ -6,13 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import LedgerEntry
 from ingot.errors import InternalError, PassError, UsageError
 from ingot.passes.graph import aten, call, op_calls
 from ingot.passes.pipeline import PIPELINE, pipeline
 from ingot.passes.runner import run
 from ingot.passes.step import Step
-from ingot.passes.storage import Storage
 from ingot.passes.verify import INVARIANTS, canonical_views, only_known_ops
 from tests.passes import cases
 from tests.passes.support import TARGET, Facts, before, lab, rms, step

@@ -28,7 +28,7 @@ LIMITS = Limits(
     page_size=PAGE_SIZE,
 )
 PAGE_BYTES = 2 * PAGE_SIZE * HEAD * 4
-HEADERS = Path(__file__).parents[2] / "ingot" / "compiler" / "cpp" / "kernels"
+HEADERS = Path(__file__).parents[2] / "ingot" / "targets" / "cpu" / "kernels"
 SOURCE = Path(__file__).with_name("fake_kernels.c")
 KERNELS, PLAN = "targets/cpu-portable/kernels.so", "targets/cpu-portable/plan.json"
 WEIGHTS = "weights/cpu-float32.safetensors"

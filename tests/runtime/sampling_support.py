@@ -13,13 +13,13 @@ import numpy as np
 from ingot.artifact.host import host_flags
 from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
-from ingot.compiler.cpp.generate import UNIT
-from ingot.compiler.cpp.toolchain import build
 from ingot.runtime.kernels import Kernels, ModelStruct
 from ingot.runtime.native_sampler import ROW, pack
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampler import Sampler
 from ingot.runtime.sampling_state import SamplingState
+from ingot.targets.cpu.generate import UNIT
+from ingot.targets.cpu.toolchain import build
 
 LEVELS = tuple(
     level

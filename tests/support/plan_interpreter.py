@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
+from ingot.artifact.formats import Spans
 from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, Instruction, Plan
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.ops import OPS
-from ingot.passes.storage import Spans
 
 DTYPES = {
     "float32": torch.float32,

@@ -17,12 +17,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from ingot.artifact.formats import Storage
 from ingot.compiler.quantization.choose import naming
 from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter
 from ingot.errors import UsageError
-from ingot.passes.storage import Storage
 
 SEQUENCE_TOKENS = 512
 MAX_SEQUENCES = 16

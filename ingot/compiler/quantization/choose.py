@@ -11,11 +11,11 @@ from fnmatch import fnmatchcase
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.compiler.cpp.quantized_layout import QUAD, fits
+from ingot.artifact.formats import Storage
 from ingot.compiler.options import CompileOptions
 from ingot.errors import CheckpointError, UsageError
 from ingot.models.config import ModelConfig
-from ingot.passes.storage import Storage
+from ingot.targets.cpu.quantized_panels import QUAD, fits
 
 BITS = {"int8": 8, "int4": 4}
 GROUPS = ("32", "64", "128")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.compiler.quantization.matrix import QuantizedMatrix
+from ingot.artifact.formats import Spans
 from ingot.compiler.quantization.search import (
     best_scales,
     block_scales,
@@ -21,14 +21,14 @@ from ingot.compiler.quantization.search import (
     round_to,
 )
 from ingot.errors import CompileError
-from ingot.passes.storage import Spans
+from ingot.ops.scaled import Scaled
 
 COLUMNS_AT_ONCE = 128  # errors reach columns beyond these in one matrix product
 DAMPING = 0.01  # of the mean diagonal: the paper's
 ATTEMPTS = 6  # each with ten times the damping
 
 
-def gptq(weight: Tensor, factor: Tensor, *, bits: int, spans: Spans) -> QuantizedMatrix:
+def gptq(weight: Tensor, factor: Tensor, *, bits: int, spans: Spans) -> Scaled:
     """Rounds weight [O, K] so that its products with the calibration's inputs keep their values.
 
     Args:
@@ -58,7 +58,7 @@ def gptq(weight: Tensor, factor: Tensor, *, bits: int, spans: Spans) -> Quantize
                 error = errors[i - start] = (left[i] - rounded * scale) / factor[i, i]
                 left[i + 1 : stop].addr_(factor[i, i + 1 : stop], error, alpha=-1)
         left[stop:].addmm_(factor[start:stop, stop:].T, errors, alpha=-1)
-    return QuantizedMatrix(
+    return Scaled(
         values.T.contiguous(),
         multipliers.T.contiguous() if spans.has_multipliers else None,
         scales.T.contiguous(),

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from ingot.artifact.formats import Storage
 from ingot.compiler.quantization.calibrate import calibrate
 from ingot.compiler.quantization.choose import naming, outer_names
-from ingot.compiler.quantization.matrix import QuantizedMatrix
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import ReadParameter
-from ingot.passes.storage import Storage
+from ingot.ops.scaled import Scaled
 
 ELEMENTS_AT_ONCE = 4 << 20
 
@@ -41,7 +41,7 @@ def quantize_weights(
         calibrate(gm, weights, storage, sequences)
 
 
-def search(weight: Tensor, stored: Storage) -> Iterator[QuantizedMatrix]:
+def search(weight: Tensor, stored: Storage) -> Iterator[Scaled]:
     """Pieces of rows, quantized."""
     spans = stored.of(weight.shape[1])
     for rows in torch.split(weight, max(1, ELEMENTS_AT_ONCE // weight.shape[1])):

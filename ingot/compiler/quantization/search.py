@@ -19,9 +19,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ingot.compiler.quantization.matrix import QuantizedMatrix
+from ingot.artifact.formats import Spans
 from ingot.errors import CheckpointError
-from ingot.passes.storage import Spans
+from ingot.ops.scaled import Scaled
 
 RANGES = {8: (-127.0, 127.0), 4: (-8.0, 7.0)}
 # Levels that the largest magnitude of a group is put at; beyond the range it is clipped.
@@ -34,7 +34,7 @@ AT_ONCE = 1 << 17
 LARGEST_SCALE = 65504.0
 
 
-def quantize_rows(rows: Tensor, *, bits: int, spans: Spans) -> QuantizedMatrix:
+def quantize_rows(rows: Tensor, *, bits: int, spans: Spans) -> Scaled:
     """Rows [R, K] of any float dtype, quantized.
 
     Raises:
@@ -60,7 +60,7 @@ def quantize_rows(rows: Tensor, *, bits: int, spans: Spans) -> QuantizedMatrix:
                 own = factors * shared
             values[part] = round_to(groups, own, bits).T.reshape(-1, columns)
             scales[part] = stored.view(-1, columns // spans.block)
-    return QuantizedMatrix(values, multipliers if spans.has_multipliers else None, scales)
+    return Scaled(values, multipliers if spans.has_multipliers else None, scales)
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ingot.compiler.quantization.matrix import QuantizedMatrix, stack
 from ingot.compiler.reference import ReadParameter
 from ingot.errors import ResourceError
+from ingot.ops.scaled import Scaled, stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class QuantizedWeights:
     def __contains__(self, name: str) -> bool:
         return name in self._places
 
-    def add(self, name: str, pieces: Iterable[QuantizedMatrix]) -> None:
+    def add(self, name: str, pieces: Iterable[Scaled]) -> None:
         """Writes a matrix, given as pieces of rows."""
         offset = self._file.seek(0, 2)
         narrow = []
@@ -65,14 +65,14 @@ class QuantizedWeights:
             offset, rows, piece.values.shape[1], multipliers, whole.scales.shape[1]
         )
 
-    def matrix(self, name: str) -> QuantizedMatrix:
+    def matrix(self, name: str) -> Scaled:
         """A matrix that was added."""
         place = self._places[name]
         self._file.seek(place.offset)
         values = self._next(place.rows, place.columns, torch.int8)
         multipliers = self._next(place.rows, place.multipliers, torch.int8)
         scales = self._next(place.rows, place.scales, torch.float16).float()
-        return QuantizedMatrix(values, multipliers if place.multipliers else None, scales)
+        return Scaled(values, multipliers if place.multipliers else None, scales)
 
     def read(self, name: str) -> Tensor:
         """A parameter's values: what quantized ones stand for, float32, and others as they are."""

@@ -11,13 +11,13 @@ import torch
 from tokenizers import Tokenizer
 
 from bench.quality import CASES, NUM_CALIBRATING, Bench
+from ingot.artifact.formats import Spans, Storage
 from ingot.compiler.quantization.calibrate import MIN_TOKENS, calibration_sequences
 from ingot.compiler.quantization.choose import choose_storage
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.errors import CheckpointError, UsageError
-from ingot.passes.storage import Spans, Storage
 
 torch.set_num_threads(1)
 

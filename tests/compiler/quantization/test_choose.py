@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from ingot.artifact.formats import Storage
 from ingot.compiler.export import export
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.quantization.choose import (
@@ -22,7 +23,6 @@ from ingot.compiler.quantization.choose import (
 )
 from ingot.errors import UsageError
 from ingot.models import registry
-from ingot.passes.storage import Storage
 
 MODEL = Path(__file__).parents[3] / "golden" / "models" / "shakespeare"
 CONFIG = registry.load_config(MODEL)

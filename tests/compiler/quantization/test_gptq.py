@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from ingot.artifact.formats import Spans
 from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
-from ingot.compiler.quantization.matrix import QuantizedMatrix
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.errors import CompileError
-from ingot.passes.storage import Spans
+from ingot.ops.scaled import Scaled
 
 ROWS, COLUMNS = 40, 256
 
@@ -26,7 +26,7 @@ def inputs(seed: int, rows: int = 600) -> torch.Tensor:
     return torch.randn(rows, 24, generator=rng) @ mix + 0.3 * noise
 
 
-def output_error(x: torch.Tensor, got: QuantizedMatrix) -> float:
+def output_error(x: torch.Tensor, got: Scaled) -> float:
     return float((x @ (weight() - got.dequantize()).T).square().mean())
 
 

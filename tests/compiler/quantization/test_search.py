@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ingot.compiler.quantization.matrix import stack
+from ingot.artifact.formats import Spans
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.errors import CheckpointError
-from ingot.passes.storage import Spans
+from ingot.ops.scaled import stack
 
 RANGES = {8: (-127, 127), 4: (-8, 7)}
 

@@ -1,0 +1,1 @@
+"""What code is built for: a room for each kind of machine."""

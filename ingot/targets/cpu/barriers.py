@@ -1,0 +1,121 @@
+"""Where the threads of a step must wait for each other, from the plan's data flow.
+
+Two instructions need a barrier between them if one writes memory that the other reads or writes,
+unless both deal the rows of that buffer to the threads in the same way: then every thread meets
+only what it wrote itself. Temporaries that share arena bytes are the same memory.
+
+How they divide it depends on how many rows a step has; see sizes.py.
+
+KV heads, and the query heads that share them, are dealt alike by what writes keys and by attention,
+if the number of threads divides theirs: then a thread attends to what it wrote, except in steps of
+many rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ingot.artifact.plan import DTYPE_BYTES, Dim, Instruction
+from ingot.ops.kv_write import CACHES
+from ingot.targets.cpu.operands import Operands
+from ingot.targets.cpu.row_wise import GATHERED
+from ingot.targets.cpu.sizes import SIZES, Size, sizes_with_own_rows
+
+Division = tuple[str, Dim]  # a buffer, and the rows or heads that are dealt
+OWN: Division = ("", 1)  # every thread has memory of its own
+
+# By op, the arguments and results that it divides by KV heads.
+BY_HEADS: Mapping[str, tuple[str, ...]] = {
+    "rope_kv_write": ("out", *CACHES),
+    "linear_rope_kv_write": ("out", *CACHES),
+    "quantized_linear_rope_kv_write": ("out", *CACHES),
+    "paged_attention": ("q", "out", *CACHES),
+    "paged_attention_quantize": ("q", "out", "out_scales", *CACHES),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """In which steps threads wait, if they have equally many KV heads and if they have not."""
+
+    even: frozenset[Size] = frozenset()
+    uneven: frozenset[Size] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Memory that an instruction touches: bytes of one place, and how threads divide them."""
+
+    place: str
+    begin: int
+    end: int
+    division: Division | None
+    writes: bool
+
+    def conflicts(self, other: Access) -> bool:
+        meet = self.place == other.place and self.begin < other.end and other.begin < self.end
+        shared = self.division is None or self.division != other.division
+        return meet and shared and (self.writes or other.writes)
+
+
+def barriers(operands: Operands) -> tuple[Barrier, ...]:
+    """What comes before each instruction."""
+    return tuple(map(Barrier, _waiting(operands, even=True), _waiting(operands, even=False)))
+
+
+def _waiting(operands: Operands, *, even: bool) -> list[frozenset[Size]]:
+    """The steps in which threads wait before each instruction, if heads are dealt evenly or not."""
+    flags = zip(*(_needed(operands, size, even) for size in SIZES), strict=True)
+    return [
+        frozenset(size for size, needed in zip(SIZES, each, strict=True) if needed)
+        for each in flags
+    ]
+
+
+def _kv_heads(operands: Operands, instruction: Instruction) -> int:
+    return int(operands.of(instruction, "k_cache").shape[1])
+
+
+def _needed(operands: Operands, size: Size, even: bool) -> Iterator[bool]:
+    """Whether threads wait before each instruction in steps of a size."""
+    since_barrier: list[Access] = []
+    own_rows = (size in sizes for sizes in sizes_with_own_rows(operands, even=even))
+    for instruction, own in zip(operands.plan.instructions, own_rows, strict=True):
+        accesses = list(_accesses(operands, instruction, size, even=even, own_rows=own))
+        needed = any(a.conflicts(b) for a in accesses for b in since_barrier)
+        if needed:
+            since_barrier = []
+        since_barrier += accesses
+        yield needed
+
+
+def _accesses(
+    operands: Operands, instruction: Instruction, size: Size, *, even: bool, own_rows: bool
+) -> Iterator[Access]:
+    """What an instruction touches of the memory that changes during a step."""
+    for argument, name in (*instruction.inputs.items(), *instruction.outputs.items()):
+        buffer = operands.root(operands.buffers[name])
+        if buffer.kind in ("weight", "input"):
+            continue
+        division: Division | None = None
+        if own_rows:
+            division = (buffer.name, "N")
+        elif even and argument in BY_HEADS.get(instruction.op, ()):
+            division = (buffer.name, f"{_kv_heads(operands, instruction)} heads")
+        elif size == "few":
+            division = OWN if buffer.name in operands.own else None
+        elif argument not in GATHERED.get(instruction.op, (argument,)):
+            division = (buffer.name, buffer.shape[0])
+        limits = operands.plan.limits
+        nbytes = DTYPE_BYTES[buffer.dtype] * math.prod(map(limits.bound, buffer.shape))
+        in_arena = buffer.kind == "arena"
+        yield Access(
+            place="arena" if in_arena else buffer.name,
+            begin=buffer.offset if in_arena else 0,
+            end=buffer.offset + nbytes if in_arena else 1,
+            division=division,
+            writes=argument in instruction.outputs
+            or (buffer.kind == "cache" and instruction.op.endswith("kv_write")),
+        )

@@ -1,0 +1,224 @@
+"""Packs the weights of a plan into one safetensors file, in pieces.
+
+Panels, the layout of a linear's weight W [O, K]: ceil(O / 64) panels of 64 output features, each
+[ceil(K / 2)][64][2] in bfloat16 or [K][64] in float32, zeros where K is odd; the last panel is as
+narrow as the multiple of 16 that covers the features left. So one thread reads its features in
+one sequential stream, a vector register at a time. All x86-64 levels share this layout. Panels of
+quantized weights are those of quantized_panels.py.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from ingot.artifact.plan import DTYPE_BYTES, Plan
+from ingot.errors import InternalError
+from ingot.ops.scaled import Scaled, stack
+from ingot.targets.cpu.chunked_file import ChunkedFile
+from ingot.targets.cpu.generate import WeightLayout
+from ingot.targets.cpu.quantized_panels import pack_quantized, packed_bytes
+
+PANEL_COLUMNS = 64
+NARROW_COLUMNS = 16
+ALIGNMENT = 64
+PIECE_BYTES = 16 << 20
+THREADS = 2  # both pack while the caller's thread reads and writes
+PIECES_AHEAD = 4
+
+TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+FILE_DTYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "I8"}
+
+Read = Callable[[str], Tensor]
+Rowed = TypeVar("Rowed", Tensor, Scaled)
+
+
+class Quantized(Protocol):
+    """Gives matrices that are quantized, by the name of the source parameter."""
+
+    def matrix(self, name: str) -> Scaled:
+        """W [O, K]."""
+
+
+def pack(
+    path: Path,
+    plan: Plan,
+    weights: tuple[WeightLayout, ...],
+    read: Read,
+    quantized: Quantized | None = None,
+) -> None:
+    """Writes the file of all weights: 1-D tensors under the plan's names, 64-byte aligned.
+
+    `read` gives a source parameter on the CPU, in any floating dtype; what it returned may be
+    dropped from memory once it is called again, but must stay readable. `quantized` gives those
+    that the plan has in int8 and int4.
+    """
+    sources = {buffer.name: buffer.sources or (buffer.name,) for buffer in plan.of_kind("weight")}
+    with (
+        path.open("wb", buffering=0) as raw,
+        ChunkedFile(raw) as file,
+        ThreadPoolExecutor(THREADS) as pool,
+    ):
+        file.write(header(weights))
+        for weight in weights:
+            written = 0
+            for piece in _in_order(pool, _jobs(weight, sources[weight.name], read, quantized)):
+                data = piece.view(torch.uint8).numpy().data
+                file.write(data)
+                written += data.nbytes
+            file.write(bytes(_aligned(written) - written))
+
+
+def header(weights: Iterable[WeightLayout]) -> bytes:
+    """The safetensors header, padded so that data starts at a multiple of 64 bytes."""
+    entries: dict[str, object] = {}
+    offset = 0
+    for weight in weights:
+        end = offset + _aligned(num_bytes(weight))
+        dtype = "int8" if weight.spans else weight.dtype
+        entries[weight.name] = {
+            "dtype": FILE_DTYPES[dtype],
+            "shape": [(end - offset) // DTYPE_BYTES[dtype]],
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text = text.ljust(_aligned(8 + len(text)) - 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def num_bytes(weight: WeightLayout) -> int:
+    """Bytes of the packed weight, before the tensor is padded to 64 bytes."""
+    if weight.spans:
+        outputs, inputs = weight.shape
+        return packed_bytes(outputs, inputs, weight.bits, weight.spans)
+    return num_elements(weight) * DTYPE_BYTES[weight.dtype]
+
+
+def num_elements(weight: WeightLayout) -> int:
+    """Elements of a packed weight that is not quantized."""
+    if weight.layout == "rows":
+        return math.prod(weight.shape)
+    outputs, inputs = weight.shape
+    depth = _depth(TORCH_DTYPES[weight.dtype])
+    columns = -(-outputs // NARROW_COLUMNS) * NARROW_COLUMNS
+    return columns * -(-inputs // depth) * depth
+
+
+def pack_panels(rows: Tensor) -> Tensor:
+    """Rows of W [O, K] in bfloat16 or float32 -> their panels, 1-D. O starts a panel."""
+    num_rows, inputs = rows.shape
+    depth = _depth(rows.dtype)
+    if inputs % depth:
+        rows = torch.nn.functional.pad(rows, (0, 1))
+    # Neighbouring k of bfloat16 travel together, as one 32-bit word.
+    words = rows.contiguous().view(torch.int32)
+    steps = words.shape[1]
+    whole, rest = divmod(num_rows, PANEL_COLUMNS)
+    narrow = -(-rest // NARROW_COLUMNS) * NARROW_COLUMNS
+    packed = torch.empty((whole * PANEL_COLUMNS + narrow) * steps, dtype=torch.int32)
+    # One copy a panel: 64 columns of transposed writes stay in the cache.
+    panels = packed[: whole * PANEL_COLUMNS * steps].view(whole, steps, PANEL_COLUMNS)
+    for index, panel in enumerate(panels):
+        panel.copy_(words[index * PANEL_COLUMNS : (index + 1) * PANEL_COLUMNS].T)
+    if rest:
+        last = packed[whole * PANEL_COLUMNS * steps :].view(steps, narrow)
+        last[:, rest:] = 0
+        last[:, :rest].copy_(words[whole * PANEL_COLUMNS :].T)
+    return packed
+
+
+def _jobs(
+    weight: WeightLayout, sources: tuple[str, ...], read: Read, quantized: Quantized | None
+) -> Iterator[Callable[[], Tensor]]:
+    """One job a piece of the weight; running them in any order gives the pieces of the file."""
+    if weight.spans:
+        if quantized is None:
+            raise InternalError(f"weight {weight.name} is quantized, but nothing gives its values")
+        yield from _quantized_jobs(weight, sources, quantized)
+        return
+    dtype = TORCH_DTYPES[weight.dtype]
+    row_elements = math.prod(weight.shape[1:])
+    shape = (-1, row_elements) if weight.layout == "panels" else (-1,)
+    rows_at_once = _rows_at_once(row_elements * DTYPE_BYTES[weight.dtype])
+    for piece in _checked(weight, _row_pieces(map(read, sources), rows_at_once, _cat)):
+
+        def job(piece: Tensor = piece) -> Tensor:
+            rows = piece.to(dtype).contiguous().view(shape)
+            return pack_panels(rows) if weight.layout == "panels" else rows
+
+        yield job
+
+
+def _quantized_jobs(
+    weight: WeightLayout, sources: tuple[str, ...], quantized: Quantized
+) -> Iterator[Callable[[], Tensor]]:
+    assert weight.spans is not None
+    pieces = _row_pieces(map(quantized.matrix, sources), _rows_at_once(weight.shape[1]), stack)
+    for piece in _checked(weight, pieces):
+        yield partial(pack_quantized, piece, bits=weight.bits, spans=weight.spans)
+
+
+def _rows_at_once(row_bytes: int) -> int:
+    """Rows of a piece: whole panels of either kind."""
+    return max(1, PIECE_BYTES // (row_bytes * PANEL_COLUMNS)) * PANEL_COLUMNS
+
+
+def _checked(weight: WeightLayout, pieces: Iterable[Rowed]) -> Iterator[Rowed]:
+    """The pieces, if they have the rows of the weight in all."""
+    num_rows = 0
+    for piece in pieces:
+        num_rows += piece.shape[0]
+        yield piece
+    if num_rows != weight.shape[0]:
+        raise InternalError(f"weight {weight.name} has {num_rows} rows, not {weight.shape[0]}")
+
+
+def _row_pieces(
+    parts: Iterable[Rowed], num_rows: int, join: Callable[[Sequence[Rowed]], Rowed]
+) -> Iterator[Rowed]:
+    """The parts stacked on axis 0, in pieces of num_rows rows; only the last may be shorter."""
+    held: list[Rowed] = []
+    for part in parts:
+        start = 0
+        while start < part.shape[0]:
+            missing = num_rows - sum(piece.shape[0] for piece in held)
+            held.append(part[start : start + missing])
+            start += missing
+            if sum(piece.shape[0] for piece in held) == num_rows:
+                yield join(held) if len(held) > 1 else held[0]
+                held = []
+    if held:
+        yield join(held) if len(held) > 1 else held[0]
+
+
+def _in_order(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Tensor]]) -> Iterator[Tensor]:
+    """Results of the jobs in order, a few running ahead."""
+    running: deque[Future[Tensor]] = deque()
+    for job in jobs:
+        running.append(pool.submit(job))
+        if len(running) > PIECES_AHEAD:
+            yield running.popleft().result()
+    while running:
+        yield running.popleft().result()
+
+
+def _cat(parts: Sequence[Tensor]) -> Tensor:
+    return torch.cat(list(parts))
+
+
+def _depth(dtype: torch.dtype) -> int:
+    return 4 // dtype.itemsize
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,99 @@
+"""How weights in int8 and int4 are stored: the bytes that `kernels/quantized_panels.h` reads.
+
+W [O, K], a Scaled, becomes panels of 32 rows, each of K / block blocks. A block is a line
+of 64 bytes, the float16 scales of the 32 rows; then, where it has 2 or 4 groups, a word of one or
+two bytes for every row, its multipliers as nibbles in two's complement, the first group in the
+lowest; and then its weights as unsigned bytes in quads, four neighbouring k of one row:
+
+    int8   [block / 4][32 rows][4 k], value + 128
+    int4   for every 32 k: [4][32 rows][4 k], value + 8: at step j the low nibble is
+           k = 4 j + i and the high one k = 16 + 4 j + i
+
+So a thread reads its rows in one sequential stream, and a vector register holds a quad of 16 rows.
+The last panel is filled up with rows whose scales are 0. All levels of instructions share this
+layout.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ingot.artifact.formats import Spans
+from ingot.ops.scaled import Scaled
+
+PANEL_ROWS = 32
+SCALE_BYTES = 2 * PANEL_ROWS
+QUAD = 4  # k that travel together
+HALF_BLOCK = 16  # k between the two nibbles of a byte
+ZERO_POINTS = {8: 128, 4: 8}
+
+
+def block_bytes(bits: int, spans: Spans) -> int:
+    """Bytes of one block of a panel."""
+    return SCALE_BYTES + _multiplier_bytes(spans) + PANEL_ROWS * spans.block * bits // 8
+
+
+def _multiplier_bytes(spans: Spans) -> int:
+    return PANEL_ROWS * spans.block // spans.group // 2 if spans.has_multipliers else 0
+
+
+def packed_bytes(rows: int, columns: int, bits: int, spans: Spans) -> int:
+    """Bytes of a packed weight [rows, columns]."""
+    return -(-rows // PANEL_ROWS) * (columns // spans.block) * block_bytes(bits, spans)
+
+
+def fits(columns: int, bits: int, spans: Spans) -> bool:
+    """Whether a row of that many columns can be packed in groups and blocks of that size."""
+    smallest = 2 * HALF_BLOCK if bits == 4 else QUAD
+    many = (1, 2, 4) if bits == 4 else (1,)
+    whole = spans.group % smallest == 0 and columns % spans.block == 0
+    return bits in ZERO_POINTS and whole and spans.block in (n * spans.group for n in many)
+
+
+def pack_quantized(matrix: Scaled, *, bits: int, spans: Spans) -> Tensor:
+    """A matrix -> its panels, uint8, 1-D.
+
+    The rows start a panel. int8 values lie in [-127, 127], int4 values in [-8, 7]; scales must be
+    representable in float16. Raises ValueError where `fits` is false.
+    """
+    rows, columns = matrix.values.shape
+    if not fits(columns, bits, spans):
+        raise ValueError(f"{columns} columns do not pack as {spans} of int{bits}")
+    panels, blocks = -(-rows // PANEL_ROWS), columns // spans.block
+    packed = torch.empty((panels, blocks, block_bytes(bits, spans)), dtype=torch.uint8)
+    weights_at = SCALE_BYTES + _multiplier_bytes(spans)
+    packed[:, :, :SCALE_BYTES].view(torch.float16).copy_(
+        _filled(matrix.scales).view(panels, PANEL_ROWS, blocks).transpose(1, 2)
+    )
+    if matrix.multipliers is not None:
+        words = _words(_filled(matrix.multipliers)).view(panels, PANEL_ROWS, blocks, -1)
+        places = packed[:, :, SCALE_BYTES:weights_at].unflatten(-1, (PANEL_ROWS, -1))
+        places.copy_(words.transpose(1, 2))
+    quads = _bytes(_filled(matrix.values), bits).view(panels, PANEL_ROWS, blocks, -1)
+    weights = packed[:, :, weights_at:].view(torch.int32).unflatten(-1, (-1, PANEL_ROWS))
+    for panel, source in zip(weights, quads.view(torch.int32), strict=True):
+        panel.copy_(source.permute(1, 2, 0))
+    return packed.view(-1)
+
+
+def _filled(rows: Tensor) -> Tensor:
+    """Rows up to a whole number of panels, zeros after the last."""
+    missing = -rows.shape[0] % PANEL_ROWS
+    return torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing else rows
+
+
+def _words(multipliers: Tensor) -> Tensor:
+    """int8 [R, n] -> nibbles, uint8 [R, n / 2]."""
+    nibbles: Tensor = multipliers.view(torch.uint8) & 15
+    pairs: Tensor = nibbles.unflatten(-1, (-1, 2))
+    return pairs[..., 0] | pairs[..., 1] << 4
+
+
+def _bytes(values: Tensor, bits: int) -> Tensor:
+    """Rows of int8 values as the unsigned bytes that are stored, k ascending in quads."""
+    unsigned = values.contiguous().view(torch.uint8) + ZERO_POINTS[bits]
+    if bits == 8:
+        return unsigned
+    low, high = unsigned.view(len(values), -1, 2, HALF_BLOCK).unbind(2)
+    return (low | high << 4).view(len(values), -1)

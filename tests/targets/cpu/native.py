@@ -1,0 +1,188 @@
+"""Runs generated units through their C interface, as the runtime does."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ingot.artifact.host import host_flags
+from ingot.artifact.target import Target
+from ingot.targets.cpu.toolchain import build
+
+# What builds a target's only feature that a host may lack for one that has it in AVX-512 instead.
+IN_AVX512 = {"avx_vnni": ("-mno-avxvnni", "-mavx512vnni", "-mavx512vl")}
+
+
+def runnable(*names: str) -> tuple[str, ...]:
+    """Those of the targets that this host can run, if in another encoding."""
+    return tuple(name for name in names if not _lacking(name) - _in_avx512())
+
+
+def encoding(target: str) -> tuple[str, ...]:
+    """Flags after the target's, so that this host can run what is built."""
+    return tuple(flag for feature in sorted(_lacking(target)) for flag in IN_AVX512[feature])
+
+
+def _lacking(target: str) -> frozenset[str]:
+    return Target.parse(target).requires - host_flags()
+
+
+def _in_avx512() -> frozenset[str]:
+    has_both = {"avx512_vnni", "avx512vl"} <= host_flags()
+    return frozenset(IN_AVX512) if has_both else frozenset()
+
+
+# Every level of instructions, the best first.
+TARGETS = runnable("cpu:x86-64-v4+avx512_bf16", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
+INPUTS = (
+    *("tokens", "positions", "slots", "query_start", "context_lens"),
+    *("page_table", "logit_rows"),
+)
+KEY_GROUP = 16
+CACHE_DEPTHS = {torch.float32: 1, torch.bfloat16: 2, torch.int8: 1}
+
+
+class ModelStruct(ctypes.Structure):
+    _fields_ = (
+        ("weights", ctypes.POINTER(ctypes.c_void_p)),
+        ("caches", ctypes.POINTER(ctypes.c_void_p)),
+        ("arena", ctypes.c_void_p),
+        ("num_pages", ctypes.c_int32),
+        ("num_threads", ctypes.c_int32),
+    )
+
+
+class StepStruct(ctypes.Structure):
+    _fields_ = (
+        *((n, ctypes.c_int32) for n in ("num_tokens", "num_seqs", "num_rows", "page_table_stride")),
+        *((name, ctypes.c_void_p) for name in INPUTS),
+        ("logits", ctypes.c_void_p),
+    )
+
+
+@cache
+def folder() -> Path:
+    """Where this session builds."""
+    return Path(tempfile.mkdtemp(prefix="ingot-kernels-"))
+
+
+@cache
+def workers() -> ThreadPoolExecutor:
+    """Two workers at once, while tests run."""
+    return ThreadPoolExecutor(2, "compiler")
+
+
+@cache
+def built(source: str, target: str) -> Future[Path]:
+    """Starts to build the library that a generated source becomes, once a session."""
+    place = folder() / hashlib.sha256(f"{target}\n{source}".encode()).hexdigest()[:16]
+
+    def compiled() -> Path:
+        place.mkdir()
+        (place / "step.cpp").write_text(source)
+        build(place, place / "kernels.so", Target.parse(target), encoding(target))
+        return place / "kernels.so"
+
+    return workers().submit(compiled)
+
+
+@cache
+def load(source: str, target: str) -> ctypes.CDLL:
+    """That library; each is loaded once a session."""
+    lib = ctypes.CDLL(str(built(source, target).result()))
+    lib.ingot_open.restype = ctypes.c_void_p
+    lib.ingot_open.argtypes = [ctypes.POINTER(ModelStruct)]
+    lib.ingot_run.argtypes = [ctypes.c_void_p, ctypes.POINTER(StepStruct)]
+    lib.ingot_close.argtypes = [ctypes.c_void_p]
+    return lib
+
+
+def aligned(nbytes: int, fill: int = 0) -> np.ndarray:
+    """Bytes that start at a multiple of 64."""
+    raw = np.full(nbytes + 64, fill, dtype=np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + nbytes]
+
+
+def tensor_bytes(tensor: Tensor) -> np.ndarray:
+    """The bytes of a tensor, shared with it where it is contiguous."""
+    if tensor.numel() == 0:  # torch gives an empty tensor a stride of 0 and refuses the view
+        return np.empty(0, np.uint8)
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy()
+
+
+def pack_cache(name: str, cache: Tensor) -> Tensor:
+    """[pages, Hk, page size, D] -> the kernels' order; scales lie as they are.
+
+    Keys: [.., page size / 16, D / depth, 16, depth]; values: [.., page size / depth, D, depth].
+    """
+    if cache.dim() == 3:
+        return cache
+    pages, heads, page_size, size = cache.shape
+    depth = CACHE_DEPTHS[cache.dtype]
+    if name.endswith("k_cache"):
+        grouped = cache.view(pages, heads, page_size // KEY_GROUP, KEY_GROUP, size // depth, depth)
+    else:
+        grouped = cache.view(pages, heads, page_size // depth, depth, size)
+    return grouped.transpose(3, 4).contiguous()
+
+
+def unpack_cache(name: str, packed: Tensor, shape: Sequence[int]) -> Tensor:
+    """The inverse of pack_cache."""
+    if len(shape) == 3:
+        return packed.view(tuple(shape))
+    pages, heads, page_size, size = shape
+    depth = CACHE_DEPTHS[packed.dtype]
+    if name.endswith("k_cache"):
+        inner = (page_size // KEY_GROUP, size // depth, KEY_GROUP, depth)
+    else:
+        inner = (page_size // depth, size, depth)
+    return packed.view(pages, heads, *inner).transpose(3, 4).reshape(tuple(shape))
+
+
+@dataclass
+class Memory:
+    """A model's buffers, as the runtime holds them."""
+
+    weights: list[np.ndarray]
+    caches: list[np.ndarray]
+    arena: np.ndarray
+    num_pages: int = 1
+
+    def run(self, lib: ctypes.CDLL, inputs: Mapping[str, Tensor], threads: int) -> None:
+        """One step, in a model that is opened for it."""
+        model = ModelStruct(
+            _pointers(self.weights),
+            _pointers(self.caches),
+            self.arena.ctypes.data,
+            self.num_pages,
+            threads,
+        )
+        arrays = {name: inputs[name].to(torch.int32).contiguous().numpy() for name in INPUTS}
+        step = StepStruct(
+            num_tokens=len(arrays["tokens"]),
+            num_seqs=len(arrays["context_lens"]),
+            num_rows=len(arrays["logit_rows"]),
+            page_table_stride=arrays["page_table"].shape[1],
+            **{name: array.ctypes.data for name, array in arrays.items()},
+        )
+        handle = lib.ingot_open(ctypes.byref(model))
+        assert handle, "ingot_open gave no model"
+        try:
+            assert lib.ingot_run(handle, ctypes.byref(step)) == 0
+        finally:
+            lib.ingot_close(handle)
+
+
+def _pointers(arrays: list[np.ndarray]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))

@@ -1,0 +1,82 @@
+"""How often the threads of a step wait for each other in a layer of a whole model."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from ingot.artifact.formats import Storage
+from ingot.artifact.plan import Limits, Plan
+from ingot.artifact.target import Target
+from ingot.compiler.export import export
+from ingot.compiler.lower import lower
+from ingot.compiler.quantization.choose import choose_storage
+from ingot.models import registry
+from ingot.passes import runner
+from ingot.passes.pipeline import pipeline
+from ingot.targets.cpu.barriers import SIZES, barriers
+from ingot.targets.cpu.operands import Operands
+
+MODEL = Path(__file__).parents[3] / "golden" / "models" / "shakespeare"
+LIMITS = Limits(
+    max_model_len=256, max_num_seqs=4, max_num_batched_tokens=64, max_logit_rows=4, page_size=16
+)
+STORED = {"bfloat16": None, "int8": Storage(8, 64), "int4": Storage(4, 32)}
+EPILOGUES = (
+    *("fuse_linear_rope_kv_write", "fuse_gated_linears", "fuse_quantize", "fuse_residuals"),
+)
+
+
+@cache
+def plan(stored: str, disable: tuple[str, ...] = ()) -> Plan:
+    """That of the bundled model: a layer of Qwen3."""
+    config = registry.load_config(MODEL)
+    gm = export(registry.build(config, max_model_len=256), config)
+    storage = choose_storage(gm, STORED[stored], (), "bfloat16")
+    steps = pipeline(dtype="bfloat16", disable=disable, quantize=storage)
+    runner.run(gm, steps, config, target=Target("cpu", "portable"))
+    return lower(gm, LIMITS)
+
+
+def waits(plan: Plan, *, even: bool = True) -> tuple[int, ...]:
+    """Barriers of a layer in steps of few, some and many rows; KV heads dealt evenly or not."""
+    layer = [
+        barrier
+        for instruction, barrier in zip(plan.instructions, barriers(Operands(plan)), strict=True)
+        if instruction.origin.startswith("model.layers.3.")
+    ]
+    found = [barrier.even if even else barrier.uneven for barrier in layer]
+    return tuple(sum(size in sizes for sizes in found) for size in SIZES)
+
+
+@pytest.mark.parametrize("stored", ["bfloat16", "int8"])
+def test_threads_wait_for_norms_and_products_alone(stored: str) -> None:
+    assert waits(plan(stored)) == (4, 5, 2)
+
+
+@pytest.mark.parametrize("stored", ["bfloat16", "int8", "int4"])
+def test_with_unequally_many_heads_they_wait_for_attention_too(stored: str) -> None:
+    assert waits(plan(stored), even=False) == (5, 5, 2)
+
+
+def test_heads_without_whole_groups_are_rounded_by_rows() -> None:
+    """Blocks of 128 are two heads of this model."""
+    assert waits(plan("int4")) == (4, 5, 2)
+
+
+@pytest.mark.parametrize(
+    "stored, disable, expected",
+    [
+        ("bfloat16", EPILOGUES, (5, 7, 2)),
+        ("bfloat16", ("fuse_linear_rope_kv_write",), (5, 6, 2)),
+        ("bfloat16", ("fuse_gated_linears",), (4, 6, 2)),
+        ("int8", EPILOGUES, (5, 7, 2)),
+        ("int8", ("fuse_quantize",), (4, 6, 2)),
+    ],
+)
+def test_without_epilogues_they_wait_more(
+    stored: str, disable: tuple[str, ...], expected: tuple[int, ...]
+) -> None:
+    assert waits(plan(stored, disable)) == expected

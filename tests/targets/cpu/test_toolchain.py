@@ -1,0 +1,158 @@
+"""The compiler is found, driven reproducibly, and its failures are shown."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ingot.artifact.target import Target
+from ingot.errors import ToolchainError
+from ingot.targets.cpu import toolchain
+from tests.targets.cpu.cases import unit
+from tests.targets.cpu.native import TARGETS
+
+TARGET = Target.parse("cpu:x86-64-v3")
+VNNI = "cpu:x86-64-v3+avx_vnni"
+STEP = """#include "ingot.h"
+__attribute__((visibility("default"))) ingot::vi step(ingot::vi sums, ingot::vi w, ingot::vi x) {
+  return ingot::QuadDot<4>::step(sums, w, x);
+}
+"""
+SOURCE = '#include "ingot.h"\nextern "C" int answer() { return 42; }\n'
+
+
+@pytest.fixture
+def source_dir(tmp_path: Path) -> Path:
+    (tmp_path / "step.cpp").write_text(SOURCE)
+    return tmp_path
+
+
+def fake_compiler(folder: Path, script: str) -> Path:
+    path = folder / "fake-c++"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_same_source_gives_the_same_bytes(source_dir: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "place"
+    other.mkdir(parents=True)
+    (other / "step.cpp").write_text(SOURCE)
+    toolchain.build(source_dir, source_dir / "a.so", TARGET)
+    toolchain.build(other, other / "b.so", TARGET)
+    library = (source_dir / "a.so").read_bytes()
+    assert library == (other / "b.so").read_bytes()
+    assert str(tmp_path).encode() not in library
+
+
+def test_only_libc_is_needed_at_run_time(source_dir: Path) -> None:
+    toolchain.build(source_dir, source_dir / "a.so", TARGET)
+    readelf = shutil.which("readelf")
+    assert readelf, "binutils come with the compiler"
+    dynamic = subprocess.run(
+        [readelf, "-d", source_dir / "a.so"], capture_output=True, text=True, check=True
+    ).stdout
+    needed = [line.split("[")[1].rstrip("]") for line in dynamic.splitlines() if "NEEDED" in line]
+    assert set(needed) <= {"libc.so.6", "libpthread.so.0", "libm.so.6"}
+
+
+@pytest.mark.parametrize("target", [*TARGETS, VNNI])
+def test_kernels_compile_without_warnings(tmp_path: Path, target: str) -> None:
+    """But for those that GCC 12 gives on its own headers of intrinsics."""
+    (tmp_path / "step.cpp").write_text(unit(target).generated.source)
+    warnings = ("-Wall", "-Wextra", "-Wshadow", "-Wno-ignored-attributes", "-Wno-psabi", "-Werror")
+    command = [flag for flag in toolchain.command_line(
+        tmp_path, tmp_path / "out", Target.parse(target), ("-fsyntax-only", *warnings)
+    ) if flag != "-w"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+
+
+def test_flags_follow_the_target() -> None:
+    flags = toolchain.target_flags(Target.parse("cpu:x86-64-v4+avx512_bf16+avx512_vnni"))
+    assert {"-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"} <= set(flags)
+    for name in ("cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable"):
+        assert not {"-march=native", "-ffast-math"} & set(
+            toolchain.target_flags(Target.parse(name)) + toolchain.COMMON
+        )
+
+
+@pytest.mark.parametrize(("target", "expected"), [(VNNI, True), ("cpu:x86-64-v3", False)])
+def test_quads_are_multiplied_by_avx_vnni(tmp_path: Path, target: str, expected: bool) -> None:
+    """In the encoding of processors without AVX-512, whatever this one has."""
+    (tmp_path / "step.cpp").write_text(STEP)
+    toolchain.build(tmp_path, tmp_path / "a.so", Target.parse(target))
+    # VEX.256.66.0F38.W0 50 /r: its second byte extends registers, its third names one of them.
+    found = re.search(rb"\xc4[\x42\x62\xc2\xe2][\x00-\x7f]\x50", (tmp_path / "a.so").read_bytes())
+    assert (found is not None and found[0][2] & 0b111 == 0b101) == expected
+
+
+def test_ziglang_is_told_levels_in_its_own_spelling(
+    source_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "python3 -m ziglang c++")
+    for name, flag in (("x86-64-v3", "-march=x86_64_v3"), ("portable", "-march=x86_64")):
+        target = Target.parse(f"cpu:{name}")
+        assert flag in toolchain.command_line(source_dir, source_dir / "a.so", target)
+
+
+def test_a_failing_compiler_is_shown(source_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = 'for i in $(seq 100); do echo "error line $i" >&2; done; exit 3'
+    compiler = fake_compiler(source_dir, script)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(ToolchainError, match="exit code 3") as caught:
+        toolchain.build(source_dir, source_dir / "a.so", TARGET)
+    message = str(caught.value)
+    assert "error line 1\n" in message and "error line 100" not in message
+    assert str(compiler) in message and "-march=x86-64-v3" in message
+
+
+def test_an_error_in_the_source_is_the_compilers(source_dir: Path) -> None:
+    (source_dir / "step.cpp").write_text("int answer() { return what; }\n")
+    with pytest.raises(ToolchainError, match=r"step\.cpp:1:\d+: error: .*what"):
+        toolchain.build(source_dir, source_dir / "a.so", TARGET)
+
+
+def test_a_compiler_that_hangs_is_stopped(
+    source_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", str(fake_compiler(source_dir, "exec tail -f /dev/null")))
+    monkeypatch.setattr(toolchain, "TIMEOUT_SECONDS", 0.1)
+    with pytest.raises(ToolchainError, match=r"longer than 0\.1 s"):
+        toolchain.build(source_dir, source_dir / "a.so", TARGET)
+
+
+def test_a_compiler_that_is_no_program_is_named(
+    source_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler --flag")
+    with pytest.raises(ToolchainError, match="'no-such-compiler --flag' is not a program"):
+        toolchain.build(source_dir, source_dir / "a.so", TARGET)
+
+
+def test_without_a_compiler_the_hint_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("INGOT_CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(toolchain, "find_spec", lambda name: None)
+    with pytest.raises(ToolchainError, match="pip install ziglang"):
+        toolchain.find_compiler()
+
+
+def test_the_compiler_of_a_package_is_the_last_resort(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.delenv("INGOT_CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(toolchain, "find_spec", lambda name: object())
+    assert toolchain.find_compiler()[1:] == ("-m", "ziglang", "c++")
+    (tmp_path / "g++").write_text("#!/bin/sh\n")
+    (tmp_path / "g++").chmod(0o755)
+    assert toolchain.find_compiler() == (str(tmp_path / "g++"),)
