@@ -14,8 +14,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ingot.artifact.plan import Buffer, Limits, MemoryPlan, Plan
-from ingot.compiler import pack as packer
 from ingot.errors import InternalError
+from ingot.targets.cpu import pack as packer
 from ingot.targets.cpu.generate import WeightLayout
 from ingot.targets.cpu.pack import num_elements, pack, pack_panels
 
