@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingot.compiler import chunked_file
+from ingot.targets.cpu import chunked_file
 from ingot.targets.cpu.chunked_file import ChunkedFile
 
 CHUNK = 16
