@@ -18,7 +18,7 @@ from ingot.errors import (
     UnsupportedModelError,
     UsageError,
 )
-from ingot.models import llama, mistral, qwen2, qwen3
+from ingot.models import gemma2, gpt2, llama, mistral, qwen2, qwen3
 from ingot.models.checkpoint_files import guess_dtype
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
@@ -27,8 +27,8 @@ from ingot.models.family import Family
 from ingot.models.fields import Fields
 
 ENTRY_POINT_GROUP = "ingot.families"
-_BUILT_IN = (llama.FAMILY, mistral.FAMILY, qwen2.FAMILY, qwen3.FAMILY)
-_registered: dict[str, Family] = {family.name: family for family in _BUILT_IN}
+_BUILT_IN = (llama, mistral, qwen2, qwen3, gemma2, gpt2)
+_registered: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _BUILT_IN}
 _plugins_loaded = False
 
 
