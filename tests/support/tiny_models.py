@@ -159,7 +159,7 @@ def _new_cases() -> dict[str, Case]:
         "gpt2_vocab_333": _gpt2(vocab_size=333),
         "gpt2_inner": _gpt2(n_inner=96),
         "gpt2_heads": _gpt2(n_head=16),
-        "gpt2_scales": _gpt2(n_layer=3, scale_attn_by_inverse_layer_idx=True),
+        "gpt2_scales": _gpt2(scale_attn_by_inverse_layer_idx=True),
         "gpt2_unscaled": _gpt2(scale_attn_weights=False),
         "gpt2_upcast": _gpt2(reorder_and_upcast_attn=True),
         "gpt2_gelu": _gpt2(activation_function="gelu"),
