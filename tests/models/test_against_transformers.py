@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,23 @@ def test_older_spelling_of_rotary_parameters(name: str, tmp_path: Path) -> None:
     older_dir = save_random(name, tmp_path, old_rope_spelling=True)
     assert registry.load_config(older_dir) == newer
     check(older_dir, (17, 300))
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths"),
+    [("llama_yarn", (17, 300)), ("llama_llama3", (17, 300)), ("llama_longrope", (300,))],
+)
+def test_a_trained_length_beside_the_rope_object_wins(
+    name: str, lengths: tuple[int, ...], tmp_path: Path
+) -> None:
+    inside = registry.load_config(save_random(name, tmp_path)).rope
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, "original_max_position_embeddings": 32}))
+    outside = registry.load_config(tmp_path).rope
+    assert outside.original_max_position_embeddings == 32
+    assert inside.original_max_position_embeddings == TRAINED
+    check(tmp_path, lengths)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
