@@ -106,9 +106,10 @@ class Checkpoint:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
 
-        The tensor is a view of the file, valid until the checkpoint is closed. What is written to
-        it never reaches the file and is lost at the next read. The pages of earlier reads are
-        dropped from memory, and come back if they are looked at again.
+        The tensor is a view of the file, or a copy where the file has it transposed. A view is
+        valid until the checkpoint is closed. What is written to it never reaches the file and is
+        lost at the next read. The pages of earlier reads are dropped from memory, and come back if
+        they are looked at again.
 
         Raises:
             CheckpointError: values that are not finite; copies of a tied tensor that differ.
@@ -118,7 +119,8 @@ class Checkpoint:
         source = self._sources[name]
         self._forget()
         stop = source.shape[0] if stop is None else stop
-        view = self._view(source.info, source.first_row + start, source.first_row + stop)
+        rows = self._turned if source.transposed else self._view
+        view = rows(source.info, source.first_row + start, source.first_row + stop)
         copy = self._copies.get(source.info.name)
         twin = None if copy is None else self._view(self._files[copy].tensors[copy], start, stop)
         self._check_values(source.info, view, copy, twin)
@@ -157,6 +159,18 @@ class Checkpoint:
         if start % np.dtype(_UNSIGNED[info.dtype]).itemsize:
             raw = raw.copy()
         return raw.view(_UNSIGNED[info.dtype])
+
+    def _turned(self, info: TensorInfo, first: int, last: int) -> Raw:
+        """Columns first..last of a source tensor as raw unsigned integers, one after the other."""
+        length, width = info.shape
+        turned = np.empty((last - first, length), _UNSIGNED[info.dtype])
+        step = max(1, PIECE_BYTES // max(1, width * turned.itemsize))
+        for start in range(0, length, step):
+            stop = min(start + step, length)
+            piece = self._view(info, start, stop).reshape(stop - start, width)
+            turned[:, start:stop] = piece[:, first:last].T
+            self._forget()
+        return turned.reshape(-1)
 
     def _forget(self) -> None:
         for used in self._last:

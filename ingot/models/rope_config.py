@@ -10,12 +10,10 @@ import math
 from typing import cast
 
 from ingot.errors import ConfigError
-from ingot.models.config import ROPE_TYPES, RopeConfig, RopeType
+from ingot.models.config import RopeConfig, RopeType
 from ingot.models.fields import Fields
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
-# "su" is what longrope was first called; "mrope" and others are refused by not being here.
-_SPELLINGS = {name: name for name in ROPE_TYPES} | {"su": "longrope"}
 # Written by some tools beside the parameters; changes nothing.
 _NOISE = frozenset({"finetuned"})
 
@@ -198,3 +196,5 @@ _PARSERS = {
     "yarn": _parse_yarn,
     "longrope": _parse_longrope,
 }
+# "su" is what longrope was first called; "mrope" and others are refused by not being here.
+_SPELLINGS = {name: name for name in _PARSERS} | {"su": "longrope"}
