@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ingot.artifact.plan import Limits
 
-FORMAT_VERSION = (1, 0)  # readers refuse another major, and read a newer minor
+FORMAT_VERSION = (2, 0)  # readers refuse another major, and read a newer minor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ class GroupEntry:
     name: str
     allowed: int
     formed: int
-    reasons: dict[str, int] = field(default_factory=dict)
+    reasons: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

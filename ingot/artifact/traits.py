@@ -6,7 +6,7 @@ A primitive is declared here once, without torch; its meaning stands in the file
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -109,6 +109,12 @@ TRAITS: Mapping[str, Traits] = {
         cost=attention,
     ),
 }
+
+
+def origin_of(members: Sequence[Instruction]) -> str:
+    """The module that a kernel's work comes from: its product's, or that of its last part."""
+    products = (i for i in members if traits_of(i).matrix)
+    return next(products, members[-1]).origin
 
 
 def traits_of(instruction: Instruction) -> Traits:

@@ -13,7 +13,7 @@ from ingot.cli.progress import progress_display
 from ingot.errors import UsageError
 
 if TYPE_CHECKING:
-    from ingot.artifact.manifest import LedgerEntry, Numerics
+    from ingot.artifact.manifest import GroupEntry, LedgerEntry, Manifest, Numerics
     from ingot.compiler.options import CompileOptions, Report
 
 NAME = "compile"
@@ -183,8 +183,9 @@ def summary(report: Report) -> str:
     ]
     # Passes that had something to do; `inspect` shows all.
     ledger = ledger_table(tuple(entry for entry in manifest.ledger if entry.expected))
+    groups = groups_text(manifest)
     following = f'Next: {command()} run {quote(str(root))} "Once upon a time"'
-    return f"{root}\n{facts(lines)}\n\n{ledger}\n\n{following}"
+    return f"{root}\n{facts(lines)}\n\n{ledger}\n\n{groups}\n\n{following}"
 
 
 def stored(numerics: Numerics) -> str:
@@ -207,6 +208,26 @@ def ledger_table(ledger: tuple[LedgerEntry, ...]) -> str:
         for entry in ledger
     ]
     return table(rows, ("pass", "matched", "expected", "tier"))
+
+
+def groups_text(manifest: Manifest) -> str:
+    """How many groups of each kind a step has, beside how many its structure allows, and why the
+    others were not formed; once for targets that agree."""
+    found: dict[tuple[GroupEntry, ...], list[str]] = {}
+    for target in manifest.targets:
+        found.setdefault(target.step.groups, []).append(target.name)
+    texts = []
+    for groups, names in found.items():
+        allowed = [entry for entry in groups if entry.allowed]
+        rows = [(entry.name, entry.formed, entry.allowed) for entry in allowed]
+        lines = [
+            f"  {entry.name}: {count} not formed, {reason}"
+            for entry in allowed
+            for reason, count in entry.reasons
+        ]
+        title = f"  for {', '.join(names)}\n" if len(found) > 1 else ""
+        texts.append("\n".join((title + table(rows, ("group", "formed", "allowed")), *lines)))
+    return "\n\n".join(texts)
 
 
 def _check_output(output: Path, force: bool) -> None:

@@ -108,10 +108,8 @@ def _weight_bytes(config: ModelConfig, module: nn.Module) -> Iterator[tuple[str,
 def _packed_bytes(shape: tuple[int, ...], storage: Storage) -> int:
     """Bytes of a quantized matrix; 0 where groups do not divide its rows."""
     rows, columns = shape
-    spans = storage.of(columns)
-    if not fits(columns, storage.bits, spans):
-        return 0
-    return packed_bytes(rows, columns, storage.bits, spans)
+    form = storage.of(columns)
+    return packed_bytes(rows, columns, form) if fits(columns, form) else 0
 
 
 def _features(config: ModelConfig) -> tuple[str, ...]:

@@ -172,7 +172,10 @@ class _Step:
         shape = tuple(map(self.size, buffer.shape))
         stride = buffer.row_stride if buffer.kind == "view" else root.columns
         if root.name not in self.placed:
-            return _rows(self.values[root.name], shape, stride, buffer.offset)
+            own = self.values[root.name]
+            if isinstance(own, Scaled):
+                return own
+            return _rows(own.reshape(-1), shape, stride, buffer.offset)
         form, bound = root.format, math.prod(map(self.plan.limits.bound, root.shape))
         values = _in_arena(self.arena, form.dtype, root.offset)
         if not form.is_scaled:
@@ -195,10 +198,7 @@ def _in_arena(arena: Tensor, dtype: str, offset: int) -> Tensor:
     return arena[offset:end].view(DTYPES[dtype])
 
 
-def _rows(value: Value, shape: tuple[int, ...], stride: int, offset: int) -> Value:
+def _rows(flat: Tensor, shape: tuple[int, ...], stride: int, offset: int) -> Tensor:
     """Rows of `shape` that lie `stride` elements apart, from element `offset` on."""
-    if isinstance(value, Scaled):
-        return value
     inner = [math.prod(shape[i + 1 :]) for i in range(1, len(shape))]
-    flat = value.reshape(-1)
     return flat.as_strided(shape, [stride, *inner], flat.storage_offset() + offset)

@@ -35,9 +35,9 @@ class Resolved:
         return self.storage is not None or self.kv_dtype != self.dtype
 
     @property
-    def layout(self) -> str:
-        """The packing of the weights; all CPU levels share one."""
-        return f"cpu-{self.dtype}" + (f"-{self.storage.label}" if self.storage else "")
+    def stored_as(self) -> str:
+        """How weights are stored, such as `bfloat16-int4-g32`."""
+        return self.dtype + (f"-{self.storage.label}" if self.storage else "")
 
 
 def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:

@@ -76,13 +76,13 @@ def relative_error(got: Tensor, reference: Tensor) -> float:
 
 def example_inputs(gm: GraphModule) -> list[tuple[Tensor, ...]]:
     """The inputs of every run: one a sequence for a plain graph, one in all for a step."""
-    rng = torch.Generator().manual_seed(1)
     states = gm.meta.get("states", {})
-    tokens = torch.randint(0, vocab_size(gm), (1, sum(LENGTHS)), generator=rng)
+    tokens = random_tokens(gm)
     if not states:
         positions = torch.cat([torch.arange(n) for n in LENGTHS])[None]
         parts = (torch.split(x, list(LENGTHS), 1) for x in (tokens, positions))
         return list(zip(*parts, strict=True))
+    rng = torch.Generator().manual_seed(2)
     step, num_pages = paged_step(rng, [(n, n) for n in LENGTHS], PAGE_SIZE)
     known = step | {"tokens": tokens[0], "logit_rows": torch.tensor(ROWS)}
     known |= {array.name: known[array.name][None] for array in TEXT_INPUTS if array.plain}
@@ -91,6 +91,12 @@ def example_inputs(gm: GraphModule) -> list[tuple[Tensor, ...]]:
         known[name] = torch.full((num_pages, *shape), torch.nan)
     nodes = gm.graph.find_nodes(op="placeholder")
     return [tuple(known[node.name].to(value(node).dtype) for node in nodes)]
+
+
+def random_tokens(gm: GraphModule) -> Tensor:
+    """Tokens of the sequences, one after the other: [1, T]."""
+    rng = torch.Generator().manual_seed(1)
+    return torch.randint(0, vocab_size(gm), (1, sum(LENGTHS)), generator=rng)
 
 
 def vocab_size(gm: GraphModule) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingot.artifact.host import available_memory
-from ingot.artifact.plan import Limits, Plan, stored_bytes
+from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.tensors import ALIGNMENT, TensorFile
 from ingot.errors import ArtifactError, InternalError, ResourceError, UsageError
@@ -48,7 +48,7 @@ class CpuExecutor:
         entry = artifact.target
         plan = artifact.plan_of(entry)
         self.limits: Limits = plan.limits
-        self.vocab_size = _vocab_size(plan, entry.plan)
+        self.vocab_size = _vocab_size(plan, entry.step.plan)
         self.num_pages = count_pages(plan, max_model_len, kv_cache_bytes)
         self.num_threads = _count_threads(num_threads)
         self.inputs = (StepInputs(plan.limits), StepInputs(plan.limits))
@@ -64,7 +64,7 @@ class CpuExecutor:
             ).floats(plan.limits.max_logit_rows, self.vocab_size)
             address = self._logits.ctypes.data
             self._steps = {id(inputs): _step_struct(inputs, address) for inputs in self.inputs}
-            kernels = Kernels(artifact.read(entry.kernels), entry.kernels)
+            kernels = Kernels(artifact.read(entry.step.kernels), entry.step.kernels)
             self._kernels = kernels
             kernels.open(_model_struct(weights, caches, arena, self.num_pages, self.num_threads))
         except BaseException:
@@ -148,15 +148,15 @@ def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> i
 
 
 def _weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:
-    """Where each weight of the plan begins in the file; scales where their weight does."""
+    """Where each weight of the plan begins in the file."""
     offsets = []
     for buffer in plan.of_kind("weight"):
-        tensor = header.tensors.get(buffer.base or buffer.name)
-        dtype = "int8" if buffer.base or buffer.dtype == "int4" else buffer.dtype
+        tensor = header.tensors.get(buffer.name)
+        dtype = "int8" if buffer.format.is_scaled else buffer.dtype
         if tensor is None or tensor.dtype != dtype:
             found = "no such tensor" if tensor is None else f"dtype {tensor.dtype}"
             raise ArtifactError(f"{file}: the plan has {buffer.name!r} in {buffer.dtype}: {found}")
-        needed = stored_bytes(buffer.dtype, prod(map(plan.limits.bound, buffer.shape)))
+        needed = buffer.format.nbytes(prod(map(plan.limits.bound, buffer.shape)))
         if tensor.nbytes < needed:
             raise ArtifactError(f"{file}: {buffer.name!r} has {tensor.nbytes} bytes, not {needed}")
         offsets.append(tensor.offset)

@@ -164,7 +164,7 @@ def group(plan: Plan, rules: Sequence[Rule]) -> tuple[Plan, tuple[GroupEntry, ..
                 name=rule.__name__,
                 allowed=formed + reasons.total(),
                 formed=formed,
-                reasons=dict(sorted(reasons.items())),
+                reasons=tuple(sorted(reasons.items())),
             )
         )
     return flow.grouped(), tuple(entries)

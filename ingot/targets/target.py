@@ -7,7 +7,7 @@ itself, places temporaries, packs weights, and turns the plan into code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol
@@ -36,11 +36,9 @@ class TargetKind(Protocol):
     """A kind of machine."""
 
     name: str
+    layout: str  # its packing of weights; all levels share it
     kernels: str  # the file that its code becomes
-
-    def layout(self, plan: Plan) -> str:
-        """The packing of the weights, by name; targets of one layout share a file of weights."""
-        ...
+    rules: tuple[str, ...]  # the names of its grouping rules, in order
 
     def fits(self, columns: int, form: Format) -> bool:
         """Whether its products take a matrix with rows of so many columns in that format."""
@@ -50,8 +48,13 @@ class TargetKind(Protocol):
         """The plan with what this kind rounds on the way: more primitives, no groups."""
         ...
 
-    def group(self, plan: Plan) -> tuple[Plan, tuple[GroupEntry, ...]]:
-        """The rewritten plan in groups, and how many there are of each kind."""
+    def group(
+        self, plan: Plan, disable: Collection[str] = ()
+    ) -> tuple[Plan, tuple[GroupEntry, ...]]:
+        """The rewritten plan in groups, and how many there are of each kind.
+
+        `disable` names rules to leave out.
+        """
         ...
 
     def place(self, plan: Plan) -> Plan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ingot.artifact.formats import Format
@@ -17,22 +17,16 @@ from ingot.targets.cpu.memory_check import check_memory
 from ingot.targets.cpu.pack import pack
 from ingot.targets.cpu.quantized_panels import fits
 from ingot.targets.cpu.rewrite import round_activations
-from ingot.targets.grouping import Rule, group
+from ingot.targets.grouping import group
 from ingot.targets.target import Read, ScaledWeights
 
 
 class CpuKind:
-    """See `ingot.targets.target.TargetKind`. `rules` are those of its grouping."""
+    """See `ingot.targets.target.TargetKind`."""
 
-    name = "cpu"
+    name = layout = "cpu"
     kernels = "kernels.so"
-
-    def __init__(self, rules: tuple[Rule, ...] = RULES) -> None:
-        self.rules = rules
-
-    def layout(self, plan: Plan) -> str:
-        formats = sorted({str(weight.format) for weight in plan.of_kind("weight")})
-        return "-".join((self.name, *formats))
+    rules = tuple(rule.__name__ for rule in RULES)
 
     def fits(self, columns: int, form: Format) -> bool:
         return fits(columns, form)
@@ -40,8 +34,10 @@ class CpuKind:
     def rewrite(self, plan: Plan) -> Plan:
         return round_activations(plan)
 
-    def group(self, plan: Plan) -> tuple[Plan, tuple[GroupEntry, ...]]:
-        return group(plan, self.rules)
+    def group(
+        self, plan: Plan, disable: Collection[str] = ()
+    ) -> tuple[Plan, tuple[GroupEntry, ...]]:
+        return group(plan, [rule for rule in RULES if rule.__name__ not in disable])
 
     def place(self, plan: Plan) -> Plan:
         placed = with_memory(plan)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from ingot.artifact.plan import Buffer, Group, Instruction, Plan
 from ingot.artifact.step import Dim
-from ingot.artifact.traits import Role, traits_of
+from ingot.artifact.traits import Role, origin_of, traits_of
 
 # Ops that would be row by row, but whose kernel deals heads.
 BY_HEADS = ("rope",)
@@ -31,8 +31,8 @@ class Work:
 
     @property
     def origin(self) -> str:
-        """The module that its last instruction comes from."""
-        return self.members[-1].origin
+        """The module that it comes from."""
+        return origin_of(self.members)
 
     def member(self, op: str) -> Instruction:
         """Its one instruction of that op."""
