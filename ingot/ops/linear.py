@@ -25,13 +25,13 @@ def reference(
     Integers are multiplied as integers where both operands have them, see `integer_product`;
     otherwise a weight counts as the numbers that it stands for.
     """
+    bias = None if bias is None else bias.float()
     if isinstance(x, Scaled):
         assert isinstance(weight, Scaled), "activations are rounded for weights in integers"
         out = integer_product(x, weight)
-    else:
-        dense = weight.dequantize() if isinstance(weight, Scaled) else weight.float()
-        out = F.linear(x.float(), dense)
-    return (out if bias is None else out + bias.float()).to(out_dtype)
+        return (out if bias is None else out + bias).to(out_dtype)
+    dense = weight.dequantize() if isinstance(weight, Scaled) else weight.float()
+    return F.linear(x.float(), dense, bias).to(out_dtype)
 
 
 def integer_product(x: Scaled, weight: Scaled) -> Tensor:
