@@ -83,8 +83,8 @@ class Artifact:
         return self.plan_of(best_target(self.manifest, self.flags) or self.manifest.targets[0])
 
     def plan_of(self, entry: TargetEntry) -> Plan:
-        """The plan of one target."""
-        return decode_plan(self.read(entry.plan), file=entry.plan)
+        """How one target carries out a step."""
+        return decode_plan(self.read(entry.step.plan), file=entry.step.plan)
 
     def names(self, folder: str) -> list[str]:
         """The artifact's files under a folder, sorted."""
@@ -121,7 +121,8 @@ class Artifact:
         _refuse(sorted(set(self.manifest.files) - found), "is missing")
         _refuse(sorted(found - set(self.manifest.files)), "is not in the manifest")
         for entry in self.manifest.targets:
-            needed = (entry.plan, entry.kernels, weights_name(entry.layout))
+            programs = (f for p in entry.programs.values() for f in (p.plan, p.kernels))
+            needed = (*programs, weights_name(entry.layout))
             _refuse([n for n in needed if n not in self.manifest.files], "is not in the manifest")
         if not self.manifest.targets:
             raise ArtifactError("the manifest lists no target")

@@ -10,17 +10,6 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicC
 
 from ingot.passes.graph import value
 
-# The integer inputs of a step, in the order of the final graph; the caches follow.
-STEP_INPUTS = (
-    "tokens",
-    "positions",
-    "slots",
-    "query_start",
-    "context_lens",
-    "page_table",
-    "logit_rows",
-)
-
 
 def fake_mode(gm: GraphModule) -> Any:
     """The mode that the graph's fake tensors live in."""

@@ -16,12 +16,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from ingot.artifact.target import Target
 from ingot.passes.canonicalize_casts import canonicalize_casts
 from ingot.passes.canonicalize_ops import canonicalize_ops
 from ingot.passes.canonicalize_views import canonicalize_views
-
-ANY_TARGET = Target("cpu", "portable")
 
 Captures = dict[str, Any]
 
@@ -100,7 +97,7 @@ def trace(pattern: Pattern) -> GraphModule:
     search = partial(_call_by_name, pattern)
     gm = make_fx(search, tracing_mode="fake", pre_dispatch=True)(*examples)
     for canonicalize in (canonicalize_casts, canonicalize_views, canonicalize_ops):
-        canonicalize(gm, target=ANY_TARGET)
+        canonicalize(gm)
     gm.graph.eliminate_dead_code()
     gm.recompile()
     return gm

@@ -113,10 +113,10 @@ class _Calibrator(Interpreter):
         if self.factor is None or self.factor[0] is not x:  # linears that share an input follow
             self.factor = (x, inverse_factor(second_moments(rows[0])))
         stored = self.storage[name]
-        spans = stored.of(rows.shape[-1])
+        form = stored.of(rows.shape[-1])
         values = self.read(name)
         with naming(self.gm, name):
-            matrix = gptq(values, self.factor[1], bits=stored.bits, spans=spans)
+            matrix = gptq(values, self.factor[1], form)
         self.weights.add(name, [matrix])
         self.left.remove(name)
         return matrix.dequantize()

@@ -244,7 +244,7 @@ def naming(gm: GraphModule, name: str) -> Iterator[None]:
 
 def misfits(storage: Mapping[str, Storage], columns: Mapping[str, int]) -> list[str]:
     """The matrices that cannot be stored so."""
-    return [n for n, s in storage.items() if not fits(columns[n], s.bits, s.of(columns[n]))]
+    return [n for n, s in storage.items() if not fits(columns[n], s.of(columns[n]))]
 
 
 def misfit(stored: Storage, columns: int) -> str:

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter
 
+from ingot.artifact.step import TEXT_INPUTS
+from ingot.artifact.traits import TRAITS, Role
 from ingot.errors import PassError
 from ingot.ops.samples import paged_step
-from ingot.passes.graph import op_calls, value
-from ingot.passes.step import Step
-from ingot.passes.storage import QuantizedPart, quantized_parameters
+from ingot.passes.declaration import Pass
+from ingot.passes.graph import arguments, op_name, value
 from ingot.passes.weights import sources
 
 LENGTHS = (6, 3)  # tokens of the two sequences
@@ -37,7 +38,7 @@ class Checker:
         self.weights = Weights(gm)
         self.logits = self.run()
 
-    def check(self, step: Step) -> None:
+    def check(self, step: Pass) -> None:
         """Run the graph and compare; the new logits are the reference of the next pass.
 
         Raises:
@@ -76,37 +77,30 @@ def relative_error(got: Tensor, reference: Tensor) -> float:
 def example_inputs(gm: GraphModule) -> list[tuple[Tensor, ...]]:
     """The inputs of every run: one a sequence for a plain graph, one in all for a step."""
     rng = torch.Generator().manual_seed(1)
-    names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
+    states = gm.meta.get("states", {})
     tokens = torch.randint(0, vocab_size(gm), (1, sum(LENGTHS)), generator=rng)
-    positions = torch.cat([torch.arange(n) for n in LENGTHS])[None]
-    if "slots" not in names:
+    if not states:
+        positions = torch.cat([torch.arange(n) for n in LENGTHS])[None]
         parts = (torch.split(x, list(LENGTHS), 1) for x in (tokens, positions))
         return list(zip(*parts, strict=True))
-    step = paged_step(rng, [(n, n) for n in LENGTHS], PAGE_SIZE)
-    known: dict[str, Tensor] = {
-        "tokens": tokens.int(),
-        "positions": positions.int(),
-        "slots": step.slots,
-        "query_start": step.query_start,
-        "context_lens": step.context_lens,
-        "page_table": step.page_table,
-        "logit_rows": torch.tensor(ROWS, dtype=torch.int32),
-    }
-    for node in gm.graph.find_nodes(op="placeholder"):
-        if node.name not in known:
-            _, heads, _, *size = value(node).shape
-            cache = torch.full((step.num_pages, int(heads), PAGE_SIZE, *map(int, size)), torch.nan)
-            known[node.name] = cache.to(value(node).dtype)
-    return [tuple(known[name] for name in names)]
+    step, num_pages = paged_step(rng, [(n, n) for n in LENGTHS], PAGE_SIZE)
+    known = step | {"tokens": tokens[0], "logit_rows": torch.tensor(ROWS)}
+    known |= {array.name: known[array.name][None] for array in TEXT_INPUTS if array.plain}
+    for name, state in states.items():
+        _, *shape = state.shape(PAGE_SIZE)
+        known[name] = torch.full((num_pages, *shape), torch.nan)
+    nodes = gm.graph.find_nodes(op="placeholder")
+    return [tuple(known[node.name].to(value(node).dtype) for node in nodes)]
 
 
 def vocab_size(gm: GraphModule) -> int:
-    """Rows of the embedding; a graph without one takes small ids."""
-    found = op_calls(gm, "embedding", "quantized_embedding")
-    if found:
-        return int(value(found[0].args[1]).shape[0])
-    plain = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.embedding.default)
-    return int(value(plain[0].args[0]).shape[0]) if plain else 16
+    """Rows of the smallest table that ids are looked up in; without one, ids are small."""
+    embeddings = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.embedding.default)
+    tables = [node.args[0] for node in embeddings]
+    for node in gm.graph.nodes:
+        if name := op_name(node):
+            tables += [arguments(node)[table] for table in TRAITS[name].arguments(Role.TABLE)]
+    return min((int(value(table).shape[0]) for table in tables), default=16)
 
 
 class GraphRunner(Interpreter):
@@ -116,32 +110,15 @@ class GraphRunner(Interpreter):
         super().__init__(gm)
         self.read = read
         self.dtypes = {n.target: value(n).dtype for n in gm.graph.find_nodes(op="get_attr")}
-        self.quantized = quantized_parameters(gm)
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Tensor:
         assert isinstance(self.module, GraphModule)
         parts = [self.read(name) for name in sources(self.module, target)]
-        stacked = parts[0] if len(parts) == 1 else torch.cat(parts)
-        if target in self.quantized:
-            stacked = quantized_part(stacked, self.quantized[target])
-        return stacked.to(self.dtypes[target])
+        return torch.cat(parts).to(self.dtypes[target])
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         args, kwargs = ([on_cpu(a) for a in args], {k: on_cpu(v) for k, v in kwargs.items()})
         return super().call_function(target, tuple(args), kwargs)
-
-
-def quantized_part(weight: Tensor, stored: QuantizedPart) -> Tensor:
-    """Of a weight [O, K] plainly rounded, block by block: its integers [O, K], its multipliers,
-    which are ones, or its scales [O, K / block]."""
-    bound = 2 ** (stored.bits - 1) - 1
-    blocks = weight.contiguous().view(len(weight), -1, stored.block)
-    scales = blocks.abs().amax(-1, keepdim=True) / bound
-    if stored.part == "scales":
-        return torch.squeeze(scales, -1)
-    if stored.part == "multipliers":
-        return torch.ones(len(weight), weight.shape[1] // stored.group)
-    return torch.round(blocks / scales).view(weight.shape)
 
 
 def on_cpu(argument: Any) -> Any:

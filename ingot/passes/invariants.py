@@ -9,19 +9,18 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.ops.kv_write import CACHES
+from ingot.artifact.step import TEXT_INPUTS
+from ingot.artifact.traits import TRAITS, Role
 from ingot.passes.canonicalize_casts import ASSERTS, COPIES
 from ingot.passes.canonicalize_views import RESHAPES, SPLITS
 from ingot.passes.graph import (
     arguments,
     aten,
-    op_calls,
     op_name,
     origin,
     shape,
     value,
 )
-from ingot.passes.inputs import STEP_INPUTS
 
 VIEWS = (aten.reshape.default, aten.slice.Tensor, operator.getitem)
 STRAY_VIEWS = {*RESHAPES, *SPLITS, aten.permute.default} - {aten.reshape.default}
@@ -45,21 +44,25 @@ def tokens_before_heads(gm: GraphModule) -> list[str]:
 def step_inputs(gm: GraphModule) -> list[str]:
     """The inputs are those of a step, in order, and no op needs the whole sequence at once."""
     names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
-    integers = [name for name in names if name in STEP_INPUTS]
-    expected = [name for name in STEP_INPUTS if name in integers or name != "logit_rows"]
-    caches = names[len(integers) :]
-    wrong = [f"input {name}" for name in caches if name.rpartition("_")[0] not in CACHES]
-    if integers != expected or names[: len(integers)] != integers:
-        wrong.append(f"inputs {', '.join(names)}")
-    return wrong + listed(op_calls(gm, "attention"))
+    expected = [a.name for a in TEXT_INPUTS if a.name in names or "R" not in a.shape]
+    expected += gm.meta.get("states", {})
+    wrong = [] if names == expected else [f"inputs {', '.join(names)}"]
+    whole = [n for n in gm.graph.nodes if op_name(n) and needs_whole_sequence(n)]
+    return wrong + listed(whole)
+
+
+def needs_whole_sequence(node: Node) -> bool:
+    """Whether rows depend on others of their sequence that are no states."""
+    arguments = TRAITS[op_name(node)].arguments(Role.SEQUENCE)
+    return any(isinstance(a, Node) and a.op != "placeholder" for a in read(node, arguments))
 
 
 def rows_selected(gm: GraphModule) -> list[str]:
-    """The result is a linear with a row for each of `logit_rows`."""
+    """The result has a row for each token whose logits are wanted."""
     head: Any = gm.graph.output_node().args[0]
-    rows = [n for n in gm.graph.find_nodes(op="placeholder") if n.name == "logit_rows"]
-    is_linear = isinstance(head, Node) and op_name(head) in ("linear", "quantized_linear")
-    if is_linear and rows and shape(head)[1:2] == shape(rows[0]):
+    names = [array.name for array in TEXT_INPUTS if "R" in array.shape]
+    rows = [n for n in gm.graph.find_nodes(op="placeholder") if n.name in names]
+    if isinstance(head, Node) and rows and shape(head)[1:2] == shape(rows[0]):
         return []
     return [f"result {head}"]
 
@@ -71,14 +74,22 @@ def only_known_ops(gm: GraphModule) -> list[str]:
 
 
 def typed(gm: GraphModule) -> list[str]:
-    """The dtype of every linear's input is that of its weight; its result is float32."""
+    """Rows are multiplied in the dtype of the matrix; the result is float32."""
     wrong = []
-    for node in op_calls(gm, "linear"):
-        given = arguments(node)
-        narrow = value(given["x"]).dtype == value(given["weight"]).dtype
-        if not narrow or value(node).dtype != torch.float32:
+    for node in gm.graph.nodes:
+        traits = TRAITS.get(op_name(node))
+        if traits is None or not traits.matrix:
+            continue
+        rows, matrix = read(node, (*traits.arguments(Role.OWN), traits.matrix))
+        if value(rows).dtype != value(matrix).dtype or value(node).dtype != torch.float32:
             wrong.append(node)
     return listed(wrong)
+
+
+def read(node: Node, names: Iterable[str]) -> list[Any]:
+    """Those arguments of a primitive's call."""
+    given = arguments(node)
+    return [given[name] for name in names]
 
 
 def is_row_view(node: Node) -> bool:
