@@ -1,4 +1,4 @@
-"""The known model families: from a model directory to a config and a module."""
+"""The known model families, which turn a model directory into a config and a module."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _plugins_loaded = False
 
 
 def register(family: Family) -> None:
-    """Adds a family for this process; installed packages use the entry point group instead.
+    """Adds a family for this process. Installed packages use the entry point group instead.
 
     Raises:
         UsageError: another family has its name or one of its architectures.

@@ -1,7 +1,7 @@
-"""One safetensors file by memory map: its header checked, its tensors read a few rows at a time.
+"""Reads one safetensors file through a memory map.
 
-Format: 8 bytes with the length of the header, the header as JSON
-(name -> dtype, shape, data_offsets), then the data, without holes.
+The format: 8 bytes with the length of the header; the header as JSON, which maps each name to its
+dtype, shape and data_offsets; then the data, without holes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TensorInfo:
 
 
 class SafetensorsFile:
-    """An open file; data is read by the map only when asked for.
+    """An open file, whose data is read only when it is used.
 
     Raises:
         CheckpointError: a missing, truncated or damaged file.
