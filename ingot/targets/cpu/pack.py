@@ -24,6 +24,7 @@ from torch import Tensor
 from ingot.artifact.formats import stored_bytes
 from ingot.artifact.plan import Plan, aligned
 from ingot.errors import InternalError
+from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled, stack
 from ingot.targets.cpu.chunked_file import ChunkedFile
 from ingot.targets.cpu.generate import WeightLayout
@@ -35,7 +36,6 @@ PIECE_BYTES = 16 << 20
 THREADS = 2  # both pack while the caller's thread reads and writes
 PIECES_AHEAD = 4
 
-TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 FILE_DTYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "I8"}
 
 Read = Callable[[str], Tensor]
