@@ -1,4 +1,4 @@
-"""Errors as the user sees them: what was found, what to do, and an exit code. No traceback."""
+"""Errors as the user sees them: what was found, what to do, an exit code, and no traceback."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from ingot.cli.output import print_json
 from ingot.errors import IngotError, InternalError, ResourceError, UsageError
 
-_EXTRAS = {"torch": "compile"}  # a package, and the extra that brings it
-# Faults of a path that was given to us, not of ours.
+_EXTRAS = {"torch": "compile"}  # a package, and the extra that installs it
+# Faults of a path that the user gave, not faults of ingot.
 _USERS_PATHS = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
     *(errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
@@ -23,7 +23,7 @@ REPORT_HINT = "This is a fault of ingot. Please report it with the log: {log}"
 
 
 def report(error: Exception, args: argparse.Namespace) -> int:
-    """Prints the error on stderr, and on stdout too under --json; returns the exit code."""
+    """Prints the error on stderr, and with --json also on stdout; returns the exit code."""
     known = _as_ingot_error(error)
     log = None
     if known is None or isinstance(known, InternalError):
@@ -34,7 +34,7 @@ def report(error: Exception, args: argparse.Namespace) -> int:
         log = _write_log(error)
     _print_error(known, log)
     if args.json:
-        with contextlib.suppress(OSError):  # a stdout that cannot be written; stderr has it, too
+        with contextlib.suppress(OSError):  # a stdout that cannot be written: stderr has it, too
             print_json({"error": _as_object(known, error)})
     return known.exit_code
 
@@ -51,7 +51,7 @@ def _as_ingot_error(error: BaseException) -> IngotError | None:
         extra = _EXTRAS[error.name]
         return UsageError(
             f"{error.name} is not installed",
-            hint=f"Compiling needs it, running an artifact does not: pip install 'ingot[{extra}]'",
+            hint=f"Compiling needs it; running an artifact does not: pip install 'ingot[{extra}]'",
         )
     if isinstance(error, OSError) and error.errno in _USERS_PATHS and error.filename:
         return UsageError(f"{error.filename}: {(error.strerror or 'cannot be used').lower()}")
@@ -77,8 +77,8 @@ def _as_object(error: IngotError, cause: BaseException) -> dict[str, object]:
 
 
 def _write_log(error: BaseException) -> Path | None:
-    """Writes the traceback, the command and the versions to a new file, if there is place for one;
-    returns its path."""
+    """Writes the traceback, the command and the version of Python to a new file, and returns its
+    path; None where it cannot be written."""
     try:
         with tempfile.NamedTemporaryFile(
             "w",
@@ -86,7 +86,7 @@ def _write_log(error: BaseException) -> Path | None:
             suffix=".log",
             delete=False,
             encoding="utf-8",
-            errors="backslashreplace",  # arguments may hold any bytes
+            errors="backslashreplace",  # arguments can contain any bytes
         ) as file:
             file.write(f"command: {' '.join(sys.argv)}\npython: {sys.version}\n\n")
             file.writelines(traceback.format_exception(error))
