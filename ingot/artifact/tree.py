@@ -1,4 +1,4 @@
-"""The files of an artifact: which names are allowed, what lies on disk, and opening one."""
+"""The files of an artifact: which names are allowed, which exist, and how to open one."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def list_files(root: Path) -> set[str]:
 def open_file(root: Path, name: str) -> int:
     """Opens a file for reading and returns its descriptor, which the caller closes.
 
-    Raises ArtifactError when it is missing, unreadable or not a regular file.
+    Raises ArtifactError if it is missing, unreadable or not a regular file.
     """
-    # Not blocking, so that a pipe put in the file's place cannot hang the reader.
+    # O_NONBLOCK, so that a pipe in the place of the file cannot hang the reader.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         fd = os.open(root / name, flags)

@@ -40,8 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chat",
         action="store_true",
-        help="send PROMPT as a message in the model's chat template; without it, hold a "
-        "conversation",
+        help="send PROMPT as a message in the model's chat template; without PROMPT, converse",
     )
     parser.add_argument(
         "--max-model-len",
