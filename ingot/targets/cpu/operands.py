@@ -9,6 +9,7 @@ from functools import cached_property
 
 from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, Instruction, Kind, Plan
 from ingot.errors import CodegenError
+from ingot.targets.cpu.limits import check_cache
 from ingot.targets.cpu.row_wise import is_row_wise
 
 _NUMBERED: tuple[Kind, ...] = ("weight", "cache")
@@ -106,12 +107,7 @@ class Operands:
         _, kv_heads, page_size, size = keys.shape
         if keys.dtype != values.dtype or keys.shape != values.shape:
             raise CodegenError(f"caches {keys.name} and {values.name} differ in shape or dtype")
-        if int(page_size) % 16 or int(size) % 4:
-            raise CodegenError(
-                f"cache {keys.name} has pages of {page_size} tokens and heads of size {size}",
-                hint="CPU targets need a page size that is a multiple of 16 (--page-size) and a "
-                "head size that is a multiple of 4.",
-            )
+        check_cache(keys)
         element = CPP_TYPES[keys.dtype]
         pointers = map(self._cache_pointer, (keys, values, *scales))
         return f"Cache<{element}, {kv_heads}, {page_size}, {size}>{{{', '.join(pointers)}}}"
