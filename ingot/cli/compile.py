@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -153,7 +154,7 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Compiles a model directory into an artifact: one folder with packed weights, native code,
     tokenizer and golden outputs. Needs the extra ingot[compile] and a C++ compiler."""
-    output = args.output or Path(f"{args.model_dir.resolve().name}.ingot")
+    output = args.output or Path(f"{Path(os.path.abspath(args.model_dir)).name}.ingot")
     _check_output(output, args.force)
     options = _options(args)
     from ingot.api import compile_checked

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +45,7 @@ from ingot.passes import runner
 from ingot.passes.pipeline import pipeline
 from ingot.targets.cpu.generate import Generated, generate
 from ingot.targets.cpu.pack import pack
-from ingot.targets.cpu.toolchain import build
+from ingot.targets.cpu.toolchain import Builder, build
 
 # Sees the complete artifact before it has its name, and gives its largest golden error, or None
 # where this host cannot run it. Raising keeps the artifact from appearing.
@@ -164,7 +163,7 @@ def write_parts(writer: ArtifactWriter, model: Model, front: Front, clock: Clock
     """Writes all files but the manifest; the C++ compiler works while weights are packed."""
     resolved = model.resolved
     names = ", ".join(target.name for target in resolved.targets)
-    with ThreadPoolExecutor(1) as compiler:
+    with Builder() as compiler:
         with clock.stage("generate", names):
             parts = [add_source(writer, front.plan, t, resolved.layout) for t in resolved.targets]
         builds = [compiler.submit(add_kernels, writer, part) for part in parts]

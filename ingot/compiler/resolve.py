@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.host import host_flags
@@ -42,6 +43,8 @@ class Resolved:
 
 def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
     """Every choice that the options and the model leave open. Raises UsageError."""
+    if options.dump_dir is not None:
+        make_folder(options.dump_dir)
     dtype = resolve_dtype(options.dtype, config)
     return Resolved(
         targets=resolve_targets(options.targets),
@@ -51,6 +54,16 @@ def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
         int8=int8_storage(options, config),
         limits=resolve_limits(options, config),
     )
+
+
+def make_folder(path: Path) -> None:
+    """Makes the folder of `--dump` before there is anything to write. Raises UsageError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}", hint="--dump needs a folder."
+        ) from error
 
 
 def resolve_targets(names: tuple[str, ...]) -> tuple[Target, ...]:

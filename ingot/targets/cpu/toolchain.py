@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import platform
+import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import ContextVar
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event
+from types import TracebackType
 
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
@@ -17,6 +24,8 @@ from ingot.settings import settings
 KERNELS = Path(__file__).parent / "kernels"
 COMPILERS = ("g++", "clang++", "c++")
 TIMEOUT_SECONDS = 300
+GRACE_SECONDS = 5  # in which a compiler that is told to end removes its temporary files
+LOOK_SECONDS = 0.2
 SHOWN_LINES = 20
 
 # -ffp-contract=off: kernels say themselves where a product and a sum are fused, so that the
@@ -44,7 +53,10 @@ def find_compiler() -> tuple[str, ...]:
     """
     named = settings().cxx
     if named:
-        command = tuple(shlex.split(named))
+        try:
+            command = tuple(shlex.split(named))
+        except ValueError:  # a quote that is not closed
+            command = ()
         if not command or shutil.which(command[0]) is None:
             raise ToolchainError(
                 f"the C++ compiler {named!r} is not a program",
@@ -66,7 +78,7 @@ def find_compiler() -> tuple[str, ...]:
 def target_flags(target: Target) -> tuple[str, ...]:
     """What makes a compiler build for a target instead of for this host."""
     if target.level == "portable":
-        return ("-march=x86-64",) if platform.machine() in ("x86_64", "AMD64") else ()
+        return ("-march=x86-64",)
     features = tuple(f"-m{feature.replace('_', '')}" for feature in target.features)
     return (f"-march={target.level}", "-mprefer-vector-width=512", *features)
 
@@ -85,6 +97,29 @@ def command_line(
     return (*compiler, *COMMON, *levels, *flags, *prefixes, *files, *REPRODUCIBLE)
 
 
+class Builder(ThreadPoolExecutor):
+    """A thread for `build`. Leaving it by an error ends the compiler that it runs, at once."""
+
+    def __init__(self) -> None:
+        self._stop = Event()
+        super().__init__(1, "ingot-build", _stopping.set, (self._stop,))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        if kind is not None:
+            self._stop.set()
+            self.shutdown(wait=False, cancel_futures=True)
+        return super().__exit__(kind, error, trace)
+
+
+# Set in the threads of a Builder, where it is left by an error.
+_stopping: ContextVar[Event] = ContextVar("stopping")
+
+
 def build(source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:
     """Compiles step.cpp into the shared library `out`.
 
@@ -95,9 +130,7 @@ def build(source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = 
     command = command_line(source_dir, out, target, flags)
     shown = shlex.join(command)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_SECONDS
-        )
+        done = _run(command)
     except subprocess.TimeoutExpired as error:
         raise ToolchainError(
             f"the C++ compiler took longer than {TIMEOUT_SECONDS} s", hint=f"Command: {shown}"
@@ -113,3 +146,38 @@ def build(source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = 
             + "\n".join(lines[:SHOWN_LINES]),
             hint=f"Command: {shown}",
         )
+
+
+def _run(command: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """Runs the compiler in a process group of its own, of which nothing is left if this raises.
+
+    Raises OSError when it cannot be started, and subprocess.TimeoutExpired.
+    """
+    stop, began = _stopping.get(Event()), time.monotonic()
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(
+        command, stdin=null, stdout=pipe, stderr=pipe, errors="replace", process_group=0
+    ) as process:
+        try:
+            while not stop.is_set():
+                left = began + TIMEOUT_SECONDS - time.monotonic()
+                try:
+                    out, err = process.communicate(timeout=min(LOOK_SECONDS, max(left, 0.0)))
+                    return subprocess.CompletedProcess(command, process.returncode, out, err)
+                except subprocess.TimeoutExpired:
+                    if left <= LOOK_SECONDS:
+                        raise
+            raise ToolchainError("the C++ compiler was stopped")
+        except BaseException:
+            _end_group(process)
+            raise
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    # The driver removes its temporary files when it is asked to end, the processes that it has
+    # started do not end with it.
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
