@@ -59,6 +59,13 @@ def test_settings_come_from_the_environment(tmp_path):
     assert settings({}).cxx is None and settings({}).debug == 0 and settings({}).color
 
 
+def test_a_user_without_a_home_needs_one_for_the_cache_alone():
+    read = settings({"INGOT_CACHE": "~no-such-user/cache"})
+    assert read.debug == 0
+    with pytest.raises(UsageError, match="no folder for the cache"):
+        _ = read.cache_dir
+
+
 @pytest.mark.parametrize("env", [{"INGOT_CASHE": "x"}, {"INGOT_DEBUG": "6"}, {"INGOT_DEBUG": "on"}])
 def test_a_wrong_setting_is_an_error_and_not_ignored(env):
     with pytest.raises(UsageError, match="INGOT_"):
