@@ -84,6 +84,7 @@ def compile_model(
         manifest=manifest,
         seconds=clock.seconds,
         stage_seconds=clock.stage_seconds,
+        dtype_reason=model.resolved.dtype_reason,
         bytes_total=sum(file.size for file in manifest.files.values()),
         weight_bytes=manifest.files[weights_name(model.resolved.layout)].size,
         golden_error=golden_error,
@@ -140,7 +141,7 @@ def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
     )
     if model.calibration:
         check_calibration(reference, storage)
-    with clock.stage("passes", resolved.dtype):
+    with clock.stage("passes", resolved.dtype_reason):
         ledger = runner.run(
             graph,
             pipeline(

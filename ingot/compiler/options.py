@@ -83,7 +83,8 @@ class CompileOptions:
 
     Attributes:
         targets: target names, `cpu:native` for this host.
-        dtype: "float32", "bfloat16", or "auto": bfloat16 unless the checkpoint is float32.
+        dtype: "float32", "bfloat16", or "auto": bfloat16 unless the checkpoint is float32. Of
+            float16 weights bfloat16 drops 3 bits, which float32 keeps.
         quantize: "none", "int8" or "int4": how weight matrices are stored.
         group_size: columns of a row that share a scale, "32", "64", "128", or "channel" for int8;
             "" is 32 for int4, and for int8 the widest that divides the rows of all matrices.
@@ -140,14 +141,15 @@ def _refuse(name: str, value: object, wanted: str) -> NoReturn:
 class Report:
     """What a compile produced: the artifact, how long each stage took, and its size in bytes.
 
-    `golden_error` is the largest |log-probability| error of the golden prompts on this host, None
-    where they were not replayed.
+    `dtype_reason` says what is computed in and why. `golden_error` is the largest |log-probability|
+    error of the golden prompts on this host, None where they were not replayed.
     """
 
     artifact: Path
     manifest: Manifest
     seconds: float
     stage_seconds: dict[str, float]
+    dtype_reason: str
     bytes_total: int
     weight_bytes: int
     golden_error: float | None = None

@@ -25,6 +25,7 @@ class Resolved:
 
     targets: tuple[Target, ...]
     dtype: str
+    dtype_reason: str
     kv_dtype: str
     storage: Storage | None
     int8: Storage
@@ -49,6 +50,7 @@ def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
     return Resolved(
         targets=resolve_targets(options.targets),
         dtype=dtype,
+        dtype_reason=dtype_reason(options.dtype, dtype, config.checkpoint_dtype),
         kv_dtype=resolve_kv_dtype(options.kv_dtype, dtype),
         storage=base_storage(options, config),
         int8=int8_storage(options, config),
@@ -90,6 +92,14 @@ def resolve_dtype(dtype: str, config: ModelConfig) -> str:
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}", hint=f"Supported: auto, {', '.join(DTYPES)}.")
     return dtype
+
+
+def dtype_reason(asked: str, dtype: str, checkpoint: str) -> str:
+    """The dtype that was chosen and why, as the summary says it."""
+    why = "as asked" if asked != "auto" else f"for a {checkpoint} checkpoint"
+    if (checkpoint, dtype) == ("float16", "bfloat16"):
+        why += ", which rounds its weights from 11 bits to 8; --dtype float32 keeps them"
+    return f"{dtype}, {why}"
 
 
 def resolve_kv_dtype(kv_dtype: str, dtype: str) -> str:
