@@ -87,8 +87,8 @@ def model_dir(tmp_path, monkeypatch):
         compiles.append((source, options))
         write_fake(out)
         manifest = Artifact.open(out).manifest
-        return Report(artifact=out, manifest=manifest, seconds=1.0, stage_seconds={}, dtype_reason="",
-                      bytes_total=1, weight_bytes=1)  # fmt: skip
+        return Report(artifact=out, manifest=manifest, seconds=1.0, stage_seconds={},
+                      dtype_reason="", bytes_total=1, weight_bytes=1)  # fmt: skip
 
     monkeypatch.setattr(api, "compile_checked", compile_checked)
     return folder, compiles
