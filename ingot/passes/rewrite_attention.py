@@ -10,7 +10,8 @@ from torch.fx import GraphModule, Node
 
 from ingot.artifact.target import Target
 from ingot.passes.graph import arguments, call_op, op_calls, replace, value
-from ingot.passes.inputs import add_input, new_size, new_value
+from ingot.passes.inputs import add_input, new_value
+from ingot.passes.torch_symbols import new_size
 
 PLAIN_INPUTS = ("tokens", "positions")
 

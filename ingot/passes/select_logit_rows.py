@@ -12,7 +12,8 @@ from torch.fx import GraphModule, Node
 from ingot.artifact.target import Target
 from ingot.errors import PassError
 from ingot.passes.graph import aten, call_op, is_call, is_op, op_name, origin, rank, value
-from ingot.passes.inputs import STEP_INPUTS, add_input, new_size, new_value
+from ingot.passes.inputs import STEP_INPUTS, add_input, new_value
+from ingot.passes.torch_symbols import new_size
 
 # Ops of which a row of results needs that row of their operands alone, and no other input.
 BY_ROWS = ("activation", "add", "add_rms_norm", "gelu_mul", "layer_norm", "linear", "relu_mul",
