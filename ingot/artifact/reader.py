@@ -85,8 +85,14 @@ class Artifact:
         return self.plan_of(best_target(self.manifest, self.flags) or self.manifest.targets[0])
 
     def plan_of(self, entry: TargetEntry) -> Plan:
-        """The plan of one target."""
-        return decode_plan(self.read(entry.plan), file=entry.plan)
+        """The plan of one target. Raises ArtifactError for other limits than the manifest's."""
+        plan = decode_plan(self.read(entry.plan), file=entry.plan)
+        if plan.limits != self.manifest.limits:
+            raise ArtifactError(
+                f"{entry.plan} is for {plan.limits}, the manifest for {self.manifest.limits}",
+                hint=_AGAIN,
+            )
+        return plan
 
     def names(self, folder: str) -> list[str]:
         """The artifact's files under a folder, sorted."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import pytest
 
+from ingot.artifact.codec import encode_plan
 from ingot.artifact.plan import Attr, Buffer, Instruction, Plan
 from ingot.artifact.target import Target
 from ingot.errors import CodegenError
@@ -39,6 +41,12 @@ def with_buffer(plan: Plan, name: str, change: Buffer) -> Plan:
 def test_text_is_a_function_of_the_plan() -> None:
     names = [case.name for case in all_cases()]
     assert generated(plan_of(*names)) == generated(plan_of(*names))
+
+
+def test_the_code_names_the_plan_it_was_generated_from() -> None:
+    plan = plan_of("rms-37-f32")
+    sha256 = hashlib.sha256(encode_plan(plan)).hexdigest()
+    assert f"ingot_plan() {{ return 0x{sha256[:16]}u; }}" in generated(plan).source
 
 
 def test_no_line_is_longer_than_a_page_is_wide() -> None:
