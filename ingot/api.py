@@ -11,6 +11,7 @@ from ingot import cache
 from ingot.artifact.host import available_memory
 from ingot.artifact.reader import Artifact, Check, is_artifact
 from ingot.errors import IncompatibleHostError, UsageError
+from ingot.files import as_path
 from ingot.runtime import llm
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.session import OnStep
@@ -113,7 +114,7 @@ class LLM(llm.LLM):
 
 def _path(name: str, value: object) -> Path:
     try:
-        return Path(value)  # type: ignore[arg-type]
+        return as_path(value)
     except TypeError:
         raise UsageError(f"{name} is {value!r:.80}", hint=f"{name} must be a path.") from None
 

@@ -66,6 +66,7 @@ class CpuExecutor:
             self._steps = {id(inputs): _step_struct(inputs, address) for inputs in self.inputs}
             kernels = Kernels(artifact.read(entry.step.kernels), entry.step.kernels)
             self._kernels = kernels
+            kernels.check_plan(artifact.manifest.files[entry.step.plan].sha256)
             kernels.open(_model_struct(weights, caches, arena, self.num_pages, self.num_threads))
         except BaseException:
             self.close()

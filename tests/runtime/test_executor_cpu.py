@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import subprocess
 import sys
@@ -16,7 +17,15 @@ from ingot.artifact.select import ABI
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
 from ingot.runtime.executor_cpu import CpuExecutor, count_pages
 from ingot.runtime.kernels import Kernels, ModelStruct, StepStruct
-from tests.runtime.fake_model import KERNELS, PAGE_BYTES, PLAN, kernels, make_plan, write_fake
+from tests.runtime.fake_model import (
+    KERNELS,
+    LIMITS,
+    PAGE_BYTES,
+    PLAN,
+    kernels,
+    make_plan,
+    write_fake,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -159,6 +168,26 @@ def test_a_plan_that_does_not_fit_the_weights_is_refused(tmp_path, name, change,
     files = {PLAN: encode_plan(replace(plan, buffers=buffers))}
     with pytest.raises(ArtifactError, match=what):
         open_executor(write_fake(tmp_path / "a.ingot", files=files))
+
+
+def test_kernels_of_another_plan_are_refused(tmp_path):
+    """Signed anew, with the same limits in the manifest: the kernels still have the old ones."""
+    plan, larger = make_plan(), replace(LIMITS, max_num_batched_tokens=48)
+    sha256 = hashlib.sha256(encode_plan(plan)).hexdigest()
+    code = kernels(f"-DPLAN=0x{sha256[:16]}ull")
+    path = write_fake(tmp_path / "a.ingot", files={KERNELS: code})
+    open_executor(path).close()
+    path = write_fake(tmp_path / "b.ingot", limits=larger, files={KERNELS: code})
+    with pytest.raises(ArtifactError, match=r"kernels\.so was generated from another plan"):
+        open_executor(path)
+    assert "memfd:kernels.so" not in maps()
+
+
+def test_a_plan_of_other_limits_than_the_manifest_is_refused(tmp_path):
+    plan = make_plan(replace(LIMITS, max_num_seqs=5))
+    path = write_fake(tmp_path / "a.ingot", files={PLAN: encode_plan(plan)})
+    with pytest.raises(ArtifactError, match=r"plan\.json is for .*max_num_seqs=5.*the manifest"):
+        open_executor(path)
 
 
 def test_memory_is_taken_only_where_it_is_touched(fake_artifact):
