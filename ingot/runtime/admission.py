@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ingot.errors import RequestError
+from ingot.runtime.field_checks import plain
 from ingot.runtime.params import SamplingParams
 
 MAX_PRIORITY = 1000
@@ -53,6 +54,7 @@ class Admission:
 
 def check_priority(priority: object) -> None:
     """Raises RequestError unless it is a priority."""
+    priority = plain(priority)
     if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise RequestError(
             f"priority is {priority!r:.80}",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
-from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -18,7 +16,6 @@ from ingot.runtime.executor import Executor, Float32
 from ingot.runtime.logits_cache import LogitsCache
 from ingot.runtime.metrics import EngineCounters, Tally
 from ingot.runtime.output import FinishReason
-from ingot.runtime.overlap import Helper
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampler import Sampler
@@ -30,20 +27,20 @@ _SCRATCH = -1  # the sequence id of `logits`
 
 
 class Engine:
-    """Advances all sequences by steps. Not safe for several threads at once.
+    """Advances all sequences by steps. For one thread only.
 
-    While the kernels run a step, a helper thread hands over the tokens of the step before and
-    prepares the next one, expecting every sequence to go on. Where one does not, the preparation
-    is dropped: pages that it gave away and sequences that it preempted or admitted are as good
-    for any other step.
+    With overlap, the engine delivers the tokens of the previous step and prepares the next one
+    while the executor runs the current one. It expects every sequence to go on. Where one does
+    not, the prepared step is dropped. Nothing has to be undone: the pages that it took and the
+    sequences that it admitted or preempted serve any other step as well.
 
     Args:
         max_model_len: the most tokens a sequence can have, prompt included.
         eos_token_ids: tokens that end a sequence unless it ignores them.
         seed: draws of requests without a seed of their own depend on it.
         config: the switches; `config` can be replaced between steps.
-        receive: is called with every sequence that got a token or ended, in any thread, but
-            never twice at once; it may end the sequence with `finish`.
+        receive: is called with every sequence that got a token or ended; it may end the
+            sequence with `finish`.
     """
 
     def __init__(
@@ -68,7 +65,6 @@ class Engine:
             num_slots=executor.num_pages * limits.page_size,
         )
         self._executor = executor
-        self._helper = Helper()
         self._builders = [BatchBuilder(inputs, limits.page_size) for inputs in executor.inputs]
         self._max_num_rows = min(limits.max_logit_rows, limits.max_num_batched_tokens)
         self.scheduler = Scheduler(
@@ -84,7 +80,6 @@ class Engine:
         self._prepared: Step | None = None
         self._undelivered: list[Sequence] = []
         self._num_requests = self._num_sequences = 0
-        self._has_spare_processor = executor.num_threads < len(os.sched_getaffinity(0))
         self.config = engine_config(config)
 
     @property
@@ -107,7 +102,9 @@ class Engine:
             self.pages.forget_prefixes()
         if config.logits_cache_bytes != self._logits_cache.max_bytes:
             self._logits_cache.resize(config.logits_cache_bytes)
-        self._overlaps = self._has_spare_processor if config.overlap is None else config.overlap
+        self._overlaps = (
+            self._executor.leaves_processors if config.overlap is None else config.overlap
+        )
         self._config = config
 
     @property
@@ -171,8 +168,8 @@ class Engine:
             sequence.times.arrived = now
             sequence.parent = None if sequence is first else first
         self._prepared = None
-        self.scheduler.add(first)
         self._drawing.look_up(first)
+        self.scheduler.add(first)
         return first
 
     def abort(self, sequence: Sequence) -> None:
@@ -202,24 +199,33 @@ class Engine:
             # What is not finite may be in the keys of tokens that others begin with.
             self.pages.forget_prefixes()
 
+    def fail_all(self, error: IngotError) -> None:
+        """Ends every sequence with an error, as after a step that failed halfway."""
+        self._undelivered.clear()
+        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
+            for each in (*sequence.siblings, sequence):
+                if not each.finished:
+                    self.fail(each, error)
+
     def step(self) -> list[Sequence]:
-        """Runs one step; returns the sequences that got a token or an error in it."""
+        """Runs one step; returns the sequences that got a token or an error in it.
+
+        After an error nothing is certain but the tokens of the sequences: see `fail_all`.
+        """
         began = perf_counter()
+        drawn = self._drawing.draw_known()
+        if drawn:
+            self._prepared = None
+            self._undelivered += drawn
         if not self._overlaps:
-            self.deliver()  # what an interrupted step has left
-        try:
-            drawn = self._drawing.draw_known()
-            if drawn:
-                self._prepared = None
-            step, self._prepared = self._prepared or self._prepare(), None
-            if step is not None:
-                drawn += self._run(step)
-            elif self.has_unfinished and not drawn:
-                raise InternalError("no sequence can run")
-        except BaseException:
-            self._recover()
-            raise
-        self._undelivered += drawn
+            self.deliver()  # a stop string may end what would run in this step
+        step, self._prepared = self._prepared or self._prepare(), None
+        if step is not None:
+            ran = self._run(step)
+            drawn += ran
+            self._undelivered += ran
+        elif self.has_unfinished and not drawn:
+            raise InternalError("no sequence can run")
         if not (self._overlaps and self.has_unfinished):
             self.deliver()
         self._tally.num_steps += step is not None
@@ -255,14 +261,13 @@ class Engine:
                 chunk = token_ids[start : start + most]
                 builder.inputs.clear()
                 builder.append(chunk, start, page_ids, len(chunk))
-                result[start : start + len(chunk)] = self._executor.run(builder.inputs)
+                result[start : start + len(chunk)] = self._executor.submit(builder.inputs).wait()
         finally:
             self.pages.release(_SCRATCH)
         return result
 
     def close(self) -> None:
-        """Ends the helper thread and closes the executor; a second call does nothing."""
-        self._helper.close()
+        """Closes the executor; a second call does nothing."""
         self._executor.close()
 
     def _prepare(self) -> Step | None:
@@ -281,27 +286,18 @@ class Engine:
             self._tally.num_computed_tokens += chunk.end - chunk.start
             if not chunk.sequence.times.started:
                 chunk.sequence.times.started = began
-        run = partial(self._executor.run, step.inputs)
         began = perf_counter()
-        logits = self._helper.beside(self._meanwhile, run) if self._overlaps else run()
+        pending = self._executor.submit(step.inputs, beside=self._overlaps)
+        try:
+            if self._overlaps:
+                self.deliver()
+                self._prepared = self._prepare()
+        finally:
+            logits = pending.wait()
         self._tally.kernel_seconds += perf_counter() - began
         self.scheduler.complete(step.chunks)
         return self._drawing.draw(step.chunks, logits)
 
-    def _meanwhile(self) -> None:
-        self.deliver()
-        self._prepared = self._prepare()
-
     def _forget(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
         self._prepared = None
-
-    def _recover(self) -> None:
-        """Whatever a step has half done (Ctrl-C, kernels that refuse it) is computed again: the
-        tokens of the sequences are all that counts."""
-        self._prepared = None
-        alive = [*self.scheduler.running, *self.scheduler.waiting]
-        for sequence in alive:
-            sequence.num_pending = 0
-        self._undelivered += alive  # some may have got their token
-        self.scheduler.free_up(self.pages.num_pages)

@@ -36,8 +36,19 @@ class StepInputs:
         self.num_tokens = self.num_seqs = self.num_rows = 0
 
 
+class Pending(Protocol):
+    """A step that an executor has accepted."""
+
+    def wait(self) -> Float32:
+        """Waits for the step; returns logits [num_rows, V], a view valid until the next step.
+
+        Raises UsageError after `close`, InternalError when the kernels refuse the step.
+        """
+        ...
+
+
 class Executor(Protocol):
-    """Runs steps on one device. Not safe for several threads at once."""
+    """Runs steps on one device. For one thread only."""
 
     @property
     def limits(self) -> Limits: ...
@@ -49,8 +60,8 @@ class Executor(Protocol):
     def num_pages(self) -> int: ...
 
     @property
-    def num_threads(self) -> int:
-        """Processors of the host that a step keeps busy."""
+    def leaves_processors(self) -> bool:
+        """Whether a step leaves a processor of the host to work beside it."""
         ...
 
     @property
@@ -60,15 +71,12 @@ class Executor(Protocol):
 
     @property
     def inputs(self) -> tuple[StepInputs, StepInputs]:
-        """The arrays to fill before `run`: one is filled while the step in the other runs."""
+        """The arrays to fill before `submit`: one is filled while the step in the other runs."""
         ...
 
-    def run(self, inputs: StepInputs) -> Float32:
-        """Runs the step in one of `inputs`; other Python threads run meanwhile.
-
-        Returns logits [num_rows, V], a view that is valid until the next call. Raises UsageError
-        after `close`, InternalError when the kernels refuse the step.
-        """
+    def submit(self, inputs: StepInputs, *, beside: bool = False) -> Pending:
+        """Accepts the step in one of `inputs`. With `beside` it runs while the caller goes on,
+        else at the latest when the caller waits for it."""
         ...
 
     def close(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from collections.abc import Callable
+from functools import partial
 from math import prod
 
 import numpy as np
@@ -15,11 +17,26 @@ from ingot.artifact.plan import Limits, Plan, stored_bytes
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.tensors import ALIGNMENT, TensorFile
 from ingot.errors import ArtifactError, InternalError, ResourceError, UsageError
+from ingot.runtime.background import Background
 from ingot.runtime.executor import Float32, StepInputs
 from ingot.runtime.kernels import Kernels, ModelStruct, StepStruct
 from ingot.runtime.memory import Region, align, ask_for_huge_pages, map_address
 
 MAX_THREADS = 1024
+
+
+class CpuPending:
+    """A step that runs in the background, or when it is waited for."""
+
+    def __init__(self, wait: Callable[[], int], logits: Float32) -> None:
+        self._wait = wait
+        self._logits = logits
+
+    def wait(self) -> Float32:
+        code = self._wait()
+        if code:
+            raise InternalError(f"the kernels refused a step with code {code}")
+        return self._logits
 
 
 class CpuExecutor:
@@ -51,6 +68,8 @@ class CpuExecutor:
         self.vocab_size = _vocab_size(plan, entry.plan)
         self.num_pages = count_pages(plan, max_model_len, kv_cache_bytes)
         self.num_threads = _count_threads(num_threads)
+        self.leaves_processors = self.num_threads < len(os.sched_getaffinity(0))
+        self._background: Background[int] = Background("ingot-kernels")
         self.inputs = (StepInputs(plan.limits), StepInputs(plan.limits))
         self._kernels: Kernels | None = None
         self._regions: list[Region] = []
@@ -75,7 +94,7 @@ class CpuExecutor:
     def kernels(self) -> Kernels | None:
         return self._kernels
 
-    def run(self, inputs: StepInputs) -> Float32:
+    def submit(self, inputs: StepInputs, *, beside: bool = False) -> CpuPending:
         if self._kernels is None:
             raise UsageError("this model is closed", hint="Open it again with LLM(path).")
         step = self._steps[id(inputs)]
@@ -83,14 +102,14 @@ class CpuExecutor:
         step.num_seqs = inputs.num_seqs
         step.num_rows = inputs.num_rows
         if self.clock is None:
-            code = self._kernels.run(step)
+            run = partial(self._kernels.run, step)
         else:
-            code = self._kernels.run_timed(step, self.clock.ctypes.data)
-        if code:
-            raise InternalError(f"the kernels refused a step with code {code}")
-        return self._logits[: inputs.num_rows]
+            run = partial(self._kernels.run_timed, step, self.clock.ctypes.data)
+        wait = self._background.start(run) if beside else run
+        return CpuPending(wait, self._logits[: inputs.num_rows])
 
     def close(self) -> None:
+        self._background.close()
         if self._kernels is not None:
             self._kernels.close()
             self._kernels = None
@@ -141,8 +160,8 @@ def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> i
         raise ResourceError(
             f"a KV cache of {budget} bytes holds {num_pages * size} tokens, "
             f"max_model_len is {max_model_len}",
-            hint=f"Pass max_model_len <= {num_pages * size}, or "
-            f"kv_cache_bytes >= {pages_per_seq * page_bytes}.",
+            hint=(f"Pass max_model_len <= {num_pages * size}, or " if num_pages else "Pass ")
+            + f"kv_cache_bytes >= {pages_per_seq * page_bytes}.",
         )
     return num_pages
 

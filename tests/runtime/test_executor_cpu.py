@@ -54,7 +54,7 @@ def test_closing_gives_back_the_code_the_mapping_and_the_descriptors(fake_artifa
     assert set(os.listdir("/proc/self/fd")) == before
     executor.close()
     with pytest.raises(UsageError, match="closed"):
-        executor.run(executor.inputs[0])
+        executor.submit(executor.inputs[0])
 
 
 def test_two_executors_of_one_artifact_do_not_share_state(fake_artifact):
@@ -63,7 +63,7 @@ def test_two_executors_of_one_artifact_do_not_share_state(fake_artifact):
     assert states == [1, 1]
     one.close()
     other.inputs[0].clear()
-    assert other.run(other.inputs[0]).shape == (0, 320)
+    assert other.submit(other.inputs[0]).wait().shape == (0, 320)
     other.close()
 
 
