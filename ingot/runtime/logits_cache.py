@@ -42,12 +42,12 @@ class LogitsCache:
         tokens = array("i", token_ids).tobytes()
         key = _key(tokens, salt)
         found = self._rows.get(key)
-        hit = found is not None and found[0] == tokens and found[1] == salt
-        self._count(hit)
-        if not hit or found is None:
-            return None
-        self._rows.move_to_end(key)
-        return found[2]
+        if found is not None and found[:2] != (tokens, salt):
+            found = None
+        if found is not None:
+            self._rows.move_to_end(key)
+        self._count(found is not None)  # which may empty the cache
+        return None if found is None else found[2]
 
     def put(self, token_ids: Tokens[int], salt: bytes, logits: Float32) -> None:
         """Keeps a copy of the logits, if it pays and they fit."""

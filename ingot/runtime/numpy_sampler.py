@@ -84,6 +84,14 @@ def not_finite() -> IngotError:
     return InternalError("the model's logits are not finite")
 
 
+def spoiled() -> IngotError:
+    return RequestError(
+        "the logits are not finite after the request's edits",
+        hint="Look for NaN or inf in what logits_processors return, and for a repetition_penalty "
+        "near 0.",
+    )
+
+
 def nothing_left() -> IngotError:
     return RequestError(
         "no token is left to draw",

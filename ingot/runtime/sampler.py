@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ingot.errors import IngotError, RequestError
+from ingot.errors import IngotError, InternalError, RequestError, describe
 from ingot.runtime.native_sampler import NativeSampler, SamplerKernels
-from ingot.runtime.numpy_sampler import NumpySampler
+from ingot.runtime.numpy_sampler import NumpySampler, not_finite, spoiled
 from ingot.runtime.output import Draw as Draw
 from ingot.runtime.output import Logprob
 from ingot.runtime.params import LogitsProcessor
@@ -48,16 +48,15 @@ class Sampler:
         states = [sequence.sampling or self._begin(sequence) for sequence in sequences]
         for sequence, state in zip(sequences, states, strict=True):
             state.advance(sequence.token_ids, sequence.num_prompt)
-        processed = [i for i, state in enumerate(states) if state.params.logits_processors]
-        if not processed:
+        risky = [i for i, state in enumerate(states) if state.may_spoil]
+        if not risky:
             return self._backend.draw(logits, sequences, states)
         # Kernels know the maxima of the rows that they made, which processors are about to change.
-        logits = logits.copy()
-        raw = {i: logits[i].copy() for i in processed if states[i].params.logprobs is not None}
-        errors = {i: _process(logits[i], sequences[i]) for i in processed}
-        draws = self._backend.draw(logits, sequences, states)
-        for i in processed:
-            draws[i] = errors[i] or self._rescore(draws[i], raw.get(i), states[i])
+        edited = logits.copy()
+        errors = {i: _process(edited[i], sequences[i]) for i in risky}
+        draws = self._backend.draw(edited, sequences, states)
+        for i in risky:
+            draws[i] = self._judge(logits[i], errors[i] or draws[i], states[i])
         return draws
 
     def prompt_logprobs(
@@ -77,13 +76,20 @@ class Sampler:
         sequence.sampling = SamplingState(sequence.params, self.eos_token_ids)
         return sequence.sampling
 
-    def _rescore(
-        self, draw: Draw | IngotError, raw: Float32 | None, state: SamplingState
+    def _judge(
+        self, raw: Float32, draw: Draw | IngotError, state: SamplingState
     ) -> Draw | IngotError:
-        """The draw with the log-probabilities of the model, not of what processors made of it."""
-        if raw is None or isinstance(draw, IngotError):
+        """What became of a row: the model answers for its own logits, the request for its edits.
+
+        Log-probabilities are those of the model, not of what processors made of it.
+        """
+        if not np.isfinite(raw.max()):
+            return not_finite()
+        if isinstance(draw, InternalError):
+            return spoiled()
+        if isinstance(draw, IngotError) or state.params.logprobs is None:
             return draw
-        score = self._backend.score(raw[None], [draw.token], [state.params.logprobs or 0])[0]
+        score = self._backend.score(raw[None], [draw.token], [state.params.logprobs])[0]
         return score if isinstance(score, IngotError) else Draw(draw.token, score)
 
 
@@ -96,8 +102,8 @@ def _process(row: Float32, sequence: SampledSequence) -> IngotError | None:
         try:
             given = (prompt, generated) if _takes_prompt(processor) else (generated,)
             result = np.asarray(processor(*given, row))
-        except Exception as error:
-            failed = RequestError(f"{name} raised {type(error).__name__}: {error}")
+        except BaseException as error:  # SystemExit, too, would end the engine's thread
+            failed = RequestError(f"{name} raised {describe(error)}")
             failed.__cause__ = error
             return failed
         if result.shape != row.shape or result.dtype.kind != "f":

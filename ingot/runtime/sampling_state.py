@@ -52,6 +52,9 @@ class SamplingState:
         self._num_counted = 0
         repeats = params.repetition_penalty != 1
         self._penalizes = repeats or (params.presence_penalty, params.frequency_penalty) != (0, 0)
+        # Edits of this request can turn finite logits into others: they must not be blamed on the
+        # model. A penalty that is not tiny leaves any logit below 2^64 finite.
+        self.may_spoil = bool(params.logits_processors) or params.repetition_penalty < 2**-64
         self._changes = self._penalizes or params.min_tokens or params.bad_word_ids
 
     @property

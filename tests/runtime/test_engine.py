@@ -259,6 +259,20 @@ def test_what_is_not_finite_is_not_found_again(fake_artifact):
     assert after.num_cached == 0
 
 
+def test_edits_that_spoil_the_logits_leave_the_prefixes_of_others_alone(fake_artifact):
+    engine = make_engine(fake_artifact)
+    start = list(range(1, 33))
+    run(engine, [engine.add([*start, 5], GREEDY)])
+    params = replace(GREEDY, repetition_penalty=1e-40)
+    bad = engine.add([*range(100, 130)], params)
+    worse = engine.add([9], replace(GREEDY, logits_processors=[lambda ids, row: row * np.nan]))
+    run(engine, [])
+    assert isinstance(bad.error, RequestError) and isinstance(worse.error, RequestError)
+    after = engine.add([*start, 7], GREEDY)
+    run(engine, [after])
+    assert after.num_cached == 32
+
+
 def test_aborting_twice_or_after_the_end_changes_nothing(fake_artifact):
     engine = make_engine(fake_artifact)
     sequence, other = engine.add([1], GREEDY), engine.add([2], GREEDY)
@@ -273,13 +287,13 @@ def test_kernels_that_see_a_wrong_step_refuse_it(fake_artifact):
     """The negative control: the fake kernels do check what they are given."""
     engine = make_engine(fake_artifact)
     engine.add([1, 2, 3], GREEDY)
-    run_step = engine._executor.run
+    submit = engine._executor.submit
 
-    def wrong(inputs):
+    def wrong(inputs, **options):
         inputs.slots[1] += 1
-        return run_step(inputs)
+        return submit(inputs, **options)
 
-    engine._executor.run = wrong
+    engine._executor.submit = wrong
     with pytest.raises(InternalError, match="code -3"):
         engine.step()
 
@@ -293,15 +307,15 @@ def test_a_step_allocates_no_arrays_of_its_own(fake_artifact):
         return [(n, a.ctypes.data) for n, a in pairs if isinstance(a, np.ndarray)]
 
     before = addresses_of()
-    first = engine._executor.run
+    first = engine._executor.submit
     addresses = set()
 
-    def spy(inputs):
-        out = first(inputs)
-        addresses.add(out.ctypes.data)
-        return out
+    def spy(inputs, **options):
+        pending = first(inputs, **options)
+        addresses.add(pending._logits.ctypes.data)
+        return pending
 
-    engine._executor.run = spy
+    engine._executor.submit = spy
     while engine.has_unfinished:
         engine.step()
     assert addresses_of() == before and len(addresses) == 1

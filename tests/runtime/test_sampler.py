@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -181,11 +183,14 @@ def test_edits_that_leave_nothing_are_the_error_of_that_request_alone(backend):
     assert isinstance(draws[0], Draw) and isinstance(draws[2], Draw)
 
 
-def test_a_penalty_that_overflows_is_an_error_and_no_token(backend):
-    params = SamplingParams(repetition_penalty=1e-45)
-    logits = np.full(8, 1e30, np.float32)
+@pytest.mark.parametrize("penalty", [1e-20, 1e-38, 1e-40, 1e-45, 1e-300])
+def test_a_penalty_that_overflows_is_the_requests_error_and_no_token(backend, penalty):
+    params = SamplingParams(repetition_penalty=penalty)
+    logits = np.full(8, 1e19 if penalty == 1e-20 else 30, np.float32)
     found = draw(backend, logits, params, [1, 2], 1)
-    assert isinstance(found, InternalError)
+    assert isinstance(found, RequestError) and "after the request's edits" in found.found
+    logits[5] = np.nan
+    assert isinstance(draw(backend, logits, params, [1, 2], 1), InternalError)
 
 
 def test_denormal_and_huge_logits_are_ordinary(backend):
@@ -251,6 +256,16 @@ def test_a_processor_that_fails_ends_its_request_alone(backend, processor, messa
     assert [draws[0].token, draws[2].token] == [BEST, BEST]
 
 
-def test_a_processor_that_returns_nan_is_an_error_of_its_request(backend):
-    params = SamplingParams(logits_processors=[lambda g, logits: logits * np.nan])
-    assert isinstance(draw(backend, LOGITS, params), InternalError)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("wanted", [GREEDY, SamplingParams(logprobs=2)])
+def test_a_processor_that_spoils_the_logits_is_blamed_and_not_the_model(backend, value, wanted):
+    params = replace(wanted, logits_processors=[lambda g, logits: np.full_like(logits, value)])
+    found = draw(backend, LOGITS, params)
+    assert isinstance(found, RequestError) and "after the request's edits" in found.found
+
+
+def test_a_processor_that_hides_what_is_not_finite_does_not_save_the_request(backend):
+    logits = LOGITS.astype(np.float32)
+    logits[3] = np.nan
+    params = SamplingParams(logits_processors=[lambda g, row: np.nan_to_num(row)])
+    assert isinstance(draw(backend, logits, params), InternalError)
