@@ -2,9 +2,73 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+DType = Literal["float32", "bfloat16", "float16", "int32", "int8", "int4"]
+
+DTYPE_BITS: Mapping[str, int] = {
+    "float32": 32,
+    "bfloat16": 16,
+    "float16": 16,
+    "int32": 32,
+    "int8": 8,
+    "int4": 4,
+}
 
 BLOCKS = (128, 64)  # columns that share a float16 scale in int4, where they divide a row
+
+
+def stored_bytes(dtype: str, count: int) -> int:
+    """Bytes of so many numbers of a dtype, packed densely."""
+    return -(-count * DTYPE_BITS[dtype] // 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How the numbers of a buffer are stored: as they are, or as integers with scales.
+
+    A scaled number is integer * multiplier * scale.
+
+    Attributes:
+        dtype: of each stored number.
+        block: neighbours in a row that share a scale; 0 where numbers are stored as they are.
+        group: neighbours in a row that share a 4-bit multiplier; as many as a block, there are no
+            multipliers.
+        scale: dtype of the scales.
+    """
+
+    dtype: DType
+    block: int = 0
+    group: int = 0
+    scale: DType = "float32"
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.block > 0
+
+    @property
+    def has_multipliers(self) -> bool:
+        return self.group < self.block
+
+    @property
+    def bits(self) -> int:
+        """Of each stored number."""
+        return DTYPE_BITS[self.dtype]
+
+    def nbytes(self, count: int) -> int:
+        """Bytes of so many numbers in whole blocks, with their multipliers and scales."""
+        values = stored_bytes(self.dtype, count)
+        if not self.is_scaled:
+            return values
+        multipliers = stored_bytes("int4", count // self.group) if self.has_multipliers else 0
+        return values + multipliers + stored_bytes(self.scale, count // self.block)
+
+    def __str__(self) -> str:
+        """`bfloat16`, `int4-g32-b128`, `int8-b64`."""
+        group = f"-g{self.group}" if self.has_multipliers else ""
+        return f"{self.dtype}{group}-b{self.block}" if self.is_scaled else self.dtype
 
 
 @dataclass(frozen=True, slots=True)

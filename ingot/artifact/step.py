@@ -1,0 +1,98 @@
+"""The interface of a program, as data: what a step is given, what outlives it, what comes of it.
+
+Graph inputs, plan buffers, host arrays, the native struct and the page in docs/ are made from here,
+so that an input has its name, dtype and shape in this file alone.
+
+Shapes are over the symbols in `SYMBOLS`; a dimension is a number, a symbol or "S+1".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from ingot.artifact.formats import DType, Format
+
+Dim = int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A size that steps differ in: what the host calls it, and what it counts."""
+
+    name: str
+    meaning: str
+
+
+SYMBOLS: Mapping[str, Symbol] = {
+    "N": Symbol("num_tokens", "tokens of the step"),
+    "S": Symbol("num_seqs", "sequences of the step"),
+    "R": Symbol("num_rows", "tokens whose logits are wanted"),
+    "P": Symbol("num_columns", "pages of the longest sequence"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """An array that a step reads or fills: row-major and dense.
+
+    `plain` is what the plain module calls an input that it has, too; there it has a batch of one.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Dim, ...]
+    meaning: str = ""
+    plain: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """Memory that outlives a step.
+
+    Attributes:
+        kind: "paged": a record for every token, page by page; "slotted": one for every sequence.
+        format: how the numbers of a record are stored.
+        record: shape of a record: (heads, size); a latent row has one head.
+        cache_group: paged states of one group share a page table.
+        window: tokens that are looked back at, 0 for all of them.
+    """
+
+    name: str
+    kind: Literal["paged", "slotted"] = "paged"
+    format: Format
+    record: tuple[int, int]
+    cache_group: int = 0
+    window: int = 0
+
+    def shape(self, page_size: int) -> tuple[Dim, ...]:
+        """Shape of its memory; pages or slots are the runtime's choice and written 0."""
+        heads, size = self.record
+        return (0, heads, page_size, size) if self.kind == "paged" else (0, heads, size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSpec:
+    """What a program is given, keeps and returns."""
+
+    inputs: tuple[Array, ...] = ()
+    states: tuple[State, ...] = ()
+    outputs: tuple[Array, ...] = ()
+
+
+def _input(name: str, shape: tuple[Dim, ...], meaning: str, plain: str = "") -> Array:
+    return Array(name=name, dtype="int32", shape=shape, meaning=meaning, plain=plain)
+
+
+# The inputs of a step of text, in the order in which graphs, structs and pages list them.
+TEXT_INPUTS: tuple[Array, ...] = (
+    _input("tokens", ("N",), "token ids, sequence by sequence", "input_ids"),
+    _input("positions", ("N",), "place of each token in its sequence", "positions"),
+    _input("slots", ("N",), "where its keys and values go: page * page size + place in the page"),
+    _input("query_start", ("S+1",), "first token of each sequence, and the end of the last"),
+    _input("context_lens", ("S",), "tokens of each sequence, those of this step included"),
+    _input("page_table", ("S", "P"), "pages of each sequence, in order"),
+    _input("logit_rows", ("R",), "tokens of the step whose logits are wanted"),
+)
+LOGITS = "logits"
