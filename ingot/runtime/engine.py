@@ -16,7 +16,7 @@ from ingot.runtime.executor import Executor, Float32
 from ingot.runtime.logits_cache import LogitsCache
 from ingot.runtime.metrics import EngineCounters, Tally
 from ingot.runtime.output import FinishReason
-from ingot.runtime.page_table import PageTable
+from ingot.runtime.page_table import PageTable, most_pages
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampler import Sampler
 from ingot.runtime.scheduler import AGING, Scheduler
@@ -58,11 +58,12 @@ class Engine:
         self.eos_token_ids = tuple(eos_token_ids)
         self.seed = seed
         self.receive = receive
-        self.pages = PageTable(executor.num_pages, limits.page_size)
+        self.pages = PageTable(executor.num_pages, limits.page_size, window=executor.window)
         self._admission = Admission(
             vocab_size=executor.vocab_size,
             max_model_len=max_model_len,
-            num_slots=executor.num_pages * limits.page_size,
+            num_pages=executor.num_pages,
+            pages_needed=self._most_pages,
         )
         self._executor = executor
         self._builders = [BatchBuilder(inputs, limits.page_size) for inputs in executor.inputs]
@@ -252,15 +253,15 @@ class Engine:
         most = min(chunk_tokens or self._max_num_rows, self._max_num_rows)
         result = np.empty((len(token_ids), self._admission.vocab_size), np.float32)
         self._prepared = None
-        self.scheduler.free_up(self.pages.num_needed(len(token_ids)))
-        self.pages.grow(_SCRATCH, len(token_ids))
+        self.scheduler.free_up(self._most_pages(len(token_ids)))
         builder = self._builders[0]
         try:
-            page_ids = self.pages.page_ids(_SCRATCH)
             for start in range(0, len(token_ids), most):
                 chunk = token_ids[start : start + most]
+                self.pages.drop_behind(_SCRATCH, start)
+                self.pages.grow(_SCRATCH, start + len(chunk))
                 builder.inputs.clear()
-                builder.append(chunk, start, page_ids, len(chunk))
+                builder.append(chunk, start, self.pages.page_ids(_SCRATCH), len(chunk))
                 result[start : start + len(chunk)] = self._executor.submit(builder.inputs).wait()
         finally:
             self.pages.release(_SCRATCH)
@@ -297,6 +298,13 @@ class Engine:
         self._tally.kernel_seconds += perf_counter() - began
         self.scheduler.complete(step.chunks)
         return self._drawing.draw(step.chunks, logits)
+
+    def _most_pages(self, num_tokens: int) -> int:
+        """The most pages that a sequence of so many tokens owns at once."""
+        limits = self._executor.limits
+        return most_pages(
+            num_tokens, limits.max_num_batched_tokens, limits.page_size, self.pages.window
+        )
 
     def _forget(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)

@@ -60,6 +60,11 @@ class Executor(Protocol):
     def num_pages(self) -> int: ...
 
     @property
+    def window(self) -> int:
+        """Tokens that every layer looks back at, at most; 0: some look at all."""
+        ...
+
+    @property
     def leaves_processors(self) -> bool:
         """Whether a step leaves a processor of the host to work beside it."""
         ...

@@ -21,6 +21,7 @@ from ingot.runtime.background import Background
 from ingot.runtime.executor import Float32, StepInputs
 from ingot.runtime.kernels import Kernels, ModelStruct, StepStruct
 from ingot.runtime.memory import Region, align, ask_for_huge_pages, map_address
+from ingot.runtime.page_table import most_pages
 
 MAX_THREADS = 1024
 
@@ -67,6 +68,7 @@ class CpuExecutor:
         self.limits: Limits = plan.limits
         self.vocab_size = _vocab_size(plan, entry.plan)
         self.num_pages = count_pages(plan, max_model_len, kv_cache_bytes)
+        self.window = widest_window(plan)
         self.num_threads = _count_threads(num_threads)
         self.leaves_processors = self.num_threads < len(os.sched_getaffinity(0))
         self._background: Background[int] = Background("ingot-kernels")
@@ -148,8 +150,8 @@ def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> i
     Raises ResourceError when not one sequence of `max_model_len` tokens fits.
     """
     page_bytes = sum(plan.page_sizes())
-    size = plan.limits.page_size
-    pages_per_seq = -(-max_model_len // size)
+    size, step_tokens = plan.limits.page_size, plan.limits.max_num_batched_tokens
+    pages_per_seq = most_pages(max_model_len, step_tokens, size, widest_window(plan))
     wanted = pages_per_seq * plan.limits.max_num_seqs
     budget = kv_cache_bytes
     if budget is None:
@@ -164,6 +166,13 @@ def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> i
             + f"kv_cache_bytes >= {pages_per_seq * page_bytes}.",
         )
     return num_pages
+
+
+def widest_window(plan: Plan) -> int:
+    """Tokens that every layer looks back at, at most; 0 where some layer looks at all."""
+    reads = [i for i in plan.instructions if "page_table" in i.inputs.values()]
+    windows = [int(instruction.attrs.get("window", 0)) for instruction in reads]
+    return max(windows) if windows and all(windows) else 0
 
 
 def _weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:

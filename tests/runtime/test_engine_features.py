@@ -188,8 +188,8 @@ def test_a_full_queue_refuses_all_prompts_of_a_call(fake_artifact):
 
 def test_what_can_never_fit_is_refused_when_it_is_added(fake_artifact):
     with LLM(fake_artifact, max_model_len=96, kv_cache_bytes=24 * PAGE_BYTES) as llm:
-        llm._engine._admission = replace(llm._engine._admission, num_slots=40)
-        with pytest.raises(RequestError, match="needs 54 tokens in the KV cache, which holds 40"):
+        llm._engine._admission = replace(llm._engine._admission, num_pages=10)
+        with pytest.raises(RequestError, match="needs 14 pages of the KV cache, which has 10"):
             llm.generate([[1] * 45], GREEDY)
         assert len(llm.generate([[1] * 31], GREEDY)) == 1
 

@@ -14,7 +14,7 @@ from ingot.artifact.plan import Buffer
 from ingot.artifact.reader import Artifact
 from ingot.artifact.select import ABI
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
-from ingot.runtime.executor_cpu import CpuExecutor, count_pages
+from ingot.runtime.executor_cpu import CpuExecutor, count_pages, widest_window
 from ingot.runtime.kernels import Kernels, ModelStruct, StepStruct
 from tests.runtime.fake_model import KERNELS, PAGE_BYTES, PLAN, kernels, make_plan, write_fake
 
@@ -141,6 +141,16 @@ def test_pages_follow_from_the_budget():
         count_pages(plan, 96, 23 * PAGE_BYTES)
     assert "holds 92 tokens" in info.value.found
     assert f"max_model_len <= 92, or kv_cache_bytes >= {24 * PAGE_BYTES}" in info.value.hint
+
+
+@pytest.mark.parametrize(
+    ("windows", "widest"), [((), 0), ((0,), 0), ((8,), 8), ((8, 0, 8), 0), ((8, 12, 4), 12)]
+)
+def test_pages_are_dropped_behind_the_widest_window_if_every_layer_has_one(windows, widest):
+    plan = make_plan(windows=windows)
+    assert widest_window(plan) == widest
+    # 2 * 24 tokens of two steps and the window, and two pages that begin before it
+    assert count_pages(plan, 96, None) == (24 if widest == 0 else (widest + 48) // 4 + 2) * 6
 
 
 @pytest.mark.parametrize(
