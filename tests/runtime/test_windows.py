@@ -7,11 +7,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ingot.artifact.reader import Artifact
+from ingot.compiler.compile import compile_model
+from ingot.compiler.options import CompileOptions
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
+from ingot.runtime.page_table import most_pages
 from ingot.runtime.params import SamplingParams
 from tests.runtime.fake_model import LIMITS, PAGE_BYTES, greedy, logits, write_fake
 from tests.runtime.gate import is_idle
+from tests.support.tiny_models import save_random
 
 LONG = replace(LIMITS, max_model_len=400, max_num_batched_tokens=8)
 GREEDY = SamplingParams(temperature=0, max_tokens=300, ignore_eos=True, detokenize=False)
@@ -75,3 +80,22 @@ def test_a_layer_that_looks_at_everything_keeps_all_pages(tmp_path):
     with LLM(path, kv_cache_bytes=100 * PAGE_BYTES) as llm:
         out = llm.generate([[7, 8, 9]], GREEDY)[0]
         assert out.outputs[0].token_ids == greedy([7, 8, 9], 300)
+
+
+def test_a_compiled_model_says_the_same_in_few_pages_and_in_many(tmp_path):
+    save_random("mistral", tmp_path / "model", "bfloat16", tokenizer=True)
+    options = CompileOptions(
+        dtype="bfloat16", max_model_len=400, max_num_batched_tokens=32, max_num_seqs=4
+    )
+    compile_model(tmp_path / "model", tmp_path / "a.ingot", options)
+    found = []
+    for num_pages in (most_pages(400, 32, 16, 24), 4 * most_pages(400, 32, 16, 24)):
+        artifact = Artifact.open(tmp_path / "a.ingot")
+        page_bytes = sum(artifact.plan.page_sizes())
+        with LLM(artifact, kv_cache_bytes=num_pages * page_bytes) as llm:
+            assert llm._engine.pages.window == 24 and llm.counters().num_pages == num_pages
+            prompts = [[3, 1, 4], list(range(100)), list(range(60))]
+            outputs = llm.generate(prompts, replace(GREEDY, logprobs=3))
+            found.append([(o.outputs[0].token_ids, o.outputs[0].logprobs) for o in outputs])
+            found[-1].append(llm.logits(list(range(64)) * 6).tobytes())
+    assert found[0] == found[1]
