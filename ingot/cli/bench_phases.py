@@ -15,8 +15,8 @@ import numpy.typing as npt
 from ingot.artifact.cost import Cost, StepShape, instruction_costs, step_cost, total
 from ingot.artifact.plan import Plan
 from ingot.runtime.config import EngineConfig
+from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.engine import Engine
-from ingot.runtime.executor_cpu import CpuExecutor
 from ingot.runtime.limits import LimitsMeter, MachineLimits
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sequence import Sequence

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from time import perf_counter
 
 import numpy as np
 
 from ingot.errors import IngotError, InternalError, QueueFullError
 from ingot.runtime.admission import Admission, check_priority
-from ingot.runtime.batch import BatchBuilder, Step
+from ingot.runtime.arrays import Float32
+from ingot.runtime.batch import Batch, BatchBuilder
 from ingot.runtime.config import EngineConfig, engine_config
-from ingot.runtime.drawing import Drawing
-from ingot.runtime.executor import Executor, Float32
+from ingot.runtime.drawing import Drawing, Wanted
+from ingot.runtime.executor import Draws, Executor
 from ingot.runtime.logits_cache import LogitsCache
 from ingot.runtime.metrics import EngineCounters, Tally
 from ingot.runtime.output import FinishReason
 from ingot.runtime.page_table import PageTable, most_pages
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampler import Sampler
 from ingot.runtime.scheduler import AGING, Scheduler
 from ingot.runtime.sequence import Sequence
 
@@ -75,10 +76,9 @@ class Engine:
             max_num_rows=self._max_num_rows,
         )
         self._tally = Tally()
-        sampler = Sampler(executor.vocab_size, self.eos_token_ids, executor.kernels)
         self._logits_cache = LogitsCache(0)
-        self._drawing = Drawing(self, sampler, self._tally, self._logits_cache)
-        self._prepared: Step | None = None
+        self._drawing = Drawing(self, executor, self._tally, self._logits_cache)
+        self._prepared: Batch | None = None
         self._undelivered: list[Sequence] = []
         self._num_requests = self._num_sequences = 0
         self.config = engine_config(config)
@@ -220,16 +220,16 @@ class Engine:
             self._undelivered += drawn
         if not self._overlaps:
             self.deliver()  # a stop string may end what would run in this step
-        step, self._prepared = self._prepared or self._prepare(), None
-        if step is not None:
-            ran = self._run(step)
+        batch, self._prepared = self._prepared or self._prepare(Wanted()), None
+        if batch is not None:
+            ran = self._run(batch)
             drawn += ran
             self._undelivered += ran
         elif self.has_unfinished and not drawn:
             raise InternalError("no sequence can run")
         if not (self._overlaps and self.has_unfinished):
             self.deliver()
-        self._tally.num_steps += step is not None
+        self._tally.num_steps += batch is not None
         self._tally.step_seconds += perf_counter() - began
         return drawn
 
@@ -242,7 +242,17 @@ class Engine:
 
     def counters(self) -> EngineCounters:
         """How the engine fares, now and since it was opened."""
-        return self._tally.snapshot(self.scheduler, self._logits_cache)
+        scheduler, pages = self.scheduler, self.pages
+        return EngineCounters(
+            **asdict(self._tally),
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            num_pages=pages.num_pages,
+            num_free_pages=pages.num_free,
+            num_preemptions=scheduler.num_preemptions,
+            prefix_cache=pages.prefix.counters(),
+            logits_cache=self._logits_cache.counters(),
+        )
 
     def logits(self, token_ids: list[int], chunk_tokens: int | None = None) -> Float32:
         """Logits [T, V] of every position, in chunks of `chunk_tokens` (default: the largest).
@@ -251,7 +261,7 @@ class Engine:
         """
         self.check(token_ids)
         most = min(chunk_tokens or self._max_num_rows, self._max_num_rows)
-        result = np.empty((len(token_ids), self._admission.vocab_size), np.float32)
+        result = np.empty((len(token_ids), self._executor.vocab_size), np.float32)
         self._prepared = None
         self.scheduler.free_up(self._most_pages(len(token_ids)))
         builder = self._builders[0]
@@ -262,7 +272,8 @@ class Engine:
                 self.pages.grow(_SCRATCH, start + len(chunk))
                 builder.inputs.clear()
                 builder.append(chunk, start, self.pages.page_ids(_SCRATCH), len(chunk))
-                result[start : start + len(chunk)] = self._executor.submit(builder.inputs).wait()
+                pending = self._executor.submit(builder.inputs, Draws(kept=slice(None)))
+                result[start : start + len(chunk)] = pending.wait().logits
         finally:
             self.pages.release(_SCRATCH)
         return result
@@ -271,33 +282,33 @@ class Engine:
         """Closes the executor; a second call does nothing."""
         self._executor.close()
 
-    def _prepare(self) -> Step | None:
+    def _prepare(self, under_way: Wanted) -> Batch | None:
         """Schedules a step and lays it out in the arrays that the last one does not use."""
         chunks = self.scheduler.schedule()
         if not chunks:
             return None
         self._builders.reverse()
-        return self._builders[0].build(chunks, self.pages.page_ids)
+        return self._builders[0].build(chunks, self.pages.page_ids, under_way.draws.sequences)
 
-    def _run(self, step: Step) -> list[Sequence]:
+    def _run(self, batch: Batch) -> list[Sequence]:
         began = perf_counter()
-        step.fill_in()
-        self.scheduler.advance(step.chunks)
-        for chunk in step.chunks:
+        self.scheduler.advance(batch.chunks)
+        for chunk in batch.chunks:
             self._tally.num_computed_tokens += chunk.end - chunk.start
             if not chunk.sequence.times.started:
                 chunk.sequence.times.started = began
+        wanted = self._drawing.wanted(batch.chunks)
         began = perf_counter()
-        pending = self._executor.submit(step.inputs, beside=self._overlaps)
+        pending = self._executor.submit(batch.inputs, wanted.draws, beside=self._overlaps)
         try:
             if self._overlaps:
                 self.deliver()
-                self._prepared = self._prepare()
+                self._prepared = self._prepare(wanted)
         finally:
-            logits = pending.wait()
-        self._tally.kernel_seconds += perf_counter() - began
-        self.scheduler.complete(step.chunks)
-        return self._drawing.draw(step.chunks, logits)
+            drawn = pending.wait()
+        self._tally.kernel_seconds += perf_counter() - began - drawn.seconds
+        self.scheduler.complete(batch.chunks)
+        return self._drawing.take(wanted, drawn)
 
     def _most_pages(self, num_tokens: int) -> int:
         """The most pages that a sequence of so many tokens owns at once."""

@@ -10,12 +10,12 @@ from typing import Any
 
 from ingot.artifact.reader import Artifact, Check
 from ingot.errors import UsageError
+from ingot.runtime.arrays import Float32
 from ingot.runtime.claim import complete
 from ingot.runtime.config import EngineConfig, engine_config
+from ingot.runtime.devices import open_executor
 from ingot.runtime.engine import Engine
 from ingot.runtime.engine_thread import EngineThread
-from ingot.runtime.executor import Float32
-from ingot.runtime.executor_cpu import CpuExecutor
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.params import SamplingParams
@@ -77,7 +77,7 @@ class LLM:
         self.max_model_len = _model_len(self.artifact.manifest.limits.max_model_len, max_model_len)
         self._tokenizer_files = TokenizerFiles.of(self.artifact)
         self._tokenizer: Tokenizer | None = None
-        executor = CpuExecutor(
+        executor = open_executor(
             self.artifact,
             max_model_len=self.max_model_len,
             kv_cache_bytes=kv_cache_bytes,

@@ -6,13 +6,10 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as Tokens
 
-import numpy as np
-import numpy.typing as npt
 import xxhash
 
+from ingot.runtime.arrays import Float32
 from ingot.runtime.metrics import CacheCounters
-
-Float32 = npt.NDArray[np.float32]
 
 # After this many prompts the cache must have served one in MIN_HIT_RATE ** -1 of them.
 WINDOW = 256

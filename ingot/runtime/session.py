@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from weakref import ref
 
 from ingot.errors import IngotError, InternalError, RequestError, UsageError, describe
+from ingot.runtime.arrays import Float32
 from ingot.runtime.completion import Completion
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.engine import Engine
-from ingot.runtime.executor import Float32
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.params import SamplingParams

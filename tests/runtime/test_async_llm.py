@@ -168,7 +168,7 @@ def test_a_full_queue_is_a_typed_error(fake_artifact):
 def test_kernels_that_fail_end_the_requests_and_not_the_model(fake_artifact):
     async def scenario(llm):
         executor = llm._llm._engine._executor
-        submit, executor.submit = executor.submit, lambda inputs, **options: 1 // 0
+        submit, executor.submit = executor.submit, lambda *arguments, **options: 1 // 0
         with pytest.raises(InternalError, match="ZeroDivisionError"):
             await last(llm.generate([1], GREEDY))
         executor.submit = submit

@@ -92,11 +92,11 @@ def test_a_signal_while_a_call_waits_only_ends_the_call(fake_artifact, step, ove
     with LLM(fake_artifact, config=EngineConfig(overlap=overlap)) as llm:
         submit, calls = llm._engine._executor.submit, []
 
-        def interrupts(inputs, **options):
+        def interrupts(*arguments, **options):
             calls.append(1)
             if len(calls) == step:
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-            return submit(inputs, **options)
+            return submit(*arguments, **options)
 
         llm._engine._executor.submit = interrupts
         for begin in (lambda: generate(llm), lambda: stream(llm)):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from ingot.errors import InternalError, RequestError
+from ingot.runtime.devices.sampler import Draw
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampler import Draw
 from tests.runtime.sampling_support import BACKENDS, Asked, draw, edited, exact, sampler_of
 
 LOGITS = np.random.default_rng(5).normal(0, 2, 40).astype(np.float32)
@@ -69,13 +69,12 @@ def test_allowed_tokens_are_the_only_ones(backend):
 
 
 def test_no_stop_token_comes_before_min_tokens(backend):
-    params = SamplingParams(temperature=0, min_tokens=2, stop_token_ids=[BEST], logprobs=0)
+    params = SamplingParams(temperature=0, min_tokens=2, logprobs=0)
     second, third = np.argsort(-LOGITS)[1:3].tolist()
     for generated, expected in ([], third), ([1], third), ([1, 2], BEST):
-        found = draw(backend, LOGITS, params, [9, *generated], 1, eos=[second])
+        found = draw(backend, LOGITS, params, [9, *generated], 1, stop_ids=(BEST, second))
         assert found.token == expected
-    ignoring = SamplingParams(temperature=0, min_tokens=2, ignore_eos=True)
-    assert draw(backend, LOGITS, ignoring, [9], 1, eos=[BEST]).token == BEST
+    assert draw(backend, LOGITS, params, [9], 1, stop_ids=()).token == BEST
 
 
 def test_penalties_are_those_of_the_definition(backend):
@@ -142,7 +141,7 @@ def test_prompt_logprobs_are_those_of_teacher_forcing(backend):
     logits = np.random.default_rng(4).normal(0, 3, (9, 300)).astype(np.float32)
     tokens = [5, 299, 0, 17, 17, 3, 200, 100, 1]
     before = logits.copy()
-    found = sampler_of(backend, 300).prompt_logprobs(logits, tokens, 3)
+    found = sampler_of(backend, 300).score(logits, tokens, 3)
     assert (logits == before).all()
     for row, token, entries in zip(logits, tokens, found, strict=True):
         probs = exact(row, SamplingParams())
@@ -151,9 +150,9 @@ def test_prompt_logprobs_are_those_of_teacher_forcing(backend):
         for i, entry in entries.items():
             assert entry.logprob == pytest.approx(np.log(probs[i]), abs=1e-5)
     logits[4, 4] = np.nan
-    with pytest.raises(InternalError, match="not finite"):
-        sampler_of(backend, 300).prompt_logprobs(logits, tokens, 3)
-    assert sampler_of(backend, 300).prompt_logprobs(logits[:0], [], 3) == []
+    error = sampler_of(backend, 300).score(logits, tokens, 3)
+    assert isinstance(error, InternalError) and "not finite" in error.found
+    assert sampler_of(backend, 300).score(logits[:0], [], 3) == []
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf", "all -inf", "all nan", "nan in a large one"])

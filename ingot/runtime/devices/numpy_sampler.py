@@ -7,19 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from ingot.errors import IngotError, InternalError, RequestError
-from ingot.runtime.output import Draw, Logprob
-from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampling_state import Float32, SampledSequence, SamplingState
-from ingot.runtime.weights import (
+from ingot.runtime.arrays import Float32, Int64
+from ingot.runtime.devices.likelihoods import (
     LOG2_E,
     MASS_BITS,
-    Int64,
     masses_of,
     random_below,
     random_bits,
     scale_of,
     weights_of,
 )
+from ingot.runtime.executor import Draw
+from ingot.runtime.output import Logprob
+from ingot.runtime.params import SamplingParams
+from ingot.runtime.sampling_state import SampledSequence, SamplingState
 
 
 class NumpySampler:

@@ -7,35 +7,28 @@ neither the other sequences of a batch nor a preemption can shift it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from ingot.errors import IngotError, InternalError, RequestError, describe
-from ingot.runtime.native_sampler import NativeSampler, SamplerKernels
-from ingot.runtime.numpy_sampler import NumpySampler, not_finite, spoiled
-from ingot.runtime.output import Draw as Draw
+from ingot.runtime.arrays import Float32
+from ingot.runtime.devices.native_sampler import NativeSampler, SamplerKernels
+from ingot.runtime.devices.numpy_sampler import NumpySampler, not_finite, spoiled
+from ingot.runtime.executor import Draw
 from ingot.runtime.output import Logprob
 from ingot.runtime.params import LogitsProcessor
-from ingot.runtime.sampling_state import Float32, SampledSequence, SamplingState
+from ingot.runtime.sampling_state import SampledSequence, SamplingState
 
 
 class Sampler:
-    """Draws for one model. Not safe for several threads at once.
+    """Draws for one model. For one thread only.
 
     Args:
-        eos_token_ids: tokens that are not drawn before a sequence's `min_tokens`.
         kernels: of an open artifact; None draws the same tokens in numpy.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        eos_token_ids: Iterable[int] = (),
-        kernels: SamplerKernels | None = None,
-    ) -> None:
-        self.vocab_size = vocab_size
-        self.eos_token_ids = tuple(eos_token_ids)
+    def __init__(self, vocab_size: int, kernels: SamplerKernels | None = None) -> None:
         self._backend = NumpySampler() if kernels is None else NativeSampler(kernels, vocab_size)
 
     def sample(
@@ -45,7 +38,7 @@ class Sampler:
 
         `logits` [R, V] are of the R sequences, in that order, and may be overwritten.
         """
-        states = [sequence.sampling or self._begin(sequence) for sequence in sequences]
+        states = [sequence.sampling for sequence in sequences]
         for sequence, state in zip(sequences, states, strict=True):
             state.advance(sequence.token_ids, sequence.num_prompt)
         risky = [i for i, state in enumerate(states) if state.may_spoil]
@@ -59,22 +52,16 @@ class Sampler:
             draws[i] = self._judge(logits[i], errors[i] or draws[i], states[i])
         return draws
 
-    def prompt_logprobs(
+    def score(
         self, logits: Float32, next_tokens: Sequence[int], count: int
-    ) -> list[dict[int, Logprob]]:
+    ) -> list[dict[int, Logprob]] | IngotError:
         """Log-probabilities of `next_tokens` [R] by logits [R, V], and of the `count` likeliest.
 
-        -1 is all. Raises InternalError when logits are not finite.
+        -1 is all. An error where logits are not finite.
         """
         scores = self._backend.score(logits, next_tokens, [count] * len(next_tokens))
-        for score in scores:
-            if isinstance(score, IngotError):
-                raise score
-        return scores  # type: ignore[return-value]
-
-    def _begin(self, sequence: SampledSequence) -> SamplingState:
-        sequence.sampling = SamplingState(sequence.params, self.eos_token_ids)
-        return sequence.sampling
+        errors = [score for score in scores if isinstance(score, IngotError)]
+        return errors[0] if errors else scores  # type: ignore[return-value]
 
     def _judge(
         self, raw: Float32, draw: Draw | IngotError, state: SamplingState

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
+from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +16,17 @@ import numpy.typing as npt
 from ingot.artifact.host import available_memory
 from ingot.artifact.plan import Limits, Plan, stored_bytes
 from ingot.artifact.reader import Artifact, weights_name
+from ingot.artifact.step import LOGITS
 from ingot.artifact.tensors import ALIGNMENT, TensorFile
-from ingot.errors import ArtifactError, InternalError, ResourceError, UsageError
-from ingot.runtime.background import Background
-from ingot.runtime.executor import Float32, StepInputs
-from ingot.runtime.kernels import Kernels, ModelStruct, StepStruct
-from ingot.runtime.memory import Region, align, ask_for_huge_pages, map_address
+from ingot.errors import ArtifactError, IngotError, InternalError, ResourceError, UsageError
+from ingot.runtime.arrays import Float32, StepInputs
+from ingot.runtime.devices.background import Background
+from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
+from ingot.runtime.devices.memory import Region, align, ask_for_huge_pages, map_address
+from ingot.runtime.devices.sampler import Sampler
+from ingot.runtime.executor import Draw, Drawn, Draws
 from ingot.runtime.page_table import most_pages
+from ingot.runtime.sampling_state import SampledSequence
 
 MAX_THREADS = 1024
 
@@ -29,25 +34,20 @@ MAX_THREADS = 1024
 class CpuPending:
     """A step that runs in the background, or when it is waited for."""
 
-    def __init__(self, wait: Callable[[], int], logits: Float32) -> None:
+    def __init__(self, executor: CpuExecutor, wait: Callable[[], int], draws: Draws) -> None:
+        self._executor = executor
         self._wait = wait
-        self._logits = logits
+        self._draws = draws
 
-    def wait(self) -> Float32:
+    def wait(self) -> Drawn:
         code = self._wait()
         if code:
             raise InternalError(f"the kernels refused a step with code {code}")
-        return self._logits
+        return self._executor.drawn(self._draws)
 
 
 class CpuExecutor:
-    """The executor of `cpu:` targets; see `Executor`.
-
-    Args:
-        max_model_len: the longest sequence that must fit; at most the artifact's limit.
-        kv_cache_bytes: memory for keys and values; None takes what full use can need, and at
-            most half of the memory that is free.
-        num_threads: None takes one per processor of this process.
+    """The executor of `cpu:` targets; see `Executor` and `open_executor`.
 
     An array put into `clock`, int64 [instructions + 1], gets the nanoseconds that each
     instruction of a step took, and last those of all else.
@@ -87,28 +87,50 @@ class CpuExecutor:
             self._steps = {id(inputs): _step_struct(inputs, address) for inputs in self.inputs}
             kernels = Kernels(artifact.read(entry.kernels), entry.kernels)
             self._kernels = kernels
+            self._sampler = Sampler(self.vocab_size, kernels)
+            self._tokens: list[int] = []
             kernels.open(_model_struct(weights, caches, arena, self.num_pages, self.num_threads))
         except BaseException:
             self.close()
             raise
 
-    @property
-    def kernels(self) -> Kernels | None:
-        return self._kernels
-
-    def submit(self, inputs: StepInputs, *, beside: bool = False) -> CpuPending:
+    def submit(self, inputs: StepInputs, draws: Draws, *, beside: bool = False) -> CpuPending:
         if self._kernels is None:
             raise UsageError("this model is closed", hint="Open it again with LLM(path).")
+        for place, draw in inputs.from_draws.items():
+            inputs["tokens"][place] = self._tokens[draw]
         step = self._steps[id(inputs)]
-        step.num_tokens = inputs.num_tokens
-        step.num_seqs = inputs.num_seqs
-        step.num_rows = inputs.num_rows
+        for name, size in inputs.sizes().items():
+            setattr(step, name, size)
+        self._num_rows = inputs.num_rows
         if self.clock is None:
             run = partial(self._kernels.run, step)
         else:
             run = partial(self._kernels.run_timed, step, self.clock.ctypes.data)
-        wait = self._background.start(run) if beside else run
-        return CpuPending(wait, self._logits[: inputs.num_rows])
+        return CpuPending(self, self._background.start(run) if beside else run, draws)
+
+    def draw(
+        self, logits: Float32, sequences: Sequence[SampledSequence]
+    ) -> list[Draw | IngotError]:
+        return self._sampler.sample(logits, sequences)
+
+    def drawn(self, draws: Draws) -> Drawn:
+        """What is wanted of the logits that the last step has left."""
+        logits, began = self._logits[: self._num_rows], perf_counter()
+        scores = [
+            self._sampler.score(
+                logits[scoring.first_row : scoring.first_row + len(scoring.tokens)],
+                scoring.tokens,
+                scoring.count,
+            )
+            for scoring in draws.scorings
+        ]
+        kept = logits[draws.kept]  # a copy of chosen rows: drawing changes them
+        drawn_from = logits if draws.rows == list(range(len(logits))) else logits[draws.rows]
+        tokens = self._sampler.sample(drawn_from, draws.sequences) if draws.sequences else []
+        # Where a draw failed its sequence is over, and nobody asks for its token.
+        self._tokens = [draw.token if isinstance(draw, Draw) else 0 for draw in tokens]
+        return Drawn(tokens, scores, kept, perf_counter() - began)
 
     def close(self) -> None:
         self._background.close()
@@ -219,9 +241,4 @@ def _model_struct(
 
 
 def _step_struct(inputs: StepInputs, logits: int) -> StepStruct:
-    step = StepStruct(page_table_stride=inputs.page_table.shape[1], logits=logits)
-    for name in ("tokens", "positions", "slots", "query_start"):
-        setattr(step, name, getattr(inputs, name).ctypes.data)
-    for name in ("context_lens", "page_table", "logit_rows"):
-        setattr(step, name, getattr(inputs, name).ctypes.data)
-    return step
+    return StepStruct(**inputs.sizes(), **inputs.addresses(), **{LOGITS: logits})

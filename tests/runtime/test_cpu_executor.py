@@ -14,8 +14,9 @@ from ingot.artifact.plan import Buffer
 from ingot.artifact.reader import Artifact
 from ingot.artifact.select import ABI
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
-from ingot.runtime.executor_cpu import CpuExecutor, count_pages, widest_window
-from ingot.runtime.kernels import Kernels, ModelStruct, StepStruct
+from ingot.runtime.devices.cpu import CpuExecutor, count_pages, widest_window
+from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
+from ingot.runtime.executor import Draws
 from tests.runtime.fake_model import KERNELS, PAGE_BYTES, PLAN, kernels, make_plan, write_fake
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +55,7 @@ def test_closing_gives_back_the_code_the_mapping_and_the_descriptors(fake_artifa
     assert set(os.listdir("/proc/self/fd")) == before
     executor.close()
     with pytest.raises(UsageError, match="closed"):
-        executor.submit(executor.inputs[0])
+        executor.submit(executor.inputs[0], Draws())
 
 
 def test_two_executors_of_one_artifact_do_not_share_state(fake_artifact):
@@ -63,7 +64,7 @@ def test_two_executors_of_one_artifact_do_not_share_state(fake_artifact):
     assert states == [1, 1]
     one.close()
     other.inputs[0].clear()
-    assert other.submit(other.inputs[0]).wait().shape == (0, 320)
+    assert other.submit(other.inputs[0], Draws(kept=slice(None))).wait().logits.shape == (0, 320)
     other.close()
 
 
