@@ -13,7 +13,7 @@ from safetensors.numpy import save
 
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.manifest import FORMAT_VERSION, Manifest, ModelInfo, Numerics, TargetEntry
-from ingot.artifact.plan import Buffer, Limits, MemoryPlan, Plan
+from ingot.artifact.plan import Buffer, Instruction, Limits, MemoryPlan, Plan
 from ingot.artifact.select import ABI
 from ingot.artifact.writer import ArtifactWriter
 from tests.runtime.fake_tokenizer import tokenizer_files
@@ -34,7 +34,8 @@ KERNELS, PLAN = "targets/cpu-portable/kernels.so", "targets/cpu-portable/plan.js
 WEIGHTS = "weights/cpu-float32.safetensors"
 
 
-def make_plan(limits: Limits = LIMITS) -> Plan:
+def make_plan(limits: Limits = LIMITS, windows: tuple[int, ...] = ()) -> Plan:
+    """The plan; `windows` has that of every layer, the kernels have the largest."""
     page = ("P", 1, PAGE_SIZE, HEAD)
     inputs = ("tokens", "positions", "slots", "query_start", "context_lens", "page_table")
     shapes = (("N",), ("N",), ("N",), ("S+1",), ("S",), ("S", "P"))
@@ -52,7 +53,16 @@ def make_plan(limits: Limits = LIMITS) -> Plan:
             Buffer(name="v_cache_0", dtype="float32", shape=(0, *page[1:]), kind="cache"),
             Buffer(name="logits", dtype="float32", shape=("R", VOCAB), kind="output"),
         ),
-        instructions=(),
+        instructions=tuple(
+            Instruction(
+                op="paged_attention",
+                inputs={"q": "scale", "page_table": "page_table"},
+                outputs={"out": "logits"},
+                attrs={"window": window} if window else {},
+                origin="",
+            )
+            for window in windows
+        ),
         memory=MemoryPlan(arena_bytes=ARENA_BYTES, slots=()),
     )
 
@@ -141,9 +151,12 @@ def write_fake(
     requires: tuple[str, ...] = (),
     quantization: str = "none",
     files: dict[str, bytes] | None = None,
+    windows: tuple[int, ...] = (),
 ) -> Path:
     """Writes the artifact; `files` adds or replaces some."""
-    contents = {PLAN: encode_plan(make_plan(limits)), KERNELS: kernels(), WEIGHTS: weights()}
+    flags = (f"-DWINDOW={max(windows)}",) if windows and all(windows) else ()
+    plan = encode_plan(make_plan(limits, windows))
+    contents = {PLAN: plan, KERNELS: kernels(*flags), WEIGHTS: weights()}
     contents["targets/cpu-portable/source/step.cpp"] = SOURCE.read_bytes()
     contents["golden/golden.json"] = golden()
     contents |= tokenizer_files() if tokenizer else {}
@@ -155,12 +168,16 @@ def write_fake(
     return path
 
 
-def logits(tokens: list[int]) -> np.ndarray:
+def logits(tokens: list[int], window: int = 0) -> np.ndarray:
     """The fake model's logits at every position: float32 [T, V]."""
     rows = []
     state = 2166136261
     vocab = np.arange(VOCAB, dtype=np.uint32) * np.uint32(2654435761)
-    for token in tokens:
+    for position, token in enumerate(tokens):
+        if window:
+            state = 2166136261
+            for seen in tokens[max(0, position - window + 1) : position]:
+                state = ((state ^ (seen + 1)) * 16777619) & 0xFFFFFFFF
         state = ((state ^ (token + 1)) * 16777619) & 0xFFFFFFFF
         x = np.uint32(state) ^ vocab
         x ^= x >> np.uint32(16)
@@ -179,11 +196,11 @@ def logprobs(tokens: list[int]) -> np.ndarray:
     return wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
 
 
-def greedy(tokens: list[int], count: int) -> list[int]:
+def greedy(tokens: list[int], count: int, window: int = 0) -> list[int]:
     """Greedy continuation, end-of-sequence tokens not looked at."""
     tokens = list(tokens)
     for _ in range(count):
-        tokens.append(int(logits(tokens)[-1].argmax()))
+        tokens.append(int(logits(tokens[-window:], window)[-1].argmax()))
     return tokens[-count:]
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ingot.runtime import prefix_cache
-from ingot.runtime.page_table import PageTable
+from ingot.runtime.page_table import PageTable, most_pages
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.scheduler import AGING, Scheduler
 from ingot.runtime.sequence import Sequence
@@ -25,6 +25,7 @@ class Machine(RuleBasedStateMachine):
         chunk_tokens=st.sampled_from([None, 1, 3, 7]),
         hash_bits=st.sampled_from([1, 8, 8, 64]),
         uses_prefixes=st.sampled_from([True, True, True, False]),
+        window=st.sampled_from([0, 0, 0, 1, 5, 8, 35]),
     )
     def begin(self, seed, **options):
         self.world = World(seed, **options)
@@ -87,6 +88,31 @@ def test_everything_holds_over_ten_thousand_steps(seed):
     assert world.scheduler.num_preemptions > 100
     counters = world.pages.prefix.counters()
     assert counters.num_hits > 300 and counters.num_evictions > 100
+
+
+@pytest.mark.parametrize(("seed", "window"), list(enumerate([1, 2, 4, 5, 6, 7, 8])))
+def test_sequences_longer_than_all_pages_run_behind_a_window(seed, window):
+    """Everything holds, and 10 pages of 4 tokens serve sequences of up to 120."""
+    num_pages = most_pages(120, 11, PAGE_SIZE, window)
+    assert num_pages <= 10
+    world = World(seed, num_pages=num_pages, max_len=120, window=window)
+    while world.num_steps < 5000:
+        world.run_random(500)
+    world.finish()
+    counters = world.pages.prefix.counters()
+    assert world.num_ended > 100 and counters.num_hits > 50 and counters.num_evictions > 50
+    assert world.scheduler.num_preemptions > 50
+
+
+@pytest.mark.parametrize("off_by", [1, PAGE_SIZE])
+def test_pages_that_are_dropped_too_early_are_caught(monkeypatch, off_by):
+    """The negative control."""
+    drop = PageTable.drop_behind
+    monkeypatch.setattr(
+        PageTable, "drop_behind", lambda self, s, position: drop(self, s, position + off_by)
+    )
+    with pytest.raises(AssertionError, match="another prefix"):
+        run_worlds(40, window=5, num_pages=10)
 
 
 def run_worlds(count, **options):

@@ -15,8 +15,9 @@ from ingot.artifact.plan import Buffer
 from ingot.artifact.reader import Artifact
 from ingot.artifact.select import ABI
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
-from ingot.runtime.executor_cpu import CpuExecutor, count_pages
-from ingot.runtime.kernels import Kernels, ModelStruct, StepStruct
+from ingot.runtime.devices.cpu import CpuExecutor, count_pages, widest_window
+from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
+from ingot.runtime.executor import Draws
 from tests.runtime.fake_model import (
     KERNELS,
     LIMITS,
@@ -63,7 +64,7 @@ def test_closing_gives_back_the_code_the_mapping_and_the_descriptors(fake_artifa
     assert set(os.listdir("/proc/self/fd")) == before
     executor.close()
     with pytest.raises(UsageError, match="closed"):
-        executor.run(executor.inputs[0])
+        executor.submit(executor.inputs[0], Draws())
 
 
 def test_two_executors_of_one_artifact_do_not_share_state(fake_artifact):
@@ -72,7 +73,7 @@ def test_two_executors_of_one_artifact_do_not_share_state(fake_artifact):
     assert states == [1, 1]
     one.close()
     other.inputs[0].clear()
-    assert other.run(other.inputs[0]).shape == (0, 320)
+    assert other.submit(other.inputs[0], Draws(kept=slice(None))).wait().logits.shape == (0, 320)
     other.close()
 
 
@@ -150,6 +151,16 @@ def test_pages_follow_from_the_budget():
         count_pages(plan, 96, 23 * PAGE_BYTES)
     assert "holds 92 tokens" in info.value.found
     assert f"max_model_len <= 92, or kv_cache_bytes >= {24 * PAGE_BYTES}" in info.value.hint
+
+
+@pytest.mark.parametrize(
+    ("windows", "widest"), [((), 0), ((0,), 0), ((8,), 8), ((8, 0, 8), 0), ((8, 12, 4), 12)]
+)
+def test_pages_are_dropped_behind_the_widest_window_if_every_layer_has_one(windows, widest):
+    plan = make_plan(windows=windows)
+    assert widest_window(plan) == widest
+    # 2 * 24 tokens of two steps and the window, and two pages that begin before it
+    assert count_pages(plan, 96, None) == (24 if widest == 0 else (widest + 48) // 4 + 2) * 6
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ import struct
 from typing import Any
 
 from ingot.artifact.select import ABI
+from ingot.artifact.step import LOGITS, SYMBOLS, TEXT_INPUTS
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
-from ingot.runtime.memory import Region
+from ingot.runtime.devices.memory import Region
 
 _MFD_NOEXEC_SEAL = 0x8  # hardened kernels demand it; mapping code needs no execute bit
 _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
@@ -38,9 +39,9 @@ class StepStruct(ctypes.Structure):
     """`struct ingot_step`"""
 
     _fields_ = [
-        *((name, _INT32) for name in ("num_tokens", "num_seqs", "num_rows", "page_table_stride")),
-        *((name, _POINTER) for name in ("tokens", "positions", "slots", "query_start")),
-        *((name, _POINTER) for name in ("context_lens", "page_table", "logit_rows", "logits")),
+        *((symbol.name, _INT32) for symbol in SYMBOLS.values()),
+        *((array.name, _POINTER) for array in TEXT_INPUTS),
+        (LOGITS, _POINTER),
     ]
 
 
