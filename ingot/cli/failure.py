@@ -1,4 +1,4 @@
-"""Errors as the user sees them: what was found, what to do, and an exit code. No traceback."""
+"""Errors as the user sees them: what was found, what to do, an exit code, and no traceback."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def report(error: BaseException, args: argparse.Namespace) -> int:
         log = _write_log(error)
     _print_error(known, log)
     if args.json:
-        with contextlib.suppress(OSError):  # a stdout that cannot be written; stderr has it, too
+        with contextlib.suppress(OSError):  # a stdout that cannot be written: stderr has it, too
             print_json({"error": _as_object(known, error)})
     return known.exit_code
 
@@ -96,8 +96,8 @@ def _as_object(error: IngotError, cause: BaseException) -> dict[str, object]:
 
 
 def _write_log(error: BaseException) -> Path | None:
-    """Writes the traceback, the command and the versions to a new file, if there is place for one;
-    returns its path."""
+    """Writes the traceback, the command and the version of Python to a new file, and returns its
+    path; None where it cannot be written."""
     try:
         with tempfile.NamedTemporaryFile(
             "w",
@@ -105,7 +105,7 @@ def _write_log(error: BaseException) -> Path | None:
             suffix=".log",
             delete=False,
             encoding="utf-8",
-            errors="backslashreplace",  # arguments may hold any bytes
+            errors="backslashreplace",  # arguments can contain any bytes
         ) as file:
             file.write(f"command: {' '.join(sys.argv)}\npython: {sys.version}\n\n")
             file.writelines(traceback.format_exception(error))

@@ -1,6 +1,6 @@
-"""The `ingot` command: the way from arguments to an exit code.
+"""The `ingot` command: from arguments to an exit code.
 
-Little is imported here: Ctrl-C may come while the rest loads, and `main` must run to catch it.
+This module imports little: Ctrl-C can come while the rest loads, and `main` must run to catch it.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ def _run(argv: Sequence[str]) -> int:
 
     from ingot.cli import failure
 
-    # What the report of an error must know, even of arguments that cannot be parsed.
+    # The report of an error needs these two, even if the arguments cannot be parsed.
     args = Namespace(json="--json" in argv, debug="--debug" in argv)
     code = 0
     try:
         code = _act(argv, args)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read stdout has gone, as `| head` does
+    except BrokenPipeError:  # the reader of stdout has gone, as in `| head`
         pass
     except (KeyboardInterrupt, SystemExit):
         raise

@@ -1,4 +1,4 @@
-"""What a compile can be told, and what it tells."""
+"""The options of a compile, and its report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingot.artifact.manifest import Manifest
 from ingot.errors import UsageError
 from ingot.files import as_path
 
-# Called as progress(stage, detail, fraction); fraction is None where the end is not known.
+# Called as progress(stage, detail, fraction); fraction is None while the end is unknown.
 Progress = Callable[[str, str, float | None], None]
 
 STAGES = (
@@ -157,7 +157,7 @@ class Report:
 
 @dataclass(slots=True)
 class Clock:
-    """Announces stages and measures them, in seconds."""
+    """Announces stages and measures how long they take, in seconds."""
 
     progress: Progress
     started: float = field(default_factory=time.monotonic)
