@@ -12,9 +12,18 @@ import numpy as np
 from safetensors.numpy import save
 
 from ingot.artifact.codec import encode_plan
-from ingot.artifact.manifest import FORMAT_VERSION, Manifest, ModelInfo, Numerics, TargetEntry
-from ingot.artifact.plan import Buffer, Instruction, Limits, MemoryPlan, Plan
+from ingot.artifact.formats import Format
+from ingot.artifact.manifest import (
+    FORMAT_VERSION,
+    Manifest,
+    ModelInfo,
+    Numerics,
+    ProgramEntry,
+    TargetEntry,
+)
+from ingot.artifact.plan import Buffer, Limits, MemoryPlan, Plan
 from ingot.artifact.select import ABI
+from ingot.artifact.step import LOGITS, TEXT_INPUTS, Array, State, StepSpec
 from ingot.artifact.writer import ArtifactWriter
 from tests.runtime.fake_tokenizer import tokenizer_files
 
@@ -34,35 +43,23 @@ KERNELS, PLAN = "targets/cpu-portable/kernels.so", "targets/cpu-portable/plan.js
 WEIGHTS = "weights/cpu-float32.safetensors"
 
 
-def make_plan(limits: Limits = LIMITS, windows: tuple[int, ...] = ()) -> Plan:
+def make_plan(limits: Limits = LIMITS, windows: tuple[int, ...] = (0,)) -> Plan:
     """The plan; `windows` has that of every layer, the kernels have the largest."""
-    page = ("P", 1, PAGE_SIZE, HEAD)
-    inputs = ("tokens", "positions", "slots", "query_start", "context_lens", "page_table")
-    shapes = (("N",), ("N",), ("N",), ("S+1",), ("S",), ("S", "P"))
+    states = (
+        State(name=f"{name}_{i}", format=Format("float32"), record=(1, HEAD), window=window)
+        for i, window in enumerate(windows)
+        for name in ("k_cache", "v_cache")
+    )
+    logits = Array(name=LOGITS, dtype="float32", shape=("R", VOCAB))
+    shapes = {"scale": (16,), "unused.weight": (64, 16)}
     return Plan(
         limits=limits,
-        buffers=(
-            Buffer(name="scale", dtype="float32", shape=(16,), kind="weight"),
-            Buffer(name="unused.weight", dtype="float32", shape=(64, 16), kind="weight"),
-            *(
-                Buffer(name=name, dtype="int32", shape=shape, kind="input")
-                for name, shape in zip(inputs, shapes, strict=True)
-            ),
-            Buffer(name="logit_rows", dtype="int32", shape=("R",), kind="input"),
-            Buffer(name="k_cache_0", dtype="float32", shape=(0, *page[1:]), kind="cache"),
-            Buffer(name="v_cache_0", dtype="float32", shape=(0, *page[1:]), kind="cache"),
-            Buffer(name="logits", dtype="float32", shape=("R", VOCAB), kind="output"),
+        spec=StepSpec(inputs=TEXT_INPUTS, states=tuple(states), outputs=(logits,)),
+        buffers=tuple(
+            Buffer(name=name, format=Format("float32"), shape=shape, kind="weight")
+            for name, shape in shapes.items()
         ),
-        instructions=tuple(
-            Instruction(
-                op="paged_attention",
-                inputs={"q": "scale", "page_table": "page_table"},
-                outputs={"out": "logits"},
-                attrs={"window": window} if window else {},
-                origin="",
-            )
-            for window in windows
-        ),
+        instructions=(),
         memory=MemoryPlan(arena_bytes=ARENA_BYTES, slots=()),
     )
 
@@ -91,8 +88,7 @@ def make_manifest(
                 requires=requires,
                 layout="cpu-float32",
                 abi=ABI,
-                plan=PLAN,
-                kernels=KERNELS,
+                programs={"step": ProgramEntry(plan=PLAN, kernels=KERNELS)},
             ),
         ),
         ledger=(),

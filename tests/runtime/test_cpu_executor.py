@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingot.artifact.codec import encode_plan
+from ingot.artifact.formats import Format
 from ingot.artifact.plan import Buffer
 from ingot.artifact.reader import Artifact
 from ingot.artifact.select import ABI
@@ -167,7 +168,7 @@ def test_pages_are_dropped_behind_the_widest_window_if_every_layer_has_one(windo
     ("name", "change", "what"),
     [
         ("scale", {"name": "scales"}, "no such tensor"),
-        ("scale", {"dtype": "bfloat16"}, "dtype float32"),
+        ("scale", {"format": Format("bfloat16")}, "dtype float32"),
         ("scale", {"shape": (17,)}, "64 bytes, not 68"),
         ("logits", {"shape": ("N", "R")}, "one output"),
         ("logits", {"kind": "input"}, "one output"),
