@@ -156,7 +156,7 @@ def main(args: argparse.Namespace) -> int:
     output = args.output or Path(f"{args.model_dir.resolve().name}.ingot")
     _check_output(output, args.force)
     options = _options(args)
-    from ingot.api import compile_checked
+    from ingot.compiling import compile_checked
 
     with progress_display() as progress:
         report = compile_checked(args.model_dir, output, options, progress)

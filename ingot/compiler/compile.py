@@ -13,7 +13,6 @@ from tokenizers import Tokenizer
 from torch import nn
 from torch.fx import GraphModule
 
-from ingot import __version__
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import (
@@ -47,6 +46,7 @@ from ingot.passes.pipeline import pipeline
 from ingot.targets.cpu.generate import Generated, generate
 from ingot.targets.cpu.pack import pack
 from ingot.targets.cpu.toolchain import build
+from ingot.version import __version__
 
 # Sees the complete artifact before it has its name, and gives its largest golden error, or None
 # where this host cannot run it. Raising keeps the artifact from appearing.

@@ -118,9 +118,7 @@ def test_all_levels_and_numpy_draw_the_same_tokens(level, vocab_size):
         tokens = rng.integers(0, vocab_size, 12).tolist()
         results = []
         for sampler in (native, numpy):
-            asked = [
-                Asked(p, list(tokens), 5, trial, 77, (0, *p.stop_token_ids)) for p in fitting
-            ]
+            asked = [Asked(p, list(tokens), 5, trial, 77, (0, *p.stop_token_ids)) for p in fitting]
             results.append(sampler.sample(np.tile(logits, (len(asked), 1)), asked))
         for ours, theirs in zip(*results, strict=True):
             if isinstance(ours, Draw) and isinstance(theirs, Draw):

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ingot.api import golden_error
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.reader import Artifact
+from ingot.compiling import golden_error
 from ingot.errors import ArtifactError, VerificationError
 from ingot.runtime.llm import LLM
 from ingot.runtime.verify import FAULT, ROUNDED, WAYS, Verification, compile_hint, verify
