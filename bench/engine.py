@@ -22,7 +22,8 @@ from pathlib import Path
 import ingot
 from bench.__main__ import Figure, _cpu, _line
 from bench.scheduler import sequence_steps_per_second
-from ingot.artifact.cost import StepShape, step_cost
+from ingot.artifact.cost import StepShape
+from ingot.artifact.step_cost import step_cost
 from ingot.runtime.limits import LimitsMeter
 
 MODEL_LEN = 2048

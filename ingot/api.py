@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ingot import cache, compiling
 from ingot.artifact.reader import is_artifact
 from ingot.errors import UsageError
+from ingot.files import as_path
 from ingot.runtime import llm
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class LLM(llm.LLM):
 
 def _path(name: str, value: object) -> Path:
     try:
-        return Path(value)  # type: ignore[arg-type]
+        return as_path(value)
     except TypeError:
         raise UsageError(f"{name} is {value!r:.80}", hint=f"{name} must be a path.") from None
 

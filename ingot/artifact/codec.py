@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -69,7 +69,11 @@ def _format_version(data: bytes, file: str) -> tuple[int, int]:
 
 
 def _encode(value: Any, kind: type[Any]) -> bytes:
-    data = msgspec.json.format(msgspec.json.encode(value, order="deterministic"), indent=1) + b"\n"
+    if isinstance(value, Plan):
+        data = _in_lines(_lean(value))
+    else:
+        data = msgspec.json.format(msgspec.json.encode(value, order="deterministic"), indent=1)
+    data += b"\n"
     # JSON has no inf or nan: a value that would not come back is refused while its owner looks on.
     try:
         same = msgspec.json.decode(data, type=kind) == value
@@ -78,6 +82,27 @@ def _encode(value: Any, kind: type[Any]) -> bytes:
     if not same:
         raise InternalError(f"{kind.__name__} does not survive JSON (a float that is not finite?)")
     return data
+
+
+def _lean(value: Any) -> Any:
+    """A value as plain data, without the fields that have their default."""
+    if is_dataclass(value):
+        pairs = ((f, getattr(value, f.name)) for f in fields(value))
+        return {f.name: _lean(v) for f, v in pairs if v != f.default}
+    if isinstance(value, dict):
+        return {key: value[key] for key in sorted(value)}
+    return [_lean(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _in_lines(lean: dict[str, Any]) -> bytes:
+    """JSON with a line for each item of each list at the top, such as an instruction."""
+    parts = []
+    for name, value in lean.items():
+        items = value if isinstance(value, list) else [value]
+        lines = b",\n".join(map(msgspec.json.encode, items))
+        whole = b"[\n%b\n]" % lines if isinstance(value, list) else lines
+        parts.append(msgspec.json.encode(name) + b": " + whole)
+    return b"{\n" + b",\n".join(parts) + b"\n}"
 
 
 def _decode(data: bytes, kind: type[T], file: str, *, canonical: bool = True) -> T:

@@ -1,4 +1,4 @@
-"""What a step must read from memory and compute at least, counted from the plan.
+"""What an instruction must read from memory and compute at least; traits name the functions here.
 
 Counted are what must come from memory whatever the caches of the processor hold: weights, of an
 embedding only the rows of the step's tokens, and the keys and values that are seen. Temporaries
@@ -12,15 +12,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ingot.artifact.plan import Buffer, Dim, Instruction, Plan, stored_bytes
-
-# How a product with weights of a dtype is computed: int4 is unpacked to int8.
-ARITHMETIC: Mapping[str, str] = {
-    "float32": "float32",
-    "bfloat16": "bfloat16",
-    "int8": "int8",
-    "int4": "int8",
-}
+from ingot.artifact.plan import Buffer, Instruction
+from ingot.artifact.step import Dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,66 +85,48 @@ def total(costs: Iterable[Cost]) -> Cost:
     return sum(costs, Cost())
 
 
-def step_cost(plan: Plan, shape: StepShape) -> Cost:
-    """The cost of a whole step."""
-    return total(instruction_costs(plan, shape))
+Operands = Mapping[str, Buffer]
 
 
-def instruction_costs(plan: Plan, shape: StepShape) -> list[Cost]:
-    """The cost of each instruction of a step."""
-    buffers = plan.by_name()
-    return [_cost(instruction, buffers, plan, shape) for instruction in plan.instructions]
+def read_weights(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
+    """Weights are read, and little is computed."""
+    weights = (buffer for buffer in operands.values() if buffer.kind == "weight")
+    return Cost(weight_bytes=sum(map(_nbytes, weights)))
 
 
-def weight_bytes(buffer: Buffer) -> int:
-    """Bytes of a weight, dense."""
-    return stored_bytes(buffer.dtype, math.prod(int(dim) for dim in buffer.shape))
+def lookup(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
+    """Rows of a table, one for every token."""
+    table, rows = operands["weight"], shape.size(operands["tokens"].shape[0])
+    return Cost(weight_bytes=_nbytes(table) * rows // int(table.shape[0]))
 
 
-def _cost(
-    instruction: Instruction, buffers: Mapping[str, Buffer], plan: Plan, shape: StepShape
-) -> Cost:
-    inputs = {argument: buffers[name] for argument, name in instruction.inputs.items()}
-    weights = [buffer for buffer in inputs.values() if buffer.kind == "weight"]
-    caches = [buffer for buffer in inputs.values() if buffer.kind == "cache"]
-    if instruction.op.endswith("embedding"):
-        rows = shape.size(inputs["tokens"].shape[0])
-        gathered = sum(weight_bytes(b) * rows // int(b.shape[0]) for b in weights)
-        return Cost(weight_bytes=gathered)
-    nbytes = sum(map(weight_bytes, weights))
-    if instruction.op.startswith("paged_attention"):
-        return _attention(instruction, inputs, caches, plan, shape)
-    matrix = inputs.get("weight")
-    if matrix is None or len(matrix.shape) < 2:
-        return Cost(weight_bytes=nbytes)
-    (result, *_) = instruction.outputs.values()
-    elements = math.prod(int(dim) for dim in matrix.shape)
-    operations = 2 * shape.size(buffers[result].shape[0]) * elements
-    return Cost(weight_bytes=nbytes, operations={ARITHMETIC[matrix.dtype]: operations})
+def product(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
+    """Rows times a matrix, in the arithmetic of the rows."""
+    matrix, x = operands["weight"], operands["x"]
+    operations = 2 * shape.size(x.shape[0]) * math.prod(int(dim) for dim in matrix.shape)
+    return read_weights(instruction, operands, shape) + Cost(operations={x.dtype: operations})
 
 
-def _attention(
-    instruction: Instruction,
-    inputs: Mapping[str, Buffer],
-    caches: list[Buffer],
-    plan: Plan,
-    shape: StepShape,
-) -> Cost:
+def attention(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
     """Keys and values are read once a sequence; scores and values are 4 operations an element."""
     window = int(instruction.attrs.get("window", 0))
-    query = inputs["q"]
-    elements = math.prod(int(dim) for dim in query.shape[1:])
-    token_bytes = sum(_token_bytes(cache, plan) for cache in caches)
+    query = operands["q"]
+    token_bytes = sum(map(_token_bytes, (b for b in operands.values() if b.kind == "state")))
+    pairs = shape.sequences * shape.pairs(window)
     return Cost(
         kv_bytes=shape.sequences * shape.visible(window) * token_bytes,
-        operations={ARITHMETIC[query.dtype]: 4 * elements * shape.sequences * shape.pairs(window)},
+        operations={query.dtype: 4 * query.columns * pairs},
     )
 
 
-def _token_bytes(cache: Buffer, plan: Plan) -> int:
-    """Bytes of one token in a cache of shape (pages, ...), whose pages hold `page_size` tokens."""
-    page = stored_bytes(cache.dtype, math.prod(int(dim) for dim in cache.shape[1:]))
-    return page // plan.limits.page_size
+def _nbytes(weight: Buffer) -> int:
+    return weight.format.nbytes(math.prod(int(dim) for dim in weight.shape))
+
+
+def _token_bytes(state: Buffer) -> int:
+    """Bytes of one token in pages of shape (pages, heads, page size, size)."""
+    _, heads, _, size = state.shape
+    return state.format.nbytes(int(heads) * int(size))
 
 
 def _triangle(n: int) -> int:

@@ -1,4 +1,4 @@
-"""How weights are stored in integers."""
+"""Number formats: how the numbers of a buffer are stored."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ DTYPE_BITS: Mapping[str, int] = {
     "int8": 8,
     "int4": 4,
 }
-
 BLOCKS = (128, 64)  # columns that share a float16 scale in int4, where they divide a row
 
 
@@ -71,9 +70,17 @@ class Format:
         return f"{self.dtype}{group}-b{self.block}" if self.is_scaled else self.dtype
 
 
+def rounded_rows(block: int) -> Format:
+    """int8 with a float32 scale for every block: activations, keys and values."""
+    return Format("int8", block, block)
+
+
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Integers of so many bits, with a scale for every `group` columns; 0: for every row."""
+    """How weights are to be stored: integers of so many bits, a scale for every `group` columns.
+
+    A group of 0 is a whole row.
+    """
 
     bits: int
     group: int
@@ -83,23 +90,10 @@ class Storage:
         """`int4-g32`, `int8-channel`."""
         return f"int{self.bits}-" + (f"g{self.group}" if self.group else "channel")
 
-    def of(self, columns: int) -> Spans:
-        """What shares what in a row of so many columns."""
+    def of(self, columns: int) -> Format:
+        """The format of a matrix with so many columns."""
         group = self.group or columns
+        if self.bits == 8:
+            return Format("int8", group, group, "float16")
         blocks = (block for block in BLOCKS if block > group and columns % block == 0)
-        return Spans(group, next(blocks, group) if self.bits == 4 else group)
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """Columns that share a multiplier, and columns that share a float16 scale.
-
-    Where the two are the same there are no multipliers.
-    """
-
-    group: int
-    block: int
-
-    @property
-    def has_multipliers(self) -> bool:
-        return self.group < self.block
+        return Format("int4", next(blocks, group), group, "float16")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ingot.artifact.plan import Limits
 
-FORMAT_VERSION = (1, 0)  # readers refuse another major, and read a newer minor
+FORMAT_VERSION = (2, 0)  # readers refuse another major, and read a newer minor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +34,40 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEntry:
+    """How many groups of a kind a program's structure allows, and how many a target formed.
+
+    `reasons` says in words why the others were not, and how often each was the reason.
+    """
+
+    name: str
+    allowed: int
+    formed: int
+    reasons: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramEntry:
+    """One program as a target carries it out; paths are relative to the artifact."""
+
+    plan: str
+    kernels: str
+    groups: tuple[GroupEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TargetEntry:
-    """One target's part of the artifact; paths are relative to the artifact."""
+    """One target's part of the artifact: its programs, by name; "step" advances text."""
 
     name: str
     requires: tuple[str, ...]
     layout: str
     abi: int
-    plan: str
-    kernels: str
+    programs: dict[str, ProgramEntry]
+
+    @property
+    def step(self) -> ProgramEntry:
+        return self.programs["step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,8 @@
-"""The plan: pure data between the front end and the code generators.
+"""The plan: pure data between the front end and the targets.
 
-A plan lists the buffers of one step, the instructions that run over them in order, and where
-each temporary lies in the arena. It is written as JSON and read without torch.
-
-Shapes are over the symbols N (tokens of the step), S (sequences), R (rows that need logits) and
-P (pages of the longest sequence); a dimension is an int, one of those letters, or "S+1".
+A plan lists the buffers of a program, the instructions that run over them in order, which of those
+a target carries out together, and where each temporary lies in the arena. It is written as JSON
+and read without torch. Shapes are over the symbols of `ingot.artifact.step`.
 """
 
 from __future__ import annotations
@@ -12,26 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
-Dim = int | str
-DType = Literal["float32", "bfloat16", "float16", "int32", "int8", "int4"]
-Kind = Literal["weight", "arena", "view", "cache", "state", "input", "output"]
+from ingot.artifact.formats import DType, Format, stored_bytes
+from ingot.artifact.step import Array, Dim, State, StepSpec
+
+Kind = Literal["weight", "arena", "inner", "view", "state", "input", "output"]
 Attr = bool | int | float | str
 
-# int4 is stored as its layout says, two values a byte.
-DTYPE_BYTES: Mapping[str, int] = {
-    "float32": 4,
-    "bfloat16": 2,
-    "float16": 2,
-    "int32": 4,
-    "int8": 1,
-}
-
-
-def stored_bytes(dtype: str, count: int) -> int:
-    """Bytes of so many values, packed densely."""
-    return -(-count // 2) if dtype == "int4" else count * DTYPE_BYTES[dtype]
+ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,22 +55,21 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Buffer:
-    """A tensor of the step.
+    """A tensor of a program.
 
-    weight  parameters, constant; `sources` are the model's parameter names, stacked on axis 0;
-            multipliers and scales of a quantized weight name it as their `base` and are stored
-            inside it
-    arena   a temporary at byte `offset` of the arena; row-major and dense
+    weight  parameters, constant; `sources` are the model's parameter names, stacked on axis 0
+    arena   a temporary at byte `offset` of the arena; row-major and dense. A scaled one is followed
+            by its scales, from the next multiple of 64 bytes on
+    inner   a temporary that only the kernel of its group ever sees; it has no memory
     view    rows of another buffer: element `offset` inside each row of `base`, rows `row_stride`
             elements apart; the dimensions after the first are dense
-    cache   pages of keys or values: shape (pages, kv heads, page size, head size), where pages is
-            the runtime's choice and written 0; the order of elements inside one (page, head) is
-            the target's own. Where they are int8, their scales: (pages, kv heads, page size)
+    state   memory that outlives a step; the order of elements inside one (page, head) is the
+            target's own
     input   an array of the step's inputs        output   an array that the step fills
     """
 
     name: str
-    dtype: DType
+    format: Format
     shape: tuple[Dim, ...]
     kind: Kind
     offset: int = 0
@@ -90,15 +77,24 @@ class Buffer:
     row_stride: int = 0
     sources: tuple[str, ...] = ()
 
+    @property
+    def dtype(self) -> DType:
+        return self.format.dtype
+
+    @property
+    def columns(self) -> int:
+        """Elements of a row."""
+        return math.prod(int(dim) for dim in self.shape[1:])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """One operation of the step: an op of `ingot.ops` applied to named buffers.
+    """One primitive applied to named buffers; see `ingot.artifact.traits`.
 
-    `inputs` and `outputs` map the op's argument names to buffer names, an absent optional
-    argument has no entry; `attrs` holds the op's scalars; `origin` is the module path in the
-    model that the instruction comes from. An op that writes into one of its arguments (a cache)
-    lists that buffer under `inputs`.
+    `inputs` and `outputs` map the primitive's argument names to buffer names, an absent optional
+    argument has no entry; `attrs` holds its scalars; `origin` is the module path in the model that
+    the instruction comes from. What is rounded to what is said by the formats of the buffers. An
+    instruction that writes into one of its arguments (a state) lists that buffer under `inputs`.
     """
 
     op: str
@@ -109,8 +105,20 @@ class Instruction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Neighbouring instructions that a target carries out as one kernel.
+
+    It means what they mean, run in order.
+    """
+
+    kernel: str
+    first: int
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Where a temporary lies in the arena, and from which instruction to which it lives."""
+    """Where a temporary lies in the arena, and from which kernel to which it lives."""
 
     name: str
     offset: int
@@ -123,43 +131,110 @@ class Slot:
 class MemoryPlan:
     """The arena: its size and the slot of every temporary."""
 
-    arena_bytes: int
-    slots: tuple[Slot, ...]
+    arena_bytes: int = 0
+    slots: tuple[Slot, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One step of a model, ready for a code generator."""
+    """One program of a model, as a target carries it out.
+
+    Buffers of the inputs, states and outputs follow from `spec` and are not among `buffers`.
+    """
 
     limits: Limits
+    spec: StepSpec
     buffers: tuple[Buffer, ...]
     instructions: tuple[Instruction, ...]
-    memory: MemoryPlan
+    groups: tuple[Group, ...] = ()
+    memory: MemoryPlan = MemoryPlan()
 
     def buffer(self, name: str) -> Buffer:
         """The buffer of that name; KeyError if there is none."""
-        return self.by_name()[name]
+        return self.by_name[name]
 
-    def by_name(self) -> dict[str, Buffer]:
-        return {buffer.name: buffer for buffer in self.buffers}
-
-    def page_sizes(self) -> list[int]:
-        """Bytes of one page of each cache."""
-        return [
-            stored_bytes(cache.dtype, math.prod(map(self.limits.bound, cache.shape[1:])))
-            for cache in self.of_kind("cache")
-        ]
-
-    @property
-    def kv_dtype(self) -> str:
-        """What keys and values are stored in; empty for a plan without caches."""
-        return next((cache.dtype for cache in self.of_kind("cache")), "")
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes that one token takes in the caches of all layers."""
-        return sum(self.page_sizes()) // self.limits.page_size
+    @cached_property
+    def by_name(self) -> Mapping[str, Buffer]:
+        """All buffers."""
+        arrays = (
+            *((array, "input") for array in self.spec.inputs),
+            *((array, "output") for array in self.spec.outputs),
+        )
+        found = {array.name: _array_buffer(array, kind) for array, kind in arrays}  # type: ignore[arg-type]
+        found |= {state.name: _state_buffer(state, self.limits) for state in self.spec.states}
+        return found | {buffer.name: buffer for buffer in self.buffers}
 
     def of_kind(self, kind: Kind) -> tuple[Buffer, ...]:
         """The buffers of one kind, in plan order."""
-        return tuple(buffer for buffer in self.buffers if buffer.kind == kind)
+        return tuple(buffer for buffer in self.by_name.values() if buffer.kind == kind)
+
+    def root(self, name: str) -> Buffer:
+        """The buffer whose memory a buffer lies in."""
+        buffer = self.by_name[name]
+        return self.by_name[buffer.base] if buffer.kind == "view" else buffer
+
+    @cached_property
+    def kernels(self) -> tuple[Group, ...]:
+        """What is carried out, in order: the groups, and each other instruction by itself."""
+        starts = {group.first: group for group in self.groups}
+        found, index = [], 0
+        while index < len(self.instructions):
+            op = self.instructions[index].op
+            found.append(starts.get(index) or Group(kernel=op, first=index))
+            index += found[-1].count
+        return tuple(found)
+
+    def members(self, group: Group) -> tuple[Instruction, ...]:
+        """The instructions of a group."""
+        return self.instructions[group.first : group.first + group.count]
+
+    def arena_bytes_of(self, buffer: Buffer) -> int:
+        """Bytes of a temporary in the largest step, its scales included."""
+        count = math.prod(map(self.limits.bound, buffer.shape))
+        numbers, *scales = (stored_bytes(*each) for each in arrays_of(buffer.format, count))
+        return scales_offset(buffer.format, count) + sum(scales) if scales else numbers
+
+    def page_sizes(self) -> list[int]:
+        """Bytes of a page of each array that holds paged state: its numbers, then its scales."""
+        sizes = []
+        for state in self.of_kind("state"):
+            count = math.prod(map(self.limits.bound, state.shape[1:]))
+            sizes += [
+                stored_bytes(dtype, numbers) for dtype, numbers in arrays_of(state.format, count)
+            ]
+        return sizes
+
+    @property
+    def kv_dtype(self) -> str:
+        """What keys and values are stored in; empty for a plan without states."""
+        return next((state.format.dtype for state in self.spec.states), "")
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes that one token takes in the states of all layers."""
+        return sum(self.page_sizes()) // self.limits.page_size
+
+
+def arrays_of(format: Format, count: int) -> list[tuple[str, int]]:
+    """(dtype, numbers) of each array that so many numbers are held in: themselves, their scales."""
+    scales = [(format.scale, count // format.block)] if format.is_scaled else []
+    return [(format.dtype, count), *scales]
+
+
+def scales_offset(format: Format, count: int) -> int:
+    """Bytes from so many numbers in the arena to their scales."""
+    return aligned(stored_bytes(format.dtype, count))
+
+
+def aligned(nbytes: int) -> int:
+    """The next multiple of the alignment."""
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def _array_buffer(array: Array, kind: Kind) -> Buffer:
+    return Buffer(name=array.name, format=Format(array.dtype), shape=array.shape, kind=kind)
+
+
+def _state_buffer(state: State, limits: Limits) -> Buffer:
+    shape = state.shape(limits.page_size)
+    return Buffer(name=state.name, format=state.format, shape=shape, kind="state")

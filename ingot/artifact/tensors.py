@@ -9,7 +9,7 @@ from math import prod
 
 import msgspec
 
-from ingot.artifact.plan import DTYPE_BYTES
+from ingot.artifact.formats import stored_bytes
 from ingot.errors import ArtifactError
 
 ALIGNMENT = 64
@@ -76,7 +76,7 @@ def _place(entries: dict[str, _Raw], start: int, size: int, file: str) -> dict[s
             raise ArtifactError(f"{file}: tensor {name!r} has dtype {raw.dtype!r}")
         if begin != end or begin % ALIGNMENT or min(raw.shape, default=0) < 0:
             raise ArtifactError(f"{file}: tensor {name!r} begins at byte {begin}, expected {end}")
-        if stop - begin != prod(raw.shape) * DTYPE_BYTES[dtype] or stop > size:
+        if stop - begin != stored_bytes(dtype, prod(raw.shape)) or stop > size:
             raise ArtifactError(f"{file}: tensor {name!r} does not fit its shape or the file")
         tensors[name] = TensorEntry(name, dtype, raw.shape, begin, stop - begin)
         end = stop

@@ -5,24 +5,25 @@ from __future__ import annotations
 from html import escape
 
 from ingot.artifact.plan import Plan, Slot
+from ingot.cli.artifact_view import kernel_views
 from ingot.cli.numbers import format_bytes
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 1120, 380, 78, 10, 34
 COLORS = 10  # the page's style defines --c0 to --c9
 
 
-def color_of_op(plan: Plan) -> dict[str, int]:
-    """A colour number for each op that makes a temporary, in the order in which they appear."""
-    ops = dict.fromkeys(instruction.op for instruction in plan.instructions if instruction.outputs)
-    return {op: index % COLORS for index, op in enumerate(ops)}
+def color_of_kernel(plan: Plan) -> dict[str, int]:
+    """A colour number for each kernel that makes a temporary, in the order in which they appear."""
+    kernels = dict.fromkeys(view.name for view in kernel_views(plan) if view.outputs)
+    return {kernel: index % COLORS for index, kernel in enumerate(kernels)}
 
 
 def arena_svg(plan: Plan) -> str:
     """An SVG element that draws the arena of the largest step."""
-    steps = max(len(plan.instructions), 1)
+    steps = max(len(plan.kernels), 1)
     size = max(plan.memory.arena_bytes, 1)
     made_by = _makers(plan)
-    colors = color_of_op(plan)
+    colors = color_of_kernel(plan)
     rects = (
         _rectangle(slot, steps, size, made_by.get(slot.name, ""), colors)
         for slot in plan.memory.slots
@@ -36,7 +37,7 @@ def arena_svg(plan: Plan) -> str:
 
 
 def live_svg(live: list[int], arena_bytes: int) -> str:
-    """An SVG element with the bytes in use at each instruction, under the arena's size."""
+    """An SVG element with the bytes in use at each kernel, under the arena's size."""
     height, top = 110, 8
     size = max(arena_bytes, 1)
     inner = WIDTH - LEFT - 10
@@ -58,12 +59,8 @@ def live_svg(live: list[int], arena_bytes: int) -> str:
 
 
 def _makers(plan: Plan) -> dict[str, str]:
-    """The op that fills each buffer."""
-    return {
-        name: instruction.op
-        for instruction in plan.instructions
-        for name in instruction.outputs.values()
-    }
+    """The kernel that fills each buffer."""
+    return {name: view.name for view in kernel_views(plan) for name in view.outputs}
 
 
 def _rectangle(slot: Slot, steps: int, size: int, op: str, colors: dict[str, int]) -> str:
@@ -73,7 +70,7 @@ def _rectangle(slot: Slot, steps: int, size: int, op: str, colors: dict[str, int
     height = max(slot.nbytes * down - 0.6, 0.8)
     title = escape(
         f"{slot.name} of {op}: {format_bytes(slot.nbytes)} at {slot.offset}, "
-        f"instructions {slot.first_use} to {slot.last_use}"
+        f"kernels {slot.first_use} to {slot.last_use}"
     )
     return (
         f'<rect class="c{colors.get(op, 0)}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" '
@@ -99,6 +96,6 @@ def _axes(steps: int, size: int) -> str:
         )
     middle = LEFT + across / 2
     parts.append(
-        f'<text class="tick" x="{middle}" y="{HEIGHT - 3}" text-anchor="middle">instruction</text>'
+        f'<text class="tick" x="{middle}" y="{HEIGHT - 3}" text-anchor="middle">kernel</text>'
     )
     return "".join(parts)

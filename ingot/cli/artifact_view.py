@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.artifact.manifest import Manifest
-from ingot.artifact.plan import Buffer, Instruction, Plan
+from ingot.artifact.plan import Buffer, Group, Instruction, Plan
 from ingot.artifact.reader import Artifact, is_artifact
+from ingot.artifact.traits import origin_of
 from ingot.errors import ArtifactError
 
 
@@ -34,7 +36,7 @@ def read_artifact(path: Path) -> ArtifactView:
     Raises:
         ArtifactError: not an artifact, or one that is damaged.
     """
-    if not is_artifact(path) and (path / "config.json").is_file():
+    if not is_artifact(path) and os.path.isfile(path / "config.json"):
         hint = f"It is a model directory. Compile it first: ingot compile {path}"
         raise ArtifactError(f"{path} is no artifact", hint=hint)
     artifact = Artifact.open(path)
@@ -42,15 +44,50 @@ def read_artifact(path: Path) -> ArtifactView:
     return ArtifactView(path=path, manifest=artifact.manifest, plans=plans)
 
 
-def op_counts(plan: Plan) -> dict[str, int]:
-    """How many instructions each op has, the most frequent first."""
-    counts = Counter(instruction.op for instruction in plan.instructions)
-    return dict(counts.most_common())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelView:
+    """A kernel of a plan in words: the primitives in it, and what goes in and comes out."""
+
+    name: str
+    ops: tuple[str, ...]
+    origin: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: str
+
+
+def kernel_views(plan: Plan) -> list[KernelView]:
+    """The kernels of a plan, in order."""
+    return [_view(plan, group) for group in plan.kernels]
+
+
+def _view(plan: Plan, group: Group) -> KernelView:
+    members = plan.members(group)
+    made = {name for i in members for name in i.outputs.values()}
+    reads = dict.fromkeys(name for i in members for name in i.inputs.values())
+    return KernelView(
+        name=group.kernel,
+        ops=tuple(i.op for i in members),
+        origin=origin_of(members),
+        inputs=tuple(name for name in reads if plan.root(name).name not in made),
+        outputs=tuple(
+            name
+            for i in members
+            for name in i.outputs.values()
+            if plan.buffer(name).kind != "inner"
+        ),
+        attrs=" ".join(dict.fromkeys(text for i in members for text in attrs_text(i))),
+    )
+
+
+def kernel_counts(plan: Plan) -> dict[str, int]:
+    """How often each kernel is in a step, the most frequent first."""
+    return dict(Counter(group.kernel for group in plan.kernels).most_common())
 
 
 def live_bytes(plan: Plan) -> list[int]:
-    """Bytes of the arena in use at each instruction, for the largest step."""
-    live = [0] * len(plan.instructions)
+    """Bytes of the arena in use at each kernel, for the largest step."""
+    live = [0] * len(plan.kernels)
     for slot in plan.memory.slots:
         for index in range(slot.first_use, min(slot.last_use + 1, len(live))):
             live[index] += slot.nbytes
@@ -59,14 +96,9 @@ def live_bytes(plan: Plan) -> list[int]:
 
 def shape_text(buffer: Buffer) -> str:
     """Such as `bfloat16[N,256]`."""
-    return f"{buffer.dtype}[{','.join(str(dim) for dim in buffer.shape)}]"
+    return f"{buffer.format}[{','.join(str(dim) for dim in buffer.shape)}]"
 
 
-def attrs_text(instruction: Instruction) -> str:
-    """Such as `eps=1e-06 window=0`."""
-    return " ".join(f"{name}={value}" for name, value in instruction.attrs.items())
-
-
-def names_text(names: dict[str, str]) -> str:
-    """Argument names with their buffers, such as `x=%12 weight=norm.weight`."""
-    return " ".join(f"{argument}={name}" for argument, name in names.items())
+def attrs_text(instruction: Instruction) -> list[str]:
+    """Such as `eps=1e-06` and `window=0`."""
+    return [f"{name}={value}" for name, value in instruction.attrs.items()]

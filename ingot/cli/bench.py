@@ -63,9 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", metavar="N", type=human_int, help="default: one per processor of this process"
     )
-    parser.add_argument(
-        "--ops", action="store_true", help="also the time of every kind of instruction"
-    )
+    parser.add_argument("--ops", action="store_true", help="also the time of every kernel")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -74,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
     operations need here."""
     from ingot.artifact.reader import Artifact
     from ingot.cache import resolve
-    from ingot.cli.bench_report import as_object, ops_text, text
+    from ingot.cli.bench_report import as_object, kernels_text, text
 
     artifact = Artifact.open(resolve(args.model))
     results = measure(artifact, args)
@@ -84,7 +82,7 @@ def main(args: argparse.Namespace) -> int:
     print(text(artifact, results))
     if args.ops:
         for result in results:
-            print(f"\n{ops_text(artifact.plan, result)}")
+            print(f"\n{kernels_text(artifact.plan, result)}")
     return 0
 
 

@@ -12,8 +12,9 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from ingot.artifact.cost import Cost, StepShape, instruction_costs, step_cost, total
+from ingot.artifact.cost import Cost, StepShape, total
 from ingot.artifact.plan import Plan
+from ingot.artifact.step_cost import kernel_costs, step_cost
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.engine import Engine
@@ -55,8 +56,8 @@ def decode(sequences: int, context: int) -> Phase:
 class PhaseResult:
     """A phase as it was measured; figures are medians over its rounds.
 
-    `cost` is of one round's step, of a prefill of all its steps. `instruction_seconds` are there
-    where instructions were timed. Each round has the better of the limits measured right before
+    `cost` is of one round's step, of a prefill of all its steps. `kernel_seconds` are there
+    where kernels were timed. Each round has the better of the limits measured right before
     and after it: what memory gives changes from second to second on a machine that is shared.
     """
 
@@ -65,8 +66,8 @@ class PhaseResult:
     tokens: int
     round_seconds: list[float]
     round_limits: list[MachineLimits]
-    instruction_costs: list[Cost] = field(default_factory=list)
-    instruction_seconds: list[float] = field(default_factory=list)
+    kernel_costs: list[Cost] = field(default_factory=list)
+    kernel_seconds: list[float] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -123,8 +124,8 @@ class PhaseRunner:
             tokens=phase.sequences * (1 if phase.decodes else phase.prompt_tokens),
             round_seconds=timed,
             round_limits=[before.best(after) for before, after in pairwise(limits)],
-            instruction_costs=costs if traced else [],
-            instruction_seconds=traced,
+            kernel_costs=costs if traced else [],
+            kernel_seconds=traced,
         )
 
     def close(self) -> None:
@@ -132,8 +133,8 @@ class PhaseRunner:
         self._engine.close()
 
     def _trace(self, rounds: Iterator[Seconds]) -> list[float]:
-        """Seconds of each instruction, the median of the rounds."""
-        self._executor.clock = np.zeros(len(self._plan.instructions) + 1, np.int64)
+        """Seconds of each kernel, the median of the rounds."""
+        self._executor.clock = np.zeros(len(self._plan.kernels) + 1, np.int64)
         try:
             traces = [next(rounds) for _ in range(self._rounds)]
         finally:
@@ -161,7 +162,7 @@ class PhaseRunner:
                 self._engine.abort(sequence)
 
     def _step(self) -> Seconds:
-        """Seconds of a step: the whole, or each instruction's where the clock is on."""
+        """Seconds of a step: the whole, or each kernel's where the clock is on."""
         start = time.perf_counter()
         self._engine.step()
         seconds = time.perf_counter() - start
@@ -178,16 +179,16 @@ class PhaseRunner:
         return [self._engine.add(prompt.tolist(), params) for prompt in prompts]
 
     def _costs(self, phase: Phase) -> list[Cost]:
-        """The costs of all steps of a round, instruction by instruction."""
+        """The costs of all steps of a round, kernel by kernel."""
         if phase.decodes:
             context = phase.prompt_tokens + self._rounds * STEPS // 2
             shape = StepShape(sequences=phase.sequences, context=context)
-            return instruction_costs(self._plan, shape)
+            return kernel_costs(self._plan, shape)
         most = self._executor.limits.max_num_batched_tokens
         chunks = [min(most, phase.prompt_tokens - n) for n in range(0, phase.prompt_tokens, most)]
         ends = np.cumsum(chunks).tolist()
         steps = [
-            instruction_costs(self._plan, StepShape(new_tokens=new, context=end))
+            kernel_costs(self._plan, StepShape(new_tokens=new, context=end))
             for new, end in zip(chunks, ends, strict=True)
         ]
         return [total(costs) for costs in zip(*steps, strict=True)]

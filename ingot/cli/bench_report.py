@@ -9,8 +9,9 @@ from functools import reduce
 from typing import Any
 
 from ingot.artifact.cost import Cost, total
-from ingot.artifact.plan import Instruction, Plan
+from ingot.artifact.plan import Plan
 from ingot.artifact.reader import Artifact
+from ingot.cli.artifact_view import kernel_views
 from ingot.cli.bench_phases import PhaseResult
 from ingot.cli.numbers import format_bytes, format_seconds
 from ingot.cli.output import facts, table
@@ -20,10 +21,10 @@ _LAYER = re.compile(r"\.\d+(?=\.|$)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpRow:
-    """Instructions that do the same in every layer, together; `share` is of their limit."""
+class KernelRow:
+    """Kernels that do the same in every layer, together; `share` is of their limit."""
 
-    op: str
+    kernel: str
     origin: str
     count: int
     seconds: float
@@ -41,13 +42,13 @@ def text(artifact: Artifact, results: list[PhaseResult]) -> str:
     return f"{head}\n\n{_limits_text(limits)}\n\n{table(map(_row, results), header)}"
 
 
-def ops_text(plan: Plan, result: PhaseResult) -> str:
-    """A line for every kind of instruction of a phase, the longest first."""
-    rows = op_rows(plan, result)
+def kernels_text(plan: Plan, result: PhaseResult) -> str:
+    """A line for every kernel of a phase, layers together, the longest first."""
+    rows = kernel_rows(plan, result)
     whole = sum(row.seconds for row in rows)
     cells = [
         (
-            row.op,
+            row.kernel,
             row.origin or "-",
             row.count,
             f"{1e3 * row.seconds:.3f}",
@@ -58,25 +59,33 @@ def ops_text(plan: Plan, result: PhaseResult) -> str:
         )
         for row in rows
     ]
-    header = ("op", "from", "count", "ms", "% of step", "MB", "GOP", "% of limit")
-    head = f"{result.phase.name}: {format_seconds(whole)} in {len(plan.instructions)} instructions"
+    header = ("kernel", "from", "count", "ms", "% of step", "MB", "GOP", "% of limit")
+    head = f"{result.phase.name}: {format_seconds(whole)} in {len(plan.kernels)} kernels"
     return f"{head}\n{table(cells, header)}"
 
 
-def op_rows(plan: Plan, result: PhaseResult) -> list[OpRow]:
-    """The instructions of a phase by op and by place in the model, layers together."""
+def kernel_rows(plan: Plan, result: PhaseResult) -> list[KernelRow]:
+    """The kernels of a phase by name and by place in the model, layers together."""
     groups: dict[tuple[str, str], list[int]] = {}
-    for index, instruction in enumerate(plan.instructions):
-        groups.setdefault(_kind(instruction), []).append(index)
+    for index, view in enumerate(kernel_views(plan)):
+        place = " ".join(_LAYER.sub(".*", view.origin).split())
+        groups.setdefault((view.name, place), []).append(index)
     rows = []
-    for (op, origin), indices in groups.items():
-        seconds = sum(result.instruction_seconds[i] for i in indices)
-        cost = total(result.instruction_costs[i] for i in indices)
+    for (kernel, origin), indices in groups.items():
+        seconds = sum(result.kernel_seconds[i] for i in indices)
+        cost = total(result.kernel_costs[i] for i in indices)
         # A norm's weights are in a cache by then: only products and attention have a limit.
         share = _share(result.limits, cost, seconds) if cost.num_operations else None
         count = len(indices)
         rows.append(
-            OpRow(op=op, origin=origin, count=count, seconds=seconds, cost=cost, share=share)
+            KernelRow(
+                kernel=kernel,
+                origin=origin,
+                count=count,
+                seconds=seconds,
+                cost=cost,
+                share=share,
+            )
         )
     return sorted(rows, key=lambda row: -row.seconds)
 
@@ -141,19 +150,15 @@ def _phase_object(plan: Plan, result: PhaseResult) -> dict[str, Any]:
         "share": result.share,
         "limits": result.limits,
     }
-    if result.instruction_seconds:
-        found["ops"] = op_rows(plan, result)
-        found["instructions"] = [
-            {"op": instruction.op, "origin": instruction.origin, "seconds": seconds, "cost": cost}
-            for instruction, seconds, cost in zip(
-                plan.instructions, result.instruction_seconds, result.instruction_costs, strict=True
+    if result.kernel_seconds:
+        found["by_kernel"] = kernel_rows(plan, result)
+        found["kernels"] = [
+            {"kernel": view.name, "origin": view.origin, "seconds": seconds, "cost": cost}
+            for view, seconds, cost in zip(
+                kernel_views(plan), result.kernel_seconds, result.kernel_costs, strict=True
             )
         ]
     return found
-
-
-def _kind(instruction: Instruction) -> tuple[str, str]:
-    return instruction.op, " ".join(_LAYER.sub(".*", instruction.origin).split())
 
 
 def _share(limits: MachineLimits, cost: Cost, seconds: float) -> float | None:

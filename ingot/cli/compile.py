@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from ingot.cli.progress import progress_display
 from ingot.errors import UsageError
 
 if TYPE_CHECKING:
-    from ingot.artifact.manifest import LedgerEntry, Numerics
+    from ingot.artifact.manifest import GroupEntry, LedgerEntry, Manifest, Numerics
     from ingot.compiler.options import CompileOptions, Report
 
 NAME = "compile"
@@ -54,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=DTYPES,
         default="auto",
-        help="auto (the default) is bfloat16 unless the checkpoint is float32",
+        help="auto (the default) is bfloat16 unless the checkpoint is float32; of float16 weights "
+        "bfloat16 drops 3 bits, which float32 keeps",
     )
     _add_quantization(parser)
     parser.add_argument(
@@ -153,7 +155,7 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Compiles a model directory into an artifact: one folder with packed weights, native code,
     tokenizer and golden outputs. Needs the extra ingot[compile] and a C++ compiler."""
-    output = args.output or Path(f"{args.model_dir.resolve().name}.ingot")
+    output = args.output or Path(f"{Path(os.path.abspath(args.model_dir)).name}.ingot")
     _check_output(output, args.force)
     options = _options(args)
     from ingot.compiling import compile_checked
@@ -177,14 +179,16 @@ def summary(report: Report) -> str:
     lines = [
         ("model", f"{manifest.model.name} ({manifest.model.architecture})"),
         ("targets", ", ".join(target.name for target in manifest.targets)),
+        ("dtype", report.dtype_reason),
         ("size", f"{size}, of which weights {weights} in {stored(numerics)}"),
         ("time", f"{format_seconds(report.seconds)}, most of it {stages}"),
         ("golden error", golden_error(report.golden_error, numerics.tolerance)),
     ]
     # Passes that had something to do; `inspect` shows all.
     ledger = ledger_table(tuple(entry for entry in manifest.ledger if entry.expected))
+    groups = groups_text(manifest)
     following = f'Next: {command()} run {quote(str(root))} "Once upon a time"'
-    return f"{root}\n{facts(lines)}\n\n{ledger}\n\n{following}"
+    return f"{root}\n{facts(lines)}\n\n{ledger}\n\n{groups}\n\n{following}"
 
 
 def stored(numerics: Numerics) -> str:
@@ -207,6 +211,26 @@ def ledger_table(ledger: tuple[LedgerEntry, ...]) -> str:
         for entry in ledger
     ]
     return table(rows, ("pass", "matched", "expected", "tier"))
+
+
+def groups_text(manifest: Manifest) -> str:
+    """How many groups of each kind a step has, beside how many its structure allows, and why the
+    others were not formed; once for targets that agree."""
+    found: dict[tuple[GroupEntry, ...], list[str]] = {}
+    for target in manifest.targets:
+        found.setdefault(target.step.groups, []).append(target.name)
+    texts = []
+    for groups, names in found.items():
+        allowed = [entry for entry in groups if entry.allowed]
+        rows = [(entry.name, entry.formed, entry.allowed) for entry in allowed]
+        lines = [
+            f"  {entry.name}: {count} not formed, {reason}"
+            for entry in allowed
+            for reason, count in entry.reasons
+        ]
+        title = f"  for {', '.join(names)}\n" if len(found) > 1 else ""
+        texts.append("\n".join((title + table(rows, ("group", "formed", "allowed")), *lines)))
+    return "\n\n".join(texts)
 
 
 def _check_output(output: Path, force: bool) -> None:

@@ -12,7 +12,7 @@ from ingot.cli.output import command, facts, print_json
 from ingot.errors import ModelDirError
 
 if TYPE_CHECKING:
-    from ingot.models.explain import Explanation
+    from ingot.compiler.explain import Explanation
 
 NAME = "explain"
 SUMMARY = "tell whether a model directory is supported, why, and what it needs"
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Tells whether a model directory is supported, why not and what is nearest, and the disk and
     memory it would need. Reads no weights. Exit code 0 if it is supported, 2 if not."""
-    from ingot.models.registry import explain
+    from ingot.compiler.explain import explain
 
     explanation = explain(args.model_dir)
     if args.json:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingot.cli.compile import ledger_table
+from ingot.cli.compile import groups_text, ledger_table
 from ingot.cli.numbers import format_bytes, format_count
 from ingot.cli.output import facts, print_json, table
 from ingot.errors import UsageError
@@ -24,12 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the verb's arguments."""
     parser.add_argument("artifact", metavar="ARTIFACT", type=Path, help="folder of an artifact")
     parser.add_argument("--target", metavar="NAME", help="whose plan to show (default: the first)")
-    parser.add_argument("--plan", action="store_true", help="print the instructions of the plan")
+    parser.add_argument("--plan", action="store_true", help="print the kernels of the plan")
     parser.add_argument(
         "--html",
         metavar="FILE",
         type=Path,
-        help="write a page with the ledger, the arena drawn over time, and the instructions",
+        help="write a page with the ledger, the arena drawn over time, and the kernels",
     )
 
 
@@ -66,8 +66,9 @@ def summary(view: ArtifactView, target: str) -> str:
         "Cost\n" + facts(cost_facts(plan)),
         "Targets\n" + _target_table(view),
         "Ledger\n" + ledger_table(view.manifest.ledger),
-        f"Plan of {target}\n" + _op_table(plan),
-        "More: --plan prints the instructions, --html FILE writes a page with pictures.",
+        "Groups\n" + groups_text(view.manifest),
+        f"Plan of {target}\n" + _kernel_table(plan),
+        "More: --plan prints the kernels, --html FILE writes a page with pictures.",
     ]
     return "\n\n".join(sections)
 
@@ -86,7 +87,8 @@ def memory_facts(view: ArtifactView, plan: Plan) -> list[tuple[str, str]]:
 
 def cost_facts(plan: Plan) -> list[tuple[str, str]]:
     """What steps must read and compute at least."""
-    from ingot.artifact.cost import StepShape, step_cost
+    from ingot.artifact.cost import StepShape
+    from ingot.artifact.step_cost import step_cost
 
     prompt = min(512, plan.limits.max_model_len)
     token = step_cost(plan, StepShape())
@@ -99,17 +101,14 @@ def cost_facts(plan: Plan) -> list[tuple[str, str]]:
 
 
 def plan_table(plan: Plan) -> str:
-    """The instructions, one a line."""
-    from ingot.cli.artifact_view import attrs_text, shape_text
+    """The kernels, one a line."""
+    from ingot.cli.artifact_view import kernel_views, shape_text
 
-    buffers = plan.by_name()
     rows = []
-    for index, instruction in enumerate(plan.instructions):
-        outputs = " ".join(f"{n}:{shape_text(buffers[n])}" for n in instruction.outputs.values())
-        inputs = " ".join(instruction.inputs.values())
-        attrs = attrs_text(instruction)
-        rows.append((index, instruction.op, outputs, instruction.origin, attrs, inputs))
-    return table(rows, ("#", "op", "outputs", "from", "attributes", "inputs"), indent="")
+    for index, view in enumerate(kernel_views(plan)):
+        outputs = " ".join(f"{n}:{shape_text(plan.buffer(n))}" for n in view.outputs)
+        rows.append((index, view.name, outputs, view.origin, view.attrs, " ".join(view.inputs)))
+    return table(rows, ("#", "kernel", "outputs", "from", "attributes", "inputs"), indent="")
 
 
 def _model_facts(view: ArtifactView) -> list[tuple[str, str]]:
@@ -134,19 +133,19 @@ def _target_table(view: ArtifactView) -> str:
         (
             target.name,
             target.layout,
-            format_bytes(view.manifest.files[target.kernels].size),
-            len(view.plans[target.name].instructions),
+            format_bytes(view.manifest.files[target.step.kernels].size),
+            len(view.plans[target.name].kernels),
             format_bytes(view.plans[target.name].memory.arena_bytes),
         )
         for target in view.manifest.targets
     ]
-    return table(rows, ("target", "weights", "code", "instructions", "arena"))
+    return table(rows, ("target", "weights", "code", "kernels", "arena"))
 
 
-def _op_table(plan: Plan) -> str:
-    from ingot.cli.artifact_view import op_counts
+def _kernel_table(plan: Plan) -> str:
+    from ingot.cli.artifact_view import kernel_counts
 
-    return table(((n, op) for op, n in op_counts(plan).items()), ("count", "op"))
+    return table(((n, kernel) for kernel, n in kernel_counts(plan).items()), ("count", "kernel"))
 
 
 def _target(view: ArtifactView, name: str | None) -> str:
@@ -159,7 +158,7 @@ def _target(view: ArtifactView, name: str | None) -> str:
 
 
 def _as_object(view: ArtifactView, target: str) -> dict[str, Any]:
-    from ingot.cli.artifact_view import live_bytes, op_counts
+    from ingot.cli.artifact_view import kernel_counts, live_bytes
 
     return {
         "artifact": view.path,
@@ -167,8 +166,8 @@ def _as_object(view: ArtifactView, target: str) -> dict[str, Any]:
         "folder_bytes": view.folder_bytes(),
         "plans": {
             name: {
-                "instructions": len(plan.instructions),
-                "ops": op_counts(plan),
+                "kernels": len(plan.kernels),
+                "kernel_counts": kernel_counts(plan),
                 "arena_bytes": plan.memory.arena_bytes,
                 "peak_live_bytes": max(live_bytes(plan), default=0),
             }

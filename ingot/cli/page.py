@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from ingot.artifact.cost import Cost, StepShape, instruction_costs
-from ingot.artifact.plan import Instruction, Plan
-from ingot.cli.arena_svg import arena_svg, color_of_op, live_svg
+from ingot.artifact.cost import Cost, StepShape
+from ingot.artifact.plan import Plan
+from ingot.artifact.step_cost import kernel_costs
+from ingot.cli.arena_svg import arena_svg, color_of_kernel, live_svg
 from ingot.cli.artifact_view import (
     ArtifactView,
-    attrs_text,
+    KernelView,
+    kernel_counts,
+    kernel_views,
     live_bytes,
-    names_text,
-    op_counts,
     shape_text,
 )
 from ingot.cli.numbers import format_bytes, format_count
@@ -30,12 +31,12 @@ def artifact_page(view: ArtifactView, target: str) -> str:
             '<div class="columns"><div>',
             _section("Targets", _targets(view)),
             _section("Files", _bars(view.folder_bytes())),
-            _section("Instructions by op", _ops(plan)),
+            _section("Kernels", _counts(plan)),
             "</div><div>",
             _section("Ledger", _ledger(view)),
             "</div></div>",
             _section("Arena", _arena(plan)),
-            _section(f"Plan of {escape(target)}", _instructions(plan)),
+            _section(f"Plan of {escape(target)}", _kernels(plan)),
         )
     )
     return (
@@ -107,7 +108,7 @@ def _targets(view: ArtifactView) -> str:
         (
             f"<code>{escape(target.name)}</code><br>"
             f'<span class="dim">needs {escape(" ".join(target.requires) or "nothing")}</span>',
-            format_bytes(view.manifest.files[target.kernels].size),
+            format_bytes(view.manifest.files[target.step.kernels].size),
         )
         for target in view.manifest.targets
     )
@@ -125,8 +126,8 @@ def _ledger(view: ArtifactView) -> str:
     return _table(("pass", "matched", "expected", "tier", ""), rows, numbers=(1, 2))
 
 
-def _ops(plan: Plan) -> str:
-    counts = op_counts(plan)
+def _counts(plan: Plan) -> str:
+    counts = kernel_counts(plan)
     largest = max(counts.values(), default=1)
     rows = (
         (
@@ -136,14 +137,14 @@ def _ops(plan: Plan) -> str:
         )
         for op, count in counts.items()
     )
-    return _table(("op", "count", ""), rows, numbers=(1,), css="bars")
+    return _table(("kernel", "count", ""), rows, numbers=(1,), css="bars")
 
 
 def _arena(plan: Plan) -> str:
     live = live_bytes(plan)
     legend = "".join(
         f'<span><i class="c{color}"></i>{escape(op)}</span>'
-        for op, color in color_of_op(plan).items()
+        for op, color in color_of_kernel(plan).items()
     )
     peak, whole = max(live, default=0), sum(slot.nbytes for slot in plan.memory.slots)
     text = (
@@ -159,36 +160,39 @@ def _arena(plan: Plan) -> str:
     )
 
 
-def _instructions(plan: Plan) -> str:
+def _kernels(plan: Plan) -> str:
     context = min(512, plan.limits.max_model_len)
-    costs = instruction_costs(plan, StepShape(context=context))
+    costs = kernel_costs(plan, StepShape(context=context))
     rows = (
-        _row(index, item, cost, plan)
-        for index, (item, cost) in enumerate(zip(plan.instructions, costs, strict=True))
+        _row(index, view, cost, plan)
+        for index, (view, cost) in enumerate(zip(kernel_views(plan), costs, strict=True))
     )
-    header = ("#", "op", "outputs", "inputs", "attributes", "reads", "operations", "from")
+    header = ("#", "kernel", "outputs", "inputs", "attributes", "reads", "operations", "from")
     filled = _table(header, rows, numbers=(0, 5, 6), css="mono")
-    note = f"Bytes read and operations are those of one token, decoded at a context of {context}."
+    note = (
+        "Under a kernel's name: the primitives that it carries out. Bytes read and operations are "
+        f"those of one token, decoded at a context of {context}."
+    )
     return (
         f'<p class="dim">{note}</p>'
-        '<input id="filter" placeholder="Filter: words of an op, a buffer or a module" '
+        '<input id="filter" placeholder="Filter: words of a kernel, a buffer or a module" '
         f'aria-label="Filter"><div class="scroll" id="instructions">{filled}</div>'
     )
 
 
-def _row(index: int, instruction: Instruction, cost: Cost, plan: Plan) -> tuple[str, ...]:
-    buffers = plan.by_name()
+def _row(index: int, view: KernelView, cost: Cost, plan: Plan) -> tuple[str, ...]:
     outputs = "<br>".join(
-        f'{escape(name)} <span class="dim">{escape(shape_text(buffers[name]))}</span>'
-        for name in instruction.outputs.values()
+        f'{escape(name)} <span class="dim">{escape(shape_text(plan.buffer(name)))}</span>'
+        for name in view.outputs
     )
+    parts = f'<br><span class="dim">{escape(" ".join(view.ops))}</span>' if view.ops[1:] else ""
     return (
         str(index),
-        f'<b class="op">{escape(instruction.op)}</b>',
+        f'<b class="op">{escape(view.name)}</b>{parts}',
         outputs,
-        escape(names_text(instruction.inputs)),
-        escape(attrs_text(instruction)),
+        escape(" ".join(view.inputs)),
+        escape(view.attrs),
         format_bytes(cost.num_bytes) if cost.num_bytes else "",
         format_count(cost.num_operations) if cost.num_operations else "",
-        escape(instruction.origin),
+        escape(view.origin),
     )

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ingot.artifact.cost import StepShape, step_cost
+from ingot.artifact.cost import StepShape
+from ingot.artifact.step_cost import step_cost
 from ingot.cli.numbers import format_bytes, format_seconds
 from ingot.cli.output import facts
 

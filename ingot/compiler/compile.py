@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,12 @@ from ingot.artifact.codec import encode_plan
 from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import (
     FORMAT_VERSION,
+    GroupEntry,
     LedgerEntry,
     Manifest,
     ModelInfo,
     Numerics,
+    ProgramEntry,
     TargetEntry,
 )
 from ingot.artifact.plan import Plan
@@ -38,19 +39,23 @@ from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import copy_tokenizer, load_tokenizer
+from ingot.compiler.verify import PlanChecker
+from ingot.errors import UsageError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
 from ingot.models.config import ModelConfig
+from ingot.models.counts import module_counts
 from ingot.passes import runner
-from ingot.passes.pipeline import pipeline
-from ingot.targets.cpu.generate import Generated, generate
-from ingot.targets.cpu.pack import pack
-from ingot.targets.cpu.toolchain import build
+from ingot.passes.pipeline import PIPELINE, optional_passes, pipeline
+from ingot.targets.compilers import Builder
+from ingot.targets.target import TargetKind, kind_of
 from ingot.version import __version__
 
 # Sees the complete artifact before it has its name, and gives its largest golden error, or None
 # where this host cannot run it. Raising keeps the artifact from appearing.
 Check = Callable[[Path], float | None]
+
+STEP = "step"  # the program that advances text
 
 
 def compile_model(
@@ -73,7 +78,7 @@ def compile_model(
     model = read_model(model_dir, options, clock)
     front = lower_model(model, options, clock)
     with model.checkpoint, ArtifactWriter(out) as writer:
-        parts = write_parts(writer, model, front, clock)
+        parts = write_parts(writer, model, front, options, clock)
         entries = [part.entry for part in parts]
         with clock.stage("write", str(out)):
             manifest = writer.seal(describe(model, front, entries))
@@ -85,8 +90,9 @@ def compile_model(
         manifest=manifest,
         seconds=clock.seconds,
         stage_seconds=clock.stage_seconds,
+        dtype_reason=model.resolved.dtype_reason,
         bytes_total=sum(file.size for file in manifest.files.values()),
-        weight_bytes=manifest.files[weights_name(model.resolved.layout)].size,
+        weight_bytes=sum(manifest.files[weights_name(name)].size for name in layouts(parts)),
         golden_error=golden_error,
     )
 
@@ -109,6 +115,7 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
     with clock.stage("read", str(model_dir)):
         config = registry.load_config(model_dir)
         resolved = resolve(options, config)
+        check_disabled(options.disable_passes, resolved.targets)
         tokenizer = load_tokenizer(model_dir, config.vocab_size)
         longest = resolved.limits.max_model_len
         calibration = calibration_sequences(options.calibrate, tokenizer, max_model_len=longest)
@@ -117,11 +124,24 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
     return Model(model_dir, config, resolved, tokenizer, module, checkpoint, calibration)
 
 
+def check_disabled(names: Sequence[str], targets: Sequence[Target]) -> None:
+    """Refuses to leave out what does not exist or what a graph is invalid without."""
+    optional = [*optional_passes(), *(rule for t in targets for rule in kind_of(t).rules)]
+    for name in names:
+        if name not in optional:
+            known = name in [each.name for each in PIPELINE]
+            raise UsageError(
+                f"pass {name!r} {'cannot be left out' if known else 'does not exist'}",
+                hint=f"Optional: {', '.join(dict.fromkeys(optional))}.",
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class Front:
     """What the front end makes of a model: the graph as exported, the plan, and the ledger.
 
-    `storage` says which of the model's matrices are quantized, and how.
+    The plan is of primitives, the same for every target. `storage` says which of the model's
+    matrices are stored in integers, and how.
     """
 
     reference: GraphModule
@@ -141,40 +161,47 @@ def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
     )
     if model.calibration:
         check_calibration(reference, storage)
-    with clock.stage("passes", resolved.dtype):
+    with clock.stage("passes", resolved.dtype_reason):
         ledger = runner.run(
             graph,
-            pipeline(
-                dtype=resolved.dtype,
-                disable=options.disable_passes,
-                quantize=storage,
-                kv_dtype=resolved.kv_dtype,
-            ),
-            config,
-            target=resolved.targets[0],
+            pipeline(dtype=resolved.dtype, disable=options.disable_passes, integers=storage.keys()),
+            module_counts(model.module),
             dump_dir=options.dump_dir,
             verify=options.verify_passes,
         )
     with clock.stage("plan", f"{resolved.limits.max_num_batched_tokens} tokens a step"):
-        plan = lower(graph, resolved.limits)
+        plan = lower(graph, resolved.limits, storage, int8_states=resolved.kv_dtype == "int8")
+        if options.verify_passes:
+            PlanChecker(reference).check_lowered(graph, plan)
     return Front(reference, storage, plan, ledger)
 
 
-def write_parts(writer: ArtifactWriter, model: Model, front: Front, clock: Clock) -> list[Part]:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One target's part of the artifact: its own plan of the step, and what comes of that."""
+
+    target: Target
+    plan: Plan
+    entry: TargetEntry
+
+
+def write_parts(
+    writer: ArtifactWriter, model: Model, front: Front, options: CompileOptions, clock: Clock
+) -> list[Part]:
     """Writes all files but the manifest; the C++ compiler works while weights are packed."""
     resolved = model.resolved
     names = ", ".join(target.name for target in resolved.targets)
-    with ThreadPoolExecutor(1) as compiler:
+    with Builder() as compiler:
         with clock.stage("generate", names):
-            parts = [add_source(writer, front.plan, t, resolved.layout) for t in resolved.targets]
+            parts = [add_sources(writer, model, front, t, options) for t in resolved.targets]
         builds = [compiler.submit(add_kernels, writer, part) for part in parts]
         with QuantizedWeights(model.checkpoint.read, writer.directory) as weights:
             if front.storage:
                 with clock.stage("quantize", quantization(model, front)):
                     args = (front.storage, model.calibration)
                     quantize_weights(front.reference, model.checkpoint.read, weights, *args)
-            with clock.stage("pack", resolved.layout):
-                add_weights(writer, front.plan, parts[0], weights)
+            with clock.stage("pack", ", ".join(layouts(parts))):
+                add_weights(writer, parts, weights)
             with clock.stage("golden", "float32 reference"):
                 add_golden(writer, model, front.reference, weights)
                 copy_tokenizer(model.model_dir, writer.directory / "tokenizer")
@@ -184,42 +211,57 @@ def write_parts(writer: ArtifactWriter, model: Model, front: Front, clock: Clock
     return parts
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One target's part of the artifact, between the code generator and the C++ compiler."""
-
-    entry: TargetEntry
-    target: Target
-    generated: Generated
-
-
-def add_source(writer: ArtifactWriter, plan: Plan, target: Target, layout: str) -> Part:
-    """Writes the plan and the generated sources of one target."""
-    generated = generate(plan, target)
+def add_sources(
+    writer: ArtifactWriter, model: Model, front: Front, target: Target, options: CompileOptions
+) -> Part:
+    """Lets a target rewrite and group the plan for itself; writes that, and its sources."""
+    kind = kind_of(target)
+    plan, groups = target_plan(kind, front, options)
     folder = f"targets/{target.name.replace(':', '-')}"
     writer.write(f"{folder}/plan.json", encode_plan(plan))
-    writer.write(f"{folder}/source/step.cpp", generated.source.encode())
+    for name, text in kind.sources(plan, target).items():
+        writer.write(f"{folder}/source/{name}", text.encode())
+    program = ProgramEntry(
+        plan=f"{folder}/plan.json", kernels=f"{folder}/{kind.kernels}", groups=groups
+    )
     entry = TargetEntry(
         name=target.name,
         requires=tuple(sorted(target.requires)),
-        layout=layout,
+        layout=f"{kind.layout}-{model.resolved.stored_as}",
         abi=ABI,
-        plan=f"{folder}/plan.json",
-        kernels=f"{folder}/kernels.so",
+        programs={STEP: program},
     )
-    return Part(entry, target, generated)
+    return Part(target, plan, entry)
+
+
+def target_plan(
+    kind: TargetKind, front: Front, options: CompileOptions
+) -> tuple[Plan, tuple[GroupEntry, ...]]:
+    """The plan as a kind of target carries it out, and its groups."""
+    rewritten = kind.rewrite(front.plan)
+    grouped, groups = kind.group(rewritten, options.disable_passes)
+    placed = kind.place(grouped)
+    if options.verify_passes:
+        PlanChecker(front.reference).check_target(kind, front.plan, rewritten, placed)
+    return placed, groups
 
 
 def add_kernels(writer: ArtifactWriter, part: Part) -> None:
     """Compiles the sources of one target."""
-    kernels = writer.file(part.entry.kernels)
-    build(kernels.parent / "source", kernels, part.target)
+    kernels = writer.file(part.entry.step.kernels)
+    kind_of(part.target).build(kernels.parent / "source", kernels, part.target)
 
 
-def add_weights(writer: ArtifactWriter, plan: Plan, part: Part, weights: QuantizedWeights) -> None:
-    """Packs the weights; all CPU targets share one layout, so one part stands for all."""
-    path = writer.file(weights_name(part.entry.layout))
-    pack(path, plan, part.generated.weights, weights.read, weights)
+def layouts(parts: Sequence[Part]) -> dict[str, Part]:
+    """The packings of the weights that targets need, and a target that has each."""
+    return {part.entry.layout: part for part in reversed(parts)}
+
+
+def add_weights(writer: ArtifactWriter, parts: Sequence[Part], weights: QuantizedWeights) -> None:
+    """Packs the weights, once for all targets that share a layout."""
+    for layout, part in layouts(parts).items():
+        path = writer.file(weights_name(layout))
+        kind_of(part.target).pack(path, part.plan, weights.read, weights)
 
 
 def add_golden(

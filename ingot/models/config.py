@@ -1,22 +1,21 @@
 """The canonical description of a model, whatever spelling its `config.json` used.
 
-`ModelConfig` is frozen and complete: every number that a graph, a plan or the runtime needs is
-here, and nothing is optional. Contradictory values raise `ConfigError`.
+`ModelConfig` is frozen and complete: it holds every number that a graph, a plan or the runtime
+needs, and nothing in it is optional. Contradictory values raise `ConfigError`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from ingot.errors import ConfigError
 
-RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+RopeType = Literal["none", "default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
-
-ROPE_TYPES: tuple[str, ...] = get_args(RopeType)
-ACTIVATIONS: tuple[str, ...] = get_args(Activation)
-CHECKPOINT_DTYPES = ("float32", "bfloat16", "float16")
+NormKind = Literal["rms", "layer"]
+Placement = Literal["pre", "sandwich"]
+MlpKind = Literal["gated", "plain"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +23,7 @@ class RopeConfig:
     """Rotary position embedding with every default resolved.
 
     Attributes:
-        type: how the frequencies are stretched beyond the trained length.
+        type: how the frequencies are stretched beyond the trained length; "none" rotates nothing.
         theta: base of the geometric series of frequencies.
         rotary_dim: how many leading dimensions of a head are rotated; the rest pass through.
         factor: stretch of the context (linear, dynamic, llama3, yarn).
@@ -49,6 +48,27 @@ class RopeConfig:
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
 
+    @property
+    def rotates(self) -> bool:
+        """Whether queries and keys are rotated at all."""
+        return self.type != "none"
+
+
+NO_ROPE = RopeConfig(type="none", rotary_dim=0, original_max_position_embeddings=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerConfig:
+    """What a decoder layer has of its own.
+
+    Attributes:
+        window: how many tokens back a query sees, itself included; 0 is all.
+        attention_scale: what scores are multiplied by.
+    """
+
+    window: int = 0
+    attention_scale: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -56,14 +76,20 @@ class ModelConfig:
 
     Attributes:
         family: the family that builds it; architecture: the checkpoint's own class name.
+        layers: what each decoder layer has of its own.
         num_heads, num_kv_heads: query heads, and the key and value heads that they share.
         head_dim: size of one head, any multiple of 4, independent of hidden_size.
-        norm_eps: epsilon of every norm.
+        mlp: a gated MLP or a plain one; hidden_act: the activation in it.
+        norm: kind of every norm; norm_eps: epsilon of every norm.
+        norm_offset: added to the weight of every RMS norm.
+        placement: a norm before attention and MLP, or one before and one after each.
+        max_position_embeddings: the longest sequence that the model was made for.
+        learned_positions: embeddings of positions are added to those of tokens.
+        embedding_scale: what the embeddings of tokens are multiplied by.
         tie_embeddings: the head is the embedding matrix.
         qk_norm: queries and keys are normalised per head before the rotation.
         attention_bias, o_bias, mlp_bias: biases of q/k/v, of the output, of the MLP.
-        windows: per layer, how many tokens back a query sees (itself included); 0 is all.
-        attention_scale: what scores are multiplied by; attention_softcap: 0 is none.
+        attention_softcap, logit_softcap: bounds of scores and of logits; 0 is none.
         bos_token_ids, eos_token_ids: from config.json and generation_config.json together.
         checkpoint_dtype: dtype that the checkpoint says its weights have.
 
@@ -76,35 +102,35 @@ class ModelConfig:
     vocab_size: int
     hidden_size: int
     intermediate_size: int
-    num_layers: int
+    layers: tuple[LayerConfig, ...]
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    mlp: MlpKind = "gated"
     hidden_act: Activation
+    norm: NormKind = "rms"
     norm_eps: float
+    norm_offset: float = 0.0
+    placement: Placement = "pre"
     max_position_embeddings: int
+    learned_positions: bool = False
+    embedding_scale: float = 1.0
     tie_embeddings: bool
-    qk_norm: bool
-    attention_bias: bool
-    o_bias: bool
-    mlp_bias: bool
-    windows: tuple[int, ...]
+    qk_norm: bool = False
+    attention_bias: bool = False
+    o_bias: bool = False
+    mlp_bias: bool = False
     rope: RopeConfig
-    attention_scale: float
     attention_softcap: float = 0.0
+    logit_softcap: float = 0.0
     bos_token_ids: tuple[int, ...]
     eos_token_ids: tuple[int, ...]
     checkpoint_dtype: str
 
     def __post_init__(self) -> None:
         self._check_heads()
-        self._check_rope()
-        if len(self.windows) != self.num_layers:
-            raise ConfigError(
-                f"windows are given for {len(self.windows)} layers, the model has "
-                f"{self.num_layers}",
-                hint="give one window per layer; 0 means full attention",
-            )
+        if self.rope.rotates:
+            self._check_rope()
         for name in ("bos_token_ids", "eos_token_ids"):
             for token in getattr(self, name):
                 if not 0 <= token < self.vocab_size:
@@ -147,6 +173,16 @@ class ModelConfig:
                     hint=f"longrope needs one per frequency: {dim // 2}, half of the "
                     f"{dim} rotated dimensions",
                 )
+
+    @property
+    def num_layers(self) -> int:
+        """How many decoder layers the model has."""
+        return len(self.layers)
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """The window of every layer; 0 is all."""
+        return tuple(layer.window for layer in self.layers)
 
     @property
     def q_size(self) -> int:

@@ -1,12 +1,12 @@
-"""The keys that decoder-only families share, read into a ModelConfig."""
+"""Reads the keys that decoder-only families share into a ModelConfig."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ingot.errors import ConfigError, UnsupportedModelError
-from ingot.models.config import ModelConfig
+from ingot.models.config import LayerConfig, ModelConfig, RopeConfig
 from ingot.models.fields import Fields
 from ingot.models.rope_config import LAYER_TYPES, parse_rope
 
@@ -29,53 +29,53 @@ _DTYPES = {name: name for name in ("float32", "bfloat16", "float16")} | {
 def parse_decoder(
     fields: Fields,
     *,
-    family: str,
-    windows: tuple[int, ...] | None = None,
-    num_kv_heads: int | None = None,
-    head_dim: int | None = None,
-    qk_norm: bool = False,
-    attention_bias: bool = False,
-    o_bias: bool = False,
-    mlp_bias: bool = False,
+    windows: Sequence[int] | None = None,
+    attention_scales: Sequence[float] | None = None,
+    rope: RopeConfig | None = None,
     partial_rotary: bool = False,
+    **decided: Any,
 ) -> ModelConfig:
     """Reads the common keys of config.json; the arguments are what the family decides.
 
-    `windows`: per layer, None for full attention everywhere. `num_kv_heads` and `head_dim`: for a
-    config that does not say; None makes the key required, or hidden_size / num_heads.
+    Args:
+        fields: config.json, with the family's spellings and defaults.
+        windows: one per layer; None for full attention everywhere.
+        attention_scales: one per layer; None for 1 / sqrt(head_dim) everywhere.
+        rope: None to read the rotary keys.
+        partial_rotary: whether the family rotates only `partial_rotary_factor` of a head.
+        decided: `family`, and fields of ModelConfig that are not common keys.
 
     Raises:
         ConfigError: missing, wrong or contradictory values.
     """
     _refuse_foreign(fields)
     common = _read_common(fields)
-    num_heads = fields.integer("num_attention_heads", maximum=2**16)
-    head = _head_dim(fields, common["hidden_size"], num_heads, head_dim)
-    rope = parse_rope(fields, head, common["max_position_embeddings"], partial=partial_rotary)
-    return ModelConfig(
-        **common,
-        family=family,
-        num_heads=num_heads,
-        num_kv_heads=_kv_heads(fields, num_kv_heads),
-        head_dim=head,
-        qk_norm=qk_norm,
-        attention_bias=attention_bias,
-        o_bias=o_bias,
-        mlp_bias=mlp_bias,
-        windows=windows if windows is not None else (0,) * common["num_layers"],
-        rope=rope,
-        attention_scale=head**-0.5,
+    num_layers, head_dim = read_num_layers(fields), common["head_dim"]
+    windows = (0,) * num_layers if windows is None else windows
+    if attention_scales is None:
+        attention_scales = (head_dim**-0.5,) * num_layers
+    if rope is None:
+        longest = common["max_position_embeddings"]
+        rope = parse_rope(fields, head_dim, longest, partial=partial_rotary)
+    layers = tuple(
+        LayerConfig(window=window, attention_scale=scale)
+        for window, scale in zip(windows, attention_scales, strict=True)
     )
+    return ModelConfig(**common, layers=layers, rope=rope, **decided)
 
 
 def _read_common(fields: Fields) -> dict[str, Any]:
-    """What every decoder spells the same, by the names of ModelConfig."""
+    """What every decoder has in its config, by the names of ModelConfig."""
+    hidden_size = fields.integer("hidden_size")
+    num_heads = fields.integer("num_attention_heads", maximum=2**16)
     return {
         "architecture": read_architecture(fields),
         "vocab_size": fields.integer("vocab_size"),
-        "hidden_size": fields.integer("hidden_size"),
+        "hidden_size": hidden_size,
         "intermediate_size": fields.integer("intermediate_size"),
-        "num_layers": read_num_layers(fields),
+        "num_heads": num_heads,
+        "num_kv_heads": fields.integer("num_key_value_heads", maximum=2**16),
+        "head_dim": read_head_dim(fields),
         "hidden_act": fields.choice("hidden_act", _ACTIVATIONS, "silu"),
         "norm_eps": fields.number("rms_norm_eps"),
         "max_position_embeddings": fields.integer("max_position_embeddings"),
@@ -91,6 +91,21 @@ def read_num_layers(fields: Fields) -> int:
     return fields.integer("num_hidden_layers", maximum=10_000)
 
 
+def read_head_dim(fields: Fields) -> int:
+    """The size of a head; a config that does not say divides hidden_size among the heads."""
+    hidden_size = fields.integer("hidden_size")
+    num_heads = fields.integer("num_attention_heads", maximum=2**16)
+    if "head_dim" in fields:
+        return fields.integer("head_dim", maximum=2**16)
+    fields.raw("head_dim", None)
+    if hidden_size % num_heads:
+        raise ConfigError(
+            f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads}",
+            hint="give head_dim, or make the heads divide the hidden size",
+        )
+    return hidden_size // num_heads
+
+
 def read_architecture(fields: Fields) -> str:
     """The class name that the checkpoint was saved from."""
     names = fields.raw("architectures")
@@ -100,27 +115,24 @@ def read_architecture(fields: Fields) -> str:
 
 
 def read_dtype(fields: Fields) -> str:
-    """The dtype that the config says, or "" if it says nothing."""
+    """The dtype that the config gives, or "" if it gives none."""
     keys: Mapping[str, str] = _DTYPES | {"": ""}
     newer = fields.choice("dtype", keys, "")
     return fields.choice("torch_dtype", keys, newer)
 
 
-def layer_windows(
-    fields: Fields, window: int, num_layers: int, *, default_first: int
-) -> tuple[int, ...]:
-    """Windows from `layer_types`, or from `max_window_layers` where that is missing.
+def layer_windows(fields: Fields, window: int, slides: Sequence[bool]) -> tuple[int, ...]:
+    """Windows from `layer_types`.
 
     Args:
         window: size of the sliding window; 0 where the model uses none.
-        default_first: first layer with a window, for a config that says neither.
+        slides: per layer, whether it has a window in a config without `layer_types`.
     """
-    first = fields.integer("max_window_layers", default_first, minimum=0)
     types = fields.raw("layer_types", None)
     if types is None:
-        return tuple(window if i >= first else 0 for i in range(num_layers))
-    if not isinstance(types, list) or len(types) != num_layers:
-        raise fields.wrong("layer_types", types, f"a list of {num_layers} layer types")
+        return tuple(window if sliding else 0 for sliding in slides)
+    if not isinstance(types, list) or len(types) != len(slides):
+        raise fields.wrong("layer_types", types, f"a list of {len(slides)} layer types")
     for name in types:
         if name not in LAYER_TYPES:
             raise fields.wrong("layer_types", name, f"made of {' and '.join(LAYER_TYPES)}")
@@ -136,13 +148,11 @@ def read_window(fields: Fields, default: int = 0) -> int:
     """The sliding window: a missing key gives the default, null gives 0."""
     if "sliding_window" in fields:
         return fields.integer("sliding_window")
-    present = "sliding_window" in fields.names()
-    fields.raw("sliding_window", None)
-    return 0 if present else default
+    return 0 if fields.is_null("sliding_window") else default
 
 
 def _refuse_foreign(fields: Fields) -> None:
-    """Keys that would change the model in ways that nothing here follows."""
+    """Refuses keys that would change the model in a way that no block supports."""
     fields.refuse("auto_map", (), "models with their own Python code are not supported")
     fields.refuse("is_encoder_decoder", (False,), "supported: decoder-only models")
     fields.refuse("add_cross_attention", (False,), "supported: decoder-only models")
@@ -153,21 +163,3 @@ def _refuse_foreign(fields: Fields) -> None:
             hint="supported: float32, bfloat16 and float16 checkpoints; use the original model",
         )
     fields.raw("quantization_config", None)
-
-
-def _kv_heads(fields: Fields, default: int | None) -> int:
-    if default is None:
-        return fields.integer("num_key_value_heads", maximum=2**16)
-    return fields.integer("num_key_value_heads", default, maximum=2**16)
-
-
-def _head_dim(fields: Fields, hidden: int, num_heads: int, default: int | None) -> int:
-    if "head_dim" in fields or default is not None:
-        return fields.integer("head_dim", default or 0, maximum=2**16)
-    fields.raw("head_dim", None)
-    if hidden % num_heads:
-        raise ConfigError(
-            f"hidden_size {hidden} is not a multiple of num_attention_heads {num_heads}",
-            hint="give head_dim, or make the heads divide the hidden size",
-        )
-    return hidden // num_heads

@@ -14,17 +14,19 @@ from ingot.models.fields import Fields
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A parameter that is some rows of a fused source tensor.
+    """A parameter that is some rows of a source tensor.
 
     The parameters that name the same source, in the order of `part`, are stacked in it.
 
     Args:
-        source: name or `{i}` template of the source tensor.
+        source: name or template of the source tensor.
         part: position of the parameter in it, from 0.
+        transposed: the source is stored as [columns, rows]; of a vector that is the vector itself.
     """
 
     source: str
-    part: int
+    part: int = 0
+    transposed: bool = False
 
 
 class Build(Protocol):
@@ -41,16 +43,21 @@ _ROTARY_BUFFERS = ("model.layers.{i}.self_attn.rotary_emb.inv_freq", "model.rota
 class Family:
     """A model family.
 
+    A template is a name in which `{i}` stands for a number and any other word in braces for any
+    text; the same word stands for the same text everywhere.
+
     Attributes:
         name: short name, such as "qwen3".
         architectures: the class names in `config.json` that it builds.
         parse: reads `config.json`; keys that it does not read are an error afterwards.
         build: the plain module, with the meta device as the default.
-        weights: parameter name or `{i}` template -> source tensor (a name, a template, or Rows of
-            one); a parameter that is not listed is read from the tensor of its own name.
+        weights: parameter name or template -> source tensor (a name, a template, or Rows of one);
+            a parameter that is not listed is read from the tensor of its own name.
+        spellings: templates of names that some checkpoints have -> the name that stands for it in
+            the other tables.
         unused: names or templates of source tensors that may be present and are not read.
-        tied: for models with tie_embeddings, source tensors that may be present as copies of
-            another: copy -> original. They are compared when read.
+        tied: copy -> original: source tensors that a model with tie_embeddings may store although
+            they repeat another one. The two are compared when the original is read.
     """
 
     name: str
@@ -58,6 +65,7 @@ class Family:
     parse: Callable[[Fields], ModelConfig]
     build: Build
     weights: Mapping[str, str | Rows] = field(default_factory=dict)
+    spellings: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = _ROTARY_BUFFERS
     tied: Mapping[str, str] = field(
         default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"}

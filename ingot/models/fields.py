@@ -18,10 +18,14 @@ NOISE = frozenset({
     "torchscript", "_commit_hash", "return_dict", "output_attentions", "output_hidden_states",
     "tokenizer_class", "prefix", "unsloth_fixed", "unsloth_version", "transformers.js_config",
     "is_llama_config", "use_bfloat16", "_unsloth_fixed", "pad_token_id", "sep_token_id",
-    "decoder_start_token_id", "tf_legacy_loss",
+    "decoder_start_token_id", "tf_legacy_loss", "cache_implementation",
+    "n_special", "predict_special_tokens", "output_past",
+    # heads for other tasks
+    "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
+    "summary_first_dropout",
     # training
     "initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop",
-    "dropout", "finetuning_task", "task_specific_params", "problem_type", "id2label",
+    "attn_pdrop", "dropout", "finetuning_task", "task_specific_params", "problem_type", "id2label",
     "label2id", "num_labels", "gradient_checkpointing", "pretraining_tp",
     "chunk_size_feed_forward",
     # generation defaults, which belong to generation_config.json
@@ -33,7 +37,8 @@ NOISE = frozenset({
     "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty",
 })
 # fmt: on
-MAX_SIZE = 2**31 - 1
+MAX_SIZE = 2**24  # with it, no product of sizes of a model overflows 64 bits
+MAX_TOKEN_ID = 2**31 - 1
 _MISSING: Any = object()
 
 
@@ -51,15 +56,36 @@ class Fields:
     def __init__(self, values: Mapping[str, Any], where: str = "config.json") -> None:
         self._values = values
         self._read: set[str] = set()
+        self._spellings: dict[str, str] = {}
+        self._defaults: dict[str, Any] = {}
         self.where = where
 
+    def spell(self, **spellings: str) -> None:
+        """From now on, the key on the left stands in the object as the one on the right."""
+        self._spellings |= spellings
+
+    def assume(self, **defaults: Any) -> None:
+        """From now on, these values stand for keys that are missing, whatever the reader gives."""
+        self._defaults |= defaults
+
     def __contains__(self, key: str) -> bool:
-        return self._values.get(key) is not None
+        return self._value(key) is not None
+
+    def _value(self, key: str) -> Any:
+        value = self._values.get(self._spellings.get(key, key))
+        return self._defaults.get(key) if value is None else value
+
+    def is_null(self, key: str) -> bool:
+        """Whether the key is there with the value null; counts as reading it."""
+        key = self._spellings.get(key, key)
+        self._read.add(key)
+        return key in self._values and self._values[key] is None
 
     def raw(self, key: str, default: Any = _MISSING) -> Any:
         """The value as parsed; a missing key gives the default."""
+        value = self._value(key)
+        key = self._spellings.get(key, key)
         self._read.add(key)
-        value = self._values.get(key)
         if value is not None:
             return value
         if default is _MISSING:
@@ -127,7 +153,7 @@ class Fields:
         value = self.raw(key, [])
         ids = value if isinstance(value, list) else [value]
         for item in ids:
-            if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= MAX_SIZE:
+            if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= MAX_TOKEN_ID:
                 raise self.wrong(key, item, "a token id or a list of token ids")
         return tuple(dict.fromkeys(ids))
 
@@ -150,6 +176,7 @@ class Fields:
 
     def wrong(self, key: str, value: Any, expected: str) -> ConfigError:
         """The error for a value that cannot be used."""
+        key = self._spellings.get(key, key)
         text = repr(value)
         text = text if len(text) <= 80 else f"{text[:77]}..."
         return ConfigError(f"{self.where} has {key} = {text}", hint=f"{key} must be {expected}")

@@ -11,12 +11,12 @@ from ingot.models.fields import Fields
 
 def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of `LlamaForCausalLM`."""
-    bias = fields.flag("attention_bias", False)
+    fields.assume(num_key_value_heads=fields.integer("num_attention_heads"))
     fields.refuse("rope_interleaved", (False,), "supported: the half style of rotation")
+    bias = fields.flag("attention_bias", False)
     return parse_decoder(
         fields,
         family="llama",
-        num_kv_heads=fields.integer("num_attention_heads"),
         attention_bias=bias,
         o_bias=bias,
         mlp_bias=fields.flag("mlp_bias", False),

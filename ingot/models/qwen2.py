@@ -13,7 +13,8 @@ def read_windows(fields: Fields) -> tuple[int, ...]:
     """Windows per layer: `sliding_window` counts only where `use_sliding_window` is true."""
     window = read_window(fields, default=4096)
     window = window if fields.flag("use_sliding_window", False) else 0
-    return layer_windows(fields, window, read_num_layers(fields), default_first=28)
+    first = fields.integer("max_window_layers", 28, minimum=0)
+    return layer_windows(fields, window, [i >= first for i in range(read_num_layers(fields))])
 
 
 def parse(fields: Fields) -> ModelConfig:

@@ -12,11 +12,11 @@ from ingot.models.qwen2 import read_windows
 
 def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of `Qwen3ForCausalLM`."""
+    fields.assume(head_dim=128)
     bias = fields.flag("attention_bias", False)
     return parse_decoder(
         fields,
         family="qwen3",
-        head_dim=128,
         qk_norm=True,
         attention_bias=bias,
         o_bias=bias,

@@ -1,8 +1,9 @@
-"""The known model families: from a model directory to a config and a module."""
+"""The known model families, which turn a model directory into a config and a module."""
 
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -11,29 +12,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from ingot.errors import (
-    CheckpointError,
-    CompileError,
-    ConfigError,
-    UnsupportedModelError,
-    UsageError,
-)
-from ingot.models import llama, mistral, qwen2, qwen3
+from ingot.errors import CompileError, ConfigError, UnsupportedModelError, UsageError
+from ingot.models import gemma2, gpt2, llama, mistral, qwen2, qwen3
 from ingot.models.checkpoint_files import guess_dtype
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
-from ingot.models.explain import Explanation, describe
 from ingot.models.family import Family
 from ingot.models.fields import Fields
 
 ENTRY_POINT_GROUP = "ingot.families"
-_BUILT_IN = (llama.FAMILY, mistral.FAMILY, qwen2.FAMILY, qwen3.FAMILY)
-_registered: dict[str, Family] = {family.name: family for family in _BUILT_IN}
+_BUILT_IN = (llama, mistral, qwen2, qwen3, gemma2, gpt2)
+_registered: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _BUILT_IN}
 _plugins_loaded = False
 
 
 def register(family: Family) -> None:
-    """Adds a family for this process; installed packages use the entry point group instead.
+    """Adds a family for this process. Installed packages use the entry point group instead.
 
     Raises:
         UsageError: another family has its name or one of its architectures.
@@ -91,7 +85,7 @@ def load_config(model_dir: Path) -> ModelConfig:
     check_model_dir(model_dir)
     values = read_json_object(model_dir / "config.json")
     config = parse_config(values)
-    if (model_dir / "generation_config.json").exists():
+    if os.path.lexists(model_dir / "generation_config.json"):
         generation = Fields(
             read_json_object(model_dir / "generation_config.json"), "generation_config.json"
         )
@@ -145,40 +139,6 @@ def find_family(values: dict[str, Any]) -> Family:
         f"{', '.join(differing) if differing else 'no key of config.json'}; supported: "
         f"{', '.join(sorted(supported_architectures()))}",
     )
-
-
-def explain(model_dir: Path) -> Explanation:
-    """Whether a model directory is supported, why, and what it needs; reads no weights.
-
-    Raises:
-        ModelDirError: the directory or its config.json is missing or unreadable.
-    """
-    from ingot.models.checkpoint import Checkpoint
-
-    model_dir = Path(model_dir)
-    check_model_dir(model_dir)
-    architecture = ""
-    try:
-        values = read_json_object(model_dir / "config.json")
-        names = values.get("architectures")
-        if isinstance(names, list) and names:
-            architecture = str(names[0])
-        config = load_config(model_dir)
-        module = build(config, max_model_len=config.max_position_embeddings)
-        Checkpoint.open(model_dir, config, module).close()
-    except (ConfigError, CheckpointError, UnsupportedModelError) as error:
-        reasons = (error.found, *([error.hint] if error.hint else []))
-        if architecture in supported_architectures() or not architecture:
-            return Explanation(supported=False, architecture=architecture, reasons=reasons)
-        family, differing = nearest_family(values)
-        return Explanation(
-            supported=False,
-            architecture=architecture,
-            reasons=reasons,
-            nearest=family.architectures[0],
-            differing=differing,
-        )
-    return describe(config, module)
 
 
 def supported_architectures() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Rotary configuration from either spelling, with every default resolved.
+"""Reads the rotary configuration in either spelling and resolves every default.
 
 Older files have `rope_theta` and `rope_scaling` (with `type` or `rope_type`); newer ones have
 `rope_parameters`, flat or one object per layer type. Defaults are those of `transformers`.
@@ -10,12 +10,10 @@ import math
 from typing import cast
 
 from ingot.errors import ConfigError
-from ingot.models.config import ROPE_TYPES, RopeConfig, RopeType
+from ingot.models.config import RopeConfig, RopeType
 from ingot.models.fields import Fields
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
-# "su" is what longrope was first called; "mrope" and others are refused by not being here.
-_SPELLINGS = {name: name for name in ROPE_TYPES} | {"su": "longrope"}
 # Written by some tools beside the parameters; changes nothing.
 _NOISE = frozenset({"finetuned"})
 
@@ -198,3 +196,5 @@ _PARSERS = {
     "yarn": _parse_yarn,
     "longrope": _parse_longrope,
 }
+# "su" is what longrope was first called; "mrope" and others are refused by not being here.
+_SPELLINGS = {name: name for name in _PARSERS} | {"su": "longrope"}

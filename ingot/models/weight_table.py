@@ -1,14 +1,14 @@
-"""From a module's parameters to the tensors of a checkpoint, by a family's table.
+"""Finds the tensor of a checkpoint that each parameter of a module is read from.
 
-Every tensor of the checkpoint is the source of a parameter, a copy of a tied tensor, or listed as
-known to be unused; everything else is an error.
+A family's tables say which. Every tensor of the checkpoint must be the source of a parameter, a
+copy of a tied tensor, or listed as unused; any other tensor is an error.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -24,11 +24,15 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a parameter comes from: `shape[0]` rows of a tensor, from `first_row` on."""
+    """Where a parameter comes from: `shape[0]` rows of a tensor, from `first_row` on.
+
+    The rows of a tensor that is stored transposed are its columns.
+    """
 
     info: TensorInfo
     first_row: int
     shape: Shape
+    transposed: bool
 
 
 def resolve_sources(
@@ -40,46 +44,67 @@ def resolve_sources(
         CheckpointError: tensors that are missing, left over, misshapen or of a wrong dtype.
     """
     family = registry.families()[config.family]
+    infos = _respelled(family, infos)
     shapes: dict[str, Shape] = {n: tuple(p.shape) for n, p in module.named_parameters()}
-    wanted = {name: _lookup(family.weights, name) for name in shapes}
+    wanted = {name: _lookup(family.weights, name, len(shape)) for name, shape in shapes.items()}
     copies = _find_copies(family, config, infos)
     _check_names(family, infos, wanted, copies)
     _check_dtypes([infos[rows.source] for rows in wanted.values()])
     first_rows = _stack(wanted, shapes)
     sources = {
-        name: Source(infos[rows.source], first_rows[name], shapes[name])
+        name: Source(infos[rows.source], first_rows[name], shapes[name], rows.transposed)
         for name, rows in wanted.items()
     }
-    _check_shapes(wanted, sources)
+    _check_shapes(sources.values())
     for original, copy in copies.items():
-        if (infos[copy].shape, infos[copy].dtype) != (
-            infos[original].shape,
-            infos[original].dtype,
-        ):
-            raise CheckpointError(
-                f"{copy} has another shape or dtype than {original}, but config.json ties them",
-                hint="set tie_word_embeddings to false in config.json if they are meant to differ",
-            )
-    return sources, copies
+        _check_copy(infos[original], infos[copy])
+    return sources, {infos[original].name: infos[copy].name for original, copy in copies.items()}
+
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
 
 
 def expand(template: str) -> re.Pattern[str]:
-    """A pattern for a name with `{i}` standing for one number, the same everywhere."""
-    parts = [re.escape(part) for part in template.split("{i}")]
-    if len(parts) == 1:
-        return re.compile(parts[0])
-    first, *others = parts
-    return re.compile(first + r"(?P<i>\d+)" + "(?P=i)".join(others))
+    """A pattern for the names that a template stands for; see `Family`."""
+    literal, *rest = _PLACEHOLDER.split(template)
+    parts, seen = [re.escape(literal)], set()
+    for word, literal in zip(rest[::2], rest[1::2], strict=True):
+        text = r"\d+" if word == "i" else ".+"
+        parts += [f"(?P={word})" if word in seen else f"(?P<{word}>{text})", re.escape(literal)]
+        seen.add(word)
+    return re.compile("".join(parts))
 
 
-def _lookup(table: Mapping[str, str | Rows], name: str) -> Rows:
+def _fill(template: str, match: re.Match[str]) -> str:
+    """A template with the texts that another one has matched."""
+    return _PLACEHOLDER.sub(lambda word: match[word[1]], template)
+
+
+def _respelled(family: Family, infos: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
+    """The tensors by the names that the family's tables have."""
+    found: dict[str, TensorInfo] = {}
+    for info in infos.values():
+        name = info.name
+        for template, spelling in family.spellings.items():
+            if match := expand(template).fullmatch(name):
+                name = _fill(spelling, match)
+        if name in found:
+            raise CheckpointError(
+                f"the checkpoint has {found[name].name} and {info.name}, which are the same tensor",
+                hint="remove one of the two, or fetch the checkpoint again",
+            )
+        found[name] = info
+    return found
+
+
+def _lookup(table: Mapping[str, str | Rows], name: str, ndim: int) -> Rows:
     """The table's entry for a parameter; its own name where the table is silent."""
     for template, entry in table.items():
         if match := expand(template).fullmatch(name):
-            rows = entry if isinstance(entry, Rows) else Rows(entry, 0)
-            index = match.groupdict().get("i", "")
-            return Rows(rows.source.replace("{i}", index), rows.part)
-    return Rows(name, 0)
+            rows = entry if isinstance(entry, Rows) else Rows(entry)
+            turned = rows.transposed and ndim > 1
+            return replace(rows, source=_fill(rows.source, match), transposed=turned)
+    return Rows(name)
 
 
 def _find_copies(
@@ -104,7 +129,7 @@ def _check_names(
     missing = sorted(sources - infos.keys())
     unused = [expand(template) for template in family.unused]
     extra = sorted(
-        name
+        infos[name].name
         for name in infos.keys() - sources - set(copies.values())
         if not any(pattern.fullmatch(name) for pattern in unused)
     )
@@ -140,19 +165,28 @@ def _stack(wanted: Mapping[str, Rows], shapes: Mapping[str, Shape]) -> dict[str,
     return first
 
 
-def _check_shapes(wanted: Mapping[str, Rows], sources: Mapping[str, Source]) -> None:
-    expected: dict[str, Shape] = {}
-    for name, rows in wanted.items():
-        source = sources[name]
-        rows_before = expected.get(rows.source, (0,))[0]
-        expected[rows.source] = (rows_before + source.shape[0], *source.shape[1:])
-    wrong = [
-        f"{source.info.name} {list(source.info.shape)} instead of {list(shape)}"
-        for source in {s.info.name: s for s in sources.values()}.values()
-        if (shape := expected[source.info.name]) != source.info.shape
-    ]
+def _check_shapes(sources: Iterable[Source]) -> None:
+    parts: dict[str, list[Source]] = {}
+    for source in sources:
+        parts.setdefault(source.info.name, []).append(source)
+    wrong = []
+    for name, (first, *others) in parts.items():
+        rows = first.shape[0] + sum(other.shape[0] for other in others)
+        expected = (rows, *first.shape[1:])
+        expected = expected[::-1] if first.transposed else expected
+        if expected != first.info.shape:
+            wrong.append(f"{name} {list(first.info.shape)} instead of {list(expected)}")
     if wrong:
         raise CheckpointError(
             f"the checkpoint has tensors of another shape: {listed(wrong, 4)}",
             hint="check that config.json and the weights belong together",
+        )
+
+
+def _check_copy(original: TensorInfo, copy: TensorInfo) -> None:
+    if (copy.shape, copy.dtype) != (original.shape, original.dtype):
+        raise CheckpointError(
+            f"{copy.name} has another shape or dtype than {original.name}, but config.json ties "
+            "them",
+            hint="set tie_word_embeddings to false in config.json if they are meant to differ",
         )

@@ -1,70 +1,14 @@
-"""The op vocabulary: every op that a graph, a plan or a kernel may name.
+"""The references of the primitives: every op that a graph or a plan may name.
 
 Importing this package declares all of them as `torch.ops.ingot.<name>`.
 """
 
-from ingot.ops import (
-    activation,
-    add,
-    add_rms_norm,
-    attention,
-    cast,
-    embedding,
-    gated_linear,
-    gelu_mul,
-    kv_write,
-    layer_norm,
-    linear,
-    linear_rope_kv_write,
-    paged_attention,
-    paged_attention_quantize,
-    quantize,
-    quantized_embedding,
-    quantized_gated_linear,
-    quantized_gated_linear_quantize,
-    quantized_linear,
-    quantized_linear_rope_kv_write,
-    relu_mul,
-    rms_norm,
-    rms_norm_quantize,
-    rope,
-    rope_kv_write,
-    rope_table,
-    select_rows,
-    silu_mul,
-)
+from importlib import import_module
+
+from ingot.artifact.traits import TRAITS
 from ingot.ops.registry import OPS, Op, Tolerance
 
-__all__ = [
-    "OPS",
-    "Op",
-    "Tolerance",
-    "activation",
-    "add",
-    "add_rms_norm",
-    "attention",
-    "cast",
-    "embedding",
-    "gated_linear",
-    "gelu_mul",
-    "kv_write",
-    "layer_norm",
-    "linear",
-    "linear_rope_kv_write",
-    "paged_attention",
-    "paged_attention_quantize",
-    "quantize",
-    "quantized_embedding",
-    "quantized_gated_linear",
-    "quantized_gated_linear_quantize",
-    "quantized_linear",
-    "quantized_linear_rope_kv_write",
-    "relu_mul",
-    "rms_norm",
-    "rms_norm_quantize",
-    "rope",
-    "rope_kv_write",
-    "rope_table",
-    "select_rows",
-    "silu_mul",
-]
+for _name in TRAITS:
+    import_module(f"ingot.ops.{_name}")
+
+__all__ = ["OPS", "Op", "Tolerance"]

@@ -27,6 +27,5 @@ ADD = register(
         reference=reference,
         fake=lambda a: like(a.x, torch.float32),
         sample_inputs=sample_inputs,
-        num_flops=lambda a: a.x.numel(),
     )
 )

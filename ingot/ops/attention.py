@@ -79,7 +79,5 @@ ATTENTION = register(
         reference=reference,
         fake=lambda a: like(a.q, a.out_dtype),
         sample_inputs=sample_inputs,
-        # two products over the visible half of the scores
-        num_flops=lambda a: 2 * a.q.numel() * (a.q.shape[1] + 1),
     )
 )

@@ -1,4 +1,4 @@
-"""cast: round to another dtype."""
+"""cast: round to another dtype; in a plan also to integers with scales."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from ingot.ops.registry import Kwargs, Op, like, register
 
 
 def reference(x: Tensor, out_dtype: torch.dtype) -> Tensor:
-    """x [...] -> [...] in `out_dtype`, rounded to nearest even; always a copy."""
+    """x [...] -> [...] in `out_dtype`, rounded to nearest even; always a copy.
+
+    Where a plan's result is scaled, the rule is that of `round_to_int8`.
+    """
     return x.to(out_dtype, copy=True)
 
 
@@ -28,6 +31,5 @@ CAST = register(
         reference=reference,
         fake=lambda a: like(a.x, a.out_dtype),
         sample_inputs=sample_inputs,
-        num_flops=lambda a: 0,
     )
 )

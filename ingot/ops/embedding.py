@@ -6,12 +6,14 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Args, Kwargs, Op, register, tensor_bytes
+from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.scaled import Operand, Scaled
 
 
-def reference(tokens: Tensor, weight: Tensor, out_dtype: torch.dtype = torch.float32) -> Tensor:
+def reference(tokens: Tensor, weight: Operand, out_dtype: torch.dtype = torch.float32) -> Tensor:
     """tokens [1, N] int, weight [V, C] -> [1, N, C]: weight[tokens]."""
-    return weight[tokens.long()].to(out_dtype)
+    rows = weight[tokens.long()]
+    return (rows.dequantize() if isinstance(rows, Scaled) else rows).to(out_dtype)
 
 
 def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
@@ -25,20 +27,11 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_bytes(a: Args) -> int:
-    """Only the rows that are asked for are read."""
-    value_bytes = a.weight.element_size() + a.out_dtype.itemsize
-    moved: int = a.tokens.numel() * a.weight.shape[1] * value_bytes
-    return tensor_bytes([a.tokens]) + moved
-
-
 EMBEDDING = register(
     Op(
         name="embedding",
         reference=reference,
         fake=lambda a: a.weight.new_empty((*a.tokens.shape, a.weight.shape[1]), dtype=a.out_dtype),
         sample_inputs=sample_inputs,
-        num_flops=lambda a: 0,
-        num_bytes=num_bytes,
     )
 )

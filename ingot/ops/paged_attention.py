@@ -7,24 +7,32 @@ import math
 import torch
 from torch import Tensor
 
+from ingot.artifact.traits import TRAITS, Role
 from ingot.ops import samples
 from ingot.ops.attention import scores_of
-from ingot.ops.registry import (
-    DEFAULT_TOLERANCE,
-    Args,
-    Kwargs,
-    Op,
-    Tolerance,
-    like,
-    register,
-    tensor_bytes,
-)
+from ingot.ops.registry import DEFAULT_TOLERANCE, Kwargs, Op, Tolerance, like, register
+from ingot.ops.scaled import Operand, Scaled
+
+# The inputs of a step that say where the keys and values of its sequences lie.
+TABLES = [
+    name
+    for name in TRAITS["paged_attention"].arguments(Role.SEQUENCE)
+    if name not in TRAITS["kv_write"].mutates
+]
 
 
 def gather(cache: Tensor, pages: Tensor, context: int) -> Tensor:
-    """The first `context` rows of one sequence, from its pages, in order: [Hk, context, ...]."""
+    """The first `context` rows of one sequence, from its pages, in order: [Hk, context, D]."""
     rows = cache[pages.long()].transpose(0, 1).flatten(1, 2)
     return rows[:, :context]
+
+
+def read(cache: Operand, pages: Tensor, context: int) -> tuple[Tensor, Tensor | None]:
+    """The same in float32 without their scales, and the scales [Hk, context] where it has some."""
+    if not isinstance(cache, Scaled):
+        return gather(cache, pages, context).float(), None
+    scales = gather(cache.scales, pages, context).squeeze(-1)
+    return gather(cache.values, pages, context).float(), scales
 
 
 def attend_rounded(
@@ -51,35 +59,32 @@ def attend_rounded(
 
 def reference(
     q: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
+    k_cache: Operand,
+    v_cache: Operand,
     query_start: Tensor,
     context_lens: Tensor,
     page_table: Tensor,
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
-    k_scales: Tensor | None = None,
-    v_scales: Tensor | None = None,
     out_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """q [1, N, Hq, D], caches [pages, Hk, page size, D] -> [1, N, Hq, D].
 
     Sequence s owns rows query_start[s] to query_start[s + 1]; its last row stands at position
-    context_lens[s] - 1, and its keys j lie in page page_table[s, j // page size]. Caches in int8
-    have scales [pages, Hk, page size], float32. See `attend_rounded` for what is rounded.
+    context_lens[s] - 1, and its keys j lie in page page_table[s, j // page size]. See
+    `attend_rounded` for what is rounded.
     """
     out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
     starts, contexts = query_start.tolist(), context_lens.tolist()
     for s, context in enumerate(contexts):
         rows = slice(starts[s], starts[s + 1])
         pages = page_table[s, : -(-context // k_cache.shape[2])]
-        k, v = gather(k_cache, pages, context).float(), gather(v_cache, pages, context)
+        (k, k_scales), (v, v_scales) = (read(x, pages, context) for x in (k_cache, v_cache))
         if k_scales is not None:
-            k = k * gather(k_scales, pages, context)[..., None]
-        scales = None if v_scales is None else gather(v_scales, pages, context)
+            k = k * k_scales[..., None]
         first = context - (rows.stop - rows.start)
-        out[0, rows] = attend_rounded(q[0, rows], k, v, scales, first, scale, window, softcap)
+        out[0, rows] = attend_rounded(q[0, rows], k, v, v_scales, first, scale, window, softcap)
     return out.to(out_dtype)
 
 
@@ -89,7 +94,7 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
         ([(1, 41), (7, 7), (1, 16), (5, 23)], 4, 2, 64, 16, 0, 0.0),
         ([(3, 33), (1, 70)], 6, 1, 16, 8, 20, 30.0),
     )
-    return [sample(rng, dtype, *case) for dtype in samples.CACHE_DTYPES for case in cases]
+    return [sample(rng, dtype, *case) for dtype in samples.DTYPES for case in cases]
 
 
 def sample(
@@ -103,51 +108,17 @@ def sample(
     window: int,
     softcap: float,
 ) -> Kwargs:
-    step = samples.paged_step(rng, sequences, page_size)
-    pages = (step.num_pages, kv_heads, page_size, size)
-    narrow = dtype if dtype.is_floating_point else torch.bfloat16
+    step, num_pages = samples.paged_step(rng, sequences, page_size)
+    pages = (num_pages, kv_heads, page_size, size)
     return {
-        "q": samples.normal(rng, 1, len(step.slots), q_heads, size, dtype=narrow),
+        "q": samples.normal(rng, 1, len(step["slots"]), q_heads, size, dtype=dtype),
         **samples.caches(rng, pages, dtype),
-        "query_start": step.query_start,
-        "context_lens": step.context_lens,
-        "page_table": step.page_table,
+        **{name: step[name] for name in TABLES},
         "scale": size**-0.5,
         "window": window,
         "softcap": softcap,
-        "out_dtype": narrow,
+        "out_dtype": dtype,
     }
-
-
-def visible_keys(a: Args) -> list[tuple[int, int]]:
-    """(rows, keys read) per sequence; on meta, where no value is known, full pages and one row."""
-    if a.context_lens.is_meta:
-        return [(1, a.page_table.shape[1] * a.k_cache.shape[2])] * a.context_lens.shape[0]
-    contexts, rows = a.context_lens.tolist(), a.query_start.diff().tolist()
-    spans = [
-        min(context, a.window + n - 1) if a.window else context
-        for context, n in zip(contexts, rows, strict=True)
-    ]
-    return list(zip(rows, spans, strict=True))
-
-
-def num_flops(a: Args) -> int:
-    """Two products over the visible scores (counted without the causal corner)."""
-    row_flops: int = 4 * a.q.shape[2] * a.q.shape[3]
-    return row_flops * sum(rows * keys for rows, keys in visible_keys(a))
-
-
-def bytes_read(a: Args) -> int:
-    """Every visible key and value once, and the queries."""
-    scale_bytes = 0 if a.k_scales is None else a.k_scales.element_size()
-    key_bytes: int = a.k_cache.shape[3] * a.k_cache.element_size() + scale_bytes
-    keys: int = a.k_cache.shape[1] * sum(keys for _, keys in visible_keys(a))
-    return 2 * key_bytes * keys + tensor_bytes([a.q])
-
-
-def num_bytes(a: Args) -> int:
-    result: int = a.q.numel() * a.out_dtype.itemsize
-    return bytes_read(a) + result
 
 
 PAGED_ATTENTION = register(
@@ -156,8 +127,6 @@ PAGED_ATTENTION = register(
         reference=reference,
         fake=lambda a: like(a.q, a.out_dtype),
         sample_inputs=sample_inputs,
-        num_flops=num_flops,
-        num_bytes=num_bytes,
         # A weight, too, may round to its other neighbour: that moves a result by 2^-8 of the
         # weight's part in it, whatever is left of the result: 2^-9 for half of values of unit size.
         tolerance={**DEFAULT_TOLERANCE, torch.bfloat16: Tolerance(8e-3, 2e-3)},

@@ -66,6 +66,5 @@ ROPE = register(
         reference=reference,
         fake=lambda a: like(a.x, a.out_dtype),
         sample_inputs=sample_inputs,
-        num_flops=lambda a: 3 * a.x.numel() // a.x.shape[-1] * a.table.shape[-1],
     )
 )

@@ -40,7 +40,6 @@ ROPE_TABLE = register(
             (*a.positions.shape, 2 * a.inv_freq.shape[0]), dtype=torch.float32
         ),
         sample_inputs=sample_inputs,
-        num_flops=lambda a: 5 * a.positions.numel() * a.inv_freq.shape[0],
         # an angle of 1e5 radians has an ulp of 2^-7: the product must be rounded to float32 first,
         # and the argument reduction must be exact; then a few ulps of the cosine remain
         tolerance={**DEFAULT_TOLERANCE, torch.float32: Tolerance(1e-5, 2e-6)},

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 DTYPES = (torch.float32, torch.bfloat16)
-CACHE_DTYPES = (*DTYPES, torch.int8)
 
 
 def normal(rng: torch.Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -29,80 +28,59 @@ def scale_vector(rng: torch.Generator, size: int) -> Tensor:
     return 1.0 + 0.1 * torch.randn(size, generator=rng)
 
 
-def with_outliers(rng: torch.Generator, *shape: int) -> Tensor:
-    """Normal values, the first one huge; the last row is zero but for its first value."""
-    x = normal(rng, *shape)
-    x[..., -1, 1:] = 0
-    x[..., 0, 0] = 1e4
-    return x
-
-
-def quantized_weight(
-    rng: torch.Generator, rows: int, cols: int, *, group: int, block: int, bits: int
-) -> dict[str, Tensor | None]:
-    """Arguments `weight`, `weight_multipliers` and `weight_scales` of a quantized matrix over the
-    whole range; scales are of float16 and of either sign, and the first is zero."""
-    bound = 2 ** (bits - 1)
-    lowest = -bound if bits == 4 else 1 - bound
-    values = torch.randint(lowest, bound, (rows, cols), generator=rng).to(torch.int8)
-    multipliers = torch.randint(-8, 8, (rows, cols // group), generator=rng).to(torch.int8)
-    largest = bound * (8 if group < block else 1)
-    scales = (normal(rng, rows, cols // block) / largest / cols**0.5).half().float()
-    scales[0, 0] = 0
-    return {
-        "weight": values,
-        "weight_multipliers": multipliers if group < block else None,
-        "weight_scales": scales,
-    }
-
-
 def caches(
     rng: torch.Generator, shape: tuple[int, int, int, int], dtype: torch.dtype
 ) -> dict[str, Tensor]:
-    """Arguments `k_cache` and `v_cache` of that shape, with their scales where they are int8."""
-    if dtype.is_floating_point:
-        return {name: normal(rng, *shape, dtype=dtype) for name in ("k_cache", "v_cache")}
-    values = {
-        name: torch.randint(-127, 128, shape, generator=rng).to(dtype)
-        for name in ("k_cache", "v_cache")
+    """Arguments `k_cache` and `v_cache` of that shape."""
+    return {name: normal(rng, *shape, dtype=dtype) for name in ("k_cache", "v_cache")}
+
+
+def step_inputs(
+    tokens: Sequence[Sequence[int]],
+    contexts: Sequence[int],
+    pages: Sequence[Sequence[int]],
+    page_size: int,
+) -> dict[str, Tensor]:
+    """The inputs of a step by name, int32, without a batch; every token's logits are wanted.
+
+    Args:
+        tokens: the new tokens of each sequence.
+        contexts: how many tokens each has before them.
+        pages: where its keys and values lie, those of the new tokens included.
+    """
+    positions: list[int] = []
+    slots: list[int] = []
+    starts = [0]
+    for new, context, own in zip(tokens, contexts, pages, strict=True):
+        places = range(context, context + len(new))
+        positions += places
+        slots += [own[p // page_size] * page_size + p % page_size for p in places]
+        starts.append(len(slots))
+    longest = max(map(len, pages), default=0)
+    values: dict[str, Sequence[Any]] = {
+        "tokens": [token for new in tokens for token in new],
+        "positions": positions,
+        "slots": slots,
+        "query_start": starts,
+        "context_lens": [c + len(new) for c, new in zip(contexts, tokens, strict=True)],
+        "page_table": [[*own, *[0] * (longest - len(own))] for own in pages],
+        "logit_rows": range(len(slots)),
     }
-    return values | {
-        name: torch.rand(shape[:3], generator=rng) / 64 for name in ("k_scales", "v_scales")
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class PagedStep:
-    """The integer inputs of one step; pages are handed out in random order."""
-
-    slots: Tensor
-    query_start: Tensor
-    context_lens: Tensor
-    page_table: Tensor
-    num_pages: int
+    return {name: torch.tensor(list(value), dtype=torch.int32) for name, value in values.items()}
 
 
 def paged_step(
     rng: torch.Generator, sequences: Sequence[tuple[int, int]], page_size: int
-) -> PagedStep:
-    """A step of sequences given as (rows in this step, context length after it)."""
+) -> tuple[dict[str, Tensor], int]:
+    """The inputs of a step, and how many pages it needs.
+
+    Sequences are given as (rows in this step, context length after it); tokens are all 0. Pages
+    are handed out in random order.
+    """
     needed = [-(-context // page_size) for _, context in sequences]
     num_pages = sum(needed) + 1
     order = torch.randperm(num_pages, generator=rng).tolist()
-    page_table = torch.zeros(len(needed), max(needed), dtype=torch.int32)
-    slots: list[int] = []
-    for row, (num_rows, context) in enumerate(sequences):
-        pages = [order.pop() for _ in range(needed[row])]
-        page_table[row, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
-        positions = range(context - num_rows, context)
-        slots += [pages[p // page_size] * page_size + p % page_size for p in positions]
-    starts = [0]
-    for num_rows, _ in sequences:
-        starts.append(starts[-1] + num_rows)
-    return PagedStep(
-        slots=torch.tensor(slots, dtype=torch.int32),
-        query_start=torch.tensor(starts, dtype=torch.int32),
-        context_lens=torch.tensor([context for _, context in sequences], dtype=torch.int32),
-        page_table=page_table,
-        num_pages=num_pages,
-    )
+    pages = [[order.pop() for _ in range(count)] for count in needed]
+    tokens = [[0] * num_rows for num_rows, _ in sequences]
+    contexts = [context - num_rows for num_rows, context in sequences]
+    return step_inputs(tokens, contexts, pages, page_size), num_pages

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ingot.ops import samples
-from ingot.ops.registry import Args, Kwargs, Op, register, tensor_bytes
+from ingot.ops.registry import Kwargs, Op, register
 
 
 def reference(x: Tensor, rows: Tensor) -> Tensor:
@@ -25,19 +25,11 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
-def num_bytes(a: Args) -> int:
-    """Only the selected rows are read."""
-    moved: int = 2 * a.rows.numel() * a.x.shape[2] * a.x.element_size()
-    return tensor_bytes([a.rows]) + moved
-
-
 SELECT_ROWS = register(
     Op(
         name="select_rows",
         reference=reference,
         fake=lambda a: a.x.new_empty((a.x.shape[0], a.rows.shape[0], a.x.shape[2])),
         sample_inputs=sample_inputs,
-        num_flops=lambda a: 0,
-        num_bytes=num_bytes,
     )
 )

@@ -6,7 +6,6 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.target import Target
 from ingot.passes.graph import aten, call, calls, replace, value
 
 ASSERTS = (
@@ -35,7 +34,7 @@ CASTS = (
 SCALED = (aten.mul.Tensor, aten.div.Tensor, aten.mul.Scalar, aten.div.Scalar)
 
 
-def canonicalize_casts(gm: GraphModule, *, target: Target) -> int:
+def canonicalize_casts(gm: GraphModule) -> int:
     """Drop asserts, copies, dropout, factors of one and casts to the same dtype.
 
     Before:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.target import Target
 from ingot.passes.graph import arguments, aten, call, call_op, is_call, is_op, replace, value
 
 SWAP = (1, 2)
 
 
-def canonicalize_heads(gm: GraphModule, *, target: Target) -> int:
+def canonicalize_heads(gm: GraphModule) -> int:
     """Move transposes of heads and tokens past norms until they cancel.
 
     Before:

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.target import Target
 from ingot.passes.graph import (
     argument,
     aten,
@@ -25,7 +24,7 @@ from ingot.passes.graph import (
 ACTIVATIONS = (aten.silu.default, aten.gelu.default, aten.relu.default)
 
 
-def canonicalize_ops(gm: GraphModule, *, target: Target) -> int:
+def canonicalize_ops(gm: GraphModule) -> int:
     """Name linears, embeddings and residual adds; order the operands of commutative calls.
 
     Before:

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.target import Target
 from ingot.passes.graph import argument, aten, call, calls, rank, replace, shape, value
 
 RESHAPES = (
@@ -32,7 +31,7 @@ SPLITS = (
 )
 
 
-def canonicalize_views(gm: GraphModule, *, target: Target) -> int:
+def canonicalize_views(gm: GraphModule) -> int:
     """Write every view as reshape, transpose, unsqueeze, expand or slice.
 
     Before:

@@ -11,18 +11,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ingot.artifact.step import SYMBOLS, TEXT_INPUTS
 from ingot.passes.graph import origin, signature, value
 
-# Symbols of the step's sizes, read off its inputs: input name -> a letter a dimension.
 SYMBOL = re.compile(r"[a-z]+\d+")
-SIZE_NAMES: Mapping[str, tuple[str, ...]] = {
-    "input_ids": ("", "N"),
-    "tokens": ("", "N"),
-    "context_lens": ("S",),
-    "page_table": ("", "P"),
-    "logit_rows": ("R",),
-    "k_cache_0": ("pages", "", "page_size"),
-}
+STATE_SIZES = ("pages", "", "page_size")
 
 
 def op_counts(gm: GraphModule) -> Counter[str]:
@@ -94,10 +87,21 @@ def size_names(gm: GraphModule) -> dict[str, str]:
     """Letters for the symbols of the graph's inputs."""
     found: dict[str, str] = {}
     for node in gm.graph.find_nodes(op="placeholder"):
-        for letter, size in zip(SIZE_NAMES.get(node.name, ()), value(node).shape, strict=False):
+        for letter, size in zip(dims(gm, node), value(node).shape, strict=False):
             if letter:
-                found[str(size)] = letter
+                found.setdefault(str(size), letter)
     return found
+
+
+def dims(gm: GraphModule, node: Node) -> tuple[str, ...]:
+    """What the sizes of an input are called; nothing for those that are numbers."""
+    if node.name in gm.meta.get("states", {}):
+        return STATE_SIZES
+    for array in TEXT_INPUTS:
+        if node.name in (array.name, array.plain):
+            batch = ("",) if array.plain else ()
+            return (*batch, *(str(dim) if dim in SYMBOLS else "" for dim in array.shape))
+    return ()
 
 
 def type_text(node: Node, sizes: Mapping[str, str]) -> str:

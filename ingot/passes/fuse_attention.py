@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.target import Target
 from ingot.passes.graph import (
     argument,
     aten,
@@ -20,7 +19,7 @@ from ingot.passes.graph import (
 ANCHORS = (aten.scaled_dot_product_attention.default,)
 
 
-def fuse_attention(gm: GraphModule, *, target: Target) -> int:
+def fuse_attention(gm: GraphModule) -> int:
     """Name causal attention without a mask; repeated key heads are read as the shared ones.
 
     Before:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.target import Target
 from ingot.passes.graph import argument, aten, call_op, calls, op_calls, replace, value
 
 
-def fuse_layer_norm(gm: GraphModule, *, target: Target) -> int:
+def fuse_layer_norm(gm: GraphModule) -> int:
     """Name layer norms that have a weight and reduce the last dimension only.
 
     Before:

@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from ingot.artifact.target import Target
 from ingot.passes.graph import aten, call_op, calls, op_calls, rank, replace, value
 from ingot.passes.patterns import Captures, Pattern, apply_patterns
 
 
-def fuse_rms_norm(gm: GraphModule, *, target: Target) -> int:
+def fuse_rms_norm(gm: GraphModule) -> int:
     """Fuse a norm with any epsilon, and with a weight that is stored as it is or less an offset.
 
     Before:

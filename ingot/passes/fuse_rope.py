@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from ingot.artifact.target import Target
 from ingot.passes.fuse_rope_table import Order, undouble
 from ingot.passes.graph import aten, call, call_op, is_call, is_op, op_calls, value
 from ingot.passes.patterns import Captures, Pattern, apply_patterns
 
 
-def fuse_rope(gm: GraphModule, *, target: Target) -> int:
+def fuse_rope(gm: GraphModule) -> int:
     """Fuse rotations of whole or leading parts of heads, in either order of heads and tokens.
 
     Before:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.target import Target
 from ingot.passes.graph import (
     aten,
     call,
@@ -21,7 +20,7 @@ from ingot.passes.graph import (
 )
 
 
-def fuse_rope_table(gm: GraphModule, *, target: Target) -> int:
+def fuse_rope_table(gm: GraphModule) -> int:
     """Compute the cosines and sines once, side by side; what reads them reads slices of the table.
 
     Before:

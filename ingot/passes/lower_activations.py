@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.target import Target
 from ingot.passes.graph import argument, aten, call_op, calls, replace, value
 
 KINDS = {aten.silu.default: "silu", aten.relu.default: "relu"}
 
 
-def lower_activations(gm: GraphModule, *, target: Target) -> int:
+def lower_activations(gm: GraphModule) -> int:
     """Name the activation of a plain MLP.
 
     Before:

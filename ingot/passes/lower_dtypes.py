@@ -2,65 +2,76 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Set
 
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.target import Target
+from ingot.artifact.traits import TRAITS, Role, Traits
 from ingot.ops import OPS
 from ingot.passes.graph import (
     arguments,
     aten,
     call_op,
     final_users,
-    op_calls,
     op_name,
     set_arguments,
     signature,
     value,
 )
 from ingot.passes.inputs import new_value
-from ingot.passes.weights import set_parameter
+from ingot.passes.weights import set_parameter, sources
 
 NARROW = torch.bfloat16
 
-# What is narrow: the weights of these ops, these of their arguments, and every cache.
-NARROW_WEIGHTS = ("linear", "embedding")
-NARROW_ARGUMENTS = (("linear", "x"), ("paged_attention", "q"))
 # What hands a value on in the dtype that it came in.
-PASSING = (aten.reshape.default, aten.slice.Tensor, OPS["select_rows"].overload)
+PASSING = (
+    aten.reshape.default,
+    aten.slice.Tensor,
+    *(
+        OPS[name].overload
+        for name, traits in TRAITS.items()
+        if Role.CHOSEN in traits.roles.values()
+    ),
+)
 
 Use = tuple[Node, Node]  # a reader and what it reads
 
 
-def lower_dtypes(gm: GraphModule, *, target: Target) -> int:
+def lower_dtypes(gm: GraphModule, *, integers: Set[str] = frozenset()) -> int:
     """Store weight matrices, what they are multiplied with, queries and caches in bfloat16.
 
     The op that makes such a value rounds it once, on the way out; where something else needs the
     value, too, a cast does. Embedded tokens, the residual stream, results of linears, norm
-    weights, biases, tables and logits stay float32.
+    weights, biases, tables and logits stay float32. So do `integers`, the model's parameters that
+    are to be stored in integers, and what is multiplied with them: a target rounds those.
 
     Before:
         h = rms_norm(x, w);  y = linear(h, W)                         W float32
     After:
         h = rms_norm(x, w, out_dtype=bfloat16);  y = linear(h, W)     W bfloat16, y float32
     """
-    for node in op_calls(gm, *NARROW_WEIGHTS):
-        narrow_weight(gm, arguments(node)["weight"])
+    for node in weights_to_narrow(gm, integers):
+        narrow_weight(gm, node)
     for node in gm.graph.find_nodes(op="placeholder"):
-        if is_cache(node):
+        if node.name in gm.meta.get("states", {}):
             node.meta["val"] = new_value(gm, tuple(value(node).shape), NARROW)
-    uses = {(node, arguments(node)[name]) for node, name in narrow_arguments(gm)}
-    for source in dict.fromkeys(arguments(node)[name] for node, name in narrow_arguments(gm)):
-        if not narrow_at_the_maker(source, uses):
+    uses = dict.fromkeys(narrow_uses(gm))
+    for source in dict.fromkeys(read for _, read in uses):
+        if not narrow_at_the_maker(source, uses.keys()):
             insert_cast(source, [node for node, read in uses if read is source])
     return len(uses)
 
 
-def is_cache(node: Node) -> bool:
-    return value(node).dtype.is_floating_point
+def weights_to_narrow(gm: GraphModule, integers: Set[str]) -> list[Node]:
+    """The matrices and tables that stay what they are called: numbers, no integers."""
+    found: dict[Node, None] = {}
+    for node, traits in op_nodes(gm):
+        for name in traits.integers:
+            weight = arguments(node)[name]
+            if not set(sources(gm, str(weight.target))) & integers:
+                found[weight] = None
+    return list(found)
 
 
 def narrow_weight(gm: GraphModule, node: Node) -> None:
@@ -69,41 +80,41 @@ def narrow_weight(gm: GraphModule, node: Node) -> None:
         set_parameter(gm, str(node.target), node.meta["val"])
 
 
-def narrow_arguments(gm: GraphModule) -> list[tuple[Node, str]]:
-    """(node, argument name) for every argument that has to be narrow, in graph order."""
-    names = dict(NARROW_ARGUMENTS)
-    return [(node, names[op_name(node)]) for node in op_calls(gm, *names)]
+def narrow_uses(gm: GraphModule) -> Iterator[Use]:
+    """What is multiplied: with a narrow matrix, or with the keys of a cache; in graph order."""
+    for node, traits in op_nodes(gm):
+        given = arguments(node)
+        narrow = traits.matrix and value(given[traits.matrix]).dtype == NARROW
+        if narrow or traits.meets_tokens:
+            (own,) = traits.arguments(Role.OWN)
+            yield node, given[own]
 
 
-def narrow_at_the_maker(source: Node, uses: set[Use]) -> bool:
+def op_nodes(gm: GraphModule) -> Iterator[tuple[Node, Traits]]:
+    """The calls of primitives, with their traits, in graph order."""
+    for node in gm.graph.nodes:
+        if name := op_name(node):
+            yield node, TRAITS[name]
+
+
+def narrow_at_the_maker(source: Node, uses: Set[Use]) -> bool:
     """Let the op that makes a value round it; not if anything else reads the value."""
-    result = made(source)
-    maker = result.args[0] if result.target is operator.getitem else result
-    if not isinstance(maker, Node) or not takes_dtype(maker, result):
+    maker = made(source)
+    name = op_name(maker)
+    if not name or "out_dtype" not in signature(name).parameters:
         return False
-    if not set(final_users(result, *PASSING)) <= uses:
+    if not set(final_users(maker, *PASSING)) <= uses:
         return False
     set_arguments(maker, out_dtype=NARROW)
-    retype(result)
-    if maker is not result:
-        first, *rest = maker.meta["val"]
-        maker.meta["val"] = (first.to(NARROW), *rest)
+    retype(maker)
     return True
 
 
 def made(node: Node) -> Node:
-    """The result of an op that a value is a view or a selection of."""
+    """The op that a value is a view or a selection of."""
     while node.target in PASSING:
         node = node.args[0]  # type: ignore[assignment]
     return node
-
-
-def takes_dtype(maker: Node, result: Node) -> bool:
-    """Whether `out_dtype` of the op decides this result: the only one, or the first."""
-    name = op_name(maker)
-    if not name or "out_dtype" not in signature(name).parameters:
-        return False
-    return result is maker or result.args[1:] == (0,)
 
 
 def retype(node: Node) -> None:
@@ -115,8 +126,7 @@ def retype(node: Node) -> None:
 
 
 def insert_cast(source: Node, readers: Iterable[Node]) -> None:
-    names = dict(NARROW_ARGUMENTS)
     with source.graph.inserting_after(source):
         cast = call_op(source.graph, "cast", like=source, x=source, out_dtype=NARROW)
     for node in readers:
-        set_arguments(node, **{names[op_name(node)]: cast})
+        node.replace_input_with(source, cast)

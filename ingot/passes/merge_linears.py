@@ -8,12 +8,11 @@ from itertools import accumulate, pairwise, takewhile
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.target import Target
 from ingot.passes.graph import arguments, aten, call, call_op, op_calls, replace, value
 from ingot.passes.weights import add_stacked, sources
 
 
-def merge_linears(gm: GraphModule, *, target: Target) -> int:
+def merge_linears(gm: GraphModule) -> int:
     """Stack the weights of linears with one input: q, k, v; gate and up.
 
     Linears with a bias and linears without one are merged apart, so that no bias of zeros, which

@@ -1,4 +1,7 @@
-"""rewrite_attention: attention over one sequence becomes attention over the paged cache."""
+"""rewrite_attention: attention over one sequence becomes attention over the paged cache.
+
+`gm.meta["states"]` maps the names of the inputs that are states to what they are.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,19 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.target import Target
-from ingot.passes.graph import arguments, call_op, op_calls, replace, value
-from ingot.passes.inputs import add_input, new_size, new_value
+from ingot.artifact.formats import Format
+from ingot.artifact.step import TEXT_INPUTS, Array, State
+from ingot.artifact.traits import TRAITS
+from ingot.ops.dtypes import TORCH_DTYPES
+from ingot.passes.graph import arguments, call_op, op_calls, replace, signature, value
+from ingot.passes.inputs import add_input, new_value
+from ingot.passes.torch_symbols import new_size
 
-PLAIN_INPUTS = ("tokens", "positions")
+CACHES = TRAITS["kv_write"].mutates
+HINTS = {"S": 3, "P": 7}  # example sizes, no two alike
 
 
-def rewrite_attention(gm: GraphModule, *, target: Target) -> int:
+def rewrite_attention(gm: GraphModule) -> int:
     """Give the graph the inputs of a step and let every attention read and write its own cache.
 
     Before:
@@ -38,45 +46,70 @@ def rewrite_attention(gm: GraphModule, *, target: Target) -> int:
 def rewrite(
     gm: GraphModule, node: Node, step: Mapping[str, Node], caches: Mapping[str, Node]
 ) -> None:
-    given = arguments(node)
-    q, k, v = (given.pop(name) for name in "qkv")
-    tables = {name: step[name] for name in ("query_start", "context_lens", "page_table")}
+    """Put a write and a paged attention, each with the inputs that it takes, in place of a node."""
+    given = {**arguments(node), **step, **caches}
     with gm.graph.inserting_before(node):
-        call_op(gm.graph, "kv_write", like=node, k=k, v=v, slots=step["slots"], **caches)
-        given |= {"q": q, **caches, **tables}
-        replace(node, call_op(gm.graph, "paged_attention", like=node, val=value(node), **given))
+        call_op(gm.graph, "kv_write", like=node, **taken(given, "kv_write"))
+        new = call_op(
+            gm.graph,
+            "paged_attention",
+            like=node,
+            val=value(node),
+            **taken(given, "paged_attention"),
+        )
+        replace(node, new)
+
+
+def taken(given: Mapping[str, Any], op: str) -> dict[str, Any]:
+    """The arguments that an op takes of those."""
+    return {name: given[name] for name in signature(op).parameters if name in given}
 
 
 def add_caches(gm: GraphModule, node: Node, index: int, sizes: tuple[Any, Any]) -> dict[str, Node]:
     """The two caches of one layer: [pages, Hk, page size, D]."""
     pages, page_size = sizes
-    heads, size = (int(d) for d in value(arguments(node)["k"]).shape[2:])
-    shape = (pages, heads, page_size, size)
-    return {
-        name: add_input(gm, f"{name}_{index}", shape, torch.float32)
-        for name in ("k_cache", "v_cache")
-    }
+    given = arguments(node)
+    heads, size = (int(d) for d in value(given["k"]).shape[2:])
+    caches = {}
+    for name in CACHES:
+        state = State(
+            name=f"{name}_{index}",
+            format=Format("float32"),
+            record=(heads, size),
+            window=given["window"],
+        )
+        shape = (pages, heads, page_size, size)
+        caches[name] = add_input(gm, state.name, shape, torch.float32)
+        gm.meta.setdefault("states", {})[state.name] = state
+    return caches
 
 
 def add_step_inputs(gm: GraphModule) -> dict[str, Node]:
-    """Rename the two inputs and add the others of a step; int32 throughout."""
-    inputs = {}
-    for node, name in zip(gm.graph.find_nodes(op="placeholder"), PLAIN_INPUTS, strict=True):
-        inputs[name] = rename_input(gm, node, name)
-    num_tokens, num_seqs = value(inputs["tokens"]).shape[1], new_size(gm, "num_seqs", 3)
-    shapes = {
-        "slots": (num_tokens,),
-        "query_start": (num_seqs + 1,),
-        "context_lens": (num_seqs,),
-        "page_table": (num_seqs, new_size(gm, "max_pages", 7)),
-    }
-    return inputs | {
-        name: add_input(gm, name, shape, torch.int32) for name, shape in shapes.items()
-    }
+    """Rename the plain inputs and add the others of a step."""
+    inputs: dict[str, Node] = {}
+    sizes: dict[str, Any] = {}
+    plain = {node.name: node for node in gm.graph.find_nodes(op="placeholder")}
+    for array in TEXT_INPUTS:
+        if array.plain:
+            inputs[array.name] = rename_input(gm, plain[array.plain], array)
+            sizes[str(array.shape[0])] = value(inputs[array.name]).shape[1]
+        elif "R" not in array.shape:  # select_logit_rows adds those
+            shape = tuple(size_of(gm, dim, sizes) for dim in array.shape)
+            inputs[array.name] = add_input(gm, array.name, shape, TORCH_DTYPES[array.dtype])
+    return inputs
 
 
-def rename_input(gm: GraphModule, node: Node, name: str) -> Node:
-    """The same input under its name in a step, as int32."""
-    node.name = node.target = name
-    node.meta["val"] = new_value(gm, tuple(value(node).shape), torch.int32)
+def size_of(gm: GraphModule, dim: Any, sizes: dict[str, Any]) -> Any:
+    """The symbolic size that stands for a dimension, made when it first occurs."""
+    symbol, _, more = str(dim).partition("+")
+    if symbol not in sizes:
+        sizes[symbol] = new_size(gm, symbol, HINTS[symbol])
+    return sizes[symbol] + int(more or 0)
+
+
+def rename_input(gm: GraphModule, node: Node, array: Array) -> Node:
+    """The same input under its name in a step, in the dtype that it has there."""
+    node.name = node.target = array.name
+    dtype = TORCH_DTYPES[array.dtype]
+    node.meta["val"] = new_value(gm, tuple(value(node).shape), dtype)
     return node

@@ -1,28 +1,27 @@
-"""The runner: applies the steps, and does everything around a pass that no pass should.
+"""The runner: applies the passes, and does everything around a pass that no pass should.
 
 After every pass: dead code goes, the graph is linted, matches are counted against what the model
 must have, invariants are checked, and, on request, the graph is dumped and run.
 
-The one thing that a graph carries beside its nodes is `gm.meta["weight_sources"]`: for every
-parameter that a pass made, the names of the model's parameters that are stacked in it (see
-`ingot.passes.weights`).
+A graph carries two things beside its nodes: `gm.meta["weight_sources"]`, for every parameter that a
+pass made the names of the model's parameters that are stacked in it (see `ingot.passes.weights`),
+and `gm.meta["states"]`, for every input that is a state what it is.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from torch.fx import GraphModule
 
 from ingot.artifact.manifest import LedgerEntry
-from ingot.artifact.target import Target
 from ingot.errors import IngotError, InternalError, PassError
+from ingot.passes.declaration import Invariant, Pass
 from ingot.passes.dump import Dump, node_text
 from ingot.passes.graph import calls, origin
-from ingot.passes.numerics import Checker
-from ingot.passes.step import Facts, Invariant, Step
+from ingot.passes.verification import Checker
 
 # Called as progress(stage, detail, fraction).
 Progress = Callable[[str, str, float | None], None]
@@ -36,20 +35,18 @@ def silent(stage: str, detail: str, fraction: float | None) -> None:
 
 def run(
     gm: GraphModule,
-    steps: Sequence[Step],
-    facts: Facts,
+    passes: Sequence[Pass],
+    counts: Mapping[str, int],
     *,
-    target: Target,
     dump_dir: Path | None = None,
     verify: bool = False,
     progress: Progress = silent,
 ) -> tuple[LedgerEntry, ...]:
-    """Apply the steps to the graph, in place; returns how often each had to match, and did.
+    """Apply the passes to the graph, in place; returns how often each had to match, and did.
 
     Args:
-        steps: `pipeline(...)`.
-        facts: the model's config.
-        target: what the graph is compiled for; handed to every pass.
+        passes: `pipeline(...)`.
+        counts: what the model's blocks become, by name, as `ingot.models.counts` sums it up.
         dump_dir: a folder for the graph after every pass and a summary.
         verify: run the graph before and after every pass on random weights and inputs.
         progress: called before every pass.
@@ -61,58 +58,62 @@ def run(
     dump, checker = Dump(dump_dir, gm), Checker(gm) if verify else None
     held: list[Invariant] = []
     ledger = []
-    for index, step in enumerate(steps, start=1):
-        progress("passes", step.name, (index - 1) / len(steps))
-        require(gm, step, step.needs, "before")
+    for index, each in enumerate(passes, start=1):
+        progress("passes", each.name, (index - 1) / len(passes))
+        require(gm, each, each.needs, "before")
         start = time.perf_counter()
-        matched = apply(gm, step, target)
-        dump.after(index, step.name, gm, time.perf_counter() - start, matched)
-        expected = check_count(gm, step, facts, matched)
-        held += [invariant for invariant in step.gives if invariant not in held]
-        require(gm, step, held, "after")
+        matched = apply(gm, each)
+        dump.after(index, each.name, gm, time.perf_counter() - start, matched)
+        expected = check_count(gm, each, counts, matched)
+        held += [invariant for invariant in each.gives if invariant not in held]
+        require(gm, each, held, "after")
         if checker is not None:
-            checker.check(step)
+            checker.check(each)
         ledger.append(
-            LedgerEntry(name=step.name, tier=step.tier, expected=expected, matched=matched)
+            LedgerEntry(name=each.name, tier=each.tier, expected=expected, matched=matched)
         )
     gm.recompile()
     return tuple(ledger)
 
 
-def apply(gm: GraphModule, step: Step, target: Target) -> int:
+def apply(gm: GraphModule, each: Pass) -> int:
     """Run one pass and tidy up after it."""
     try:
-        matched = step.function(gm, target=target)
+        matched = each.function(gm)
         gm.graph.eliminate_dead_code()
         gm.graph.lint()
     except IngotError:
         raise
     except Exception as error:
         raise InternalError(
-            f"pass {step.name} failed: {type(error).__name__}: {error}",
+            f"pass {each.name} failed: {type(error).__name__}: {error}",
             hint="Please report it with the model's config.json"
-            + ("; --disable-pass " + step.name + " leaves the pass out." if step.optional else "."),
+            + ("; --disable-pass " + each.name + " leaves the pass out." if each.optional else "."),
         ) from error
     return matched
 
 
-def check_count(gm: GraphModule, step: Step, facts: Facts, matched: int) -> int | None:
-    """Compare how often a pass matched with what the model must have."""
-    if step.expect is None:
+def check_count(gm: GraphModule, each: Pass, counts: Mapping[str, int], matched: int) -> int | None:
+    """Compare how often a pass matched with what the model's blocks say."""
+    if each.expect is None:
         return None
-    expected = step.expect(facts)
-    if matched != expected:
+    expected = each.expect if isinstance(each.expect, int) else counts.get(each.expect, 0)
+    if matched < expected:
+        found = f"matched {matched} times, but the model has {expected} places for it"
+        raise PassError(each.name, found, hint=near_misses(gm, each))
+    if matched > expected:
         raise PassError(
-            step.name,
-            f"matched {matched} times, the model must have {expected} matches",
-            hint=near_misses(gm, step),
+            each.name,
+            f"matched {matched} times, but the model's blocks account for {expected}",
+            hint="A block computes more than its `becomes` says, or the pass takes for a match "
+            "what is none. --dump DIR shows the graph before and after it.",
         )
     return expected
 
 
-def near_misses(gm: GraphModule, step: Step) -> str:
+def near_misses(gm: GraphModule, each: Pass) -> str:
     """The calls that the pass should have taken, each with what feeds and what reads it."""
-    left = calls(gm, *step.anchors)
+    left = calls(gm, *each.anchors)
     if not left:
         return "Nothing in the graph resembles what it looks for."
     shown = []
@@ -124,7 +125,7 @@ def near_misses(gm: GraphModule, step: Step) -> str:
     return "Nearest misses:\n" + "\n".join(shown) + more
 
 
-def require(gm: GraphModule, step: Step, invariants: Sequence[Invariant], when: str) -> None:
+def require(gm: GraphModule, each: Pass, invariants: Sequence[Invariant], when: str) -> None:
     """Check invariants before or after a pass."""
     for invariant in invariants:
         broken = invariant(gm)
@@ -132,7 +133,7 @@ def require(gm: GraphModule, step: Step, invariants: Sequence[Invariant], when: 
             listed = "\n".join(f"  {line}" for line in broken[:NEAR_MISSES_SHOWN])
             rule = (invariant.__doc__ or invariant.__name__).splitlines()[0]
             raise PassError(
-                step.name,
+                each.name,
                 f"{when} it, {invariant.__name__} does not hold",
                 hint=f"Required: {rule}\nFound:\n{listed}",
             )

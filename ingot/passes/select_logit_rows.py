@@ -6,39 +6,38 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.target import Target
+from ingot.artifact.step import TEXT_INPUTS
+from ingot.artifact.traits import TRAITS
 from ingot.errors import PassError
-from ingot.passes.graph import aten, call_op, is_call, is_op, op_name, origin, rank, value
-from ingot.passes.inputs import STEP_INPUTS, add_input, new_size, new_value
+from ingot.ops.dtypes import TORCH_DTYPES
+from ingot.passes.graph import aten, call_op, is_call, op_name, origin, rank, value
+from ingot.passes.inputs import add_input, new_value
+from ingot.passes.torch_symbols import new_size
 
-# Ops of which a row of results needs that row of their operands alone, and no other input.
-BY_ROWS = ("activation", "add", "add_rms_norm", "gelu_mul", "layer_norm", "linear", "relu_mul",
-           "rms_norm", "silu_mul")  # fmt: skip
+ROWS = next(array for array in TEXT_INPUTS if array.shape == ("R",))
 
 
-def select_logit_rows(gm: GraphModule, *, target: Target) -> int:
-    """Take the rows `logit_rows` as early as no other row is needed after it.
+def select_logit_rows(gm: GraphModule) -> int:
+    """Take the rows whose logits are wanted as early as no other row is needed after it.
 
     Before:
-        h, _ = add_rms_norm(linear(attended, o), residual, ...)
-        logits = linear(h, head)
+        h = rms_norm(add(linear(attended, o), residual), w);  logits = linear(h, head)
     After:
         graph(..., page_table, logit_rows, k_cache_0, ...)
         attended, residual = select_rows(attended, logit_rows), select_rows(residual, logit_rows)
-        h, _ = add_rms_norm(linear(attended, o), residual, ...)
-        logits = linear(h, head)
+        h = rms_norm(add(linear(attended, o), residual), w);  logits = linear(h, head)
 
     A prompt of 512 tokens, of which one wants logits, is spared most of the last layer.
     """
     head: Any = gm.graph.output_node().args[0]
-    if not is_op(head, "linear"):
+    if not isinstance(head, Node) or not is_by_rows(head):
         where = origin(head) if isinstance(head, Node) else ""
         raise PassError(
             "select_logit_rows",
-            f"the graph's result is {head!r} of {where or 'the model itself'}, not a linear",
+            f"the graph's result, {head!r} of {where or 'the model itself'}, is not computed row "
+            "by row",
             hint="A model ends with the linear that computes its logits.",
         )
     rows = add_logit_rows(gm)
@@ -50,7 +49,9 @@ def select_logit_rows(gm: GraphModule, *, target: Target) -> int:
         for user in users:
             user.replace_input_with(source, selected)
     for node in only:
-        node.meta["val"] = with_rows(gm, node.meta["val"], value(rows).shape[0])
+        val = value(node)
+        shape = (val.shape[0], value(rows).shape[0], *val.shape[2:])
+        node.meta["val"] = new_value(gm, shape, val.dtype)
     return 1
 
 
@@ -68,12 +69,13 @@ def computed_by_rows(head: Node) -> list[Node]:
 
 
 def is_part(node: Node) -> bool:
-    """Whether it is one of another node's results, or columns of it."""
+    """Whether it is columns of another node's result."""
     return is_call(node, operator.getitem, aten.slice.Tensor)
 
 
 def is_by_rows(node: Node) -> bool:
-    return op_name(node) in BY_ROWS and all(rank(x) == 3 for x in row_inputs(node))
+    traits = TRAITS.get(op_name(node))
+    return traits is not None and traits.by_rows and all(rank(x) == 3 for x in row_inputs(node))
 
 
 def read_by(nodes: list[Node]) -> list[Node]:
@@ -87,16 +89,10 @@ def row_inputs(node: Node) -> Iterable[Node]:
     return (x for x in node.all_input_nodes if x.op != "get_attr")
 
 
-def with_rows(gm: GraphModule, val: Any, rows: Any) -> Any:
-    """A node's fake result, with so many rows; of a node with several results, all of them."""
-    if isinstance(val, torch.Tensor):
-        return new_value(gm, (val.shape[0], rows, *val.shape[2:]), val.dtype)
-    return type(val)(with_rows(gm, each, rows) for each in val)
-
-
 def add_logit_rows(gm: GraphModule) -> Node:
-    """The last integer input, before the caches."""
+    """The last input of the step, before the states."""
     placeholders = {node.name: node for node in gm.graph.find_nodes(op="placeholder")}
-    shape = (new_size(gm, "num_rows", 4),)
-    before = [n for n in STEP_INPUTS if n in placeholders][-1]
-    return add_input(gm, "logit_rows", shape, torch.int32, after=placeholders[before])
+    before = [array.name for array in TEXT_INPUTS if array.name in placeholders][-1]
+    shape = (new_size(gm, "R", 4),)
+    dtype = TORCH_DTYPES[ROWS.dtype]
+    return add_input(gm, ROWS.name, shape, dtype, after=placeholders[before])

@@ -61,7 +61,8 @@ class LimitsMeter:
     def __init__(self, artifact: Artifact, nbytes: int, num_threads: int | None = None) -> None:
         self.threads = num_threads or len(os.sched_getaffinity(0))
         nbytes = min(max(nbytes, LEAST_BYTES), MOST_BYTES)
-        self._kernels = Kernels(artifact.read(artifact.target.kernels), artifact.target.kernels)
+        program = artifact.target.step
+        self._kernels = Kernels(artifact.read(program.kernels), program.kernels)
         self._region = Region(nbytes, "measuring the memory")
         # Untouched pages would all be the one page of zeros.
         self._region.floats(1, nbytes // 4).fill(1)

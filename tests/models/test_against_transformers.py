@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -72,12 +73,30 @@ def test_older_spelling_of_rotary_parameters(name: str, tmp_path: Path) -> None:
     check(older_dir, (17, 300))
 
 
+@pytest.mark.parametrize(
+    ("name", "lengths"),
+    [("llama_yarn", (17, 300)), ("llama_llama3", (17, 300)), ("llama_longrope", (300,))],
+)
+def test_a_trained_length_beside_the_rope_object_wins(
+    name: str, lengths: tuple[int, ...], tmp_path: Path
+) -> None:
+    inside = registry.load_config(save_random(name, tmp_path)).rope
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({**values, "original_max_position_embeddings": 32}))
+    outside = registry.load_config(tmp_path).rope
+    assert outside.original_max_position_embeddings == 32
+    assert inside.original_max_position_embeddings == TRAINED
+    check(tmp_path, lengths)
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_checkpoints_are_widened(dtype: str, tmp_path: Path) -> None:
-    check(save_random("qwen3", tmp_path, dtype), (17,))
+@pytest.mark.parametrize("name", ["qwen3", "gemma2_width_68", "gpt2"])
+def test_half_precision_checkpoints_are_widened(name: str, dtype: str, tmp_path: Path) -> None:
+    check(save_random(name, tmp_path, dtype), (17,))
 
 
-@pytest.mark.parametrize("name", ["qwen3_tied", "mistral"])
+@pytest.mark.parametrize("name", ["qwen3_tied", "mistral", "gemma2", "gpt2"])
 def test_sharded_checkpoints(name: str, tmp_path: Path) -> None:
     save_random(name, tmp_path, shard_kilobytes=60)
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
@@ -85,11 +104,26 @@ def test_sharded_checkpoints(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["llama_yarn", "llama_longrope", "llama_llama3", "llama_linear", "mistral", "qwen2"]
+    ("name", "plain"),
+    [
+        *((f"llama_{rope}", "llama") for rope in ("yarn", "longrope", "llama3", "linear")),
+        ("mistral", "mistral_full"),
+        ("qwen2", "llama"),
+        ("gemma2", "gemma2_full"),
+        ("gemma2", "gemma2_layer_types"),
+        ("gemma2", "gemma2_no_caps"),
+        ("gemma2", "gemma2_silu"),
+        ("gemma2_low_caps", "gemma2"),
+        ("gemma2_linear", "gemma2"),
+        ("gpt2", "gpt2_scales"),
+        ("gpt2", "gpt2_unscaled"),
+        ("gpt2", "gpt2_heads"),
+        ("gpt2", "gpt2_relu"),
+        ("gpt2_eps", "gpt2"),
+    ],
 )
-def test_every_option_matters(name: str, tmp_path: Path) -> None:
+def test_every_option_matters(name: str, plain: str, tmp_path: Path) -> None:
     """Negative control: without the option the logits are far from those of transformers."""
-    plain = {"qwen2": "llama", "mistral": "mistral_full"}.get(name, "llama")
     save_random(name, tmp_path / "with")
     save_random(plain, tmp_path / "without")
     without, _ = load(tmp_path / "without", 300)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,15 +14,19 @@ from torch.nn import functional
 
 from ingot.models import registry
 from ingot.models.blocks.activation import activate
+from ingot.models.blocks.attention import Attention
 from ingot.models.blocks.constants import named_constants, register_constant
+from ingot.models.blocks.decoder import LAYERS
+from ingot.models.blocks.embedding import Embedding
 from ingot.models.blocks.layer_norm import LayerNorm
 from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.plain_mlp import PlainMLP
 from ingot.models.blocks.rms_norm import RMSNorm
 from ingot.models.blocks.rope_frequencies import inverse_frequencies
 from ingot.models.blocks.rotary import Rotary, rotate
+from ingot.models.blocks.soft_cap import SoftCap
 from ingot.models.checkpoint import Checkpoint, materialize
-from ingot.models.config import RopeConfig
+from ingot.models.config import NO_ROPE, LayerConfig, ModelConfig, RopeConfig
 from tests.support.tiny_models import VOCAB_SIZE, WINDOW, save_random
 
 
@@ -43,12 +48,105 @@ def test_rms_norm(offset: float) -> None:
     torch.testing.assert_close(norm(x), expected)
 
 
+# Beside an epsilon of 0.1: rows as large, rows that it outweighs, and a row of zeros.
+ROW_SCALES = torch.tensor([1.0, 0.3, 1e-3, 1e-20, 0.0])[None, :, None]
+
+
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+@pytest.mark.parametrize("eps", [0.1, 0.07])
+def test_rms_norm_adds_epsilon_to_the_mean_of_squares(eps: float, offset: float) -> None:
+    norm, x = filled(RMSNorm(24, eps, offset=offset)), sample(1, 5, 24) * ROW_SCALES
+    squares = x.double().pow(2).mean(-1, keepdim=True)
+    expected = x.double() / (squares + eps).sqrt() * (norm.weight.double() + offset)
+    torch.testing.assert_close(norm(x).double(), expected, rtol=1e-5, atol=0)
+    assert (norm(x)[0, -1] == 0).all()
+
+
+@pytest.mark.parametrize("eps", [0.1, 0.07])
+def test_layer_norm_adds_epsilon_to_the_variance(eps: float) -> None:
+    norm, x = filled(LayerNorm(24, eps)), sample(1, 5, 24) * ROW_SCALES
+    centred = x.double() - x.double().mean(-1, keepdim=True)
+    variance = centred.pow(2).mean(-1, keepdim=True)
+    expected = centred / (variance + eps).sqrt() * norm.weight + norm.bias
+    torch.testing.assert_close(norm(x).double(), expected, rtol=1e-5, atol=1e-6)
+    assert torch.equal(norm(x)[0, -1], norm.bias)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_layer_norm(bias: bool) -> None:
     norm, x = filled(LayerNorm(24, 1e-5, bias=bias)), sample(1, 5, 24)
     centred = x - x.mean(-1, keepdim=True)
     expected = centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * norm.weight
     torch.testing.assert_close(norm(x), expected + norm.bias if bias else expected)
+
+
+def config_of(model_dir: Path, **changes: object) -> ModelConfig:
+    return replace(registry.load_config(model_dir), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("q_offset", "k_offset", "rotates"),
+    [(0.0, 1.0, True), (1.0, 0.0, True), (1.0, 1.0, False), (0.0, 0.5, False)],
+)
+def test_norms_of_queries_and_keys(
+    q_offset: float, k_offset: float, rotates: bool, saved: Path
+) -> None:
+    """Each with its own weight and offset, before the rotation, and none for values."""
+    config = config_of(saved / "single", qk_norm=True, norm_eps=0.1, norm_offset=1.0)
+    layer = LayerConfig(window=3, attention_scale=0.4)
+    attention = filled(Attention(config, layer))
+    assert attention.q_norm.offset == attention.k_norm.offset == 1.0
+    attention.q_norm.offset, attention.k_norm.offset = q_offset, k_offset
+    angles = sample(1, 5, config.head_dim)
+    table = (angles.cos(), angles.sin()) if rotates else None
+    x = sample(1, 5, config.hidden_size)
+
+    def heads(name: str, count: int) -> torch.Tensor:
+        weight = attention.get_parameter(f"{name}_proj.weight")
+        return (x @ weight.T).view(1, 5, count, config.head_dim)
+
+    q, k, v = heads("q", config.num_heads), heads("k", 2), heads("v", 2)
+    q = functional.rms_norm(q, (16,), attention.q_norm.weight + q_offset, 0.1)
+    k = functional.rms_norm(k, (16,), attention.k_norm.weight + k_offset, 0.1)
+    if table is not None:
+        q, k = rotate(q, *table), rotate(k, *table)
+    mixed = torch.ops.ingot.attention(q, k, v, 0.4, 3, 0.0).flatten(2)
+    torch.testing.assert_close(attention(x, table), mixed @ attention.o_proj.weight.T)
+
+
+@pytest.mark.parametrize("placement", ["pre", "sandwich"])
+@pytest.mark.parametrize("norm", ["rms", "layer"])
+@pytest.mark.parametrize("mlp", ["gated", "plain"])
+def test_where_a_layer_norms(placement: str, norm: str, mlp: str, saved: Path) -> None:
+    config = config_of(saved / "single", placement=placement, norm=norm, mlp=mlp, rope=NO_ROPE)
+    layer = filled(LAYERS[config.placement](config, config.layers[0]))
+    x = sample(1, 4, config.hidden_size)
+    attended = layer.self_attn(layer.input_layernorm(x), None)
+    if placement == "sandwich":
+        middle = x + layer.post_attention_layernorm(attended)
+        normed = layer.mlp(layer.pre_feedforward_layernorm(middle))
+        expected = middle + layer.post_feedforward_layernorm(normed)
+    else:
+        middle = x + attended
+        expected = middle + layer.mlp(layer.post_attention_layernorm(middle))
+    torch.testing.assert_close(layer(x, None), expected)
+    kinds = {"rms": RMSNorm, "layer": LayerNorm}
+    norms = [b for b in layer.modules() if isinstance(b, tuple(kinds.values()))]
+    assert len(norms) == (4 if placement == "sandwich" else 2)
+    assert all(isinstance(block, kinds[norm]) for block in norms)
+
+
+def test_soft_cap_bounds_and_keeps_small_values() -> None:
+    x = torch.tensor([0.0, 1e-3, -1.0, 5.0, 1e6, -1e6])
+    expected = 5.0 * torch.tanh(x.double() / 5.0)
+    torch.testing.assert_close(SoftCap(5.0)(x).double(), expected, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("scale", [1.0, 8.0, math.sqrt(68)])
+def test_embedding(scale: float) -> None:
+    embedding, ids = filled(Embedding(7, 4, scale=scale)), torch.tensor([[3, 0, 3]])
+    expected = embedding.weight[ids] * torch.tensor(scale, dtype=torch.float32)
+    assert torch.equal(embedding(ids), expected)
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -131,10 +229,14 @@ EXPORTED = {
     "aten.rsqrt.default", "aten.silu.default", "aten.sin.default", "aten.slice.Tensor",
     "aten.sym_size.int", "aten.to.dtype", "aten.unsqueeze.default", "aten.view.default",
     "ingot.attention.default",
+    # of Gemma 2 and GPT-2 alone
+    "aten.div.Tensor", "aten.gelu.default", "aten.layer_norm.default", "aten.tanh.default",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen2_window", "qwen3_tied", "mistral"])
+@pytest.mark.parametrize(
+    "name", ["llama", "qwen2_window", "qwen3_tied", "mistral", "gemma2", "gpt2"]
+)
 def test_modules_export_with_a_dynamic_length(name: str, tmp_path: Path) -> None:
     config = registry.load_config(save_random(name, tmp_path))
     module = registry.build(config, max_model_len=64)
@@ -148,7 +250,7 @@ def test_modules_export_with_a_dynamic_length(name: str, tmp_path: Path) -> None
     assert {str(node.target) for node in calls} <= EXPORTED
     counts = Counter(str(node.target) for node in calls)
     assert counts["ingot.attention.default"] == config.num_layers
-    assert counts["aten.cos.default"] == counts["aten.sin.default"] == 1
+    assert counts["aten.cos.default"] == counts["aten.sin.default"] == config.rope.rotates
     mixers = [node for node in calls if str(node.target) == "ingot.attention.default"]
     # Export leaves out trailing arguments that equal their defaults, here no window.
     windows = tuple(node.args[4] if len(node.args) > 4 else 0 for node in mixers)

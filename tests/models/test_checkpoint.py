@@ -9,16 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from ingot.errors import CheckpointError
 from ingot.models import checkpoint as checkpoint_module
 from ingot.models import registry
 from ingot.models.blocks.constants import named_constants
-from ingot.models.blocks.decoder import CausalLM
 from ingot.models.checkpoint import Checkpoint
-from ingot.models.family import Family, Rows
-from ingot.models.llama import parse
 from tests.support.checkpoints import (
     EMBED,
     HEAD,
@@ -30,7 +27,7 @@ from tests.support.checkpoints import (
     refused,
     with_header,
 )
-from tests.support.tiny_models import save_random
+from tests.support.memory import resident_bytes
 
 # Reading
 
@@ -116,6 +113,29 @@ def test_head_of_a_tied_model_that_differs(row: int, copy: Callable[[str], Path]
         list(checkpoint.pieces(EMBED, max_bytes=4096))
 
 
+@pytest.mark.parametrize("row", [None, 0, 319])
+def test_stored_head_that_is_compared_in_pieces(
+    row: int | None, copy: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every piece is compared with the same rows of the copy."""
+
+    def change(tensors: Tensors) -> None:
+        tensors[HEAD] = tensors[EMBED].clone()
+        if row is not None:
+            tensors[HEAD][row, 3] += 1
+
+    monkeypatch.setattr(checkpoint_module, "PIECE_BYTES", 4096)
+    with build(edit(copy("tied"), change))[0] as checkpoint:
+        if row is None:
+            checkpoint.read(EMBED)
+            checkpoint.read(EMBED, 100, 300)
+        else:
+            with pytest.raises(CheckpointError, match="differs from"):
+                checkpoint.read(EMBED, row, row + 1)
+            with pytest.raises(CheckpointError, match="differs from"):
+                checkpoint.read(EMBED)
+
+
 def test_head_of_a_tied_model_of_another_shape(copy: Callable[[str], Path]) -> None:
     refused(edit(copy("tied"), lambda t: t.update({HEAD: torch.zeros(3, 64)})), HEAD)
 
@@ -168,69 +188,7 @@ def test_values_that_are_not_finite(
     assert "not finite" in caught.value.found and caught.value.hint
 
 
-# Tables
-
-
-def fused(tmp_path: Path, order: tuple[str, str, str]) -> tuple[Family, Tensors, Path]:
-    """A made-up family that stores q, k and v in one tensor, in some order."""
-    model_dir = save_random("llama", tmp_path / "fused")
-    stored = load_file(model_dir / "model.safetensors")
-    rest = dict(stored)
-    for layer in range(2):
-        base = f"model.layers.{layer}.self_attn"
-        parts = [rest.pop(f"{base}.{name}_proj.weight") for name in order]
-        rest[f"blocks.{layer}.mix.{layer}"] = torch.cat(parts)
-    rest["emb"] = rest.pop(EMBED)
-    save_file(rest, model_dir / "model.safetensors")
-    prefix = "model.layers.{i}.self_attn"
-    family = Family(
-        name="fused",
-        architectures=("FusedForCausalLM",),
-        parse=parse,
-        build=CausalLM,
-        weights={EMBED: "emb"}
-        | {
-            f"{prefix}.{name}_proj.weight": Rows("blocks.{i}.mix.{i}", part)
-            for part, name in enumerate(order)
-        },
-    )
-    return family, stored, model_dir
-
-
-@pytest.mark.parametrize("order", [("q", "k", "v"), ("v", "q", "k")])
-def test_fused_source_tensors(
-    order: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    family, stored, model_dir = fused(tmp_path, order)
-    monkeypatch.setitem(registry._registered, "llama", family)
-    with build_as(family, model_dir) as checkpoint:
-        for name, values in stored.items():
-            assert torch.equal(checkpoint.read(name), values)
-            assert torch.equal(torch.cat(list(checkpoint.pieces(name, 700))), values)
-
-
-def test_fused_source_of_a_wrong_height(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    family, _, model_dir = fused(tmp_path, ("q", "k", "v"))
-    monkeypatch.setitem(registry._registered, "llama", family)
-    edit(model_dir, lambda t: t.update({"blocks.1.mix.1": torch.zeros(127, 64)}))
-    with pytest.raises(CheckpointError, match=r"blocks.1.mix.1 \[127, 64\] instead of \[128, 64\]"):
-        build_as(family, model_dir)
-
-
-def build_as(family: Family, model_dir: Path) -> Checkpoint:
-    config_path = model_dir / "config.json"
-    values = json.loads(config_path.read_text())
-    config_path.write_text(json.dumps({**values, "architectures": ["FusedForCausalLM"]}))
-    config = registry.load_config(model_dir)
-    return Checkpoint.open(model_dir, config, registry.build(config, max_model_len=8))
-
-
 # Sizes
-
-
-def resident_bytes() -> int:
-    """Memory of this process now, pages that are mapped from files included."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 LARGE = {

@@ -5,7 +5,7 @@ import torch
 
 from ingot.compiler.export import export
 from ingot.models.blocks.decoder import CausalLM
-from ingot.models.config import ModelConfig, RopeConfig
+from ingot.models.config import LayerConfig, ModelConfig, RopeConfig
 from ingot.passes.graph import arguments, op_calls
 from ingot.passes.pipeline import pipeline
 from ingot.passes.runner import run
@@ -19,7 +19,7 @@ BASE = {
     "vocab_size": 37,
     "hidden_size": 32,
     "intermediate_size": 40,
-    "num_layers": 2,
+    "layers": (LayerConfig(attention_scale=0.3),) * 2,
     "num_heads": 4,
     "num_kv_heads": 2,
     "head_dim": 12,
@@ -27,13 +27,7 @@ BASE = {
     "norm_eps": 1e-4,
     "max_position_embeddings": 64,
     "tie_embeddings": True,
-    "qk_norm": False,
-    "attention_bias": False,
-    "o_bias": False,
-    "mlp_bias": False,
-    "windows": (0, 0),
     "rope": RopeConfig(rotary_dim=12, original_max_position_embeddings=64),
-    "attention_scale": 0.3,
     "bos_token_ids": (1,),
     "eos_token_ids": (2,),
     "checkpoint_dtype": "float32",
@@ -46,6 +40,7 @@ SCALED = RopeConfig(
     factor=4.0,
     attention_factor=1.2,
 )
+WINDOWS = (LayerConfig(attention_scale=0.3), LayerConfig(window=5, attention_scale=0.2))
 OPTIONS = {
     "plain": {},
     "qk_norm": {"qk_norm": True, "tie_embeddings": False},
@@ -53,7 +48,7 @@ OPTIONS = {
     "partial_rope": {"rope": PARTIAL, "num_kv_heads": 1},
     "scaled_rope": {"rope": SCALED, "num_kv_heads": 4},
     "gelu": {"hidden_act": "gelu_tanh"},
-    "windows": {"windows": (0, 5), "attention_softcap": 20.0},
+    "windows": {"layers": WINDOWS, "attention_softcap": 20.0},
 }
 
 

@@ -24,6 +24,9 @@ struct ingot_step {
 static int open_states;
 
 int32_t ingot_abi(void) { return ABI; }
+#ifdef PLAN
+uint64_t ingot_plan(void) { return PLAN; }
+#endif
 int32_t fake_open_states(void) { return open_states; }
 
 void *ingot_open(const struct ingot_model *m) {

@@ -12,14 +12,24 @@ import numpy as np
 from safetensors.numpy import save
 
 from ingot.artifact.codec import encode_plan
-from ingot.artifact.manifest import FORMAT_VERSION, Manifest, ModelInfo, Numerics, TargetEntry
-from ingot.artifact.plan import Buffer, Instruction, Limits, MemoryPlan, Plan
+from ingot.artifact.formats import Format
+from ingot.artifact.manifest import (
+    FORMAT_VERSION,
+    Manifest,
+    ModelInfo,
+    Numerics,
+    ProgramEntry,
+    TargetEntry,
+)
+from ingot.artifact.plan import Buffer, Limits, MemoryPlan, Plan
 from ingot.artifact.select import ABI
+from ingot.artifact.step import TEXT_INPUTS, Array, State, StepSpec
 from ingot.artifact.writer import ArtifactWriter
 from tests.runtime.fake_tokenizer import tokenizer_files
 
 VOCAB, PAGE_SIZE, HEAD, ARENA_BYTES, SCALE = 320, 4, 2, 4096, 8.0
 NAN_TOKEN, EOS = 317, 319
+F32 = Format("float32")
 LIMITS = Limits(
     max_model_len=96,
     max_num_seqs=6,
@@ -34,35 +44,22 @@ KERNELS, PLAN = "targets/cpu-portable/kernels.so", "targets/cpu-portable/plan.js
 WEIGHTS = "weights/cpu-float32.safetensors"
 
 
-def make_plan(limits: Limits = LIMITS, windows: tuple[int, ...] = ()) -> Plan:
-    """The plan; `windows` has that of every layer, the kernels have the largest."""
-    page = ("P", 1, PAGE_SIZE, HEAD)
-    inputs = ("tokens", "positions", "slots", "query_start", "context_lens", "page_table")
-    shapes = (("N",), ("N",), ("N",), ("S+1",), ("S",), ("S", "P"))
+def make_plan(limits: Limits = LIMITS, windows: tuple[int, ...] = (0,)) -> Plan:
+    """The plan; `windows` has that of every layer. The kernels use the states of the first."""
+    states = tuple(
+        State(name=f"{kind}_cache_{layer}", format=F32, record=(1, HEAD), window=window)
+        for layer, window in enumerate(windows)
+        for kind in "kv"
+    )
+    logits = Array(name="logits", dtype="float32", shape=("R", VOCAB))
     return Plan(
         limits=limits,
+        spec=StepSpec(inputs=TEXT_INPUTS, states=states, outputs=(logits,)),
         buffers=(
-            Buffer(name="scale", dtype="float32", shape=(16,), kind="weight"),
-            Buffer(name="unused.weight", dtype="float32", shape=(64, 16), kind="weight"),
-            *(
-                Buffer(name=name, dtype="int32", shape=shape, kind="input")
-                for name, shape in zip(inputs, shapes, strict=True)
-            ),
-            Buffer(name="logit_rows", dtype="int32", shape=("R",), kind="input"),
-            Buffer(name="k_cache_0", dtype="float32", shape=(0, *page[1:]), kind="cache"),
-            Buffer(name="v_cache_0", dtype="float32", shape=(0, *page[1:]), kind="cache"),
-            Buffer(name="logits", dtype="float32", shape=("R", VOCAB), kind="output"),
+            Buffer(name="scale", format=F32, shape=(16,), kind="weight"),
+            Buffer(name="unused.weight", format=F32, shape=(64, 16), kind="weight"),
         ),
-        instructions=tuple(
-            Instruction(
-                op="paged_attention",
-                inputs={"q": "scale", "page_table": "page_table"},
-                outputs={"out": "logits"},
-                attrs={"window": window} if window else {},
-                origin="",
-            )
-            for window in windows
-        ),
+        instructions=(),
         memory=MemoryPlan(arena_bytes=ARENA_BYTES, slots=()),
     )
 
@@ -91,8 +88,7 @@ def make_manifest(
                 requires=requires,
                 layout="cpu-float32",
                 abi=ABI,
-                plan=PLAN,
-                kernels=KERNELS,
+                programs={"step": ProgramEntry(plan=PLAN, kernels=KERNELS)},
             ),
         ),
         ledger=(),
@@ -151,10 +147,10 @@ def write_fake(
     requires: tuple[str, ...] = (),
     quantization: str = "none",
     files: dict[str, bytes] | None = None,
-    windows: tuple[int, ...] = (),
+    windows: tuple[int, ...] = (0,),
 ) -> Path:
     """Writes the artifact; `files` adds or replaces some."""
-    flags = (f"-DWINDOW={max(windows)}",) if windows and all(windows) else ()
+    flags = (f"-DWINDOW={max(windows)}",) if all(windows) else ()
     plan = encode_plan(make_plan(limits, windows))
     contents = {PLAN: plan, KERNELS: kernels(*flags), WEIGHTS: weights()}
     contents["targets/cpu-portable/source/step.cpp"] = SOURCE.read_bytes()

@@ -59,6 +59,13 @@ def test_settings_come_from_the_environment(tmp_path):
     assert settings({}).cxx is None and settings({}).debug == 0 and settings({}).color
 
 
+def test_a_user_without_a_home_needs_one_for_the_cache_alone():
+    read = settings({"INGOT_CACHE": "~no-such-user/cache"})
+    assert read.debug == 0
+    with pytest.raises(UsageError, match="no folder for the cache"):
+        _ = read.cache_dir
+
+
 @pytest.mark.parametrize("env", [{"INGOT_CASHE": "x"}, {"INGOT_DEBUG": "6"}, {"INGOT_DEBUG": "on"}])
 def test_a_wrong_setting_is_an_error_and_not_ignored(env):
     with pytest.raises(UsageError, match="INGOT_"):
@@ -81,7 +88,7 @@ def model_dir(tmp_path, monkeypatch):
         write_fake(out)
         manifest = Artifact.open(out).manifest
         return Report(artifact=out, manifest=manifest, seconds=1.0, stage_seconds={},
-                      bytes_total=1, weight_bytes=1)  # fmt: skip
+                      dtype_reason="", bytes_total=1, weight_bytes=1)  # fmt: skip
 
     monkeypatch.setattr(compiling, "compile_checked", compile_checked)
     return folder, compiles

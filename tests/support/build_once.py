@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingot.artifact.lock import file_lock
 from ingot.artifact.target import Target
-from ingot.compiler import compile as compiler
+from ingot.targets.cpu import toolchain
 
 Build = Callable[[Path, Path, Target], None]
 
@@ -35,4 +35,4 @@ class BuildOnce:
 
 def build_once(folder: Path) -> None:
     """From now on this process builds so."""
-    compiler.build = BuildOnce(compiler.build, folder)
+    toolchain.build = BuildOnce(toolchain.build, folder)

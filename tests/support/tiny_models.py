@@ -1,7 +1,7 @@
 """Tiny random models of every family and option, as `transformers` writes them.
 
-`CASES` names them; `save_random` writes one as a model directory. The same name, dtype and seed
-give the same bytes.
+`CASES` names them; `save_random` writes one as a model directory. The same name,
+dtype and seed give the same bytes.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ def _cases() -> dict[str, Case]:
         "llama_head_dim_20": _case("Llama", head_dim=20, num_key_value_heads=1),
         "llama_head_dim_80": _case("Llama", head_dim=80, num_attention_heads=2),
         "llama_tied": _case("Llama", tie_word_embeddings=True),
+        # The last panel of the table has 13 of 64 columns.
+        "llama_tied_vocab_333": _case("Llama", tie_word_embeddings=True, vocab_size=333),
         "llama_attention_bias": _case("Llama", attention_bias=True),
         "llama_mlp_bias": _case("Llama", mlp_bias=True),
         "llama_theta": _case("Llama", rope={"rope_theta": 500000.0}),
@@ -113,7 +115,62 @@ def _cases() -> dict[str, Case]:
     return cases | {f"llama_{name}": _case("Llama", rope=rope) for name, rope in ROPES.items()}
 
 
-CASES: dict[str, Case] = _cases()
+def _gemma2(**changes: Any) -> Case:
+    own = {"query_pre_attn_scalar": 24, "sliding_window": WINDOW, "num_hidden_layers": 3}
+    return _case("Gemma2", **{**own, "attn_logit_softcapping": 3.0, **changes})
+
+
+def _gpt2(**changes: Any) -> Case:
+    def build() -> transformers.PreTrainedConfig:
+        return transformers.GPT2Config(
+            **{
+                "vocab_size": VOCAB_SIZE,
+                "n_embd": 64,
+                "n_layer": 2,
+                "n_head": 4,
+                "n_positions": MAX_POSITION,
+                "bos_token_id": 256,
+                "eos_token_id": 257,
+                **changes,
+            }
+        )
+
+    return build
+
+
+def _other_cases() -> dict[str, Case]:
+    upper = ["full_attention", "sliding_attention", "sliding_attention"]
+    return {
+        "gemma2": _gemma2(),
+        "gemma2_untied": _gemma2(tie_word_embeddings=False),
+        "gemma2_vocab_333": _gemma2(vocab_size=333),
+        "gemma2_full": _gemma2(layer_types=["full_attention"] * 3),
+        "gemma2_layer_types": _gemma2(layer_types=upper),
+        "gemma2_head_dim_24": _gemma2(head_dim=24, num_key_value_heads=1),
+        "gemma2_attention_bias": _gemma2(attention_bias=True),
+        "gemma2_no_caps": _gemma2(attn_logit_softcapping=None, final_logit_softcapping=None),
+        "gemma2_low_caps": _gemma2(attn_logit_softcapping=0.5, final_logit_softcapping=2.0),
+        "gemma2_gelu": _gemma2(hidden_activation="gelu"),
+        "gemma2_silu": _gemma2(hidden_activation="silu"),
+        "gemma2_width_68": _gemma2(hidden_size=68),
+        "gemma2_linear": _gemma2(rope=ROPES["linear"]),
+        "gpt2": _gpt2(),
+        "gpt2_untied": _gpt2(tie_word_embeddings=False),
+        "gpt2_vocab_333": _gpt2(vocab_size=333),
+        "gpt2_inner": _gpt2(n_inner=96),
+        "gpt2_heads": _gpt2(n_head=16),
+        "gpt2_scales": _gpt2(scale_attn_by_inverse_layer_idx=True),
+        "gpt2_unscaled": _gpt2(scale_attn_weights=False),
+        "gpt2_upcast": _gpt2(reorder_and_upcast_attn=True),
+        "gpt2_gelu": _gpt2(activation_function="gelu"),
+        "gpt2_gelu_fast": _gpt2(activation_function="gelu_fast"),
+        "gpt2_relu": _gpt2(activation_function="relu"),
+        "gpt2_silu": _gpt2(activation_function="silu"),
+        "gpt2_eps": _gpt2(layer_norm_epsilon=0.1),
+    }
+
+
+CASES: dict[str, Case] = _cases() | _other_cases()
 
 
 def save_random(

@@ -154,8 +154,18 @@ def outer_names(gm: GraphModule) -> set[str]:
 
 def is_outer(gm: GraphModule, node: Node) -> bool:
     """Whether it is an embedding or the head."""
-    is_embedding = node.target is torch.ops.aten.embedding.default
-    return is_embedding or node in gm.graph.output_node().all_input_nodes
+    return node.target is torch.ops.aten.embedding.default or is_head(gm, node)
+
+
+def is_head(gm: GraphModule, node: Node) -> bool:
+    """Whether the logits are made of it: nothing is multiplied with a matrix after it."""
+    made = node
+    while made.op != "output":
+        users = list(made.users)
+        if len(users) != 1 or weight_node(users[0]) is not None:
+            return False
+        made = users[0]
+    return True
 
 
 def matrix_names(gm: GraphModule) -> dict[str, tuple[str, ...]]:
@@ -163,7 +173,7 @@ def matrix_names(gm: GraphModule) -> dict[str, tuple[str, ...]]:
     names: dict[str, tuple[str, ...]] = {}
     for name, node in matrices(gm):
         names.setdefault(name, (name.removesuffix(".weight"),))
-        if node in gm.graph.output_node().all_input_nodes:
+        if is_head(gm, node):
             names[name] = tuple(dict.fromkeys((*names[name], HEAD)))
     return names
 
@@ -244,7 +254,7 @@ def naming(gm: GraphModule, name: str) -> Iterator[None]:
 
 def misfits(storage: Mapping[str, Storage], columns: Mapping[str, int]) -> list[str]:
     """The matrices that cannot be stored so."""
-    return [n for n, s in storage.items() if not fits(columns[n], s.bits, s.of(columns[n]))]
+    return [n for n, s in storage.items() if not fits(columns[n], s.of(columns[n]))]
 
 
 def misfit(stored: Storage, columns: int) -> str:

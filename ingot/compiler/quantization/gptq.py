@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.artifact.formats import Spans
+from ingot.artifact.formats import Format
 from ingot.compiler.quantization.search import (
     best_scales,
     block_scales,
@@ -28,7 +28,7 @@ DAMPING = 0.01  # of the mean diagonal: the paper's
 ATTEMPTS = 6  # each with ten times the damping
 
 
-def gptq(weight: Tensor, factor: Tensor, *, bits: int, spans: Spans) -> Scaled:
+def gptq(weight: Tensor, factor: Tensor, form: Format) -> Scaled:
     """Rounds weight [O, K] so that its products with the calibration's inputs keep their values.
 
     Args:
@@ -38,40 +38,40 @@ def gptq(weight: Tensor, factor: Tensor, *, bits: int, spans: Spans) -> Scaled:
     left = weight.float().T.contiguous()  # [K, O]: a column of the weight is a row here
     columns, outputs = left.shape
     values = torch.empty(columns, outputs, dtype=torch.int8)
-    multipliers = torch.empty(columns // spans.group, outputs, dtype=torch.int8)
-    scales = torch.empty(columns // spans.block, outputs)
+    multipliers = torch.empty(columns // form.group, outputs, dtype=torch.int8)
+    scales = torch.empty(columns // form.block, outputs)
     for start in range(0, columns, COLUMNS_AT_ONCE):
         stop = min(start + COLUMNS_AT_ONCE, columns)
         errors = torch.empty(stop - start, outputs)
         with one_thread():
             for i in range(start, stop):
-                if i % spans.block == 0:
-                    shared = scales[i // spans.block] = _block_scale(left[i:], bits, spans)
-                if i % spans.group == 0:
+                if i % form.block == 0:
+                    shared = scales[i // form.block] = _block_scale(left[i:], form)
+                if i % form.group == 0:
                     scale = shared
-                    if spans.has_multipliers:
-                        own = best_scales(left[i : i + spans.group], bits=bits)
-                        factors = multipliers[i // spans.group] = multipliers_of(own, shared)
+                    if form.has_multipliers:
+                        own = best_scales(left[i : i + form.group], bits=form.bits)
+                        factors = multipliers[i // form.group] = multipliers_of(own, shared)
                         scale = shared * factors
-                rounded = round_to(left[i], scale, bits)
+                rounded = round_to(left[i], scale, form.bits)
                 values[i] = rounded
                 error = errors[i - start] = (left[i] - rounded * scale) / factor[i, i]
                 left[i + 1 : stop].addr_(factor[i, i + 1 : stop], error, alpha=-1)
         left[stop:].addmm_(factor[start:stop, stop:].T, errors, alpha=-1)
     return Scaled(
         values.T.contiguous(),
-        multipliers.T.contiguous() if spans.has_multipliers else None,
+        multipliers.T.contiguous() if form.has_multipliers else None,
         scales.T.contiguous(),
     )
 
 
-def _block_scale(left: Tensor, bits: int, spans: Spans) -> Tensor:
+def _block_scale(left: Tensor, form: Format) -> Tensor:
     """The float16 scale of the block that the columns left [K, O] start with."""
-    num_groups = spans.block // spans.group
-    block = left[: spans.block].view(num_groups, spans.group, -1)
+    num_groups = form.block // form.group
+    block = left[: form.block].view(num_groups, form.group, -1)
     groups = block.permute(1, 2, 0).flatten(1)  # the groups of an output lie side by side
-    own = best_scales(groups, bits=bits)
-    return block_scales(groups, own, num_groups) if spans.has_multipliers else own
+    own = best_scales(groups, bits=form.bits)
+    return block_scales(groups, own, num_groups) if form.has_multipliers else own
 
 
 def second_moments(rows: Tensor) -> Tensor:

@@ -43,6 +43,6 @@ def quantize_weights(
 
 def search(weight: Tensor, stored: Storage) -> Iterator[Scaled]:
     """Pieces of rows, quantized."""
-    spans = stored.of(weight.shape[1])
+    form = stored.of(weight.shape[1])
     for rows in torch.split(weight, max(1, ELEMENTS_AT_ONCE // weight.shape[1])):
-        yield quantize_rows(rows, bits=stored.bits, spans=spans)
+        yield quantize_rows(rows, form)

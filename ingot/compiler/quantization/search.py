@@ -19,7 +19,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ingot.artifact.formats import Spans
+from ingot.artifact.formats import Format
 from ingot.errors import CheckpointError
 from ingot.ops.scaled import Scaled
 
@@ -34,7 +34,7 @@ AT_ONCE = 1 << 17
 LARGEST_SCALE = 65504.0
 
 
-def quantize_rows(rows: Tensor, *, bits: int, spans: Spans) -> Scaled:
+def quantize_rows(rows: Tensor, form: Format) -> Scaled:
     """Rows [R, K] of any float dtype, quantized.
 
     Raises:
@@ -42,25 +42,25 @@ def quantize_rows(rows: Tensor, *, bits: int, spans: Spans) -> Scaled:
     """
     num_rows, columns = rows.shape
     values = torch.empty(num_rows, columns, dtype=torch.int8)
-    multipliers = torch.empty(num_rows, columns // spans.group, dtype=torch.int8)
-    scales = torch.empty(num_rows, columns // spans.block)
+    multipliers = torch.empty(num_rows, columns // form.group, dtype=torch.int8)
+    scales = torch.empty(num_rows, columns // form.block)
     step = max(1, AT_ONCE // columns)
     with one_thread():
         for start in range(0, num_rows, step):
             part = slice(start, start + step)
             # Groups lie side by side: reductions over them run along vector registers.
-            groups = rows[part].reshape(-1, spans.group).T.float().contiguous()
-            own = stored = best_scales(groups, bits=bits)
-            if spans.has_multipliers:
-                each = spans.block // spans.group
+            groups = rows[part].reshape(-1, form.group).T.float().contiguous()
+            own = stored = best_scales(groups, bits=form.bits)
+            if form.has_multipliers:
+                each = form.block // form.group
                 stored = block_scales(groups, own, each)
                 shared = stored.repeat_interleave(each)
                 factors = multipliers_of(own, shared)
-                multipliers[part] = factors.view(-1, columns // spans.group)
+                multipliers[part] = factors.view(-1, columns // form.group)
                 own = factors * shared
-            values[part] = round_to(groups, own, bits).T.reshape(-1, columns)
-            scales[part] = stored.view(-1, columns // spans.block)
-    return Scaled(values, multipliers if spans.has_multipliers else None, scales)
+            values[part] = round_to(groups, own, form.bits).T.reshape(-1, columns)
+            scales[part] = stored.view(-1, columns // form.block)
+    return Scaled(values, multipliers if form.has_multipliers else None, scales)
 
 
 @contextmanager

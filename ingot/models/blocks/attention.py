@@ -11,30 +11,34 @@ from torch import nn
 
 import ingot.ops  # noqa: F401  (registers torch.ops.ingot)
 from ingot.models.blocks.linear import Linear
-from ingot.models.blocks.rms_norm import RMSNorm
-from ingot.models.blocks.rotary import rotate
-from ingot.models.config import ModelConfig
+from ingot.models.blocks.norm import make_norm
+from ingot.models.blocks.rotary import RopeTable, rotate
+from ingot.models.config import LayerConfig, ModelConfig
 
 
 class Attention(nn.Module):
-    """Projections, optional norms of q and k per head, rotation, attention, output projection."""
+    """Projections, norms of q and k per head, rotation, attention, output projection.
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    Norms and rotation are there where the config has them.
+    """
+
+    def __init__(self, config: ModelConfig, layer: LayerConfig) -> None:
         super().__init__()
         self.config = config
-        self.window = config.windows[layer]
+        self.layer = layer
         hidden, bias = config.hidden_size, config.attention_bias
         self.q_proj = Linear(hidden, config.q_size, bias=bias)
         self.k_proj = Linear(hidden, config.kv_size, bias=bias)
         self.v_proj = Linear(hidden, config.kv_size, bias=bias)
         self.o_proj = Linear(config.q_size, hidden, bias=config.o_bias)
         if config.qk_norm:
-            self.q_norm = RMSNorm(config.head_dim, config.norm_eps)
-            self.k_norm = RMSNorm(config.head_dim, config.norm_eps)
+            self.q_norm = make_norm(config, config.head_dim)
+            self.k_norm = make_norm(config, config.head_dim)
+        self.becomes = {"attention": 1, "kv_write": 1, "merged_linears": 1}
+        if config.rope.rotates:
+            self.becomes["rope"] = 2
 
-    def forward(
-        self, x_1TC: torch.Tensor, cos_1TR: torch.Tensor, sin_1TR: torch.Tensor
-    ) -> torch.Tensor:
+    def forward(self, x_1TC: torch.Tensor, table: RopeTable | None) -> torch.Tensor:
         config = self.config
         rows = x_1TC.shape[:2]
         q_1THD = self.q_proj(x_1TC).view(*rows, config.num_heads, config.head_dim)
@@ -42,13 +46,14 @@ class Attention(nn.Module):
         v_1TKD = self.v_proj(x_1TC).view(*rows, config.num_kv_heads, config.head_dim)
         if config.qk_norm:
             q_1THD, k_1TKD = self.q_norm(q_1THD), self.k_norm(k_1TKD)
-        q_1THD, k_1TKD = rotate(q_1THD, cos_1TR, sin_1TR), rotate(k_1TKD, cos_1TR, sin_1TR)
+        if table is not None:
+            q_1THD, k_1TKD = rotate(q_1THD, *table), rotate(k_1TKD, *table)
         mixed_1THD = torch.ops.ingot.attention(
             q_1THD,
             k_1TKD,
             v_1TKD,
-            config.attention_scale,
-            self.window,
+            self.layer.attention_scale,
+            self.layer.window,
             config.attention_softcap,
         )
         return self.o_proj(mixed_1THD.reshape(*rows, config.q_size))  # type: ignore[no-any-return]

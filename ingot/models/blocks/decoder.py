@@ -1,10 +1,12 @@
 """The decoder-only language model that most families are.
 
-Parameter names are those of `transformers`, so that a family's weight table lists only what
-differs.
+Parameter names are those of Llama in `transformers`, so that a family's weight table lists only
+what differs.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -14,25 +16,49 @@ from ingot.models.blocks.attention import Attention
 from ingot.models.blocks.embedding import Embedding
 from ingot.models.blocks.gated_mlp import GatedMLP
 from ingot.models.blocks.linear import Linear
-from ingot.models.blocks.rms_norm import RMSNorm
-from ingot.models.blocks.rotary import Rotary
-from ingot.models.config import ModelConfig
+from ingot.models.blocks.norm import make_norm
+from ingot.models.blocks.plain_mlp import PlainMLP
+from ingot.models.blocks.rotary import RopeTable, Rotary
+from ingot.models.blocks.soft_cap import SoftCap
+from ingot.models.config import LayerConfig, ModelConfig
+
+MLPS = {"gated": GatedMLP, "plain": PlainMLP}
 
 
 class DecoderLayer(nn.Module):
-    """Pre-norm attention and MLP, each added to the residual stream [1, T, hidden_size]."""
+    """Attention and MLP, normed before and added to the residual stream [1, T, hidden_size]."""
 
-    def __init__(self, config: ModelConfig, layer: int) -> None:
+    becomes: ClassVar = {"add": 2}
+
+    def __init__(self, config: ModelConfig, layer: LayerConfig) -> None:
         super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
+        self.input_layernorm = make_norm(config, config.hidden_size)
         self.self_attn = Attention(config, layer)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.norm_eps)
-        self.mlp = GatedMLP(config)
+        self.post_attention_layernorm = make_norm(config, config.hidden_size)
+        self.mlp = MLPS[config.mlp](config)
 
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), cos, sin)
+    def forward(self, x: torch.Tensor, table: RopeTable | None) -> torch.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), table)
         x = x + self.mlp(self.post_attention_layernorm(x))
         return x
+
+
+class SandwichLayer(DecoderLayer):
+    """A decoder layer whose attention and MLP are normed before and after."""
+
+    def __init__(self, config: ModelConfig, layer: LayerConfig) -> None:
+        super().__init__(config, layer)
+        self.pre_feedforward_layernorm = make_norm(config, config.hidden_size)
+        self.post_feedforward_layernorm = make_norm(config, config.hidden_size)
+
+    def forward(self, x: torch.Tensor, table: RopeTable | None) -> torch.Tensor:
+        attended = self.self_attn(self.input_layernorm(x), table)
+        x = x + self.post_attention_layernorm(attended)
+        fed_forward = self.mlp(self.pre_feedforward_layernorm(x))
+        return x + self.post_feedforward_layernorm(fed_forward)  # type: ignore[no-any-return]
+
+
+LAYERS = {"pre": DecoderLayer, "sandwich": SandwichLayer}
 
 
 class Decoder(nn.Module):
@@ -40,16 +66,23 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig, *, max_model_len: int) -> None:
         super().__init__()
-        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
-        self.rotary_emb = Rotary(config.rope, max_model_len=max_model_len)
-        self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.num_layers))
-        self.norm = RMSNorm(config.hidden_size, config.norm_eps)
+        width, layer_class = config.hidden_size, LAYERS[config.placement]
+        self.embed_tokens = Embedding(config.vocab_size, width, scale=config.embedding_scale)
+        num_positions = config.max_position_embeddings
+        self.embed_positions = Embedding(num_positions, width) if config.learned_positions else None
+        rotary = Rotary(config.rope, max_model_len=max_model_len) if config.rope.rotates else None
+        self.rotary_emb = rotary
+        self.layers = nn.ModuleList(layer_class(config, layer) for layer in config.layers)
+        self.norm = make_norm(config, width)
+        self.becomes = {"add": 1} if config.learned_positions else {}
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         x = self.embed_tokens(input_ids)
-        cos, sin = self.rotary_emb(positions)
+        if self.embed_positions is not None:
+            x = x + self.embed_positions(positions)
+        table = None if self.rotary_emb is None else self.rotary_emb(positions)
         for layer in self.layers:
-            x = layer(x, cos, sin)
+            x = layer(x, table)
         return self.norm(x)  # type: ignore[no-any-return]
 
 
@@ -65,9 +98,11 @@ class CausalLM(nn.Module):
         self.tied = config.tie_embeddings
         if not self.tied:
             self.lm_head = Linear(config.hidden_size, config.vocab_size)
+        self.cap = SoftCap(config.logit_softcap) if config.logit_softcap else None
+        self.becomes = {"linear": 1} if self.tied else {}
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         x = self.model(input_ids, positions)
-        if self.tied:
-            return functional.linear(x, self.model.embed_tokens.weight)
-        return self.lm_head(x)  # type: ignore[no-any-return]
+        table = self.model.embed_tokens.weight
+        logits = functional.linear(x, table) if self.tied else self.lm_head(x)
+        return logits if self.cap is None else self.cap(logits)

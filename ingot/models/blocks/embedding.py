@@ -1,4 +1,4 @@
-"""Token embedding."""
+"""Embedding of token ids or of positions."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from torch.nn import functional
 
 
 class Embedding(nn.Module):
-    """Rows of a table: token ids [1, T] -> [1, T, hidden_size]."""
+    """Rows of a table, times a factor: ids [1, T] -> [1, T, width]."""
 
-    def __init__(self, vocab_size: int, hidden_size: int) -> None:
+    def __init__(self, num_rows: int, width: int, *, scale: float = 1.0) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
+        self.weight = nn.Parameter(torch.empty(num_rows, width))
+        self.scale = scale
+        self.becomes = {"embedding": 1} | ({"mul": 1} if scale != 1.0 else {})
 
-    def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
-        return functional.embedding(token_ids, self.weight)
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        rows = functional.embedding(ids, self.weight)
+        return rows if self.scale == 1.0 else rows * self.scale

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -9,6 +11,8 @@ from torch.nn import functional
 
 class LayerNorm(nn.Module):
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension."""
+
+    becomes: ClassVar = {"layer_norm": 1}
 
     def __init__(self, size: int, eps: float, *, bias: bool = True) -> None:
         super().__init__()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -9,6 +11,8 @@ from torch.nn import functional
 
 class Linear(nn.Module):
     """x @ weight.T + bias: [..., in_features] -> [..., out_features]."""
+
+    becomes: ClassVar = {"linear": 1}
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
         super().__init__()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 
@@ -12,6 +14,8 @@ from ingot.models.config import ModelConfig
 
 class PlainMLP(nn.Module):
     """down(act(up(x))): [1, T, hidden_size] -> the same."""
+
+    becomes: ClassVar = {"activation": 1}
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()

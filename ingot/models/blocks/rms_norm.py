@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 
@@ -11,6 +13,8 @@ class RMSNorm(nn.Module):
 
     The offset is 1 in families that store the weight as a difference from one.
     """
+
+    becomes: ClassVar = {"rms_norm": 1}
 
     def __init__(self, size: int, eps: float, *, offset: float = 0.0) -> None:
         super().__init__()

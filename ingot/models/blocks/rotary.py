@@ -5,6 +5,8 @@ T tokens, H heads, D head size, R rotated dimensions (the first R of D).
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 
@@ -12,10 +14,14 @@ from ingot.models.blocks.constants import register_constant
 from ingot.models.blocks.rope_frequencies import inverse_frequencies
 from ingot.models.config import RopeConfig
 
+# cos and sin, float32 [1, T, R] each.
+RopeTable = tuple[torch.Tensor, torch.Tensor]
+
 
 class Rotary(nn.Module):
     """Positions [1, T] -> cos and sin, float32 [1, T, R] each."""
 
+    becomes: ClassVar = {"rope_table": 1}
     inv_freq: torch.Tensor
 
     def __init__(self, rope: RopeConfig, *, max_model_len: int) -> None:
@@ -23,7 +29,7 @@ class Rotary(nn.Module):
         register_constant(self, "inv_freq", inverse_frequencies(rope, max_model_len))
         self.scale = rope.attention_factor
 
-    def forward(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, positions: torch.Tensor) -> RopeTable:
         angles = positions[:, :, None].float() * self.inv_freq
         angles = torch.cat((angles, angles), dim=-1)
         return angles.cos() * self.scale, angles.sin() * self.scale

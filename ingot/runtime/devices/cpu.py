@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingot.artifact.host import available_memory
-from ingot.artifact.plan import Limits, Plan, stored_bytes
+from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.step import LOGITS
 from ingot.artifact.tensors import ALIGNMENT, TensorFile
@@ -66,7 +66,7 @@ class CpuExecutor:
         entry = artifact.target
         plan = artifact.plan_of(entry)
         self.limits: Limits = plan.limits
-        self.vocab_size = _vocab_size(plan, entry.plan)
+        self.vocab_size = _vocab_size(plan, entry.step.plan)
         self.num_pages = count_pages(plan, max_model_len, kv_cache_bytes)
         self.window = widest_window(plan)
         self.num_threads = _count_threads(num_threads)
@@ -85,10 +85,11 @@ class CpuExecutor:
             ).floats(plan.limits.max_logit_rows, self.vocab_size)
             address = self._logits.ctypes.data
             self._steps = {id(inputs): _step_struct(inputs, address) for inputs in self.inputs}
-            kernels = Kernels(artifact.read(entry.kernels), entry.kernels)
+            kernels = Kernels(artifact.read(entry.step.kernels), entry.step.kernels)
             self._kernels = kernels
             self._sampler = Sampler(self.vocab_size, kernels)
             self._tokens: list[int] = []
+            kernels.check_plan(artifact.manifest.files[entry.step.plan].sha256)
             kernels.open(_model_struct(weights, caches, arena, self.num_pages, self.num_threads))
         except BaseException:
             self.close()
@@ -192,21 +193,20 @@ def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> i
 
 def widest_window(plan: Plan) -> int:
     """Tokens that every layer looks back at, at most; 0 where some layer looks at all."""
-    reads = [i for i in plan.instructions if "page_table" in i.inputs.values()]
-    windows = [int(instruction.attrs.get("window", 0)) for instruction in reads]
+    windows = [state.window for state in plan.spec.states if state.kind == "paged"]
     return max(windows) if windows and all(windows) else 0
 
 
 def _weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:
-    """Where each weight of the plan begins in the file; scales where their weight does."""
+    """Where each weight of the plan begins in the file."""
     offsets = []
     for buffer in plan.of_kind("weight"):
-        tensor = header.tensors.get(buffer.base or buffer.name)
-        dtype = "int8" if buffer.base or buffer.dtype == "int4" else buffer.dtype
+        tensor = header.tensors.get(buffer.name)
+        dtype = "int8" if buffer.format.is_scaled else buffer.dtype
         if tensor is None or tensor.dtype != dtype:
             found = "no such tensor" if tensor is None else f"dtype {tensor.dtype}"
             raise ArtifactError(f"{file}: the plan has {buffer.name!r} in {buffer.dtype}: {found}")
-        needed = stored_bytes(buffer.dtype, prod(map(plan.limits.bound, buffer.shape)))
+        needed = buffer.format.nbytes(prod(map(plan.limits.bound, buffer.shape)))
         if tensor.nbytes < needed:
             raise ArtifactError(f"{file}: {buffer.name!r} has {tensor.nbytes} bytes, not {needed}")
         offsets.append(tensor.offset)

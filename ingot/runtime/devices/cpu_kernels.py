@@ -77,6 +77,20 @@ class Kernels:
         self._sampling: SamplingStruct | None = None
         self._memory: Region | None = None
 
+    def check_plan(self, sha256: str) -> None:
+        """Raises ArtifactError for kernels generated from another plan than the one hashed.
+
+        Their constants would not fit the memory that the plan asks for.
+        """
+        function = getattr(self._library, "ingot_plan", None)
+        if function is None:  # of an ingot that wrote none
+            return
+        function.restype = ctypes.c_uint64
+        if function() != int(sha256[:16], 16):
+            raise ArtifactError(
+                f"{self._name} was generated from another plan", hint="Compile the model again."
+            )
+
     def open(self, model: ModelStruct) -> None:
         """Starts the threads. Raises ResourceError when there is no memory or thread for it."""
         self._model = model  # kernels may keep its pointers until they are closed

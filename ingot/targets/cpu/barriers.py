@@ -1,6 +1,6 @@
 """Where the threads of a step must wait for each other, from the plan's data flow.
 
-Two instructions need a barrier between them if one writes memory that the other reads or writes,
+Two kernels need a barrier between them if one writes memory that the other reads or writes,
 unless both deal the rows of that buffer to the threads in the same way: then every thread meets
 only what it wrote itself. Temporaries that share arena bytes are the same memory.
 
@@ -13,27 +13,16 @@ many rows.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ingot.artifact.plan import DTYPE_BYTES, Dim, Instruction
-from ingot.ops.kv_write import CACHES
+from ingot.artifact.step import Dim
 from ingot.targets.cpu.operands import Operands
-from ingot.targets.cpu.row_wise import GATHERED
 from ingot.targets.cpu.sizes import SIZES, Size, sizes_with_own_rows
+from ingot.targets.cpu.work import Work
 
 Division = tuple[str, Dim]  # a buffer, and the rows or heads that are dealt
 OWN: Division = ("", 1)  # every thread has memory of its own
-
-# By op, the arguments and results that it divides by KV heads.
-BY_HEADS: Mapping[str, tuple[str, ...]] = {
-    "rope_kv_write": ("out", *CACHES),
-    "linear_rope_kv_write": ("out", *CACHES),
-    "quantized_linear_rope_kv_write": ("out", *CACHES),
-    "paged_attention": ("q", "out", *CACHES),
-    "paged_attention_quantize": ("q", "out", "out_scales", *CACHES),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +35,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Memory that an instruction touches: bytes of one place, and how threads divide them."""
+    """Memory that a kernel touches: bytes of one place, and how threads divide them."""
 
     place: str
     begin: int
@@ -61,12 +50,12 @@ class Access:
 
 
 def barriers(operands: Operands) -> tuple[Barrier, ...]:
-    """What comes before each instruction."""
+    """What comes before each kernel."""
     return tuple(map(Barrier, _waiting(operands, even=True), _waiting(operands, even=False)))
 
 
 def _waiting(operands: Operands, *, even: bool) -> list[frozenset[Size]]:
-    """The steps in which threads wait before each instruction, if heads are dealt evenly or not."""
+    """The steps in which threads wait before each kernel, if heads are dealt evenly or not."""
     flags = zip(*(_needed(operands, size, even) for size in SIZES), strict=True)
     return [
         frozenset(size for size, needed in zip(SIZES, each, strict=True) if needed)
@@ -74,16 +63,13 @@ def _waiting(operands: Operands, *, even: bool) -> list[frozenset[Size]]:
     ]
 
 
-def _kv_heads(operands: Operands, instruction: Instruction) -> int:
-    return int(operands.of(instruction, "k_cache").shape[1])
-
-
 def _needed(operands: Operands, size: Size, even: bool) -> Iterator[bool]:
-    """Whether threads wait before each instruction in steps of a size."""
+    """Whether threads wait before each kernel in steps of a size."""
     since_barrier: list[Access] = []
-    own_rows = (size in sizes for sizes in sizes_with_own_rows(operands, even=even))
-    for instruction, own in zip(operands.plan.instructions, own_rows, strict=True):
-        accesses = list(_accesses(operands, instruction, size, even=even, own_rows=own))
+    work: Sequence[Work] = operands.work
+    own_rows = (size in sizes for sizes in sizes_with_own_rows(work, even=even))
+    for kernel, own in zip(work, own_rows, strict=True):
+        accesses = list(_accesses(operands, kernel, size, even=even, own_rows=own))
         needed = any(a.conflicts(b) for a in accesses for b in since_barrier)
         if needed:
             since_barrier = []
@@ -92,30 +78,28 @@ def _needed(operands: Operands, size: Size, even: bool) -> Iterator[bool]:
 
 
 def _accesses(
-    operands: Operands, instruction: Instruction, size: Size, *, even: bool, own_rows: bool
+    operands: Operands, kernel: Work, size: Size, *, even: bool, own_rows: bool
 ) -> Iterator[Access]:
-    """What an instruction touches of the memory that changes during a step."""
-    for argument, name in (*instruction.inputs.items(), *instruction.outputs.items()):
-        buffer = operands.root(operands.buffers[name])
+    """What a kernel touches of the memory that changes during a step."""
+    plan = operands.plan
+    for name in (*kernel.reads, *kernel.writes):
+        buffer = plan.root(name)
         if buffer.kind in ("weight", "input"):
             continue
         division: Division | None = None
         if own_rows:
             division = (buffer.name, "N")
-        elif even and argument in BY_HEADS.get(instruction.op, ()):
-            division = (buffer.name, f"{_kv_heads(operands, instruction)} heads")
+        elif even and name in kernel.dealt_by_heads:
+            division = (buffer.name, f"{kernel.kv_heads} heads")
         elif size == "few":
             division = OWN if buffer.name in operands.own else None
-        elif argument not in GATHERED.get(instruction.op, (argument,)):
+        elif kernel.is_row_wise and name not in kernel.chosen:
             division = (buffer.name, buffer.shape[0])
-        limits = operands.plan.limits
-        nbytes = DTYPE_BYTES[buffer.dtype] * math.prod(map(limits.bound, buffer.shape))
         in_arena = buffer.kind == "arena"
         yield Access(
             place="arena" if in_arena else buffer.name,
             begin=buffer.offset if in_arena else 0,
-            end=buffer.offset + nbytes if in_arena else 1,
+            end=buffer.offset + plan.arena_bytes_of(buffer) if in_arena else 1,
             division=division,
-            writes=argument in instruction.outputs
-            or (buffer.kind == "cache" and instruction.op.endswith("kv_write")),
+            writes=name in kernel.writes or name in kernel.mutated,
         )

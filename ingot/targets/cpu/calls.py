@@ -1,29 +1,25 @@
-"""The kernel call of each op: one function an op, from an instruction to a line of C++.
+"""The call of each kernel: one function a kernel, from its instructions to a line of C++.
 
-A kernel has the name of its op. Its constants are element types and sizes; its arguments end with
-the results. Ahead of them comes the part of the work that is a thread's: see generate.py.
+A kernel's constants are element types and sizes; its arguments end with the results. Ahead of them
+comes the part of the work that is a thread's: see generate.py. Kernels of products exist twice, for
+weights that are numbers and for weights in integers, whose names begin with `quantized_`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-from ingot.artifact.formats import Spans
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cpu.call import Call
-from ingot.targets.cpu.operands import CPP_TYPES, Operands, columns, number, where
+from ingot.targets.cpu.operands import CPP_TYPES, Operands, number, where
 from ingot.targets.cpu.quantized_panels import fits
+from ingot.targets.cpu.work import Work
 
-Emit = Callable[[Operands, Instruction], Call]
+Emit = Callable[[Operands, Work], Call]
 Constants = tuple[object, ...]
 Arguments = tuple[object, ...]
-
-PRODUCTS = (
-    "linear",
-    "gated_linear",
-    "linear_rope_kv_write",
-)  # with weights in panels of 64 columns
 
 ACTIVATIONS: Mapping[str, str] = {
     "silu": "Silu",
@@ -33,284 +29,285 @@ ACTIVATIONS: Mapping[str, str] = {
 }
 
 
-def emit(operands: Operands, instruction: Instruction) -> Call:
-    """The call that carries out an instruction.
+def emit(operands: Operands, work: Work) -> Call:
+    """The call that carries out a kernel's instructions.
 
     Raises:
         CodegenError: no kernel here does that; names the op and the place in the model.
     """
-    known = CALLS.get(instruction.op)
+    known = CALLS.get(work.kernel)
     if known is None:
         raise CodegenError(
-            f"{where(instruction)} has no CPU kernel", hint=f"Known: {', '.join(sorted(CALLS))}."
+            f"{where(work.members[-1])} has no CPU kernel {work.kernel}",
+            hint=f"Known: {', '.join(sorted(CALLS))}.",
         )
-    return known(operands, instruction)
+    return known(operands, work)
 
 
-def embedding(operands: Operands, i: Instruction) -> Call:
+def embedding(operands: Operands, work: Work) -> Call:
+    i = work.member("embedding")
     tokens, table = (operands.of(i, a) for a in ("tokens", "weight"))
     vocabulary, size = table.shape
+    ids, out = f"step.{tokens.name}", _out(operands, i)
+    if table.format.is_scaled:
+        constants = (*_packing(i, table), size, vocabulary)
+        return Call("quantized_embedding", constants, (ids, operands.weight(table), out))
     element, data = CPP_TYPES[table.dtype], operands.weight(table)
     if stored_as_panels(operands, table):
         spelled = f"PanelTable<{element}, {size}, {vocabulary}>{{{{{data}}}}}"
     else:
         spelled = f"PlainTable<{element}, {size}>{{{data}}}"
-    arguments = (f"step.{tokens.name}", spelled, _out(operands, i))
-    return Call(i.op, (size, element), arguments)
+    return Call("embedding", (size, element), (ids, spelled, out))
 
 
-def linear(operands: Operands, i: Instruction) -> Call:
-    constants, arguments = _product(operands, i)
-    return Call(i.op, constants, (*arguments, _residual(operands, i), _out(operands, i)))
+def linear(operands: Operands, work: Work) -> Call:
+    """A product, with the residual that is added to it."""
+    i, last = work.member("linear"), work.members[-1]
+    out = operands.of(last, "out")
+    product = _product(operands, i, out)
+    residual = "Rows<const float>{}"
+    if last is not i:
+        (other,) = set(last.inputs.values()) - set(i.outputs.values())
+        residual = operands.rows(operands.plan.buffer(other))
+    return product.call("linear", (), (residual, operands.rows(out, const=False)))
 
 
-def gated_linear(operands: Operands, i: Instruction) -> Call:
-    constants, arguments = _product(operands, i)
-    return Call(i.op, (_activation(i), *constants), (*arguments, _out(operands, i)))
+def linear_soft_cap(operands: Operands, work: Work) -> Call:
+    cap = work.member("soft_cap")
+    product = _product(operands, work.member("linear"), operands.of(cap, "out"))
+    return product.call("linear_soft_cap", (), (*_scalars(cap, "cap"), _out(operands, cap)))
 
 
-def quantize(operands: Operands, i: Instruction) -> Call:
-    x, values, scales = (operands.of(i, a) for a in ("x", "values", "scales"))
-    results = (operands.rows(values, const=False), operands.rows(scales, const=False))
-    return Call(i.op, (columns(x), i.attrs["group"]), (operands.rows(x), *results))
+def gated_linear(operands: Operands, work: Work) -> Call:
+    """A product and its gate, and with `_quantize` its rounding."""
+    gate = work.member("gate")
+    product = _product(operands, work.member("linear"), operands.of(gate, "out"))
+    if not work.has("cast"):
+        return product.call("gated_linear", (_activation(gate),), (_out(operands, gate),))
+    block, results = _rounded(operands, work.member("cast"))
+    return product.call("gated_linear_quantize", (_activation(gate), block), results)
 
 
-def quantized_linear(operands: Operands, i: Instruction) -> Call:
-    constants, arguments = _quantized_product(operands, i)
-    return Call(i.op, constants, (*arguments, _residual(operands, i), _out(operands, i)))
+def linear_rope_kv_write(operands: Operands, work: Work) -> Call:
+    product = _product(operands, work.member("linear"), None)
+    constants, arguments = _heads(operands, work)
+    return product.call("linear_rope_kv_write", constants, arguments)
 
 
-def quantized_gated_linear(operands: Operands, i: Instruction) -> Call:
-    constants, arguments = _quantized_product(operands, i)
-    return Call(i.op, (_activation(i), *constants), (*arguments, _out(operands, i)))
-
-
-def quantized_embedding(operands: Operands, i: Instruction) -> Call:
-    tokens, table = (operands.of(i, a) for a in ("tokens", "weight"))
-    vocabulary, size = table.shape
-    return Call(
-        i.op,
-        (*_format(i), size, vocabulary),
-        (f"step.{tokens.name}", _packed(operands, i, table), _out(operands, i)),
-    )
-
-
-def rms_norm(operands: Operands, i: Instruction) -> Call:
+def rms_norm(operands: Operands, work: Work) -> Call:
+    """A norm, and with `_quantize` its rounding."""
+    i = work.member("rms_norm")
     x = operands.of(i, "x")
     size = int(x.shape[-1])
     weight, scalars = _norm_weight(operands, i, size), _scalars(i, "eps", "offset")
-    arguments = (operands.rows(x), weight, *scalars, _out(operands, i))
-    return Call(i.op, (size, columns(x) // size), arguments)
+    inputs = (operands.rows(x), weight, *scalars)
+    if work.has("cast"):
+        block, results = _rounded(operands, work.member("cast"))
+        return Call("rms_norm_quantize", (size, block), (*inputs, *results))
+    return Call("rms_norm", (size, x.columns // size), (*inputs, _out(operands, i)))
 
 
-def rms_norm_quantize(operands: Operands, i: Instruction) -> Call:
-    x = operands.of(i, "x")
-    weight, scalars = _norm_weight(operands, i, columns(x)), _scalars(i, "eps", "offset")
-    arguments = (operands.rows(x), weight, *scalars, *_rounded(operands, i))
-    return Call(i.op, (columns(x), i.attrs["group"]), arguments)
+def add_rms_norm(operands: Operands, work: Work) -> Call:
+    add, norm = work.member("add"), work.member("rms_norm")
+    x, y, total = (operands.of(add, a) for a in ("x", "y", "out"))
+    weight = _norm_weight(operands, norm, x.columns)
+    inputs = (operands.rows(x), operands.rows(y), weight, *_scalars(norm, "eps", "offset"))
+    results = (_out(operands, norm), operands.rows(total, const=False))
+    return Call("add_rms_norm", (x.columns,), (*inputs, *results))
 
 
-def add_rms_norm(operands: Operands, i: Instruction) -> Call:
-    x, residual, total = (operands.of(i, a) for a in ("x", "residual", "sum"))
-    weight = _norm_weight(operands, i, columns(x))
-    inputs = (operands.rows(x), operands.rows(residual), weight)
-    results = (_out(operands, i), operands.rows(total, const=False))
-    return Call(i.op, (columns(x),), (*inputs, *_scalars(i, "eps", "offset"), *results))
-
-
-def layer_norm(operands: Operands, i: Instruction) -> Call:
+def layer_norm(operands: Operands, work: Work) -> Call:
+    i = work.member("layer_norm")
     x, bias = operands.of(i, "x"), operands.optional(i, "bias")
-    weights = (_norm_weight(operands, i, columns(x)), operands.weight(bias))
+    weights = (_norm_weight(operands, i, x.columns), operands.weight(bias))
     arguments = (operands.rows(x), *weights, *_scalars(i, "eps"), _out(operands, i))
-    return Call(i.op, (columns(x),), arguments)
+    return Call("layer_norm", (x.columns,), arguments)
 
 
-def rope_table(operands: Operands, i: Instruction) -> Call:
+def rope_table(operands: Operands, work: Work) -> Call:
+    i = work.member("rope_table")
     positions, frequencies = (operands.of(i, a) for a in ("positions", "inv_freq"))
     inputs = (f"step.{positions.name}", operands.weight(frequencies), *_scalars(i, "scale"))
-    return Call(i.op, (frequencies.shape[0],), (*inputs, _out(operands, i)))
+    return Call("rope_table", (frequencies.shape[0],), (*inputs, _out(operands, i)))
 
 
-def rope(operands: Operands, i: Instruction) -> Call:
+def rope(operands: Operands, work: Work) -> Call:
+    i = work.member("rope")
     x, table = operands.of(i, "x"), operands.of(i, "table")
     _, heads, size = x.shape
-    return Call(
-        i.op,
-        (heads, size, columns(table) // 2, _bool(i, "interleaved")),
-        (operands.rows(x), operands.rows(table), _out(operands, i)),
-    )
+    constants = (heads, size, table.columns // 2, _bool(i, "interleaved"))
+    return Call("rope", constants, (operands.rows(x), operands.rows(table), _out(operands, i)))
 
 
-def kv_write(operands: Operands, i: Instruction) -> Call:
+def kv_write(operands: Operands, work: Work) -> Call:
+    i = work.member("kv_write")
     k, v, slots = (operands.of(i, a) for a in ("k", "v", "slots"))
     inputs = (operands.rows(k), operands.rows(v), f"step.{slots.name}")
-    return Call(i.op, (), (*inputs, _cache(operands, i)))
+    return Call("kv_write", (), (*inputs, _cache(operands, i)))
 
 
-def rope_kv_write(operands: Operands, i: Instruction) -> Call:
-    q, k, v = (operands.of(i, a) for a in ("q", "k", "v"))
-    constants, arguments = _heads(operands, i)
-    return Call(i.op, constants, (*map(operands.rows, (q, k, v)), *arguments))
+def rope_kv_write(operands: Operands, work: Work) -> Call:
+    (queries, keys), write = _turns(work), work.member("kv_write")
+    names = (queries.source, keys.source, write.inputs["v"])
+    inputs = (operands.rows(operands.plan.buffer(name)) for name in names)
+    constants, arguments = _heads(operands, work)
+    return Call("rope_kv_write", constants, (*inputs, *arguments))
 
 
-def linear_rope_kv_write(operands: Operands, i: Instruction) -> Call:
-    (*_, inputs, _), product = _product(operands, i)
-    constants, arguments = _heads(operands, i)
-    return Call(i.op, (*constants, inputs), (*product, *arguments))
-
-
-def quantized_gated_linear_quantize(operands: Operands, i: Instruction) -> Call:
-    constants, arguments = _quantized_product(operands, i)
-    return Call(
-        i.op,
-        (_activation(i), i.attrs["result_group"], *constants),
-        (*arguments, *_rounded(operands, i)),
-    )
-
-
-def quantized_linear_rope_kv_write(operands: Operands, i: Instruction) -> Call:
-    (*packing, inputs, _), product = _quantized_product(operands, i)
-    constants, arguments = _heads(operands, i)
-    return Call(i.op, (*constants, *packing, inputs), (*product, *arguments))
-
-
-def paged_attention(operands: Operands, i: Instruction) -> Call:
-    constants, arguments = _attention(operands, i)
-    return Call(i.op, constants, (*arguments, _out(operands, i)))
-
-
-def paged_attention_quantize(operands: Operands, i: Instruction) -> Call:
-    constants, arguments = _attention(operands, i)
-    return Call(i.op, (*constants, i.attrs["group"]), (*arguments, *_rounded(operands, i)))
-
-
-def _attention(operands: Operands, i: Instruction) -> tuple[Constants, Arguments]:
-    """The shape of attention, and what it reads."""
+def paged_attention(operands: Operands, work: Work) -> Call:
+    """Attention, and with `_quantize` the rounding of its results."""
+    i = work.member("paged_attention")
     q, cache = operands.of(i, "q"), operands.of(i, "k_cache")
-    matching = cache.dtype in (q.dtype, "int8")
-    _expect(i, matching, f"q is {q.dtype} and the cache {cache.dtype}")
-    capped = "true" if float(i.attrs.get("softcap", 0.0)) > 0 else "false"
-    inputs = (operands.rows(q), _cache(operands, i), "sequences")
-    return (
-        (q.shape[1], i.attrs.get("window", 0), capped),
-        (*inputs, *_scalars(i, "scale", "softcap")),
-    )
+    _expect(i, cache.dtype in (q.dtype, "int8"), f"q is {q.dtype} and the cache {cache.dtype}")
+    capped = "true" if float(i.attrs["softcap"]) > 0 else "false"
+    constants: Constants = (q.shape[1], i.attrs["window"], capped)
+    inputs = (operands.rows(q), _cache(operands, i), "sequences", *_scalars(i, "scale", "softcap"))
+    if not work.has("cast"):
+        return Call("paged_attention", constants, (*inputs, _out(operands, i)))
+    block, results = _rounded(operands, work.member("cast"))
+    return Call("paged_attention_quantize", (*constants, block), (*inputs, *results))
 
 
-def silu_mul(operands: Operands, i: Instruction) -> Call:
-    return _elementwise(operands, i, ("gate", "up"))
+def gate(operands: Operands, work: Work) -> Call:
+    return _elementwise(operands, work.members[0], _activation(work.members[0]))
 
 
-def gelu_mul(operands: Operands, i: Instruction) -> Call:
-    kind = ACTIVATIONS["gelu_tanh" if i.attrs["tanh"] else "gelu"]
-    return _elementwise(operands, i, ("gate", "up"), kind)
+def activation(operands: Operands, work: Work) -> Call:
+    return _elementwise(operands, work.members[0], _activation(work.members[0]))
 
 
-def relu_mul(operands: Operands, i: Instruction) -> Call:
-    return _elementwise(operands, i, ("gate", "up"))
+def add(operands: Operands, work: Work) -> Call:
+    return _elementwise(operands, work.members[0])
 
 
-def activation(operands: Operands, i: Instruction) -> Call:
-    return _elementwise(operands, i, ("x",), _activation(i))
+def mul(operands: Operands, work: Work) -> Call:
+    return _elementwise(operands, work.members[0], scalar="factor")
 
 
-def add(operands: Operands, i: Instruction) -> Call:
-    return _elementwise(operands, i, ("x", "y"))
+def soft_cap(operands: Operands, work: Work) -> Call:
+    return _elementwise(operands, work.members[0], scalar="cap")
 
 
-def cast(operands: Operands, i: Instruction) -> Call:
-    return _elementwise(operands, i, ("x",))
+def cast(operands: Operands, work: Work) -> Call:
+    i = work.members[0]
+    x, out = operands.of(i, "x"), operands.of(i, "out")
+    if not out.format.is_scaled:
+        return _elementwise(operands, i)
+    block, results = _rounded(operands, i)
+    return Call("quantize", (x.columns, block), (operands.rows(x), *results))
 
 
-def select_rows(operands: Operands, i: Instruction) -> Call:
-    x, indices = (operands.of(i, a) for a in ("x", "rows"))
+def select_rows(operands: Operands, work: Work) -> Call:
+    i = work.member("select_rows")
+    x, indices = operands.of(i, "x"), operands.of(i, "rows")
     inputs = (operands.rows(x), f"step.{indices.name}")
-    return Call(i.op, (columns(x), CPP_TYPES[x.dtype]), (*inputs, _out(operands, i)))
+    return Call("select_rows", (x.columns, CPP_TYPES[x.dtype]), (*inputs, _out(operands, i)))
 
 
 CALLS: Mapping[str, Emit] = {
-    function.__name__: function
-    for function in (
-        *(
-            embedding,
-            linear,
-            gated_linear,
-            quantize,
-            quantized_linear,
-            quantized_gated_linear,
-            quantized_gated_linear_quantize,
-            quantized_linear_rope_kv_write,
-            quantized_embedding,
-            rms_norm,
-            rms_norm_quantize,
-            add_rms_norm,
-            layer_norm,
-        ),
-        *(
-            rope_table,
-            rope,
-            kv_write,
-            rope_kv_write,
-            linear_rope_kv_write,
-            paged_attention,
-            paged_attention_quantize,
-        ),
-        *(silu_mul, gelu_mul, relu_mul, activation, add, cast, select_rows),
-    )
+    "activation": activation,
+    "add": add,
+    "add_rms_norm": add_rms_norm,
+    "cast": cast,
+    "embedding": embedding,
+    "gate": gate,
+    "gated_linear": gated_linear,
+    "gated_linear_quantize": gated_linear,
+    "kv_write": kv_write,
+    "layer_norm": layer_norm,
+    "linear": linear,
+    "linear_add": linear,
+    "linear_rope_kv_write": linear_rope_kv_write,
+    "linear_soft_cap": linear_soft_cap,
+    "mul": mul,
+    "paged_attention": paged_attention,
+    "paged_attention_quantize": paged_attention,
+    "rms_norm": rms_norm,
+    "rms_norm_quantize": rms_norm,
+    "rope": rope,
+    "rope_kv_write": rope_kv_write,
+    "rope_table": rope_table,
+    "select_rows": select_rows,
+    "soft_cap": soft_cap,
 }
 
 
 def stored_as_panels(operands: Operands, weight: Buffer) -> bool:
     """Whether a product reads the weight; an embedding that shares it gathers from the panels."""
-    return any(
-        i.op in PRODUCTS and i.inputs["weight"] == weight.name for i in operands.plan.instructions
-    )
+    return weight.name in operands.matrices
 
 
-def _product(operands: Operands, i: Instruction) -> tuple[Constants, Arguments]:
-    """The types and sizes of a product with a weight in panels, and what it multiplies."""
-    x, weight, out = (operands.of(i, a) for a in ("x", "weight", "out"))
-    bias = operands.optional(i, "bias")
-    _expect(i, x.dtype == weight.dtype, f"x is {x.dtype} and the weight {weight.dtype}")
+@dataclass(frozen=True)
+class _Product:
+    """A product's part of a kernel: the format and sizes of its weight, and what it multiplies."""
+
+    prefix: str
+    constants: Constants
+    arguments: Arguments
+
+    def call(self, kernel: str, constants: Constants, arguments: Arguments) -> Call:
+        """The kernel that goes on with other constants, ahead of these, and other arguments."""
+        name = f"{self.prefix}{kernel}"
+        return Call(name, (*constants, *self.constants), (*self.arguments, *arguments))
+
+
+def _product(operands: Operands, i: Instruction, out: Buffer | None) -> _Product:
+    """The product of an instruction, into a buffer or, None, into heads of known width."""
+    x, weight, bias = operands.of(i, "x"), operands.of(i, "weight"), operands.optional(i, "bias")
     _expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
     outputs, inputs = map(int, weight.shape)
-    return (
-        (CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs),
-        (operands.rows(x), operands.weight(weight), operands.weight(bias)),
-    )
+    sizes = (inputs,) if out is None else (inputs, outputs)
+    pointers = (operands.weight(weight), operands.weight(bias))
+    if not weight.format.is_scaled:
+        _expect(i, x.dtype == weight.dtype, f"x is {x.dtype} and the weight {weight.dtype}")
+        types = () if out is None else (CPP_TYPES[x.dtype], CPP_TYPES[out.dtype])
+        return _Product("", (*types, *sizes), (operands.rows(x), *pointers))
+    same = x.format.is_scaled and x.format.block == weight.format.block
+    _expect(i, same, f"x is {x.format} and the weight {weight.format}")
+    rows = (operands.rows(x), operands.scales(x))
+    return _Product("quantized_", (*_packing(i, weight), *sizes), (*rows, *pointers))
 
 
-def _quantized_product(operands: Operands, i: Instruction) -> tuple[Constants, Arguments]:
-    """The format and sizes of a product with a quantized weight, and what it multiplies."""
-    x, scales, weight = (operands.of(i, a) for a in ("values", "scales", "weight"))
-    bias = operands.optional(i, "bias")
-    _expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
-    outputs, inputs = weight.shape
-    pointers = (_packed(operands, i, weight), operands.weight(bias))
-    return (
-        (*_format(i), inputs, outputs),
-        (operands.rows(x), operands.rows(scales), *pointers),
-    )
+@dataclass(frozen=True)
+class _Turn:
+    """How heads are turned: the rotation, and the norm before it if there is one."""
+
+    rope: Instruction
+    norm: Instruction | None
+
+    @property
+    def source(self) -> str:
+        return (self.norm or self.rope).inputs["x"]
 
 
-def _heads(operands: Operands, i: Instruction) -> tuple[Constants, Arguments]:
+def _turns(work: Work) -> tuple[_Turn, _Turn]:
+    """Those of queries and of keys."""
+    made = {name: i for i in work.members for name in i.outputs.values()}
+    ropes = [i for i in work.members if i.op == "rope"]
+    key = made[work.member("kv_write").inputs["k"]]
+    queries = next(rope for rope in ropes if rope is not key)
+    turns = (_Turn(rope, _norm_of(made.get(rope.inputs["x"]))) for rope in (queries, key))
+    first, second = turns
+    return first, second
+
+
+def _norm_of(maker: Instruction | None) -> Instruction | None:
+    return maker if maker is not None and maker.op == "rms_norm" else None
+
+
+def _heads(operands: Operands, work: Work) -> tuple[Constants, Arguments]:
     """How queries and keys are turned, and where those and values go."""
-    table, slots, out = (operands.of(i, a) for a in ("table", "slots", "out"))
-    norms = (operands.weight(operands.optional(i, a)) for a in ("q_norm", "k_norm"))
-    norm = ", ".join((*norms, *_scalars(i, "eps", "offset")))
-    where = (operands.rows(table), f"step.{slots.name}", _cache(operands, i))
+    turns, write = _turns(work), work.member("kv_write")
+    rope, out = turns[0].rope, operands.of(turns[0].rope, "out")
+    table, slots = operands.of(rope, "table"), operands.of(write, "slots")
+    weights = (operands.weight(operands.of(t.norm, "weight") if t.norm else None) for t in turns)
+    scalars = _scalars(turns[0].norm, "eps", "offset")
+    norm = f"HeadNorm{{{', '.join((*weights, *scalars))}}}"
+    where = (operands.rows(table), f"step.{slots.name}", _cache(operands, write))
     return (
-        (out.shape[1], columns(table) // 2, _bool(i, "interleaved")),
-        (*where, f"HeadNorm{{{norm}}}", _out(operands, i)),
+        (out.shape[1], table.columns // 2, _bool(rope, "interleaved")),
+        (*where, norm, operands.rows(out, const=False)),
     )
-
-
-def _residual(operands: Operands, i: Instruction) -> str:
-    residual = operands.optional(i, "residual")
-    if residual is None:
-        return "Rows<const float>{}"
-    _expect(i, residual.dtype == "float32", f"the residual is {residual.dtype}, not float32")
-    return operands.rows(residual)
 
 
 def _activation(i: Instruction) -> str:
@@ -319,21 +316,18 @@ def _activation(i: Instruction) -> str:
     return ACTIVATIONS[kind]
 
 
-def _elementwise(
-    operands: Operands, i: Instruction, arguments: tuple[str, ...], *kind: str
-) -> Call:
-    buffers = [operands.of(i, argument) for argument in arguments]
-    inputs = map(operands.rows, buffers)
-    return Call(
-        i.op,
-        (columns(buffers[0]), *kind),
-        (*inputs, _out(operands, i)),
-    )
+def _elementwise(operands: Operands, i: Instruction, *kind: str, scalar: str = "") -> Call:
+    buffers = [operands.plan.buffer(name) for name in i.inputs.values()]
+    scalars = _scalars(i, scalar) if scalar else ()
+    arguments = (*map(operands.rows, buffers), *scalars, _out(operands, i))
+    return Call(i.op, (buffers[0].columns, *kind), arguments)
 
 
-def _rounded(operands: Operands, i: Instruction) -> tuple[str, str]:
-    """A result in int8, and its scales."""
-    return _out(operands, i), operands.rows(operands.of(i, "out_scales"), const=False)
+def _rounded(operands: Operands, cast: Instruction) -> tuple[int, Arguments]:
+    """The block of a result in int8; its values and its scales."""
+    out = operands.of(cast, "out")
+    rows = operands.rows(out, const=False), operands.scales(out, const=False)
+    return out.format.block, rows
 
 
 def _out(operands: Operands, i: Instruction) -> str:
@@ -342,10 +336,9 @@ def _out(operands: Operands, i: Instruction) -> str:
 
 def _cache(operands: Operands, i: Instruction) -> str:
     keys, values = operands.of(i, "k_cache"), operands.of(i, "v_cache")
-    scales = operands.optional(i, "k_scales"), operands.optional(i, "v_scales")
-    has_scales = all(buffer and buffer.dtype == "float32" for buffer in scales)
-    _expect(i, has_scales == (keys.dtype == "int8"), f"scales of a cache in {keys.dtype}")
-    return operands.cache(keys, values, *scales)
+    whole = not keys.format.is_scaled or keys.format.block == keys.shape[-1]
+    _expect(i, whole, f"heads of {keys.shape[-1]} in {keys.format}")
+    return operands.cache(keys, values)
 
 
 def _norm_weight(operands: Operands, i: Instruction, size: int) -> str:
@@ -355,29 +348,21 @@ def _norm_weight(operands: Operands, i: Instruction, size: int) -> str:
     return operands.weight(weight)
 
 
-def _packed(operands: Operands, i: Instruction, weight: Buffer) -> str:
-    """A pointer to panels of quantized_panels.py."""
-    bits, group, block = _format(i)
-    columns = int(weight.shape[1])
-    _expect(i, weight.dtype == f"int{bits}", f"{bits} bits of a weight that is {weight.dtype}")
-    found = f"groups of {group} int{bits} and blocks of {block} in rows of {columns}"
-    _expect(i, fits(columns, bits, Spans(group, block)), found)
-    return operands.packed(weight)
+def _packing(i: Instruction, weight: Buffer) -> tuple[int, int, int]:
+    """Bits, group and block of a weight in panels of quantized_panels.py."""
+    form, columns = weight.format, weight.columns
+    _expect(i, fits(columns, form), f"weights in {form} in rows of {columns}")
+    return form.bits, form.group, form.block
 
 
-def _format(i: Instruction) -> tuple[int, int, int]:
-    """Bits, group and block of a quantized weight."""
-    bits, group, block = (int(i.attrs[name]) for name in ("bits", "group", "block"))
-    return bits, group, block
-
-
-def _scalars(i: Instruction, *attributes: str) -> tuple[str, ...]:
-    """Float attributes; plans hold defaults too, but for those that an op defaults to 0."""
-    return tuple(number(float(i.attrs.get(attribute, 0.0))) for attribute in attributes)
+def _scalars(i: Instruction | None, *attributes: str) -> tuple[str, ...]:
+    """Float attributes; zeros for those of an instruction that there is not."""
+    attrs = {} if i is None else i.attrs
+    return tuple(number(float(attrs.get(attribute, 0.0))) for attribute in attributes)
 
 
 def _bool(i: Instruction, attribute: str) -> str:
-    return "true" if i.attrs.get(attribute, False) else "false"
+    return "true" if i.attrs[attribute] else "false"
 
 
 def _expect(i: Instruction, condition: bool, found: str) -> None:

@@ -7,25 +7,25 @@ alone.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from textwrap import wrap
 from typing import Literal
 
-from ingot.artifact.formats import Spans
-from ingot.artifact.plan import Buffer, DType, Instruction, Plan
+from ingot.artifact.codec import encode_plan
+from ingot.artifact.formats import Format
+from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
 from ingot.errors import CodegenError
 from ingot.targets.cpu.barriers import Barrier, barriers
 from ingot.targets.cpu.call import WIDTH
 from ingot.targets.cpu.calls import emit, stored_as_panels
-from ingot.targets.cpu.operands import Operands, columns, where
-from ingot.targets.cpu.row_wise import attends, is_row_wise
+from ingot.targets.cpu.operands import Operands
 from ingot.targets.cpu.sizes import SIZES, Size, sizes_with_own_rows
+from ingot.targets.cpu.work import Work
 
-PANEL_COLUMNS = {"linear": "panel_columns", "quantized_linear": "quantized_columns"}
 Layout = Literal["rows", "panels", "int8-panels", "int4-panels"]
 
 
@@ -35,29 +35,19 @@ class WeightLayout:
 
     rows          as they are
     panels        of 64 columns of a linear; see pack.py
-    int8-panels, int4-panels   of 32 columns, with their multipliers and scales, shared as `spans`
-                  says, between them; see quantized_panels.py
+    int8-panels, int4-panels   of 32 columns, with their multipliers and scales between them; see
+                  quantized_panels.py
     """
 
     name: str
     layout: Layout
-    dtype: DType
+    format: Format
     shape: tuple[int, ...]
-    spans: Spans | None = None
-
-    @property
-    def bits(self) -> int:
-        """Of the integers of a quantized weight."""
-        return 4 if self.dtype == "int4" else 8
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The text of step.cpp, and the layout of every stored weight in the order of the plan.
-
-    Multipliers and scales of quantized weights are stored with those and have no layout of their
-    own; kernels never read the pointer to them.
-    """
+    """The text of step.cpp, and the layout of every weight in the order of the plan."""
 
     source: str
     weights: tuple[WeightLayout, ...]
@@ -76,30 +66,30 @@ def generate(plan: Plan, target: Target) -> Generated:
         target=target.name,
         body="\n".join((*_evenness(operands), *_body(operands), *_maxima(operands))),
         abi=ABI,
-        num_instructions=len(plan.instructions),
+        plan=hashlib.sha256(encode_plan(plan)).hexdigest()[:16],
+        num_instructions=len(plan.kernels),
         num_weights=len(plan.of_kind("weight")),
-        num_caches=len(plan.of_kind("cache")),
+        num_caches=len(plan.page_sizes()),
         arena_bytes=plan.memory.arena_bytes,
         vocabulary=_head(operands)[0],
     )
-    return Generated(source=source, weights=_weights(operands))
+    return Generated(source=source, weights=weight_layouts(plan))
 
 
 def _body(operands: Operands) -> list[str]:
-    """One paragraph an instruction: its number and place, and its call.
+    """One paragraph a kernel: its number and place, and its call.
 
-    Row-wise instructions that follow one another without a barrier are one loop over blocks of
-    rows, so that a row is still in the cache when the next of them reads it.
+    Row-wise kernels that follow one another without a barrier are one loop over blocks of rows, so
+    that a row is still in the cache when the next of them reads it.
     """
     lines: list[str] = []
     blocks = ""
-    instructions = operands.plan.instructions
-    calls = [emit(operands, instruction) for instruction in instructions]
+    calls = [emit(operands, kernel) for kernel in operands.work]
     parts, waits = _parts(operands), barriers(operands)
-    for index, (instruction, call, part, barrier) in enumerate(
-        zip(instructions, calls, parts, waits, strict=True)
+    for index, (kernel, call, part, barrier) in enumerate(
+        zip(operands.work, calls, parts, waits, strict=True)
     ):
-        before, blocks = blocks, _row_blocks(operands, instruction)
+        before, blocks = blocks, _row_blocks(operands, kernel)
         joins = blocks == before and barrier == Barrier()
         if before and not joins:
             lines.append("  }")
@@ -107,7 +97,7 @@ def _body(operands: Operands) -> list[str]:
         if blocks and not joins:
             lines.append(f"  for (const Slice block : {blocks}) {{")
         indent = "    " if blocks else "  "
-        lines += [*_comment(index, instruction, indent), f"{indent}clock.mark({index});"]
+        lines += [*_comment(index, kernel, indent), f"{indent}clock.mark({index});"]
         lines += call.lines(part, indent)
     return [*lines, "  }"] if blocks else lines
 
@@ -129,7 +119,7 @@ def _condition(sizes: frozenset[Size]) -> str:
 
 def _evenness(operands: Operands) -> list[str]:
     """Whether threads have equally many KV heads, and what deals rows if they have not."""
-    heads = {int(cache.shape[1]) for cache in operands.plan.of_kind("cache")}
+    heads = {state.record[0] for state in operands.plan.spec.states}
     even = " && ".join(f"even_heads({count}, team)" for count in sorted(heads)) or "true"
     unused = "  [[maybe_unused]] const"
     return [
@@ -147,29 +137,27 @@ def _maxima(operands: Operands) -> list[str]:
 
 def _head(operands: Operands) -> tuple[int, str]:
     """The vocabulary, and the columns of a panel, of the product that ends a step; 0 for none."""
-    last = operands.plan.instructions[-1] if operands.plan.instructions else None
-    if last is None or last.op not in PANEL_COLUMNS:
+    last = operands.work[-1] if operands.work else None
+    if last is None or not last.is_product:
         return 0, ""
-    out = operands.of(last, "out")
-    return (columns(out), PANEL_COLUMNS[last.op]) if out.kind == "output" else (0, "")
+    product, (out,) = last.member("linear"), last.writes
+    is_scaled = operands.of(product, "weight").format.is_scaled
+    columns = operands.plan.buffer(out).columns
+    is_result = operands.plan.buffer(out).kind == "output"
+    return (columns, f"{'quantized' if is_scaled else 'panel'}_columns") if is_result else (0, "")
 
 
 def _parts(operands: Operands) -> Iterator[str]:
-    """What a thread is told of its part of each instruction."""
-    even, uneven = (sizes_with_own_rows(operands, even=even) for even in (True, False))
-    return map(partial(_part, operands), operands.plan.instructions, even, uneven)
+    """What a thread is told of its part of each kernel."""
+    even, uneven = (sizes_with_own_rows(operands.work, even=even) for even in (True, False))
+    return map(_part, operands.work, even, uneven)
 
 
-def _part(
-    operands: Operands,
-    instruction: Instruction,
-    even: frozenset[Size],
-    uneven: frozenset[Size],
-) -> str:
-    """The generated function's name for it; in which steps an instruction deals rows decides."""
-    if is_row_wise(instruction):
+def _part(kernel: Work, even: frozenset[Size], uneven: frozenset[Size]) -> str:
+    """The generated function's name for it; in which steps a kernel deals rows decides."""
+    if kernel.is_row_wise:
         return "block"
-    if attends(instruction):
+    if kernel.attends:
         return "team"
     if "some" in even:
         return "own_unless_few"
@@ -177,21 +165,20 @@ def _part(
         return "own_if_uneven"
     if "many" in even:
         return "own_if_many"
-    return f"all_rows({operands.rows_of(instruction)}, team)"
+    return f"all_rows({kernel.rows}, team)"
 
 
-def _row_blocks(operands: Operands, instruction: Instruction) -> str:
-    """The blocks of rows of a row-wise instruction that are a thread's; empty for any other."""
-    if not is_row_wise(instruction):
+def _row_blocks(operands: Operands, kernel: Work) -> str:
+    """The blocks of rows of a row-wise kernel that are a thread's; empty for any other."""
+    if not kernel.is_row_wise:
         return ""
-    (result, *_) = instruction.outputs.values()
-    team = "alone" if result in operands.own else "team"
-    return f"row_blocks({operands.rows_of(instruction)}, {team})"
+    team = "alone" if kernel.writes[0] in operands.own else "team"
+    return f"row_blocks({kernel.rows}, {team})"
 
 
-def _comment(index: int, instruction: Instruction, indent: str) -> list[str]:
-    results = ", ".join(instruction.outputs.values()) or "no result"
-    text = f"{index} {instruction.origin}: {', '.join(instruction.inputs.values())} -> {results}"
+def _comment(index: int, kernel: Work, indent: str) -> list[str]:
+    results = ", ".join(kernel.writes) or "no result"
+    text = f"{index} {kernel.origin}: {', '.join(kernel.reads)} -> {results}"
     return wrap(
         text,
         width=WIDTH,
@@ -202,47 +189,29 @@ def _comment(index: int, instruction: Instruction, indent: str) -> list[str]:
     )
 
 
-def _weights(operands: Operands) -> tuple[WeightLayout, ...]:
-    quantized = _quantized(operands.plan)
+def weight_layouts(plan: Plan) -> tuple[WeightLayout, ...]:
+    """How the packer stores each weight of a plan, in the order of the plan."""
+    operands = Operands(plan)
     return tuple(
-        quantized.get(buffer.name)
-        or WeightLayout(
+        WeightLayout(
             name=buffer.name,
-            layout="panels" if stored_as_panels(operands, buffer) else "rows",
-            dtype=buffer.dtype,
-            shape=_shape(buffer),
+            layout=_layout(operands, buffer),
+            format=buffer.format,
+            shape=tuple(int(dim) for dim in buffer.shape),
         )
         for buffer in operands.plan.of_kind("weight")
-        if not buffer.base
     )
 
 
-def _quantized(plan: Plan) -> dict[str, WeightLayout]:
-    """The layouts of quantized weights, by name, as the instructions that read them say."""
-    buffers, layouts = plan.by_name(), dict[str, WeightLayout]()
-    for instruction in plan.instructions:
-        if "weight_scales" not in instruction.inputs:
-            continue
-        weight, attrs = buffers[instruction.inputs["weight"]], instruction.attrs
-        layout = WeightLayout(
-            name=weight.name,
-            layout="int4-panels" if attrs["bits"] == 4 else "int8-panels",
-            dtype=weight.dtype,
-            shape=_shape(weight),
-            spans=Spans(int(attrs["group"]), int(attrs["block"])),
-        )
-        if layouts.setdefault(weight.name, layout) != layout:
-            raise CodegenError(f"{weight.name} is read in two layouts: {where(instruction)}")
-    return layouts
-
-
-def _shape(buffer: Buffer) -> tuple[int, ...]:
-    return tuple(int(dim) for dim in buffer.shape)
+def _layout(operands: Operands, weight: Buffer) -> Layout:
+    if weight.format.is_scaled:
+        return "int4-panels" if weight.format.bits == 4 else "int8-panels"
+    return "panels" if stored_as_panels(operands, weight) else "rows"
 
 
 UNIT = """\
 // One step of a model for {target}, generated by ingot from its plan.
-// Every thread of the pool runs `run_step`; each paragraph is one instruction of the plan,
+// Every thread of the pool runs `run_step`; each paragraph is one kernel of the plan,
 // under its number, the module it comes from, and its operands. In a step of few rows each thread
 // computes for itself what is computed row by row, in one of many it has rows of its own.
 
@@ -275,6 +244,9 @@ using StepModel = Model<run_step, {num_instructions}, {num_weights}, {num_caches
 #define INGOT_EXPORT extern "C" __attribute__((visibility("default")))
 
 INGOT_EXPORT std::int32_t ingot_abi() {{ return {abi}; }}
+
+// The beginning of the SHA-256 of the plan that this was generated from.
+INGOT_EXPORT std::uint64_t ingot_plan() {{ return 0x{plan}u; }}
 
 INGOT_EXPORT void* ingot_open(const ingot_model* model) {{ return StepModel::open(*model); }}
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ingot.artifact.plan import MemoryPlan, Slot
-
-ALIGNMENT = 64  # a cache line, and the widest vector register
+from ingot.artifact.plan import MemoryPlan, Plan, Slot, aligned
+from ingot.targets.cpu.work import lasting_reads, memory_of, work_of
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A temporary of `nbytes` bytes that lives from one instruction to another, both included."""
+    """A temporary of `nbytes` bytes that lives from one kernel to another, both included."""
 
     name: str
     nbytes: int
@@ -23,10 +22,24 @@ class Lifetime:
         return self.first_use <= other.last_use and other.first_use <= self.last_use
 
 
+def with_memory(plan: Plan) -> Plan:
+    """The plan with every temporary placed in the arena."""
+    nbytes = {b.name: plan.arena_bytes_of(b) for b in plan.of_kind("arena")}
+    work = work_of(plan)
+    uses = [
+        ([b.name for n in reads if (b := memory_of(plan, n))], kernel.writes)
+        for reads, kernel in zip(lasting_reads(work), work, strict=True)
+    ]
+    memory = plan_memory(lifetimes(uses, nbytes))
+    offsets = {slot.name: slot.offset for slot in memory.slots}
+    placed = tuple(replace(b, offset=offsets.get(b.name, b.offset)) for b in plan.buffers)
+    return replace(plan, buffers=placed, memory=memory)
+
+
 def lifetimes(
     uses: Sequence[tuple[Sequence[str], Sequence[str]]], nbytes: Mapping[str, int]
 ) -> tuple[Lifetime, ...]:
-    """Lifetimes of the temporaries in `nbytes`, from each instruction's (reads, writes)."""
+    """Lifetimes of the temporaries in `nbytes`, from each kernel's (reads, writes)."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for index, (reads, writes) in enumerate(uses):
@@ -58,7 +71,7 @@ def plan_memory(items: Sequence[Lifetime]) -> MemoryPlan:
     end = max((slot.offset + slot.nbytes for slot in placed), default=0)
     order = {item.name: index for index, item in enumerate(items)}
     return MemoryPlan(
-        arena_bytes=_aligned(end), slots=tuple(sorted(placed, key=lambda s: order[s.name]))
+        arena_bytes=aligned(end), slots=tuple(sorted(placed, key=lambda s: order[s.name]))
     )
 
 
@@ -67,9 +80,5 @@ def _lowest_gap(item: Lifetime, placed: Sequence[Slot]) -> int:
     for slot in sorted((s for s in placed if item.overlaps(s)), key=lambda s: s.offset):
         if offset + item.nbytes <= slot.offset:
             break
-        offset = max(offset, _aligned(slot.offset + slot.nbytes))
+        offset = max(offset, aligned(slot.offset + slot.nbytes))
     return offset
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, Instruction, Kind, Plan
+from ingot.artifact.formats import stored_bytes
+from ingot.artifact.plan import Buffer, Instruction, Plan, arrays_of, scales_offset
+from ingot.artifact.traits import traits_of
 from ingot.errors import CodegenError
-from ingot.targets.cpu.row_wise import is_row_wise
+from ingot.targets.cpu.limits import check_cache
+from ingot.targets.cpu.work import Work, memory_of, work_of
 
-_NUMBERED: tuple[Kind, ...] = ("weight", "cache")
 CPP_TYPES: Mapping[str, str] = {
     "float32": "float",
     "bfloat16": "bf16",
@@ -32,99 +34,103 @@ class Operands:
     plan: Plan
 
     @cached_property
-    def buffers(self) -> Mapping[str, Buffer]:
-        return self.plan.by_name()
+    def work(self) -> tuple[Work, ...]:
+        """The kernels of the plan."""
+        return work_of(self.plan)
 
     @cached_property
-    def _numbers(self) -> Mapping[str, int]:
-        return {
-            buffer.name: number
-            for kind in _NUMBERED
-            for number, buffer in enumerate(self.plan.of_kind(kind))
-        }
+    def _weights(self) -> Mapping[str, int]:
+        return {buffer.name: n for n, buffer in enumerate(self.plan.of_kind("weight"))}
+
+    @cached_property
+    def _states(self) -> Mapping[str, int]:
+        """The first of the arrays that hold each state."""
+        numbers, count = {}, 0
+        for state in self.plan.of_kind("state"):
+            numbers[state.name] = count
+            count += len(arrays_of(state.format, 0))
+        return numbers
 
     @cached_property
     def own(self) -> frozenset[str]:
-        """Temporaries that row-wise instructions write."""
-        written = (
-            self.root(self.buffers[name]).name
-            for instruction in self.plan.instructions
-            if is_row_wise(instruction)
-            for name in instruction.outputs.values()
-        )
-        return frozenset(name for name in written if self.buffers[name].kind == "arena")
+        """Temporaries that row-wise kernels write."""
+        written = (n for kernel in self.work if kernel.is_row_wise for n in kernel.writes)
+        return frozenset(root.name for n in written if (root := memory_of(self.plan, n)))
 
-    def rows_of(self, instruction: Instruction) -> Dim:
-        """How many rows an instruction takes."""
-        names = (*instruction.outputs.values(), *instruction.inputs.values())
-        return self.buffers[names[0]].shape[0]
+    @cached_property
+    def matrices(self) -> frozenset[str]:
+        """Weights that rows are multiplied with."""
+        products = ((i, traits_of(i).matrix) for i in self.plan.instructions)
+        return frozenset(i.inputs[matrix] for i, matrix in products if matrix)
 
     def of(self, instruction: Instruction, argument: str) -> Buffer:
         """The buffer bound to an argument or a result of an instruction."""
         name = instruction.inputs.get(argument) or instruction.outputs.get(argument)
         if name is None:
             raise CodegenError(f"{where(instruction)} has no operand {argument!r}")
-        return self.buffers[name]
+        return self.plan.buffer(name)
 
     def optional(self, instruction: Instruction, argument: str) -> Buffer | None:
         return self.of(instruction, argument) if argument in instruction.inputs else None
 
-    def root(self, buffer: Buffer) -> Buffer:
-        """The buffer whose memory this one lies in."""
-        return self.buffers[buffer.base] if buffer.kind == "view" else buffer
-
     def rows(self, buffer: Buffer, *, const: bool = True) -> str:
         """`Rows<T>` over a temporary, a view of one, or the output."""
-        element = f"const {CPP_TYPES[buffer.dtype]}" if const else CPP_TYPES[buffer.dtype]
+        element = _element(buffer.dtype, const=const)
         if buffer.kind == "output":
-            return f"Rows<{element}>{{step.{buffer.name}, {columns(buffer)}}}"
-        base = self.root(buffer)
-        if base.kind != "arena":
-            raise CodegenError(
-                f"buffer {buffer.name} of kind {base.kind} is used as a row-major temporary"
-            )
-        offset, stride = base.offset, columns(buffer)
+            return f"Rows<{element}>{{step.{buffer.name}, {buffer.columns}}}"
+        holder, offset = self._place(buffer)
+        stride = buffer.columns
         if buffer.kind == "view":
-            offset += buffer.offset * DTYPE_BYTES[buffer.dtype]
+            offset += stored_bytes(buffer.dtype, buffer.offset)
             stride = buffer.row_stride
-        holder = "own" if base.name in self.own else "memory"
         return f"{holder}.rows<{element}>({offset}, {stride})"
+
+    def scales(self, buffer: Buffer, *, const: bool = True) -> str:
+        """`Rows<float>` over the scales of a temporary in integers."""
+        holder, offset = self._place(buffer)
+        count = math.prod(map(self.plan.limits.bound, buffer.shape))
+        offset += scales_offset(buffer.format, count)
+        stride = buffer.columns // buffer.format.block
+        return f"{holder}.rows<{_element(buffer.format.scale, const=const)}>({offset}, {stride})"
+
+    def _place(self, buffer: Buffer) -> tuple[str, int]:
+        """Who holds a temporary, and at which byte."""
+        root = memory_of(self.plan, buffer.name)
+        if root is None:
+            raise CodegenError(
+                f"buffer {buffer.name} of kind {self.plan.root(buffer.name).kind} is used as a "
+                "row-major temporary"
+            )
+        return "own" if root.name in self.own else "memory", root.offset
 
     def weight(self, buffer: Buffer | None) -> str:
         """A pointer to a weight; `nullptr` for one that the model does not have."""
         if buffer is None:
             return "nullptr"
-        return f"memory.weight<{CPP_TYPES[buffer.dtype]}>({self._numbers[buffer.name]})"
+        element = "std::uint8_t" if buffer.format.is_scaled else CPP_TYPES[buffer.dtype]
+        return f"memory.weight<{element}>({self._weights[buffer.name]})"
 
-    def packed(self, weight: Buffer) -> str:
-        """A pointer to the packed bytes of a quantized weight."""
-        return f"memory.weight<std::uint8_t>({self._numbers[weight.name]})"
-
-    def cache(self, keys: Buffer, values: Buffer, *scales: Buffer | None) -> str:
-        """`Cache<...>` over a layer's keys and values, shape (pages, kv heads, page size, D), and
-        their scales."""
+    def cache(self, keys: Buffer, values: Buffer) -> str:
+        """`Cache<...>` over a layer's keys and values, shape (pages, kv heads, page size, D)."""
         _, kv_heads, page_size, size = keys.shape
-        if keys.dtype != values.dtype or keys.shape != values.shape:
-            raise CodegenError(f"caches {keys.name} and {values.name} differ in shape or dtype")
-        if int(page_size) % 16 or int(size) % 4:
-            raise CodegenError(
-                f"cache {keys.name} has pages of {page_size} tokens and heads of size {size}",
-                hint="CPU targets need a page size that is a multiple of 16 (--page-size) and a "
-                "head size that is a multiple of 4.",
-            )
+        if keys.format != values.format or keys.shape != values.shape:
+            raise CodegenError(f"caches {keys.name} and {values.name} differ in shape or format")
+        check_cache(keys)
+        pointers = [self._array(state, 0) for state in (keys, values)]
+        pointers += [self._array(state, 1) for state in (keys, values)]
         element = CPP_TYPES[keys.dtype]
-        pointers = map(self._cache_pointer, (keys, values, *scales))
         return f"Cache<{element}, {kv_heads}, {page_size}, {size}>{{{', '.join(pointers)}}}"
 
-    def _cache_pointer(self, cache: Buffer | None) -> str:
-        if cache is None:
+    def _array(self, state: Buffer, index: int) -> str:
+        """A pointer to one of the arrays that hold a state; `nullptr` for scales that it lacks."""
+        dtypes = [dtype for dtype, _ in arrays_of(state.format, 0)]
+        if index >= len(dtypes):
             return "nullptr"
-        return f"memory.cache<{CPP_TYPES[cache.dtype]}>({self._numbers[cache.name]})"
+        return f"memory.cache<{CPP_TYPES[dtypes[index]]}>({self._states[state.name] + index})"
 
 
-def columns(buffer: Buffer) -> int:
-    """Elements of a row."""
-    return math.prod(int(dim) for dim in buffer.shape[1:])
+def _element(dtype: str, *, const: bool) -> str:
+    return f"const {CPP_TYPES[dtype]}" if const else CPP_TYPES[dtype]
 
 
 def where(instruction: Instruction) -> str:

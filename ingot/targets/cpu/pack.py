@@ -21,8 +21,10 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from ingot.artifact.plan import DTYPE_BYTES, Plan
+from ingot.artifact.formats import stored_bytes
+from ingot.artifact.plan import Plan, aligned
 from ingot.errors import InternalError
+from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled, stack
 from ingot.targets.cpu.chunked_file import ChunkedFile
 from ingot.targets.cpu.generate import WeightLayout
@@ -30,12 +32,10 @@ from ingot.targets.cpu.quantized_panels import pack_quantized, packed_bytes
 
 PANEL_COLUMNS = 64
 NARROW_COLUMNS = 16
-ALIGNMENT = 64
 PIECE_BYTES = 16 << 20
 THREADS = 2  # both pack while the caller's thread reads and writes
 PIECES_AHEAD = 4
 
-TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 FILE_DTYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "I8"}
 
 Read = Callable[[str], Tensor]
@@ -75,7 +75,7 @@ def pack(
                 data = piece.view(torch.uint8).numpy().data
                 file.write(data)
                 written += data.nbytes
-            file.write(bytes(_aligned(written) - written))
+            file.write(bytes(aligned(written) - written))
 
 
 def header(weights: Iterable[WeightLayout]) -> bytes:
@@ -83,25 +83,25 @@ def header(weights: Iterable[WeightLayout]) -> bytes:
     entries: dict[str, object] = {}
     offset = 0
     for weight in weights:
-        end = offset + _aligned(num_bytes(weight))
-        dtype = "int8" if weight.spans else weight.dtype
+        end = offset + aligned(num_bytes(weight))
+        dtype = "int8" if weight.format.is_scaled else weight.format.dtype
         entries[weight.name] = {
             "dtype": FILE_DTYPES[dtype],
-            "shape": [(end - offset) // DTYPE_BYTES[dtype]],
+            "shape": [(end - offset) // stored_bytes(dtype, 1)],
             "data_offsets": [offset, end],
         }
         offset = end
     text = json.dumps(entries, separators=(",", ":")).encode()
-    text = text.ljust(_aligned(8 + len(text)) - 8)
+    text = text.ljust(aligned(8 + len(text)) - 8)
     return len(text).to_bytes(8, "little") + text
 
 
 def num_bytes(weight: WeightLayout) -> int:
     """Bytes of the packed weight, before the tensor is padded to 64 bytes."""
-    if weight.spans:
+    if weight.format.is_scaled:
         outputs, inputs = weight.shape
-        return packed_bytes(outputs, inputs, weight.bits, weight.spans)
-    return num_elements(weight) * DTYPE_BYTES[weight.dtype]
+        return packed_bytes(outputs, inputs, weight.format)
+    return stored_bytes(weight.format.dtype, num_elements(weight))
 
 
 def num_elements(weight: WeightLayout) -> int:
@@ -109,7 +109,7 @@ def num_elements(weight: WeightLayout) -> int:
     if weight.layout == "rows":
         return math.prod(weight.shape)
     outputs, inputs = weight.shape
-    depth = _depth(TORCH_DTYPES[weight.dtype])
+    depth = _depth(TORCH_DTYPES[weight.format.dtype])
     columns = -(-outputs // NARROW_COLUMNS) * NARROW_COLUMNS
     return columns * -(-inputs // depth) * depth
 
@@ -141,15 +141,15 @@ def _jobs(
     weight: WeightLayout, sources: tuple[str, ...], read: Read, quantized: Quantized | None
 ) -> Iterator[Callable[[], Tensor]]:
     """One job a piece of the weight; running them in any order gives the pieces of the file."""
-    if weight.spans:
+    if weight.format.is_scaled:
         if quantized is None:
             raise InternalError(f"weight {weight.name} is quantized, but nothing gives its values")
         yield from _quantized_jobs(weight, sources, quantized)
         return
-    dtype = TORCH_DTYPES[weight.dtype]
+    dtype = TORCH_DTYPES[weight.format.dtype]
     row_elements = math.prod(weight.shape[1:])
     shape = (-1, row_elements) if weight.layout == "panels" else (-1,)
-    rows_at_once = _rows_at_once(row_elements * DTYPE_BYTES[weight.dtype])
+    rows_at_once = _rows_at_once(stored_bytes(weight.format.dtype, row_elements))
     for piece in _checked(weight, _row_pieces(map(read, sources), rows_at_once, _cat)):
 
         def job(piece: Tensor = piece) -> Tensor:
@@ -162,10 +162,9 @@ def _jobs(
 def _quantized_jobs(
     weight: WeightLayout, sources: tuple[str, ...], quantized: Quantized
 ) -> Iterator[Callable[[], Tensor]]:
-    assert weight.spans is not None
     pieces = _row_pieces(map(quantized.matrix, sources), _rows_at_once(weight.shape[1]), stack)
     for piece in _checked(weight, pieces):
-        yield partial(pack_quantized, piece, bits=weight.bits, spans=weight.spans)
+        yield partial(pack_quantized, piece, form=weight.format)
 
 
 def _rows_at_once(row_bytes: int) -> int:
@@ -218,7 +217,3 @@ def _cat(parts: Sequence[Tensor]) -> Tensor:
 
 def _depth(dtype: torch.dtype) -> int:
     return 4 // dtype.itemsize
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT

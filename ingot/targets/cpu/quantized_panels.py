@@ -19,7 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.artifact.formats import Spans
+from ingot.artifact.formats import Format
 from ingot.ops.scaled import Scaled
 
 PANEL_ROWS = 32
@@ -29,40 +29,40 @@ HALF_BLOCK = 16  # k between the two nibbles of a byte
 ZERO_POINTS = {8: 128, 4: 8}
 
 
-def block_bytes(bits: int, spans: Spans) -> int:
+def block_bytes(form: Format) -> int:
     """Bytes of one block of a panel."""
-    return SCALE_BYTES + _multiplier_bytes(spans) + PANEL_ROWS * spans.block * bits // 8
+    return SCALE_BYTES + _multiplier_bytes(form) + PANEL_ROWS * form.block * form.bits // 8
 
 
-def _multiplier_bytes(spans: Spans) -> int:
-    return PANEL_ROWS * spans.block // spans.group // 2 if spans.has_multipliers else 0
+def _multiplier_bytes(form: Format) -> int:
+    return PANEL_ROWS * form.block // form.group // 2 if form.has_multipliers else 0
 
 
-def packed_bytes(rows: int, columns: int, bits: int, spans: Spans) -> int:
+def packed_bytes(rows: int, columns: int, form: Format) -> int:
     """Bytes of a packed weight [rows, columns]."""
-    return -(-rows // PANEL_ROWS) * (columns // spans.block) * block_bytes(bits, spans)
+    return -(-rows // PANEL_ROWS) * (columns // form.block) * block_bytes(form)
 
 
-def fits(columns: int, bits: int, spans: Spans) -> bool:
-    """Whether a row of that many columns can be packed in groups and blocks of that size."""
-    smallest = 2 * HALF_BLOCK if bits == 4 else QUAD
-    many = (1, 2, 4) if bits == 4 else (1,)
-    whole = spans.group % smallest == 0 and columns % spans.block == 0
-    return bits in ZERO_POINTS and whole and spans.block in (n * spans.group for n in many)
+def fits(columns: int, form: Format) -> bool:
+    """Whether a row of that many columns can be packed in that format."""
+    smallest = 2 * HALF_BLOCK if form.bits == 4 else QUAD
+    many = (1, 2, 4) if form.bits == 4 else (1,)
+    whole = form.group % smallest == 0 and columns % form.block == 0
+    return form.bits in ZERO_POINTS and whole and form.block in (n * form.group for n in many)
 
 
-def pack_quantized(matrix: Scaled, *, bits: int, spans: Spans) -> Tensor:
+def pack_quantized(matrix: Scaled, form: Format) -> Tensor:
     """A matrix -> its panels, uint8, 1-D.
 
     The rows start a panel. int8 values lie in [-127, 127], int4 values in [-8, 7]; scales must be
     representable in float16. Raises ValueError where `fits` is false.
     """
     rows, columns = matrix.values.shape
-    if not fits(columns, bits, spans):
-        raise ValueError(f"{columns} columns do not pack as {spans} of int{bits}")
-    panels, blocks = -(-rows // PANEL_ROWS), columns // spans.block
-    packed = torch.empty((panels, blocks, block_bytes(bits, spans)), dtype=torch.uint8)
-    weights_at = SCALE_BYTES + _multiplier_bytes(spans)
+    if not fits(columns, form):
+        raise ValueError(f"{columns} columns do not pack as {form}")
+    panels, blocks = -(-rows // PANEL_ROWS), columns // form.block
+    packed = torch.empty((panels, blocks, block_bytes(form)), dtype=torch.uint8)
+    weights_at = SCALE_BYTES + _multiplier_bytes(form)
     packed[:, :, :SCALE_BYTES].view(torch.float16).copy_(
         _filled(matrix.scales).view(panels, PANEL_ROWS, blocks).transpose(1, 2)
     )
@@ -70,7 +70,7 @@ def pack_quantized(matrix: Scaled, *, bits: int, spans: Spans) -> Tensor:
         words = _words(_filled(matrix.multipliers)).view(panels, PANEL_ROWS, blocks, -1)
         places = packed[:, :, SCALE_BYTES:weights_at].unflatten(-1, (PANEL_ROWS, -1))
         places.copy_(words.transpose(1, 2))
-    quads = _bytes(_filled(matrix.values), bits).view(panels, PANEL_ROWS, blocks, -1)
+    quads = _bytes(_filled(matrix.values), form.bits).view(panels, PANEL_ROWS, blocks, -1)
     weights = packed[:, :, weights_at:].view(torch.int32).unflatten(-1, (-1, PANEL_ROWS))
     for panel, source in zip(weights, quads.view(torch.int32), strict=True):
         panel.copy_(source.permute(1, 2, 0))

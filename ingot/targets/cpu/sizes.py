@@ -10,37 +10,35 @@ many    all deal rows, so that threads meet at attention alone
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
-from ingot.artifact.plan import Instruction
-from ingot.targets.cpu.operands import Operands
-from ingot.targets.cpu.row_wise import attends, is_row_wise
+from ingot.targets.cpu.work import Work
 
 NORMS = ("add_rms_norm", "layer_norm", "rms_norm", "rms_norm_quantize")
 Size = Literal["few", "some", "many"]  # of a step, in rows
 SIZES: tuple[Size, ...] = get_args(Size)
 
 
-def sizes_with_own_rows(operands: Operands, *, even: bool) -> tuple[frozenset[Size], ...]:
-    """In steps of which sizes each instruction deals rows, of those that can deal columns or heads.
+def sizes_with_own_rows(work: Sequence[Work], *, even: bool) -> tuple[frozenset[Size], ...]:
+    """In steps of which sizes each kernel deals rows, of those that can deal columns or heads.
 
     These are products with a row for each token, and what follows them head by head. `even` says
     that threads have equally many KV heads.
     """
     sizes, after_attention = list[frozenset[Size]](), False
-    instructions = operands.plan.instructions
-    followers = (*(instruction.op for instruction in instructions[1:]), "")
-    for instruction, follower in zip(instructions, followers, strict=True):
+    followers = (*(kernel.kernel for kernel in work[1:]), "")
+    for kernel, follower in zip(work, followers, strict=True):
         found: tuple[Size, ...] = ()
-        if not is_row_wise(instruction):
-            if not attends(instruction) and _has_tokens(operands, instruction):
+        if not kernel.is_row_wise:
+            if not kernel.attends and _has_tokens(kernel):
                 joins = after_attention or (not even and follower in NORMS)
                 found = ("some", "many") if joins else ("many",)
-            after_attention = attends(instruction)
+            after_attention = kernel.attends
         sizes.append(frozenset(found))
     return tuple(sizes)
 
 
-def _has_tokens(operands: Operands, instruction: Instruction) -> bool:
-    results = [operands.buffers[name] for name in instruction.outputs.values()]
-    return operands.rows_of(instruction) == "N" and all(b.kind != "output" for b in results)
+def _has_tokens(kernel: Work) -> bool:
+    results = [kernel.plan.buffer(name) for name in kernel.writes]
+    return kernel.rows == "N" and all(b.kind != "output" for b in results)

@@ -16,22 +16,10 @@ inline void map_rows(Slice slice, Function function, Rows<Out> out,
     });
 }
 
-template <int Columns, class T, class Out>
-[[gnu::noinline, gnu::noipa]]
-void silu_mul(Slice slice, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
-  map_rows<Columns>(slice, [](vf g, vf u) { return Silu::of(g) * u; }, out, gate, up);
-}
-
 template <int Columns, class Kind, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
-void gelu_mul(Slice slice, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
+void gate(Slice slice, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
   map_rows<Columns>(slice, [](vf g, vf u) { return Kind::of(g) * u; }, out, gate, up);
-}
-
-template <int Columns, class T, class Out>
-[[gnu::noinline, gnu::noipa]]
-void relu_mul(Slice slice, Rows<const T> gate, Rows<const T> up, Rows<Out> out) {
-  map_rows<Columns>(slice, [](vf g, vf u) { return Relu::of(g) * u; }, out, gate, up);
 }
 
 template <int Columns, class Kind, class T, class Out>
@@ -44,6 +32,18 @@ template <int Columns, class X, class Y, class Out>
 [[gnu::noinline, gnu::noipa]]
 void add(Slice slice, Rows<const X> x, Rows<const Y> y, Rows<Out> out) {
   map_rows<Columns>(slice, [](vf a, vf b) { return a + b; }, out, x, y);
+}
+
+template <int Columns, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
+void mul(Slice slice, Rows<const T> x, float factor, Rows<Out> out) {
+  map_rows<Columns>(slice, [=](vf v) { return v * splat(factor); }, out, x);
+}
+
+template <int Columns, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
+void soft_cap(Slice slice, Rows<const T> x, float cap, Rows<Out> out) {
+  map_rows<Columns>(slice, [=](vf v) { return capped(v, cap); }, out, x);
 }
 
 template <int Columns, class T, class Out>

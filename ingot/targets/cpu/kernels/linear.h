@@ -190,6 +190,15 @@ void linear(Slice slice, Rows<const T> x, const T* weight, const float* bias,
   multiply<T, Inputs, Outputs>(slice, x, weight, bias, sink);
 }
 
+// out = x W^T + bias, bounded to (-cap, cap)
+template <class T, class Out, int Inputs, int Outputs>
+[[gnu::noinline, gnu::noipa]]
+void linear_soft_cap(Slice slice, Rows<const T> x, const T* weight, const float* bias, float cap,
+                     Rows<Out> out) {
+  const StoreCapped<panel_columns, Outputs, Out> sink{{}, cap, out};
+  multiply<T, Inputs, Outputs>(slice, x, weight, bias, sink);
+}
+
 // out = activation(gate) * up, W being the rows of the gate and then those of up.
 template <class Activation, class T, class Out, int Inputs, int Outputs>
 [[gnu::noinline, gnu::noipa]]

@@ -73,6 +73,11 @@ inline vf erf(vf x) {
   return y * polynomial(square, above) / polynomial(square, below);
 }
 
+// Bounded smoothly to (-cap, cap). What is not finite becomes NaN: tanh would forget it.
+inline vf capped(vf x, float cap) {
+  return fma(x, zero(), tanh(x * splat(1.0f / cap)) * splat(cap));
+}
+
 struct Silu {
   static vf of(vf x) { return x * sigmoid(x); }
 };

@@ -173,6 +173,17 @@ void quantized_linear(Slice slice, Rows<const std::int8_t> x, Rows<const float> 
                                                                     sink);
 }
 
+// See linear_soft_cap.
+template <int bits, int group, int block, int Inputs, int Outputs, class Out>
+[[gnu::noinline, gnu::noipa]]
+void quantized_linear_soft_cap(Slice slice, Rows<const std::int8_t> x, Rows<const float> scales,
+                               const std::uint8_t* weight, const float* bias, float cap,
+                               Rows<Out> out) {
+  const StoreCapped<quantized_columns, Outputs, Out> sink{{}, cap, out};
+  QuantizedLinear<bits, group, block, Inputs, Outputs>{{weight}}.run(slice, x, scales, bias,
+                                                                    sink);
+}
+
 // See gated_linear. A unit is 64 columns of each half: two panels.
 template <class Activation, int bits, int group, int block, int Inputs, int Outputs, class Out>
 [[gnu::noinline, gnu::noipa]]

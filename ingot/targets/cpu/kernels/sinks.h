@@ -61,6 +61,26 @@ struct Store : Units<Columns, 1, Outputs> {
   }
 };
 
+// out = sums, bounded to (-cap, cap)
+template <int Columns, int Outputs, class Out>
+struct StoreCapped : Units<Columns, 1, Outputs> {
+  using typename Units<Columns, 1, Outputs>::Scratch;
+  float cap;
+  Rows<Out> out;
+
+  void fetch(int unit, int row) const { prefetch_row(out[row] + unit * Columns, Columns); }
+
+  void take(int unit, int row, int rows, Rows<float> sums, Scratch&) const {
+    const int column = unit * Columns;
+    const int existing = Outputs - column < Columns ? Outputs - column : Columns;
+    for (int r = 0; r < rows; ++r)
+      for (int c = 0; c < existing; c += lanes) {
+        const Part part{existing - c < lanes ? existing - c : lanes};
+        store(out[row + r] + column + c, capped(load(sums[r] + c), cap), part);
+      }
+  }
+};
+
 // out = activation(first half of the columns) * second half
 template <int Columns, int Outputs, class Activation, class Out>
 struct Gate : Units<Columns, 2, Outputs> {

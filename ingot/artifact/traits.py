@@ -1,0 +1,122 @@
+"""The primitives and their traits: all that anything needs to know of an op without running it.
+
+A primitive is declared here once, without torch; its meaning stands in the file of its name in
+`ingot/ops/`. Code elsewhere asks for traits and compares no names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ingot.artifact.cost import Cost, StepShape, attention, lookup, product, read_weights
+from ingot.artifact.plan import Buffer, Instruction
+
+Costs = Callable[[Instruction, Mapping[str, Buffer], StepShape], Cost]
+
+
+class Role(Enum):
+    """How a row of an op's results depends on one of its arguments."""
+
+    OWN = "the same row of it"
+    CHOSEN = "rows of it that another argument names"
+    SEQUENCE = "what its sequence has left so far: a state, or a table that says where it lies"
+    WRITTEN = "none: the op writes into it"
+    MATRIX = "all of it: a weight that rows are multiplied with"
+    TABLE = "rows of it that another argument names; it is a weight"
+    VECTOR = "all of it: a weight with one element a column"
+
+
+WEIGHTS = (Role.MATRIX, Role.TABLE, Role.VECTOR)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What a primitive is.
+
+    Attributes:
+        roles: of every argument that is a tensor, by name.
+        outputs: names of the results, in order; none for an op that only writes into arguments.
+        cost: bytes and operations of an instruction in a step of some shape.
+    """
+
+    roles: Mapping[str, Role]
+    outputs: tuple[str, ...] = ("out",)
+    cost: Costs = field(default=read_weights)
+
+    def arguments(self, *roles: Role) -> tuple[str, ...]:
+        """The arguments that have one of these roles."""
+        return tuple(name for name, role in self.roles.items() if role in roles)
+
+    @property
+    def matrix(self) -> str:
+        """The argument that rows are multiplied with; empty for an op that is no product."""
+        return next(iter(self.arguments(Role.MATRIX)), "")
+
+    @property
+    def integers(self) -> tuple[str, ...]:
+        """The weights that can be stored in integers."""
+        return self.arguments(Role.MATRIX, Role.TABLE)
+
+    @property
+    def mutates(self) -> tuple[str, ...]:
+        """The arguments that it writes into."""
+        return self.arguments(Role.WRITTEN)
+
+    @property
+    def meets_tokens(self) -> bool:
+        """Whether a row of results depends on other tokens of its sequence."""
+        return Role.SEQUENCE in self.roles.values()
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether a row of results needs that row of its operands alone, and weights."""
+        return {*self.roles.values()} <= {Role.OWN, *WEIGHTS}
+
+
+_STEP = dict.fromkeys(("query_start", "context_lens", "page_table"), Role.SEQUENCE)
+_NORM = {"x": Role.OWN, "weight": Role.VECTOR}
+
+TRAITS: Mapping[str, Traits] = {
+    # rows of tables
+    "embedding": Traits(roles={"tokens": Role.OWN, "weight": Role.TABLE}, cost=lookup),
+    "rope_table": Traits(roles={"positions": Role.OWN, "inv_freq": Role.VECTOR}),
+    "select_rows": Traits(roles={"x": Role.CHOSEN, "rows": Role.OWN}),
+    # products
+    "linear": Traits(
+        roles={"x": Role.OWN, "weight": Role.MATRIX, "bias": Role.VECTOR}, cost=product
+    ),
+    # row by row
+    "rms_norm": Traits(roles=_NORM),
+    "layer_norm": Traits(roles=_NORM | {"bias": Role.VECTOR}),
+    "rope": Traits(roles={"x": Role.OWN, "table": Role.OWN}),
+    "gate": Traits(roles={"gate": Role.OWN, "up": Role.OWN}),
+    "activation": Traits(roles={"x": Role.OWN}),
+    "add": Traits(roles={"x": Role.OWN, "y": Role.OWN}),
+    "mul": Traits(roles={"x": Role.OWN}),
+    "soft_cap": Traits(roles={"x": Role.OWN}),
+    "cast": Traits(roles={"x": Role.OWN}),
+    # attention, of one sequence over itself and of many over their pages
+    "attention": Traits(roles={"q": Role.OWN, "k": Role.SEQUENCE, "v": Role.SEQUENCE}),
+    "kv_write": Traits(
+        roles={"k": Role.OWN, "v": Role.OWN, "slots": Role.OWN}
+        | {"k_cache": Role.WRITTEN, "v_cache": Role.WRITTEN},
+        outputs=(),
+    ),
+    "paged_attention": Traits(
+        roles={"q": Role.OWN, "k_cache": Role.SEQUENCE, "v_cache": Role.SEQUENCE} | _STEP,
+        cost=attention,
+    ),
+}
+
+
+def origin_of(members: Sequence[Instruction]) -> str:
+    """The module that a kernel's work comes from: its product's, or that of its last part."""
+    products = (i for i in members if traits_of(i).matrix)
+    return next(products, members[-1]).origin
+
+
+def traits_of(instruction: Instruction) -> Traits:
+    """The traits of an instruction's primitive."""
+    return TRAITS[instruction.op]

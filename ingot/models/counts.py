@@ -1,0 +1,37 @@
+"""What a module becomes: how many primitives of each kind, summed over its blocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from torch import nn
+
+from ingot.errors import UnsupportedModelError
+
+
+def module_counts(module: nn.Module) -> Counter[str]:
+    """How often each primitive must occur in the graph of a module.
+
+    Every block says in `becomes` what one call of it gives, without its children. A block that
+    stands in two places counts twice; so does a weight that two blocks read. A module without
+    parameters of its own may leave `becomes` out; its children count.
+
+    Besides primitives there is `merged_linears`: groups of linears that share an input.
+
+    Raises:
+        UnsupportedModelError: a module with parameters of its own that does not say what it
+            becomes.
+    """
+    counts: Counter[str] = Counter()
+    for path, block in module.named_modules(remove_duplicate=False):
+        becomes: Mapping[str, int] | None = getattr(block, "becomes", None)
+        if becomes is None and next(block.parameters(recurse=False), None) is not None:
+            raise UnsupportedModelError(
+                f"{type(block).__name__} at {path or 'the model itself'} does not say what it "
+                "becomes",
+                hint='give the class an attribute such as becomes = {"linear": 1}, or use a block '
+                "of ingot.models.blocks",
+            )
+        counts.update(becomes or {})
+    return counts

@@ -1,0 +1,48 @@
+"""Gemma 2: norms before and after every part, soft caps, a window in every other layer."""
+
+from __future__ import annotations
+
+import math
+
+from ingot.models.blocks.decoder import CausalLM
+from ingot.models.config import ModelConfig
+from ingot.models.decoder_config import layer_windows, parse_decoder, read_num_layers, read_window
+from ingot.models.family import Family
+from ingot.models.fields import Fields
+
+
+def read_cap(fields: Fields, key: str, default: float) -> float:
+    """A soft cap: a missing key gives the default, null gives 0, which is none."""
+    return 0.0 if fields.is_null(key) else fields.positive(key, default)
+
+
+def parse(fields: Fields) -> ModelConfig:
+    """Reads the config.json of `Gemma2ForCausalLM`.
+
+    `transformers` rounds the factor of the embedding to the dtype that it runs in; here it is
+    that of float32 whatever the weights are stored in.
+    """
+    fields.raw("hidden_act", None)  # published beside hidden_activation, which decides
+    fields.spell(hidden_act="hidden_activation")
+    fields.assume(hidden_act="gelu_pytorch_tanh", head_dim=256, tie_word_embeddings=True)
+    fields.refuse("use_bidirectional_attention", (False,), "supported: causal attention")
+    window = read_window(fields, default=4096)
+    fields.refuse("sliding_window_size", (window,), "sliding_window must say the same")
+    num_layers = read_num_layers(fields)
+    bias = fields.flag("attention_bias", False)
+    return parse_decoder(
+        fields,
+        family="gemma2",
+        windows=layer_windows(fields, window, [i % 2 == 0 for i in range(num_layers)]),
+        attention_scales=(fields.positive("query_pre_attn_scalar", 256) ** -0.5,) * num_layers,
+        attention_softcap=read_cap(fields, "attn_logit_softcapping", 50.0),
+        logit_softcap=read_cap(fields, "final_logit_softcapping", 30.0),
+        embedding_scale=math.sqrt(fields.integer("hidden_size")),
+        norm_offset=1.0,
+        placement="sandwich",
+        attention_bias=bias,
+        o_bias=bias,
+    )
+
+
+FAMILY = Family(name="gemma2", architectures=("Gemma2ForCausalLM",), parse=parse, build=CausalLM)

@@ -1,0 +1,121 @@
+"""Invariants: what must hold of a graph between passes. Each returns the lines that break it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.artifact.step import TEXT_INPUTS
+from ingot.artifact.traits import TRAITS, Role
+from ingot.passes.canonicalize_casts import ASSERTS, COPIES
+from ingot.passes.canonicalize_views import RESHAPES, SPLITS
+from ingot.passes.graph import (
+    arguments,
+    aten,
+    op_name,
+    origin,
+    shape,
+    value,
+)
+
+VIEWS = (aten.reshape.default, aten.slice.Tensor, operator.getitem)
+STRAY_VIEWS = {*RESHAPES, *SPLITS, aten.permute.default} - {aten.reshape.default}
+
+
+def no_noise(gm: GraphModule) -> list[str]:
+    """No asserts, copies or dropout."""
+    return listed(n for n in gm.graph.nodes if n.target in {*ASSERTS, *COPIES})
+
+
+def canonical_views(gm: GraphModule) -> list[str]:
+    """Views are reshape, transpose, unsqueeze, expand and slice."""
+    return listed(n for n in gm.graph.nodes if n.target in STRAY_VIEWS)
+
+
+def tokens_before_heads(gm: GraphModule) -> list[str]:
+    """No transposes: heads are [1, N, H, D]."""
+    return listed(n for n in gm.graph.nodes if n.target is aten.transpose.int)
+
+
+def step_inputs(gm: GraphModule) -> list[str]:
+    """The inputs are those of a step, in order, and no op needs the whole sequence at once."""
+    names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
+    expected = [a.name for a in TEXT_INPUTS if a.name in names or "R" not in a.shape]
+    expected += gm.meta.get("states", {})
+    wrong = [] if names == expected else [f"inputs {', '.join(names)}"]
+    whole = [n for n in gm.graph.nodes if op_name(n) and needs_whole_sequence(n)]
+    return wrong + listed(whole)
+
+
+def needs_whole_sequence(node: Node) -> bool:
+    """Whether rows depend on others of their sequence that are no states."""
+    arguments = TRAITS[op_name(node)].arguments(Role.SEQUENCE)
+    return any(isinstance(a, Node) and a.op != "placeholder" for a in read(node, arguments))
+
+
+def rows_selected(gm: GraphModule) -> list[str]:
+    """The result has a row for each token whose logits are wanted."""
+    head: Any = gm.graph.output_node().args[0]
+    names = [array.name for array in TEXT_INPUTS if "R" in array.shape]
+    rows = [n for n in gm.graph.find_nodes(op="placeholder") if n.name in names]
+    if isinstance(head, Node) and rows and shape(head)[1:2] == shape(rows[0]):
+        return []
+    return [f"result {head}"]
+
+
+def only_known_ops(gm: GraphModule) -> list[str]:
+    """Ops of `ingot.ops`, reshapes after the rows, column slices, and nothing else."""
+    functions = (n for n in gm.graph.nodes if n.op not in ("placeholder", "get_attr", "output"))
+    return listed(n for n in functions if not (op_name(n) or is_row_view(n)))
+
+
+def typed(gm: GraphModule) -> list[str]:
+    """Rows are multiplied in the dtype of the matrix; the result is float32."""
+    wrong = []
+    for node in gm.graph.nodes:
+        traits = TRAITS.get(op_name(node))
+        if traits is None or not traits.matrix:
+            continue
+        rows, matrix = read(node, (*traits.arguments(Role.OWN), traits.matrix))
+        if value(rows).dtype != value(matrix).dtype or value(node).dtype != torch.float32:
+            wrong.append(node)
+    return listed(wrong)
+
+
+def read(node: Node, names: Iterable[str]) -> list[Any]:
+    """Those arguments of a primitive's call."""
+    given = arguments(node)
+    return [given[name] for name in names]
+
+
+def is_row_view(node: Node) -> bool:
+    """Whether a view leaves rows apart: [1, N, ...] -> [1, N, ...], or picks one of several."""
+    if node.target not in VIEWS:
+        return False
+    if node.target is aten.slice.Tensor:
+        return node.args[1:2] == (2,) and len(node.args) == 4
+    if node.target is operator.getitem:
+        return True
+    source = node.args[0]
+    assert isinstance(source, Node)
+    return str(value(node).shape[:2]) == str(value(source).shape[:2])
+
+
+def listed(nodes: Iterable[Node]) -> list[str]:
+    """A line a node: what it calls and where in the model."""
+    return [f"{n.name} = {n.target} at {origin(n) or 'the model itself'}" for n in nodes]
+
+
+INVARIANTS = (
+    no_noise,
+    canonical_views,
+    tokens_before_heads,
+    step_inputs,
+    rows_selected,
+    only_known_ops,
+    typed,
+)

@@ -1,0 +1,164 @@
+"""Numeric verification: the graph before and after a pass, run by its references.
+
+Weights and inputs are random and small, and depend on names alone, so that the same parameter has
+the same values before and after any pass; a stacked parameter is stacked from its sources. A plain
+graph is run once a sequence; a graph of a step runs all sequences at once, with pages handed out in
+random order.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter
+
+from ingot.artifact.step import TEXT_INPUTS
+from ingot.artifact.traits import TRAITS, Role
+from ingot.errors import PassError
+from ingot.ops.samples import paged_step
+from ingot.passes.declaration import Pass
+from ingot.passes.graph import arguments, op_name, value
+from ingot.passes.weights import sources
+
+LENGTHS = (6, 3)  # tokens of the two sequences
+ROWS = (5, 0, 8, 7)  # the rows whose logits a step selects
+PAGE_SIZE = 4
+KEEP_BYTES = 2 << 30  # weights kept between runs; larger models make theirs anew
+
+
+class Checker:
+    """Holds the logits of the graph as it was, and compares them after every pass."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        self.gm = gm
+        self.weights = Weights(gm)
+        self.logits = self.run()
+
+    def check(self, step: Pass) -> None:
+        """Run the graph and compare; the new logits are the reference of the next pass.
+
+        Raises:
+            PassError: the logits moved by more than the step's tolerance.
+        """
+        logits = self.run()
+        reference = self.logits
+        if logits.shape != reference.shape:
+            reference = reference[list(ROWS)]
+        error = relative_error(logits, reference)
+        if not error <= step.tolerance:
+            allowed = f"at most {step.tolerance:.0e}" if step.tolerance else "not by one bit"
+            raise PassError(
+                step.name,
+                f"moved the logits by {error:.1e} (relative)",
+                hint=f"Allowed: {allowed}.",
+            )
+        self.logits = logits
+
+    def run(self) -> Tensor:
+        """Logits [rows, V] of all sequences."""
+        runner = GraphRunner(self.gm, self.weights.read)
+        with torch.inference_mode():
+            outputs = [runner.run(*inputs) for inputs in example_inputs(self.gm)]
+        logits = [out[0] if isinstance(out, (tuple, list)) else out for out in outputs]
+        return torch.cat(logits, dim=1)[0].float()
+
+
+def relative_error(got: Tensor, reference: Tensor) -> float:
+    """|got - reference| / |reference|; infinite where shapes differ."""
+    if got.shape != reference.shape:
+        return float("inf")
+    return float((got - reference).norm() / reference.norm())
+
+
+def example_inputs(gm: GraphModule) -> list[tuple[Tensor, ...]]:
+    """The inputs of every run: one a sequence for a plain graph, one in all for a step."""
+    states = gm.meta.get("states", {})
+    tokens = random_tokens(gm)
+    if not states:
+        positions = torch.cat([torch.arange(n) for n in LENGTHS])[None]
+        parts = (torch.split(x, list(LENGTHS), 1) for x in (tokens, positions))
+        return list(zip(*parts, strict=True))
+    rng = torch.Generator().manual_seed(2)
+    step, num_pages = paged_step(rng, [(n, n) for n in LENGTHS], PAGE_SIZE)
+    known = step | {"tokens": tokens[0], "logit_rows": torch.tensor(ROWS)}
+    known |= {array.name: known[array.name][None] for array in TEXT_INPUTS if array.plain}
+    for name, state in states.items():
+        _, *shape = state.shape(PAGE_SIZE)
+        known[name] = torch.full((num_pages, *shape), torch.nan)
+    nodes = gm.graph.find_nodes(op="placeholder")
+    return [tuple(known[node.name].to(value(node).dtype) for node in nodes)]
+
+
+def random_tokens(gm: GraphModule) -> Tensor:
+    """Tokens of the sequences, one after the other: [1, T]."""
+    rng = torch.Generator().manual_seed(1)
+    return torch.randint(0, vocab_size(gm), (1, sum(LENGTHS)), generator=rng)
+
+
+def vocab_size(gm: GraphModule) -> int:
+    """Rows of the smallest table that ids are looked up in; without one, ids are small."""
+    embeddings = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.embedding.default)
+    tables = [node.args[0] for node in embeddings]
+    for node in gm.graph.nodes:
+        if name := op_name(node):
+            tables += [arguments(node)[table] for table in TRAITS[name].arguments(Role.TABLE)]
+    return min((int(value(table).shape[0]) for table in tables), default=16)
+
+
+class GraphRunner(Interpreter):
+    """Runs a graph of meta parameters on the CPU; `read` gives every parameter by name."""
+
+    def __init__(self, gm: GraphModule, read: Callable[[str], Tensor]) -> None:
+        super().__init__(gm)
+        self.read = read
+        self.dtypes = {n.target: value(n).dtype for n in gm.graph.find_nodes(op="get_attr")}
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Tensor:
+        assert isinstance(self.module, GraphModule)
+        parts = [self.read(name) for name in sources(self.module, target)]
+        return torch.cat(parts).to(self.dtypes[target])
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        args, kwargs = ([on_cpu(a) for a in args], {k: on_cpu(v) for k, v in kwargs.items()})
+        return super().call_function(target, tuple(args), kwargs)
+
+
+def on_cpu(argument: Any) -> Any:
+    """Devices that the export noted down are meta."""
+    return torch.device("cpu") if isinstance(argument, torch.device) else argument
+
+
+class Weights:
+    """Random values for every parameter and constant of a graph, by name."""
+
+    def __init__(self, gm: GraphModule) -> None:
+        tensors = (*gm.named_parameters(remove_duplicate=False), *gm.named_buffers())
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors}
+        self.constants = {name for name, _ in gm.named_buffers()}
+        self.kept: dict[str, Tensor] = {}
+        self.kept_bytes = 0
+
+    def read(self, name: str) -> Tensor:
+        """The values of one parameter, float32."""
+        if name not in self.kept:
+            made = self.make(name)
+            self.kept_bytes += made.nbytes
+            if self.kept_bytes > KEEP_BYTES:
+                return made
+            self.kept[name] = made
+        return self.kept[name]
+
+    def make(self, name: str) -> Tensor:
+        """Matrices keep variance, norm weights lie around one, constants between 0 and 1."""
+        rng = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        shape = self.shapes[name]
+        if name in self.constants:
+            return torch.rand(shape, generator=rng)
+        values: Tensor = torch.randn(shape, generator=rng)
+        if len(shape) > 1:
+            return values.div_(shape[-1] ** 0.5)
+        return values.mul_(0.1).add_(0.0 if name.endswith("bias") else 1.0)

@@ -1,0 +1,57 @@
+"""The kind of target that is a CPU: C++ for one level of instructions, compiled ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from ingot.artifact.formats import Format
+from ingot.artifact.manifest import GroupEntry
+from ingot.artifact.plan import Plan
+from ingot.artifact.target import Target
+from ingot.targets.cpu import toolchain
+from ingot.targets.cpu.generate import generate, weight_layouts
+from ingot.targets.cpu.groups import RULES
+from ingot.targets.cpu.memory import with_memory
+from ingot.targets.cpu.memory_check import check_memory
+from ingot.targets.cpu.pack import pack
+from ingot.targets.cpu.quantized_panels import fits
+from ingot.targets.cpu.rewrite import round_activations
+from ingot.targets.grouping import group
+from ingot.targets.target import Read, ScaledWeights
+
+
+class CpuKind:
+    """See `ingot.targets.target.TargetKind`."""
+
+    name = layout = "cpu"
+    kernels = "kernels.so"
+    rules = tuple(rule.__name__ for rule in RULES)
+
+    def fits(self, columns: int, form: Format) -> bool:
+        return fits(columns, form)
+
+    def rewrite(self, plan: Plan) -> Plan:
+        return round_activations(plan)
+
+    def group(
+        self, plan: Plan, disable: Collection[str] = ()
+    ) -> tuple[Plan, tuple[GroupEntry, ...]]:
+        return group(plan, [rule for rule in RULES if rule.__name__ not in disable])
+
+    def place(self, plan: Plan) -> Plan:
+        placed = with_memory(plan)
+        check_memory(placed)
+        return placed
+
+    def sources(self, plan: Plan, target: Target) -> Mapping[str, str]:
+        return {"step.cpp": generate(plan, target).source}
+
+    def pack(self, path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
+        pack(path, plan, weight_layouts(plan), read, integers)
+
+    def build(self, folder: Path, out: Path, target: Target) -> None:
+        toolchain.build(folder, out, target)
+
+
+KIND = CpuKind()

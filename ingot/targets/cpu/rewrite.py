@@ -1,0 +1,52 @@
+"""What a CPU makes of a plan before it groups it: integers are multiplied with integers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ingot.artifact.formats import rounded_rows
+from ingot.artifact.plan import Buffer, Instruction, Plan
+from ingot.artifact.traits import Role, traits_of
+
+
+def round_activations(plan: Plan) -> Plan:
+    """Rounds to int8 what is multiplied with weights in integers, in the blocks of the weights.
+
+    Before:
+        y = linear(x, W)                        W int4 or int8 in blocks of 128, x float32
+    After:
+        x8 = cast(x);  y = linear(x8, W)        x8 int8 in blocks of 128
+
+    Products that read the same rows in the same blocks share the cast.
+    """
+    rounded: dict[tuple[str, int], str] = {}
+    buffers, instructions = list(plan.buffers), list[Instruction]()
+    for instruction in plan.instructions:
+        traits = traits_of(instruction)
+        if traits.matrix:
+            block = plan.buffer(instruction.inputs[traits.matrix]).format.block
+            (argument,) = traits.arguments(Role.OWN)
+            x = instruction.inputs[argument]
+            if block and (x, block) not in rounded:
+                cast = _cast(plan.buffer(x), block, instruction.origin)
+                rounded[x, block] = cast[1].name
+                instructions.append(cast[0])
+                buffers.append(cast[1])
+            if block:
+                inputs = instruction.inputs | {argument: rounded[x, block]}
+                instruction = replace(instruction, inputs=inputs)
+        instructions.append(instruction)
+    return replace(plan, buffers=tuple(buffers), instructions=tuple(instructions))
+
+
+def _cast(x: Buffer, block: int, origin: str) -> tuple[Instruction, Buffer]:
+    out = Buffer(
+        name=f"{x.name}_int8_b{block}",
+        format=rounded_rows(block),
+        shape=(x.shape[0], x.columns),
+        kind="arena",
+    )
+    outputs = {"out": out.name}
+    return Instruction(
+        op="cast", inputs={"x": x.name}, outputs=outputs, attrs={}, origin=origin
+    ), out

@@ -1,0 +1,95 @@
+"""What a target is: the protocol that every kind of machine implements, and where they are found.
+
+A target is a value, `ingot.artifact.target.Target`: a kind of machine, a level and features. Its
+kind does the work: it says which formats it can compute with, rewrites and groups a plan for
+itself, places temporaries, packs weights, and turns the plan into code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from ingot.artifact.formats import Format
+from ingot.artifact.manifest import GroupEntry
+from ingot.artifact.plan import Plan
+from ingot.artifact.target import Target
+from ingot.errors import CodegenError
+from ingot.ops.scaled import Scaled
+
+Read = Callable[[str], Tensor]
+
+
+class ScaledWeights(Protocol):
+    """Gives the model's parameters that are stored in integers."""
+
+    def matrix(self, name: str) -> Scaled:
+        """W [O, K]."""
+        ...
+
+
+class TargetKind(Protocol):
+    """A kind of machine."""
+
+    name: str
+    layout: str  # its packing of weights; all levels share it
+    kernels: str  # the file that its code becomes
+    rules: tuple[str, ...]  # the names of its grouping rules, in order
+
+    def fits(self, columns: int, form: Format) -> bool:
+        """Whether its products take a matrix with rows of so many columns in that format."""
+        ...
+
+    def rewrite(self, plan: Plan) -> Plan:
+        """The plan with what this kind rounds on the way: more primitives, no groups."""
+        ...
+
+    def group(
+        self, plan: Plan, disable: Collection[str] = ()
+    ) -> tuple[Plan, tuple[GroupEntry, ...]]:
+        """The rewritten plan in groups, and how many there are of each kind.
+
+        `disable` names rules to leave out.
+        """
+        ...
+
+    def place(self, plan: Plan) -> Plan:
+        """The grouped plan with every temporary in the arena."""
+        ...
+
+    def sources(self, plan: Plan, target: Target) -> Mapping[str, str]:
+        """The source files of a placed plan, by name. Raises CodegenError."""
+        ...
+
+    def pack(self, path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
+        """Writes the weights of a plan into one safetensors file."""
+        ...
+
+    def build(self, folder: Path, out: Path, target: Target) -> None:
+        """Compiles the sources in a folder into the file `out`. Raises ToolchainError."""
+        ...
+
+
+KINDS: dict[str, str | TargetKind] = {"cpu": "ingot.targets.cpu.kind"}
+
+
+def kind_of(target: Target) -> TargetKind:
+    """The kind of a target. Raises CodegenError for one that is not registered."""
+    found = KINDS.get(target.kind)
+    if found is None:
+        known = ", ".join(sorted(KINDS))
+        raise CodegenError(f"no target is of kind {target.kind!r}", hint=f"Known: {known}.")
+    if isinstance(found, str):
+        kind: TargetKind = import_module(found).KIND
+        KINDS[target.kind] = kind
+        return kind
+    return found
+
+
+def register(kind: TargetKind) -> None:
+    """Adds a kind of machine, or replaces one."""
+    KINDS[kind.name] = kind
