@@ -102,7 +102,7 @@ def _usable(artifact: Path) -> bool:
 
 
 def _compile(source: Path, artifact: Path, options: CompileOptions) -> None:
-    from ingot.api import compile_checked
+    from ingot.compiling import compile_checked  # with all of the runtime
 
     _say(f"compiling {source} into {artifact} (once)")
     if artifact.exists() and not is_artifact(artifact):

@@ -160,7 +160,7 @@ def main(args: argparse.Namespace) -> int:
     output = args.output or Path(f"{Path(os.path.abspath(args.model_dir)).name}.ingot")
     _check_output(output, args.force)
     options = _options(args)
-    from ingot.api import compile_checked
+    from ingot.compiling import compile_checked
 
     with progress_display() as progress:
         report = compile_checked(args.model_dir, output, options, progress)

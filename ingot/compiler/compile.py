@@ -12,7 +12,6 @@ from tokenizers import Tokenizer
 from torch import nn
 from torch.fx import GraphModule
 
-from ingot import __version__
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import (
@@ -50,6 +49,7 @@ from ingot.passes import runner
 from ingot.passes.pipeline import PIPELINE, optional_passes, pipeline
 from ingot.targets.compilers import Builder
 from ingot.targets.target import TargetKind, kind_of
+from ingot.version import __version__
 
 # Gets the complete artifact before it has its name. Returns its largest golden error, or None if
 # this host cannot run it. If it raises, the artifact does not appear.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ingot.errors import RequestError
 from ingot.runtime.field_checks import plain
+from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 
 MAX_PRIORITY = 1000
@@ -14,15 +14,11 @@ MAX_PRIORITY = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Checks requests against the model's vocabulary and length, and the pages that there are.
-
-    `pages_needed` gives the most pages that a sequence of so many tokens owns at once.
-    """
+    """Checks requests against the model's vocabulary and length, and the pages that there are."""
 
     vocab_size: int
     max_model_len: int
-    num_pages: int
-    pages_needed: Callable[[int], int]
+    pages: PageTable
 
     def check(self, token_ids: list[int], params: SamplingParams | None = None) -> None:
         """Raises RequestError for a prompt that can never be served; `params` None: it is only
@@ -43,10 +39,11 @@ class Admission:
                 hint=f"At most {room} fit, as max_model_len is {self.max_model_len}.",
             )
         needed = len(token_ids) if params is None else self.max_len(token_ids, params) - 1
-        if self.pages_needed(needed) > self.num_pages:
+        num_pages = self.pages.most_of(needed)
+        if num_pages > self.pages.num_pages:
             raise RequestError(
-                f"the request needs {self.pages_needed(needed)} pages of the KV cache, which has "
-                f"{self.num_pages}",
+                f"the request needs {num_pages} pages of the KV cache, which has "
+                f"{self.pages.num_pages}",
                 hint="Pass a smaller max_tokens, or a larger kv_cache_bytes.",
             )
         if params is not None:

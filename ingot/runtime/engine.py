@@ -8,7 +8,7 @@ from time import perf_counter
 
 import numpy as np
 
-from ingot.errors import IngotError, InternalError, QueueFullError
+from ingot.errors import IngotError, InternalError
 from ingot.runtime.admission import Admission, check_priority
 from ingot.runtime.arrays import Float32
 from ingot.runtime.batch import Batch, BatchBuilder
@@ -18,7 +18,7 @@ from ingot.runtime.executor import Draws, Executor
 from ingot.runtime.logits_cache import LogitsCache
 from ingot.runtime.metrics import EngineCounters, Tally
 from ingot.runtime.output import FinishReason
-from ingot.runtime.page_table import PageTable, most_pages
+from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.scheduler import AGING, Scheduler
 from ingot.runtime.sequence import Sequence
@@ -59,18 +59,22 @@ class Engine:
         self.eos_token_ids = tuple(eos_token_ids)
         self.seed = seed
         self.receive = receive
-        self.pages = PageTable(executor.num_pages, limits.page_size, window=executor.window)
+        self.pages = PageTable(
+            executor.num_pages,
+            limits.page_size,
+            window=executor.window,
+            step_tokens=limits.max_num_batched_tokens,
+        )
         self._admission = Admission(
-            vocab_size=executor.vocab_size,
-            max_model_len=max_model_len,
-            num_pages=executor.num_pages,
-            pages_needed=self._most_pages,
+            vocab_size=executor.vocab_size, max_model_len=max_model_len, pages=self.pages
         )
         self._executor = executor
         self._builders = [BatchBuilder(inputs, limits.page_size) for inputs in executor.inputs]
         self._max_num_rows = min(limits.max_logit_rows, limits.max_num_batched_tokens)
+        config = engine_config(config)
         self.scheduler = Scheduler(
             self.pages,
+            config=config,
             max_num_seqs=min(limits.max_num_seqs, self._max_num_rows),
             max_num_tokens=limits.max_num_batched_tokens,
             max_num_rows=self._max_num_rows,
@@ -81,7 +85,7 @@ class Engine:
         self._prepared: Batch | None = None
         self._undelivered: list[Sequence] = []
         self._num_requests = self._num_sequences = 0
-        self.config = engine_config(config)
+        self.config = config
 
     @property
     def config(self) -> EngineConfig:
@@ -91,16 +95,8 @@ class Engine:
     @config.setter
     def config(self, config: EngineConfig) -> None:
         config = engine_config(config)
-        limits, scheduler = self._executor.limits, self.scheduler
         self._prepared = None
-        most = min(limits.max_num_seqs, self._max_num_rows)
-        scheduler.max_num_seqs = min(config.max_num_seqs or most, most)
-        most = limits.max_num_batched_tokens
-        scheduler.max_num_tokens = min(config.max_num_batched_tokens or most, most)
-        scheduler.chunk_tokens = config.chunk_tokens
-        scheduler.uses_prefixes = config.prefix_cache
-        if not config.prefix_cache:
-            self.pages.forget_prefixes()
+        self.scheduler.configure(config)
         if config.logits_cache_bytes != self._logits_cache.max_bytes:
             self._logits_cache.resize(config.logits_cache_bytes)
         self._overlaps = (
@@ -115,15 +111,6 @@ class Engine:
     def check(self, token_ids: list[int], params: SamplingParams | None = None) -> None:
         """Raises RequestError for a prompt that can never be served."""
         self._admission.check(token_ids, params)
-
-    def check_room(self, num_sequences: int) -> None:
-        """Raises QueueFullError when so many more may not wait."""
-        most, waiting = self._config.max_waiting, len(self.scheduler.waiting)
-        if most is not None and waiting + num_sequences > most:
-            raise QueueFullError(
-                f"{waiting} sequences wait, and {num_sequences} more are too many",
-                hint=f"max_waiting is {most}; try again later.",
-            )
 
     def add(
         self,
@@ -140,14 +127,12 @@ class Engine:
         """
         self.check(token_ids, params)
         check_priority(priority)
-        num_completions = params.n
-        self.check_room(num_completions)
-        number = self._num_requests
-        self._num_requests += 1
+        self.scheduler.check_room(params.n)
+        number, first_id = self._num_requests, self._num_sequences
         stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids)}
         sequences = [
             Sequence(
-                self._num_sequences + index,
+                first_id + index,
                 list(token_ids),
                 params,
                 self._admission.max_len(token_ids, params),
@@ -155,13 +140,13 @@ class Engine:
                 # With a seed of its own a request draws the same wherever and whenever it runs.
                 key=(0 if params.seed is not None else number + 1) << INDEX_BITS | index,
                 index=index,
-                rank=(number + AGING * priority, self._num_sequences + index),
+                rank=(number + AGING * priority, first_id + index),
                 salt=salt,
                 stop_ids=frozenset(stop_ids),
             )
-            for index in range(num_completions)
+            for index in range(params.n)
         ]
-        self._num_sequences += num_completions
+        self._num_requests, self._num_sequences = number + 1, first_id + params.n
         first = sequences[0]
         first.siblings = sequences[1:]
         now = perf_counter()
@@ -263,7 +248,7 @@ class Engine:
         most = min(chunk_tokens or self._max_num_rows, self._max_num_rows)
         result = np.empty((len(token_ids), self._executor.vocab_size), np.float32)
         self._prepared = None
-        self.scheduler.free_up(self._most_pages(len(token_ids)))
+        self.scheduler.free_up(self.pages.most_of(len(token_ids)))
         builder = self._builders[0]
         try:
             for start in range(0, len(token_ids), most):
@@ -309,13 +294,6 @@ class Engine:
         self._tally.kernel_seconds += perf_counter() - began - drawn.seconds
         self.scheduler.complete(batch.chunks)
         return self._drawing.take(wanted, drawn)
-
-    def _most_pages(self, num_tokens: int) -> int:
-        """The most pages that a sequence of so many tokens owns at once."""
-        limits = self._executor.limits
-        return most_pages(
-            num_tokens, limits.max_num_batched_tokens, limits.page_size, self.pages.window
-        )
 
     def _forget(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)

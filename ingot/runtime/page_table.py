@@ -40,7 +40,8 @@ class PageTable:
     """Hands out pages of `page_size` slots to the sequences, for layers that share a page table.
 
     `window` is the number of tokens that these layers look back at, or 0 for all of them. Pages
-    that lie wholly behind the window are given back while the sequence runs.
+    that lie wholly behind the window are given back while the sequence runs. `step_tokens` is the
+    most tokens of a step.
 
     A page is free or has one owner or more. A free page that the prefix cache knows is idle: it
     is found again, or taken for other tokens when no other free page is left, the one that was
@@ -54,7 +55,9 @@ class PageTable:
         prefix: PrefixCache | None = None,
         *,
         window: int = 0,
+        step_tokens: int = 0,
     ) -> None:
+        self._step_tokens = step_tokens
         self.num_pages = num_pages
         self.page_size = page_size
         self.window = window
@@ -68,6 +71,10 @@ class PageTable:
     @property
     def num_free(self) -> int:
         return len(self._blank) + len(self._idle)
+
+    def most_of(self, num_tokens: int) -> int:
+        """The most pages that a sequence owns at once on its way to so many tokens."""
+        return most_pages(num_tokens, self._step_tokens, self.page_size, self.window)
 
     def num_needed(self, num_tokens: int) -> int:
         """Pages that many tokens fill."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass
 
+from ingot.errors import QueueFullError
+from ingot.runtime.config import EngineConfig
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.prefix_cache import Entry
 from ingot.runtime.sequence import Sequence
@@ -51,18 +53,35 @@ class Scheduler:
         max_num_seqs: int,
         max_num_tokens: int,
         max_num_rows: int,
-        chunk_tokens: int | None = None,
-        uses_prefixes: bool = True,
+        config: EngineConfig,
     ) -> None:
         self.pages = pages
-        self.max_num_seqs = max_num_seqs
-        self.max_num_tokens = max_num_tokens
         self.max_num_rows = max_num_rows
-        self.chunk_tokens = chunk_tokens
-        self.uses_prefixes = uses_prefixes
+        self._most_seqs, self._most_tokens = max_num_seqs, max_num_tokens
+        self.configure(config)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.num_preemptions = 0
+
+    def configure(self, config: EngineConfig) -> None:
+        """Sets the switches, from the next step on; they can only make steps smaller."""
+        self.max_num_seqs = min(config.max_num_seqs or self._most_seqs, self._most_seqs)
+        most = self._most_tokens
+        self.max_num_tokens = min(config.max_num_batched_tokens or most, most)
+        self.chunk_tokens = config.chunk_tokens
+        self.uses_prefixes = config.prefix_cache
+        self._max_waiting = config.max_waiting
+        if not self.uses_prefixes:
+            self.pages.forget_prefixes()
+
+    def check_room(self, num_sequences: int) -> None:
+        """Raises QueueFullError when so many more may not wait."""
+        most, waiting = self._max_waiting, len(self.waiting)
+        if most is not None and waiting + num_sequences > most:
+            raise QueueFullError(
+                f"{waiting} sequences wait, and {num_sequences} more are too many",
+                hint=f"max_waiting is {most}; try again later.",
+            )
 
     def add(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=_rank)

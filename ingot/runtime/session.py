@@ -66,7 +66,7 @@ class Session:
         try:
             self._refuse_closed()
             self._refuse_used([t.request_id for t in tickets if t.request_id is not None])
-            self._engine.check_room(sum(ticket.params.n for ticket in tickets))
+            self._engine.scheduler.check_room(sum(ticket.params.n for ticket in tickets))
             for ticket in tickets:
                 added.append(self._add(ticket, listen))
         except BaseException as error:

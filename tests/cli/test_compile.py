@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-import ingot.api
+import ingot.compiling
 from ingot.cli.main import main
 from ingot.compiler.options import CompileOptions, Report
 from tests.cli.sample_artifact import sample_manifest, write_sample
@@ -39,7 +39,7 @@ def calls(monkeypatch, errors):
             golden_error=errors[0],
         )
 
-    monkeypatch.setattr(ingot.api, "compile_checked", compile_checked)
+    monkeypatch.setattr(ingot.compiling, "compile_checked", compile_checked)
     return calls
 
 

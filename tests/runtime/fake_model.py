@@ -23,12 +23,13 @@ from ingot.artifact.manifest import (
 )
 from ingot.artifact.plan import Buffer, Limits, MemoryPlan, Plan
 from ingot.artifact.select import ABI
-from ingot.artifact.step import LOGITS, TEXT_INPUTS, Array, State, StepSpec
+from ingot.artifact.step import TEXT_INPUTS, Array, State, StepSpec
 from ingot.artifact.writer import ArtifactWriter
 from tests.runtime.fake_tokenizer import tokenizer_files
 
 VOCAB, PAGE_SIZE, HEAD, ARENA_BYTES, SCALE = 320, 4, 2, 4096, 8.0
 NAN_TOKEN, EOS = 317, 319
+F32 = Format("float32")
 LIMITS = Limits(
     max_model_len=96,
     max_num_seqs=6,
@@ -44,20 +45,19 @@ WEIGHTS = "weights/cpu-float32.safetensors"
 
 
 def make_plan(limits: Limits = LIMITS, windows: tuple[int, ...] = (0,)) -> Plan:
-    """The plan; `windows` has that of every layer, the kernels have the largest."""
-    states = (
-        State(name=f"{name}_{i}", format=Format("float32"), record=(1, HEAD), window=window)
-        for i, window in enumerate(windows)
-        for name in ("k_cache", "v_cache")
+    """The plan; `windows` has that of every layer. The kernels use the states of the first."""
+    states = tuple(
+        State(name=f"{kind}_cache_{layer}", format=F32, record=(1, HEAD), window=window)
+        for layer, window in enumerate(windows)
+        for kind in "kv"
     )
-    logits = Array(name=LOGITS, dtype="float32", shape=("R", VOCAB))
-    shapes = {"scale": (16,), "unused.weight": (64, 16)}
+    logits = Array(name="logits", dtype="float32", shape=("R", VOCAB))
     return Plan(
         limits=limits,
-        spec=StepSpec(inputs=TEXT_INPUTS, states=tuple(states), outputs=(logits,)),
-        buffers=tuple(
-            Buffer(name=name, format=Format("float32"), shape=shape, kind="weight")
-            for name, shape in shapes.items()
+        spec=StepSpec(inputs=TEXT_INPUTS, states=states, outputs=(logits,)),
+        buffers=(
+            Buffer(name="scale", format=F32, shape=(16,), kind="weight"),
+            Buffer(name="unused.weight", format=F32, shape=(64, 16), kind="weight"),
         ),
         instructions=(),
         memory=MemoryPlan(arena_bytes=ARENA_BYTES, slots=()),
@@ -147,10 +147,10 @@ def write_fake(
     requires: tuple[str, ...] = (),
     quantization: str = "none",
     files: dict[str, bytes] | None = None,
-    windows: tuple[int, ...] = (),
+    windows: tuple[int, ...] = (0,),
 ) -> Path:
     """Writes the artifact; `files` adds or replaces some."""
-    flags = (f"-DWINDOW={max(windows)}",) if windows and all(windows) else ()
+    flags = (f"-DWINDOW={max(windows)}",) if all(windows) else ()
     plan = encode_plan(make_plan(limits, windows))
     contents = {PLAN: plan, KERNELS: kernels(*flags), WEIGHTS: weights()}
     contents["targets/cpu-portable/source/step.cpp"] = SOURCE.read_bytes()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ingot
-from ingot import api, cache
+from ingot import cache, compiling
 from ingot.artifact.reader import Artifact
 from ingot.compiler.options import CompileOptions, Report
 from ingot.errors import ArtifactError, ResourceError, UsageError
@@ -90,7 +90,7 @@ def model_dir(tmp_path, monkeypatch):
         return Report(artifact=out, manifest=manifest, seconds=1.0, stage_seconds={},
                       dtype_reason="", bytes_total=1, weight_bytes=1)  # fmt: skip
 
-    monkeypatch.setattr(api, "compile_checked", compile_checked)
+    monkeypatch.setattr(compiling, "compile_checked", compile_checked)
     return folder, compiles
 
 
@@ -244,3 +244,11 @@ def test_another_calibration_text_is_another_artifact(model_dir, tmp_path):
         keys.append(cache.cache_key(folder, CompileOptions(calibrate=str(text))))
     assert keys[0] != keys[1]
     assert cache.cache_key(folder, CompileOptions(calibrate="")) not in keys
+
+
+@pytest.mark.parametrize("options", [{"max_len": 5}, {"num_thread": 1, "seed": 2}])
+def test_a_misspelled_option_is_refused_before_anything_is_compiled(model_dir, options):
+    folder, compiles = model_dir
+    with pytest.raises(TypeError, match=next(iter(options))):
+        ingot.LLM(folder, **options)
+    assert not compiles

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ingot.runtime import prefix_cache
+from ingot.runtime.config import EngineConfig
 from ingot.runtime.page_table import PageTable, most_pages
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.scheduler import AGING, Scheduler
@@ -160,10 +161,16 @@ def sequence(number: int, length: int, rank: int | None = None) -> Sequence:
     return Sequence(number, [1] * length, SamplingParams(), MAX_LEN, rank=(place, number))
 
 
-def scheduler(num_pages=NUM_PAGES, max_num_seqs=4, max_num_tokens=11, **options) -> Scheduler:
-    pages = PageTable(num_pages, PAGE_SIZE)
-    options = {"max_num_rows": max_num_seqs, "uses_prefixes": False} | options
-    return Scheduler(pages, max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens, **options)
+def scheduler(
+    num_pages=NUM_PAGES, max_num_seqs=4, max_num_tokens=11, max_num_rows=None, chunk_tokens=None
+) -> Scheduler:
+    return Scheduler(
+        PageTable(num_pages, PAGE_SIZE),
+        max_num_seqs=max_num_seqs,
+        max_num_tokens=max_num_tokens,
+        max_num_rows=max_num_rows or max_num_seqs,
+        config=EngineConfig(prefix_cache=False, chunk_tokens=chunk_tokens),
+    )
 
 
 def run_step(s: Scheduler) -> list[tuple[int, int, bool]]:

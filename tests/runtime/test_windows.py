@@ -36,7 +36,7 @@ def test_a_long_generation_runs_in_a_few_pages(artifact, overlap, prefix_cache):
     config = EngineConfig(overlap=overlap, prefix_cache=prefix_cache)
     prompts = [[7, 8, 9], list(range(60)), [5] * 90]
     expected = [greedy(prompt, 300, WINDOW) for prompt in prompts]
-    with LLM(artifact, kv_cache_bytes=FEW_PAGES * PAGE_BYTES, config=config) as llm:
+    with LLM(artifact, kv_cache_bytes=FEW_PAGES * 2 * PAGE_BYTES, config=config) as llm:
         assert llm.counters().num_pages == FEW_PAGES
         for _ in range(2):
             outputs = llm.generate(prompts, GREEDY)
@@ -52,7 +52,7 @@ def test_neighbours_that_compete_for_pages_change_no_token(artifact):
     prompts += [prompt[: len(prompt) // 2] for prompt in prompts]
     params = replace(GREEDY, max_tokens=40)
     config = EngineConfig(overlap=True)
-    with LLM(artifact, kv_cache_bytes=FEW_PAGES * PAGE_BYTES, config=config) as llm:
+    with LLM(artifact, kv_cache_bytes=FEW_PAGES * 2 * PAGE_BYTES, config=config) as llm:
         for _ in range(2):
             outputs = llm.generate(prompts, params)
             assert [o.outputs[0].token_ids for o in outputs] == [
@@ -77,7 +77,7 @@ def test_a_prefix_is_found_whole_or_as_far_as_its_pages_are_left(artifact):
 
 def test_a_layer_that_looks_at_everything_keeps_all_pages(tmp_path):
     path = write_fake(tmp_path / "a.ingot", limits=LONG, windows=(WINDOW, 0))
-    with LLM(path, kv_cache_bytes=100 * PAGE_BYTES) as llm:
+    with LLM(path, kv_cache_bytes=100 * 2 * PAGE_BYTES) as llm:
         out = llm.generate([[7, 8, 9]], GREEDY)[0]
         assert out.outputs[0].token_ids == greedy([7, 8, 9], 300)
 

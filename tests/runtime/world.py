@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+from ingot.runtime.config import EngineConfig
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prefix_cache import PrefixCache
@@ -36,7 +37,8 @@ class World:
         self.window = window or max_len
         self.scheduler = Scheduler(
             self.pages, max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens,
-            max_num_rows=max_num_seqs, chunk_tokens=chunk_tokens, uses_prefixes=uses_prefixes,
+            max_num_rows=max_num_seqs,
+            config=EngineConfig(chunk_tokens=chunk_tokens, prefix_cache=uses_prefixes),
         )  # fmt: skip
         self.slots: dict[int, int] = {}
         self.alive: list[Sequence] = []

@@ -87,9 +87,9 @@ class CpuExecutor:
             self._steps = {id(inputs): _step_struct(inputs, address) for inputs in self.inputs}
             kernels = Kernels(artifact.read(entry.step.kernels), entry.step.kernels)
             self._kernels = kernels
-            kernels.check_plan(artifact.manifest.files[entry.step.plan].sha256)
             self._sampler = Sampler(self.vocab_size, kernels)
             self._tokens: list[int] = []
+            kernels.check_plan(artifact.manifest.files[entry.step.plan].sha256)
             kernels.open(_model_struct(weights, caches, arena, self.num_pages, self.num_threads))
         except BaseException:
             self.close()
@@ -193,7 +193,7 @@ def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> i
 
 def widest_window(plan: Plan) -> int:
     """Tokens that every layer looks back at, at most; 0 where some layer looks at all."""
-    windows = [state.window for state in plan.spec.states]
+    windows = [state.window for state in plan.spec.states if state.kind == "paged"]
     return max(windows) if windows and all(windows) else 0
 
 
