@@ -29,7 +29,7 @@ _WEIGHTS = "weights/"
 
 def is_artifact(path: Path) -> bool:
     """Whether that folder claims to be an artifact; a model directory has no manifest."""
-    return (path / MANIFEST).is_file()
+    return os.path.isfile(path / MANIFEST)
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ class Artifact:
             artifact._check_files(check)
         except ArtifactError as error:
             raise ArtifactError(f"{root}: {error.found}", hint=error.hint or _AGAIN) from error
+        except OSError as error:
+            raise ArtifactError(f"{root} cannot be read: {error}", hint=_AGAIN) from error
         return artifact
 
     @cached_property
@@ -83,8 +85,16 @@ class Artifact:
         return self.plan_of(best_target(self.manifest, self.flags) or self.manifest.targets[0])
 
     def plan_of(self, entry: TargetEntry) -> Plan:
-        """The plan of one target's step."""
-        return decode_plan(self.read(entry.step.plan), file=entry.step.plan)
+        """How one target carries out a step. Raises ArtifactError for other limits than the
+        manifest's."""
+        name = entry.step.plan
+        plan = decode_plan(self.read(name), file=name)
+        if plan.limits != self.manifest.limits:
+            raise ArtifactError(
+                f"{name} is for {plan.limits}, the manifest for {self.manifest.limits}",
+                hint=_AGAIN,
+            )
+        return plan
 
     def names(self, folder: str) -> list[str]:
         """The artifact's files under a folder, sorted."""
@@ -146,12 +156,13 @@ def weights_name(layout: str) -> str:
 
 
 def _read_manifest(root: Path, unfinished: bool) -> Manifest:
+    # Of os.path, which takes any path; Path's own raise for some.
+    if not os.path.isdir(root):
+        what = "is a file" if os.path.exists(root) else "does not exist"
+        raise ArtifactError(f"{root} {what}", hint=_COMPILE)
     if not unfinished and UNFINISHED.match(root.resolve().name):
         raise ArtifactError(f"{root} was never finished", hint="Compile it again.")
-    if not root.is_dir():
-        what = "is a file" if root.exists() else "does not exist"
-        raise ArtifactError(f"{root} {what}", hint=_COMPILE)
-    if not (root / MANIFEST).exists():
+    if not os.path.lexists(root / MANIFEST):
         raise ArtifactError(f"{root} has no {MANIFEST}", hint=_COMPILE)
     try:
         with os.fdopen(open_file(root, MANIFEST), "rb") as file:

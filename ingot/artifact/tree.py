@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from pathlib import Path
 
 from ingot.errors import ArtifactError
+from ingot.files import open_regular
 
 MANIFEST = "manifest.json"
 UNFINISHED = re.compile(r"^\..*\.tmp-\d+-[0-9a-f]+$")  # the writer's temporary folders
@@ -47,13 +47,7 @@ def open_file(root: Path, name: str) -> int:
 
     Raises ArtifactError if it is missing, unreadable or not a regular file.
     """
-    # O_NONBLOCK, so that a pipe in the place of the file cannot hang the reader.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        fd = os.open(root / name, flags)
+        return open_regular(root / name, os.O_NOFOLLOW)
     except OSError as error:
         raise ArtifactError(f"{name}: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise ArtifactError(f"{name} is not a regular file")
-    return fd

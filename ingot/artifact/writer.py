@@ -34,8 +34,8 @@ class ArtifactWriter:
 
     A context manager: leaving it without `commit`, by an error or not, removes the folder. It holds
     a lock, so that a second writer of the same path waits. It replaces an artifact that is already
-    at `path` in one step. Raises UsageError if anything but an artifact is at `path`, and
-    ResourceError if the disk is full.
+    at `path` in one step. Raises UsageError if `path` cannot be written or
+    is anything but an artifact, and ResourceError if the disk is full.
     """
 
     def __init__(self, path: str | Path, *, on_wait: Callable[[], None] = lambda: None) -> None:
@@ -46,8 +46,8 @@ class ArtifactWriter:
         self._lock = file_lock(self.path.parent / f".{self.path.name}.lock", on_wait=on_wait)
 
     def __enter__(self) -> ArtifactWriter:
-        with _resources():
-            refuse_foreign(self.path)
+        refuse_foreign(self.path)
+        with _usable(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock.__enter__()
             try:
@@ -111,8 +111,8 @@ class ArtifactWriter:
 
     def publish(self) -> None:
         """Gives the sealed folder its name, in one step."""
-        with _resources():
-            refuse_foreign(self.path)
+        refuse_foreign(self.path)
+        with _usable(self.path):
             _put_in_place(self.directory, self.path)
             _make_durable(self.path.parent, None)
 
@@ -128,6 +128,16 @@ def _resources() -> Iterator[None]:
             f"{error.strerror}: {error.filename or 'while writing the artifact'}",
             hint="Nothing was left behind. Free some space, or write to another disk.",
         ) from error
+
+
+@contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    try:
+        with _resources():
+            yield
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        what = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{str(path)!r} cannot be written: {what}", hint=_ANOTHER) from error
 
 
 def _entry(root: Path, name: str, sha256: str) -> FileEntry:
@@ -163,7 +173,8 @@ def refuse_foreign(path: Path) -> None:
         return
     if path.is_symlink():
         raise UsageError(f"{path} is a symbolic link", hint=_ANOTHER)
-    names = set(os.listdir(path)) if path.is_dir() else {""}
+    with _usable(path):
+        names = set(os.listdir(path)) if path.is_dir() else {""}
     if names and not _claims_to_be_artifact(path):
         raise UsageError(f"{path} exists and is not an artifact", hint=_ANOTHER)
     if more := sorted(names - _TOP):

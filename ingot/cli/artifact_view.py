@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ def read_artifact(path: Path) -> ArtifactView:
     Raises:
         ArtifactError: it is not an artifact, or it is damaged.
     """
-    if not is_artifact(path) and (path / "config.json").is_file():
+    if not is_artifact(path) and os.path.isfile(path / "config.json"):
         hint = f"It is a model directory. Compile it first: ingot compile {path}"
         raise ArtifactError(f"{path} is not an artifact", hint=hint)
     artifact = Artifact.open(path)

@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
 def measure(artifact: Artifact, args: argparse.Namespace) -> list[PhaseResult]:
     """Runs all phases in one engine. Says on stderr which one it is at."""
     from ingot.cli.bench_phases import PhaseRunner, decode_cost
-    from ingot.runtime.executor_cpu import CpuExecutor
+    from ingot.runtime.devices.cpu import CpuExecutor
     from ingot.runtime.limits import LimitsMeter
 
     plan = artifact.plan

@@ -16,8 +16,8 @@ from ingot.artifact.cost import Cost, StepShape, total
 from ingot.artifact.plan import Plan
 from ingot.artifact.step_cost import kernel_costs, step_cost
 from ingot.runtime.config import EngineConfig
+from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.engine import Engine
-from ingot.runtime.executor_cpu import CpuExecutor
 from ingot.runtime.limits import LimitsMeter, MachineLimits
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sequence import Sequence

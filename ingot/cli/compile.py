@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -54,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=DTYPES,
         default="auto",
-        help="auto (the default) is bfloat16 unless the checkpoint is float32",
+        help="auto (the default) is bfloat16 unless the checkpoint is float32; of float16 weights "
+        "bfloat16 drops 3 bits, which float32 keeps",
     )
     _add_quantization(parser)
     parser.add_argument(
@@ -155,10 +157,10 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Compiles a model directory into an artifact: one folder with packed weights, native code,
     tokenizer and golden outputs. Needs the extra ingot[compile] and a C++ compiler."""
-    output = args.output or Path(f"{args.model_dir.resolve().name}.ingot")
+    output = args.output or Path(f"{Path(os.path.abspath(args.model_dir)).name}.ingot")
     _check_output(output, args.force)
     options = _options(args)
-    from ingot.api import compile_checked
+    from ingot.compiling import compile_checked
 
     with progress_display() as progress:
         report = compile_checked(args.model_dir, output, options, progress)
@@ -179,6 +181,7 @@ def summary(report: Report) -> str:
     lines = [
         ("model", f"{manifest.model.name} ({manifest.model.architecture})"),
         ("targets", ", ".join(target.name for target in manifest.targets)),
+        ("dtype", report.dtype_reason),
         ("size", f"{size}, of which weights {weights} in {stored(numerics)}"),
         ("time", f"{format_seconds(report.seconds)}, most of it {stages}"),
         ("golden error", golden_error(report.golden_error, numerics.tolerance)),

@@ -12,7 +12,7 @@ from ingot.errors import UsageError
 
 EXIT_CODES = """\
 exit codes: 0 ok, 1 internal error, 2 usage or unsupported model, 3 incompatible host or
-artifact, 4 verification failed, 5 out of memory or disk, 130 interrupted
+artifact, 4 verification failed, 5 out of memory or disk, 130 interrupted, 143 terminated
 Results go to stdout, progress and messages to stderr."""
 
 

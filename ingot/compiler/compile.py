@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from tokenizers import Tokenizer
 from torch import nn
 from torch.fx import GraphModule
 
-from ingot import __version__
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import (
@@ -49,7 +47,9 @@ from ingot.models.config import ModelConfig
 from ingot.models.counts import module_counts
 from ingot.passes import runner
 from ingot.passes.pipeline import PIPELINE, optional_passes, pipeline
+from ingot.targets.compilers import Builder
 from ingot.targets.target import TargetKind, kind_of
+from ingot.version import __version__
 
 # Gets the complete artifact before it has its name. Returns its largest golden error, or None if
 # this host cannot run it. If it raises, the artifact does not appear.
@@ -90,6 +90,7 @@ def compile_model(
         manifest=manifest,
         seconds=clock.seconds,
         stage_seconds=clock.stage_seconds,
+        dtype_reason=model.resolved.dtype_reason,
         bytes_total=sum(file.size for file in manifest.files.values()),
         weight_bytes=sum(manifest.files[weights_name(name)].size for name in layouts(parts)),
         golden_error=golden_error,
@@ -160,7 +161,7 @@ def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
     )
     if model.calibration:
         check_calibration(reference, storage)
-    with clock.stage("passes", resolved.dtype):
+    with clock.stage("passes", resolved.dtype_reason):
         ledger = runner.run(
             graph,
             pipeline(dtype=resolved.dtype, disable=options.disable_passes, integers=storage.keys()),
@@ -190,7 +191,7 @@ def write_parts(
     """Writes all files but the manifest; the C++ compiler works while weights are packed."""
     resolved = model.resolved
     names = ", ".join(target.name for target in resolved.targets)
-    with ThreadPoolExecutor(1) as compiler:
+    with Builder() as compiler:
         with clock.stage("generate", names):
             parts = [add_sources(writer, model, front, t, options) for t in resolved.targets]
         builds = [compiler.submit(add_kernels, writer, part) for part in parts]

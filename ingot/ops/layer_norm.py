@@ -28,11 +28,15 @@ def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
             "x": samples.normal(rng, 1, n, size),
             "weight": samples.scale_vector(rng, size),
             "bias": samples.normal(rng, size) if with_bias else None,
-            "eps": 1e-5,
+            "eps": eps,
             "out_dtype": out_dtype,
         }
         for out_dtype in samples.DTYPES
-        for n, size, with_bias in ((1, 64, True), (5, 200, False))
+        for n, size, eps, with_bias in (
+            (1, 64, 1e-5, True),
+            (5, 200, 1e-5, False),
+            (3, 37, 0.1, True),
+        )
     ]
 
 

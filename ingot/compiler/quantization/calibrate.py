@@ -22,11 +22,14 @@ from ingot.compiler.quantization.choose import naming
 from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter
+from ingot.compiler.tokenizer import encode
 from ingot.errors import UsageError
+from ingot.files import read_regular
 
 SEQUENCE_TOKENS = 512
 MAX_SEQUENCES = 16
 MIN_TOKENS = 2048
+MAX_TEXT_BYTES = 256 << 20
 
 
 def calibration_sequences(
@@ -35,20 +38,24 @@ def calibration_sequences(
     """Token sequences, spread evenly over a text; none without a text.
 
     Raises:
-        UsageError: the file cannot be read, is not UTF-8 or is too short.
+        UsageError: a file that cannot be read, is not UTF-8 or is too short.
+        TokenizerError: a text that the tokenizer cannot encode.
     """
     if path is None:
         return []
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, MAX_TEXT_BYTES).decode()
     except OSError as error:
-        raise UsageError(f"cannot read the calibration text {path}: {error.strerror}") from error
+        raise UsageError(
+            f"cannot read the calibration text {path}: {error.strerror}",
+            hint="Give a plain text file in UTF-8.",
+        ) from error
     except UnicodeDecodeError as error:
         raise UsageError(
             f"the calibration text {path} is not UTF-8: byte {error.start}",
             hint="Give a plain text file in UTF-8.",
         ) from error
-    tokens = tokenizer.encode(text, add_special_tokens=False).ids
+    tokens = encode(tokenizer, text, f"the calibration text {path}")
     if len(tokens) < MIN_TOKENS:
         raise UsageError(
             f"the calibration text {path} is too short: {len(tokens)} tokens",

@@ -6,11 +6,13 @@ kernel calls, with the model's constants as template arguments. The text depends
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal
 
+from ingot.artifact.codec import encode_plan
 from ingot.artifact.formats import Format
 from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.select import ABI
@@ -63,6 +65,7 @@ def generate(plan: Plan, target: Target) -> Generated:
         target=target.name,
         body="\n".join((*_evenness(operands), *_body(operands), *_maxima(operands))),
         abi=ABI,
+        plan=hashlib.sha256(encode_plan(plan)).hexdigest()[:16],
         num_instructions=len(plan.kernels),
         num_weights=len(plan.of_kind("weight")),
         num_caches=len(plan.page_sizes()),
@@ -240,6 +243,9 @@ using StepModel = Model<run_step, {num_instructions}, {num_weights}, {num_caches
 #define INGOT_EXPORT extern "C" __attribute__((visibility("default")))
 
 INGOT_EXPORT std::int32_t ingot_abi() {{ return {abi}; }}
+
+// The beginning of the SHA-256 of the plan that this was generated from.
+INGOT_EXPORT std::uint64_t ingot_plan() {{ return 0x{plan}u; }}
 
 INGOT_EXPORT void* ingot_open(const ingot_model* model) {{ return StepModel::open(*model); }}
 

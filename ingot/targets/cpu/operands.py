@@ -11,6 +11,7 @@ from ingot.artifact.formats import stored_bytes
 from ingot.artifact.plan import Buffer, Instruction, Plan, arrays_of, scales_offset
 from ingot.artifact.traits import traits_of
 from ingot.errors import CodegenError
+from ingot.targets.cpu.limits import check_cache
 from ingot.targets.cpu.work import Work, memory_of, work_of
 
 CPP_TYPES: Mapping[str, str] = {
@@ -114,12 +115,7 @@ class Operands:
         _, kv_heads, page_size, size = keys.shape
         if keys.format != values.format or keys.shape != values.shape:
             raise CodegenError(f"caches {keys.name} and {values.name} differ in shape or format")
-        if int(page_size) % 16 or int(size) % 4:
-            raise CodegenError(
-                f"cache {keys.name} has pages of {page_size} tokens and heads of size {size}",
-                hint="CPU targets need a page size that is a multiple of 16 (--page-size) and a "
-                "head size that is a multiple of 4.",
-            )
+        check_cache(keys)
         pointers = [self._array(state, 0) for state in (keys, values)]
         pointers += [self._array(state, 1) for state in (keys, values)]
         element = CPP_TYPES[keys.dtype]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
 import shutil
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.settings import settings
+from ingot.targets.compilers import run_compiler
 
 KERNELS = Path(__file__).parent / "kernels"
 COMPILERS = ("g++", "clang++", "c++")
@@ -44,7 +44,10 @@ def find_compiler() -> tuple[str, ...]:
     """
     named = settings().cxx
     if named:
-        command = tuple(shlex.split(named))
+        try:
+            command = tuple(shlex.split(named))
+        except ValueError:  # a quote that is not closed
+            command = ()
         if not command or shutil.which(command[0]) is None:
             raise ToolchainError(
                 f"the C++ compiler {named!r} is not a program",
@@ -66,7 +69,7 @@ def find_compiler() -> tuple[str, ...]:
 def target_flags(target: Target) -> tuple[str, ...]:
     """The flags that make a compiler build for a target and not for this host."""
     if target.level == "portable":
-        return ("-march=x86-64",) if platform.machine() in ("x86_64", "AMD64") else ()
+        return ("-march=x86-64",)
     features = tuple(f"-m{feature.replace('_', '')}" for feature in target.features)
     return (f"-march={target.level}", "-mprefer-vector-width=512", *features)
 
@@ -95,9 +98,7 @@ def build(source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = 
     command = command_line(source_dir, out, target, flags)
     shown = shlex.join(command)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_SECONDS
-        )
+        done = run_compiler(command, TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise ToolchainError(
             f"the C++ compiler took longer than {TIMEOUT_SECONDS} s", hint=f"Command: {shown}"
