@@ -13,13 +13,13 @@ from pathlib import Path
 from ingot.cli.output import print_json
 from ingot.errors import IngotError, InternalError, ResourceError, UsageError
 
-_EXTRAS = {"torch": "compile"}  # a package, and the extra that brings it
+_EXTRAS = {"torch": "compile"}  # a package, and the extra that installs it
 _PACKAGES = ("numpy", "safetensors", "tokenizers", "jinja2", "msgspec", "xxhash", "rich", *_EXTRAS)
 REPORT_HINT = "This is a fault of ingot. Please report it with the log: {log}"
 
 
 def report(error: BaseException, args: argparse.Namespace) -> int:
-    """Prints the error on stderr, and on stdout too under --json; returns the exit code."""
+    """Prints the error on stderr, and with --json also on stdout; returns the exit code."""
     known = _as_ingot_error(error)
     log = None
     if known is None or isinstance(known, InternalError):
