@@ -28,7 +28,10 @@ LIMITS = Limits(
 SIZE = 192  # bytes that a temporary of 5 rows of 8 floats takes
 
 
-def arena(name: str, form: Format = Format("float32"), width: int = WIDTH) -> Buffer:
+WIDE = Format("float32")
+
+
+def arena(name: str, form: Format = WIDE, width: int = WIDTH) -> Buffer:
     return Buffer(name=name, format=form, shape=("N", width), kind="arena")
 
 

@@ -88,7 +88,7 @@ def test_a_broken_grouping_is_found(made: Tiny) -> None:
         replace(b, offset=offsets.get(b.name, b.offset)) for b in placed.buffers
     ))  # fmt: skip
     with pytest.raises(
-        PassError, match="grouping for cpu: moved the logits by .*\nAllowed: not by"
+        PassError, match=r"grouping for cpu: moved the logits by .*\nAllowed: not by"
     ):
         checker.check_target(KIND, made.plan, rewritten, broken)
 
