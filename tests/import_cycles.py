@@ -38,7 +38,7 @@ def _name(file: Path, package: Path) -> str:
 
 
 def _longest(module: str, package: str, known: Mapping[str, Path]) -> str:
-    """The module of the package that a dotted name names, or an attribute of; "" for others, and for the package itself."""
+    """The module of the package that a dotted name names, or "" for none and for its face."""
     top, *parts = module.split(".")
     if top != package:
         return ""
