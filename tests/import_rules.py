@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # The modules beside the rooms that any room may import.
-SHARED = {"errors", "settings", "version", "__version__"}
+SHARED = {"errors", "files", "settings", "version", "__version__"}
 API = ""  # the modules beside the rooms: the public face, which may use any room
 ANY = {"artifact", "ops", "models", "passes", "targets", "compiler", "runtime", "cli"}
 

@@ -20,15 +20,10 @@ from ingot.artifact.plan import Attr, Buffer, Instruction, Limits, Plan
 from ingot.artifact.step import LOGITS, TEXT_INPUTS, Array, Dim, State, StepSpec
 from ingot.artifact.traits import TRAITS, Role
 from ingot.errors import CodegenError, InternalError, UsageError
+from ingot.ops.dtypes import NAMES
 from ingot.passes.graph import arguments, aten, op_name, origin
 from ingot.passes.weights import sources
 
-DTYPES: Mapping[torch.dtype, DType] = {
-    torch.float32: "float32",
-    torch.bfloat16: "bfloat16",
-    torch.int32: "int32",
-    torch.int64: "int32",
-}
 ROOT = "model"  # the origin of what no submodule does, such as selecting rows
 
 
@@ -243,7 +238,7 @@ class _Lowering:
 
 def plain_format(value: torch.Tensor) -> Format:
     """The format of numbers that are stored as they are."""
-    return Format(DTYPES[value.dtype])
+    return Format(NAMES[value.dtype])
 
 
 def _stranger(node: Node) -> CodegenError:

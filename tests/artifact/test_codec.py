@@ -114,7 +114,7 @@ def edit(data: bytes, change) -> bytes:
 
 def test_an_unknown_field_is_refused_but_read_in_a_newer_minor_version():
     data = encode_manifest(make_manifest())
-    with pytest.raises(ArtifactError, match=r"manifest\.json: not as ingot writes it"):
+    with pytest.raises(ArtifactError, match=r"manifest\.json: not what ingot writes"):
         decode_manifest(edit(data, lambda m: m.update(surprise=1)))
 
     def newer(manifest):

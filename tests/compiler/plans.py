@@ -18,7 +18,7 @@ from ingot.compiler.interpret import new_states, plan_logits, plan_weights
 from ingot.compiler.lower import lower
 from ingot.models import registry
 from ingot.models.counts import module_counts
-from ingot.ops.samples import step_inputs
+from ingot.ops.steps import step_inputs
 from ingot.passes import runner
 from ingot.passes.pipeline import pipeline
 

@@ -12,7 +12,7 @@ from ingot.artifact.formats import Format, Storage, rounded_rows
 from ingot.artifact.plan import Buffer, Instruction, Limits, MemoryPlan, Plan, Slot
 from ingot.artifact.step import TEXT_INPUTS, Array, StepSpec
 from ingot.compiler.interpret import interpret, new_states, plan_logits, plan_weights
-from ingot.ops.samples import step_inputs
+from ingot.ops.steps import step_inputs
 from ingot.ops.scaled import Scaled, round_to_int8
 from ingot.passes.verification import Weights
 from ingot.targets.cpu.kind import KIND

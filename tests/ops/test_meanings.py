@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ingot.ops import OPS
-from ingot.ops.samples import step_inputs
+from ingot.ops.steps import step_inputs
 from ingot.ops.scaled import Scaled, round_to_int8
 
 

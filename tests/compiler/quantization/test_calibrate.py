@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from bench.quality import CASES, NUM_CALIBRATING, Bench
 from ingot.artifact.formats import Storage
@@ -17,8 +19,9 @@ from ingot.compiler.quantization.choose import choose_storage
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
-from ingot.errors import CheckpointError, UsageError
+from ingot.errors import CheckpointError, TokenizerError, UsageError
 from tests.compiler.quantization.integers import integers
+from tests.support.odd_files import ODD_FILES, ODD_PATHS, odd_paths
 
 torch.set_num_threads(1)
 
@@ -109,3 +112,27 @@ def test_weights_that_are_too_large_are_named_with_those_to_keep(
     assert caught.value.found.startswith(f"{layer}k_proj.weight: weights up to")
     keep = re.findall(r"--keep '(.+?)=none'", caught.value.hint)
     assert sorted(keep) == [f"layers.0.self_attn.{x}_proj" for x in "kqv"]
+
+
+@pytest.mark.parametrize("make", ODD_FILES.values(), ids=ODD_FILES)
+def test_a_text_that_is_no_file_is_refused_at_once(
+    make: Callable[[Path], object], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    make(tmp_path / "text")
+    with pytest.raises(UsageError, match="cannot read the calibration text"):
+        calibration_sequences(tmp_path / "text", tokenizer, max_model_len=64)
+
+
+@pytest.mark.parametrize("name", ODD_PATHS)
+def test_a_path_that_no_text_can_be_at_is_refused(
+    name: str, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="cannot read the calibration text"):
+        calibration_sequences(Path(odd_paths(tmp_path)[name]), tokenizer, max_model_len=64)
+
+
+def test_a_text_that_the_tokenizer_does_not_know_is_refused(tmp_path: Path) -> None:
+    words = Tokenizer(WordLevel({"a": 0}, unk_token="<unk>"))
+    (tmp_path / "text").write_text("b")
+    with pytest.raises(TokenizerError, match="cannot encode the calibration text"):
+        calibration_sequences(tmp_path / "text", words, max_model_len=64)

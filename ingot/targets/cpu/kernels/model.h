@@ -79,7 +79,7 @@ class Model {
     known_.rows = 0;
     pool_->run(&context);
     clock.mark(num_instructions);
-    if (step.num_rows <= few_rows)
+    if (step.num_rows <= known_rows)
       known_ = {step.logits, vocabulary > 0 ? step.num_rows : 0, vocabulary, head_maxima_};
     return 0;
   }
@@ -88,7 +88,7 @@ class Model {
   void sample(const ingot_sampling& sampling) {
     const KnownRows known = known_;
     known_.rows = 0;  // edits change them
-    if (sampling.num_rows <= few_rows) return sample_rows(sampling, {0, 1, nullptr}, known);
+    if (sampling.num_rows <= known_rows) return sample_rows(sampling, {0, 1, nullptr}, known);
     const Context context{&memory_, nullptr, nullptr, &sampling, known};
     pool_->run(&context);
   }
@@ -117,7 +117,7 @@ class Model {
 
   const void* weights_[num_weights > 0 ? num_weights : 1];
   void* caches_[num_caches > 0 ? num_caches : 1];
-  float head_maxima_[few_rows * (num_blocks(vocabulary) + 1)];
+  float head_maxima_[known_rows * (num_blocks(vocabulary) + 1)];
   KnownRows known_;
   char* others_;
   Memory memory_;

@@ -48,7 +48,7 @@ class QueryRows {
   // One product after the other for all rows, so that the first level of cache holds what the
   // rows share.
   void visit(const Tile<S>& now, const Tile<S>& next, Scoring scoring) {
-    const bool once = count <= few_rows();
+    const bool once = count <= stream_once_rows();
     reader_.keys(now, once, [&](const auto& keys, const auto& fetched) {
       score_all(now, keys, fetched);
     });
@@ -65,7 +65,7 @@ class QueryRows {
   static constexpr int tile_rows = max_tile_rows<T>;
 
   // As many rows as leave registers for the sums of a whole head, which reads values line by line.
-  static constexpr int few_rows() {
+  static constexpr int stream_once_rows() {
     for (int rows = tile_rows; rows >= 3; --rows)
       if (tile_vectors(rows) * lanes >= D) return rows;
     return tile_rows;
@@ -79,7 +79,7 @@ class QueryRows {
 
   template <class Element>
   void score_all(const Tile<S>& now, const Groups<Element>& keys, const Groups<Element>& fetched) {
-    constexpr int most = std::is_same_v<Element, T> ? tile_rows : few_rows();
+    constexpr int most = std::is_same_v<Element, T> ? tile_rows : stream_once_rows();
     for_row_tiles<most>(count, [&](auto height, int r, int) {
       score<height.value>(r, now, KeySource<T, Element>{keys, r == 0 ? fetched : keys, 0});
     });
@@ -87,7 +87,7 @@ class QueryRows {
 
   template <class Element>
   void add_all(const Tile<S>& now, const Groups<Element>& values, const Groups<Element>& fetched) {
-    for_row_tiles<few_rows()>(count, [&](auto height, int r, int) {
+    for_row_tiles<stream_once_rows()>(count, [&](auto height, int r, int) {
       add_values<height.value>(r, now,
                                ValueSource<T, Element, D>{values, r == 0 ? fetched : values});
     });

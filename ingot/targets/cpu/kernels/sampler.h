@@ -9,7 +9,7 @@
 
 #include "abi.h"
 #include "candidates.h"
-#include "head.h"
+#include "maxima.h"
 #include "random.h"
 #include "team.h"
 

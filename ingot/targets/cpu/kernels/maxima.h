@@ -8,7 +8,7 @@ namespace ingot {
 
 // More rows of logits than these are no longer in the caches when the last of them is computed,
 // and are enough for all threads to draw from.
-inline constexpr int few_rows = 3;
+inline constexpr int known_rows = 3;
 
 // The first rows of a step's logits, and the maxima of their blocks; infinite ones are unknown.
 struct KnownRows {
@@ -34,7 +34,7 @@ void head_maxima(Team team, int rows, const float* logits, float* maxima) {
   const Range panels = share((Vocabulary + columns - 1) / columns, team);
   const int begin = panels.begin * columns;
   const int end = std::min(panels.end * columns, Vocabulary);
-  for (int row = 0; row < rows && rows <= few_rows; ++row)
+  for (int row = 0; row < rows && rows <= known_rows; ++row)
     for (int b = num_blocks(begin); b * block_tokens < end; ++b) {
       const Span span = block_of(logits + static_cast<std::ptrdiff_t>(row) * Vocabulary,
                                  Vocabulary, b);
