@@ -12,8 +12,8 @@ from ingot.artifact.formats import Format, Storage, rounded_rows
 from ingot.artifact.plan import Buffer, Instruction, Limits, MemoryPlan, Plan, Slot
 from ingot.artifact.step import TEXT_INPUTS, Array, StepSpec
 from ingot.compiler.interpret import interpret, new_states, plan_logits, plan_weights
-from ingot.ops.steps import step_inputs
 from ingot.ops.scaled import Scaled, round_to_int8
+from ingot.ops.steps import step_inputs
 from ingot.passes.verification import Weights
 from ingot.targets.cpu.kind import KIND
 from tests.compiler.tiny import LIMITS as TINY_LIMITS

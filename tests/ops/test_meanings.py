@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ingot.ops import OPS
-from ingot.ops.steps import step_inputs
 from ingot.ops.scaled import Scaled, round_to_int8
+from ingot.ops.steps import step_inputs
 
 
 def call(name: str, *args: object, **kwargs: object) -> Tensor:
