@@ -57,7 +57,7 @@ def _forbidden(tree: ast.AST, room: str, package: str) -> Iterator[tuple[int, st
     if room not in ROOMS:
         yield 1, f"{room} is no room of the table"
         return
-    for line, module in _imports(tree):
+    for line, module in imports(tree):
         top, _, rest = module.partition(".")
         if top == "":
             yield line, "relative import"
@@ -70,7 +70,7 @@ def _forbidden(tree: ast.AST, room: str, package: str) -> Iterator[tuple[int, st
             yield line, f"{room or package} imports {module}"
 
 
-def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every imported module, those inside functions and type-checking blocks too."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
