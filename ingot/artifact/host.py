@@ -1,20 +1,23 @@
-"""What this host can run, by the features that its kernel has enabled."""
+"""What this host can run, by the features that its processor and its kernel have."""
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
 from pathlib import Path
 
+from ingot.artifact.cpuid import lacking_here
+
 
 def host_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """CPU flags common to all processors; empty where the system does not tell.
+    """The name of the architecture, such as x86_64, and the CPU flags that can be relied on.
 
-    Linux lists a flag only if the kernel has enabled the register state it needs, so the flags
-    can be trusted where CPUID alone cannot.
+    Those that the kernel lists for every processor, without those that CPUID or XGETBV denies.
     """
     lines = [line for line in _text(cpuinfo).splitlines() if line.startswith("flags")]
     sets = [set(line.partition(":")[2].split()) for line in lines]
-    return frozenset(set.intersection(*sets)) if sets else frozenset()
+    listed = set.intersection(*sets) if sets else set()
+    return frozenset(listed - lacking_here() | {platform.machine()})
 
 
 def available_memory(root: Path = Path("/")) -> int | None:

@@ -7,24 +7,13 @@ from dataclasses import dataclass
 
 from ingot.errors import UsageError
 
-# The /proc/cpuinfo flags that each level needs, as the psABI defines the levels.
+_BASELINE = frozenset({"x86_64"})
+_V3 = _BASELINE | {"avx2", "fma", "f16c", "bmi1", "bmi2"}
+# The architecture and the /proc/cpuinfo flags that each level needs, as the psABI defines them.
 CPU_LEVELS: Mapping[str, frozenset[str]] = {
-    "x86-64-v4": frozenset(
-        [
-            "avx512f",
-            "avx512bw",
-            "avx512cd",
-            "avx512dq",
-            "avx512vl",
-            "avx2",
-            "fma",
-            "f16c",
-            "bmi1",
-            "bmi2",
-        ]
-    ),
-    "x86-64-v3": frozenset(["avx2", "fma", "f16c", "bmi1", "bmi2"]),
-    "portable": frozenset(),
+    "x86-64-v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+    "x86-64-v3": _V3,
+    "portable": _BASELINE,
 }
 CPU_FEATURES: Mapping[str, tuple[str, ...]] = {
     "x86-64-v4": ("avx512_bf16", "avx512_vnni"),
@@ -46,7 +35,7 @@ class Target:
 
     @property
     def requires(self) -> frozenset[str]:
-        """The CPU flags that a host must have."""
+        """The flags that a host must have; see `host_flags`."""
         return CPU_LEVELS[self.level] | frozenset(self.features)
 
     @classmethod
@@ -65,7 +54,16 @@ class Target:
 
 
 def native_target(flags: frozenset[str]) -> Target:
-    """The best CPU target for a host with those CPU flags."""
-    level = next(name for name, needed in CPU_LEVELS.items() if needed <= flags)
+    """The best CPU target for a host with those flags; see `host_flags`.
+
+    Raises UsageError for a host that is no x86-64.
+    """
+    level = next((name for name, needed in CPU_LEVELS.items() if needed <= flags), "")
+    if not level:
+        raise UsageError(
+            "this host is no x86-64, and cpu:native is what runs on it",
+            hint="Supported: naming another target, such as --target cpu:portable, with a compiler "
+            "for x86-64 in INGOT_CXX.",
+        )
     features = tuple(f for f in CPU_FEATURES.get(level, ()) if f in flags)
     return Target("cpu", level, tuple(sorted(features)))
