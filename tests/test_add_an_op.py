@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parent.parent
 @pytest.fixture
 def changed(tmp_path: Path) -> Path:
     """A folder with a copy of the package, changed as the page says, and the page's check."""
-    shutil.copytree(ROOT / "ingot", tmp_path / "ingot")
+    skipped = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "ingot", tmp_path / "ingot", ignore=skipped)
     for name, text in blocks("add_an_op.md", "python"):
         assert not (tmp_path / name).exists()
         (tmp_path / name).write_text(text)
@@ -50,6 +51,15 @@ def test_page_runs_from_graph_to_kernel(changed: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "lower_clamps: 2 of 2" in done.stdout and "relative error" in done.stdout
+
+
+def test_a_change_that_fits_nowhere_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("one\ntwo\nthree\n")
+    apply(" one\n-two\n+2\n three\n", path)
+    assert path.read_text() == "one\n2\nthree\n"
+    with pytest.raises(AssertionError, match=r"a\.py has no such place"):
+        apply(" two\n+2\n", path)
 
 
 def test_the_op_of_the_page_is_none_of_ours() -> None:

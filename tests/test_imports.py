@@ -24,6 +24,13 @@ def test_the_drawing_of_the_rooms_is_current():
     assert f"```\n{drawing(ROOMS)}\n```" in (ROOT / "docs" / "layout.md").read_text()
 
 
+def test_the_table_of_the_design_is_current():
+    design = (ROOT / "docs" / "design.md").read_text()
+    rows = re.findall(r"^\| `ingot/(\w+)(/|\.py).*\| (.*?) \|$", design, re.M)
+    table = {name: set() if other == "–" else set(other.split(", ")) for name, _, other in rows}
+    assert table == ROOMS
+
+
 def test_a_drawing_has_a_dot_above_each_room_that_a_line_leads_to():
     rooms = {"low": set(), "mid": {"low"}, "side": set(), "top": {"mid", "low"}}
     assert drawing(rooms).splitlines() == [
