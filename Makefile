@@ -60,6 +60,7 @@ docs: $(STAMP)  ## Rewrite the pages that are generated from the code
 	@$(PY) -m tools.cli_page
 	@$(PY) -m tools.passes_page
 	@$(PY) -m tools.layout_page
+	@$(PY) -m tools.step_page
 
 size: $(STAMP)  ## Count lines a folder, passes and ops
 	@$(PY) -m tools.size

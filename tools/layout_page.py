@@ -20,7 +20,7 @@ from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler.compile import describe, lower_model, read_model, write_parts
 from ingot.compiler.options import Clock, CompileOptions, silent
-from ingot.ops.samples import step_inputs
+from ingot.ops.steps import step_inputs
 from ingot.targets.cpu import toolchain
 
 ROOT = Path(__file__).resolve().parent.parent

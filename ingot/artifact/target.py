@@ -1,4 +1,4 @@
-"""Targets as values: what code is built for, written `cpu:x86-64-v4+avx512_bf16`."""
+"""Targets as values: what code is built for, such as `cpu:x86-64-v4+avx512_bf16`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NAMES: dict[str, Names] = {"cpu": Names(CPU_LEVELS, CPU_FEATURES)}
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
-    """A kind of machine: `kind` "cpu", a level, and features beyond the level, sorted."""
+    """A kind of machine, such as "cpu"; a level; and the features beyond the level, sorted."""
 
     kind: str
     level: str
@@ -66,7 +66,7 @@ class Target:
 
     @classmethod
     def parse(cls, name: str) -> Target:
-        """The target of that name. Raises UsageError for a name that is none."""
+        """The target of that name. Raises UsageError for an unknown name."""
         kind, _, rest = name.partition(":")
         level, *features = rest.split("+")
         names = NAMES.get(kind)

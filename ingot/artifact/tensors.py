@@ -67,9 +67,9 @@ def header(tensors: Mapping[str, tuple[str, int]]) -> bytes:
 
 
 def read_header(fd: int, file: str) -> TensorFile:
-    """Reads and checks the header: no hole, no overlap, aligned, and the file's exact size.
+    """Reads and checks the header: tensors are aligned and fill the file without hole or overlap.
 
-    Raises ArtifactError naming `file`. No tensor is read.
+    Reads no tensor. Raises ArtifactError, naming `file`.
     """
     size = os.fstat(fd).st_size
     length = int.from_bytes(os.pread(fd, 8, 0), "little")

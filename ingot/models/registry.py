@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -84,7 +85,7 @@ def load_config(model_dir: Path) -> ModelConfig:
     check_model_dir(model_dir)
     values = read_json_object(model_dir / "config.json")
     config = parse_config(values)
-    if (model_dir / "generation_config.json").exists():
+    if os.path.lexists(model_dir / "generation_config.json"):
         generation = Fields(
             read_json_object(model_dir / "generation_config.json"), "generation_config.json"
         )

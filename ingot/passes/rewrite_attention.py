@@ -16,7 +16,8 @@ from ingot.artifact.step import TEXT_INPUTS, Array, State
 from ingot.artifact.traits import TRAITS
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.passes.graph import arguments, call_op, op_calls, replace, signature, value
-from ingot.passes.inputs import add_input, new_size, new_value
+from ingot.passes.inputs import add_input, new_value
+from ingot.passes.torch_symbols import new_size
 
 CACHES = TRAITS["kv_write"].mutates
 HINTS = {"S": 3, "P": 7}  # example sizes, no two alike

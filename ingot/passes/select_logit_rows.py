@@ -13,7 +13,8 @@ from ingot.artifact.traits import TRAITS
 from ingot.errors import PassError
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.passes.graph import aten, call_op, is_call, op_name, origin, rank, value
-from ingot.passes.inputs import add_input, new_size, new_value
+from ingot.passes.inputs import add_input, new_value
+from ingot.passes.torch_symbols import new_size
 
 ROWS = next(array for array in TEXT_INPUTS if array.shape == ("R",))
 

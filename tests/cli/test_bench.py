@@ -16,8 +16,8 @@ from ingot.artifact.step_cost import step_cost
 from ingot.cli.bench import phases
 from ingot.cli.main import main
 from ingot.errors import UsageError
+from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.engine import Engine
-from ingot.runtime.executor_cpu import CpuExecutor
 from ingot.runtime.params import SamplingParams
 from tests.cli.sample_artifact import LIMITS
 

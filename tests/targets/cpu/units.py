@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ingot.artifact.plan import (
     DTYPE_BYTES,
+    Attr,
     Buffer,
     Dim,
     DType,
@@ -28,11 +29,11 @@ from ingot.artifact.plan import (
     Plan,
 )
 from ingot.artifact.target import Target
-from ingot.ops import samples
 from ingot.ops.kv_write import CACHES
 from ingot.ops.registry import OPS
 from ingot.targets.cpu.generate import generate
 from ingot.targets.cpu.pack import num_elements, pack
+from tests.support import samples
 from tests.targets.cpu.native import (
     Memory,
     aligned,
@@ -277,7 +278,7 @@ def _plan(cases: tuple[Case, ...]) -> Plan:
                 op=case.op,
                 inputs={a: case.key(a) for a in arguments} | {a: INPUT_OF[a] for a in case.inputs},
                 outputs=outputs,
-                attrs={k: v for k, v in case.attrs.items() if not isinstance(v, torch.dtype)},
+                attrs={k: v for k, v in case.attrs.items() if isinstance(v, Attr)},
                 origin=f"cases.{case.name}",
             )
         )

@@ -7,19 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from ingot.errors import IngotError, InternalError, RequestError
-from ingot.runtime.output import Draw, Logprob
-from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampling_state import Float32, SampledSequence, SamplingState
-from ingot.runtime.weights import (
+from ingot.runtime.arrays import Float32, Int64
+from ingot.runtime.devices.likelihoods import (
     LOG2_E,
     MASS_BITS,
-    Int64,
     masses_of,
     random_below,
     random_bits,
     scale_of,
     weights_of,
 )
+from ingot.runtime.executor import Draw
+from ingot.runtime.output import Logprob
+from ingot.runtime.params import SamplingParams
+from ingot.runtime.sampling_state import SampledSequence, SamplingState
 
 
 class NumpySampler:
@@ -82,6 +83,14 @@ def check(row: Float32, edited: bool) -> None:
 
 def not_finite() -> IngotError:
     return InternalError("the model's logits are not finite")
+
+
+def spoiled() -> IngotError:
+    return RequestError(
+        "the logits are not finite after the request's edits",
+        hint="Look for NaN or inf in what logits_processors return, and for a repetition_penalty "
+        "near 0.",
+    )
 
 
 def nothing_left() -> IngotError:

@@ -7,35 +7,28 @@ neither the other sequences of a batch nor a preemption can shift it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
-from ingot.errors import IngotError, RequestError
-from ingot.runtime.native_sampler import NativeSampler, SamplerKernels
-from ingot.runtime.numpy_sampler import NumpySampler
-from ingot.runtime.output import Draw as Draw
+from ingot.errors import IngotError, InternalError, RequestError, describe
+from ingot.runtime.arrays import Float32
+from ingot.runtime.devices.native_sampler import NativeSampler, SamplerKernels
+from ingot.runtime.devices.numpy_sampler import NumpySampler, not_finite, spoiled
+from ingot.runtime.executor import Draw
 from ingot.runtime.output import Logprob
 from ingot.runtime.params import LogitsProcessor
-from ingot.runtime.sampling_state import Float32, SampledSequence, SamplingState
+from ingot.runtime.sampling_state import SampledSequence, SamplingState
 
 
 class Sampler:
-    """Draws for one model. Not safe for several threads at once.
+    """Draws for one model. For one thread only.
 
     Args:
-        eos_token_ids: tokens that are not drawn before a sequence's `min_tokens`.
         kernels: of an open artifact; None draws the same tokens in numpy.
     """
 
-    def __init__(
-        self,
-        vocab_size: int,
-        eos_token_ids: Iterable[int] = (),
-        kernels: SamplerKernels | None = None,
-    ) -> None:
-        self.vocab_size = vocab_size
-        self.eos_token_ids = tuple(eos_token_ids)
+    def __init__(self, vocab_size: int, kernels: SamplerKernels | None = None) -> None:
         self._backend = NumpySampler() if kernels is None else NativeSampler(kernels, vocab_size)
 
     def sample(
@@ -45,45 +38,45 @@ class Sampler:
 
         `logits` [R, V] are of the R sequences, in that order, and may be overwritten.
         """
-        states = [sequence.sampling or self._begin(sequence) for sequence in sequences]
+        states = [sequence.sampling for sequence in sequences]
         for sequence, state in zip(sequences, states, strict=True):
             state.advance(sequence.token_ids, sequence.num_prompt)
-        processed = [i for i, state in enumerate(states) if state.params.logits_processors]
-        if not processed:
+        risky = [i for i, state in enumerate(states) if state.may_spoil]
+        if not risky:
             return self._backend.draw(logits, sequences, states)
         # Kernels know the maxima of the rows that they made, which processors are about to change.
-        logits = logits.copy()
-        raw = {i: logits[i].copy() for i in processed if states[i].params.logprobs is not None}
-        errors = {i: _process(logits[i], sequences[i]) for i in processed}
-        draws = self._backend.draw(logits, sequences, states)
-        for i in processed:
-            draws[i] = errors[i] or self._rescore(draws[i], raw.get(i), states[i])
+        edited = logits.copy()
+        errors = {i: _process(edited[i], sequences[i]) for i in risky}
+        draws = self._backend.draw(edited, sequences, states)
+        for i in risky:
+            draws[i] = self._judge(logits[i], errors[i] or draws[i], states[i])
         return draws
 
-    def prompt_logprobs(
+    def score(
         self, logits: Float32, next_tokens: Sequence[int], count: int
-    ) -> list[dict[int, Logprob]]:
+    ) -> list[dict[int, Logprob]] | IngotError:
         """Log-probabilities of `next_tokens` [R] by logits [R, V], and of the `count` likeliest.
 
-        -1 is all. Raises InternalError when logits are not finite.
+        -1 is all. An error where logits are not finite.
         """
         scores = self._backend.score(logits, next_tokens, [count] * len(next_tokens))
-        for score in scores:
-            if isinstance(score, IngotError):
-                raise score
-        return scores  # type: ignore[return-value]
+        errors = [score for score in scores if isinstance(score, IngotError)]
+        return errors[0] if errors else scores  # type: ignore[return-value]
 
-    def _begin(self, sequence: SampledSequence) -> SamplingState:
-        sequence.sampling = SamplingState(sequence.params, self.eos_token_ids)
-        return sequence.sampling
-
-    def _rescore(
-        self, draw: Draw | IngotError, raw: Float32 | None, state: SamplingState
+    def _judge(
+        self, raw: Float32, draw: Draw | IngotError, state: SamplingState
     ) -> Draw | IngotError:
-        """The draw with the log-probabilities of the model, not of what processors made of it."""
-        if raw is None or isinstance(draw, IngotError):
+        """What became of a row: the model answers for its own logits, the request for its edits.
+
+        Log-probabilities are those of the model, not of what processors made of it.
+        """
+        if not np.isfinite(raw.max()):
+            return not_finite()
+        if isinstance(draw, InternalError):
+            return spoiled()
+        if isinstance(draw, IngotError) or state.params.logprobs is None:
             return draw
-        score = self._backend.score(raw[None], [draw.token], [state.params.logprobs or 0])[0]
+        score = self._backend.score(raw[None], [draw.token], [state.params.logprobs])[0]
         return score if isinstance(score, IngotError) else Draw(draw.token, score)
 
 
@@ -96,8 +89,8 @@ def _process(row: Float32, sequence: SampledSequence) -> IngotError | None:
         try:
             given = (prompt, generated) if _takes_prompt(processor) else (generated,)
             result = np.asarray(processor(*given, row))
-        except Exception as error:
-            failed = RequestError(f"{name} raised {type(error).__name__}: {error}")
+        except BaseException as error:  # SystemExit, too, would end the engine's thread
+            failed = RequestError(f"{name} raised {describe(error)}")
             failed.__cause__ = error
             return failed
         if result.shape != row.shape or result.dtype.kind != "f":

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
+from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -13,23 +16,38 @@ import numpy.typing as npt
 from ingot.artifact.host import available_memory
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.reader import Artifact, weights_name
+from ingot.artifact.step import LOGITS
 from ingot.artifact.tensors import ALIGNMENT, TensorFile
-from ingot.errors import ArtifactError, InternalError, ResourceError, UsageError
-from ingot.runtime.executor import Float32, StepInputs
-from ingot.runtime.kernels import Kernels, ModelStruct, StepStruct
-from ingot.runtime.memory import Region, align, ask_for_huge_pages, map_address
+from ingot.errors import ArtifactError, IngotError, InternalError, ResourceError, UsageError
+from ingot.runtime.arrays import Float32, StepInputs
+from ingot.runtime.devices.background import Background
+from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
+from ingot.runtime.devices.memory import Region, align, ask_for_huge_pages, map_address
+from ingot.runtime.devices.sampler import Sampler
+from ingot.runtime.executor import Draw, Drawn, Draws
+from ingot.runtime.page_table import most_pages
+from ingot.runtime.sampling_state import SampledSequence
 
 MAX_THREADS = 1024
 
 
-class CpuExecutor:
-    """The executor of `cpu:` targets; see `Executor`.
+class CpuPending:
+    """A step that runs in the background, or when it is waited for."""
 
-    Args:
-        max_model_len: the longest sequence that must fit; at most the artifact's limit.
-        kv_cache_bytes: memory for keys and values; None takes what full use can need, and at
-            most half of the memory that is free.
-        num_threads: None takes one per processor of this process.
+    def __init__(self, executor: CpuExecutor, wait: Callable[[], int], draws: Draws) -> None:
+        self._executor = executor
+        self._wait = wait
+        self._draws = draws
+
+    def wait(self) -> Drawn:
+        code = self._wait()
+        if code:
+            raise InternalError(f"the kernels refused a step with code {code}")
+        return self._executor.drawn(self._draws)
+
+
+class CpuExecutor:
+    """The executor of `cpu:` targets; see `Executor` and `open_executor`.
 
     An array put into `clock`, int64 [instructions + 1], gets the nanoseconds that each
     instruction of a step took, and last those of all else.
@@ -50,7 +68,10 @@ class CpuExecutor:
         self.limits: Limits = plan.limits
         self.vocab_size = _vocab_size(plan, entry.step.plan)
         self.num_pages = count_pages(plan, max_model_len, kv_cache_bytes)
+        self.window = widest_window(plan)
         self.num_threads = _count_threads(num_threads)
+        self.leaves_processors = self.num_threads < len(os.sched_getaffinity(0))
+        self._background: Background[int] = Background("ingot-kernels")
         self.inputs = (StepInputs(plan.limits), StepInputs(plan.limits))
         self._kernels: Kernels | None = None
         self._regions: list[Region] = []
@@ -66,31 +87,54 @@ class CpuExecutor:
             self._steps = {id(inputs): _step_struct(inputs, address) for inputs in self.inputs}
             kernels = Kernels(artifact.read(entry.step.kernels), entry.step.kernels)
             self._kernels = kernels
+            self._sampler = Sampler(self.vocab_size, kernels)
+            self._tokens: list[int] = []
+            kernels.check_plan(artifact.manifest.files[entry.step.plan].sha256)
             kernels.open(_model_struct(weights, caches, arena, self.num_pages, self.num_threads))
         except BaseException:
             self.close()
             raise
 
-    @property
-    def kernels(self) -> Kernels | None:
-        return self._kernels
-
-    def run(self, inputs: StepInputs) -> Float32:
+    def submit(self, inputs: StepInputs, draws: Draws, *, beside: bool = False) -> CpuPending:
         if self._kernels is None:
             raise UsageError("this model is closed", hint="Open it again with LLM(path).")
+        for place, draw in inputs.from_draws.items():
+            inputs["tokens"][place] = self._tokens[draw]
         step = self._steps[id(inputs)]
-        step.num_tokens = inputs.num_tokens
-        step.num_seqs = inputs.num_seqs
-        step.num_rows = inputs.num_rows
+        for name, size in inputs.sizes().items():
+            setattr(step, name, size)
+        self._num_rows = inputs.num_rows
         if self.clock is None:
-            code = self._kernels.run(step)
+            run = partial(self._kernels.run, step)
         else:
-            code = self._kernels.run_timed(step, self.clock.ctypes.data)
-        if code:
-            raise InternalError(f"the kernels refused a step with code {code}")
-        return self._logits[: inputs.num_rows]
+            run = partial(self._kernels.run_timed, step, self.clock.ctypes.data)
+        return CpuPending(self, self._background.start(run) if beside else run, draws)
+
+    def draw(
+        self, logits: Float32, sequences: Sequence[SampledSequence]
+    ) -> list[Draw | IngotError]:
+        return self._sampler.sample(logits, sequences)
+
+    def drawn(self, draws: Draws) -> Drawn:
+        """What is wanted of the logits that the last step has left."""
+        logits, began = self._logits[: self._num_rows], perf_counter()
+        scores = [
+            self._sampler.score(
+                logits[scoring.first_row : scoring.first_row + len(scoring.tokens)],
+                scoring.tokens,
+                scoring.count,
+            )
+            for scoring in draws.scorings
+        ]
+        kept = logits[draws.kept]  # a copy of chosen rows: drawing changes them
+        drawn_from = logits if draws.rows == list(range(len(logits))) else logits[draws.rows]
+        tokens = self._sampler.sample(drawn_from, draws.sequences) if draws.sequences else []
+        # Where a draw failed its sequence is over, and nobody asks for its token.
+        self._tokens = [draw.token if isinstance(draw, Draw) else 0 for draw in tokens]
+        return Drawn(tokens, scores, kept, perf_counter() - began)
 
     def close(self) -> None:
+        self._background.close()
         if self._kernels is not None:
             self._kernels.close()
             self._kernels = None
@@ -129,8 +173,8 @@ def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> i
     Raises ResourceError when not one sequence of `max_model_len` tokens fits.
     """
     page_bytes = sum(plan.page_sizes())
-    size = plan.limits.page_size
-    pages_per_seq = -(-max_model_len // size)
+    size, step_tokens = plan.limits.page_size, plan.limits.max_num_batched_tokens
+    pages_per_seq = most_pages(max_model_len, step_tokens, size, widest_window(plan))
     wanted = pages_per_seq * plan.limits.max_num_seqs
     budget = kv_cache_bytes
     if budget is None:
@@ -141,10 +185,16 @@ def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> i
         raise ResourceError(
             f"a KV cache of {budget} bytes holds {num_pages * size} tokens, "
             f"max_model_len is {max_model_len}",
-            hint=f"Pass max_model_len <= {num_pages * size}, or "
-            f"kv_cache_bytes >= {pages_per_seq * page_bytes}.",
+            hint=(f"Pass max_model_len <= {num_pages * size}, or " if num_pages else "Pass ")
+            + f"kv_cache_bytes >= {pages_per_seq * page_bytes}.",
         )
     return num_pages
+
+
+def widest_window(plan: Plan) -> int:
+    """Tokens that every layer looks back at, at most; 0 where some layer looks at all."""
+    windows = [state.window for state in plan.spec.states if state.kind == "paged"]
+    return max(windows) if windows and all(windows) else 0
 
 
 def _weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:
@@ -191,9 +241,4 @@ def _model_struct(
 
 
 def _step_struct(inputs: StepInputs, logits: int) -> StepStruct:
-    step = StepStruct(page_table_stride=inputs.page_table.shape[1], logits=logits)
-    for name in ("tokens", "positions", "slots", "query_start"):
-        setattr(step, name, getattr(inputs, name).ctypes.data)
-    for name in ("context_lens", "page_table", "logit_rows"):
-        setattr(step, name, getattr(inputs, name).ctypes.data)
-    return step
+    return StepStruct(**inputs.sizes(), **inputs.addresses(), **{LOGITS: logits})

@@ -7,10 +7,8 @@ weight in whole multiples of 2^-40. Sums of masses are exact, so no draw depends
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-Float32 = npt.NDArray[np.float32]
-Int64 = npt.NDArray[np.int64]
+from ingot.runtime.arrays import Float32, Int64
 
 MASS_BITS = 40
 LOG2_E = 1.4426950408889634

@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ingot.errors import IngotError
-from ingot.runtime.numpy_sampler import not_finite, nothing_left
-from ingot.runtime.output import Draw, Logprob
-from ingot.runtime.sampling_state import Float32, SampledSequence, SamplingState
-from ingot.runtime.weights import scale_of
+from ingot.runtime.arrays import Float32
+from ingot.runtime.devices.likelihoods import scale_of
+from ingot.runtime.devices.numpy_sampler import not_finite, nothing_left
+from ingot.runtime.executor import Draw
+from ingot.runtime.output import Logprob
+from ingot.runtime.sampling_state import SampledSequence, SamplingState
 
 # `struct ingot_draw`, whose fields lie without gaps
 _NAMES = (

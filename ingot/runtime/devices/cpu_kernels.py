@@ -12,8 +12,9 @@ import struct
 from typing import Any
 
 from ingot.artifact.select import ABI
+from ingot.artifact.step import LOGITS, SYMBOLS, TEXT_INPUTS
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
-from ingot.runtime.memory import Region
+from ingot.runtime.devices.memory import Region
 
 _MFD_NOEXEC_SEAL = 0x8  # hardened kernels demand it; mapping code needs no execute bit
 _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
@@ -38,9 +39,9 @@ class StepStruct(ctypes.Structure):
     """`struct ingot_step`"""
 
     _fields_ = [
-        *((name, _INT32) for name in ("num_tokens", "num_seqs", "num_rows", "page_table_stride")),
-        *((name, _POINTER) for name in ("tokens", "positions", "slots", "query_start")),
-        *((name, _POINTER) for name in ("context_lens", "page_table", "logit_rows", "logits")),
+        *((symbol.name, _INT32) for symbol in SYMBOLS.values()),
+        *((array.name, _POINTER) for array in TEXT_INPUTS),
+        (LOGITS, _POINTER),
     ]
 
 
@@ -75,6 +76,20 @@ class Kernels:
         self._model: ModelStruct | None = None
         self._sampling: SamplingStruct | None = None
         self._memory: Region | None = None
+
+    def check_plan(self, sha256: str) -> None:
+        """Raises ArtifactError for kernels generated from another plan than the one hashed.
+
+        Their constants would not fit the memory that the plan asks for.
+        """
+        function = getattr(self._library, "ingot_plan", None)
+        if function is None:  # of an ingot that wrote none
+            return
+        function.restype = ctypes.c_uint64
+        if function() != int(sha256[:16], 16):
+            raise ArtifactError(
+                f"{self._name} was generated from another plan", hint="Compile the model again."
+            )
 
     def open(self, model: ModelStruct) -> None:
         """Starts the threads. Raises ResourceError when there is no memory or thread for it."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import subprocess
 import sys
@@ -10,13 +11,23 @@ from pathlib import Path
 import pytest
 
 from ingot.artifact.codec import encode_plan
+from ingot.artifact.formats import Format
 from ingot.artifact.plan import Buffer
 from ingot.artifact.reader import Artifact
 from ingot.artifact.select import ABI
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
-from ingot.runtime.executor_cpu import CpuExecutor, count_pages
-from ingot.runtime.kernels import Kernels, ModelStruct, StepStruct
-from tests.runtime.fake_model import KERNELS, PAGE_BYTES, PLAN, kernels, make_plan, write_fake
+from ingot.runtime.devices.cpu import CpuExecutor, count_pages, widest_window
+from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
+from ingot.runtime.executor import Draws
+from tests.runtime.fake_model import (
+    KERNELS,
+    LIMITS,
+    PAGE_BYTES,
+    PLAN,
+    kernels,
+    make_plan,
+    write_fake,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,7 +65,7 @@ def test_closing_gives_back_the_code_the_mapping_and_the_descriptors(fake_artifa
     assert set(os.listdir("/proc/self/fd")) == before
     executor.close()
     with pytest.raises(UsageError, match="closed"):
-        executor.run(executor.inputs[0])
+        executor.submit(executor.inputs[0], Draws())
 
 
 def test_two_executors_of_one_artifact_do_not_share_state(fake_artifact):
@@ -63,7 +74,7 @@ def test_two_executors_of_one_artifact_do_not_share_state(fake_artifact):
     assert states == [1, 1]
     one.close()
     other.inputs[0].clear()
-    assert other.run(other.inputs[0]).shape == (0, 320)
+    assert other.submit(other.inputs[0], Draws(kept=slice(None))).wait().logits.shape == (0, 320)
     other.close()
 
 
@@ -144,21 +155,55 @@ def test_pages_follow_from_the_budget():
 
 
 @pytest.mark.parametrize(
+    ("windows", "widest"), [((), 0), ((0,), 0), ((8,), 8), ((8, 0, 8), 0), ((8, 12, 4), 12)]
+)
+def test_pages_are_dropped_behind_the_widest_window_if_every_layer_has_one(windows, widest):
+    plan = make_plan(windows=windows)
+    assert widest_window(plan) == widest
+    # 2 * 24 tokens of two steps and the window, and two pages that begin before it
+    assert count_pages(plan, 96, None) == (24 if widest == 0 else (widest + 48) // 4 + 2) * 6
+
+
+@pytest.mark.parametrize(
     ("name", "change", "what"),
     [
         ("scale", {"name": "scales"}, "no such tensor"),
-        ("scale", {"dtype": "bfloat16"}, "dtype float32"),
+        ("scale", {"format": Format("bfloat16")}, "dtype float32"),
         ("scale", {"shape": (17,)}, "64 bytes, not 68"),
         ("logits", {"shape": ("N", "R")}, "one output"),
-        ("logits", {"kind": "input"}, "one output"),
+        ("logits", {"shape": ("R",)}, "one output"),
     ],
 )
-def test_a_plan_that_does_not_fit_the_weights_is_refused(tmp_path, name, change, what):
+def test_a_plan_that_does_not_fit_is_refused(tmp_path, name, change, what):
     plan = make_plan()
-    buffers = tuple(replace(b, **change) if b.name == name else b for b in plan.buffers)
-    files = {PLAN: encode_plan(replace(plan, buffers=buffers))}
+
+    def changed(things):
+        return tuple(replace(x, **change) if x.name == name else x for x in things)
+
+    spec = replace(plan.spec, outputs=changed(plan.spec.outputs))
+    files = {PLAN: encode_plan(replace(plan, spec=spec, buffers=changed(plan.buffers)))}
     with pytest.raises(ArtifactError, match=what):
         open_executor(write_fake(tmp_path / "a.ingot", files=files))
+
+
+def test_kernels_of_another_plan_are_refused(tmp_path):
+    """Signed anew, with the same limits in the manifest: the kernels still have the old ones."""
+    plan, larger = make_plan(), replace(LIMITS, max_num_batched_tokens=48)
+    sha256 = hashlib.sha256(encode_plan(plan)).hexdigest()
+    code = kernels(f"-DPLAN=0x{sha256[:16]}ull")
+    path = write_fake(tmp_path / "a.ingot", files={KERNELS: code})
+    open_executor(path).close()
+    path = write_fake(tmp_path / "b.ingot", limits=larger, files={KERNELS: code})
+    with pytest.raises(ArtifactError, match=r"kernels\.so was generated from another plan"):
+        open_executor(path)
+    assert "memfd:kernels.so" not in maps()
+
+
+def test_a_plan_of_other_limits_than_the_manifest_is_refused(tmp_path):
+    plan = make_plan(replace(LIMITS, max_num_seqs=5))
+    path = write_fake(tmp_path / "a.ingot", files={PLAN: encode_plan(plan)})
+    with pytest.raises(ArtifactError, match=r"plan\.json is for .*max_num_seqs=5.*the manifest"):
+        open_executor(path)
 
 
 def test_memory_is_taken_only_where_it_is_touched(fake_artifact):
@@ -180,5 +225,5 @@ with LLM(sys.argv[1]) as llm:
 
 
 def test_a_buffer_of_pages_is_found_by_its_kind():
-    assert [b.name for b in make_plan().of_kind("cache")] == ["k_cache_0", "v_cache_0"]
+    assert [b.name for b in make_plan().of_kind("state")] == ["k_cache_0", "v_cache_0"]
     assert isinstance(make_plan().buffer("logits"), Buffer)
