@@ -9,7 +9,6 @@ quantized_panels.py has the panels of quantized weights.
 
 from __future__ import annotations
 
-import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +22,7 @@ from torch import Tensor
 
 from ingot.artifact.formats import stored_bytes
 from ingot.artifact.plan import Plan, aligned
+from ingot.artifact.tensors import header
 from ingot.errors import InternalError
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled, stack
@@ -35,8 +35,6 @@ NARROW_COLUMNS = 16
 PIECE_BYTES = 16 << 20
 THREADS = 2  # both pack while the caller's thread reads and writes
 PIECES_AHEAD = 4
-
-FILE_DTYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "I8"}
 
 Read = Callable[[str], Tensor]
 Rowed = TypeVar("Rowed", Tensor, Scaled)
@@ -68,7 +66,9 @@ def pack(
         ChunkedFile(raw) as file,
         ThreadPoolExecutor(THREADS) as pool,
     ):
-        file.write(header(weights))
+        file.write(
+            header({weight.name: (stored_dtype(weight), num_bytes(weight)) for weight in weights})
+        )
         for weight in weights:
             written = 0
             for piece in _in_order(pool, _jobs(weight, sources[weight.name], read, quantized)):
@@ -78,22 +78,9 @@ def pack(
             file.write(bytes(aligned(written) - written))
 
 
-def header(weights: Iterable[WeightLayout]) -> bytes:
-    """The safetensors header, padded so that data starts at a multiple of 64 bytes."""
-    entries: dict[str, object] = {}
-    offset = 0
-    for weight in weights:
-        end = offset + aligned(num_bytes(weight))
-        dtype = "int8" if weight.format.is_scaled else weight.format.dtype
-        entries[weight.name] = {
-            "dtype": FILE_DTYPES[dtype],
-            "shape": [(end - offset) // stored_bytes(dtype, 1)],
-            "data_offsets": [offset, end],
-        }
-        offset = end
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text = text.ljust(aligned(8 + len(text)) - 8)
-    return len(text).to_bytes(8, "little") + text
+def stored_dtype(weight: WeightLayout) -> str:
+    """The dtype that the file gives a weight: bytes where integers and scales lie in panels."""
+    return "int8" if weight.format.is_scaled else weight.format.dtype
 
 
 def num_bytes(weight: WeightLayout) -> int:
