@@ -92,15 +92,18 @@ class Drawing:
 
         Sequences that ended while it ran get nothing.
         """
+        failed: list[Sequence] = []
         for (sequence, begin), scores in zip(wanted.scored, drawn.scores, strict=True):
             if isinstance(scores, IngotError):
-                if not sequence.finished:
-                    self._owner.fail(sequence, scores)
+                members = [] if sequence.finished else _family(sequence)
+                for member in members:
+                    self._owner.fail(member, scores)
+                failed += members
             elif begin == len(sequence.prompt_logprobs):
                 sequence.prompt_logprobs += scores
         for sequence, logits in zip(wanted.cached, drawn.logits, strict=True):
             self._logits_cache.put(sequence.prompt_ids, sequence.salt, logits)
-        return self._accept(wanted.sequences, drawn.tokens, drawn.seconds)
+        return failed + self._accept(wanted.sequences, drawn.tokens, drawn.seconds)
 
     def _accept(
         self, sequences: list[Sequence], draws: list[Draw | IngotError], seconds: float
