@@ -1,4 +1,4 @@
-"""The files of an artifact: which names are allowed, what lies on disk, and opening one."""
+"""The files of an artifact: which names are allowed, which exist, and how to open one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def list_files(root: Path) -> set[str]:
 def open_file(root: Path, name: str) -> int:
     """Opens a file for reading and returns its descriptor, which the caller closes.
 
-    Raises ArtifactError when it is missing, unreadable or not a regular file.
+    Raises ArtifactError if it is missing, unreadable or not a regular file.
     """
     try:
         return open_regular(root / name, os.O_NOFOLLOW)

@@ -39,7 +39,7 @@ def interpret(
 
     Args:
         weights: gives each weight of the plan; see `plan_weights`.
-        inputs: the step's arrays by name, without a batch; see `ingot.ops.samples.step_inputs`.
+        inputs: the step's arrays by name, without a batch; see `ingot.ops.steps.step_inputs`.
         states: memory that outlives the step, written in place; see `new_states`.
         until: stop after so many instructions.
 

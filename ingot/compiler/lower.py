@@ -149,13 +149,15 @@ class _Lowering:
 
     def _refuse_unread(self) -> None:
         """Integers are for weights that ops read as matrices and tables, and all must be found."""
-        scaled = {name for name, buffer in self.buffers.items() if buffer.format.is_scaled}
-        fit = {
-            i.inputs[name] for i in self.instructions for name in TRAITS[i.op].integers
-        }  # fmt: skip
-        read = {n for i in self.instructions for n in i.inputs.values()} & scaled
-        found = {part for name in read & fit for part in self.buffers[name].sources}
-        for name in (*sorted(read - fit), *sorted(self.storage.keys() - found)):
+        reads = [
+            (self.buffers[name], argument in TRAITS[i.op].integers)
+            for i in self.instructions
+            for argument, name in i.inputs.items()
+            if name in self.buffers and self.buffers[name].format.is_scaled
+        ]
+        wrong = {buffer.name for buffer, fits in reads if not fits}
+        found = {part for buffer, _ in reads for part in buffer.sources}
+        for name in sorted(wrong | (self.storage.keys() - found)):
             raise InternalError(f"{name} is no matrix that can be stored in integers")
 
     def _instruction(self, node: Node) -> None:

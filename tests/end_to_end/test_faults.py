@@ -50,7 +50,7 @@ def test_a_killed_compile_leaves_no_artifact(stage: str, model: Path, tmp_path: 
 # Starts a process of its own, as g++ does, that holds a pipe open as long as it lives.
 SLOW_COMPILER = """#!/bin/sh
 exec 3>{pipe}
-tail -f /dev/null &
+tail -f /dev/null > /dev/null 2>&1 &
 echo started >&3
 wait
 """

@@ -13,13 +13,14 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from bench.quality import CASES, NUM_CALIBRATING, Bench
-from ingot.artifact.formats import Spans, Storage
+from ingot.artifact.formats import Storage
 from ingot.compiler.quantization.calibrate import MIN_TOKENS, calibration_sequences
 from ingot.compiler.quantization.choose import choose_storage
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.errors import CheckpointError, TokenizerError, UsageError
+from tests.compiler.quantization.integers import integers
 from tests.support.odd_files import ODD_FILES, ODD_PATHS, odd_paths
 
 torch.set_num_threads(1)
@@ -83,12 +84,12 @@ def test_the_tied_table_is_searched_and_linears_are_not(bench: Bench, tmp_path: 
     read = bench.checkpoint.read
     with QuantizedWeights(read, tmp_path) as weights:
         quantize_weights(bench.gm, read, weights, storage, SAMPLED[:NUM_CALIBRATING])
-        table = quantize_rows(read(TABLE), bits=8, spans=Spans(32, 32))
+        table = quantize_rows(read(TABLE), integers(8, 32))
         assert torch.equal(weights.matrix(TABLE).values, table.values)
         assert torch.equal(weights.matrix(TABLE).scales, table.scales)
         assert torch.equal(weights.read(TABLE), table.dequantize())
         name = "model.layers.0.mlp.down_proj.weight"
-        searched = quantize_rows(read(name), bits=4, spans=Spans(32, 128))
+        searched = quantize_rows(read(name), integers(4, 32, 128))
         assert not torch.equal(weights.matrix(name).values, searched.values)
         kept = "model.layers.1.mlp.down_proj.weight"
         assert kept not in weights and torch.equal(weights.read(kept), read(kept))

@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ingot.ops import samples
+from tests.support import samples
 from tests.targets.cpu.units import VOCABULARY, Case, Unit
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}

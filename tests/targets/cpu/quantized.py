@@ -15,11 +15,11 @@ from torch import Tensor
 from ingot.artifact.formats import Spans
 from ingot.artifact.plan import DTYPE_BYTES, Buffer, Dim, DType, Instruction, MemoryPlan, Plan
 from ingot.artifact.target import Target
-from ingot.ops import samples
 from ingot.ops.registry import OPS
 from ingot.ops.scaled import Scaled
 from ingot.targets.cpu.generate import Generated, generate
 from ingot.targets.cpu.quantized_panels import pack_quantized
+from tests.support import samples
 from tests.targets.cpu.native import Memory, aligned, built, load, runnable, tensor_bytes
 from tests.targets.cpu.units import INPUT_SHAPES, LIMITS
 

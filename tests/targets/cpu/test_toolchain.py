@@ -143,7 +143,7 @@ def test_all_that_a_stopped_compiler_has_started_is_stopped(
 ) -> None:
     pipe = source_dir / "pipe"
     os.mkfifo(pipe)
-    script = f"exec 3>{pipe}\ntail -f /dev/null &\necho started >&3\nwait"
+    script = f"exec 3>{pipe}\ntail -f /dev/null >/dev/null 2>&1 &\necho started >&3\nwait"
     monkeypatch.setenv("CXX", str(fake_compiler(source_dir, script)))
     builds: list[Future[None]] = []
 

@@ -29,11 +29,11 @@ from ingot.artifact.plan import (
     Plan,
 )
 from ingot.artifact.target import Target
-from ingot.ops import samples
 from ingot.ops.kv_write import CACHES
 from ingot.ops.registry import OPS
 from ingot.targets.cpu.generate import generate
 from ingot.targets.cpu.pack import num_elements, pack
+from tests.support import samples
 from tests.targets.cpu.native import (
     Memory,
     aligned,
