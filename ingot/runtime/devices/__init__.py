@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from ingot.artifact.reader import Artifact
+from ingot.errors import IncompatibleHostError
 from ingot.runtime.executor import Executor
 
 _EXECUTORS = {"cpu": "ingot.runtime.devices.cpu:CpuExecutor"}
@@ -28,6 +29,11 @@ def open_executor(
     Raises ArtifactError, IncompatibleHostError, ResourceError or UsageError.
     """
     kind = artifact.target.name.partition(":")[0]
+    if kind not in _EXECUTORS:
+        raise IncompatibleHostError(
+            f"nothing here runs the target {artifact.target.name}",
+            hint=f"Supported kinds of targets: {', '.join(_EXECUTORS)}.",
+        )
     module, name = _EXECUTORS[kind].split(":")
     opens: type[Executor] = getattr(import_module(module), name)
     return opens(
