@@ -7,7 +7,8 @@ from importlib import import_module
 from ingot.artifact.reader import Artifact
 from ingot.runtime.executor import Executor
 
-_EXECUTORS = {"cpu": "ingot.runtime.devices.cpu:CpuExecutor"}
+# By kind of target, where its executor is: "module:class".
+EXECUTORS = {"cpu": "ingot.runtime.devices.cpu:CpuExecutor"}
 
 
 def open_executor(
@@ -28,7 +29,7 @@ def open_executor(
     Raises ArtifactError, IncompatibleHostError, ResourceError or UsageError.
     """
     kind = artifact.target.name.partition(":")[0]
-    module, name = _EXECUTORS[kind].split(":")
+    module, name = EXECUTORS[kind].split(":")
     opens: type[Executor] = getattr(import_module(module), name)
     return opens(
         artifact,
