@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -88,7 +87,6 @@ class CpuExecutor:
             kernels = Kernels(artifact.read(entry.step.kernels), entry.step.kernels)
             self._kernels = kernels
             self._sampler = Sampler(self.vocab_size, kernels)
-            self._tokens: list[int] = []
             kernels.check_plan(artifact.manifest.files[entry.step.plan].sha256)
             kernels.open(_model_struct(weights, caches, arena, self.num_pages, self.num_threads))
         except BaseException:
@@ -99,7 +97,7 @@ class CpuExecutor:
         if self._kernels is None:
             raise UsageError("this model is closed", hint="Open it again with LLM(path).")
         for place, draw in inputs.from_draws.items():
-            inputs["tokens"][place] = self._tokens[draw]
+            inputs["tokens"][place] = self._sampler.tokens[draw]
         step = self._steps[id(inputs)]
         for name, size in inputs.sizes().items():
             setattr(step, name, size)
@@ -116,22 +114,8 @@ class CpuExecutor:
         return self._sampler.sample(logits, sequences)
 
     def drawn(self, draws: Draws) -> Drawn:
-        """Draws, scores and keeps what was asked for of the last step's logits."""
-        logits, began = self._logits[: self._num_rows], perf_counter()
-        scores = [
-            self._sampler.score(
-                logits[scoring.first_row : scoring.first_row + len(scoring.tokens)],
-                scoring.tokens,
-                scoring.count,
-            )
-            for scoring in draws.scorings
-        ]
-        kept = logits[draws.kept]  # a copy of chosen rows: drawing changes them
-        drawn_from = logits if draws.rows == list(range(len(logits))) else logits[draws.rows]
-        tokens = self._sampler.sample(drawn_from, draws.sequences) if draws.sequences else []
-        # Where a draw failed its sequence is over, and nobody asks for its token.
-        self._tokens = [draw.token if isinstance(draw, Draw) else 0 for draw in tokens]
-        return Drawn(tokens, scores, kept, perf_counter() - began)
+        """What is wanted of the logits that the last step has left."""
+        return self._sampler.drawn(self._logits[: self._num_rows], draws)
 
     def close(self) -> None:
         self._background.close()

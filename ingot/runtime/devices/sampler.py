@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from time import perf_counter
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ingot.errors import IngotError, InternalError, RequestError, describe
 from ingot.runtime.arrays import Float32
 from ingot.runtime.devices.native_sampler import NativeSampler, SamplerKernels
 from ingot.runtime.devices.numpy_sampler import NumpySampler, not_finite, spoiled
-from ingot.runtime.executor import Draw
+from ingot.runtime.executor import Draw, Drawn, Draws
 from ingot.runtime.output import Logprob
 from ingot.runtime.params import LogitsProcessor
 from ingot.runtime.sampling_state import SampledSequence, SamplingState
@@ -26,10 +27,32 @@ class Sampler:
 
     Args:
         kernels: of an open artifact; None draws the same tokens in numpy.
+
+    Attributes:
+        tokens: those of the last step, in the order of its draws.
     """
 
     def __init__(self, vocab_size: int, kernels: SamplerKernels | None = None) -> None:
+        self.tokens: list[int] = []
         self._backend = NumpySampler() if kernels is None else NativeSampler(kernels, vocab_size)
+
+    def drawn(self, logits: Float32, draws: Draws) -> Drawn:
+        """What is wanted of the logits [R, V] of a step, which may be overwritten."""
+        began = perf_counter()
+        scores = [
+            self.score(
+                logits[scoring.first_row : scoring.first_row + len(scoring.tokens)],
+                scoring.tokens,
+                scoring.count,
+            )
+            for scoring in draws.scorings
+        ]
+        kept = logits[draws.kept]  # a copy of chosen rows: drawing changes them
+        drawn_from = logits if draws.rows == list(range(len(logits))) else logits[draws.rows]
+        tokens = self.sample(drawn_from, draws.sequences) if draws.sequences else []
+        # Where a draw failed its sequence is over, and nobody asks for its token.
+        self.tokens = [draw.token if isinstance(draw, Draw) else 0 for draw in tokens]
+        return Drawn(tokens, scores, kept, perf_counter() - began)
 
     def sample(
         self, logits: Float32, sequences: Sequence[SampledSequence]
