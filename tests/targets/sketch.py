@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from ingot.artifact.plan import Attr, Buffer, Instruction, Kind, Limits, Plan
 from ingot.artifact.step import LOGITS, TEXT_INPUTS, Array, Dim, State, StepSpec
 from ingot.artifact.traits import TRAITS, Role
 from ingot.compiler.interpret import DTYPES, Value
-from ingot.ops import OPS
+from ingot.ops import OPS, samples
 
 LIMITS = Limits(
     max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=160, max_logit_rows=160, page_size=16
@@ -69,6 +70,14 @@ class Sketch:
         added = self.add(name, form, tuple(value.shape), "weight")
         self.weights[added] = value
         return added
+
+    def drawn(self, name: str) -> torch.Generator:
+        """Random numbers for a buffer of that name."""
+        return torch.Generator().manual_seed(crc32(f"{self.prefix}{name}".encode()))
+
+    def vector(self, name: str, size: int) -> str:
+        """A weight with values around one, never the same twice."""
+        return self.weight(name, samples.scale_vector(self.drawn(name), size))
 
     def caches(
         self, heads: int, size: int, form: Format | DType = "float32", page_size: int = 16
