@@ -127,7 +127,7 @@ def open_kernels(target: Target, threads: int) -> Kernels:
         nothing = dict.fromkeys(
             ("num_instructions", "num_weights", "num_caches", "arena_bytes", "vocabulary"), 0
         )
-        unit = UNIT.format(target=target.name, body="", abi=ABI, **nothing)
+        unit = UNIT.format(target=target.name, body="", abi=ABI, plan=0, **nothing)
         (Path(folder) / "step.cpp").write_text(unit)
         build(Path(folder), Path(folder) / "kernels.so", target)
         kernels = Kernels((Path(folder) / "kernels.so").read_bytes(), "kernels.so")

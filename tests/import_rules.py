@@ -55,7 +55,7 @@ def arrows(package: Path) -> dict[str, set[str]]:
     """The rooms that each room of the package imports."""
     found: dict[str, set[str]] = {room: set() for room in ROOMS}
     for name, tree in _sources(package):
-        others = (_imported_room(module, package.name) for _, module in _imports(tree))
+        others = (_imported_room(module, package.name) for _, module in imports(tree))
         if Path(name).stem not in SHARED:
             found[_room(name)] |= {other for other in others if other not in ("", _room(name))}
     return found
@@ -112,7 +112,7 @@ def _forbidden(tree: ast.AST, room: str, package: str) -> Iterator[tuple[int, st
     if room not in ROOMS:
         yield 1, f"{room} is no room of the table"
         return
-    for line, module in _imports(tree):
+    for line, module in imports(tree):
         top = module.partition(".")[0]
         if top == "":
             yield line, "relative import"
@@ -123,7 +123,7 @@ def _forbidden(tree: ast.AST, room: str, package: str) -> Iterator[tuple[int, st
             yield line, f"{room} imports {module}"
 
 
-def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every imported module, those inside functions and type-checking blocks too."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.import_cycles import circles
 from tests.import_rules import API, ROOMS, arrows, breaches, drawing
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,6 +76,10 @@ def test_every_room_exists():
         ("models/llama.py", "from ingot.passes.a import b", "models imports ingot.passes.a.b"),
         ("passes/fuse.py", "from ..models import llama", "relative import"),
         ("passes/fuse.py", "import transformers", "passes imports transformers"),
+        ("passes/fuse.py", "import ingot.targets.cpu", "passes imports ingot.targets.cpu"),
+        ("targets/cpu/pack.py", "from ingot.passes import a", "targets imports ingot.passes.a"),
+        ("targets/cpu/pack.py", "import ingot.compiler.a", "targets imports ingot.compiler.a"),
+        ("ops/linear.py", "import ingot.targets.target", "ops imports ingot.targets.target"),
         ("llm.py", "import torch", "api imports torch"),
         ("llm.py", "from ingot.cli.main import main", "api imports ingot.cli.main.main"),
         ("misc/things.py", "import json", "misc is no room of the table"),
@@ -96,6 +101,8 @@ def test_a_breach_is_found(tmp_path, file, source, breach):
         ("runtime/engine.py", "import numpy\nfrom ingot.artifact.plan import Plan"),
         ("runtime/engine.py", "from ingot.errors import IngotError\nfrom ingot import errors"),
         ("compiler/compile.py", "import torch\nfrom ingot.models import registry"),
+        ("targets/cpu/pack.py", "import torch\nfrom ingot.ops.scaled import Scaled"),
+        ("compiler/compile.py", "from ingot.targets.target import kind_of"),
         ("cli/run.py", "from ingot import LLM\nfrom ingot.compiler.compile import compile_model"),
         ("settings.py", "import os\nx = os.environ"),
         ("llm.py", "import numpy\nfrom ingot.runtime.engine import Engine"),
@@ -106,6 +113,44 @@ def test_an_allowed_arrow_is_no_breach(tmp_path, file, source):
     path.parent.mkdir(parents=True)
     path.write_text(source)
     assert breaches(tmp_path / "ingot") == []
+
+
+def test_modules_import_one_another_in_no_circle():
+    assert circles(ROOT / "ingot") == []
+
+
+def write(folder: Path, **sources: str) -> Path:
+    for name, source in sources.items():
+        path = folder.joinpath("ingot", *name.split("__")).with_suffix(".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    return folder / "ingot"
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "import ingot.a",
+        "from ingot.a import x",
+        "from ingot import a",
+        "def f():\n    from ingot.a import x",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from ingot.a import x",
+    ],
+)
+def test_a_circle_is_found(tmp_path, back):
+    package = write(tmp_path, a="from ingot.room.b import y", room__b="import ingot.c", c=back)
+    assert circles(package) == [("a", "c", "room.b")]
+
+
+def test_what_goes_one_way_is_no_circle(tmp_path):
+    package = write(
+        tmp_path,
+        a="from ingot.b import y\nfrom ingot.c import z\nimport json",
+        b="from ingot.c import z\nfrom ingot import __version__",
+        c="x = 1",
+        __init__="def f():\n    from ingot.a import x",
+    )
+    assert circles(package) == []
 
 
 def test_lint_checks_style_and_types():

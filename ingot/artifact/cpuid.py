@@ -1,7 +1,7 @@
-"""What the processor says of itself, and which of its registers the system keeps.
+"""What the processor says about itself, and which of its registers the system saves.
 
-Emulators and sandboxes often show the real machine's /proc/cpuinfo while they run something else;
-what CPUID and XGETBV say there is what the code will meet.
+Emulators and sandboxes often show the /proc/cpuinfo of the real machine while they run another one.
+CPUID and XGETBV describe the machine that the code will really run on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Leaf = tuple[int, int, int, int]
 CpuId = Callable[[int, int], Leaf]
 
 _EAX, _EBX, _ECX = 0, 1, 2
-_OSXSAVE = 27  # bit of ecx of leaf 1: XGETBV can be asked
+_OSXSAVE = 27  # bit of ecx of leaf 1: XGETBV can be used
 _YMM, _ZMM = 0x06, 0xE6  # bits of XCR0: registers that the system saves
 
 # void cpuid(uint32 leaf [edi], uint32 subleaf [esi], uint32 out[4] [rdx])
@@ -30,7 +30,7 @@ _XGETBV = bytes.fromhex("31c9 0f01d0 48c1e220 4809d0 c3")
 
 @dataclass(frozen=True, slots=True)
 class Bit:
-    """Where a feature stands: a bit of a register of a leaf, and the registers that it needs."""
+    """Where CPUID has a feature: a bit of a register of a leaf; and the state that it needs."""
 
     leaf: int
     subleaf: int
@@ -58,11 +58,11 @@ FEATURES: Mapping[str, Bit] = {
 
 
 def lacking(cpuid: CpuId, xcr0: Callable[[], int]) -> frozenset[str]:
-    """Those of FEATURES that the processor has not, or whose registers the system does not keep."""
+    """The FEATURES that the processor lacks, or whose registers the system does not save."""
     state = xcr0() if cpuid(1, 0)[_ECX] >> _OSXSAVE & 1 else 0
 
     def has(bit: Bit) -> bool:
-        # Beyond the last leaf a processor answers with what it has said before.
+        # Beyond the last leaf a processor repeats an earlier answer.
         if bit.leaf > cpuid(0, 0)[_EAX] or (bit.subleaf and bit.subleaf > cpuid(bit.leaf, 0)[_EAX]):
             return False
         there = cpuid(bit.leaf, bit.subleaf)[bit.register] >> bit.bit & 1
@@ -72,13 +72,13 @@ def lacking(cpuid: CpuId, xcr0: Callable[[], int]) -> frozenset[str]:
 
 
 def lacking_here() -> frozenset[str]:
-    """`lacking` on this host; empty where it cannot be asked."""
+    """`lacking` on this host; empty if the host cannot be asked."""
     if platform.machine() != "x86_64":
         return frozenset()
     try:
         with _executable(_CPUID.ljust(64, b"\x90") + _XGETBV) as address:
             return _asked(address, address + 64)
-    except OSError:  # a system that lets nobody make code
+    except OSError:  # the system does not allow generated code
         return frozenset()
 
 
@@ -96,7 +96,7 @@ def _asked(cpuid_address: int, xgetbv_address: int) -> frozenset[str]:
 
 @contextmanager
 def _executable(code: bytes) -> Iterator[int]:
-    """The address of memory with that code, which is never writable while it is executable."""
+    """The address of memory with that code. It is never both writable and executable."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     size, protection = ctypes.c_size_t(len(code)), mmap.PROT_READ | mmap.PROT_EXEC

@@ -1,4 +1,4 @@
-"""What this host can run, by the features that its processor and its kernel have."""
+"""What this host can run, from the features that its processor and its kernel report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ingot.artifact.cpuid import lacking_here
 def host_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """The name of the architecture, such as x86_64, and the CPU flags that can be relied on.
 
-    Those that the kernel lists for every processor, without those that CPUID or XGETBV denies.
+    A flag counts if the kernel lists it for every processor and CPUID and XGETBV agree.
     """
     lines = [line for line in _text(cpuinfo).splitlines() if line.startswith("flags")]
     sets = [set(line.partition(":")[2].split()) for line in lines]

@@ -85,8 +85,8 @@ class Artifact:
         return self.plan_of(best_target(self.manifest, self.flags) or self.manifest.targets[0])
 
     def plan_of(self, entry: TargetEntry) -> Plan:
-        """How one target carries out a step. Raises ArtifactError for other limits than the
-        manifest's."""
+        """The plan of one target's step. Raises ArtifactError if its limits are not those of the
+        manifest."""
         name = entry.step.plan
         plan = decode_plan(self.read(name), file=name)
         if plan.limits != self.manifest.limits:

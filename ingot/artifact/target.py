@@ -84,9 +84,9 @@ def native_target(flags: frozenset[str]) -> Target:
     level = next((name for name, needed in CPU_LEVELS.items() if needed <= flags), "")
     if not level:
         raise UsageError(
-            "this host is no x86-64, and cpu:native is what runs on it",
-            hint="Supported: naming another target, such as --target cpu:portable, with a compiler "
-            "for x86-64 in INGOT_CXX.",
+            "cpu:native needs an x86-64 host, and this is none",
+            hint="Name a target, such as --target cpu:portable, and a compiler for x86-64 in "
+            "INGOT_CXX.",
         )
     features = tuple(f for f in CPU_FEATURES.get(level, ()) if f in flags)
     return Target("cpu", level, tuple(sorted(features)))

@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=DTYPES,
         default="auto",
-        help="auto (the default) is bfloat16 unless the checkpoint is float32; of float16 weights "
-        "bfloat16 drops 3 bits, which float32 keeps",
+        help="auto (the default) is bfloat16 unless the checkpoint is float32; bfloat16 drops 3 "
+        "bits of float16 weights, and float32 keeps them",
     )
     _add_quantization(parser)
     parser.add_argument(

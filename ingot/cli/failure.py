@@ -13,13 +13,13 @@ from pathlib import Path
 from ingot.cli.output import print_json
 from ingot.errors import IngotError, InternalError, ResourceError, UsageError
 
-_EXTRAS = {"torch": "compile"}  # a package, and the extra that brings it
+_EXTRAS = {"torch": "compile"}  # a package, and the extra that installs it
 _PACKAGES = ("numpy", "safetensors", "tokenizers", "jinja2", "msgspec", "xxhash", "rich", *_EXTRAS)
 REPORT_HINT = "This is a fault of ingot. Please report it with the log: {log}"
 
 
 def report(error: BaseException, args: argparse.Namespace) -> int:
-    """Prints the error on stderr, and on stdout too under --json; returns the exit code."""
+    """Prints the error on stderr, and with --json also on stdout; returns the exit code."""
     known = _as_ingot_error(error)
     log = None
     if known is None or isinstance(known, InternalError):
@@ -36,7 +36,7 @@ def report(error: BaseException, args: argparse.Namespace) -> int:
 
 
 def _as_ingot_error(error: BaseException) -> IngotError | None:
-    """The typed error that says the same, where there is one."""
+    """The typed error that says the same, if there is one."""
     if isinstance(error, IngotError):
         return error
     if isinstance(error, MemoryError):
@@ -46,15 +46,15 @@ def _as_ingot_error(error: BaseException) -> IngotError | None:
     package = _package_of(error)
     if package:
         return _not_imported(package, error)
-    if isinstance(error, OSError) and error.filename:  # the fault of a path that was given to us
+    if isinstance(error, OSError) and error.filename:  # the fault of a path that the user gave
         return UsageError(f"{error.filename}: {(error.strerror or 'cannot be used').lower()}")
     return None
 
 
 def _package_of(error: BaseException) -> str:
-    """The package of which an import failed; empty where none did.
+    """The package that could not be imported; empty if there is none.
 
-    One that is missing is named by the error, one that is broken by the module whose body raised.
+    The error names a missing package. A broken one is that of the module whose body raised.
     """
     names = [error.name or ""] if isinstance(error, ModuleNotFoundError) else []
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -68,7 +68,7 @@ def _not_imported(package: str, error: BaseException) -> UsageError:
     extra = _EXTRAS.get(package)
     if isinstance(error, ModuleNotFoundError) and error.name == package:
         whole = f"ingot[{extra}]" if extra else "ingot"
-        why = "Compiling needs it, running an artifact does not: " if extra else ""
+        why = "Compiling needs it; running an artifact does not: " if extra else ""
         return UsageError(f"{package} is not installed", hint=f"{why}pip install '{whole}'")
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return UsageError(

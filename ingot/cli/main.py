@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Ended(SystemExit):
-    """A signal that asks the process to end, as an exception: whoever holds files cleans up."""
+    """A signal that asks the process to end, raised so that holders of files can clean up."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -47,19 +47,19 @@ class _Ended(SystemExit):
 
 @contextmanager
 def _ending_in_order() -> Iterator[None]:
-    """Raises `_Ended` where a signal would end the process on the spot; does so once."""
+    """Raises `_Ended`, once, where a signal would otherwise end the process at once."""
 
     def end(number: int, frame: FrameType | None) -> None:
         for other in ours:
             signal.signal(other, signal.SIG_IGN)
         raise _Ended(number)
 
-    # Not what somebody ignores on purpose, as nohup does.
+    # Signals that somebody ignores on purpose, as nohup does, stay ignored.
     ours = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
     try:
         for number in ours:
             signal.signal(number, end)
-    except ValueError:  # not the main thread: signals are the business of whoever called us
+    except ValueError:  # not the main thread: the caller handles signals
         ours = []
     try:
         yield
@@ -69,7 +69,7 @@ def _ending_in_order() -> Iterator[None]:
 
 
 def _run(argv: Sequence[str]) -> int:
-    """Runs one command line and reports its errors; raises KeyboardInterrupt and _Ended alone."""
+    """Runs one command line and reports its errors; raises only KeyboardInterrupt and _Ended."""
     from argparse import Namespace
 
     from ingot.cli import failure
@@ -84,7 +84,7 @@ def _run(argv: Sequence[str]) -> int:
         pass
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # a library in Rust that panics raises no Exception
+    except BaseException as error:  # what a panic in Rust raises is not an Exception
         code = failure.report(error, args)
     return code
 

@@ -79,29 +79,29 @@ _PATH = {"read": as_path, "wanted": "a path"}
 class CompileOptions:
     """How to compile a model.
 
-    A string will do for a path, and for a list of one string.
+    A path can be given as a string, and so can a list of one string.
 
     Attributes:
         targets: target names, `cpu:native` for this host.
         dtype: "float32", "bfloat16", or "auto": bfloat16 unless the checkpoint is float32. Of
             float16 weights bfloat16 drops 3 bits, which float32 keeps.
         quantize: "none", "int8" or "int4": how weight matrices are stored.
-        group_size: columns of a row that share a scale, "32", "64", "128", or "channel" for int8;
-            "" is 32 for int4, and for int8 the widest that divides the rows of all matrices.
+        group_size: columns that share a scale: "32", "64", "128", or for int8 also "channel", a
+            whole row. "" is 32 for int4, and for int8 the widest that divides all rows.
         keep: exceptions, "PATTERN=none|bf16|int8|int4", by the names of the model's matrices.
-        calibrate: a text in UTF-8; linears are then rounded so that they compute the same on it.
-        kv_dtype: what keys and values are stored in: "auto", as activations are, or "int8", with a
-            scale for every token and head.
+        calibrate: a text in UTF-8. Linears are rounded so that their results on it change least.
+        kv_dtype: how keys and values are stored: "auto", like activations, or "int8", with a scale
+            for every token and head.
         max_model_len: longest sequence; None takes the model's own maximum.
         max_num_seqs: most sequences in one step.
         max_num_batched_tokens: most tokens in one step.
         page_size: tokens of one page of the KV cache.
-        verify_passes: run the reference before and after every pass.
+        verify_passes: run the model before and after every pass, lowering, rewriting and grouping.
         dump_dir: where to write the graph after every pass, the plan and the sources.
-        disable_passes: names of optional passes to leave out.
+        disable_passes: names of optional passes, and of rules of grouping, to leave out.
 
-    Raises UsageError that names the field, its value and what it must be. Whether values suit the
-    model and each other shows when it is compiled.
+    Raises UsageError, which names the field, its value and what it must be. The compile itself
+    checks whether values suit the model and each other.
     """
 
     targets: tuple[str, ...] = field(default=("cpu:native",), metadata=_TEXTS)

@@ -56,7 +56,7 @@ def load_tokenizer(model_dir: Path, vocab_size: int) -> Tokenizer:
 def encode(
     tokenizer: Tokenizer, text: str, where: str, *, add_special_tokens: bool = False
 ) -> list[int]:
-    """Token ids of a text; `where` is what messages call it. Raises TokenizerError."""
+    """Token ids of a text, which messages call `where`. Raises TokenizerError."""
     hint = "Check the tokenizer with the `tokenizers` library: it must encode any text in UTF-8."
     with _refusing(f"the tokenizer cannot encode {where}", hint):
         ids: list[int] = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
@@ -64,7 +64,7 @@ def encode(
 
 
 def copy_tokenizer(model_dir: Path, out: Path) -> None:
-    """Copies those of the tokenizer's files that exist."""
+    """Copies the files of the tokenizer, as far as they exist."""
     out.mkdir()
     for path in _present(model_dir):
         (out / path.name).write_bytes(_read(path))
@@ -84,9 +84,10 @@ def _read(path: Path) -> bytes:
 
 @contextmanager
 def _refusing(what: str, hint: str) -> Iterator[None]:
-    """Makes a TokenizerError of what the library raises.
+    """Turns what the library raises into a TokenizerError.
 
-    That is a bare Exception, or, where its Rust code panics, a BaseException with no public name.
+    The library raises a bare Exception, or, if its Rust code panics, a BaseException that has no
+    public name.
     """
     try:
         yield

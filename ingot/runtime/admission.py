@@ -21,8 +21,10 @@ class Admission:
     pages: PageTable
 
     def check(self, token_ids: list[int], params: SamplingParams | None = None) -> None:
-        """Raises RequestError for a prompt that can never be served; `params` None: it is only
-        looked at, nothing is added to it."""
+        """Raises RequestError for a prompt that can never be served.
+
+        With `params` None the prompt is only scored, and no token is added to it.
+        """
         if not token_ids:
             raise RequestError("the prompt is empty", hint="Give at least one token.")
         low, high = min(token_ids), max(token_ids)
@@ -50,7 +52,7 @@ class Admission:
             params.for_model(self.vocab_size)
 
     def max_len(self, token_ids: list[int], params: SamplingParams) -> int:
-        """The most tokens that the sequence can come to have."""
+        """The most tokens that the sequence can reach."""
         return min(self.max_model_len, len(token_ids) + params.max_tokens)
 
 

@@ -41,11 +41,11 @@ class AsyncLLM:
         *,
         priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
-        """Completes a prompt; gives an output for every step, or fewer if they are not taken.
+        """Completes a prompt; yields an output for every step, or fewer to a slow reader.
 
-        What they hold says `sampling_params.output_kind`. Raises RequestError for a prompt that
-        cannot be served and for a `request_id` that is in use, QueueFullError, and UsageError
-        after `close`.
+        `sampling_params.output_kind` says what an output holds. Raises RequestError for a prompt
+        that cannot be served or a `request_id` that is in use, QueueFullError where the queue is
+        full, and UsageError after `close`.
         """
         params = sampling_params or SamplingParams()
         inbox = _Inbox(asyncio.get_running_loop(), params.output_kind)
@@ -75,7 +75,7 @@ class AsyncLLM:
             yield output
 
     async def abort(self, request_id: str) -> None:
-        """Ends a request, whose iterator then ends; an unknown id is fine."""
+        """Ends a request and its iterator. An unknown id does nothing."""
         await self._ask(partial(self._llm._thread.session.abort, request_id))
 
     async def configure(self, config: EngineConfig) -> None:

@@ -1,4 +1,4 @@
-"""Words that are not to be written, as the tokens that would write them."""
+"""Words that must not be written, as the tokens that would write them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Sequence
 def spellings(
     words: Iterable[str], encode: Callable[[str], list[int]]
 ) -> tuple[tuple[int, ...], ...]:
-    """The spellings of words, each at the beginning of a text and after a space.
+    """The spellings of each word: at the beginning of a text, and after a space.
 
-    vLLM leaves out the second one where it has more or fewer tokens than the first; with it a
-    word is also caught whose space belongs to a token of its beginning.
+    vLLM drops the second spelling if it has more or fewer tokens than the first. Keeping it also
+    catches words whose first token includes the space.
     """
     found: dict[tuple[int, ...], None] = {}
     for word in words:
@@ -25,7 +25,7 @@ def spellings(
 
 
 class BadWords:
-    """Which tokens would complete a bad word, given what was generated."""
+    """Finds the tokens that would complete a bad word after what was generated."""
 
     def __init__(self, words: Iterable[Sequence[int]]) -> None:
         self.always: tuple[int, ...] = ()

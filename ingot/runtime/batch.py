@@ -58,9 +58,9 @@ class BatchBuilder:
     def append(
         self, token_ids: list[int], start: int, page_ids: list[int], num_logit_rows: int
     ) -> None:
-        """Adds a sequence's tokens `token_ids`, which begin at position `start` of it.
+        """Adds the tokens of a sequence from position `start` on.
 
-        Its last `num_logit_rows` tokens get logits. `page_ids` covers all its tokens so far.
+        The last `num_logit_rows` of them get logits. `page_ids` covers the sequence so far.
         """
         x, size = self.inputs, self._size
         row, begin = x.num_seqs, x.num_tokens
@@ -78,8 +78,10 @@ class BatchBuilder:
         x.num_seqs, x.num_tokens, x.num_rows = row + 1, end, rows
 
     def _singles(self, chunks: list[Chunk], page_ids_of: PageIds, draws: Mapping[int, int]) -> int:
-        """Lays out the first chunks, as long as they are single tokens with logits: what decodes.
-        Returns their number."""
+        """Lays out the chunks that decode, which come first; returns their number.
+
+        Each is a single token that gets logits.
+        """
         x, size = self.inputs, self._size
         tokens, positions, slots = [], [], []
         for row, chunk in enumerate(chunks):

@@ -11,9 +11,9 @@ from ingot.runtime.tokenizer import Tokenizer
 
 
 class Completion:
-    """Follows one sequence of the engine. `tokenizer` None leaves all text empty.
+    """Follows one sequence of the engine. Without a `tokenizer` all text is empty.
 
-    It shows only what `advance` has seen: tokens and their text come together.
+    It shows only the tokens that `advance` has seen, so that tokens and their text come together.
     """
 
     def __init__(self, engine: Engine, sequence: Sequence, tokenizer: Tokenizer | None) -> None:
@@ -45,7 +45,7 @@ class Completion:
         self.finished = sequence.finished
 
     def abort(self) -> None:
-        """Ends the completion; its text stays as far as it has come."""
+        """Ends the completion and keeps the text so far."""
         self._engine.abort(self.sequence)
         self.advance()
 
@@ -71,7 +71,7 @@ class Completion:
         return delta
 
     def output(self, *, delta: bool = False) -> CompletionOutput:
-        """The completion as far as it has come, or with `delta` what is new."""
+        """The completion so far, or with `delta` only what is new."""
         sequence = self.sequence
         begin = self._num_tokens_out if delta else 0
         text = self._pieces[self._num_pieces_out if delta else 0 :]

@@ -1,4 +1,4 @@
-"""What can be switched while the engine runs. No choice here changes any output."""
+"""The switches of a running engine. None of them changes an output."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ _FLAGS = {"prefix_cache", "overlap"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """The engine's switches; replaced as a whole between two steps. None: the artifact's limit.
+    """The engine's switches, replaced as a whole between two steps.
+
+    None means the artifact's limit, unless said otherwise.
 
     prefix_cache            keep the pages of computed tokens, and use them for equal prefixes
     logits_cache_bytes      memory for the last logits of whole prompts; 0: none are kept
     chunk_tokens            the most tokens of one prompt that a step computes
-    overlap                 prepare the next step while the kernels run the current one; None:
-                            where a processor is left for it. Where the kernels use all of them it
-                            takes more time from them than it saves
+    overlap                 prepare the next step while the kernels run the current one; None: only
+                            if the kernels leave a processor free, as they would be slowed down
+                            otherwise
     max_num_seqs            the most sequences in a step
     max_num_batched_tokens  the most tokens in a step
-    max_waiting             the most sequences in the queue, more are refused; None: any number
+    max_waiting             the most sequences in the queue; more are refused. None: no bound
 
     Raises UsageError that names the field, its value and the range.
     """

@@ -18,9 +18,9 @@ def is_byte(spelling: str | None) -> bool:
 class Detokenizer:
     """Decodes a growing list of tokens piece by piece.
 
-    What is not settled by later tokens is held back: the bytes of an unfinished character, and a
-    run of byte tokens (`<0xE4>`), which decoders judge as a whole. The pieces together are
-    `decode` of all tokens; after a prompt, they are what these add to its text.
+    Text that later tokens could still change is held back: the bytes of an unfinished character,
+    and a run of byte tokens (`<0xE4>`), which decoders judge as a whole. Joined, the pieces are
+    `decode` of all tokens. After a prompt they are what the tokens add to its text.
 
     Args:
         decode: text of a list of tokens.
@@ -55,7 +55,7 @@ class Detokenizer:
         self._num_out = 0  # characters of the window's text that are out
 
     def push(self, token_id: int) -> str:
-        """Adds a token and returns the text that is settled by it, possibly none."""
+        """Adds a token and returns the text that is now certain, possibly none."""
         if self._token_ids and self._breaks(self._token_ids[-1], token_id):
             rest = self.finish()
             self._begin(())
@@ -91,7 +91,7 @@ class Detokenizer:
         return new
 
     def _end_of_prompt(self, text: str) -> int | None:
-        """Where the text goes on after the prompt's; None if it reads the prompt differently."""
+        """Where the text continues after the prompt's; None if the prompt decodes differently."""
         prompt = self._token_ids[: self._num_prompt]
         known = self._decode(prompt) if prompt else ""
         is_open = known.endswith(_INCOMPLETE)

@@ -1,4 +1,4 @@
-"""What a step is to draw, and what follows from it."""
+"""What a step must draw, and what follows from its tokens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Owner(Protocol):
 
 
 class Drawing:
-    """Says what a step is to draw, and ends the sequences that their draws end."""
+    """Says what a step must draw, and ends the sequences whose last token was drawn."""
 
     def __init__(
         self, owner: Owner, executor: Executor, tally: Tally, logits_cache: LogitsCache
@@ -58,7 +58,7 @@ class Drawing:
         known, self._known = self._known[:MAX_KNOWN], self._known[MAX_KNOWN:]
         ready, rows = [], []
         for sequence, logits in known:
-            # One that was quick to run computes its prompt as any other.
+            # One that already runs computes its prompt like any other.
             if not sequence.finished and not sequence.is_running and not sequence.num_generated:
                 family = _family(sequence)
                 ready += family
@@ -88,19 +88,22 @@ class Drawing:
         return wanted
 
     def take(self, wanted: Wanted, drawn: Drawn) -> list[Sequence]:
-        """Takes in what came of a step; returns the sequences that got a token or an error.
+        """Takes the results of a step; returns the sequences that got a token or an error.
 
         Sequences that ended while it ran get nothing.
         """
+        failed: list[Sequence] = []
         for (sequence, begin), scores in zip(wanted.scored, drawn.scores, strict=True):
             if isinstance(scores, IngotError):
-                if not sequence.finished:
-                    self._owner.fail(sequence, scores)
+                members = [] if sequence.finished else _family(sequence)
+                for member in members:
+                    self._owner.fail(member, scores)
+                failed += members
             elif begin == len(sequence.prompt_logprobs):
                 sequence.prompt_logprobs += scores
         for sequence, logits in zip(wanted.cached, drawn.logits, strict=True):
             self._logits_cache.put(sequence.prompt_ids, sequence.salt, logits)
-        return self._accept(wanted.sequences, drawn.tokens, drawn.seconds)
+        return failed + self._accept(wanted.sequences, drawn.tokens, drawn.seconds)
 
     def _accept(
         self, sequences: list[Sequence], draws: list[Draw | IngotError], seconds: float

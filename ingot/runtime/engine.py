@@ -120,10 +120,10 @@ class Engine:
         priority: int = 0,
         salt: bytes = b"",
     ) -> Sequence:
-        """Adds a request; its Sequence is filled as steps go by. Raises RequestError.
+        """Adds a request and returns the sequence of its first completion.
 
-        Of several completions it is the first, and has the others as its siblings. Those of a
-        smaller `priority` come first. Prefixes are shared among requests of the same `salt`.
+        The sequences of the others are its siblings. A smaller `priority` comes first. Requests
+        of the same `salt` share prefixes. Raises RequestError or QueueFullError.
         """
         self.check(token_ids, params)
         check_priority(priority)
@@ -159,8 +159,7 @@ class Engine:
         return first
 
     def abort(self, sequence: Sequence) -> None:
-        """Ends a sequence at once and frees its pages; a finished one stays as it is. Siblings
-        that wait for it end, too."""
+        """Ends a sequence and the siblings that wait for it, unless they are finished."""
         for each in (*sequence.siblings, sequence):
             if not each.finished:
                 self.finish(each, "abort")
@@ -219,7 +218,7 @@ class Engine:
         return drawn
 
     def deliver(self) -> None:
-        """Hands over what `receive` has not been called with yet."""
+        """Calls `receive` with the sequences that it has not seen since they changed."""
         sequences, self._undelivered = self._undelivered, []
         if self.receive is not None:
             for sequence in sequences:
@@ -242,7 +241,7 @@ class Engine:
     def logits(self, token_ids: list[int], chunk_tokens: int | None = None) -> Float32:
         """Logits [T, V] of every position, in chunks of `chunk_tokens` (default: the largest).
 
-        Sequences that are under way give up their pages if they must, and go on afterwards.
+        If pages are short, running sequences give up theirs and are computed again later.
         """
         self.check(token_ids)
         most = min(chunk_tokens or self._max_num_rows, self._max_num_rows)

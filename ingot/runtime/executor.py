@@ -107,7 +107,7 @@ class Executor(Protocol):
 
     @property
     def window(self) -> int:
-        """Tokens that every layer looks back at, at most; 0: some look at all."""
+        """The most tokens that any layer looks back at; 0 if some layer looks at all of them."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""What this machine can do at most, measured with the code and the threads that run the model."""
+"""The limits of this machine, measured with the code and the threads that run the model."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class MachineLimits:
         return sum(count / peaks[kind] for kind, count in cost.operations.items())
 
     def seconds(self, cost: Cost) -> float:
-        """The least time for that: reading and computing at once, each at its peak."""
+        """The least time that this takes when reading and computing overlap, each at its peak."""
         return max(self.memory_seconds(cost), self.arithmetic_seconds(cost))
 
     def best(self, other: MachineLimits) -> MachineLimits:
-        """The better of two measurements in everything; what disturbs one only makes it worse."""
+        """The better value of each of two measurements: disturbances only make them worse."""
         return MachineLimits(
             threads=self.threads,
             read_bytes_per_second=max(self.read_bytes_per_second, other.read_bytes_per_second),
@@ -54,8 +54,8 @@ class MachineLimits:
 class LimitsMeter:
     """Measures limits with the kernels of an artifact. A context manager.
 
-    A buffer of `nbytes` is read (at most 256 MiB, in huge pages where the system gives them): one
-    that fits a cache is read from there, as the weights of a small model are.
+    It reads a buffer of `nbytes`, at most 256 MiB, in huge pages where the system gives them. A
+    buffer that fits a cache is read from the cache, as the weights of a small model are.
     """
 
     def __init__(self, artifact: Artifact, nbytes: int, num_threads: int | None = None) -> None:

@@ -46,10 +46,10 @@ class LLM:
         kv_cache_bytes: memory for keys and values; None: what full use can need, and at most half
             of the memory that is free.
         num_threads: None: one per processor that this process may use.
-        seed: draws of requests without a seed of their own depend on it.
+        seed: seeds the draws of requests that have no seed of their own.
         config: the engine's switches; `config` can be replaced at any time.
-        on_step: is called with the engine's counters after every step, in the thread that runs
-            it. If it raises, that is logged, and it is not called again.
+        on_step: a function that the engine's thread calls with the counters after every step. If
+            it raises, that is logged, and it is not called again.
         check: "fast" hashes all files but the tensors, "full" these, too.
 
     Raises ArtifactError, IncompatibleHostError, ResourceError or UsageError.
@@ -105,12 +105,11 @@ class LLM:
     ) -> list[RequestOutput]:
         """Completes every prompt; the outputs are in the order of the prompts.
 
-        A prompt is a text, a list of tokens, {"prompt": text} or {"prompt_token_ids": tokens};
-        the dicts may have a "cache_salt", which keeps their cached prefixes apart from others'.
-        One SamplingParams serves all prompts, a list has one for each, and so has `priority`: the
-        smaller it is, the sooner the prompt's turn comes. `use_tqdm` shows the progress on stderr
-        where that is a terminal. Raises RequestError, with nothing run, when any prompt cannot be
-        served.
+        A prompt is a text, a list of tokens, {"prompt": text} or {"prompt_token_ids": tokens}. A
+        dict may also have a "cache_salt": only prompts with the same salt share cached prefixes.
+        `sampling_params` and `priority` are one for all prompts, or a list with one for each. A
+        smaller priority comes sooner. `use_tqdm` shows the progress on stderr if that is a
+        terminal. Raises RequestError, with nothing run, if any prompt cannot be served.
         """
         items = list_of_prompts(prompts)
         params = list_of_params(sampling_params, len(items))
@@ -172,7 +171,7 @@ class LLM:
     def logits(self, token_ids: Sequence[int], *, chunk_tokens: int | None = None) -> Float32:
         """Logits at every position of one sequence: float32 [T, V].
 
-        They are the same bits for every `chunk_tokens`, the tokens that a step computes.
+        `chunk_tokens` is how many tokens a step computes. The bits do not depend on it.
         """
         tokens, session = list_of_tokens(token_ids), self._thread.session
         most = integer_option("chunk_tokens", chunk_tokens)

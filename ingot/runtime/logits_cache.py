@@ -1,4 +1,4 @@
-"""The last logits of recent prompts: a prompt that comes again draws its first token at once."""
+"""The last logits of recent prompts, so that a repeated prompt draws its first token at once."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ MIN_HIT_RATE = 0.01
 class LogitsCache:
     """Logits [V] by the tokens of a whole prompt, at most `max_bytes` of them.
 
-    The one that was used least recently goes first. When of `WINDOW` prompts fewer than
-    `MIN_HIT_RATE` were found, the cache empties itself and keeps nothing any more: copying every
-    prompt's logits does not pay.
+    The one that was used least recently goes first. If fewer than `MIN_HIT_RATE` of `WINDOW`
+    prompts were found, copying every prompt's logits does not pay: the cache empties itself and
+    stops.
     """
 
     def __init__(self, max_bytes: int) -> None:

@@ -17,7 +17,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMetrics:
-    """How a request fared. Times are in seconds, None for what has not happened.
+    """How a request fared. Times are in seconds; None means that it has not happened.
 
     queue_seconds      from its arrival until a step began to compute it
     ttft_seconds       from its arrival to its first token
@@ -37,8 +37,11 @@ class RequestMetrics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheCounters:
-    """`num_queries` and `num_hits` count tokens of the prefix cache, prompts of the logits cache;
-    `num_entries` pages or prompts."""
+    """How a cache fares.
+
+    For the prefix cache, queries and hits count tokens, and entries count pages. For the logits
+    cache all of them count prompts.
+    """
 
     num_entries: int = 0
     num_queries: int = 0
@@ -53,8 +56,10 @@ class CacheCounters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCounters:
-    """A snapshot of the engine. Numbers since it was opened, except those of the present:
-    running, waiting and free."""
+    """A snapshot of the engine.
+
+    Running, waiting and free are numbers of the moment; all others count since it was opened.
+    """
 
     num_steps: int
     num_running: int

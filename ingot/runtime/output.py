@@ -21,7 +21,7 @@ class Logprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionOutput:
-    """A completion: complete, or as far as it has come.
+    """A completion, finished or not.
 
     `stop_reason` is the stop string or stop token that ended it; None for an end-of-sequence
     token or the length. `logprobs` has a dict per token of `token_ids`, if they were asked for.
@@ -44,7 +44,7 @@ class RequestOutput:
     """A request and its completions; `prompt` is None when the prompt was given as tokens.
 
     `prompt_logprobs` has a dict per prompt token, and None for the first, if they were asked for.
-    `num_cached_tokens` of the prompt were not computed for this request.
+    `num_cached_tokens` tokens of the prompt were found in the cache.
     """
 
     request_id: str
@@ -59,11 +59,11 @@ class RequestOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta:
-    """A piece of a stream: the new text and tokens of completion `index`; its last piece has the
-    `finish_reason`.
+    """A piece of a stream: new text and tokens of completion `index`.
 
-    `text` can be empty: text is held back while it could be half a character or the beginning of
-    a stop string. The pieces together are the text of the whole completion.
+    The last piece has the `finish_reason`. `text` can be empty: text is held back while it could
+    be half a character or the beginning of a stop string. Joined, the pieces are the text of the
+    whole completion.
     """
 
     text: str

@@ -43,9 +43,9 @@ class PageTable:
     that lie wholly behind the window are given back while the sequence runs. `step_tokens` is the
     most tokens of a step.
 
-    A page is free or has one owner or more. A free page that the prefix cache knows is idle: it
-    is found again, or taken for other tokens when no other free page is left, the one that was
-    released first before all others.
+    A page is free or has one or more owners. A free page that the prefix cache knows is idle: it
+    can be found again. Idle pages are taken for other tokens only when no other page is free, the
+    one that was released first before the others.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class PageTable:
         return len(self._blank) + len(self._idle)
 
     def most_of(self, num_tokens: int) -> int:
-        """The most pages that a sequence owns at once on its way to so many tokens."""
+        """The most pages that a sequence of that length owns at once."""
         return most_pages(num_tokens, self._step_tokens, self.page_size, self.window)
 
     def num_needed(self, num_tokens: int) -> int:
-        """Pages that many tokens fill."""
+        """The pages that this many tokens fill, the last one perhaps in part."""
         return -(-num_tokens // self.page_size)
 
     def page_ids(self, sequence_id: int) -> list[int]:
@@ -94,7 +94,7 @@ class PageTable:
         return row.page_ids[row.num_dropped :]
 
     def can_grow(self, sequence_id: int, num_tokens: int) -> bool:
-        """Whether the sequence could come to own the pages of `num_tokens` tokens."""
+        """Whether there are free pages for the sequence to grow to `num_tokens` tokens."""
         row = self._rows.get(sequence_id)
         owned = 0 if row is None else len(row.page_ids)
         return self.num_needed(num_tokens) - owned <= self.num_free
@@ -128,9 +128,9 @@ class PageTable:
             row.num_dropped = max(row.num_dropped, kept)
 
     def share(self, owner_id: int, sequence_id: int, num_tokens: int) -> int:
-        """Lets a new sequence own the full pages of `num_tokens` tokens of another, too.
+        """Makes a new sequence co-owner of the full pages of another's first `num_tokens` tokens.
 
-        Returns the tokens that these pages hold.
+        Returns how many tokens these pages hold.
         """
         num_pages, row = num_tokens // self.page_size, self._rows[owner_id]
         self._own(sequence_id, row.page_ids[:num_pages], row.num_dropped)
@@ -139,9 +139,9 @@ class PageTable:
     def admit(
         self, sequence_id: int, num_tokens: int, prefix: Tokens[Entry] = (), num_spare: int = 0
     ) -> bool:
-        """Gives a new sequence the pages of `prefix` and free ones for the rest of its tokens.
+        """Gives a new sequence the pages of `prefix`, and free ones for the rest of its tokens.
 
-        False, and nothing is done, unless `num_spare` free pages would be left.
+        Does nothing and returns False unless `num_spare` free pages would be left.
         """
         behind = self._first_kept(len(prefix) * self.page_size)
         num_idle = sum(entry.page_id in self._idle for entry in prefix[behind:])

@@ -25,8 +25,9 @@ class Entry:
 class PrefixCache:
     """Finds pages by a hash chained over (parent, tokens, salt).
 
-    A hash only says where to look. Found is a page whose tokens, salt and parent (the very entry,
-    and so all tokens before it) are equal. Of two entries with one hash the later one stays.
+    A hash only says where to look. A page is found if its tokens, its salt and its parent are
+    equal; the parent must be the same entry, so all tokens before it are equal as well. Of two
+    entries with the same hash the later one stays.
     """
 
     def __init__(self, page_size: int, *, hash_bits: int = 64) -> None:

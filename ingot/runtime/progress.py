@@ -19,7 +19,7 @@ class Progress:
         self._begin = self._last = time.perf_counter()
 
     def update(self) -> None:
-        """Shows the present, now and then."""
+        """Shows how far the call has come, a few times a second."""
         if self.is_shown and time.perf_counter() - self._last >= EVERY_SECONDS:
             self._show()
 

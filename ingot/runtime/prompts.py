@@ -30,7 +30,7 @@ _INT_RANGES = {
 
 
 def integer_option(name: str, value: Any) -> int | None:
-    """An option as an int, or None where it may be left out. Raises UsageError that names it."""
+    """An option as an int, or None if it was left out. Raises UsageError that names the option."""
     value = plain(value)
     low, high, needed = _INT_RANGES[name]
     if value is None and not needed:
@@ -43,7 +43,7 @@ def integer_option(name: str, value: Any) -> int | None:
 
 
 def check_on_step(on_step: object) -> None:
-    """Raises UsageError for what cannot be called."""
+    """Raises UsageError unless it is a function or None."""
     if on_step is not None and not callable(on_step):
         raise UsageError(f"on_step is {on_step!r:.80}", hint="on_step is a function or None.")
 
@@ -98,7 +98,7 @@ def prompt_parts(prompt: Prompt) -> tuple[str | None, list[int] | None]:
 
 
 def cache_salt(prompt: Prompt) -> bytes:
-    """The salt of a prompt: cached prefixes are shared among prompts with equal ones."""
+    """The salt of a prompt. Only prompts with equal salts share cached prefixes."""
     salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
     if salt is not None and not isinstance(salt, str):
         raise RequestError(f"a cache_salt of type {type(salt).__name__}", hint=_FORMS)

@@ -51,8 +51,7 @@ class Request:
         return None
 
     def output(self, *, delta: bool = False) -> RequestOutput:
-        """The request as far as it has come, or with `delta` what is new. Raises the error that
-        ended it, if any."""
+        """The request so far, or with `delta` only what is new. Raises the error that ended it."""
         if self.error is not None:
             raise self.error
         first = self.completions[0].sequence

@@ -38,10 +38,10 @@ class Scheduler:
     """One budget of tokens a step: every decoding sequence first, then prompts in chunks.
 
     Sequences run in the order of their rank. The first waiting one is admitted when the pages of
-    all its tokens are free; where layers look back at a window alone, those of its first chunk
-    suffice. When a running one needs a page and there is none, the one of the last rank gives up
-    its pages and is computed again later. So the first always advances, and every sequence ends,
-    provided that the pages of the longest fit alone.
+    all its tokens are free. Where all layers look back at a window only, the pages of its first
+    chunk suffice. When a running sequence needs a page and none is free, the one of the last rank
+    gives up its pages and is computed again later. So the first always advances, and every
+    sequence ends, provided that the longest fits alone.
 
     `max_num_rows` limits the tokens of a step that get logits.
     """
@@ -75,7 +75,7 @@ class Scheduler:
             self.pages.forget_prefixes()
 
     def check_room(self, num_sequences: int) -> None:
-        """Raises QueueFullError when so many more may not wait."""
+        """Raises QueueFullError if the queue has no room for this many more."""
         most, waiting = self._max_waiting, len(self.waiting)
         if most is not None and waiting + num_sequences > most:
             raise QueueFullError(
@@ -100,7 +100,7 @@ class Scheduler:
         self.add(child)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forgets a sequence in whatever state it is, and frees its pages."""
+        """Forgets a sequence in any state, and frees its pages."""
         if sequence.is_running:
             self.running.remove(sequence)
             sequence.is_running = False
@@ -109,8 +109,10 @@ class Scheduler:
         self.pages.release(sequence.sequence_id)
 
     def schedule(self) -> list[Chunk]:
-        """The chunks of the next step. Empty when there is no sequence, or all that there are
-        come to their end with the step that is under way."""
+        """The chunks of the next step.
+
+        There are none if no sequence is left, or if all of them end with the step under way.
+        """
         chunks: list[Chunk] = []
         before, size = self.num_preemptions, self.pages.page_size
         tokens = self.max_num_tokens
@@ -133,7 +135,7 @@ class Scheduler:
                 chunks.append(chunk)
                 tokens -= chunk.end - chunk.start
                 rows -= chunk.num_rows
-        # One that had room may have had to give it up for another.
+        # A sequence that had room may have lost it to another.
         return [chunk for chunk in chunks if chunk.sequence.is_running]
 
     def advance(self, chunks: list[Chunk]) -> None:
@@ -143,8 +145,10 @@ class Scheduler:
             chunk.sequence.num_pending = int(chunk.draws)
 
     def complete(self, chunks: list[Chunk]) -> None:
-        """Notes that this step is over: others can use the pages that it filled, and those that
-        its sequences have left behind their window."""
+        """Notes that this step is over.
+
+        Others can now use the pages that it filled, and those that lie behind a window.
+        """
         size = self.pages.page_size
         for chunk in chunks:
             s = chunk.sequence  # preempted meanwhile, it has no pages, or known ones only
@@ -154,7 +158,7 @@ class Scheduler:
                 self.pages.drop_behind(s.sequence_id, s.num_computed)
 
     def free_up(self, num_pages: int) -> None:
-        """Preempts from the last rank on until that many pages are free, or nothing runs."""
+        """Preempts the last ranks first, until that many pages are free or nothing runs."""
         while self.pages.num_free < num_pages and self.running:
             self._preempt()
 

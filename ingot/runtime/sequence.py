@@ -59,12 +59,12 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens, with the one that is being computed."""
+        """The number of tokens, including the one that is being computed."""
         return len(self.token_ids) + self.num_pending
 
     @property
     def num_remaining(self) -> int:
-        """Tokens whose keys and values are still to be computed: 1 when it decodes."""
+        """Tokens whose keys and values have yet to be computed; 1 when it decodes."""
         return len(self.token_ids) + self.num_pending - self.num_computed
 
     @property
@@ -81,7 +81,7 @@ class Sequence:
 
     @property
     def num_unscored(self) -> int:
-        """Prompt tokens whose log-probabilities are wanted and not there yet."""
+        """Prompt tokens whose log-probabilities were asked for and are still missing."""
         if self.params.prompt_logprobs is None:
             return 0
         return self.num_prompt - 1 - len(self.prompt_logprobs)

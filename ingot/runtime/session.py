@@ -59,7 +59,7 @@ class Session:
     def add(
         self, claim: ref[object], tickets: list[Ticket], reply: Reply, listen: Listener
     ) -> None:
-        """Adds all requests or, with an error, none; a claim that is lost already adds none."""
+        """Adds all requests or, with an error, none. If the claim is lost already, it adds none."""
         if claim() is None:
             return
         added: list[Request] = []
@@ -81,7 +81,7 @@ class Session:
         self._forget(self._claims.pop(id(claim), (claim, []))[1])
 
     def abort(self, request_id: str) -> None:
-        """Ends a request and tells who listens; one that is unknown or finished is fine."""
+        """Ends a request and tells its listener. An unknown or finished one does nothing."""
         request = self._requests.get(request_id)
         if request is not None:
             self._engine.deliver()
@@ -89,7 +89,7 @@ class Session:
             self._tell(request)
 
     def step(self) -> None:
-        """Runs a step. If it fails, so do all requests, and the engine goes on with others."""
+        """Runs a step. If it fails, all requests fail, and the engine serves later ones."""
         try:
             self._engine.step()
         except BaseException as error:
@@ -120,7 +120,7 @@ class Session:
         return self._engine.logits(token_ids, chunk_tokens)
 
     def output(self, request: Request) -> RequestOutput:
-        """The request as far as it has come. Raises the error that ended it."""
+        """The request so far. Raises the error that ended it."""
         self._engine.deliver()
         return request.output()
 

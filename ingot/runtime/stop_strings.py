@@ -6,8 +6,8 @@ from __future__ import annotations
 class StopStrings:
     """Lets text through until a stop string is complete, and holds back what may be part of one.
 
-    The result does not depend on how the text was cut into pieces: the stop string that is
-    complete first counts, and the longest of those that are complete at the same character.
+    The stop string that is complete first counts; of those that are complete at the same
+    character, the longest. How the text was cut into pieces does not matter.
     """
 
     def __init__(self, stops: tuple[str, ...], *, include: bool) -> None:

@@ -29,7 +29,7 @@ _MAX_RECENT, _PROMPT_TOKENS = 64, 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerFiles:
-    """An artifact's tokenizer, read but not parsed: afterwards its folder may be moved."""
+    """An artifact's tokenizer, read but not parsed. After that the folder may be moved."""
 
     data: bytes | None
     config: bytes | None
@@ -105,10 +105,10 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Tokens of a text, with the tokens that the model expects around every text.
 
-        Which these are says tokenizer.json; like transformers, we let it overrule
-        `add_bos_token` and `add_eos_token` of tokenizer_config.json.
+        tokenizer.json says which these are. As in transformers, it overrules `add_bos_token` and
+        `add_eos_token` of tokenizer_config.json.
 
-        Raises RequestError for what is no text, or none that the tokenizer knows.
+        Raises RequestError for anything that is no text, and for text that the tokenizer refuses.
         """
         if not isinstance(text, str):
             raise RequestError(f"a text of type {type(text).__name__}", hint="Give a str.")
@@ -135,7 +135,7 @@ class Tokenizer:
             with _typed(RequestError, "the tokens cannot be turned into text"):
                 text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
             return text
-        # A text begins with no space, so where none is wanted, one begins.
+        # A text never begins with a space, so each special token begins a text of its own.
         starts = [i for i in range(1, len(ids)) if self._are_special(ids[i - 1], ids[i])]
         parts = pairwise([0, *starts, len(ids)])
         return "".join(self.decode(ids[begin:end], False) for begin, end in parts)
@@ -209,7 +209,7 @@ class Tokenizer:
 
 @contextmanager
 def _typed(kind: type[IngotError], what: str) -> Iterator[None]:
-    """Raises what the library raises as an error of ours. Its panics are no Exceptions."""
+    """Turns whatever the library raises into a typed error. Its panics are not Exceptions."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit):

@@ -24,9 +24,10 @@ def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 def template_source(
     config: Mapping[str, Any], file: str | None, given: str | None, *, with_tools: bool
 ) -> str:
-    """Which template to use: the given one, `chat_template.jinja`, or the config's.
+    """The template to use: the given one, `chat_template.jinja`, or the config's.
 
-    A config can name several; "tool_use" is taken for tools. Raises RequestError for none.
+    Of several named templates in a config, "tool_use" is for tools. Raises RequestError if there
+    is no template.
     """
     templates = config.get("chat_template") if file is None else file
     if isinstance(templates, list):

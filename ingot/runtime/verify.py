@@ -1,4 +1,4 @@
-"""Replays an artifact's golden prompts on this host, in every way that must not matter."""
+"""Replays an artifact's golden prompts on this host, in several ways that must agree."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Verification:
         return self.max_error <= self.tolerance and not self.faults and self.bitwise_equal
 
     def raise_if_failed(self, hint: str = CHECK_FILES) -> None:
-        """Raises VerificationError that says what differs and by how much."""
+        """Raises VerificationError if the replay failed, and says what differs by how much."""
         if self.passed:
             return
         lines = [
@@ -116,7 +116,7 @@ class Verification:
 
 
 def compile_hint(artifact: Artifact, found: Verification) -> str:
-    """What to do where the replay of a new artifact fails."""
+    """What to do when the replay of a new artifact fails."""
     rounded = {
         ROUNDED: artifact.manifest.numerics.quantization != "none",
         ROUNDED_CACHE: artifact.plan.kv_dtype == "int8",
@@ -127,7 +127,7 @@ def compile_hint(artifact: Artifact, found: Verification) -> str:
 
 
 def replay(artifact: Artifact) -> Verification:
-    """Opens an artifact for just the golden prompts, however long its sequences may be.
+    """Opens an artifact with room for the golden prompts only, and replays them.
 
     Raises ArtifactError if it has none, and what `LLM` raises.
     """

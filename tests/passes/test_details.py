@@ -232,3 +232,11 @@ def test_checker_gives_stacked_weights_their_sources_values():
     gm.meta["weight_sources"]["gate_up.weight"] = ("up.weight", "gate.weight")
     with pytest.raises(PassError, match="moved the logits"):
         checker.check(step("merge_linears"))
+
+
+def test_pytorchs_own_norm_without_an_epsilon_has_that_of_its_dtype():
+    def body(lab, x, positions):
+        return torch.nn.functional.rms_norm(x * 1e-4, (x.shape[-1],), lab.w)
+
+    gm = after(body, "fuse_rms_norm")
+    assert [arguments(n)["eps"] for n in op_calls(gm, "rms_norm")] == [torch.finfo().eps]

@@ -54,7 +54,7 @@ def code(level: str) -> bytes:
         nothing = dict.fromkeys(
             ("num_instructions", "num_weights", "num_caches", "arena_bytes", "vocabulary"), 0
         )
-        unit = UNIT.format(target=level, body="", abi=ABI, **nothing)
+        unit = UNIT.format(target=level, body="", abi=ABI, plan=0, **nothing)
         (source / "step.cpp").write_text(unit)
         build(source, out, Target.parse(level))
         return out.read_bytes()

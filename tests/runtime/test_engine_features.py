@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from ingot.errors import QueueFullError, RequestError, UsageError
+from ingot.errors import InternalError, QueueFullError, RequestError, UsageError
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
 from ingot.runtime.page_table import PageTable
@@ -249,3 +249,57 @@ def test_stop_strings_end_at_the_same_token_with_overlap_and_without(fake_artifa
             done = llm.generate([[7, seed]] * 3, params)
             outputs.append([(o.outputs[0].text, o.outputs[0].token_ids) for o in done])
     assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_prompt_logprobs_survive_a_preemption_while_their_step_runs(fake_artifact, overlap):
+    """A prompt is scored chunk by chunk, and loses its pages to those that decode before it."""
+    prompts = [[5], [6], [(3 * i) % 300 for i in range(60)], [(7 * i) % 300 for i in range(50)]]
+    params = [
+        replace(GREEDY, max_tokens=40),
+        replace(GREEDY, max_tokens=40),
+        *[replace(GREEDY, prompt_logprobs=2)] * 2,
+    ]
+    config = EngineConfig(overlap=overlap, chunk_tokens=2)
+    with LLM(fake_artifact, kv_cache_bytes=26 * PAGE_BYTES, config=config) as llm:
+        outputs = llm.generate(prompts, params)
+    preempted = [o for o in outputs if o.prompt_logprobs and o.metrics.num_preemptions]
+    assert preempted
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert output.outputs[0].token_ids == greedy(prompt, len(output.outputs[0].token_ids))
+    for output in outputs[2:]:
+        tokens, rows = output.prompt_token_ids, logprobs(output.prompt_token_ids)
+        assert len(output.prompt_logprobs) == len(tokens)
+        for token, row, entry in zip(tokens[1:], rows, output.prompt_logprobs[1:], strict=False):
+            assert entry[token].logprob == pytest.approx(row[token], abs=1e-5)
+
+
+def test_scored_prompts_of_a_model_that_is_not_finite_fail_alone(llm):
+    scored = replace(GREEDY, prompt_logprobs=0)
+    with pytest.raises(InternalError, match="not finite"):
+        llm.generate([[NAN_TOKEN, 1, 2], [9, 8]], [scored, scored])
+    assert (llm.counters().num_failed, llm.counters().num_finished) == (1, 1)
+    with pytest.raises(InternalError, match="not finite"):
+        llm.generate([[NAN_TOKEN, 1, 2]], several(3, prompt_logprobs=0))
+    assert is_idle(llm)
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_stop_string_counts_from_exactly_the_min_tokens_th_token_on(fake_artifact, overlap):
+    with LLM(fake_artifact, config=EngineConfig(overlap=overlap)) as llm:
+        plain = replace(GREEDY, max_tokens=20)
+        pieces = [delta.text for delta in llm.stream([7, 3], plain)]
+        ends = [
+            (place, piece)
+            for place, piece in enumerate(pieces[:-1], 1)
+            if piece and "".join(pieces).index(piece) == len("".join(pieces[: place - 1]))
+        ]
+        assert len(ends) > 3
+        for place, piece in ends[1:]:
+            for least, stops in ((place - 1, True), (place, True), (place + 1, False)):
+                params = replace(plain, stop=[piece], min_tokens=least)
+                out = llm.generate([[7, 3]], params)[0].outputs[0]
+                if stops:
+                    assert (len(out.token_ids), out.stop_reason) == (place, piece)
+                else:
+                    assert len(out.token_ids) > place

@@ -138,3 +138,32 @@ def test_ways_that_differ_are_a_failure(tmp_path):
 def test_goldens_that_are_none_are_refused(tmp_path, data):
     with pytest.raises(ArtifactError, match=r"golden\.json"):
         verified(tmp_path, data)
+
+
+@pytest.mark.parametrize("way", [*WAYS.values()])
+@pytest.mark.parametrize("prompt", [0, 1])
+@pytest.mark.parametrize("shift", [1.0, 1e-6])
+def test_a_failure_of_one_prompt_in_one_way_is_never_forgotten(fake_artifact, way, prompt, shift):
+    """All others, before and after it, are as they should be."""
+
+    class OnceWrong:
+        def __init__(self, llm):
+            self.artifact = llm.artifact
+            self._llm, self._first = llm, []
+
+        def logits(self, tokens, chunk_tokens):
+            found = self._llm.logits(tokens, chunk_tokens=chunk_tokens)
+            if tokens not in self._first:
+                self._first.append(tokens)
+            if self._first.index(tokens) == prompt and chunk_tokens == way:
+                found[2, found[2].argmin()] += 30 * shift
+            return found
+
+    with LLM(fake_artifact) as llm:
+        assert verify(llm).passed
+        found = verify(OnceWrong(llm))
+    assert not found.bitwise_equal and not found.passed
+    name = next(name for name, chunk in WAYS.items() if chunk == way)
+    wrong = [n for n, error in found.max_errors.items() if error > found.tolerance]
+    assert wrong == ([name] if shift == 1 else [])
+    assert [(m.way, m.prompt) for m in found.mismatches] == ([(name, prompt)] if shift == 1 else [])

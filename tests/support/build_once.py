@@ -12,7 +12,7 @@ from ingot.artifact.lock import file_lock
 from ingot.artifact.target import Target
 from ingot.targets.cpu import toolchain
 
-Build = Callable[[Path, Path, Target], None]
+Build = Callable[[Path, Path, Target, tuple[str, ...]], None]
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,14 @@ class BuildOnce:
     build: Build
     folder: Path
 
-    def __call__(self, source_dir: Path, out: Path, target: Target) -> None:
-        text = (source_dir / "step.cpp").read_bytes() + target.name.encode()
+    def __call__(
+        self, source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = ()
+    ) -> None:
+        text = (source_dir / "step.cpp").read_bytes() + " ".join((target.name, *flags)).encode()
         kept = self.folder / f"{hashlib.sha256(text).hexdigest()}.so"
         with file_lock(kept.with_suffix(".lock")):
             if not kept.exists():
-                self.build(source_dir, out, target)
+                self.build(source_dir, out, target, flags)
                 shutil.copyfile(out, kept)
         shutil.copyfile(kept, out)
 

@@ -38,7 +38,7 @@ def calibration_sequences(
     """Token sequences, spread evenly over a text; none without a text.
 
     Raises:
-        UsageError: a file that cannot be read, is not UTF-8 or is too short.
+        UsageError: the file cannot be read, is not UTF-8 or is too short.
         TokenizerError: a text that the tokenizer cannot encode.
     """
     if path is None:

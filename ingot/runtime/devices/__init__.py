@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from ingot.artifact.reader import Artifact
+from ingot.errors import IncompatibleHostError
 from ingot.runtime.executor import Executor
 
 # By kind of target, where its executor is: "module:class".
@@ -29,6 +30,11 @@ def open_executor(
     Raises ArtifactError, IncompatibleHostError, ResourceError or UsageError.
     """
     kind = artifact.target.name.partition(":")[0]
+    if kind not in EXECUTORS:
+        raise IncompatibleHostError(
+            f"nothing here runs the target {artifact.target.name}",
+            hint=f"Supported kinds of targets: {', '.join(EXECUTORS)}.",
+        )
     module, name = EXECUTORS[kind].split(":")
     opens: type[Executor] = getattr(import_module(module), name)
     return opens(

@@ -48,8 +48,8 @@ class CpuPending:
 class CpuExecutor:
     """The executor of `cpu:` targets; see `Executor` and `open_executor`.
 
-    An array put into `clock`, int64 [instructions + 1], gets the nanoseconds that each
-    instruction of a step took, and last those of all else.
+    Set `clock` to an int64 array [kernels + 1] to get the nanoseconds that each kernel of a step
+    took. The last entry is everything else.
     """
 
     clock: npt.NDArray[np.int64] | None = None
@@ -155,9 +155,9 @@ class CpuExecutor:
 
 
 def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> int:
-    """Pages of the KV pool: by the memory budget and the plan's known sizes, nothing is tried.
+    """Pages of the KV pool, computed from the memory budget and the plan's sizes.
 
-    Raises ResourceError when not one sequence of `max_model_len` tokens fits.
+    Raises ResourceError when a single sequence of `max_model_len` tokens does not fit.
     """
     page_bytes = sum(plan.page_sizes())
     size, step_tokens = plan.limits.page_size, plan.limits.max_num_batched_tokens
@@ -179,7 +179,7 @@ def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> i
 
 
 def widest_window(plan: Plan) -> int:
-    """Tokens that every layer looks back at, at most; 0 where some layer looks at all."""
+    """The most tokens that any layer looks back at; 0 if some layer looks at all of them."""
     windows = [state.window for state in plan.spec.states if state.kind == "paged"]
     return max(windows) if windows and all(windows) else 0
 

@@ -57,8 +57,8 @@ class SamplingStruct(ctypes.Structure):
 class Kernels:
     """A loaded `kernels.so`.
 
-    `code` are the file's bytes after their hash was checked: they are loaded from a sealed file
-    in memory, so that what runs is what was hashed, even if the file is changed meanwhile.
+    `code` holds the file's bytes, whose hash was checked. They are loaded from a sealed file in
+    memory, so that the code that runs is the code that was hashed, whatever happens to the file.
     Raises ArtifactError or IncompatibleHostError when they cannot be loaded here.
     """
 
@@ -105,16 +105,22 @@ class Kernels:
         return int(self._library.ingot_run(self._state, step))
 
     def run_timed(self, step: StepStruct, times: int) -> int:
-        """`run` that writes how long each instruction took, and last all else, to the address
-        `times`: int64 nanoseconds. Raises ArtifactError for kernels that have no clock."""
+        """As `run`, and writes how long each kernel took, and last everything else.
+
+        `times` is the address of int64 nanoseconds. Raises ArtifactError for kernels without a
+        clock.
+        """
         function = self._optional("ingot_run_timed")
         function.argtypes = (_POINTER, ctypes.POINTER(StepStruct), _POINTER)
         function.restype = _INT32
         return int(function(self._state, step, times))
 
     def measure(self, limit: int, threads: int, data: int = 0, nbytes: int = 0) -> float:
-        """A limit of this machine, per second, by the number that `machine_limits.h` gives it; 0
-        where the threads cannot be started. Raises ArtifactError for kernels without it."""
+        """Measures a limit of this machine, per second; 0 if the threads cannot be started.
+
+        `limit` is its number in `machine_limits.h`. Raises ArtifactError for kernels that cannot
+        measure.
+        """
         function = self._optional("ingot_measure")
         function.argtypes = (_INT32, _INT32, _POINTER, ctypes.c_int64)
         function.restype = ctypes.c_double

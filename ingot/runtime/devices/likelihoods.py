@@ -1,4 +1,4 @@
-"""The arithmetic of draws, in numpy, to the bit what the kernels do (vocabulary.h, random.h).
+"""The arithmetic of draws in numpy, equal to the kernels' to the bit (vocabulary.h, random.h).
 
 Every token has a weight: how likely it is relative to the likeliest, as float32. Its mass is the
 weight in whole multiples of 2^-40. Sums of masses are exact, so no draw depends on their order.
@@ -21,7 +21,7 @@ _MASK = 2**32 - 1
 
 
 def scale_of(temperature: float) -> float:
-    """What logits are multiplied by to be binary logarithms of weights; 0 for greedy."""
+    """The factor that turns logits into binary logarithms of weights; 0 for greedy."""
     return max(LOG2_E / temperature, _SMALLEST_SCALE) if temperature else 0.0
 
 

@@ -14,7 +14,7 @@ HUGE_PAGE_BYTES = 2 << 20
 
 
 class Region:
-    """Zeroed memory that takes room only where it is touched; `address` is 2 MiB aligned."""
+    """Zeroed memory that costs nothing until it is touched. `address` is 2 MiB aligned."""
 
     def __init__(self, nbytes: int, what: str) -> None:
         self.nbytes = nbytes
@@ -44,15 +44,14 @@ class Region:
 
 
 def ask_for_huge_pages(region: mmap.mmap) -> None:
-    """Of a file, those that are read from the disk from now on are; what the page cache already
-    holds stays as it is."""
+    """Asks for huge pages. In a file they hold only what is read from the disk from now on."""
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without huge pages: slower, nothing else
             region.madvise(mmap.MADV_HUGEPAGE)
 
 
 def map_address(region: mmap.mmap) -> int:
-    """The address of a mapping, which is good until the mapping is closed."""
+    """The address of a mapping, valid until the mapping is closed."""
     return int(np.frombuffer(region, np.uint8, 1).ctypes.data)
 
 

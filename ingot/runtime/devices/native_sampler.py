@@ -98,7 +98,7 @@ class NativeSampler:
 
 
 def _count(logprobs: int | None, vocab_size: int) -> int:
-    """As the kernels have it: -1 is none, and no more than there are."""
+    """The count as the kernels take it: -1 for none, and at most the vocabulary."""
     if logprobs is None:
         return -1
     return vocab_size if logprobs < 0 else min(logprobs, vocab_size)
@@ -116,7 +116,7 @@ def _scores(
 
 
 def pack(state: SamplingState, seed: int, key: int) -> bytes:
-    """A row as the kernels read it, but for its logits and position."""
+    """A row as the kernels read it, without its logits and position."""
     params, allowed = state.params, state.allowed
     pointers = (
         0 if array is None else array.ctypes.data

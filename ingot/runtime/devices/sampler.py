@@ -1,7 +1,7 @@
 """Draws the next tokens of the sequences of a step from their logits.
 
-Every draw takes 53 random bits that depend on the seed, the request and the position alone, so
-neither the other sequences of a batch nor a preemption can shift it.
+Every draw takes 53 random bits that depend only on the seed, the request and the position. The
+other sequences of a batch, or a preemption, cannot shift it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Sampler:
     ) -> list[Draw | IngotError]:
         """A token for each sequence, or the error that ends its request and no other.
 
-        `logits` [R, V] are of the R sequences, in that order, and may be overwritten.
+        Row i of `logits` [R, V] belongs to sequence i. The logits may be overwritten.
         """
         states = [sequence.sampling for sequence in sequences]
         for sequence, state in zip(sequences, states, strict=True):

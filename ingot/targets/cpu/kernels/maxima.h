@@ -1,4 +1,4 @@
-// What the threads leave of the logits that they have just computed, for whoever draws from them.
+// What threads keep of the logits that they have just computed, for the sampler.
 #pragma once
 
 #include "team.h"
@@ -6,17 +6,17 @@
 
 namespace ingot {
 
-// More rows of logits than these are no longer in the caches when the last of them is computed,
-// and are enough for all threads to draw from.
+// More rows of logits than these leave the caches before the last of them is computed. They are
+// also enough to let all threads draw.
 inline constexpr int known_rows = 3;
 
-// The first rows of a step's logits, and the maxima of their blocks; infinite ones are unknown.
+// The first rows of a step's logits, and the maxima of their blocks. Infinity means unknown.
 struct KnownRows {
   const float* logits = nullptr;
   int rows = 0, vocabulary = 0;
   const float* maxima = nullptr;
 
-  // The maxima of the row of logits that begins there; null for any other.
+  // The maxima of the row of logits that begins there; null for any other address.
   const float* of(const float* row) const {
     for (int r = 0; r < rows; ++r)
       if (row == logits + static_cast<std::ptrdiff_t>(r) * vocabulary)
@@ -25,8 +25,8 @@ struct KnownRows {
   }
 };
 
-// For a head whose panels have so many columns: each thread looks at the blocks among its own
-// columns; one that it shares with another thread stays unknown.
+// For a head whose panels have so many columns: each thread looks at the blocks of its own columns.
+// A block that it shares with another thread stays unknown.
 template <int Vocabulary, int columns>
 [[gnu::noinline, gnu::noipa]]
 void head_maxima(Team team, int rows, const float* logits, float* maxima) {
