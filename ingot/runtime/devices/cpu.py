@@ -22,7 +22,7 @@ from ingot.runtime.arrays import Float32, StepInputs
 from ingot.runtime.devices.background import Background
 from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
 from ingot.runtime.devices.memory import Region, align, ask_for_huge_pages, map_address
-from ingot.runtime.devices.sampler import Sampler
+from ingot.runtime.devices.sampler import Sampler, drawn
 from ingot.runtime.executor import Draw, Drawn, Draws
 from ingot.runtime.page_table import most_pages
 from ingot.runtime.sampling_state import SampledSequence
@@ -87,6 +87,7 @@ class CpuExecutor:
             kernels = Kernels(artifact.read(entry.step.kernels), entry.step.kernels)
             self._kernels = kernels
             self._sampler = Sampler(self.vocab_size, kernels)
+            self._tokens: list[int] = []
             kernels.check_plan(artifact.manifest.files[entry.step.plan].sha256)
             kernels.open(_model_struct(weights, caches, arena, self.num_pages, self.num_threads))
         except BaseException:
@@ -97,7 +98,7 @@ class CpuExecutor:
         if self._kernels is None:
             raise UsageError("this model is closed", hint="Open it again with LLM(path).")
         for place, draw in inputs.from_draws.items():
-            inputs["tokens"][place] = self._sampler.tokens[draw]
+            inputs["tokens"][place] = self._tokens[draw]
         step = self._steps[id(inputs)]
         for name, size in inputs.sizes().items():
             setattr(step, name, size)
@@ -115,7 +116,9 @@ class CpuExecutor:
 
     def drawn(self, draws: Draws) -> Drawn:
         """What is wanted of the logits that the last step has left."""
-        return self._sampler.drawn(self._logits[: self._num_rows], draws)
+        done = drawn(self._sampler, self._logits[: self._num_rows], draws)
+        self._tokens = done.token_ids
+        return done
 
     def close(self) -> None:
         self._background.close()

@@ -27,32 +27,10 @@ class Sampler:
 
     Args:
         kernels: of an open artifact; None draws the same tokens in numpy.
-
-    Attributes:
-        tokens: those of the last step, in the order of its draws.
     """
 
     def __init__(self, vocab_size: int, kernels: SamplerKernels | None = None) -> None:
-        self.tokens: list[int] = []
         self._backend = NumpySampler() if kernels is None else NativeSampler(kernels, vocab_size)
-
-    def drawn(self, logits: Float32, draws: Draws) -> Drawn:
-        """What is wanted of the logits [R, V] of a step, which may be overwritten."""
-        began = perf_counter()
-        scores = [
-            self.score(
-                logits[scoring.first_row : scoring.first_row + len(scoring.tokens)],
-                scoring.tokens,
-                scoring.count,
-            )
-            for scoring in draws.scorings
-        ]
-        kept = logits[draws.kept]  # a copy of chosen rows: drawing changes them
-        drawn_from = logits if draws.rows == list(range(len(logits))) else logits[draws.rows]
-        tokens = self.sample(drawn_from, draws.sequences) if draws.sequences else []
-        # Where a draw failed its sequence is over, and nobody asks for its token.
-        self.tokens = [draw.token if isinstance(draw, Draw) else 0 for draw in tokens]
-        return Drawn(tokens, scores, kept, perf_counter() - began)
 
     def sample(
         self, logits: Float32, sequences: Sequence[SampledSequence]
@@ -101,6 +79,23 @@ class Sampler:
             return draw
         score = self._backend.score(raw[None], [draw.token], [state.params.logprobs])[0]
         return score if isinstance(score, IngotError) else Draw(draw.token, score)
+
+
+def drawn(sampler: Sampler, logits: Float32, draws: Draws) -> Drawn:
+    """What is wanted of the logits [R, V] of a step, which may be overwritten."""
+    began = perf_counter()
+    scores = [
+        sampler.score(
+            logits[scoring.first_row : scoring.first_row + len(scoring.tokens)],
+            scoring.tokens,
+            scoring.count,
+        )
+        for scoring in draws.scorings
+    ]
+    kept = logits[draws.kept]  # a copy of chosen rows: drawing changes them
+    drawn_from = logits if draws.rows == list(range(len(logits))) else logits[draws.rows]
+    tokens = sampler.sample(drawn_from, draws.sequences) if draws.sequences else []
+    return Drawn(tokens, scores, kept, perf_counter() - began)
 
 
 def _process(row: Float32, sequence: SampledSequence) -> IngotError | None:
