@@ -93,13 +93,13 @@ class Drawing:
         Sequences that ended while it ran get nothing.
         """
         failed: list[Sequence] = []
-        for (sequence, begin), scores in zip(wanted.scored, drawn.scores, strict=True):
+        for sequence, scores in zip(wanted.scored, drawn.scores, strict=True):
             if isinstance(scores, IngotError):
                 members = [] if sequence.finished else _family(sequence)
                 for member in members:
                     self._owner.fail(member, scores)
                 failed += members
-            elif begin == len(sequence.prompt_logprobs):
+            else:
                 sequence.prompt_logprobs += scores
         for sequence, logits in zip(wanted.cached, drawn.logits, strict=True):
             self._logits_cache.put(sequence.prompt_ids, sequence.salt, logits)
@@ -154,7 +154,7 @@ class Wanted:
 
     def __init__(self) -> None:
         self.sequences: list[Sequence] = []
-        self.scored: list[tuple[Sequence, int]] = []  # with the first of its prompt tokens
+        self.scored: list[Sequence] = []
         self.cached: list[Sequence] = []
         self._kept: list[int] = []
         self.draws = Draws(sequences=self.sequences, kept=self._kept)
@@ -175,7 +175,7 @@ class Wanted:
         begin = len(sequence.prompt_logprobs)
         end = min(chunk.end, sequence.num_prompt - 1)
         if begin < end:
-            self.scored.append((sequence, begin))
+            self.scored.append(sequence)
             tokens = sequence.token_ids[begin + 1 : end + 1]
             count = sequence.params.prompt_logprobs or 0
             self.draws.scorings.append(Scoring(first_row + begin - first, tokens, count))

@@ -87,9 +87,16 @@ def test_every_completion_of_a_prompt_with_bad_logits_fails(llm):
 
 def test_priorities_decide_who_waits(fake_artifact):
     with LLM(fake_artifact, config=EngineConfig(max_num_seqs=1)) as llm:
-        outputs = llm.generate([[i] for i in range(6)], GREEDY, priority=[0, 2, 1, 0, -1, 2])
-        queued = [output.metrics.queue_seconds for output in outputs]
-        assert sorted(range(6), key=queued.__getitem__) == [4, 0, 3, 2, 1, 5]
+        order = []
+
+        def note(prompt, generated, row):
+            if not generated:
+                order.append(prompt[0])
+            return row
+
+        params = replace(GREEDY, logits_processors=[note])
+        outputs = llm.generate([[i] for i in range(6)], params, priority=[0, 2, 1, 0, -1, 2])
+        assert order == [4, 0, 3, 2, 1, 5]
         assert tokens_of(outputs) == [[greedy([i], 10)] for i in range(6)]
         for bad in ([1], 1.5, [0] * 5 + ["a"], 10**9):
             with pytest.raises(RequestError, match="priorit"):

@@ -101,6 +101,8 @@ def test_a_stop_string_in_the_first_token_ends_at_the_same_token(fake_artifact, 
         first = llm.get_tokenizer().decode(greedy(prompt, 1))
         params = replace(plain, stop=[first])
         for _ in range(2):
-            outputs.append(llm.generate([[*prompt]], params)[0].outputs[0])
+            output = llm.generate([[*prompt]], params)[0]
+            outputs.append(output.outputs[0])
+            assert output.metrics.num_generated_tokens == 1
         assert llm.counters().logits_cache.num_hits > 1
     assert outputs[0] == outputs[1] and outputs[1].token_ids == greedy(prompt, 1)
