@@ -156,8 +156,14 @@ def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
         graph = export(model.module, config)
         reference = GraphModule(graph, deepcopy(graph.graph))
+    kinds = [kind_of(target) for target in resolved.targets]
     storage = choose_storage(
-        reference, resolved.storage, options.keep, resolved.dtype, resolved.int8
+        reference,
+        resolved.storage,
+        options.keep,
+        resolved.dtype,
+        resolved.int8,
+        lambda columns, form: all(kind.fits(columns, form) for kind in kinds),
     )
     if model.calibration:
         check_calibration(reference, storage)

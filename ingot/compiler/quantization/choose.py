@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -11,11 +11,10 @@ from fnmatch import fnmatchcase
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.formats import Storage
+from ingot.artifact.formats import Format, Storage
 from ingot.compiler.options import CompileOptions
 from ingot.errors import CheckpointError, UsageError
 from ingot.models.config import ModelConfig
-from ingot.targets.cpu.quantized_panels import QUAD, fits
 
 BITS = {"int8": 8, "int4": 4}
 GROUPS = ("32", "64", "128")
@@ -80,18 +79,28 @@ def group_of(size: str) -> int:
     return 0 if size == CHANNEL else int(size)
 
 
+# Whether products take a matrix with rows of so many columns in a format.
+Fits = Callable[[int, Format], bool]
+
+
+def blocks_divide(columns: int, form: Format) -> bool:
+    """What every kernel needs."""
+    return columns % form.block == 0
+
+
 def choose_storage(
     gm: GraphModule,
     base: Storage | None,
     keep: tuple[str, ...],
     dtype: str,
     int8: Storage | None = None,
+    fits: Fits = blocks_divide,
 ) -> dict[str, Storage]:
     """How each quantized matrix of the exported graph is stored. The others are not in the result.
 
     The head and the embedding are stored as `int8` says; by default it has the group of the others.
     Then the rules of `keep`, `PATTERN=none|bf16|int8|int4`, apply to the matrices that they match.
-    The last match wins.
+    The last match wins. `fits` says which formats the targets have kernels for.
 
     Raises:
         UsageError: a rule cannot be read or matches nothing, the rules leave nothing to quantize,
@@ -115,7 +124,7 @@ def choose_storage(
             f"--keep leaves nothing to quantize: {', '.join(keep)}",
             hint=f"Keep less, or give {UNQUANTIZED}.",
         )
-    check_groups(gm, kept, base)
+    check_groups(gm, kept, base, fits)
     return kept
 
 
@@ -216,10 +225,12 @@ def nearest(pattern: str, names: Mapping[str, tuple[str, ...]]) -> str:
     return f"Names end in: {', '.join(tails)}."
 
 
-def check_groups(gm: GraphModule, storage: Mapping[str, Storage], base: Storage) -> None:
+def check_groups(
+    gm: GraphModule, storage: Mapping[str, Storage], base: Storage, fits: Fits
+) -> None:
     """Raises UsageError that names all matrices whose rows do not suit their groups or kernels."""
     columns = {name: int(gm.get_parameter(name).shape[1]) for name in storage}
-    wrong = misfits(storage, columns)
+    wrong = misfits(storage, columns, fits)
     if not wrong:
         return
     found: dict[str, list[str]] = {}
@@ -229,7 +240,9 @@ def check_groups(gm: GraphModule, storage: Mapping[str, Storage], base: Storage)
     sizes = [
         size
         for size in ((*GROUPS, CHANNEL) if int8_only else GROUPS)
-        if not misfits({n: Storage(s.bits, group_of(size)) for n, s in storage.items()}, columns)
+        if not misfits(
+            {n: Storage(s.bits, group_of(size)) for n, s in storage.items()}, columns, fits
+        )
     ]
     kinds = last_words(alike(gm, wrong))
     ways = [f"--group-size {' or '.join(sizes)}"] if sizes else []
@@ -252,7 +265,7 @@ def naming(gm: GraphModule, name: str) -> Iterator[None]:
         ) from error
 
 
-def misfits(storage: Mapping[str, Storage], columns: Mapping[str, int]) -> list[str]:
+def misfits(storage: Mapping[str, Storage], columns: Mapping[str, int], fits: Fits) -> list[str]:
     """The matrices whose rows do not suit their storage."""
     return [n for n, s in storage.items() if not fits(columns[n], s.of(columns[n]))]
 
@@ -261,7 +274,7 @@ def misfit(stored: Storage, columns: int) -> str:
     """Why a row of so many columns does not suit that storage."""
     if stored.group:
         return f"groups of {stored.group} do not divide the {columns} columns"
-    return f"one scale a row needs a multiple of {QUAD} columns, not the {columns}"
+    return f"no kernel takes one scale for the {columns} columns"
 
 
 def last_words(names: Iterable[str]) -> list[str]:

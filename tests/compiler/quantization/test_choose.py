@@ -23,6 +23,7 @@ from ingot.compiler.quantization.choose import (
 )
 from ingot.errors import UsageError
 from ingot.models import registry
+from ingot.targets.cpu.quantized_panels import fits
 
 MODEL = Path(__file__).parents[3] / "golden" / "models" / "shakespeare"
 CONFIG = registry.load_config(MODEL)
@@ -37,7 +38,7 @@ def graph() -> torch.fx.GraphModule:
 
 
 def choose(graph: torch.fx.GraphModule, *keep: str, base: Storage = INT4) -> dict[str, Storage]:
-    return choose_storage(graph, base, keep, "bfloat16")
+    return choose_storage(graph, base, keep, "bfloat16", fits=fits)
 
 
 def test_everything_is_quantized_and_the_tied_table_in_int8(graph: torch.fx.GraphModule) -> None:
@@ -145,8 +146,17 @@ def test_one_scale_a_row_takes_multiples_of_4() -> None:
     with pytest.raises(UsageError, match="--group-size channel"):
         choose(narrow(48, 80), base=INT8)
     assert len(choose(narrow(48, 80), base=Storage(8, 0))) == 8
-    with pytest.raises(UsageError, match="a multiple of 4 columns, not the 50 of embed_tokens"):
+    with pytest.raises(
+        UsageError, match="no kernel takes one scale for the 50 columns of embed_tokens"
+    ):
         choose(narrow(50, 80), base=Storage(8, 0))
+
+
+def test_targets_say_which_formats_they_take() -> None:
+    gm = narrow(50, 80)
+    assert len(choose_storage(gm, Storage(8, 0), (), "bfloat16")) == 8
+    with pytest.raises(UsageError, match="no kernel takes one scale"):
+        choose_storage(gm, Storage(8, 0), (), "bfloat16", fits=lambda columns, form: columns != 50)
 
 
 def test_where_no_matrix_can_be_stored_quantization_is_left_out() -> None:
