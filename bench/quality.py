@@ -38,6 +38,7 @@ from ingot.compiler.tokenizer import load_tokenizer
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
 from ingot.ops import OPS
+from ingot.ops.scaled import round_to_int8
 
 ROOT = Path(__file__).resolve().parents[1]
 MODEL = ROOT / "golden" / "models" / "shakespeare"
@@ -171,20 +172,14 @@ class QuantizedInterpreter(Interpreter):
             return super()._linear(node)
         bias = self._parameter(rest[0]) if rest and isinstance(rest[0], Node) else None
         rows = torch.cat(self.values[x], dim=1)
-        spans, bits = self.storage[name].of(rows.shape[-1]), self.storage[name].bits
-        values, scales = OPS["quantize"].reference(rows, spans.block)
-        matrix = self.weights.matrix(name)
-        weight = (matrix.values, matrix.multipliers, matrix.scales)
-        out = OPS["quantized_linear"].reference(
-            values, scales, *weight, bias, spans.group, spans.block, bits
-        )
+        rounded = round_to_int8(rows, self.storage[name].of(rows.shape[-1]).block)
+        out = OPS["linear"].reference(rounded, self.weights.matrix(name), bias)
         return list(out.split([value.shape[1] for value in self.values[x]], dim=1))
 
 
 def through_int8(heads: Tensor) -> Tensor:
     """Keys or values [..., D] as the cache stores them, a scale for every head."""
-    values, scales = OPS["quantize"].reference(heads, heads.shape[-1])
-    return values * scales
+    return round_to_int8(heads, heads.shape[-1]).dequantize()
 
 
 def quantized_logits(gm: GraphModule, store: Stored, prompts: Sequences) -> list[Tensor]:

@@ -13,6 +13,7 @@ from ingot.artifact.target import NAMES, Target
 from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
 from ingot.errors import CodegenError, UsageError
+from ingot.runtime.devices import EXECUTORS
 from ingot.targets import target as targets
 from tests.support.pages import files_on_path, run
 from tests.support.tiny_models import save_random
@@ -21,8 +22,12 @@ from tests.support.tiny_models import save_random
 @pytest.fixture
 def example(tmp_path: Path) -> Iterator[Path]:
     """The page's files in a folder on the path; its kind is forgotten after the test."""
-    registries = patch.dict(targets.KINDS), patch.dict(NAMES)
-    with registries[0], registries[1], files_on_path("add_a_target.md", tmp_path) as files:
+    with (
+        patch.dict(targets.KINDS),
+        patch.dict(NAMES),
+        patch.dict(EXECUTORS),
+        files_on_path("add_a_target.md", tmp_path) as files,
+    ):
         assert files == ["toy.py", "use.py", "check.py"]
         yield tmp_path
 

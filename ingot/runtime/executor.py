@@ -64,6 +64,11 @@ class Drawn:
     logits: Float32
     seconds: float
 
+    @property
+    def token_ids(self) -> list[int]:
+        """The tokens; 0 where a draw failed: its sequence is over, and nobody asks for it."""
+        return [draw.token if isinstance(draw, Draw) else 0 for draw in self.tokens]
+
 
 class Pending(Protocol):
     """A step that an executor has accepted."""

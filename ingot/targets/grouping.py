@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from ingot.artifact.manifest import GroupEntry
-from ingot.artifact.plan import Group, Instruction, Plan
+from ingot.artifact.plan import Group, Plan
 from ingot.artifact.traits import traits_of
 from ingot.errors import InternalError
 
@@ -133,17 +133,25 @@ class Flow:
     def _check_place(self, found: Found) -> None:
         """A group stands where its last member stood: nobody in between may need the others."""
         *earlier, last = found.members
-        touched = {name for i in earlier for name in _touched(self.instructions[i])}
-        for index in range(found.members[0], last):
-            if index not in found.members and touched & _touched(self.instructions[index]):
-                where = self.instructions[index].origin
-                raise InternalError(f"kernel {found.kernel} would overtake what it feeds: {where}")
+        for member in earlier:
+            for index in range(member + 1, last):
+                if index not in found.members and self._must_follow(index, member):
+                    raise InternalError(
+                        f"kernel {found.kernel} would overtake what it feeds: "
+                        f"{self.instructions[index].origin}"
+                    )
 
+    def _must_follow(self, second: int, first: int) -> bool:
+        """Whether one instruction writes what the other reads or writes."""
+        (reads, writes), (before, written) = self._touched(second), self._touched(first)
+        return bool(written & (reads | writes) or before & writes)
 
-def _touched(instruction: Instruction) -> set[str]:
-    """What an instruction makes, and the states that it uses."""
-    states = (instruction.inputs[name] for name in traits_of(instruction).mutates)
-    return {*instruction.outputs.values(), *states}
+    def _touched(self, index: int) -> tuple[set[str], set[str]]:
+        """The buffers that an instruction reads, and those that it writes."""
+        instruction = self.instructions[index]
+        states = (instruction.inputs[name] for name in traits_of(instruction).mutates)
+        reads = {self.plan.root(name).name for name in instruction.inputs.values()}
+        return reads, {*instruction.outputs.values(), *states}
 
 
 def group(plan: Plan, rules: Sequence[Rule]) -> tuple[Plan, tuple[GroupEntry, ...]]:

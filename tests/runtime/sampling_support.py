@@ -18,7 +18,7 @@ from ingot.runtime.devices.native_sampler import ROW, pack
 from ingot.runtime.devices.sampler import Sampler
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampling_state import SamplingState
-from ingot.targets.cpu.generate import UNIT
+from ingot.targets.cpu.generate import unit
 from ingot.targets.cpu.toolchain import build
 
 LEVELS = tuple(
@@ -54,8 +54,8 @@ def code(level: str) -> bytes:
         nothing = dict.fromkeys(
             ("num_instructions", "num_weights", "num_caches", "arena_bytes", "vocabulary"), 0
         )
-        unit = UNIT.format(target=level, body="", abi=ABI, plan=0, **nothing)
-        (source / "step.cpp").write_text(unit)
+        text = unit(target=level, body="", abi=ABI, plan=0, **nothing)
+        (source / "step.cpp").write_text(text)
         build(source, out, Target.parse(level))
         return out.read_bytes()
 

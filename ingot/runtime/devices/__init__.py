@@ -8,7 +8,8 @@ from ingot.artifact.reader import Artifact
 from ingot.errors import IncompatibleHostError
 from ingot.runtime.executor import Executor
 
-_EXECUTORS = {"cpu": "ingot.runtime.devices.cpu:CpuExecutor"}
+# By kind of target, where its executor is: "module:class".
+EXECUTORS = {"cpu": "ingot.runtime.devices.cpu:CpuExecutor"}
 
 
 def open_executor(
@@ -29,12 +30,12 @@ def open_executor(
     Raises ArtifactError, IncompatibleHostError, ResourceError or UsageError.
     """
     kind = artifact.target.name.partition(":")[0]
-    if kind not in _EXECUTORS:
+    if kind not in EXECUTORS:
         raise IncompatibleHostError(
             f"nothing here runs the target {artifact.target.name}",
-            hint=f"Supported kinds of targets: {', '.join(_EXECUTORS)}.",
+            hint=f"Supported kinds of targets: {', '.join(EXECUTORS)}.",
         )
-    module, name = _EXECUTORS[kind].split(":")
+    module, name = EXECUTORS[kind].split(":")
     opens: type[Executor] = getattr(import_module(module), name)
     return opens(
         artifact,

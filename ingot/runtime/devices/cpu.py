@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +22,7 @@ from ingot.runtime.arrays import Float32, StepInputs
 from ingot.runtime.devices.background import Background
 from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
 from ingot.runtime.devices.memory import Region, align, ask_for_huge_pages, map_address
-from ingot.runtime.devices.sampler import Sampler
+from ingot.runtime.devices.sampler import Sampler, drawn
 from ingot.runtime.executor import Draw, Drawn, Draws
 from ingot.runtime.page_table import most_pages
 from ingot.runtime.sampling_state import SampledSequence
@@ -116,22 +115,10 @@ class CpuExecutor:
         return self._sampler.sample(logits, sequences)
 
     def drawn(self, draws: Draws) -> Drawn:
-        """Draws, scores and keeps what was asked for of the last step's logits."""
-        logits, began = self._logits[: self._num_rows], perf_counter()
-        scores = [
-            self._sampler.score(
-                logits[scoring.first_row : scoring.first_row + len(scoring.tokens)],
-                scoring.tokens,
-                scoring.count,
-            )
-            for scoring in draws.scorings
-        ]
-        kept = logits[draws.kept]  # a copy of chosen rows: drawing changes them
-        drawn_from = logits if draws.rows == list(range(len(logits))) else logits[draws.rows]
-        tokens = self._sampler.sample(drawn_from, draws.sequences) if draws.sequences else []
-        # Where a draw failed its sequence is over, and nobody asks for its token.
-        self._tokens = [draw.token if isinstance(draw, Draw) else 0 for draw in tokens]
-        return Drawn(tokens, scores, kept, perf_counter() - began)
+        """What is wanted of the logits that the last step has left."""
+        done = drawn(self._sampler, self._logits[: self._num_rows], draws)
+        self._tokens = done.token_ids
+        return done
 
     def close(self) -> None:
         self._background.close()

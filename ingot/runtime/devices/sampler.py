@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from time import perf_counter
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from ingot.errors import IngotError, InternalError, RequestError, describe
 from ingot.runtime.arrays import Float32
 from ingot.runtime.devices.native_sampler import NativeSampler, SamplerKernels
 from ingot.runtime.devices.numpy_sampler import NumpySampler, not_finite, spoiled
-from ingot.runtime.executor import Draw
+from ingot.runtime.executor import Draw, Drawn, Draws
 from ingot.runtime.output import Logprob
 from ingot.runtime.params import LogitsProcessor
 from ingot.runtime.sampling_state import SampledSequence, SamplingState
@@ -78,6 +79,23 @@ class Sampler:
             return draw
         score = self._backend.score(raw[None], [draw.token], [state.params.logprobs])[0]
         return score if isinstance(score, IngotError) else Draw(draw.token, score)
+
+
+def drawn(sampler: Sampler, logits: Float32, draws: Draws) -> Drawn:
+    """What is wanted of the logits [R, V] of a step, which may be overwritten."""
+    began = perf_counter()
+    scores = [
+        sampler.score(
+            logits[scoring.first_row : scoring.first_row + len(scoring.tokens)],
+            scoring.tokens,
+            scoring.count,
+        )
+        for scoring in draws.scorings
+    ]
+    kept = logits[draws.kept]  # a copy of chosen rows: drawing changes them
+    drawn_from = logits if draws.rows == list(range(len(logits))) else logits[draws.rows]
+    tokens = sampler.sample(drawn_from, draws.sequences) if draws.sequences else []
+    return Drawn(tokens, scores, kept, perf_counter() - began)
 
 
 def _process(row: Float32, sequence: SampledSequence) -> IngotError | None:

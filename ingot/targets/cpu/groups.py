@@ -22,6 +22,8 @@ def group_heads(flow: Flow, index: int) -> Found | str | None:
     write = flow.instructions[index]
     if write.op != "kv_write" or flow.maker(write.inputs["k"], "rope") is None:
         return None
+    if len({flow.plan.buffer(write.inputs[name]).shape for name in ("k", "v")}) > 1:
+        return "keys and values differ in shape"
     readers = [i for i in flow.users(write.inputs["k_cache"]) if i != index]
     if len(readers) != 1:
         return f"{len(readers)} instructions read the cache"

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from torch import Tensor
 
-from ingot.artifact.plan import DTYPE_BYTES, Buffer, Instruction, Plan
-from ingot.targets.cpu.generate import Generated
+from ingot.artifact.plan import Buffer, arrays_of
+from ingot.artifact.traits import traits_of
 from ingot.targets.cpu.pack import num_bytes
 from tests.targets.cpu.native import INPUTS, Memory
 from tests.targets.cpu.sanitized import Hole
-
-Inputs = Mapping[str, Tensor]
-WRITES = ("kv_write", "rope_kv_write", "linear_rope_kv_write", "quantized_linear_rope_kv_write")
+from tests.targets.cpu.steps import Step
+from tests.targets.cpu.units import Unit
 
 
 @dataclass(frozen=True)
 class End:
     """The end of an operand in a job's buffer of that number.
 
-    last: its last part, which a step surely touches: a byte, or a page of a cache. until: where
+    last: its last part, which a step surely touches: a byte, or a page of a state. until: where
     what belongs to nobody ends.
     """
 
@@ -44,62 +42,71 @@ class End:
         return self.buffer, self.last, self.until
 
 
-def ends(plan: Plan, generated: Generated, memory: Memory, inputs: Inputs) -> list[End]:
+def ends(unit: Unit, memory: Memory, step: Step) -> list[End]:
     """Those of every operand, in the order in which a job holds the buffers."""
     arena = len(memory.weights) + len(memory.caches)
     return [
-        *_weights(plan, generated, memory),
-        *_caches(plan, memory, inputs),
-        *_temporaries(plan, arena, inputs),
-        *_inputs(plan, arena + 1, inputs),
+        *_weights(unit, memory),
+        *_states(unit, memory, step),
+        *_temporaries(unit, arena, step),
+        *_inputs(unit, arena + 1, step),
     ]
 
 
-def _weights(plan: Plan, generated: Generated, memory: Memory) -> Iterator[End]:
-    stored = {layout.name: num_bytes(layout) for layout in generated.weights}
-    for number, (buffer, data) in enumerate(
-        zip(plan.of_kind("weight"), memory.weights, strict=True)
+def _weights(unit: Unit, memory: Memory) -> Iterator[End]:
+    layouts = zip(unit.generated.weights, memory.weights, strict=True)
+    for number, (layout, data) in enumerate(layouts):
+        end = num_bytes(layout)
+        yield End(layout.name, number, end - 1, end, data.nbytes)
+
+
+def _states(unit: Unit, memory: Memory, step: Step) -> Iterator[End]:
+    """Of each array of a state."""
+    arrays = [s for s in unit.plan.of_kind("state") for _ in arrays_of(s.format, 0)]
+    for number, (state, data) in enumerate(
+        zip(arrays, memory.caches, strict=True), len(memory.weights)
     ):
-        if buffer.name in stored:
-            end = stored[buffer.name]
-            yield End(buffer.name, number, end - 1, end, data.nbytes)
-
-
-def _caches(plan: Plan, memory: Memory, inputs: Inputs) -> Iterator[End]:
-    used = {
-        name: _last_page(instruction, buffer, inputs)
-        for instruction in plan.instructions
-        for name in instruction.inputs.values()
-        if (buffer := plan.buffer(name)).kind == "cache"
-    }
-    for number, (buffer, data) in enumerate(zip(plan.of_kind("cache"), memory.caches, strict=True)):
-        page, page_bytes = used[buffer.name], data.nbytes // memory.num_pages
+        page, page_bytes = _last_page(unit, state, step), data.nbytes // memory.num_pages
         where = page * page_bytes, (page + 1) * page_bytes
-        yield End(buffer.name, len(memory.weights) + number, *where, data.nbytes)
+        yield End(state.name, number, *where, data.nbytes)
 
 
-def _last_page(instruction: Instruction, cache: Buffer, inputs: Inputs) -> int:
-    page_size = int(cache.shape[2])
-    if instruction.op in WRITES:
-        return int(inputs["slots"].max()) // page_size
-    contexts = zip(inputs["page_table"], inputs["context_lens"].tolist(), strict=True)
-    return max(int(pages[: -(-context // page_size)].max()) for pages, context in contexts)
+def _last_page(unit: Unit, state: Buffer, step: Step) -> int:
+    """Of those that are written, if the state is, and of those whose keys some row sees."""
+    page_size, pages = int(state.shape[2]), []
+    for i in unit.plan.instructions:
+        if state.name not in i.inputs.values():
+            continue
+        if traits_of(i).mutates:
+            pages.append(int(step.inputs["slots"].max()) // page_size)
+        else:
+            pages += [int(p) for p in _pages_seen(step, page_size, int(i.attrs["window"]))]
+    return max(pages)
 
 
-def _temporaries(plan: Plan, arena: int, inputs: Inputs) -> Iterator[End]:
-    """No two of them share memory."""
-    rows = {"N": len(inputs["tokens"]), "R": len(inputs["logit_rows"])}
-    buffers = plan.of_kind("arena")
-    starts = [*(buffer.offset for buffer in buffers), plan.memory.arena_bytes]
-    for buffer, (start, until) in zip(buffers, pairwise(starts), strict=True):
-        shape = (rows[dim] if isinstance(dim, str) else dim for dim in buffer.shape)
-        end = start + DTYPE_BYTES[buffer.dtype] * math.prod(shape)
-        yield End(buffer.name, arena, end - 1, end, until)
+def _pages_seen(step: Step, page_size: int, window: int) -> Iterator[Tensor]:
+    rows = step.inputs["query_start"].diff().tolist()
+    contexts = step.inputs["context_lens"].tolist()
+    for table, count, context in zip(step.inputs["page_table"], rows, contexts, strict=True):
+        oldest = max(0, context - count - window + 1) if window else 0
+        yield from table[oldest // page_size : -(-context // page_size)]
 
 
-def _inputs(plan: Plan, first: int, inputs: Inputs) -> Iterator[End]:
-    read = {name for instruction in plan.instructions for name in instruction.inputs.values()}
+def _temporaries(unit: Unit, arena: int, step: Step) -> Iterator[End]:
+    """Of their numbers and of their scales; no two of them share memory."""
+    found = [
+        (buffer.name, place)
+        for buffer in unit.plan.of_kind("arena")
+        for place in unit.places(buffer, step)
+    ]
+    starts = [*(place.start for _, place in found), unit.plan.memory.arena_bytes]
+    for (name, place), (_, until) in zip(found, pairwise(starts), strict=True):
+        yield End(name, arena, place.stop - 1, place.stop, until)
+
+
+def _inputs(unit: Unit, first: int, step: Step) -> Iterator[End]:
+    read = {name for instruction in unit.plan.instructions for name in instruction.inputs.values()}
     for number, name in enumerate(INPUTS, first):
         if name in read:
-            end = 4 * inputs[name].numel()
+            end = 4 * step.inputs[name].numel()
             yield End(name, number, end - 1, end, end)

@@ -1,282 +1,361 @@
-"""The calls that the kernel tests make: constants that fill vectors and that do not."""
+"""The plans that the kernel tests run: constants that fill vectors and that do not.
+
+A case adds a few primitives to a sketch, in the order of a plan, with weights of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 
 import torch
-from torch import Tensor
 
+from ingot.artifact.formats import DType, Format, rounded_rows
+from ingot.targets.cpu.kind import KIND
 from tests.support import samples
-from tests.targets.cpu.units import VOCABULARY, Case, Unit
+from tests.targets.cpu.matrices import MATRICES, integers
+from tests.targets.cpu.native import TARGETS, runnable
+from tests.targets.cpu.units import Case, Unit
+from tests.targets.sketch import STEP, Sketch
 
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-F32 = torch.float32
-NORMS = ("q_norm", "k_norm")
-
-
-@cache
-def all_cases() -> tuple[Case, ...]:
-    """Every kernel, every variant of it that is chosen at compile time."""
-    rng = torch.Generator().manual_seed(0)
-    cases = []
-    for suffix, dtype in DTYPES.items():
-        for make in (
-            linears,
-            gated,
-            norms,
-            ropes,
-            writes,
-            head_products,
-            attentions,
-            elementwise,
-            gathers,
-        ):
-            cases += [_named(case, suffix) for case in make(rng, dtype)]
-        for make in (writes, head_products, attentions):
-            in_int8 = [_with_cache(case, torch.int8) for case in make(rng, dtype)]
-            # Every other one: these take longest to compile.
-            cases += [_named(case, f"i8-{suffix}") for case in in_int8[::2]]
-    return tuple(cases)
+TARGETS_OF = {
+    "f32": TARGETS[1:] if "bf16" in TARGETS[0] else TARGETS,  # what it adds is for bfloat16
+    "bf16": TARGETS,
+    "integer": runnable(
+        *("cpu:x86-64-v4+avx512_vnni", "cpu:x86-64-v4"),
+        *("cpu:x86-64-v3+avx_vnni", "cpu:x86-64-v3", "cpu:portable"),
+    ),
+}
+# Every kind of cases at every level of instructions, the best first.
+PROGRAMS = tuple((kind, target) for kind, targets in TARGETS_OF.items() for target in targets)
+BEST = tuple((kind, targets[0]) for kind, targets in TARGETS_OF.items())
+F32: DType = "float32"
+DTYPES: dict[str, DType] = {"f32": "float32", "bf16": "bfloat16"}
+KINDS = ("silu", "gelu", "gelu_tanh", "relu")
+TABLE_ROWS = 83  # of a table that a product shares: its last panel is not filled
 
 
 @cache
-def unit(target: str) -> Unit:
-    """All cases for a target, compiled once a session."""
-    return Unit(all_cases(), target)
+def cases(kind: str) -> dict[str, Case]:
+    """Every kernel, every variant of it that is chosen at compile time; the last gives logits."""
+    found = integers() if kind == "integer" else floats(kind)
+    return {**dict(found), "head": partial(head, kind=kind)}
 
 
-def _named(case: Case, suffix: str) -> Case:
-    shares = {a: key.replace(".", f"-{suffix}.") for a, key in case.shares.items()}
-    return replace(case, name=f"{case.name}-{suffix}", shares=shares)
+@cache
+def unit(kind: str, target: str) -> Unit:
+    """All cases of a kind for a target, compiled once a session."""
+    return Unit(cases(kind), target)
 
 
-def _with_cache(case: Case, dtype: torch.dtype) -> Case:
-    assert case.caches is not None
-    *shape, _ = case.caches
-    return replace(case, caches=(*shape, dtype))
+@cache
+def ungrouped(kind: str, target: str) -> Unit:
+    """The same, every primitive by a kernel of its own."""
+    return Unit(cases(kind), target, disable=KIND.rules)
 
 
-def linears(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
+def floats(kind: str) -> Iterator[tuple[str, Case]]:
+    dtype = DTYPES[kind]
+    for make in (linears, gated, norms, ropes, elementwise, gathers):
+        yield from make(dtype)
+    for make in (heads, products_of_heads, attentions):
+        yield from make(dtype, dtype)
+        # Every other one: these take longest to compile.
+        for name, case in list(make(dtype, "int8"))[::2]:
+            yield f"{name}-i8", case
+
+
+def matrix(s: Sketch, outputs: int, inputs: int, dtype: DType) -> str:
+    value = samples.weight(s.drawn("weight"), outputs, inputs, getattr(torch, dtype))
+    return s.weight("weight", value)
+
+
+def linears(dtype: DType) -> Iterator[tuple[str, Case]]:
     """Odd K, narrow last panels, several panels, and a K that is cut for the cache."""
     for inputs, outputs, extended in (
         *((64, 64, False), (27, 27, True), (200, 144, True), (96, 304, False), (4200, 64, False)),
     ):
-        weights = {"weight": samples.weight(rng, outputs, inputs, dtype)}
-        if extended:
-            weights["bias"] = samples.normal(rng, outputs)
-        residual = {"residual": ((outputs,), F32)} if extended else {}
-        yield Case(
-            name=f"linear-{inputs}x{outputs}",
-            op="linear",
-            weights=weights,
-            rows={"x": ((inputs,), dtype), **residual},
-            attrs={"out_dtype": F32 if outputs != 27 else dtype},
-        )
+
+        def case(s: Sketch, inputs: int = inputs, outputs: int = outputs,
+                 extended: bool = extended) -> None:  # fmt: skip
+            x, weight = s.rows("x", inputs, form=dtype), matrix(s, outputs, inputs, dtype)
+            bias = s.vector("bias", outputs) if extended else None
+            if not extended:
+                s.call("linear", x, weight, bias, form=F32)
+                return
+            made = s.call("linear", x, weight, bias, out="made")
+            # The residual stream may stand on either side.
+            operands = (s.rows("residual", outputs), made)
+            s.call("add", *(operands if outputs == 27 else operands[::-1]))
+
+        yield f"linear-{inputs}x{outputs}", case
+
+    def rounded(s: Sketch) -> None:
+        x, weight = s.rows("x", 27, form=dtype), matrix(s, 33, 27, dtype)
+        s.call("linear", x, weight, s.vector("bias", 33), form=dtype)
+
+    def capped(s: Sketch) -> None:
+        x, weight = s.rows("x", 27, form=dtype), matrix(s, 83, 27, dtype)
+        made = s.call("linear", x, weight, s.vector("bias", 83), out="made")
+        s.call("soft_cap", made, cap=1.5, form=dtype)
+
+    yield "linear-rounded", rounded
+    yield "linear-capped", capped
 
 
-def gated(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
+def gated(dtype: DType) -> Iterator[tuple[str, Case]]:
     """One unit and several, and a K that is cut for the cache."""
+
+    def case(s: Sketch, inputs: int, size: int, with_bias: bool, kind: str) -> None:
+        x, weight = s.rows("x", inputs, form=dtype), matrix(s, 2 * size, inputs, dtype)
+        bias = s.vector("bias", 2 * size) if with_bias else None
+        made = s.call("linear", x, weight, bias, out="made")
+        halves = (s.view(n, made, first, size) for n, first in (("gate", 0), ("up", size)))
+        s.call("gate", *halves, kind=kind, form=F32 if size == 192 else dtype)
+
     for inputs, size, with_bias, kind in (
         *((96, 64, False, "relu"), (27, 192, True, "gelu"), (4200, 64, False, "silu")),
         (64, 256, False, "gelu_tanh"),
     ):
-        weights = {"weight": samples.weight(rng, 2 * size, inputs, dtype)}
-        absent: dict[str, object] = {"bias": None}
-        if with_bias:
-            weights["bias"], absent = samples.normal(rng, 2 * size), {}
-        yield Case(
-            name=f"gated-{inputs}x{size}",
-            op="gated_linear",
-            weights=weights,
-            rows={"x": ((inputs,), dtype)},
-            attrs={"kind": kind, "out_dtype": F32 if size == 192 else dtype, **absent},
+        yield (
+            f"gated-{inputs}x{size}",
+            partial(case, inputs=inputs, size=size, with_bias=with_bias, kind=kind),
         )
 
 
-def norms(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
-    for size, offset, group in ((37, 0.0, 37), (200, 1.0, 40), (1024, 0.0, 128)):
-        weights = {"weight": samples.scale_vector(rng, size)}
-        attrs = {"eps": 1e-5, "offset": offset, "out_dtype": dtype}
-        x = ((size,), F32)
-        yield Case(name=f"rms-{size}", op="rms_norm", weights=weights, rows={"x": x}, attrs=attrs)
+def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
+    """An epsilon that counts, and one that does not."""
+
+    def rms(s: Sketch, size: int, offset: float, eps: float) -> None:
+        x, weight = s.rows("x", size), s.vector("weight", size)
+        s.call("rms_norm", x, weight, eps=eps, offset=offset, form=dtype)
+
+    def rounded(s: Sketch, size: int, offset: float, eps: float, block: int) -> None:
+        x, weight = s.rows("x", size), s.vector("weight", size)
+        normed = s.call("rms_norm", x, weight, out="normed", eps=eps, offset=offset)
+        s.call("cast", normed, form=rounded_rows(block))
+
+    def add(s: Sketch, size: int, offset: float, eps: float) -> None:
+        x, y = (s.rows(name, size) for name in "xy")
+        total = s.call("add", x, y, out="sum")
+        s.call("rms_norm", total, s.vector("weight", size), eps=eps, offset=offset, form=dtype)
+
+    def layer(s: Sketch, size: int, with_bias: bool, eps: float) -> None:
+        bias = s.vector("bias", size) if with_bias else None
+        x, weight = s.rows("x", size), s.vector("weight", size)
+        s.call("layer_norm", x, weight, bias, eps=eps, form=dtype)
+
+    def of_heads(s: Sketch) -> None:
+        x, weight = s.rows("x", 3, 80), s.vector("weight", 80)
+        s.call("rms_norm", x, weight, eps=1e-5, offset=1.0, form=dtype)
+
+    for size, offset, eps, block in (
+        (37, 0.0, 0.1, 37),
+        (200, 1.0, 1e-5, 40),
+        (1024, 0.0, 1e-5, 128),
+    ):
+        constants = {"size": size, "offset": offset, "eps": eps}
+        yield f"rms-{size}", partial(rms, **constants)
+        yield f"add-rms-{size}", partial(add, **constants)
+        yield f"layer-{size}", partial(layer, size=size, with_bias=offset > 0, eps=eps)
         if dtype == F32:
-            yield Case(
-                name=f"rms-quantize-{size}",
-                op="rms_norm_quantize",
-                weights=weights,
-                rows={"x": x},
-                attrs={"eps": 1e-5, "offset": offset, "group": group},
-            )
-        yield Case(
-            name=f"add-rms-{size}",
-            op="add_rms_norm",
-            weights=weights,
-            rows={"x": x, "residual": x},
-            attrs=attrs,
-        )
-        with_bias = {**weights, "bias": samples.normal(rng, size)} if offset else weights
-        yield Case(
-            name=f"layer-{size}",
-            op="layer_norm",
-            weights=with_bias,
-            rows={"x": x},
-            attrs={"eps": 1e-5, "out_dtype": dtype, **({} if offset else {"bias": None})},
-        )
-    yield Case(
-        name="rms-heads-3x80",
-        op="rms_norm",
-        weights={"weight": samples.scale_vector(rng, 80)},
-        rows={"x": ((3, 80), F32)},
-        attrs={"eps": 1e-5, "offset": 1.0, "out_dtype": dtype},
-    )
+            yield f"rms-quantize-{size}", partial(rounded, **constants, block=block)
+    yield "rms-heads-3x80", of_heads
 
 
-def ropes(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
+def ropes(dtype: DType) -> Iterator[tuple[str, Case]]:
+    def table(s: Sketch, half: int, theta: float) -> None:
+        frequencies = s.weight("inv_freq", 1.0 / theta ** (torch.arange(half) / half))
+        s.call("rope_table", "positions", frequencies, scale=1.25)
+
+    def rope(s: Sketch, heads: int, size: int, rotated: int, interleaved: bool) -> None:
+        x, table = s.rows("x", heads, size), s.rows("table", rotated)
+        s.call("rope", x, table, interleaved=interleaved, form=dtype)
+
     for half, theta in ((13, 5e5), (64, 1e6)):
-        yield Case(
-            name=f"table-{half}",
-            op="rope_table",
-            weights={"inv_freq": _frequencies(half, theta)},
-            attrs={"scale": 1.25},
-        )
+        yield f"table-{half}", partial(table, half=half, theta=theta)
     for heads, size, rotated, interleaved in (
-        (2, 64, 64, False),
-        (3, 80, 32, False),
-        (1, 16, 12, True),
+        *((2, 64, 64, False), (3, 80, 32, False), (1, 16, 12, True)),
     ):
-        yield Case(
-            name=f"rope-{size}",
-            op="rope",
-            rows={"x": ((heads, size), F32), "table": ((rotated,), F32)},
-            attrs={"interleaved": interleaved, "out_dtype": dtype},
-        )
+        sizes = {"heads": heads, "size": size, "rotated": rotated}
+        yield f"rope-{size}", partial(rope, **sizes, interleaved=interleaved)
 
 
-def writes(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
-    for heads, kv_heads, size, rotated, with_norm, interleaved, page_size in (
-        (4, 2, 64, 64, True, False, 16),
-        (3, 1, 20, 12, False, True, 32),
-        (2, 2, 128, 96, False, False, 16),
+def cached(dtype: DType, size: int) -> Format:
+    return rounded_rows(size) if dtype == "int8" else Format(dtype)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Queries, keys and values on their way to attention, which reads what was written."""
+
+    heads: int
+    kv_heads: int
+    size: int
+    rotated: int
+    interleaved: bool = False
+    norm_offset: float | None = None  # None for no norm
+    window: int = 0
+    inputs: int = 0  # of the product that makes them; 0 for none
+    with_bias: bool = False
+
+    def case(self, s: Sketch, dtype: DType, kept: DType) -> None:
+        counts = {"q": self.heads, "k": self.kv_heads, "v": self.kv_heads}
+        q, k, v = self._made(s, counts, dtype) if self.inputs else (
+            s.rows(name, count, self.size) for name, count in counts.items()
+        )  # fmt: skip
+        if self.norm_offset is not None:
+            norm = {"eps": 1e-2, "offset": self.norm_offset}
+            q, k = (
+                s.call(
+                    "rms_norm",
+                    x,
+                    s.vector(f"{name}_norm", self.size),
+                    out=f"normed_{name}",
+                    **norm,
+                )
+                for name, x in (("q", q), ("k", k))
+            )
+        table, turn = s.rows("table", self.rotated), {"interleaved": self.interleaved}
+        q = s.call("rope", q, table, out="turned", form=dtype, **turn)
+        k = s.call("rope", k, table, out="turned_k", **turn)
+        caches = s.caches(self.kv_heads, self.size, cached(kept, self.size))
+        s.call("kv_write", k, v, "slots", *caches)
+        s.call("paged_attention", q, *caches, *STEP, scale=self.size**-0.5, window=self.window,
+               out="attended", form=dtype)  # fmt: skip
+
+    def _made(self, s: Sketch, counts: dict[str, int], dtype: DType) -> Iterator[str]:
+        """By a product, side by side."""
+        outputs, first = sum(counts.values()) * self.size, 0
+        bias = s.vector("bias", outputs) if self.with_bias else None
+        x = s.rows("x", self.inputs, form=dtype)
+        made = s.call("linear", x, matrix(s, outputs, self.inputs, dtype), bias, out="made")
+        for name, count in counts.items():
+            yield s.view(name, made, first, count, self.size)
+            first += count * self.size
+
+
+def heads(dtype: DType, kept: DType) -> Iterator[tuple[str, Case]]:
+    for each in (
+        Heads(4, 2, 64, 64, norm_offset=1.0),
+        Heads(3, 3, 20, 12, interleaved=True, window=5),
+        Heads(4, 2, 128, 96),
     ):
-        names = NORMS if with_norm else ()
-        kv = ((kv_heads, size), F32)
-        yield Case(
-            name=f"rope-write-{size}",
-            op="rope_kv_write",
-            weights={name: samples.scale_vector(rng, size) for name in names},
-            rows={"q": ((heads, size), F32), "k": kv, "v": kv, "table": ((rotated,), F32)},
-            caches=(kv_heads, page_size, size, dtype),
-            attrs={"eps": 1e-6, "interleaved": interleaved, "out_dtype": dtype},
-        )
-        yield Case(
-            name=f"write-{size}",
-            op="kv_write",
-            rows={"k": kv, "v": kv},
-            caches=(kv_heads, page_size, size, dtype),
-        )
+        yield f"rope-write-{each.size}", partial(each.case, dtype=dtype, kept=kept)
+
+    def write(s: Sketch, kv_heads: int, size: int, page_size: int) -> None:
+        k, v = (s.rows(name, kv_heads, size) for name in "kv")
+        s.call("kv_write", k, v, "slots", *s.caches(kv_heads, size, cached(kept, size), page_size))
+
+    for kv_heads, size, page_size in ((2, 64, 16), (1, 20, 32)):
+        yield f"write-{size}", partial(write, kv_heads=kv_heads, size=size, page_size=page_size)
 
 
-def head_products(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
+def products_of_heads(dtype: DType, kept: DType) -> Iterator[tuple[str, Case]]:
     """Heads of one panel and of several, one input row off the vectors."""
-    for inputs, heads, kv_heads, size, rotated, with_norm, with_bias in (
-        (40, 4, 2, 64, 64, True, False),
-        (27, 3, 3, 128, 96, False, True),
-        (64, 6, 1, 192, 20, True, False),
+    for each in (
+        Heads(4, 2, 64, 64, norm_offset=0.0, inputs=40),
+        Heads(6, 1, 192, 20, norm_offset=1.0, inputs=64, interleaved=True),
+        Heads(4, 2, 128, 96, inputs=27, with_bias=True),
     ):
-        outputs = (heads + 2 * kv_heads) * size
-        weights = {"weight": samples.weight(rng, outputs, inputs, dtype)}
-        weights |= {n: samples.scale_vector(rng, size) for n in NORMS if with_norm}
-        weights |= {"bias": samples.normal(rng, outputs)} if with_bias else {}
-        yield Case(
-            name=f"heads-{size}",
-            op="linear_rope_kv_write",
-            weights=weights,
-            rows={"x": ((inputs,), dtype), "table": ((rotated,), F32)},
-            caches=(kv_heads, 16, size, dtype),
-            attrs={
-                **({} if with_bias else {"bias": None}),
-                **{"eps": 1e-6, "interleaved": size == 192, "out_dtype": dtype},
-            },
-        )
+        yield f"heads-{each.size}", partial(each.case, dtype=dtype, kept=kept)
 
 
-def attentions(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
+def attentions(dtype: DType, kept: DType) -> Iterator[tuple[str, Case]]:
     """Groups of 1 to 7 queries, head sizes off the vectors, pages of 1 to 4 key groups."""
+
+    def case(
+        s: Sketch, heads: int, kv_heads: int, size: int, page_size: int, window: int,
+        softcap: float, block: int = 0,
+    ) -> None:  # fmt: skip
+        q = s.rows("q", heads, size, form=dtype)
+        caches = s.caches(kv_heads, size, cached(kept, size), page_size)
+        scalars = {"scale": size**-0.5, "window": window, "softcap": softcap}
+        form = F32 if block else dtype
+        out = s.call("paged_attention", q, *caches, *STEP, **scalars, out="attended", form=form)
+        if block:
+            row = s.view("row", out, 0, heads * size)
+            s.call("cast", row, form=rounded_rows(block))
+
     shapes = (
-        (2, 2, 32, 16, 0, 0.0),
-        (4, 2, 128, 16, 0, 0.0),
+        (2, 2, 32, 48, 0, 0.0),
         (6, 1, 12, 32, 20, 30.0),
         (14, 2, 80, 16, 0, 0.0),
-        (3, 3, 20, 48, 5, 0.0),
         (2, 1, 96, 64, 100, 0.0),
     )
     # Half as many in float32: these take longest to compile.
     for heads, kv_heads, size, page_size, window, softcap in shapes[:: 2 if dtype == F32 else 1]:
-        yield Case(
-            name=f"attention-{size}",
-            op="paged_attention",
-            rows={"q": ((heads, size), dtype)},
-            caches=(kv_heads, page_size, size, dtype),
-            attrs={"scale": size**-0.5, "window": window, "softcap": softcap, "out_dtype": dtype},
-        )
-    yield Case(
-        name="attention-quantize-64",
-        op="paged_attention_quantize",
-        rows={"q": ((4, 64), dtype)},
-        caches=(2, 16, 64, dtype),
-        attrs={"scale": 0.125, "group": 32},
+        yield f"attention-{size}", partial(
+            case, heads=heads, kv_heads=kv_heads, size=size, page_size=page_size, window=window,
+            softcap=softcap,
+        )  # fmt: skip
+    yield (
+        "attention-quantize-64",
+        partial(case, heads=4, kv_heads=2, size=64, page_size=16, window=0, softcap=0.0, block=32),
     )
 
 
-def elementwise(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
+def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:
+    other: DType = F32 if dtype == "bfloat16" else "bfloat16"
+
+    def gate(s: Sketch, size: int, kind: str) -> None:
+        s.call("gate", s.rows("gate", size), s.rows("up", size), kind=kind, form=dtype)
+
+    def activation(s: Sketch, size: int, kind: str) -> None:
+        s.call("activation", s.rows("x", size), kind=kind, form=dtype)
+
+    def add(s: Sketch, size: int) -> None:
+        s.call("add", s.rows("x", size), s.rows("y", size))
+
+    def mul(s: Sketch, size: int) -> None:
+        s.call("mul", s.rows("x", size), factor=3.7, form=dtype)
+
+    def soft_cap(s: Sketch, size: int) -> None:
+        s.call("soft_cap", s.rows("x", size), cap=0.75, form=dtype)
+
+    def cast(s: Sketch, size: int) -> None:
+        s.call("cast", s.rows("x", size, form=dtype), form=other)
+
     for size in (37, 200):
-        one = ((size,), F32)
-        gate = {"gate": one, "up": one}
-        out = {"out_dtype": dtype}
-        yield Case(name=f"silu-mul-{size}", op="silu_mul", rows=gate, attrs=out)
-        yield Case(name=f"relu-mul-{size}", op="relu_mul", rows=gate, attrs=out)
-        for tanh in (False, True):
-            yield Case(
-                name=f"gelu-mul-{size}-{tanh}", op="gelu_mul", rows=gate, attrs={"tanh": tanh} | out
-            )
-        for kind in ("silu", "gelu", "gelu_tanh", "relu"):
-            yield Case(
-                name=f"{kind}-{size}", op="activation", rows={"x": one}, attrs={"kind": kind} | out
-            )
-        yield Case(name=f"add-{size}", op="add", rows={"x": one, "y": one})
-        other = F32 if dtype == torch.bfloat16 else torch.bfloat16
-        yield Case(
-            name=f"cast-{size}", op="cast", rows={"x": ((size,), dtype)}, attrs={"out_dtype": other}
-        )
+        for kind in KINDS:
+            yield f"gate-{kind}-{size}", partial(gate, size=size, kind=kind)
+            yield f"{kind}-{size}", partial(activation, size=size, kind=kind)
+        for each in (add, mul, soft_cap, cast):
+            yield f"{each.__name__}-{size}", partial(each, size=size)
 
 
-def gathers(rng: torch.Generator, dtype: torch.dtype) -> Iterator[Case]:
-    """Tables as rows and, where a linear shares them, as panels."""
+def gathers(dtype: DType) -> Iterator[tuple[str, Case]]:
+    """Tables as rows and, where a product shares them, as panels."""
+
+    def embedding(s: Sketch, size: int) -> None:
+        s.call("embedding", "tokens", matrix(s, TABLE_ROWS, size, dtype))
+
+    def select(s: Sketch, size: int) -> None:
+        s.call("select_rows", s.rows("x", size, form=dtype), "logit_rows", form=dtype)
+
+    def tied(s: Sketch) -> None:
+        weight = matrix(s, TABLE_ROWS, 40, dtype)
+        s.call("linear", s.rows("x", 40, form=dtype), weight, out="product")
+        s.call("embedding", "tokens", weight, out="row")
+
     for size in (37, 200):
-        yield Case(
-            name=f"embedding-{size}",
-            op="embedding",
-            weights={"weight": samples.normal(rng, VOCABULARY, size, dtype=dtype)},
-            attrs={"out_dtype": F32},
-        )
-        yield Case(name=f"select-{size}", op="select_rows", rows={"x": ((size,), dtype)})
-    yield Case(
-        name="head",
-        op="linear",
-        weights={"weight": samples.normal(rng, VOCABULARY, 40, dtype=dtype)},
-        rows={"x": ((40,), dtype)},
-        attrs={"out_dtype": F32},
-    )
-    yield Case(
-        name="tied",
-        op="embedding",
-        shares={"weight": "head.weight"},
-        attrs={"out_dtype": F32},
-    )
+        yield f"embedding-{size}", partial(embedding, size=size)
+        yield f"select-{size}", partial(select, size=size)
+    yield "tied", tied
 
 
-def _frequencies(half: int, theta: float) -> Tensor:
-    return 1.0 / theta ** (torch.arange(half) / half)
+def head(s: Sketch, kind: str) -> None:
+    """The end of a step: logits of the rows that are asked for."""
+    if kind != "integer":
+        dtype = DTYPES[kind]
+        x = s.rows("x", 96, form=dtype)
+        chosen = s.call("select_rows", x, "logit_rows", out="chosen", form=dtype)
+        weight = matrix(s, 304, 96, dtype)
+        s.call("linear", chosen, weight, into=s.logits(304))
+        return
+    m = MATRICES[1]
+    chosen = s.call("select_rows", s.rows("x", m.inputs), "logit_rows", out="chosen")
+    weight = s.weight("weight", m.drawn(s.drawn("weight")), m.form)
+    made = s.call("linear", chosen, weight, out="made")
+    s.call("soft_cap", made, cap=2.0, into=s.logits(m.outputs))

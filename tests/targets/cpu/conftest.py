@@ -6,11 +6,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.targets.cpu.native import workers
 from tests.targets.cpu.programs import program
 
 HERE = Path(__file__).parent
+
+torch.set_num_threads(1)  # what references compute here is too small to share
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -25,9 +28,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def start(item: pytest.Function) -> None:
     parameters = item.callspec.params
     if "kind" in parameters:
-        program(parameters["kind"], parameters["target"])
-    elif "target" in parameters and hasattr(item.module, "unit"):
-        item.module.unit(parameters["target"]).start()
+        unit = getattr(item.module, "unit", None)
+        if unit is None:
+            program(parameters["kind"], parameters["target"])
+        else:
+            unit(parameters["kind"], parameters["target"]).start()
 
 
 def pytest_sessionfinish() -> None:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.host import host_flags
+from ingot.artifact.step import TEXT_INPUTS
 from ingot.artifact.target import Target
 from ingot.targets.cpu.toolchain import build
 
@@ -44,10 +45,7 @@ def _in_avx512() -> frozenset[str]:
 
 # Every level of instructions, the best first.
 TARGETS = runnable("cpu:x86-64-v4+avx512_bf16", "cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
-INPUTS = (
-    *("tokens", "positions", "slots", "query_start", "context_lens"),
-    *("page_table", "logit_rows"),
-)
+INPUTS = tuple(array.name for array in TEXT_INPUTS)
 KEY_GROUP = 16
 CACHE_DEPTHS = {torch.float32: 1, torch.bfloat16: 2, torch.int8: 1}
 
@@ -107,7 +105,7 @@ def load(source: str, target: str) -> ctypes.CDLL:
     return lib
 
 
-def aligned(nbytes: int, fill: int = 0) -> np.ndarray:
+def aligned_bytes(nbytes: int, fill: int = 0) -> np.ndarray:
     """Bytes that start at a multiple of 64."""
     raw = np.full(nbytes + 64, fill, dtype=np.uint8)
     start = -raw.ctypes.data % 64
@@ -126,7 +124,7 @@ def pack_cache(name: str, cache: Tensor) -> Tensor:
 
     Keys: [.., page size / 16, D / depth, 16, depth]; values: [.., page size / depth, D, depth].
     """
-    if cache.dim() == 3:
+    if cache.shape[-1] == 1:
         return cache
     pages, heads, page_size, size = cache.shape
     depth = CACHE_DEPTHS[cache.dtype]
@@ -139,7 +137,7 @@ def pack_cache(name: str, cache: Tensor) -> Tensor:
 
 def unpack_cache(name: str, packed: Tensor, shape: Sequence[int]) -> Tensor:
     """The inverse of pack_cache."""
-    if len(shape) == 3:
+    if shape[-1] == 1:
         return packed.view(tuple(shape))
     pages, heads, page_size, size = shape
     depth = CACHE_DEPTHS[packed.dtype]
@@ -157,7 +155,8 @@ class Memory:
     weights: list[np.ndarray]
     caches: list[np.ndarray]
     arena: np.ndarray
-    num_pages: int = 1
+    num_pages: int
+    logits: np.ndarray
 
     def run(self, lib: ctypes.CDLL, inputs: Mapping[str, Tensor], threads: int) -> None:
         """One step, in a model that is opened for it."""
@@ -175,6 +174,7 @@ class Memory:
             num_rows=len(arrays["logit_rows"]),
             page_table_stride=arrays["page_table"].shape[1],
             **{name: array.ctypes.data for name, array in arrays.items()},
+            logits=self.logits.ctypes.data,
         )
         handle = lib.ingot_open(ctypes.byref(model))
         assert handle, "ingot_open gave no model"

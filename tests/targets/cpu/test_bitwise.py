@@ -2,127 +2,160 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
 
-from ingot.ops.kv_write import CACHES
-from tests.targets.cpu.cases import unit
-from tests.targets.cpu.native import TARGETS
-from tests.targets.cpu.units import Step, Unit, make_step
+from ingot.compiler.interpret import Value
+from ingot.ops.scaled import Scaled
+from tests.targets.cpu.cases import BEST, PROGRAMS, ungrouped, unit
+from tests.targets.cpu.steps import Step
+from tests.targets.cpu.units import Unit, Values, parts_of
 
 # Decodes beside prompts; rows that fill tiles and rows that do not; more rows than a block.
 SEQUENCES = [(1, 41), (13, 13), (1, 1), (7, 90), (100, 230), (1, 128)]
+LONGEST = 4
 
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
-pytestmark = [pytest.mark.deterministic, pytest.mark.parametrize("target", TARGETS)]
+pytestmark = pytest.mark.deterministic
+every_program = pytest.mark.parametrize("kind, target", PROGRAMS)
 
 
-def drawn(target: str) -> tuple[Unit, Step, dict[str, Tensor]]:
+def drawn(kind: str, target: str) -> tuple[Unit, Step, Values]:
     rng = torch.Generator().manual_seed(7)
-    step = make_step(rng, SEQUENCES)
+    step = unit(kind, target).step(rng, SEQUENCES)
     step.inputs["logit_rows"][:] = torch.arange(step.num_rows)
-    return unit(target), step, unit(target).draw(rng, step)
+    return unit(kind, target), step, unit(kind, target).draw(rng, step)
 
 
-def rows_of(results: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Results that have a row a token, as integers: two NaNs or two zeros may differ."""
-    return {
-        name: result.view(INTEGERS[result.element_size()])
-        for name, result in results.items()
-        if name.rpartition(".")[2] not in CACHES
-    }
+def is_state(kernels: Unit, name: str) -> bool:
+    return kernels.plan.buffer(name).kind == "state"
 
 
-def alone(values: dict[str, Tensor], rows: slice) -> dict[str, Tensor]:
-    return {
-        name: value if name.rpartition(".")[2] in CACHES else value[:, rows]
-        for name, value in values.items()
-    }
+def bits(value: Value) -> list[Tensor]:
+    """As integers: two NaNs or two zeros may differ."""
+    return [part.contiguous().view(INTEGERS[part.element_size()]) for part in parts_of(value)]
 
 
-def assert_same(got: dict[str, Tensor], expected: dict[str, Tensor], rows: slice) -> None:
-    for name, result in rows_of(got).items():
-        assert torch.equal(result, rows_of(expected)[name][:, rows]), name
+def same(one: Value, other: Value) -> bool:
+    return all(map(torch.equal, bits(one), bits(other)))
 
 
-def test_threads_do_not_matter(target: str) -> None:
-    kernels, step, values = drawn(target)
+def alone(kernels: Unit, values: Mapping[str, Value], rows: slice) -> Values:
+    """What a step of these rows is given."""
+    return {n: x if is_state(kernels, n) else x[rows] for n, x in values.items()}
+
+
+def assert_rows(kernels: Unit, got: Values, expected: Values, rows: slice) -> None:
+    """What is there for each row is what was there for these rows."""
+    for name in got:
+        if not is_state(kernels, name):
+            assert same(got[name], expected[name][rows]), name
+
+
+@every_program
+def test_threads_do_not_matter(kind: str, target: str) -> None:
+    kernels, step, values = drawn(kind, target)
     one = kernels.run(values, step, threads=1)
     for threads in (2, 3, 5):
         many = kernels.run(values, step, threads=threads)
-        assert_same(many, one, slice(None))
-        for name in one.keys() - rows_of(one).keys():
-            assert torch.equal(many[name], one[name]), name
+        for name in one:
+            assert same(many[name], one[name]), name
 
 
-def test_a_sequence_alone_is_the_sequence_in_a_batch(target: str) -> None:
-    kernels, step, values = drawn(target)
+@every_program
+def test_a_sequence_alone_is_the_sequence_in_a_batch(kind: str, target: str) -> None:
+    kernels, step, values = drawn(kind, target)
     batch = kernels.run(values, step)
     for index in range(len(SEQUENCES)):
         one, rows = step.sequence(index)
-        assert_same(kernels.run(alone(values, rows), one), batch, rows)
+        assert_rows(kernels, kernels.run(alone(kernels, values, rows), one), batch, rows)
 
 
-def test_chunks_of_a_prompt_are_the_prompt(target: str) -> None:
-    """Later keys lie in the cache already: a chunk must not see them."""
-    kernels, step, values = drawn(target)
+@every_program
+def test_chunks_of_a_prompt_are_the_prompt(kind: str, target: str) -> None:
+    """Each finds in the cache what those before it have left, and no more."""
+    kernels, step, values = drawn(kind, target)
     batch = kernels.run(values, step)
-    whole, rows = step.sequence(4)
-    count, context = rows.stop - rows.start, SEQUENCES[4][1]
-    edges = (0, 1, 30, 64, 97, count)
-    for start, end in pairwise(edges):
-        inputs = {n: whole.inputs[n][start:end] for n in ("tokens", "positions", "slots")}
-        inputs |= {"page_table": whole.inputs["page_table"]}
-        inputs["context_lens"] = torch.tensor([context - count + end])
-        inputs["query_start"] = torch.tensor([0, end - start])
-        inputs["logit_rows"] = torch.arange(end - start)
+    whole, rows = step.sequence(LONGEST)
+    count, context = rows.stop - rows.start, SEQUENCES[LONGEST][1]
+    states = {n: x for n, x in values.items() if is_state(kernels, n)}
+    for start, end in pairwise((0, 1, 30, 64, 97, count)):
+        chunk = whole.part(slice(start, end), whole.inputs["page_table"], context - count + end)
         part = slice(rows.start + start, rows.start + end)
-        chunk = Step(inputs, step.num_pages)
-        assert_same(kernels.run(alone(values, part), chunk), batch, part)
+        got = kernels.run(alone(kernels, values, part) | states, chunk)
+        assert_rows(kernels, got, batch, part)
+        states = {name: got[name] for name in states}
 
 
-def test_keys_outside_the_window_and_the_context_do_not_matter(target: str) -> None:
-    """NaN in every slot that no row may see changes nothing."""
-    kernels, step, values = drawn(target)
-    whole, rows = step.sequence(4)
-    whole.inputs["slots"][:] = -1
-    clean = kernels.run(alone(values, rows), whole)
-    poisoned = dict(values)
-    for case in kernels.cases:
-        if case.op != "paged_attention" or case.caches is None:
+@every_program
+def test_keys_outside_the_window_and_the_context_do_not_matter(kind: str, target: str) -> None:
+    """NaN in every slot that no row may see changes nothing, whatever the context's end."""
+    kernels, step, values = drawn(kind, target)
+    for index in (0, 2, 3, LONGEST):
+        one, rows = step.sequence(index)
+        one.inputs["slots"][:] = -1
+        given = alone(kernels, values, rows)
+        clean = kernels.run(given, one)
+        poisoned = kernels.run(given | poison(kernels, given, one, SEQUENCES[index]), one)
+        assert_rows(kernels, poisoned, clean, slice(None))
+
+
+def poison(kernels: Unit, values: Values, step: Step, sequence: tuple[int, int]) -> Values:
+    """The states that attention reads, with nothing in them but what it may see."""
+    rows, context = sequence
+    filled: Values = {}
+    for i in kernels.plan.instructions:
+        if i.op != "paged_attention":
             continue
-        page_size, window = case.caches[1], int(case.attrs["window"])
-        context, first_query = SEQUENCES[4][1], SEQUENCES[4][1] - SEQUENCES[4][0]
-        oldest = max(0, first_query - window + 1) if window else 0
-        for cache in (name for name in CACHES if case.key(name) in values):
-            original = values[case.key(cache)]
-            filled = torch.full_like(original, 77 if original.dtype == torch.int8 else torch.nan)
-            for key in range(oldest, context):
-                page = int(whole.inputs["page_table"][0, key // page_size])
-                filled[page, :, key % page_size] = original[page, :, key % page_size]
-            poisoned[case.key(cache)] = filled
-    assert_same(kernels.run(alone(poisoned, rows), whole), clean, slice(None))
+        window = int(i.attrs["window"])
+        oldest = max(0, context - rows - window + 1) if window else 0
+        keys = torch.arange(oldest, context)
+        for name in (i.inputs["k_cache"], i.inputs["v_cache"]):
+            page_size = int(kernels.plan.buffer(name).shape[2])
+            where = step.inputs["page_table"][0, keys // page_size], slice(None), keys % page_size
+            parts = []
+            for part in parts_of(values[name]):
+                # Integers have no NaN; their scales have.
+                parts.append(torch.full_like(part, 77 if part.dtype == torch.int8 else torch.nan))
+                parts[-1][where] = part[where]
+            filled[name] = Scaled(parts[0], None, parts[1]) if len(parts) > 1 else parts[0]
+    return filled
 
 
-def test_a_changed_row_changes_its_own_results_alone(target: str) -> None:
-    """The control: a row that differs is seen, and no other row moves with it."""
-    kernels, step, values = drawn(target)
-    before = rows_of(kernels.run(values, step))
-    row = 5
+@every_program
+def test_a_changed_row_changes_what_may_see_it_alone(kind: str, target: str) -> None:
+    """The control: a row that differs is seen, and no row moves but those that attend to it."""
+    kernels, step, values = drawn(kind, target)
+    before = kernels.run(values, step)
+    row, end = 5, 14  # of the second sequence
     changed = dict(values)
-    for case in kernels.cases:
-        for argument in case.rows:
-            key = case.key(argument)
-            changed[key] = values[key].clone()
-            changed[key][:, row] = values[key][:, row].flip(-1)
-    after = rows_of(kernels.run(changed, step))
-    for case in kernels.cases:
-        for name in (n for n in before if n.startswith(case.name + ".") and case.rows):
-            differs = (before[name] != after[name]).flatten(2).any(-1)[0]
+    for buffer in kernels.given:
+        x = values[buffer.name].clone()
+        x[row] = x[row].flip(-1)
+        changed[buffer.name] = x
+    after = kernels.run(changed, step)
+    for kernel in kernels.work:
+        if not any(kernels.plan.root(n).kind == "arena" for n in kernel.reads):
+            continue
+        for name in (n for n in kernel.writes if not is_state(kernels, n)):
+            pairs = zip(bits(before[name]), bits(after[name]), strict=True)
+            moved = [(a != b).flatten(1).any(-1) for a, b in pairs]
+            differs = torch.stack(moved).any(0)
             assert differs[row], name
-            differs[row] = False
+            differs[row : end if kernel.attends else row + 1] = False
             assert not differs.any(), name
+
+
+@pytest.mark.parametrize("kind, target", BEST)
+def test_a_kernel_has_the_bits_of_its_instructions(kind: str, target: str) -> None:
+    """Whether a group is one kernel or many changes nothing."""
+    kernels, step, values = drawn(kind, target)
+    got, expected = kernels.run(values, step), ungrouped(kind, target).run(values, step)
+    assert got.keys() < expected.keys()
+    for name in got:
+        assert same(got[name], expected[name]), name

@@ -9,14 +9,15 @@ import pytest
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Limits, Plan
-from ingot.artifact.target import Target
 from ingot.compiler.export import export
 from ingot.compiler.lower import lower
 from ingot.compiler.quantization.choose import choose_storage
 from ingot.models import registry
+from ingot.models.counts import module_counts
 from ingot.passes import runner
 from ingot.passes.pipeline import pipeline
 from ingot.targets.cpu.barriers import SIZES, barriers
+from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.operands import Operands
 
 MODEL = Path(__file__).parents[3] / "golden" / "models" / "shakespeare"
@@ -24,28 +25,34 @@ LIMITS = Limits(
     max_model_len=256, max_num_seqs=4, max_num_batched_tokens=64, max_logit_rows=4, page_size=16
 )
 STORED = {"bfloat16": None, "int8": Storage(8, 64), "int4": Storage(4, 32)}
-EPILOGUES = (
-    *("fuse_linear_rope_kv_write", "fuse_gated_linears", "fuse_quantize", "fuse_residuals"),
-)
+EPILOGUES = ("group_head_products", "group_gates", "group_rounding", "group_residuals")
+
+
+@cache
+def primitives(stored: str) -> Plan:
+    """That of the bundled model: layers of Qwen3."""
+    config = registry.load_config(MODEL)
+    module = registry.build(config, max_model_len=256)
+    gm = export(module, config)
+    storage = choose_storage(gm, STORED[stored], (), "bfloat16")
+    passes = pipeline(dtype="bfloat16", integers=storage.keys())
+    runner.run(gm, passes, module_counts(module))
+    return lower(gm, LIMITS, storage)
 
 
 @cache
 def plan(stored: str, disable: tuple[str, ...] = ()) -> Plan:
-    """That of the bundled model: a layer of Qwen3."""
-    config = registry.load_config(MODEL)
-    gm = export(registry.build(config, max_model_len=256), config)
-    storage = choose_storage(gm, STORED[stored], (), "bfloat16")
-    steps = pipeline(dtype="bfloat16", disable=disable, quantize=storage)
-    runner.run(gm, steps, config, target=Target("cpu", "portable"))
-    return lower(gm, LIMITS)
+    """The same as a CPU carries it out."""
+    return KIND.place(KIND.group(KIND.rewrite(primitives(stored)), disable)[0])
 
 
 def waits(plan: Plan, *, even: bool = True) -> tuple[int, ...]:
     """Barriers of a layer in steps of few, some and many rows; KV heads dealt evenly or not."""
+    operands = Operands(plan)
     layer = [
         barrier
-        for instruction, barrier in zip(plan.instructions, barriers(Operands(plan)), strict=True)
-        if instruction.origin.startswith("model.layers.3.")
+        for kernel, barrier in zip(operands.work, barriers(operands), strict=True)
+        if kernel.origin.startswith("model.layers.3.")
     ]
     found = [barrier.even if even else barrier.uneven for barrier in layer]
     return tuple(sum(size in sizes for sizes in found) for size in SIZES)
@@ -70,10 +77,10 @@ def test_heads_without_whole_groups_are_rounded_by_rows() -> None:
     "stored, disable, expected",
     [
         ("bfloat16", EPILOGUES, (5, 7, 2)),
-        ("bfloat16", ("fuse_linear_rope_kv_write",), (5, 6, 2)),
-        ("bfloat16", ("fuse_gated_linears",), (4, 6, 2)),
+        ("bfloat16", ("group_head_products",), (5, 6, 2)),
+        ("bfloat16", ("group_gates",), (4, 6, 2)),
         ("int8", EPILOGUES, (5, 7, 2)),
-        ("int8", ("fuse_quantize",), (4, 6, 2)),
+        ("int8", ("group_rounding",), (4, 6, 2)),
     ],
 )
 def test_without_epilogues_they_wait_more(

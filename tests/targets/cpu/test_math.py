@@ -7,23 +7,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.targets.cpu.cases import unit
-from tests.targets.cpu.native import TARGETS
-from tests.targets.cpu.units import Step, make_step
+from ingot.compiler.interpret import Value
+from tests.targets.cpu.cases import KINDS, TARGETS_OF, unit
+from tests.targets.cpu.steps import Step, make_step
 
 ROWS, COLUMNS = 128, 200
 
-pytestmark = pytest.mark.parametrize("target", TARGETS)
+pytestmark = pytest.mark.parametrize("kind, target", [("f32", t) for t in TARGETS_OF["f32"]])
 
 
-def run(target: str, x: Tensor, positions: Tensor) -> dict[str, Tensor]:
+def run(kind: str, target: str, x: Tensor, positions: Tensor) -> dict[str, Value]:
     rng = torch.Generator().manual_seed(0)
     step = make_step(rng, [(ROWS, ROWS)])
     step = Step({**step.inputs, "positions": positions}, step.num_pages)
-    values = unit(target).draw(rng, step)
-    for kind in ("silu", "gelu", "gelu_tanh", "relu"):
-        values[f"{kind}-{COLUMNS}-f32.x"] = x.view(1, ROWS, COLUMNS)
-    return unit(target).run(values, step)
+    values = unit(kind, target).draw(rng, step)
+    for name in KINDS:
+        values[f"{name}-{COLUMNS}.x"] = x.view(ROWS, COLUMNS)
+    return unit(kind, target).run(values, step)
 
 
 @pytest.fixture
@@ -35,8 +35,8 @@ def x() -> Tensor:
     return spread
 
 
-def test_activations(target: str, x: Tensor) -> None:
-    got = run(target, x, torch.zeros(ROWS))
+def test_activations(kind: str, target: str, x: Tensor) -> None:
+    got = run(kind, target, x, torch.zeros(ROWS))
     exact = {
         "silu": F.silu(x.double()),
         "gelu": F.gelu(x.double()),
@@ -44,41 +44,41 @@ def test_activations(target: str, x: Tensor) -> None:
         "relu": F.relu(x.double()),
     }
     error = {
-        kind: (got[f"{kind}-{COLUMNS}-f32.out"].flatten().double() - reference).abs()
-        for kind, reference in exact.items()
+        name: (got[f"{name}-{COLUMNS}.out"].flatten().double() - reference).abs()
+        for name, reference in exact.items()
     }
     ordinary = x.abs() < 80
     assert (error["silu"][ordinary] <= 1e-6 * exact["silu"].abs()[ordinary]).all()
-    for kind in ("gelu", "gelu_tanh"):
-        assert (error[kind] <= 5e-7 * x.double().abs() + 1e-12).all(), kind
+    for name in ("gelu", "gelu_tanh"):
+        assert (error[name] <= 5e-7 * x.double().abs() + 1e-12).all(), name
     assert (error["silu"] <= 1e-6 * x.double().abs()).all()
     assert (error["relu"] == 0).all()
 
 
-def test_nan_stays_nan(target: str, x: Tensor) -> None:
-    got = run(target, torch.full_like(x, float("nan")), torch.zeros(ROWS))
-    for kind in ("silu", "gelu", "gelu_tanh", "relu"):
-        assert got[f"{kind}-{COLUMNS}-f32.out"].isnan().all(), kind
+def test_nan_stays_nan(kind: str, target: str, x: Tensor) -> None:
+    got = run(kind, target, torch.full_like(x, float("nan")), torch.zeros(ROWS))
+    for name in KINDS:
+        assert got[f"{name}-{COLUMNS}.out"].isnan().all(), name
 
 
-def test_angles_of_far_positions(target: str, x: Tensor) -> None:
+def test_angles_of_far_positions(kind: str, target: str, x: Tensor) -> None:
     """Up to position 131071 the table is what PyTorch computes in float32."""
     rng = torch.Generator().manual_seed(2)
     positions = torch.randint(0, 131072, (ROWS,), generator=rng)
     positions[0] = 131071
-    got = run(target, x, positions)
+    got = run(kind, target, x, positions)
     for half in (13, 64):
-        frequencies = unit(target).weights[f"table-{half}-f32.inv_freq"]
+        frequencies = unit(kind, target).weights[f"table-{half}.inv_freq"]
         angles = (positions.float()[:, None] * frequencies).double()
         exact = torch.cat((angles.cos(), angles.sin()), -1) * 1.25
-        assert (got[f"table-{half}-f32.out"][0].double() - exact).abs().max() < 3e-7
+        assert (got[f"table-{half}.out"].double() - exact).abs().max() < 3e-7
 
 
-def test_weights_of_attention(target: str) -> None:
+def test_weights_of_attention(kind: str, target: str) -> None:
     """One key of score -x beside `row` keys of score 0: its part is e^-x / (row + e^-x)."""
     step = make_step(torch.Generator().manual_seed(0), [(ROWS, ROWS)])
-    values = unit(target).draw(torch.Generator().manual_seed(0), step)
-    case, size = "attention-32-f32", 32
+    values = unit(kind, target).draw(torch.Generator().manual_seed(0), step)
+    case, size = "attention-32", 32
     x = torch.linspace(0, 100, ROWS)
     for cache in ("k_cache", "v_cache"):
         values[f"{case}.{cache}"].zero_()
@@ -86,8 +86,8 @@ def test_weights_of_attention(target: str) -> None:
     values[f"{case}.k_cache"][first, :, 0, 0] = -(size**0.5)  # the scale takes it back
     values[f"{case}.v_cache"][first, :, 0] = 1.0
     values[f"{case}.q"].zero_()
-    values[f"{case}.q"][0, :, :, 0] = x[:, None]
-    got = unit(target).run(values, step)[f"{case}.out"][0].double()
+    values[f"{case}.q"][:, :, 0] = x[:, None]
+    got = unit(kind, target).run(values, step)[f"{case}.attended"].double()
     weight = torch.exp(-x.double())
     exact = (weight / (torch.arange(ROWS) + weight))[:, None, None]
     seen = x < 87

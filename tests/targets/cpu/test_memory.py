@@ -6,23 +6,25 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingot.artifact.plan import Buffer, Instruction, Limits, Plan
+from ingot.artifact.formats import rounded_rows
+from ingot.artifact.plan import ALIGNMENT, Plan
 from ingot.errors import InternalError
-from ingot.targets.cpu.memory import ALIGNMENT, Lifetime, lifetimes, plan_memory
+from ingot.targets.cpu.memory import Lifetime, lifetimes, plan_memory, with_memory
 from ingot.targets.cpu.memory_check import check_memory
-
-LIMITS = Limits(
-    max_model_len=64, max_num_seqs=4, max_num_batched_tokens=8, max_logit_rows=4, page_size=16
-)
+from ingot.targets.grouping import Found
+from tests.targets.cpu.units import apart
+from tests.targets.sketch import LIMITS, STEP, Sketch, normal
+from tests.targets.test_grouping import formed
 
 random_lifetimes = st.lists(
     st.tuples(st.integers(0, 500), st.integers(0, 30), st.integers(0, 10)), max_size=40
 ).map(lambda rows: [Lifetime(f"t{i}", n, a, a + d) for i, (n, a, d) in enumerate(rows)])
 
 
+@settings(deadline=None, derandomize=True, database=None)
 @given(random_lifetimes)
 def test_temporaries_alive_together_never_share_a_byte(items: list[Lifetime]) -> None:
     plan = plan_memory(items)
@@ -40,6 +42,7 @@ def test_temporaries_alive_together_never_share_a_byte(items: list[Lifetime]) ->
         assert not shared_times or not bytes_a & bytes_b
 
 
+@settings(deadline=None, derandomize=True, database=None)
 @given(random_lifetimes)
 def test_the_arena_is_no_larger_than_keeping_everything(items: list[Lifetime]) -> None:
     padded = sum(-(-item.nbytes // ALIGNMENT) * ALIGNMENT for item in items)
@@ -60,32 +63,19 @@ def test_lifetimes_run_from_the_first_touch_to_the_last() -> None:
     )
 
 
-def chain_plan() -> Plan:
+def chain() -> Sketch:
     """tokens -> a -> b -> c, where c also reads a through a view."""
-    buffers = (
-        Buffer(name="tokens", dtype="int32", shape=("N",), kind="input"),
-        *(
-            Buffer(name=name, dtype="float32", shape=("N", 16), kind="arena", offset=512 * i)
-            for i, name in enumerate("abc")
-        ),
-        Buffer(
-            name="view", dtype="float32", shape=("N", 8), kind="view",
-            offset=8, base="a", row_stride=16,
-        ),
-    )  # fmt: skip
+    s = Sketch()
+    s.call("embedding", "tokens", s.weight("w", normal(5, 16)), out="a")
+    s.call("activation", "a", out="b", kind="silu")
+    half = s.view("half", "b", 8, 8)
+    s.call("add", half, s.view("view", "a", 8, 8), out="c")
+    return s
 
-    def step(inputs: dict[str, str], out: str) -> Instruction:
-        return Instruction(op="op", inputs=inputs, outputs={"out": out}, attrs={}, origin="")
 
-    instructions = (
-        step({"x": "tokens"}, "a"),
-        step({"x": "a"}, "b"),
-        step({"x": "b", "y": "view"}, "c"),
-    )
-    return Plan(
-        limits=LIMITS, buffers=buffers, instructions=instructions,
-        memory=replace(plan_memory(()), arena_bytes=1536),
-    )  # fmt: skip
+def chain_plan() -> Plan:
+    """Its temporaries one after the other."""
+    return apart(chain().plan())
 
 
 def moved(plan: Plan, name: str, offset: int) -> Plan:
@@ -97,16 +87,60 @@ def test_the_checker_accepts_a_valid_plan() -> None:
     check_memory(chain_plan())
 
 
+ROWS = 64 * LIMITS.max_num_batched_tokens  # bytes of `a` and of `b`
+
+
 @pytest.mark.parametrize(
     ("name", "offset", "complaint"),
     [
         ("b", 0, "overlap"),  # while a lives
         ("c", 0, "overlap"),  # a is still read, through its view
-        ("c", 448, "overlap"),  # in part
-        ("c", 1088, "outside"),
-        ("b", 520, "outside"),  # not aligned
+        ("c", ROWS - 64, "overlap"),  # in part
+        ("c", 2 * ROWS + 64, "outside"),
+        ("b", ROWS + 8, "outside"),  # not aligned
     ],
 )
 def test_the_checker_refuses_a_broken_plan(name: str, offset: int, complaint: str) -> None:
     with pytest.raises(InternalError, match=complaint):
         check_memory(moved(chain_plan(), name, offset))
+
+
+def test_the_checker_sees_scales() -> None:
+    """They are read as long as what they scale."""
+    s = Sketch()
+    s.call("cast", s.rows("x", 64), out="a", form=rounded_rows(32))
+    s.call("activation", "x", out="b", kind="silu")
+    plan = apart(s.plan())
+    integers = 64 * LIMITS.max_num_batched_tokens
+    check_memory(plan)
+    s.call("linear", "a", s.weight("w", normal(64, 64)), out="c")
+    plan = apart(s.plan())
+    with pytest.raises(InternalError, match="temporaries a and b overlap"):
+        check_memory(moved(plan, "b", plan.buffer("a").offset + integers))
+
+
+def test_the_planner_places_what_kernels_read_and_write() -> None:
+    """Nothing for what only a kernel sees; groups live as long as their kernel."""
+    s = chain()
+    s.call("activation", "c", out="d", kind="silu")
+    plan = formed(s.plan(), Found("k", (2, 3)))
+    placed = with_memory(plan)
+    check_memory(placed)
+    assert [slot.name for slot in placed.memory.slots] == ["a", "b"]
+    s.call("activation", "d", out="e", kind="relu")
+    placed = with_memory(formed(s.plan(), Found("k", (2, 3))))
+    check_memory(placed)
+    lives = {slot.name: (slot.first_use, slot.last_use) for slot in placed.memory.slots}
+    assert lives == {"a": (0, 3), "b": (1, 3), "d": (2, 3), "e": (3, 3)}
+
+
+def test_what_threads_may_still_read_keeps_its_place_until_they_meet() -> None:
+    """In a step of many rows: at the next attention."""
+    s = chain()
+    q = s.rows("q", 2, 16)
+    s.call("paged_attention", q, *s.caches(2, 16), *STEP, out="o", scale=1.0)
+    s.call("activation", "o", out="p", kind="silu")
+    s.call("activation", "p", out="r", kind="silu")
+    slots = {slot.name: slot for slot in with_memory(s.plan()).memory.slots}
+    assert slots["a"].last_use == slots["b"].last_use == 3
+    assert slots["p"].last_use == 5

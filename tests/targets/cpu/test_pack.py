@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from torch import Tensor
 
-from ingot.artifact.plan import Buffer, Limits, MemoryPlan, Plan
+from ingot.artifact.formats import DType, Format
+from ingot.artifact.plan import Buffer, Plan
+from ingot.artifact.step import StepSpec
 from ingot.errors import InternalError
 from ingot.targets.cpu import pack as packer
-from ingot.targets.cpu.generate import WeightLayout
+from ingot.targets.cpu.generate import Layout, WeightLayout
 from ingot.targets.cpu.pack import num_elements, pack, pack_panels
+from tests.targets.sketch import LIMITS, NAMES
 
-LIMITS = Limits(
-    max_model_len=16, max_num_seqs=1, max_num_batched_tokens=1, max_logit_rows=1, page_size=16
-)
 TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -41,14 +41,17 @@ def defined_panels(weight: Tensor) -> Tensor:
     return torch.cat(packed)
 
 
+def layout(name: str, kind: Layout, dtype: DType, *shape: int) -> WeightLayout:
+    return WeightLayout(name, kind, Format(dtype), shape)
+
+
 def plan_of(*weights: WeightLayout, sources: dict[str, tuple[str, ...]] | None = None) -> Plan:
     buffers = tuple(
-        Buffer(name=w.name, dtype=w.dtype, shape=w.shape, kind="weight",
+        Buffer(name=w.name, format=w.format, shape=w.shape, kind="weight",
                sources=(sources or {}).get(w.name, ()))
         for w in weights
     )  # fmt: skip
-    memory = MemoryPlan(arena_bytes=0, slots=())
-    return Plan(limits=LIMITS, buffers=buffers, instructions=(), memory=memory)
+    return Plan(limits=LIMITS, spec=StepSpec(), buffers=buffers, instructions=())
 
 
 @settings(deadline=None, max_examples=30, derandomize=True, database=None)
@@ -58,10 +61,7 @@ def test_panels_are_as_defined(outputs: int, inputs: int, dtype: torch.dtype) ->
     weight = torch.randn(outputs, inputs, generator=rng).to(dtype)
     packed = pack_panels(weight).view(dtype)
     assert torch.equal(packed, defined_panels(weight))
-    layout = WeightLayout(
-        "w", "panels", "float32" if dtype == torch.float32 else "bfloat16", (outputs, inputs)
-    )
-    assert len(packed) == num_elements(layout)
+    assert len(packed) == num_elements(layout("w", "panels", NAMES[dtype], outputs, inputs))
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 10_000, 1 << 20])
@@ -74,10 +74,10 @@ def test_a_file_holds_every_weight_aligned(
     source["norm"] = torch.randn(33, generator=rng).to(torch.bfloat16)
     source["table"] = torch.randn(70, 33, generator=rng).to(torch.float16)
     weights = (
-        WeightLayout("norm", "rows", "float32", (33,)),
-        WeightLayout("qkv", "panels", "bfloat16", (137, 33)),
-        WeightLayout("table", "rows", "bfloat16", (70, 33)),
-        WeightLayout("f32", "panels", "float32", (100, 33)),
+        layout("norm", "rows", "float32", 33),
+        layout("qkv", "panels", "bfloat16", 137, 33),
+        layout("table", "rows", "bfloat16", 70, 33),
+        layout("f32", "panels", "float32", 100, 33),
     )
     plan = plan_of(*weights, sources={"qkv": ("q", "k", "v"), "f32": ("q",)})
     path = tmp_path / "w.safetensors"
@@ -103,7 +103,7 @@ def test_a_file_holds_every_weight_aligned(
 
 
 def test_the_same_weights_give_the_same_bytes(tmp_path: Path) -> None:
-    weight = WeightLayout("w", "panels", "bfloat16", (130, 64))
+    weight = layout("w", "panels", "bfloat16", 130, 64)
     value = torch.randn(130, 64, generator=torch.Generator().manual_seed(0))
     for name in ("a", "b"):
         pack(tmp_path / name, plan_of(weight), (weight,), lambda _: value)
@@ -111,7 +111,7 @@ def test_the_same_weights_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_source_of_the_wrong_shape_is_noticed(tmp_path: Path) -> None:
-    weight = WeightLayout("w", "panels", "float32", (130, 64))
+    weight = layout("w", "panels", "float32", 130, 64)
     with pytest.raises(InternalError, match="weight w has 129 rows, not 130"):
         pack(tmp_path / "w", plan_of(weight), (weight,), lambda _: torch.zeros(129, 64))
 
@@ -125,6 +125,6 @@ def test_sources_are_read_one_at_a_time(tmp_path: Path) -> None:
         order.append(name)
         return value
 
-    weights = tuple(WeightLayout(n, "panels", "float32", (64, 64)) for n in "ab")
+    weights = tuple(layout(n, "panels", "float32", 64, 64) for n in "ab")
     pack(tmp_path / "w", plan_of(*weights), weights, read)
     assert order == ["a", "b"]

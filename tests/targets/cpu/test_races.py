@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from ingot.artifact.plan import Buffer, Instruction, MemoryPlan, Plan
+from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
 from ingot.targets.cpu.generate import generate
-from tests.targets.cpu.native import TARGETS, Memory, aligned
+from ingot.targets.cpu.kind import KIND
+from tests.targets.cpu.native import TARGETS, Memory, aligned_bytes
 from tests.targets.cpu.sanitized import build_driver
-from tests.targets.cpu.units import INPUT_SHAPES, LIMITS, make_step
+from tests.targets.cpu.steps import make_step
+from tests.targets.cpu.units import apart
+from tests.targets.sketch import STEP, Sketch, normal
 
 # Of three threads.
 FEW = [(1, 41), (13, 13), (7, 90)]
@@ -23,44 +26,25 @@ SIZES = pytest.mark.parametrize("sequences", [FEW, SOME, MANY], ids=["few", "som
 TARGET = TARGETS[0]
 
 
+def placed(s: Sketch, *shared: tuple[str, str]) -> Plan:
+    """The plan in groups, residuals apart; the second of each pair lies where the first does."""
+    plan = apart(KIND.group(s.plan(), ["group_residuals"])[0])
+    places = {second: plan.buffer(first).offset for first, second in shared}
+    return apart(plan, places)
+
+
 def chain() -> Plan:
     """A norm, two linears with a gate between them, and the norm after: rows and columns cross."""
-    size, inner = 48, 80
-    shapes = {"x": size, "h": size, "gate": inner, "m": inner, "y": size, "g": size, "s": size}
-    buffers = [
-        Buffer(name=name, dtype="int32", shape=shape, kind="input")
-        for name, shape in INPUT_SHAPES.items()
-    ]
-    weights = {"norm": (size,), "up": (inner, size), "down": (size, inner)}
-    buffers += [
-        Buffer(name=name, dtype="float32", shape=shape, kind="weight")
-        for name, shape in weights.items()
-    ]
-    offset = 0
-    for name, columns in shapes.items():
-        # `y` takes the place of `h`: memory that other threads may still be reading.
-        at = 4 * LIMITS.max_num_batched_tokens * size if name == "y" else offset
-        shape = ("N", columns)
-        buffers.append(Buffer(name=name, dtype="float32", shape=shape, kind="arena", offset=at))
-        offset += 4 * LIMITS.max_num_batched_tokens * columns
-    norm = {"eps": 1e-5, "offset": 0.0}
-    steps = (
-        ("rms_norm", {"x": "x", "weight": "norm"}, {"out": "h"}, norm),
-        ("linear", {"x": "h", "weight": "up"}, {"out": "gate"}, {}),
-        ("activation", {"x": "gate"}, {"out": "m"}, {"kind": "silu"}),
-        ("linear", {"x": "m", "weight": "down"}, {"out": "y"}, {}),
-        ("add_rms_norm", {"x": "y", "residual": "x", "weight": "norm"},
-         {"out": "g", "sum": "s"}, norm),
-    )  # fmt: skip
-    return Plan(
-        limits=LIMITS,
-        buffers=tuple(buffers),
-        instructions=tuple(
-            Instruction(op=op, inputs=inputs, outputs=outputs, attrs=dict(attrs), origin="chain")
-            for op, inputs, outputs, attrs in steps
-        ),
-        memory=MemoryPlan(arena_bytes=offset, slots=()),
-    )
+    s = Sketch()
+    norm = s.weight("norm", normal(48))
+    h = s.call("rms_norm", s.rows("x", 48), norm, out="h", eps=1e-5)
+    gate = s.call("linear", h, s.weight("up", normal(80, 48)), out="gate")
+    m = s.call("activation", gate, out="m", kind="silu")
+    y = s.call("linear", m, s.weight("down", normal(48, 80)), out="y")
+    total = s.call("add", y, "x", out="s")
+    s.call("rms_norm", total, norm, out="g", eps=1e-5)
+    # `y` takes the place of `h`: memory that other threads may still be reading.
+    return placed(s, ("h", "y"))
 
 
 def heads_chain(product: bool = False) -> Plan:
@@ -69,58 +53,26 @@ def heads_chain(product: bool = False) -> Plan:
     With `product` keys are written by one, too.
     """
     heads, kv_heads, size, columns = 6, 3, 64, 96
-    made = {"x": (16,)} if product else {"q": (heads, size), "k": (kv_heads, size),
-                                         "v": (kv_heads, size)}  # fmt: skip
-    shapes = {**made, "t": (size,), "turned": (heads, size), "o": (heads, size), "p": (columns,),
-              "m": (columns,)}  # fmt: skip
-    buffers = [
-        Buffer(name=name, dtype="int32", shape=shape, kind="input")
-        for name, shape in INPUT_SHAPES.items()
-    ]
-    weights = {"out": (columns, heads * size)}
+    shapes = {"q": heads, "k": kv_heads, "v": kv_heads}
+    s = Sketch()
     if product:
-        weights["in"] = ((heads + 2 * kv_heads) * size, 16)
-    buffers += [
-        Buffer(name=name, dtype="float32", shape=shape, kind="weight")
-        for name, shape in weights.items()
-    ]
-    offset = 0
-    for name, inner in shapes.items():
-        shape = ("N", *inner)
-        buffers.append(Buffer(name=name, dtype="float32", shape=shape, kind="arena", offset=offset))
-        offset += 4 * LIMITS.max_num_batched_tokens * math.prod(inner)
-    cached = {"k_cache": "k_cache", "v_cache": "v_cache"}
-    buffers += [
-        Buffer(name=name, dtype="float32", shape=(0, kv_heads, 16, size), kind="cache")
-        for name in cached
-    ]
-    tables = {name: name for name in ("query_start", "context_lens", "page_table")}
-    inputs = {name: name for name in (*made, "slots")}
-    if product:
-        inputs["weight"] = "in"
-    write = Instruction(
-        op="linear_rope_kv_write" if product else "rope_kv_write",
-        inputs={**inputs, "table": "t", **cached}, outputs={"out": "turned"}, attrs={},
-        origin="write",
-    )  # fmt: skip
-    read = Instruction(
-        op="paged_attention", inputs={"q": "turned", **cached, **tables}, outputs={"out": "o"},
-        attrs={"scale": 0.25}, origin="read",
-    )  # fmt: skip
-    multiply = Instruction(
-        op="linear", inputs={"x": "o", "weight": "out"}, outputs={"out": "p"}, attrs={},
-        origin="multiply",
-    )  # fmt: skip
-    activate = Instruction(
-        op="activation", inputs={"x": "p"}, outputs={"out": "m"}, attrs={"kind": "silu"},
-        origin="activate",
-    )  # fmt: skip
-    return Plan(
-        limits=LIMITS,
-        buffers=tuple(buffers),
-        instructions=(write, read, multiply, activate),
-        memory=MemoryPlan(arena_bytes=offset, slots=()),
-    )
+        outputs, first = (heads + 2 * kv_heads) * size, 0
+        made = s.call("linear", s.rows("x", 16), s.weight("in", normal(outputs, 16)), out="made")
+        for name, count in shapes.items():
+            s.view(name, made, first, count, size)
+            first += count * size
+    else:
+        for name, count in shapes.items():
+            s.rows(name, count, size)
+    table = s.rows("t", size)
+    for name in "qk":
+        s.call("rope", name, table, out=f"{name}_turned")
+    s.call("kv_write", "k_turned", "v", "slots", *s.caches(kv_heads, size))
+    s.call("paged_attention", "q_turned", "k_cache", "v_cache", *STEP, out="o", scale=0.25)
+    weight = s.weight("out", normal(columns, heads * size))
+    s.call("linear", s.view("row", "o", 0, heads * size), weight, out="p")
+    s.call("activation", "p", out="m", kind="silu")
+    return placed(s)
 
 
 def run_chain(
@@ -132,10 +84,11 @@ def run_chain(
 ) -> tuple[int, str]:
     plan = plan or chain()
     driver = build_driver(folder, source, TARGET, "thread")
-    weights = [aligned(768 * 80 * 4) for _ in plan.of_kind("weight")]
+    weights = [aligned_bytes(768 * 80 * 4) for _ in plan.of_kind("weight")]
     step = make_step(torch.Generator().manual_seed(0), sequences)
-    caches = [aligned(size * step.num_pages) for size in plan.page_sizes()]
-    memory = Memory(weights, caches, aligned(plan.memory.arena_bytes), step.num_pages)
+    caches = [aligned_bytes(size * step.num_pages) for size in plan.page_sizes()]
+    arena = aligned_bytes(plan.memory.arena_bytes)
+    memory = Memory(weights, caches, arena, step.num_pages, np.zeros(0))
     done = driver.run(memory, step.inputs, threads=threads)
     return done.returncode, done.stderr
 

@@ -7,10 +7,11 @@ import re
 import numpy as np
 import pytest
 
-from ingot.ops.registry import OPS
+from ingot.targets.cpu.calls import CALLS
 from ingot.targets.cpu.toolchain import KERNELS
+from tests.targets.cpu.cases import BEST, PROGRAMS
 from tests.targets.cpu.native import workers
-from tests.targets.cpu.programs import PROGRAMS, program
+from tests.targets.cpu.programs import program
 from tests.targets.cpu.sanitized import ACCESSES
 
 SINGLE = [(1, 41)]
@@ -18,7 +19,6 @@ SINGLE = [(1, 41)]
 FEW = [(1, 41), (13, 13), (50, 96)]
 WIDE = [(1, 7), (129, 144)]  # more rows than a block
 SHORT = re.compile(r"AddressSanitizer: (use-after-poison|heap-buffer-overflow)")
-BEST = tuple({kind: (kind, target) for kind, target in reversed(PROGRAMS)}.values())
 
 every_program = pytest.mark.parametrize("kind, target", PROGRAMS)
 
@@ -66,10 +66,9 @@ def test_the_compiler_has_no_say_in_the_bits(kind: str, target: str) -> None:
         assert np.array_equal(got, expected)
 
 
-def test_every_op_is_among_the_kernels() -> None:
-    """But `attention`, which no final graph has."""
-    ops = {i.op for kind, target in BEST for i in program(kind, target).plan.instructions}
-    assert ops == OPS.keys() - {"attention"}
+def test_every_kernel_is_among_them() -> None:
+    kernels = {work.kernel for kind, target in BEST for work in program(kind, target).unit.work}
+    assert kernels == CALLS.keys()
 
 
 def test_no_access_is_hidden_from_the_sanitizers() -> None:

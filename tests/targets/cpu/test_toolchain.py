@@ -17,8 +17,8 @@ from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets import compilers
 from ingot.targets.cpu import toolchain
-from tests.targets.cpu.cases import unit
-from tests.targets.cpu.native import TARGETS
+from tests.targets.cpu.cases import PROGRAMS
+from tests.targets.cpu.cases import unit as unit_of
 
 TARGET = Target.parse("cpu:x86-64-v3")
 VNNI = "cpu:x86-64-v3+avx_vnni"
@@ -65,10 +65,10 @@ def test_only_libc_is_needed_at_run_time(source_dir: Path) -> None:
     assert set(needed) <= {"libc.so.6", "libpthread.so.0", "libm.so.6"}
 
 
-@pytest.mark.parametrize("target", [*TARGETS, VNNI])
-def test_kernels_compile_without_warnings(tmp_path: Path, target: str) -> None:
+@pytest.mark.parametrize("kind, target", list(dict.fromkeys((*PROGRAMS, ("integer", VNNI)))))
+def test_kernels_compile_without_warnings(tmp_path: Path, kind: str, target: str) -> None:
     """But for those that GCC 12 gives on its own headers of intrinsics."""
-    (tmp_path / "step.cpp").write_text(unit(target).generated.source)
+    (tmp_path / "step.cpp").write_text(unit_of(kind, target).generated.source)
     warnings = ("-Wall", "-Wextra", "-Wshadow", "-Wno-ignored-attributes", "-Wno-psabi", "-Werror")
     command = [flag for flag in toolchain.command_line(
         tmp_path, tmp_path / "out", Target.parse(target), ("-fsyntax-only", *warnings)

@@ -1,0 +1,113 @@
+"""Weights in integers, and what is done with each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ingot.artifact.formats import Format, rounded_rows
+from ingot.ops.scaled import Scaled
+from tests.support import samples
+from tests.targets.cpu.units import Case
+from tests.targets.sketch import STEP, Sketch
+
+HEAD = 64
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight in integers [outputs, inputs]; a product reads it, and an embedding too."""
+
+    form: Format
+    inputs: int
+    outputs: int
+    extended: bool = False  # by a bias, and the residual of another product
+    result_block: int = 0  # products with gates read it; one is rounded in such blocks
+    is_heads: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.form}-{self.outputs}x{self.inputs}"
+
+    def drawn(self, rng: torch.Generator) -> Scaled:
+        """Values of the whole range; scales are of float16 and of either sign, the first is 0."""
+        form, bound = self.form, 2 ** (self.form.bits - 1)
+        lowest = -bound if form.bits == 4 else 1 - bound
+
+        def integers(low: int, high: int, columns: int) -> Tensor:
+            drawn = torch.randint(low, high, (self.outputs, columns), generator=rng)
+            return drawn.to(torch.int8)
+
+        values = integers(lowest, bound, self.inputs)
+        multipliers = integers(-8, 8, self.inputs // form.group) if form.has_multipliers else None
+        largest = bound * (8 if form.has_multipliers else 1) * self.inputs**0.5
+        scales = samples.normal(rng, self.outputs, self.inputs // form.block) / largest
+        scales[0, 0] = 0
+        return Scaled(values, multipliers, scales.half().float())
+
+    def case(self, s: Sketch) -> None:
+        weight = s.weight("weight", self.drawn(s.drawn("weight")), self.form)
+        bias = s.vector("bias", self.outputs) if self.extended else None
+        x = s.rows("x", self.inputs)
+        out = s.call("linear", x, weight, bias)
+        if self.extended:
+            made = s.call("linear", x, weight, bias, out="made")
+            s.call("add", made, s.rows("residual", self.outputs), out="sum")
+        made = s.call("linear", x, weight, bias, out="uncapped")
+        s.call("soft_cap", made, cap=0.5, out="capped")
+        s.call("embedding", "tokens", weight, out="row")
+        if self.result_block:
+            self._gates(s, x, weight, bias)
+        if self.is_heads:
+            self._heads(s, x, weight, out)
+
+    def _gates(self, s: Sketch, x: str, weight: str, bias: str | None) -> None:
+        size = self.outputs // 2
+        for name in ("gated", "rounded"):
+            made = s.call("linear", x, weight, bias, out=f"{name}_product")
+            halves = (
+                s.view(f"{name}_{part}", made, first, size)
+                for part, first in (("gate", 0), ("up", size))
+            )
+            made = s.call("gate", *halves, kind="silu", out=name)
+        s.call("cast", made, out="rounded_int8", form=rounded_rows(self.result_block))
+
+    def _heads(self, s: Sketch, x: str, weight: str, out: str) -> None:
+        made = s.call("linear", x, weight, out="heads")
+        queries = self.outputs // HEAD - 2
+        q = s.view("q", made, 0, queries, HEAD)
+        k, v = (s.view(n, made, (queries + i) * HEAD, 1, HEAD) for i, n in enumerate("kv"))
+        table, caches = s.rows("table", HEAD), s.caches(1, HEAD)
+        q, k = (s.call("rope", h, table, out=f"turned_{n}") for n, h in (("q", q), ("k", k)))
+        s.call("kv_write", k, v, "slots", *caches)
+        s.call("paged_attention", q, *caches, *STEP, scale=0.125, out="attended")
+
+
+def int8(block: int) -> Format:
+    return Format("int8", block, block, "float16")
+
+
+def int4(group: int, block: int) -> Format:
+    return Format("int4", block, group, "float16")
+
+
+# Sizes that fill panels and that do not; groups of every size, and one a row; many groups.
+MATRICES = (
+    Matrix(int8(32), 256, 96),
+    Matrix(int8(64), 192, 72, extended=True),
+    Matrix(int8(40), 40, 33),
+    Matrix(int8(416), 416, 128, extended=True, result_block=32),
+    Matrix(int4(32, 32), 288, 80, extended=True),
+    Matrix(int4(32, 64), 2112, 40),
+    Matrix(int4(32, 128), 1664, 72, extended=True),
+    Matrix(int4(64, 128), 256, 256, result_block=128, is_heads=True),
+    Matrix(int4(128, 128), 384, 200),
+)
+
+
+def integers() -> Iterator[tuple[str, Case]]:
+    for each in MATRICES:
+        yield each.name, each.case

@@ -1,0 +1,50 @@
+"""The integer inputs of steps of several sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ingot.ops.steps import paged_step
+from tests.targets.sketch import LIMITS
+
+
+@dataclass(frozen=True)
+class Step:
+    """The integer inputs of a step."""
+
+    inputs: Mapping[str, Tensor]
+    num_pages: int
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.inputs["tokens"])
+
+    def sequence(self, index: int) -> tuple[Step, slice]:
+        """The step of one sequence alone, and where its rows were."""
+        start, end = self.inputs["query_start"][index : index + 2].tolist()
+        table, context = (self.inputs[n][index] for n in ("page_table", "context_lens"))
+        return self.part(slice(start, end), table, int(context)), slice(start, end)
+
+    def part(self, rows: slice, pages: Tensor, context: int) -> Step:
+        """A step of these rows, which end a sequence of that context."""
+        inputs = {n: self.inputs[n][rows] for n in ("tokens", "positions", "slots")}
+        inputs |= {"context_lens": torch.tensor([context]), "page_table": pages.view(1, -1)}
+        count = len(inputs["tokens"])
+        inputs |= {"query_start": torch.tensor([0, count]), "logit_rows": torch.arange(count)}
+        return replace(self, inputs=inputs)
+
+
+def make_step(rng: torch.Generator, sequences: list[tuple[int, int]], vocabulary: int = 1) -> Step:
+    """A step of sequences given as (rows, context); some slots are -1, all rows are selected, and
+    the first token is the last of the vocabulary."""
+    inputs, num_pages = paged_step(rng, sequences, LIMITS.page_size)
+    count = len(inputs["tokens"])
+    inputs["slots"][torch.rand(count, generator=rng) < 0.1] = -1
+    inputs["tokens"] = torch.randint(0, vocabulary, (count,), generator=rng)
+    inputs["tokens"][0] = vocabulary - 1
+    inputs["logit_rows"] = torch.randperm(count, generator=rng)
+    return Step(inputs, num_pages)
