@@ -320,7 +320,7 @@ def test_a_stream_raises_the_error_of_one_completion_and_ends_the_others(llm):
         calls.append(1)
         if len(calls) == 5:
             raise ValueError("mine")
-        assert len(calls) < 10 or told.wait(60)
+        assert len(calls) < 10 or told.wait(20)
         return row
 
     with pytest.raises(RequestError, match="mine"):
