@@ -59,9 +59,7 @@ class Session:
     def add(
         self, claim: ref[object], tickets: list[Ticket], reply: Reply, listen: Listener
     ) -> None:
-        """Adds all requests or, with an error, none. If the claim is lost already, it adds none."""
-        if claim() is None:
-            return
+        """Adds all requests or, with an error, none."""
         added: list[Request] = []
         try:
             self._refuse_closed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import fields, replace
 
 import numpy as np
@@ -310,3 +311,20 @@ def test_a_stop_string_counts_from_exactly_the_min_tokens_th_token_on(fake_artif
                     assert (len(out.token_ids), out.stop_reason) == (place, piece)
                 else:
                     assert len(out.token_ids) > place
+
+
+def test_a_stream_raises_the_error_of_one_completion_and_ends_the_others(llm):
+    calls, told = [], threading.Event()
+
+    def fails_once(generated, row):
+        calls.append(1)
+        if len(calls) == 5:
+            raise ValueError("mine")
+        assert len(calls) < 10 or told.wait(20)
+        return row
+
+    with pytest.raises(RequestError, match="mine"):
+        list(llm.stream([1], several(2, logits_processors=[fails_once])))
+    told.set()
+    counters = llm.counters()
+    assert (counters.num_failed, counters.num_aborted, counters.num_finished) == (1, 1, 0)

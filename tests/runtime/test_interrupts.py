@@ -237,3 +237,37 @@ def test_a_program_ends_whatever_its_model_is_doing(fake_artifact, end):
     codes = {"": 0, "sys.exit(3)": 3, "1 / 0": 1}
     assert done.returncode == codes.get(end, -signal.SIGINT)
     assert "Fatal" not in done.stderr and "Exception ignored" not in done.stderr
+
+
+def test_what_was_finished_when_the_model_closed_is_whole(fake_artifact):
+    """With overlap its last token is drawn, but not delivered yet."""
+    results = {}
+
+    def on_step(counters):
+        if counters.num_finished:
+            llm.close()
+
+    def work(name, max_tokens):
+        try:
+            out = llm.generate([[1]], replace(GREEDY, max_tokens=max_tokens))[0].outputs[0]
+            results[name] = out.token_ids
+        except UsageError as error:
+            results[name] = error
+
+    llm = LLM(fake_artifact, config=EngineConfig(overlap=True), on_step=on_step)
+    gate = Gate()
+    first = llm.stream([5], replace(GREEDY, max_tokens=90, logits_processors=[gate]))
+    gate.reached.wait()
+    threads = [threading.Thread(target=work, args=pair) for pair in (("short", 6), ("long", 90))]
+    for thread in threads:
+        thread.start()
+    while llm._thread.inbox.qsize() < 2:
+        pass
+    gate.open()
+    for thread in threads:
+        thread.join()
+    llm.close()
+    assert results["short"] == greedy([1], 6)
+    assert "closed" in str(results["long"])
+    with pytest.raises(UsageError, match="closed"):
+        next(first)
