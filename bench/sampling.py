@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +24,10 @@ from bench.__main__ import Figure, _cpu, _line
 from ingot.artifact.host import host_flags
 from ingot.artifact.select import ABI
 from ingot.artifact.target import Target, native_target
-from ingot.runtime.kernels import Kernels, ModelStruct
+from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct
+from ingot.runtime.devices.sampler import Sampler
 from ingot.runtime.limits import READ
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampler import Sampler
 from ingot.runtime.sampling_state import SamplingState
 from ingot.targets.cpu.generate import UNIT
 from ingot.targets.cpu.toolchain import build
@@ -57,7 +57,10 @@ class Asked:
     num_prompt: int = 0
     key: int = 0
     seed: int = 0
-    sampling: SamplingState | None = None
+    sampling: SamplingState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sampling = SamplingState(self.params)
 
 
 def main() -> int:
@@ -83,14 +86,14 @@ def measure(vocab: int, target: Target) -> Iterator[Figure]:
     yield Figure(
         "read limit of a row, in the cache", cached, "us", note=f"one after another {memory:.0f}"
     )
-    sampler = Sampler(vocab, (), kernels)
+    sampler = Sampler(vocab, kernels)
     for name, params, limit in CASES:
         asked = Asked(params, [i * 37 % vocab for i in range(1000)], 500)
         best = min(timed(sampler, row, [asked]) for _ in range(TRIES))
         cold = min(timed(sampler, rows[i : i + 1], [asked]) for i in range(ROWS))
         note = f"{best / cached:.1f} x the read limit; one after another {cold:.0f}"
         yield Figure(name, best, "us", limit, note=note)
-    both = Sampler(vocab, (), open_kernels(target, 2))
+    both = Sampler(vocab, open_kernels(target, 2))
     for name, params, _ in CASES[:4]:
         batch = [Asked(params, [1, 2, 3], key=i) for i in range(64)]
         best = min(timed(both, rows[:64], batch) for _ in range(10)) / 64

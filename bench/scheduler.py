@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 
+from ingot.runtime.config import EngineConfig
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.scheduler import Scheduler
@@ -18,7 +19,13 @@ def sequence_steps_per_second(steps: int) -> tuple[float, str]:
     """Sequences advanced in a second, over that many steps; and what has happened in them."""
     rng, params = random.Random(0), SamplingParams()
     pages = PageTable(PAGES, PAGE_SIZE)
-    scheduler = Scheduler(pages, max_num_seqs=SEQS, max_num_tokens=TOKENS, max_num_rows=SEQS)
+    scheduler = Scheduler(
+        pages,
+        max_num_seqs=SEQS,
+        max_num_tokens=TOKENS,
+        max_num_rows=SEQS,
+        config=EngineConfig(),
+    )
     num_added = num_advanced = 0
     began = time.perf_counter()
     for _ in range(steps):

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 import ingot
-from ingot.cli.compile import ledger_table
+from ingot.cli.compile import groups_text, ledger_table
 from ingot.cli.inspect import plan_table
 
 MODEL = Path(__file__).parent / "models" / "shakespeare"
@@ -31,8 +31,9 @@ NEW_TOKENS = 32
 def structure(artifact: Path) -> dict[str, str]:
     """The ledger and the plan of an artifact, by file name."""
     with ingot.LLM(artifact) as llm:
-        ledger, plan = llm.artifact.manifest.ledger, llm.artifact.plan
-    return {"ledger.txt": ledger_table(ledger) + "\n", "plan.txt": plan_table(plan) + "\n"}
+        manifest, plan = llm.artifact.manifest, llm.artifact.plan
+    ledger = f"{ledger_table(manifest.ledger)}\n\n{groups_text(manifest)}\n"
+    return {"ledger.txt": ledger, "plan.txt": plan_table(plan) + "\n"}
 
 
 def outputs(artifact: Path) -> list[dict[str, object]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact, is_artifact
 from ingot.artifact.target import native_target
 from ingot.errors import ArtifactError, ResourceError
+from ingot.models.config_file import read_json_bytes
 from ingot.settings import settings
 from ingot.version import __version__
 
@@ -34,7 +36,7 @@ def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
     `options` are for the compile and have no effect on an artifact.
     """
     source = Path(path)
-    if is_artifact(source) or not (source / CONFIG).is_file():
+    if is_artifact(source) or not os.path.isfile(source / CONFIG):
         return source
     from ingot.compiler.options import CompileOptions
 
@@ -68,7 +70,7 @@ def cache_key(model_dir: Path, options: CompileOptions) -> str:
         "version": __version__,
         "host": native_target(host_flags()).name,
         "options": {name: str(value) for name, value in asdict(options).items()},
-        "config": (model_dir / CONFIG).read_text(errors="replace"),
+        "config": read_json_bytes(model_dir / CONFIG).decode(errors="replace"),
         "files": list(_stamps(model_dir, "*")),
         "calibration": [_stamp(path) for path in (options.calibrate,) if path and path.is_file()],
         # The compiler's own sources, for those who work on them.
@@ -100,7 +102,7 @@ def _usable(artifact: Path) -> bool:
 
 
 def _compile(source: Path, artifact: Path, options: CompileOptions) -> None:
-    from ingot.api import compile_checked
+    from ingot.compiling import compile_checked  # with all of the runtime
 
     _say(f"compiling {source} into {artifact} (once)")
     if artifact.exists() and not is_artifact(artifact):

@@ -107,3 +107,12 @@ class QueueFullError(ResourceError):
 
 class InternalError(IngotError):
     """A fault of ingot itself; please report it."""
+
+
+def describe(error: BaseException) -> str:
+    """Type and message of any exception, even of one whose `__str__` raises."""
+    try:
+        text = str(error)
+    except BaseException:
+        text = "(it has no message that can be read)"
+    return f"{type(error).__name__}: {text:.200}"

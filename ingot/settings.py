@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingot.errors import UsageError
@@ -21,10 +21,15 @@ VARIABLES = ("INGOT_CACHE", "INGOT_CXX", "INGOT_DEBUG")
 class Settings:
     """What the environment asks for."""
 
-    cache_dir: Path
     cxx: str | None
     debug: int
     color: bool
+    environ: Mapping[str, str] = field(repr=False)
+
+    @property
+    def cache_dir(self) -> Path:
+        """The folder of compiled models. Raises UsageError for a user without a home."""
+        return _cache_dir(self.environ)
 
 
 def settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -39,16 +44,21 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
     if debug not in tuple("012345"):
         raise UsageError(f"INGOT_DEBUG is {debug!r}", hint="Supported: 0 to 5.")
     return Settings(
-        cache_dir=_cache_dir(env),
         cxx=env.get("INGOT_CXX") or env.get("CXX") or None,
         debug=int(debug),
         color=not env.get("NO_COLOR"),
+        environ=env,
     )
 
 
 def _cache_dir(env: Mapping[str, str]) -> Path:
-    if env.get("INGOT_CACHE"):
-        return Path(env["INGOT_CACHE"]).expanduser()
     base = env.get("XDG_CACHE_HOME", "")
-    # The XDG rule: a relative path is invalid and ignored.
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "ingot"
+    try:
+        if env.get("INGOT_CACHE"):
+            return Path(env["INGOT_CACHE"]).expanduser()
+        # The XDG rule: a relative path is invalid and ignored.
+        return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "ingot"
+    except RuntimeError as error:  # a user without a home
+        raise UsageError(
+            f"no folder for the cache: {error}", hint="Set INGOT_CACHE to a folder."
+        ) from error

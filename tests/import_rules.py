@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from pathlib import Path
 
 # The modules beside the rooms that any room may import.
-SHARED = {"errors", "settings", "version", "__version__"}
-API = ""  # the modules beside the rooms: the public face, which may use any room
-ANY = {"artifact", "ops", "models", "passes", "targets", "compiler", "runtime", "cli"}
+SHARED = {"errors", "files", "settings", "version", "__version__"}
+API = "api"  # the modules beside the rooms: the public face
 
+# From the ground up: each room, and those that it may import and does.
 ROOMS: dict[str, set[str]] = {
     "artifact": set(),
     "ops": {"artifact"},
@@ -20,8 +21,8 @@ ROOMS: dict[str, set[str]] = {
     "targets": {"ops", "artifact"},
     "compiler": {"models", "passes", "ops", "artifact", "targets"},
     "runtime": {"artifact"},
-    "cli": ANY | {API},
-    API: ANY - {"cli"} | {API},
+    API: {"compiler", "models", "runtime", "artifact"},
+    "cli": {API, "compiler", "runtime", "artifact"},
 }
 THIRD_PARTY: dict[str, set[str]] = {
     "artifact": {"numpy", "msgspec", "xxhash", "safetensors"},
@@ -40,11 +41,8 @@ READS_ENVIRONMENT = "settings.py"
 def breaches(package: Path) -> list[str]:
     """Every import or reading of the environment in the package that the rules forbid."""
     found: list[str] = []
-    for file in sorted(package.rglob("*.py")):
-        name = file.relative_to(package).as_posix()
-        room = "cli" if name == "__main__.py" else name.partition("/")[0] if "/" in name else API
-        tree = ast.parse(file.read_text(encoding="utf-8"))
-        for line, what in _forbidden(tree, room, package.name):
+    for name, tree in _sources(package):
+        for line, what in _forbidden(tree, _room(name), package.name):
             found.append(f"{package.name}/{name}:{line}: {what}")
         if name != READS_ENVIRONMENT:
             found += [
@@ -53,24 +51,79 @@ def breaches(package: Path) -> list[str]:
     return found
 
 
+def arrows(package: Path) -> dict[str, set[str]]:
+    """The rooms that each room of the package imports."""
+    found: dict[str, set[str]] = {room: set() for room in ROOMS}
+    for name, tree in _sources(package):
+        others = (_imported_room(module, package.name) for _, module in imports(tree))
+        if Path(name).stem not in SHARED:
+            found[_room(name)] |= {other for other in others if other not in ("", _room(name))}
+    return found
+
+
+def drawing(rooms: Mapping[str, set[str]]) -> str:
+    """The rooms and their arrows as text, from the top down.
+
+    A line to the right of a room ends in a dot above each room that it imports.
+    """
+    names = list(reversed(rooms))
+    columns = dict(zip(names, accumulate((len(n) + 3 for n in names), initial=0), strict=False))
+    lines: list[str] = []
+    reached: set[str] = set()
+    for name in names:
+        if lines:
+            lines.append(_row({columns[n]: "▼" if n == name else "│" for n in reached}))
+        reached.discard(name)
+        end = max((columns[n] for n in rooms[name]), default=0)
+        dashes = dict.fromkeys(range(columns[name] + len(name) + 1, end), "─")
+        passed = {columns[n]: "┼" if columns[n] < end else "│" for n in reached}
+        dots = {columns[n]: "●" for n in rooms[name]}
+        letters = dict(enumerate(name, start=columns[name]))
+        lines.append(_row(dashes | passed | dots | letters))
+        reached |= rooms[name]
+    return "\n".join(lines)
+
+
+def _row(marks: Mapping[int, str]) -> str:
+    return "".join(marks.get(column, " ") for column in range(max(marks) + 1))
+
+
+def _sources(package: Path) -> Iterator[tuple[str, ast.Module]]:
+    for file in sorted(package.rglob("*.py")):
+        name = file.relative_to(package).as_posix()
+        yield name, ast.parse(file.read_text(encoding="utf-8"))
+
+
+def _room(name: str) -> str:
+    """The room that a file of the package is in."""
+    return "cli" if name == "__main__.py" else name.partition("/")[0] if "/" in name else API
+
+
+def _imported_room(module: str, package: str) -> str:
+    """The room that a module is in; empty for what any room may import."""
+    top, _, rest = module.partition(".")
+    part = rest.partition(".")[0]
+    if top != package or part in SHARED:
+        return ""
+    return part if part in ROOMS else API
+
+
 def _forbidden(tree: ast.AST, room: str, package: str) -> Iterator[tuple[int, str]]:
     if room not in ROOMS:
         yield 1, f"{room} is no room of the table"
         return
-    for line, module in _imports(tree):
-        top, _, rest = module.partition(".")
+    for line, module in imports(tree):
+        top = module.partition(".")[0]
         if top == "":
             yield line, "relative import"
         elif top == package:
-            other = rest.partition(".")[0]
-            target = other if other in ROOMS else API
-            if other not in SHARED and target != room and target not in ROOMS[room]:
-                yield line, f"{room or package} imports {module}"
+            if _imported_room(module, package) not in ("", room, *ROOMS[room]):
+                yield line, f"{room} imports {module}"
         elif top not in sys.stdlib_module_names and top not in THIRD_PARTY[room]:
-            yield line, f"{room or package} imports {module}"
+            yield line, f"{room} imports {module}"
 
 
-def _imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Every imported module, those inside functions and type-checking blocks too."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import cli_page
+from tools import cli_page, layout_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -18,6 +18,20 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 def test_the_page_of_the_command_line_is_current():
     assert cli_page.PAGE.read_text() == cli_page.page(), "run `make docs`"
+
+
+def test_quotations_in_the_layout_are_current():
+    page = layout_page.PAGE.read_text()
+    assert page == layout_page.page(page), "run `make docs`"
+
+
+def test_a_quotation_is_the_lines_that_are_searched_for(tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo\n\nthree one\n")
+    assert layout_page.quotation(tmp_path / "a.txt", "one$") == "one\nthree one\n"
+    (tmp_path / "a.cpp").write_text("int a;\nint b;\n\nint c;\n")
+    assert layout_page.quotation(tmp_path / "a.cpp", "b") == "int a;\nint b;\n"
+    with pytest.raises(ValueError, match="nothing like four"):
+        layout_page.quotation(tmp_path / "a.txt", "four")
 
 
 def broken_links(page: Path) -> list[str]:

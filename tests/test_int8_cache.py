@@ -10,6 +10,7 @@ import pytest
 import ingot
 from golden.update import MODEL
 from ingot.api import LLM
+from ingot.artifact.formats import rounded_rows
 from ingot.errors import UsageError
 
 VARIANTS = {
@@ -36,7 +37,7 @@ def test_the_plan_says_what_a_token_takes(compiled) -> None:
     assert plan.kv_dtype == "int8"
     assert plan.kv_bytes_per_token == 2 * LAYERS * HEADS * (SIZE + 4)
     assert compiled.manifest.model.kv_bytes_per_token == plan.kv_bytes_per_token
-    assert sum(cache.dtype == "float32" for cache in plan.of_kind("cache")) == 2 * LAYERS
+    assert [state.format for state in plan.spec.states] == 2 * LAYERS * [rounded_rows(SIZE)]
 
 
 def test_sequences_are_the_same_alone_in_company_and_behind_a_prefix(compiled) -> None:

@@ -30,6 +30,12 @@ LABELS = {
     "int4 head": "int4-g128",
 }
 
+FORMATS = {
+    "int8": {"int8-b256", "int8-b768"},
+    "int4": {"int4-g32-b128", "int8-b128", "bfloat16"},
+    "int4 head": {"int4-b128"},
+}
+
 
 @pytest.fixture(scope="module", params=VARIANTS)
 def compiled(
@@ -39,12 +45,13 @@ def compiled(
     return request.param, ingot.compile(MODEL, path, max_model_len=128, **VARIANTS[request.param])
 
 
-def test_the_manifest_and_the_ledger_say_how(compiled) -> None:
+def test_the_manifest_and_the_plan_say_how(compiled) -> None:
     name, report = compiled
     assert report.manifest.numerics.quantization == LABELS[name]
-    (entry,) = (e for e in report.manifest.ledger if e.name == "quantize_linears")
+    with LLM(report.artifact) as llm:
+        stored = [b for b in llm.artifact.plan.of_kind("weight") if b.format.is_scaled]
     kept = 3 if name == "int4" else 0
-    assert entry.matched == entry.expected == 6 * 7 + 1 - kept
+    assert sum(len(weight.sources) for weight in stored) == 6 * 7 + 1 - kept
     assert report.golden_error is not None and report.golden_error < 0.25
 
 
@@ -54,8 +61,8 @@ def test_the_file_holds_what_the_plan_says(compiled) -> None:
     share = {"int8": 1.05, "int4": 0.9, "int4 head": 0.55}[name]
     assert report.weight_bytes < share * parameters
     with LLM(report.artifact) as llm:
-        dtypes = {b.dtype for b in llm.artifact.plan.of_kind("weight")}
-    assert {"float16", "float32"} <= dtypes
+        formats = {str(b.format) for b in llm.artifact.plan.of_kind("weight")}
+    assert formats - {"float32"} == FORMATS[name]
 
 
 def test_sequences_are_the_same_alone_and_in_company(compiled) -> None:

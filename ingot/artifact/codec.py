@@ -1,4 +1,4 @@
-"""Plan and manifest as JSON: the same value gives the same bytes, and decoding is strict."""
+"""Plan and manifest as JSON. Equal values give equal bytes, and decoding is strict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def encode_plan(plan: Plan) -> bytes:
 
 
 def decode_plan(data: bytes, *, file: str = "plan.json") -> Plan:
-    """The plan in those bytes. Raises ArtifactError, naming `file`, for anything that is none."""
+    """The plan in those bytes. Raises ArtifactError, naming `file`, if they are not a plan."""
     return _decode(data, Plan, file)
 
 
@@ -39,8 +39,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
 def decode_manifest(data: bytes, *, file: str = "manifest.json") -> Manifest:
     """The manifest in those bytes.
 
-    Raises ArtifactError, naming `file`, when they are not JSON, not intact, of another major
-    format version, or hold unknown fields (allowed in a newer minor version only).
+    Raises ArtifactError, naming `file`, if they are not JSON, are not intact, have another major
+    format version, or have unknown fields (which only a newer minor version may have).
     """
     version = _format_version(data, file)
     match = _DIGEST.search(data)
@@ -74,7 +74,7 @@ def _encode(value: Any, kind: type[Any]) -> bytes:
     else:
         data = msgspec.json.format(msgspec.json.encode(value, order="deterministic"), indent=1)
     data += b"\n"
-    # JSON has no inf or nan: a value that would not come back is refused while its owner looks on.
+    # JSON has no inf or nan. Better to refuse here than when somebody reads the artifact.
     try:
         same = msgspec.json.decode(data, type=kind) == value
     except msgspec.ValidationError:
@@ -85,7 +85,7 @@ def _encode(value: Any, kind: type[Any]) -> bytes:
 
 
 def _lean(value: Any) -> Any:
-    """A value as plain data, without the fields that have their default."""
+    """A value as plain data. Fields that have their default are left out."""
     if is_dataclass(value):
         pairs = ((f, getattr(value, f.name)) for f in fields(value))
         return {f.name: _lean(v) for f, v in pairs if v != f.default}
@@ -95,7 +95,7 @@ def _lean(value: Any) -> Any:
 
 
 def _in_lines(lean: dict[str, Any]) -> bytes:
-    """JSON with a line for each item of each list at the top, such as an instruction."""
+    """JSON with a line for each item of a top-level list, such as an instruction."""
     parts = []
     for name, value in lean.items():
         items = value if isinstance(value, list) else [value]
@@ -112,7 +112,7 @@ def _decode(data: bytes, kind: type[T], file: str, *, canonical: bool = True) ->
         raise ArtifactError(f"{file}: {error}", hint=_RECOMPILE) from error
     if canonical and _encode(value, kind) != data:
         raise ArtifactError(
-            f"{file}: not as ingot writes it (unknown or repeated fields, or edited)",
+            f"{file}: not what ingot writes (unknown or repeated fields, or edits)",
             hint=_RECOMPILE,
         )
     return value

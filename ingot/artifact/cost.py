@@ -1,9 +1,9 @@
-"""What an instruction must read from memory and compute at least; traits name the functions here.
+"""The least that an instruction must read from memory and compute; traits name these functions.
 
-Counted are what must come from memory whatever the caches of the processor hold: weights, of an
-embedding only the rows of the step's tokens, and the keys and values that are seen. Temporaries
-stay in the caches and count nothing. Of the arithmetic, products with weights and attention
-count; all else is small beside them.
+Bytes count if they must come from memory however large the processor's caches are: weights (only
+the rows of the step's tokens, for an embedding), and the keys and values that are seen. Temporaries
+stay in the caches and count nothing. Operations count for products with weights and for attention;
+everything else is small beside these.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from ingot.artifact.step import Dim
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShape:
-    """A step of sequences that are alike, each of which wants the logits of its last token.
+    """A step of equal sequences, each of which wants the logits of its last token.
 
-    A sequence computes `new_tokens` and has `context` tokens afterwards, these included.
+    A sequence computes `new_tokens`, and then has `context` tokens, including the new ones.
     """
 
     sequences: int = 1
@@ -38,11 +38,11 @@ class StepShape:
         return {"N": self.tokens, "S": self.sequences, "R": self.sequences}[dim]
 
     def visible(self, window: int) -> int:
-        """Keys of one sequence that any of its new tokens sees; a window of 0 is no window."""
+        """Keys of one sequence that some new token of it sees; a window of 0 means no window."""
         return min(self.context, window + self.new_tokens - 1) if window else self.context
 
     def pairs(self, window: int) -> int:
-        """Pairs of a new token and a key that it sees, of one sequence."""
+        """Pairs of a new token of one sequence and a key that it sees."""
         last, before = self.context, self.context - self.new_tokens
         if not window:
             return _triangle(last) - _triangle(before)
@@ -52,7 +52,7 @@ class StepShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Bytes of weights and of KV cache that are read, and operations by kind of arithmetic.
+    """Bytes that are read, of weights and of KV cache, and operations by kind of arithmetic.
 
     A multiply-add is two operations.
     """
@@ -89,26 +89,26 @@ Operands = Mapping[str, Buffer]
 
 
 def read_weights(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
-    """Weights are read, and little is computed."""
+    """An op that reads its weights and computes little."""
     weights = (buffer for buffer in operands.values() if buffer.kind == "weight")
     return Cost(weight_bytes=sum(map(_nbytes, weights)))
 
 
 def lookup(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
-    """Rows of a table, one for every token."""
+    """An op that reads one row of a table for each token."""
     table, rows = operands["weight"], shape.size(operands["tokens"].shape[0])
     return Cost(weight_bytes=_nbytes(table) * rows // int(table.shape[0]))
 
 
 def product(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
-    """Rows times a matrix, in the arithmetic of the rows."""
+    """A product of rows and a matrix, in the arithmetic of the rows."""
     matrix, x = operands["weight"], operands["x"]
     operations = 2 * shape.size(x.shape[0]) * math.prod(int(dim) for dim in matrix.shape)
     return read_weights(instruction, operands, shape) + Cost(operations={x.dtype: operations})
 
 
 def attention(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
-    """Keys and values are read once a sequence; scores and values are 4 operations an element."""
+    """Attention: reads keys and values once a sequence, and takes 4 operations an element."""
     window = int(instruction.attrs.get("window", 0))
     query = operands["q"]
     token_bytes = sum(map(_token_bytes, (b for b in operands.values() if b.kind == "state")))

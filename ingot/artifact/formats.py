@@ -16,7 +16,7 @@ DTYPE_BITS: Mapping[str, int] = {
     "int8": 8,
     "int4": 4,
 }
-BLOCKS = (128, 64)  # columns that share a float16 scale in int4, where they divide a row
+BLOCKS = (128, 64)  # columns that share a float16 scale in int4, if they divide a row
 
 
 def stored_bytes(dtype: str, count: int) -> int:
@@ -33,8 +33,8 @@ class Format:
     Attributes:
         dtype: of each stored number.
         block: neighbours in a row that share a scale; 0 where numbers are stored as they are.
-        group: neighbours in a row that share a 4-bit multiplier; as many as a block, there are no
-            multipliers.
+        group: neighbours in a row that share a 4-bit multiplier. If a group is as large as a
+            block, there are no multipliers.
         scale: dtype of the scales.
     """
 
@@ -53,7 +53,7 @@ class Format:
 
     @property
     def bits(self) -> int:
-        """Of each stored number."""
+        """Bits of each stored number."""
         return DTYPE_BITS[self.dtype]
 
     def nbytes(self, count: int) -> int:
@@ -77,7 +77,7 @@ def rounded_rows(block: int) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How weights are to be stored: integers of so many bits, a scale for every `group` columns.
+    """How to store weights: as integers of so many bits, with a scale for every `group` columns.
 
     A group of 0 is a whole row.
     """

@@ -1,4 +1,4 @@
-"""SHA-256 of files: in large chunks, several files at a time."""
+"""SHA-256 of files, read in large chunks, several files at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 def hash_fd(fd: int) -> str:
-    """Hex SHA-256 of an open file, from its start; the file position is left alone."""
+    """Hex SHA-256 of an open file, from its start. The file position does not change."""
     digest = hashlib.sha256()
     offset = 0
     while chunk := os.pread(fd, CHUNK_BYTES, offset):
@@ -39,11 +39,11 @@ def hash_files(paths: Iterable[Path]) -> list[str]:
 
 
 def in_threads(function: Callable[[Item], Result], items: Collection[Item]) -> list[Result]:
-    """The function's results, in order; hashlib releases the GIL, so threads help.
+    """The function's results, in order. Threads help, since hashlib releases the GIL.
 
-    Raises the exception of the first item that has one.
+    Raises the first exception, in the order of the items.
     """
-    # Here, since opening an artifact hashes no large file and must not wait for what this imports.
+    # Imported here: opening an artifact hashes no large file, and must not wait for this import.
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -1,4 +1,4 @@
-"""A lock between processes, held on a file beside what it guards; it leaves no file behind."""
+"""A lock between processes, on a file beside what it guards. No file is left behind."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 @contextmanager
 def file_lock(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Holds an exclusive lock on `path`, and waits for it; `on_wait` is called once before that.
+    """Holds an exclusive lock on `path`. Calls `on_wait` once before it has to wait.
 
-    The kernel frees the lock when its holder dies. Raises OSError when the file cannot be made.
+    The kernel frees the lock when its holder dies. Raises OSError if the file cannot be made.
     """
     fd = _acquire(path, on_wait)
     try:
@@ -35,8 +35,8 @@ def _acquire(path: Path, on_wait: Callable[[], None]) -> int:
                     on_wait()
                 waited = True
                 fcntl.flock(fd, fcntl.LOCK_EX)
-            # The last holder may have removed the file meanwhile: only the file that still has
-            # the name is the lock.
+            # The last holder may have removed the file by now. Only a file that still has the name
+            # is the lock.
             if _same_file(fd, path):
                 return fd
         except BaseException:

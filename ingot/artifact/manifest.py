@@ -1,4 +1,4 @@
-"""The manifest: what an artifact holds, for whom it runs, and the hash of every file."""
+"""The manifest: what an artifact holds, which hosts can run it, and the hash of every file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ingot.artifact.plan import Limits
 
-FORMAT_VERSION = (2, 0)  # readers refuse another major, and read a newer minor
+FORMAT_VERSION = (2, 0)  # a reader refuses another major version, and reads a newer minor one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class LedgerEntry:
 class GroupEntry:
     """How many groups of a kind a program's structure allows, and how many a target formed.
 
-    `reasons` says in words why the others were not, and how often each was the reason.
+    `reasons` says in words why the others were not formed, and how often for each reason.
     """
 
     name: str
@@ -48,7 +48,7 @@ class GroupEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramEntry:
-    """One program as a target carries it out; paths are relative to the artifact."""
+    """One program as a target runs it; paths are relative to the artifact."""
 
     plan: str
     kernels: str
@@ -72,7 +72,7 @@ class TargetEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """How it computes, and the error that a log-probability of its golden prompts may have."""
+    """How the model computes, and the largest error allowed in a golden log-probability."""
 
     dtype: str
     quantization: str
@@ -81,8 +81,10 @@ class Numerics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """A file's size and hash; `header_sha256` covers the header of a safetensors file alone, so
-    that it can be checked without reading the tensors, and is empty for other files.
+    """A file's size and hash.
+
+    `header_sha256` is the hash of the header of a safetensors file, so that the header can be
+    checked without reading the tensors. It is empty for other files.
     """
 
     size: int
@@ -94,8 +96,8 @@ class FileEntry:
 class Manifest:
     """What `manifest.json` says.
 
-    `files` lists every other file of the artifact by its relative path, and `digest` is the hash
-    of the manifest itself, by which the whole artifact is known. The writer fills in both.
+    `files` lists every other file of the artifact by its relative path. `digest` is the hash of
+    the manifest itself, and identifies the whole artifact. The writer fills in both.
     """
 
     format: tuple[int, int]

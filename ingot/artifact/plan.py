@@ -1,8 +1,8 @@
 """The plan: pure data between the front end and the targets.
 
-A plan lists the buffers of a program, the instructions that run over them in order, which of those
-a target carries out together, and where each temporary lies in the arena. It is written as JSON
-and read without torch. Shapes are over the symbols of `ingot.artifact.step`.
+A plan lists the buffers of a program, the instructions that run over them in order, the groups of
+instructions that a target runs as one kernel, and the place of each temporary in the arena. It is
+written as JSON and read without torch. Shapes are over the symbols of `ingot.artifact.step`.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Buffer:
     """A tensor of a program.
 
     weight  parameters, constant; `sources` are the model's parameter names, stacked on axis 0
-    arena   a temporary at byte `offset` of the arena; row-major and dense. A scaled one is followed
-            by its scales, from the next multiple of 64 bytes on
-    inner   a temporary that only the kernel of its group ever sees; it has no memory
+    arena   a temporary at byte `offset` of the arena; row-major and dense. The scales of a scaled
+            one follow it, from the next multiple of 64 bytes on
+    inner   a temporary that only the kernel of its group sees; it has no memory
     view    rows of another buffer: element `offset` inside each row of `base`, rows `row_stride`
             elements apart; the dimensions after the first are dense
-    state   memory that outlives a step; the order of elements inside one (page, head) is the
-            target's own
+    state   memory that outlives a step; each target chooses the order of elements inside one
+            (page, head)
     input   an array of the step's inputs        output   an array that the step fills
     """
 
@@ -91,10 +91,10 @@ class Buffer:
 class Instruction:
     """One primitive applied to named buffers; see `ingot.artifact.traits`.
 
-    `inputs` and `outputs` map the primitive's argument names to buffer names, an absent optional
-    argument has no entry; `attrs` holds its scalars; `origin` is the module path in the model that
-    the instruction comes from. What is rounded to what is said by the formats of the buffers. An
-    instruction that writes into one of its arguments (a state) lists that buffer under `inputs`.
+    `inputs` and `outputs` map the primitive's argument names to buffer names; an absent optional
+    argument has no entry. `attrs` holds its scalars. `origin` is the module of the model that it
+    comes from. The formats of the buffers say what is rounded to what. An instruction that writes
+    into one of its arguments (a state) lists that buffer under `inputs`.
     """
 
     op: str
@@ -106,9 +106,9 @@ class Instruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Neighbouring instructions that a target carries out as one kernel.
+    """Neighbouring instructions that a target runs as one kernel.
 
-    It means what they mean, run in order.
+    A group means what its instructions mean, run in order.
     """
 
     kernel: str
@@ -118,7 +118,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Where a temporary lies in the arena, and from which kernel to which it lives."""
+    """Where a temporary lies in the arena, and the first and last kernel that use it."""
 
     name: str
     offset: int
@@ -137,7 +137,7 @@ class MemoryPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One program of a model, as a target carries it out.
+    """One program of a model, as a target runs it.
 
     Buffers of the inputs, states and outputs follow from `spec` and are not among `buffers`.
     """
@@ -175,7 +175,7 @@ class Plan:
 
     @cached_property
     def kernels(self) -> tuple[Group, ...]:
-        """What is carried out, in order: the groups, and each other instruction by itself."""
+        """What runs, in order: the groups, and every other instruction by itself."""
         starts = {group.first: group for group in self.groups}
         found, index = [], 0
         while index < len(self.instructions):
@@ -195,7 +195,7 @@ class Plan:
         return scales_offset(buffer.format, count) + sum(scales) if scales else numbers
 
     def page_sizes(self) -> list[int]:
-        """Bytes of a page of each array that holds paged state: its numbers, then its scales."""
+        """Bytes of a page of each array of paged state: of its numbers, then of its scales."""
         sizes = []
         for state in self.of_kind("state"):
             count = math.prod(map(self.limits.bound, state.shape[1:]))
@@ -206,7 +206,7 @@ class Plan:
 
     @property
     def kv_dtype(self) -> str:
-        """What keys and values are stored in; empty for a plan without states."""
+        """The dtype of stored keys and values; empty for a plan without states."""
         return next((state.format.dtype for state in self.spec.states), "")
 
     @property
@@ -216,13 +216,13 @@ class Plan:
 
 
 def arrays_of(format: Format, count: int) -> list[tuple[str, int]]:
-    """(dtype, numbers) of each array that so many numbers are held in: themselves, their scales."""
+    """(dtype, count) of each array that stores so many numbers: the numbers, then their scales."""
     scales = [(format.scale, count // format.block)] if format.is_scaled else []
     return [(format.dtype, count), *scales]
 
 
 def scales_offset(format: Format, count: int) -> int:
-    """Bytes from so many numbers in the arena to their scales."""
+    """Bytes from the start of so many numbers in the arena to their scales."""
     return aligned(stored_bytes(format.dtype, count))
 
 

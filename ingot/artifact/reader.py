@@ -1,4 +1,4 @@
-"""Reading an artifact: every file is accounted for before any of its code can run."""
+"""Reading an artifact: every file is checked before any of its code can run."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _WEIGHTS = "weights/"
 
 def is_artifact(path: Path) -> bool:
     """Whether that folder claims to be an artifact; a model directory has no manifest."""
-    return (path / MANIFEST).is_file()
+    return os.path.isfile(path / MANIFEST)
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """An artifact whose files are those of its manifest.
+    """An artifact whose files match its manifest.
 
-    `check="fast"` has hashed everything but the tensors of the weights, whose sizes and headers
-    it has checked; `check="full"` has hashed all.
+    `check="fast"` hashes everything but the tensors of the weights, and checks their sizes and
+    headers. `check="full"` hashes everything.
     """
 
     path: Path
@@ -55,8 +55,8 @@ class Artifact:
     ) -> Artifact:
         """Opens and checks the artifact at `path`.
 
-        `flags` are the host's CPU flags. `unfinished` allows a writer's folder that has not got
-        its name yet, for the checks that come before it.
+        `flags` are the host's CPU flags. `unfinished` allows a writer's folder that does not have
+        its name yet, for the checks before it gets one.
 
         Raises ArtifactError, naming the file, for anything damaged, missing or left over.
         """
@@ -70,6 +70,8 @@ class Artifact:
             artifact._check_files(check)
         except ArtifactError as error:
             raise ArtifactError(f"{root}: {error.found}", hint=error.hint or _AGAIN) from error
+        except OSError as error:
+            raise ArtifactError(f"{root} cannot be read: {error}", hint=_AGAIN) from error
         return artifact
 
     @cached_property
@@ -79,21 +81,29 @@ class Artifact:
 
     @cached_property
     def plan(self) -> Plan:
-        """The plan of this host's target, or of the first where none fits: for reading only."""
+        """The plan of this host's target, or of the first if none fits: to read, not to run."""
         return self.plan_of(best_target(self.manifest, self.flags) or self.manifest.targets[0])
 
     def plan_of(self, entry: TargetEntry) -> Plan:
-        """How one target carries out a step."""
-        return decode_plan(self.read(entry.step.plan), file=entry.step.plan)
+        """The plan of one target's step. Raises ArtifactError if its limits are not those of the
+        manifest."""
+        name = entry.step.plan
+        plan = decode_plan(self.read(name), file=name)
+        if plan.limits != self.manifest.limits:
+            raise ArtifactError(
+                f"{name} is for {plan.limits}, the manifest for {self.manifest.limits}",
+                hint=_AGAIN,
+            )
+        return plan
 
     def names(self, folder: str) -> list[str]:
         """The artifact's files under a folder, sorted."""
         return sorted(name for name in self.manifest.files if name.startswith(f"{folder}/"))
 
     def read(self, name: str) -> bytes:
-        """A file's bytes; they are the ones whose hash the manifest has, whatever happens on disk.
+        """A file's bytes. Their hash is the manifest's, even if the file changes meanwhile.
 
-        Raises ArtifactError when they are not, and KeyError for a name not in the manifest.
+        Raises ArtifactError if the hash differs, and KeyError for a name not in the manifest.
         """
         entry = self.manifest.files[name]
         fd = open_file(self.path, name)
@@ -105,7 +115,7 @@ class Artifact:
         return data
 
     def open_weights(self, layout: str) -> tuple[int, TensorFile]:
-        """Descriptor (which the caller closes) and checked header of a layout's weights."""
+        """The descriptor of a layout's weights, which the caller closes, and the checked header."""
         name = weights_name(layout)
         fd = open_file(self.path, name)
         try:
@@ -146,12 +156,13 @@ def weights_name(layout: str) -> str:
 
 
 def _read_manifest(root: Path, unfinished: bool) -> Manifest:
+    # Of os.path, which takes any path; Path's own raise for some.
+    if not os.path.isdir(root):
+        what = "is a file" if os.path.exists(root) else "does not exist"
+        raise ArtifactError(f"{root} {what}", hint=_COMPILE)
     if not unfinished and UNFINISHED.match(root.resolve().name):
         raise ArtifactError(f"{root} was never finished", hint="Compile it again.")
-    if not root.is_dir():
-        what = "is a file" if root.exists() else "does not exist"
-        raise ArtifactError(f"{root} {what}", hint=_COMPILE)
-    if not (root / MANIFEST).exists():
+    if not os.path.lexists(root / MANIFEST):
         raise ArtifactError(f"{root} has no {MANIFEST}", hint=_COMPILE)
     try:
         with os.fdopen(open_file(root, MANIFEST), "rb") as file:

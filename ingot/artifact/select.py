@@ -1,4 +1,4 @@
-"""Which of an artifact's targets a host can run, and which of those is best."""
+"""Chooses the best of an artifact's targets that a host can run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ ABI = 3  # of kernels.so, as the runtime calls it
 
 
 def best_target(manifest: Manifest, flags: frozenset[str]) -> TargetEntry | None:
-    """The target that uses the most of a host with those CPU flags; None when none fits."""
+    """The target that uses most features of a host with those CPU flags; None if none fits."""
     fits = [t for t in manifest.targets if t.abi == ABI and set(t.requires) <= flags]
     return max(fits, key=lambda t: (len(t.requires), t.name), default=None)
 
 
 def choose_target(manifest: Manifest, flags: frozenset[str], path: Path) -> TargetEntry:
-    """`best_target`. Raises IncompatibleHostError that says what is lacking and what to do."""
+    """As `best_target`. Raises IncompatibleHostError, which says what the host lacks."""
     best = best_target(manifest, flags)
     if best is not None:
         return best

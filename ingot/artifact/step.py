@@ -1,7 +1,7 @@
-"""The interface of a program, as data: what a step is given, what outlives it, what comes of it.
+"""The interface of a program, as data: what a step is given, what outlives it, what it returns.
 
-Graph inputs, plan buffers, host arrays, the native struct and the page in docs/ are made from here,
-so that an input has its name, dtype and shape in this file alone.
+Graph inputs, plan buffers, host arrays, the native struct and the page in docs/ are made from this,
+so that the name, dtype and shape of an input stand in this file alone.
 
 Shapes are over the symbols in `SYMBOLS`; a dimension is a number, a symbol or "S+1".
 """
@@ -19,7 +19,7 @@ Dim = int | str
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A size that steps differ in: what the host calls it, and what it counts."""
+    """A size that differs from step to step: the host's name for it, and what it counts."""
 
     name: str
     meaning: str
@@ -37,7 +37,7 @@ SYMBOLS: Mapping[str, Symbol] = {
 class Array:
     """An array that a step reads or fills: row-major and dense.
 
-    `plain` is what the plain module calls an input that it has, too; there it has a batch of one.
+    `plain` is the plain module's name for an input that it has as well, with a batch of one.
     """
 
     name: str
@@ -52,11 +52,11 @@ class State:
     """Memory that outlives a step.
 
     Attributes:
-        kind: "paged": a record for every token, page by page; "slotted": one for every sequence.
+        kind: "paged" has a record for every token, in pages; "slotted" has one for every sequence.
         format: how the numbers of a record are stored.
-        record: shape of a record: (heads, size); a latent row has one head.
+        record: shape of a record, (heads, size); a latent row has one head.
         cache_group: paged states of one group share a page table.
-        window: tokens that are looked back at, 0 for all of them.
+        window: how many tokens attention looks back at; 0 for all of them.
     """
 
     name: str
@@ -67,7 +67,7 @@ class State:
     window: int = 0
 
     def shape(self, page_size: int) -> tuple[Dim, ...]:
-        """Shape of its memory; pages or slots are the runtime's choice and written 0."""
+        """Shape of its memory. The runtime chooses how many pages or slots; they are written 0."""
         heads, size = self.record
         return (0, heads, page_size, size) if self.kind == "paged" else (0, heads, size)
 
@@ -85,7 +85,7 @@ def _input(name: str, shape: tuple[Dim, ...], meaning: str, plain: str = "") -> 
     return Array(name=name, dtype="int32", shape=shape, meaning=meaning, plain=plain)
 
 
-# The inputs of a step of text, in the order in which graphs, structs and pages list them.
+# The inputs of a step of text, in the order of graphs, structs and pages.
 TEXT_INPUTS: tuple[Array, ...] = (
     _input("tokens", ("N",), "token ids, sequence by sequence", "input_ids"),
     _input("positions", ("N",), "place of each token in its sequence", "positions"),

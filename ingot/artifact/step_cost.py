@@ -1,4 +1,4 @@
-"""What the kernels of a plan, and a whole step, must read from memory and compute at least."""
+"""The least that the kernels of a plan, and a whole step, must read from memory and compute."""
 
 from __future__ import annotations
 

@@ -1,30 +1,19 @@
-"""Targets as values: what code is built for, written `cpu:x86-64-v4+avx512_bf16`."""
+"""Targets as values: what code is built for, such as `cpu:x86-64-v4+avx512_bf16`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from ingot.errors import UsageError
 
-# The /proc/cpuinfo flags that each level needs, as the psABI defines the levels.
+_BASELINE = frozenset({"x86_64"})
+_V3 = _BASELINE | {"avx2", "fma", "f16c", "bmi1", "bmi2"}
+# The architecture and the /proc/cpuinfo flags that each level needs, as the psABI defines them.
 CPU_LEVELS: Mapping[str, frozenset[str]] = {
-    "x86-64-v4": frozenset(
-        [
-            "avx512f",
-            "avx512bw",
-            "avx512cd",
-            "avx512dq",
-            "avx512vl",
-            "avx2",
-            "fma",
-            "f16c",
-            "bmi1",
-            "bmi2",
-        ]
-    ),
-    "x86-64-v3": frozenset(["avx2", "fma", "f16c", "bmi1", "bmi2"]),
-    "portable": frozenset(),
+    "x86-64-v4": _V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+    "x86-64-v3": _V3,
+    "portable": _BASELINE,
 }
 CPU_FEATURES: Mapping[str, tuple[str, ...]] = {
     "x86-64-v4": ("avx512_bf16", "avx512_vnni"),
@@ -32,9 +21,35 @@ CPU_FEATURES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names that targets of a kind have.
+
+    Attributes:
+        levels: the flags that a host needs for each; see `host_flags`.
+        features: the flags beyond them that targets of a level may use.
+    """
+
+    levels: Mapping[str, frozenset[str]]
+    features: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def has(self, level: str, features: Iterable[str]) -> bool:
+        return level in self.levels and set(features) <= set(self.features.get(level, ()))
+
+    def spelled(self, kind: str) -> str:
+        """All of them, for a message."""
+        levels = ", ".join(f"{kind}:{level}" for level in self.levels)
+        takes = (f"{kind}:{x} takes +{', +'.join(y)}" for x, y in self.features.items())
+        return "; ".join((levels, *takes))
+
+
+# What targets are called, by kind; a room in `ingot.targets` carries out each.
+NAMES: dict[str, Names] = {"cpu": Names(CPU_LEVELS, CPU_FEATURES)}
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
-    """A kind of machine: `kind` "cpu", a level, and features beyond the level, sorted."""
+    """A kind of machine, such as "cpu"; a level; and the features beyond the level, sorted."""
 
     kind: str
     level: str
@@ -46,26 +61,32 @@ class Target:
 
     @property
     def requires(self) -> frozenset[str]:
-        """The CPU flags that a host must have."""
-        return CPU_LEVELS[self.level] | frozenset(self.features)
+        """The flags that a host must have; see `host_flags`."""
+        return NAMES[self.kind].levels[self.level] | frozenset(self.features)
 
     @classmethod
     def parse(cls, name: str) -> Target:
-        """The target of that name. Raises UsageError for a name that is none."""
+        """The target of that name. Raises UsageError for an unknown name."""
         kind, _, rest = name.partition(":")
         level, *features = rest.split("+")
-        known = CPU_FEATURES.get(level, ())
-        if kind != "cpu" or level not in CPU_LEVELS or not set(features) <= set(known):
-            levels = ", ".join(f"cpu:{name}" for name in CPU_LEVELS)
-            takes = "; ".join(f"cpu:{x} takes +{', +'.join(y)}" for x, y in CPU_FEATURES.items())
-            raise UsageError(
-                f"unknown target {name!r}", hint=f"Supported: cpu:native, {levels}; {takes}."
-            )
+        names = NAMES.get(kind)
+        if names is None or not names.has(level, features):
+            hint = "; ".join(each.spelled(of) for of, each in NAMES.items())
+            raise UsageError(f"unknown target {name!r}", hint=f"Supported: cpu:native, {hint}.")
         return cls(kind, level, tuple(sorted(set(features))))
 
 
 def native_target(flags: frozenset[str]) -> Target:
-    """The best CPU target for a host with those CPU flags."""
-    level = next(name for name, needed in CPU_LEVELS.items() if needed <= flags)
+    """The best CPU target for a host with those flags; see `host_flags`.
+
+    Raises UsageError for a host that is no x86-64.
+    """
+    level = next((name for name, needed in CPU_LEVELS.items() if needed <= flags), "")
+    if not level:
+        raise UsageError(
+            "cpu:native needs an x86-64 host, and this is none",
+            hint="Name a target, such as --target cpu:portable, and a compiler for x86-64 in "
+            "INGOT_CXX.",
+        )
     features = tuple(f for f in CPU_FEATURES.get(level, ()) if f in flags)
     return Target("cpu", level, tuple(sorted(features)))

@@ -1,15 +1,17 @@
-"""The header of a weights file: safetensors with every tensor aligned to 64 bytes."""
+"""The header of a weights file: safetensors whose tensors are padded to multiples of 64 bytes."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
 import msgspec
 
 from ingot.artifact.formats import stored_bytes
+from ingot.artifact.plan import aligned
 from ingot.errors import ArtifactError
 
 ALIGNMENT = 64
@@ -43,10 +45,31 @@ class _Raw(msgspec.Struct, forbid_unknown_fields=True):
     data_offsets: tuple[int, int]
 
 
-def read_header(fd: int, file: str) -> TensorFile:
-    """Reads and checks the header: no hole, no overlap, aligned, and the file's exact size.
+def header(tensors: Mapping[str, tuple[str, int]]) -> bytes:
+    """The header of a file of tensors in one dimension, given by name as (dtype, bytes).
 
-    Raises ArtifactError naming `file`. No tensor is read.
+    The writer follows it with the tensors in that order, each padded to a multiple of 64 bytes.
+    """
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    entries: dict[str, object] = {}
+    offset = 0
+    for tensor, (dtype, nbytes) in tensors.items():
+        end = offset + aligned(nbytes)
+        entries[tensor] = {
+            "dtype": names[dtype],
+            "shape": [(end - offset) // stored_bytes(dtype, 1)],
+            "data_offsets": [offset, end],
+        }
+        offset = end
+    text = msgspec.json.encode(entries)
+    text = text.ljust(aligned(8 + len(text)) - 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def read_header(fd: int, file: str) -> TensorFile:
+    """Reads and checks the header: tensors are aligned and fill the file without hole or overlap.
+
+    Reads no tensor. Raises ArtifactError, naming `file`.
     """
     size = os.fstat(fd).st_size
     length = int.from_bytes(os.pread(fd, 8, 0), "little")

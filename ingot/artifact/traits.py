@@ -1,7 +1,7 @@
-"""The primitives and their traits: all that anything needs to know of an op without running it.
+"""The primitives and their traits: everything that can be known about an op without running it.
 
-A primitive is declared here once, without torch; its meaning stands in the file of its name in
-`ingot/ops/`. Code elsewhere asks for traits and compares no names.
+This file declares each primitive once, without torch. The file of its name in `ingot/ops/` says
+what it computes. Code elsewhere asks for traits and compares no names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Role(Enum):
 
     OWN = "the same row of it"
     CHOSEN = "rows of it that another argument names"
-    SEQUENCE = "what its sequence has left so far: a state, or a table that says where it lies"
+    SEQUENCE = "what its sequence has stored so far: a state, or a table that says where it lies"
     WRITTEN = "none: the op writes into it"
     MATRIX = "all of it: a weight that rows are multiplied with"
     TABLE = "rows of it that another argument names; it is a weight"
@@ -51,7 +51,7 @@ class Traits:
 
     @property
     def matrix(self) -> str:
-        """The argument that rows are multiplied with; empty for an op that is no product."""
+        """The argument that rows are multiplied with; empty for an op that is not a product."""
         return next(iter(self.arguments(Role.MATRIX)), "")
 
     @property
@@ -71,7 +71,7 @@ class Traits:
 
     @property
     def by_rows(self) -> bool:
-        """Whether a row of results needs that row of its operands alone, and weights."""
+        """Whether a row of results needs only the same row of its operands, and weights."""
         return {*self.roles.values()} <= {Role.OWN, *WEIGHTS}
 
 
@@ -97,7 +97,7 @@ TRAITS: Mapping[str, Traits] = {
     "mul": Traits(roles={"x": Role.OWN}),
     "soft_cap": Traits(roles={"x": Role.OWN}),
     "cast": Traits(roles={"x": Role.OWN}),
-    # attention, of one sequence over itself and of many over their pages
+    # attention: one sequence over itself, and many over their pages
     "attention": Traits(roles={"q": Role.OWN, "k": Role.SEQUENCE, "v": Role.SEQUENCE}),
     "kv_write": Traits(
         roles={"k": Role.OWN, "v": Role.OWN, "slots": Role.OWN}
@@ -112,7 +112,7 @@ TRAITS: Mapping[str, Traits] = {
 
 
 def origin_of(members: Sequence[Instruction]) -> str:
-    """The module that a kernel's work comes from: its product's, or that of its last part."""
+    """The module that a kernel comes from: that of its product, or else of its last instruction."""
     products = (i for i in members if traits_of(i).matrix)
     return next(products, members[-1]).origin
 

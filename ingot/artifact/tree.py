@@ -1,13 +1,13 @@
-"""The files of an artifact: which names are allowed, what lies on disk, and opening one."""
+"""The files of an artifact: which names are allowed, which exist, and how to open one."""
 
 from __future__ import annotations
 
 import os
 import re
-import stat
 from pathlib import Path
 
 from ingot.errors import ArtifactError
+from ingot.files import open_regular
 
 MANIFEST = "manifest.json"
 UNFINISHED = re.compile(r"^\..*\.tmp-\d+-[0-9a-f]+$")  # the writer's temporary folders
@@ -45,15 +45,9 @@ def list_files(root: Path) -> set[str]:
 def open_file(root: Path, name: str) -> int:
     """Opens a file for reading and returns its descriptor, which the caller closes.
 
-    Raises ArtifactError when it is missing, unreadable or not a regular file.
+    Raises ArtifactError if it is missing, unreadable or not a regular file.
     """
-    # Not blocking, so that a pipe put in the file's place cannot hang the reader.
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        fd = os.open(root / name, flags)
+        return open_regular(root / name, os.O_NOFOLLOW)
     except OSError as error:
         raise ArtifactError(f"{name}: {error.strerror}") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise ArtifactError(f"{name} is not a regular file")
-    return fd

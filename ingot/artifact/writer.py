@@ -1,4 +1,4 @@
-"""Writing an artifact: complete under its name, or not there at all."""
+"""Writing an artifact: either all of it appears under its name, or nothing does."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 class ArtifactWriter:
-    """Fills a temporary folder beside `path`, and `commit` puts it in place.
+    """Fills a temporary folder beside `path`; `commit` puts it in place.
 
-    A context manager: leaving it without `commit`, by an error or not, removes the folder. Holds
-    a lock, so that a second writer of the same path waits. An artifact already at `path` is
-    replaced in one step. Raises UsageError when `path` is something else than an artifact, and
-    ResourceError when the disk is full.
+    A context manager: leaving it without `commit`, by an error or not, removes the folder. It holds
+    a lock, so that a second writer of the same path waits. It replaces an artifact that is already
+    at `path` in one step. Raises UsageError if `path` cannot be written or
+    is anything but an artifact, and ResourceError if the disk is full.
     """
 
     def __init__(self, path: str | Path, *, on_wait: Callable[[], None] = lambda: None) -> None:
@@ -46,8 +46,8 @@ class ArtifactWriter:
         self._lock = file_lock(self.path.parent / f".{self.path.name}.lock", on_wait=on_wait)
 
     def __enter__(self) -> ArtifactWriter:
-        with _resources():
-            refuse_foreign(self.path)
+        refuse_foreign(self.path)
+        with _usable(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock.__enter__()
             try:
@@ -76,7 +76,7 @@ class ArtifactWriter:
             file.write(data)
 
     def file(self, name: str) -> Path:
-        """Where to write a file of that relative path; its folder exists."""
+        """Where to write the file of that relative path. Makes its folder."""
         check_name(name)
         path = self.directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,7 +91,7 @@ class ArtifactWriter:
     def seal(self, manifest: Manifest) -> Manifest:
         """Adds the files' hashes and writes the manifest last; returns it as written.
 
-        The folder is complete then, and all of it is on the disk, but it has no name yet.
+        The folder is then complete and on the disk, but does not have its name yet.
         """
         with _resources():
             if (self.directory / MANIFEST).exists():
@@ -111,8 +111,8 @@ class ArtifactWriter:
 
     def publish(self) -> None:
         """Gives the sealed folder its name, in one step."""
-        with _resources():
-            refuse_foreign(self.path)
+        refuse_foreign(self.path)
+        with _usable(self.path):
             _put_in_place(self.directory, self.path)
             _make_durable(self.path.parent, None)
 
@@ -128,6 +128,16 @@ def _resources() -> Iterator[None]:
             f"{error.strerror}: {error.filename or 'while writing the artifact'}",
             hint="Nothing was left behind. Free some space, or write to another disk.",
         ) from error
+
+
+@contextmanager
+def _usable(path: Path) -> Iterator[None]:
+    try:
+        with _resources():
+            yield
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        what = error.strerror if isinstance(error, OSError) else error
+        raise UsageError(f"{str(path)!r} cannot be written: {what}", hint=_ANOTHER) from error
 
 
 def _entry(root: Path, name: str, sha256: str) -> FileEntry:
@@ -155,15 +165,16 @@ def _make_durable(path: Path, mode: int | None) -> None:
 
 
 def refuse_foreign(path: Path) -> None:
-    """Refuses to replace what is not an artifact and nothing else: it could be the user's own.
+    """Raises UsageError if anything but an artifact is at `path`: it could be the user's own.
 
-    Damaged ones are artifacts still. Raises UsageError.
+    A damaged artifact is still an artifact.
     """
     if not os.path.lexists(path):
         return
     if path.is_symlink():
         raise UsageError(f"{path} is a symbolic link", hint=_ANOTHER)
-    names = set(os.listdir(path)) if path.is_dir() else {""}
+    with _usable(path):
+        names = set(os.listdir(path)) if path.is_dir() else {""}
     if names and not _claims_to_be_artifact(path):
         raise UsageError(f"{path} exists and is not an artifact", hint=_ANOTHER)
     if more := sorted(names - _TOP):
@@ -171,7 +182,7 @@ def refuse_foreign(path: Path) -> None:
 
 
 def _claims_to_be_artifact(path: Path) -> bool:
-    """By its manifest's first field; other programs have a file of that name, too."""
+    """Looks at the first field of the manifest; other programs have a file of that name, too."""
     try:
         with os.fdopen(open_file(path, MANIFEST), "rb") as file:
             return _FORMAT.match(file.read(100)) is not None
@@ -180,7 +191,7 @@ def _claims_to_be_artifact(path: Path) -> bool:
 
 
 def _remove_stale(path: Path) -> None:
-    # Only the holder of the lock makes such folders, so any that exist belong to dead writers.
+    # Only the holder of the lock makes such folders, so those that exist belong to dead writers.
     for folder in path.parent.glob(f".{_escaped(path.name)}.tmp-*"):
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -190,12 +201,12 @@ def _escaped(name: str) -> str:
 
 
 def _put_in_place(source: Path, path: Path) -> None:
-    """Renames `source` to `path`; what was at `path` is removed after it."""
+    """Renames `source` to `path`, then removes what was at `path`."""
     if not path.exists():
         source.rename(path)
         return
     if not _exchange(source, path):
-        # The file system cannot swap two names: for a moment there is none under `path`.
+        # The file system cannot swap two names. For a moment nothing is at `path`.
         aside = source.with_name(f"{source.name}0")
         path.rename(aside)
         source.rename(path)
@@ -204,7 +215,7 @@ def _put_in_place(source: Path, path: Path) -> None:
 
 
 def _exchange(source: Path, path: Path) -> bool:
-    """Swaps the two names in one step; False where the system cannot."""
+    """Swaps the two names in one step; False if the system cannot."""
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:

@@ -13,7 +13,7 @@ COLORS = 10  # the page's style defines --c0 to --c9
 
 
 def color_of_kernel(plan: Plan) -> dict[str, int]:
-    """A colour number for each kernel that makes a temporary, in the order in which they appear."""
+    """A colour number for each kernel that makes a temporary, in order of appearance."""
     kernels = dict.fromkeys(view.name for view in kernel_views(plan) if view.outputs)
     return {kernel: index % COLORS for index, kernel in enumerate(kernels)}
 

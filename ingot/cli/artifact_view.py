@@ -1,7 +1,8 @@
-"""An artifact as `inspect` shows it: read without checking that this host can run it."""
+"""An artifact as `inspect` shows it; this host need not be able to run it."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,14 +31,14 @@ class ArtifactView:
 
 
 def read_artifact(path: Path) -> ArtifactView:
-    """Reads the manifest and the plans, checked as the runtime does before it runs them.
+    """Reads the manifest and the plans, with the checks that the runtime makes.
 
     Raises:
-        ArtifactError: not an artifact, or one that is damaged.
+        ArtifactError: it is not an artifact, or it is damaged.
     """
-    if not is_artifact(path) and (path / "config.json").is_file():
+    if not is_artifact(path) and os.path.isfile(path / "config.json"):
         hint = f"It is a model directory. Compile it first: ingot compile {path}"
-        raise ArtifactError(f"{path} is no artifact", hint=hint)
+        raise ArtifactError(f"{path} is not an artifact", hint=hint)
     artifact = Artifact.open(path)
     plans = {entry.name: artifact.plan_of(entry) for entry in artifact.manifest.targets}
     return ArtifactView(path=path, manifest=artifact.manifest, plans=plans)
@@ -45,7 +46,7 @@ def read_artifact(path: Path) -> ArtifactView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelView:
-    """A kernel of a plan in words: the primitives in it, and what goes in and comes out."""
+    """A kernel of a plan in words: its primitives, what it reads and what it writes."""
 
     name: str
     ops: tuple[str, ...]
@@ -80,12 +81,12 @@ def _view(plan: Plan, group: Group) -> KernelView:
 
 
 def kernel_counts(plan: Plan) -> dict[str, int]:
-    """How often each kernel is in a step, the most frequent first."""
+    """How often a step has each kernel, the most frequent first."""
     return dict(Counter(group.kernel for group in plan.kernels).most_common())
 
 
 def live_bytes(plan: Plan) -> list[int]:
-    """Bytes of the arena in use at each kernel, for the largest step."""
+    """Bytes of the arena that are in use at each kernel of the largest step."""
     live = [0] * len(plan.kernels)
     for slot in plan.memory.slots:
         for index in range(slot.first_use, min(slot.last_use + 1, len(live))):
@@ -94,10 +95,10 @@ def live_bytes(plan: Plan) -> list[int]:
 
 
 def shape_text(buffer: Buffer) -> str:
-    """Such as `bfloat16[N,256]`."""
+    """For example `bfloat16[N,256]`."""
     return f"{buffer.format}[{','.join(str(dim) for dim in buffer.shape)}]"
 
 
 def attrs_text(instruction: Instruction) -> list[str]:
-    """Such as `eps=1e-06` and `window=0`."""
+    """For example `eps=1e-06` and `window=0`."""
     return [f"{name}={value}" for name, value in instruction.attrs.items()]

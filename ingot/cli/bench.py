@@ -1,4 +1,4 @@
-"""`ingot bench`: how fast a model runs here, beside what this machine can do at most."""
+"""`ingot bench`: how fast a model runs here, beside the limits of this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUMMARY = "measure prefill and decode beside the limits of this machine"
 
 PROMPT, CONTEXT = 512, 512
 BATCHES = (16, 64)
-BATCH_CONTEXT = 32  # tokens of each of many sequences; their prefill is not measured
+BATCH_CONTEXT = 32  # tokens of each sequence of a batch; their prefill is not measured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=human_int,
         action="append",
-        help="sequences that decode at once; may be given again (default: 16 and 64)",
+        help="sequences that decode at once; may be repeated (default: 16 and 64)",
     )
     parser.add_argument(
         "--rounds",
@@ -63,13 +63,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", metavar="N", type=human_int, help="default: one per processor of this process"
     )
-    parser.add_argument("--ops", action="store_true", help="also the time of every kernel")
+    parser.add_argument("--ops", action="store_true", help="also print the time of every kernel")
 
 
 def main(args: argparse.Namespace) -> int:
     """Measures read bandwidth and arithmetic of this machine, then prefill, decode and batched
-    decode of a model in the same process, and prints each beside the least time that its bytes and
-    operations need here."""
+    decode of a model in the same process. Prints each beside the least time that its bytes and
+    operations need on this machine."""
     from ingot.artifact.reader import Artifact
     from ingot.cache import resolve
     from ingot.cli.bench_report import as_object, kernels_text, text
@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
 def measure(artifact: Artifact, args: argparse.Namespace) -> list[PhaseResult]:
     """Runs all phases in one engine. Says on stderr which one it is at."""
     from ingot.cli.bench_phases import PhaseRunner, decode_cost
-    from ingot.runtime.executor_cpu import CpuExecutor
+    from ingot.runtime.devices.cpu import CpuExecutor
     from ingot.runtime.limits import LimitsMeter
 
     plan = artifact.plan
@@ -112,7 +112,7 @@ def measure(artifact: Artifact, args: argparse.Namespace) -> list[PhaseResult]:
 
 
 def phases(limits: Limits, args: argparse.Namespace) -> list[Phase]:
-    """What to measure: what was asked for, else as much of the defaults as the artifact allows.
+    """What to measure: what was asked for, or else as much of the defaults as fits the artifact.
 
     Raises UsageError for a phase that was asked for and does not fit.
     """
@@ -141,13 +141,13 @@ def phases(limits: Limits, args: argparse.Namespace) -> list[Phase]:
 
 
 def _what_fits(phase: Phase, rounds: int, room: int) -> str:
-    """What to change, so that a phase needs sequences of no more than `room` tokens."""
+    """What to change so that a phase needs sequences of at most `room` tokens."""
     fitting = []  # each alone is enough
     longest = room - (phase.tokens(rounds) - phase.prompt_tokens)
     if longest > 0:
         option = "--context" if phase.decodes else "--prompt"
         fitting.append(f"{option} {longest}")
-    # A round adds at least a token, so that no more rounds than tokens can fit.
+    # A round adds at least one token, so there cannot be more rounds than tokens.
     most = next((n for n in range(min(rounds, room), 0, -1) if phase.tokens(n) <= room), 0)
     if most:
         fitting.append(f"--rounds {most}")

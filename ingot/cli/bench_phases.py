@@ -16,8 +16,8 @@ from ingot.artifact.cost import Cost, StepShape, total
 from ingot.artifact.plan import Plan
 from ingot.artifact.step_cost import kernel_costs, step_cost
 from ingot.runtime.config import EngineConfig
+from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.engine import Engine
-from ingot.runtime.executor_cpu import CpuExecutor
 from ingot.runtime.limits import LimitsMeter, MachineLimits
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sequence import Sequence
@@ -38,7 +38,7 @@ class Phase:
     decodes: bool
 
     def tokens(self, rounds: int) -> int:
-        """Tokens of a sequence in the end: every phase times steps, and traces as many."""
+        """Tokens of a sequence at the end: a phase times its steps, and traces as many again."""
         return self.prompt_tokens + (2 * rounds * STEPS if self.decodes else 0) + 1
 
 
@@ -56,9 +56,9 @@ def decode(sequences: int, context: int) -> Phase:
 class PhaseResult:
     """A phase as it was measured; figures are medians over its rounds.
 
-    `cost` is of one round's step, of a prefill of all its steps. `kernel_seconds` are there
-    where kernels were timed. Each round has the better of the limits measured right before
-    and after it: what memory gives changes from second to second on a machine that is shared.
+    `cost` is that of one decode step, or of all steps of a prefill. `kernel_seconds` is empty
+    unless kernels were timed. Each round has the better of the limits measured right before and
+    after it, because the bandwidth of a shared machine changes from second to second.
     """
 
     phase: Phase
@@ -84,7 +84,7 @@ class PhaseResult:
 
     @property
     def share(self) -> float:
-        """Of the limit: the least time that the machine could take, over the time it took."""
+        """The share of the limit: the least time that the machine needs, over the time it took."""
         rounds = zip(self.round_limits, self.round_seconds, strict=True)
         return median(limits.seconds(self.cost) / seconds for limits, seconds in rounds)
 
@@ -103,13 +103,13 @@ class PhaseRunner:
         self._executor, self._plan, self._meter = executor, plan, meter
         self._rounds, self._ops = rounds, ops
         limits = executor.limits
-        # Nothing may come from a cache of prefixes.
+        # A prefix cache would spare the work that is to be measured.
         config = EngineConfig(prefix_cache=False)
         self._engine = Engine(executor, max_model_len=limits.max_model_len, config=config)
         self._random = np.random.default_rng(0)
 
     def run(self, phase: Phase) -> PhaseResult:
-        """Rounds of a phase, first as users run it and then, if asked, with its clock on."""
+        """Runs rounds of a phase as users run it, and then, if asked, with its clock on."""
         rounds = self._decodes(phase) if phase.decodes else self._prefills(phase)
         timed, limits = [], [self._meter.measure(LIMIT_TRIES)]
         for _ in range(self._rounds):
@@ -195,5 +195,5 @@ class PhaseRunner:
 
 
 def decode_cost(plan: Plan) -> Cost:
-    """What decoding one token costs, but for the context."""
+    """What decoding one token costs, without its context."""
     return step_cost(plan, StepShape())

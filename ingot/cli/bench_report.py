@@ -22,7 +22,7 @@ _LAYER = re.compile(r"\.\d+(?=\.|$)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRow:
-    """Kernels that do the same in every layer, together; `share` is of their limit."""
+    """The kernels that do the same in every layer, added up; `share` is that of their limit."""
 
     kernel: str
     origin: str
@@ -33,7 +33,7 @@ class KernelRow:
 
 
 def text(artifact: Artifact, results: list[PhaseResult]) -> str:
-    """The limits and a line a phase."""
+    """The limits, and a line for each phase."""
     limits = machine_limits(results)
     numerics = artifact.manifest.numerics
     stored = numerics.quantization if numerics.quantization != "none" else numerics.dtype
@@ -43,7 +43,7 @@ def text(artifact: Artifact, results: list[PhaseResult]) -> str:
 
 
 def kernels_text(plan: Plan, result: PhaseResult) -> str:
-    """A line for every kernel of a phase, layers together, the longest first."""
+    """A line for each kernel of a phase, added up over the layers, the slowest first."""
     rows = kernel_rows(plan, result)
     whole = sum(row.seconds for row in rows)
     cells = [
@@ -65,7 +65,7 @@ def kernels_text(plan: Plan, result: PhaseResult) -> str:
 
 
 def kernel_rows(plan: Plan, result: PhaseResult) -> list[KernelRow]:
-    """The kernels of a phase by name and by place in the model, layers together."""
+    """The kernels of a phase by name and place in the model, added up over the layers."""
     groups: dict[tuple[str, str], list[int]] = {}
     for index, view in enumerate(kernel_views(plan)):
         place = " ".join(_LAYER.sub(".*", view.origin).split())
@@ -74,7 +74,7 @@ def kernel_rows(plan: Plan, result: PhaseResult) -> list[KernelRow]:
     for (kernel, origin), indices in groups.items():
         seconds = sum(result.kernel_seconds[i] for i in indices)
         cost = total(result.kernel_costs[i] for i in indices)
-        # A norm's weights are in a cache by then: only products and attention have a limit.
+        # The weights of a norm are in a cache already: only products and attention have a limit.
         share = _share(result.limits, cost, seconds) if cost.num_operations else None
         count = len(indices)
         rows.append(

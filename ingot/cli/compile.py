@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -47,22 +48,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_names,
         default=("cpu:native",),
         help="targets, separated by commas: cpu:native (this machine, the default), "
-        "cpu:x86-64-v4, cpu:x86-64-v3, cpu:portable; a level may be given features, as in "
+        "cpu:x86-64-v4, cpu:x86-64-v3, cpu:portable; features can follow a level, as in "
         "cpu:x86-64-v3+avx_vnni",
     )
     parser.add_argument(
         "--dtype",
         choices=DTYPES,
         default="auto",
-        help="auto (the default) is bfloat16 unless the checkpoint is float32",
+        help="auto (the default) is bfloat16 unless the checkpoint is float32; bfloat16 drops 3 "
+        "bits of float16 weights, and float32 keeps them",
     )
     _add_quantization(parser)
     parser.add_argument(
         "--kv-dtype",
         choices=KV_DTYPES,
         default="auto",
-        help="store keys and values as activations are (auto, the default), or in int8: half the "
-        "memory of bfloat16",
+        help="store keys and values like activations (auto, the default), or in int8, which takes "
+        "half the memory of bfloat16",
     )
     _add_limits(parser)
     _add_pass_options(parser)
@@ -80,22 +82,23 @@ def _add_quantization(parser: argparse.ArgumentParser) -> None:
         "--group-size",
         metavar="N",
         default="",
-        help="weights that share a scale: 32, 64, 128, or channel for int8 (default: 128 for "
-        "int8, 32 for int4)",
+        help="columns that share a scale: 32, 64 or 128, or for int8 also channel, a whole row "
+        "(default: 32 for int4, the widest that divides all rows for int8)",
     )
     parser.add_argument(
         "--keep",
         metavar="PATTERN=KIND",
         action="append",
         default=[],
-        help="store matrices whose name ends like PATTERN as none, bf16, int8 or int4, such as "
-        "lm_head=bf16; may be given again, the last one that matches wins",
+        help="store the matrices whose names end like PATTERN as KIND: none, bf16, int8 or int4, "
+        "as in lm_head=bf16; may be repeated, and the last match wins",
     )
     parser.add_argument(
         "--calibrate",
         metavar="TEXTFILE",
         type=Path,
-        help="round weights so that the model computes the same on this text; slower, better",
+        help="round weights so that results on this text change least (GPTQ); slower and more "
+        "precise",
     )
 
 
@@ -135,12 +138,13 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="leave out an optional pass; may be given again",
+        help="leave out an optional pass or a rule of grouping; may be repeated",
     )
     parser.add_argument(
         "--verify-passes",
         action="store_true",
-        help="run the graph before and after every pass and compare; slower",
+        help="run the model before and after every pass, lowering, rewriting and grouping, and "
+        "compare; slower",
     )
     parser.add_argument(
         "--dump",
@@ -153,10 +157,10 @@ def _add_pass_options(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Compiles a model directory into an artifact: one folder with packed weights, native code,
     tokenizer and golden outputs. Needs the extra ingot[compile] and a C++ compiler."""
-    output = args.output or Path(f"{args.model_dir.resolve().name}.ingot")
+    output = args.output or Path(f"{Path(os.path.abspath(args.model_dir)).name}.ingot")
     _check_output(output, args.force)
     options = _options(args)
-    from ingot.api import compile_checked
+    from ingot.compiling import compile_checked
 
     with progress_display() as progress:
         report = compile_checked(args.model_dir, output, options, progress)
@@ -177,6 +181,7 @@ def summary(report: Report) -> str:
     lines = [
         ("model", f"{manifest.model.name} ({manifest.model.architecture})"),
         ("targets", ", ".join(target.name for target in manifest.targets)),
+        ("dtype", report.dtype_reason),
         ("size", f"{size}, of which weights {weights} in {stored(numerics)}"),
         ("time", f"{format_seconds(report.seconds)}, most of it {stages}"),
         ("golden error", golden_error(report.golden_error, numerics.tolerance)),
@@ -211,8 +216,8 @@ def ledger_table(ledger: tuple[LedgerEntry, ...]) -> str:
 
 
 def groups_text(manifest: Manifest) -> str:
-    """How many groups of each kind a step has, beside how many its structure allows, and why the
-    others were not formed; once for targets that agree."""
+    """How many groups of each kind a step has, how many its structure allows, and why the others
+    were not formed. Targets that agree share one table."""
     found: dict[tuple[GroupEntry, ...], list[str]] = {}
     for target in manifest.targets:
         found.setdefault(target.step.groups, []).append(target.name)
@@ -231,12 +236,12 @@ def groups_text(manifest: Manifest) -> str:
 
 
 def _check_output(output: Path, force: bool) -> None:
-    """Refuses early, before minutes of work, what the writer of the artifact would refuse."""
+    """Refuses at once what the writer of the artifact would refuse after minutes of work."""
     from ingot.artifact.writer import refuse_foreign
 
     refuse_foreign(output)
     if output.is_dir() and any(output.iterdir()) and not force:
-        raise UsageError(f"{output} exists", hint="Name another with -o, or replace it: --force")
+        raise UsageError(f"{output} exists", hint="Name another with -o, or give --force.")
 
 
 def _options(args: argparse.Namespace) -> CompileOptions:

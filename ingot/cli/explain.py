@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Tells whether a model directory is supported, why not and what is nearest, and the disk and
-    memory it would need. Reads no weights. Exit code 0 if it is supported, 2 if not."""
+    """Tells whether a model directory is supported, and what disk and memory it needs; or why it is
+    not, and what comes nearest. Reads no weights. Exit code 0 if it is supported, 2 if not."""
     from ingot.compiler.explain import explain
 
     explanation = explain(args.model_dir)

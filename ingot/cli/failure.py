@@ -1,4 +1,4 @@
-"""Errors as the user sees them: what was found, what to do, and an exit code. No traceback."""
+"""Errors as the user sees them: what was found, what to do, an exit code, and no traceback."""
 
 from __future__ import annotations
 
@@ -13,17 +13,13 @@ from pathlib import Path
 from ingot.cli.output import print_json
 from ingot.errors import IngotError, InternalError, ResourceError, UsageError
 
-_EXTRAS = {"torch": "compile"}  # a package, and the extra that brings it
-# Faults of a path that was given to us, not of ours.
-_USERS_PATHS = (
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR),
-    *(errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP),
-)
+_EXTRAS = {"torch": "compile"}  # a package, and the extra that installs it
+_PACKAGES = ("numpy", "safetensors", "tokenizers", "jinja2", "msgspec", "xxhash", "rich", *_EXTRAS)
 REPORT_HINT = "This is a fault of ingot. Please report it with the log: {log}"
 
 
-def report(error: Exception, args: argparse.Namespace) -> int:
-    """Prints the error on stderr, and on stdout too under --json; returns the exit code."""
+def report(error: BaseException, args: argparse.Namespace) -> int:
+    """Prints the error on stderr, and with --json also on stdout; returns the exit code."""
     known = _as_ingot_error(error)
     log = None
     if known is None or isinstance(known, InternalError):
@@ -34,28 +30,51 @@ def report(error: Exception, args: argparse.Namespace) -> int:
         log = _write_log(error)
     _print_error(known, log)
     if args.json:
-        with contextlib.suppress(OSError):  # a stdout that cannot be written; stderr has it, too
+        with contextlib.suppress(OSError):  # a stdout that cannot be written: stderr has it, too
             print_json({"error": _as_object(known, error)})
     return known.exit_code
 
 
 def _as_ingot_error(error: BaseException) -> IngotError | None:
-    """The typed error that says the same, where there is one."""
+    """The typed error that says the same, if there is one."""
     if isinstance(error, IngotError):
         return error
     if isinstance(error, MemoryError):
         return ResourceError("out of memory", hint="Close other programs, or lower the limits.")
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ResourceError(f"no space left: {error.filename or 'disk full'}")
-    if isinstance(error, ModuleNotFoundError) and error.name in _EXTRAS:
-        extra = _EXTRAS[error.name]
-        return UsageError(
-            f"{error.name} is not installed",
-            hint=f"Compiling needs it, running an artifact does not: pip install 'ingot[{extra}]'",
-        )
-    if isinstance(error, OSError) and error.errno in _USERS_PATHS and error.filename:
+    package = _package_of(error)
+    if package:
+        return _not_imported(package, error)
+    if isinstance(error, OSError) and error.filename:  # the fault of a path that the user gave
         return UsageError(f"{error.filename}: {(error.strerror or 'cannot be used').lower()}")
     return None
+
+
+def _package_of(error: BaseException) -> str:
+    """The package that could not be imported; empty if there is none.
+
+    The error names a missing package. A broken one is that of the module whose body raised.
+    """
+    names = [error.name or ""] if isinstance(error, ModuleNotFoundError) else []
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "<module>":
+            names.append(frame.f_globals.get("__name__", ""))
+    tops = [name.partition(".")[0] for name in names]
+    return next((top for top in tops if top in _PACKAGES), "")
+
+
+def _not_imported(package: str, error: BaseException) -> UsageError:
+    extra = _EXTRAS.get(package)
+    if isinstance(error, ModuleNotFoundError) and error.name == package:
+        whole = f"ingot[{extra}]" if extra else "ingot"
+        why = "Compiling needs it; running an artifact does not: " if extra else ""
+        return UsageError(f"{package} is not installed", hint=f"{why}pip install '{whole}'")
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return UsageError(
+        f"{package} cannot be imported: {reason}",
+        hint=f"Install it again: pip install --force-reinstall {package}",
+    )
 
 
 def _print_error(error: IngotError, log: Path | None) -> None:
@@ -77,8 +96,8 @@ def _as_object(error: IngotError, cause: BaseException) -> dict[str, object]:
 
 
 def _write_log(error: BaseException) -> Path | None:
-    """Writes the traceback, the command and the versions to a new file, if there is place for one;
-    returns its path."""
+    """Writes the traceback, the command and the version of Python to a new file, and returns its
+    path; None where it cannot be written."""
     try:
         with tempfile.NamedTemporaryFile(
             "w",
@@ -86,7 +105,7 @@ def _write_log(error: BaseException) -> Path | None:
             suffix=".log",
             delete=False,
             encoding="utf-8",
-            errors="backslashreplace",  # arguments may hold any bytes
+            errors="backslashreplace",  # arguments can contain any bytes
         ) as file:
             file.write(f"command: {' '.join(sys.argv)}\npython: {sys.version}\n\n")
             file.writelines(traceback.format_exception(error))

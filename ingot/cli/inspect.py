@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Shows what an artifact holds and what it will need. Works on any host, also on one that
+    """Shows what an artifact holds and what it will need. Works on any host, even on one that
     cannot run the artifact."""
     from ingot.cli.artifact_view import read_artifact
 
@@ -74,7 +74,7 @@ def summary(view: ArtifactView, target: str) -> str:
 
 
 def memory_facts(view: ArtifactView, plan: Plan) -> list[tuple[str, str]]:
-    """What a running engine holds in memory, part by part."""
+    """What a running engine keeps in memory, part by part."""
     per_token, longest = view.manifest.model.kv_bytes_per_token, plan.limits.max_model_len
     weights = view.folder_bytes().get("weights", 0)
     token, sequence = format_bytes(per_token), format_bytes(per_token * longest)
@@ -86,7 +86,7 @@ def memory_facts(view: ArtifactView, plan: Plan) -> list[tuple[str, str]]:
 
 
 def cost_facts(plan: Plan) -> list[tuple[str, str]]:
-    """What steps must read and compute at least."""
+    """The least that steps must read and compute."""
     from ingot.artifact.cost import StepShape
     from ingot.artifact.step_cost import step_cost
 
@@ -101,7 +101,7 @@ def cost_facts(plan: Plan) -> list[tuple[str, str]]:
 
 
 def plan_table(plan: Plan) -> str:
-    """The kernels, one a line."""
+    """A line for each kernel."""
     from ingot.cli.artifact_view import kernel_views, shape_text
 
     rows = []

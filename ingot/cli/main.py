@@ -1,12 +1,15 @@
-"""The `ingot` command: the way from arguments to an exit code.
+"""The `ingot` command: from arguments to an exit code.
 
-Little is imported here: Ctrl-C may come while the rest loads, and `main` must run to catch it.
+This module imports little: Ctrl-C can come while the rest loads, and `main` must run to catch it.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from ingot.cli.streams import open_streams, settle_stdout
@@ -15,35 +18,73 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 INTERRUPTED = 130
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line; returns its exit code and raises nothing."""
     open_streams()
     try:
-        code = _run(sys.argv[1:] if argv is None else argv)
+        with _ending_in_order():
+            code = _run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         code = INTERRUPTED
+    except _Ended as end:
+        print(f"\nended by {end.signal.name}", file=sys.stderr)
+        code = 128 + end.signal
     settle_stdout()
     return code
 
 
+class _Ended(SystemExit):
+    """A signal that asks the process to end, raised so that holders of files can clean up."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(128 + number)
+        self.signal = signal.Signals(number)
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Raises `_Ended`, once, where a signal would otherwise end the process at once."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for other in ours:
+            signal.signal(other, signal.SIG_IGN)
+        raise _Ended(number)
+
+    # Signals that somebody ignores on purpose, as nohup does, stay ignored.
+    ours = [number for number in ENDING if signal.getsignal(number) == signal.SIG_DFL]
+    try:
+        for number in ours:
+            signal.signal(number, end)
+    except ValueError:  # not the main thread: the caller handles signals
+        ours = []
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _run(argv: Sequence[str]) -> int:
-    """Runs one command line and reports its errors; raises KeyboardInterrupt alone."""
+    """Runs one command line and reports its errors; raises only KeyboardInterrupt and _Ended."""
     from argparse import Namespace
 
     from ingot.cli import failure
 
-    # What the report of an error must know, even of arguments that cannot be parsed.
+    # The report of an error needs these two, even if the arguments cannot be parsed.
     args = Namespace(json="--json" in argv, debug="--debug" in argv)
     code = 0
     try:
         code = _act(argv, args)
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read stdout has gone, as `| head` does
+    except BrokenPipeError:  # the reader of stdout has gone, as in `| head`
         pass
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # what a panic in Rust raises is not an Exception
         code = failure.report(error, args)
     return code
 

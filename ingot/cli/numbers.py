@@ -26,7 +26,7 @@ def human_int(text: str) -> int:
         whole, value = 0, 0.5
     if whole != value or whole < 1:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no positive number; write 4096, 32k (32000) or 32K (32768)"
+            f"{text!r} is not a positive number; write 4096, 32k (32000) or 32K (32768)"
         )
     return whole
 
@@ -52,7 +52,7 @@ def format_count(count: int) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """A duration at a precision that fits its size: `850 µs`, `42 ms`, `3.1 s`, `2 min 5 s`."""
+    """A duration in a unit that fits its size: `850 µs`, `42 ms`, `3.1 s`, `2 min 5 s`."""
     if seconds < 0.001:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 1:

@@ -17,7 +17,7 @@ from typing import Any
 def print_json(value: object) -> None:
     """Writes one JSON document to stdout; dataclasses become objects, paths strings.
 
-    Nothing is raised where its reader has gone: the exit code goes on to say how it went.
+    Raises nothing if the reader has gone: the exit code still tells the result.
     """
     text = json.dumps(to_builtins(value), indent=2, ensure_ascii=False)
     with contextlib.suppress(BrokenPipeError):
@@ -25,7 +25,7 @@ def print_json(value: object) -> None:
 
 
 def to_builtins(value: Any) -> Any:
-    """The value in types that JSON knows; raises TypeError for one that has none."""
+    """The value in the types of JSON; raises TypeError for a value that has none."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = (field.name for field in dataclasses.fields(value))
         return {name: to_builtins(getattr(value, name)) for name in names}
@@ -41,7 +41,7 @@ def to_builtins(value: Any) -> Any:
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[str], indent: str = "  ") -> str:
-    """Columns aligned under their header; columns that hold only numbers stand to the right."""
+    """Columns aligned under their header; columns of numbers are aligned to the right."""
     body = [[str(cell) for cell in row] for row in rows]
     lines = [list(header), *body]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
@@ -60,7 +60,7 @@ def facts(pairs: Iterable[tuple[str, object]], indent: str = "  ") -> str:
 
 
 def command() -> str:
-    """How a shell can call ingot again: by its name, or by the path it was called by."""
+    """How a shell can call ingot again: by its name, or by the path of this call."""
     if shutil.which("ingot"):
         return "ingot"
     called = Path(sys.argv[0])

@@ -80,7 +80,7 @@ def _section(title: str, content: str) -> str:
 def _table(
     header: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int] = (), css: str = ""
 ) -> str:
-    """A table; its cells are HTML already, the columns in `numbers` stand to the right."""
+    """A table of cells that are HTML; the columns in `numbers` are aligned to the right."""
     kind = ['class="n"' if column in numbers else "" for column in range(len(header))]
     head = "".join(f"<th {k}>{cell}</th>" for k, cell in zip(kind, header, strict=True))
     body = "".join(
@@ -149,7 +149,7 @@ def _arena(plan: Plan) -> str:
     peak, whole = max(live, default=0), sum(slot.nbytes for slot in plan.memory.slots)
     text = (
         f"Every temporary of the largest step ({plan.limits.max_num_batched_tokens} tokens) as a "
-        f"rectangle: how long it lives across, where it lies down. {len(plan.memory.slots)} "
+        f"rectangle: its lifetime across, its place down. {len(plan.memory.slots)} "
         f"temporaries of {format_bytes(whole)} share {format_bytes(plan.memory.arena_bytes)}; at "
         f"most {format_bytes(peak)} are in use at once."
     )
@@ -170,7 +170,7 @@ def _kernels(plan: Plan) -> str:
     header = ("#", "kernel", "outputs", "inputs", "attributes", "reads", "operations", "from")
     filled = _table(header, rows, numbers=(0, 5, 6), css="mono")
     note = (
-        "Under a kernel's name: the primitives that it carries out. Bytes read and operations are "
+        "Under a kernel's name: the primitives that it runs. Bytes read and operations are "
         f"those of one token, decoded at a context of {context}."
     )
     return (

@@ -12,7 +12,7 @@ from ingot.errors import UsageError
 
 EXIT_CODES = """\
 exit codes: 0 ok, 1 internal error, 2 usage or unsupported model, 3 incompatible host or
-artifact, 4 verification failed, 5 out of memory or disk, 130 interrupted
+artifact, 4 verification failed, 5 out of memory or disk, 130 interrupted, 143 terminated
 Results go to stdout, progress and messages to stderr."""
 
 
@@ -30,20 +30,20 @@ VERBS: tuple[Verb, ...] = (compile_verb, run, bench, inspect, verify, explain)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the lines of descriptions, and gives options room."""
+    """Keeps the line breaks of descriptions, and gives the column of options more room."""
 
     def __init__(self, prog: str, **options: Any) -> None:
         super().__init__(prog, **{"max_help_position": 32, **options})
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises UsageError for what it cannot parse; options may stand anywhere."""
+    """Raises UsageError for arguments that it cannot parse; options can come in any place."""
 
     _intermixed = False
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        # argparse gives an optional positional up when an option comes before it, unless it is
-        # asked to mix them; that in turn asks this method again.
+        # argparse gives up on an optional positional after an option, unless it is asked to mix
+        # them. Mixing calls this method again.
         if self._subparsers is not None or self._intermixed:
             return super().parse_known_args(args, namespace)
         self._intermixed = True

@@ -1,4 +1,4 @@
-"""Progress on stderr: a live display on a terminal, one plain line a stage elsewhere."""
+"""Progress on stderr: a live display on a terminal, and elsewhere a plain line for each stage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Progress(Protocol):
 
 @contextlib.contextmanager
 def progress_display(stream: TextIO | None = None) -> Iterator[Progress]:
-    """A progress callback that fits the stream (stderr); closes its last stage at the end."""
+    """A progress callback that fits the stream (default: stderr); ends the last stage on exit."""
     stream = stream or sys.stderr
     if not stream.isatty():
         yield PlainProgress(stream)
@@ -70,7 +70,7 @@ class PlainProgress:
 
 
 class LiveProgress:
-    """A line a stage: a bar while it runs, a check mark and its time when it is over."""
+    """A line for each stage: a bar while it runs, then a check mark and its time."""
 
     def __init__(self, rich_progress: RichProgress) -> None:
         self._rich = rich_progress

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chat",
         action="store_true",
-        help="PROMPT is a message, put into the model's chat template; without PROMPT, converse",
+        help="send PROMPT as a message in the model's chat template; without PROMPT, converse",
     )
     parser.add_argument(
         "--max-model-len",
@@ -58,9 +58,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sampling = parser.add_argument_group(
         "sampling", "Defaults come from the model's generation_config.json; without it, greedy."
     )
-    sampling.add_argument("--temperature", metavar="T", type=float, help="0 is greedy")
-    sampling.add_argument("--top-k", metavar="K", type=int, help="of the K likeliest tokens")
-    sampling.add_argument("--top-p", metavar="P", type=float, help="of the likeliest P of all mass")
+    sampling.add_argument(
+        "--temperature", metavar="T", type=float, help="0 takes the likeliest token"
+    )
+    sampling.add_argument("--top-k", metavar="K", type=int, help="draw from the K likeliest tokens")
+    sampling.add_argument(
+        "--top-p",
+        metavar="P",
+        type=float,
+        help="draw from the likeliest tokens that together have probability P",
+    )
     sampling.add_argument("--seed", metavar="N", type=int, help="draw the same tokens every time")
     parser.add_argument(
         "--stats",
@@ -70,8 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Generates text and streams it to stdout. One shot with a PROMPT or a piped one; with --chat
-    and neither, a conversation that Ctrl-D ends."""
+    """Generates text and streams it to stdout. Completes PROMPT, or what is piped into stdin. With
+    --chat and neither of them, it holds a conversation, which Ctrl-D ends."""
     from ingot.cache import resolve
     from ingot.runtime.llm import LLM
 
@@ -117,7 +124,7 @@ def _params(args: argparse.Namespace, llm: LLM) -> SamplingParams:
 def _complete(
     llm: LLM, prompt: str | list[dict[str, str]], params: SamplingParams, *, show: bool
 ) -> tuple[dict[str, Any], RunStats]:
-    """Generates; writes the text to stdout as it comes if `show`."""
+    """Generates a completion; if `show`, writes its text to stdout as it comes."""
     from ingot.cli.run_stats import RunStats
 
     tokens = _tokens(llm, prompt)
@@ -146,7 +153,7 @@ def _deltas(llm: LLM, tokens: list[int], params: SamplingParams) -> Iterator[Tex
 
 
 def _tokens(llm: LLM, prompt: str | list[dict[str, str]]) -> list[int]:
-    """Tokens of a text, or of a conversation by the model's chat template."""
+    """Tokens of a text, or of a conversation in the model's chat template."""
     tokenizer = llm.get_tokenizer()
     if isinstance(prompt, str):
         return tokenizer.encode(prompt)
@@ -179,7 +186,7 @@ def _converse(llm: LLM, params: SamplingParams) -> int:
 def _finish(
     args: argparse.Namespace, llm: LLM, result: dict[str, Any], stats: RunStats, loaded: float
 ) -> None:
-    """Prints what was asked for beside the text."""
+    """Prints what was asked for in addition to the text."""
     figures = stats.figures(llm.artifact, loaded) if args.stats else None
     if args.json:
         print_json(result | ({"stats": figures} if figures else {}))

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
-    """Speeds are None where nothing was generated to measure them by.
+    """What `--stats` prints. A speed is None where too little was generated to measure it.
 
     `weight_bytes_per_token` is what decoding one token of one sequence must read, and
-    `read_bytes_per_second` how fast this host reads a buffer of that size.
+    `read_bytes_per_second` is how fast this host reads a buffer of that size.
     """
 
     load_seconds: float
@@ -89,7 +89,7 @@ class RunStats:
 
 
 def read_bandwidth(artifact: Artifact, nbytes: int) -> float:
-    """Bytes a second at which this host reads so many again and again, with all its threads."""
+    """Bytes a second at which all threads of this host read a buffer of that size repeatedly."""
     from ingot.runtime.limits import LimitsMeter
 
     with LimitsMeter(artifact, nbytes) as meter:

@@ -16,7 +16,7 @@ NAMES = ("temperature", "top_k", "top_p")
 
 
 def sampling_defaults(artifact: Artifact) -> dict[str, Any]:
-    """Fields of SamplingParams: the model's if it asks for sampling, else greedy.
+    """Fields of SamplingParams: those of the model if it asks for sampling, or else greedy.
 
     Raises:
         ArtifactError: a generation_config.json that is not a JSON object.

@@ -1,4 +1,4 @@
-"""The standard streams, whatever the caller of the process has made of them."""
+"""Opens the standard streams, even if the caller of the process closed or broke them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MODES = {"stdin": "r", "stdout": "w", "stderr": "w"}
 
 
 class _Messages(io.FileIO):
-    """stderr: what nobody can read any more is lost, and the work goes on."""
+    """stderr that drops what nobody can read any more, so that the work goes on."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -21,7 +21,7 @@ class _Messages(io.FileIO):
 
 
 def open_streams() -> None:
-    """Opens the streams that the caller has closed, and lets messages be lost, not fatal."""
+    """Opens the streams that the caller closed; a message that cannot be written is dropped."""
     for name, mode in _MODES.items():
         if getattr(sys, name) is None:  # as after `2>&-`
             setattr(sys, name, os.fdopen(_open_null(), mode, encoding="utf-8"))
@@ -32,13 +32,13 @@ def open_streams() -> None:
         )
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a character
+            stream.reconfigure(errors="replace")  # for terminals that cannot show a character
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")  # as arguments are; the tokenizer judges
 
 
 def settle_stdout() -> None:
-    """Writes what stdout still holds, or drops it, so that Python does not fail with it at exit."""
+    """Writes or drops what stdout still holds, so that Python does not fail on it at exit."""
     try:
         sys.stdout.flush()
     except OSError:

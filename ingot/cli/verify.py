@@ -1,4 +1,4 @@
-"""`ingot verify`: is the artifact intact, and does it compute here what it was compiled to?"""
+"""`ingot verify`: is the artifact intact, and does it compute the right results on this host?"""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def summary(artifact: Artifact, result: Verification) -> str:
-    """What was checked and found, as text."""
+    """What was checked, and what was found."""
     near = len(result.mismatches)
     rows = [
         ("files", f"{len(artifact.manifest.files)} hashes match"),
@@ -66,5 +66,5 @@ def _finish_json(artifact: Artifact, result: Verification) -> int:
     print_json(extra | to_builtins(result))
     if result.passed:
         return 0
-    print("error: the golden outputs are not reproduced on this host", file=sys.stderr)
+    print("error: this host does not reproduce the golden outputs", file=sys.stderr)
     return VerificationError.exit_code

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from tokenizers import Tokenizer
 from torch import nn
 from torch.fx import GraphModule
 
-from ingot import __version__
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import (
@@ -49,10 +47,12 @@ from ingot.models.config import ModelConfig
 from ingot.models.counts import module_counts
 from ingot.passes import runner
 from ingot.passes.pipeline import PIPELINE, optional_passes, pipeline
+from ingot.targets.compilers import Builder
 from ingot.targets.target import TargetKind, kind_of
+from ingot.version import __version__
 
-# Sees the complete artifact before it has its name, and gives its largest golden error, or None
-# where this host cannot run it. Raising keeps the artifact from appearing.
+# Gets the complete artifact before it has its name. Returns its largest golden error, or None if
+# this host cannot run it. If it raises, the artifact does not appear.
 Check = Callable[[Path], float | None]
 
 STEP = "step"  # the program that advances text
@@ -68,10 +68,10 @@ def compile_model(
 ) -> Report:
     """Compiles a model directory into an artifact at `out`.
 
-    Nothing is at `out` until all of it is; an artifact already there is replaced at once.
+    `out` appears complete or not at all. An artifact that is there already is replaced in one step.
 
     Raises:
-        IngotError: of the kind that names the fault; see `ingot.errors`.
+        IngotError: its type names the fault; see `ingot.errors`.
     """
     options = options or CompileOptions()
     clock = Clock(progress)
@@ -90,6 +90,7 @@ def compile_model(
         manifest=manifest,
         seconds=clock.seconds,
         stage_seconds=clock.stage_seconds,
+        dtype_reason=model.resolved.dtype_reason,
         bytes_total=sum(file.size for file in manifest.files.values()),
         weight_bytes=sum(manifest.files[weights_name(name)].size for name in layouts(parts)),
         golden_error=golden_error,
@@ -98,7 +99,7 @@ def compile_model(
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model directory, read and checked; the module has no weights, the checkpoint is open."""
+    """A model directory, read and checked. The module has no weights; the checkpoint is open."""
 
     model_dir: Path
     config: ModelConfig
@@ -124,7 +125,7 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
 
 
 def check_disabled(names: Sequence[str], targets: Sequence[Target]) -> None:
-    """Refuses to leave out what does not exist or what a graph is invalid without."""
+    """Raises UsageError for names that do not exist, and for passes that a graph needs."""
     optional = [*optional_passes(), *(rule for t in targets for rule in kind_of(t).rules)]
     for name in names:
         if name not in optional:
@@ -137,10 +138,10 @@ def check_disabled(names: Sequence[str], targets: Sequence[Target]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """What the front end makes of a model: the graph as exported, the plan, and the ledger.
+    """What the front end makes of a model: the exported graph, the plan, and the ledger.
 
-    The plan is of primitives, the same for every target. `storage` says which of the model's
-    matrices are stored in integers, and how.
+    The plan consists of primitives, and is the same for every target. `storage` says which of the
+    model's matrices are stored in integers, and how.
     """
 
     reference: GraphModule
@@ -150,7 +151,7 @@ class Front:
 
 
 def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
-    """Exports the module and brings its graph down to the plan."""
+    """Exports the module and lowers its graph to the plan."""
     config, resolved = model.config, model.resolved
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
         graph = export(model.module, config)
@@ -160,7 +161,7 @@ def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
     )
     if model.calibration:
         check_calibration(reference, storage)
-    with clock.stage("passes", resolved.dtype):
+    with clock.stage("passes", resolved.dtype_reason):
         ledger = runner.run(
             graph,
             pipeline(dtype=resolved.dtype, disable=options.disable_passes, integers=storage.keys()),
@@ -177,7 +178,7 @@ def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One target's part of the artifact: its own plan of the step, and what comes of that."""
+    """One target's part of the artifact: its own plan of the step, and its manifest entry."""
 
     target: Target
     plan: Plan
@@ -190,7 +191,7 @@ def write_parts(
     """Writes all files but the manifest; the C++ compiler works while weights are packed."""
     resolved = model.resolved
     names = ", ".join(target.name for target in resolved.targets)
-    with ThreadPoolExecutor(1) as compiler:
+    with Builder() as compiler:
         with clock.stage("generate", names):
             parts = [add_sources(writer, model, front, t, options) for t in resolved.targets]
         builds = [compiler.submit(add_kernels, writer, part) for part in parts]
@@ -213,7 +214,7 @@ def write_parts(
 def add_sources(
     writer: ArtifactWriter, model: Model, front: Front, target: Target, options: CompileOptions
 ) -> Part:
-    """Lets a target rewrite and group the plan for itself; writes that, and its sources."""
+    """Lets a target rewrite and group the plan for itself. Writes its plan and its sources."""
     kind = kind_of(target)
     plan, groups = target_plan(kind, front, options)
     folder = f"targets/{target.name.replace(':', '-')}"
@@ -236,7 +237,7 @@ def add_sources(
 def target_plan(
     kind: TargetKind, front: Front, options: CompileOptions
 ) -> tuple[Plan, tuple[GroupEntry, ...]]:
-    """The plan as a kind of target carries it out, and its groups."""
+    """The plan as a kind of target runs it, and the ledger of its groups."""
     rewritten = kind.rewrite(front.plan)
     grouped, groups = kind.group(rewritten, options.disable_passes)
     placed = kind.place(grouped)
@@ -252,7 +253,7 @@ def add_kernels(writer: ArtifactWriter, part: Part) -> None:
 
 
 def layouts(parts: Sequence[Part]) -> dict[str, Part]:
-    """The packings of the weights that targets need, and a target that has each."""
+    """The layouts of weights that targets need, and one target of each."""
     return {part.entry.layout: part for part in reversed(parts)}
 
 
@@ -281,12 +282,12 @@ def add_golden(
 
 
 def quantization(model: Model, front: Front) -> str:
-    """How weights are stored, as the manifest says it."""
+    """How weights are stored, in the words of the manifest."""
     return label(front.storage, calibrated=bool(model.calibration))
 
 
 def describe(model: Model, front: Front, entries: Sequence[TargetEntry]) -> Manifest:
-    """The manifest, but for the hashes that the writer adds."""
+    """The manifest, without the hashes that the writer adds."""
     config, resolved = model.config, model.resolved
     return Manifest(
         format=FORMAT_VERSION,

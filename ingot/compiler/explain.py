@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import nn
 
-from ingot.artifact.formats import Storage
+from ingot.artifact.formats import Format, stored_bytes
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.quantization.choose import BITS, base_storage, int8_storage
 from ingot.compiler.resolve import resolve_dtype
@@ -18,10 +18,6 @@ from ingot.models.blocks.embedding import Embedding
 from ingot.models.checkpoint import Checkpoint
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
-from ingot.targets.cpu.quantized_panels import fits, packed_bytes
-
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
-HEAD_WEIGHT = "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,35 +77,34 @@ def explain(model_dir: Path) -> Explanation:
         reasons=_features(config),
         num_parameters=sum(parameter.numel() for parameter in module.parameters()),
         bytes_by_dtype=dict(_weight_bytes(config, module)),
-        kv_bytes_per_token=config.kv_bytes_per_token(DTYPE_BYTES[resolve_dtype("auto", config)]),
+        kv_bytes_per_token=config.kv_bytes_per_token(
+            stored_bytes(resolve_dtype("auto", config), 1)
+        ),
     )
 
 
 def _weight_bytes(config: ModelConfig, module: nn.Module) -> Iterator[tuple[str, int]]:
-    """Bytes of the weights in every dtype, and in integers where groups divide all rows."""
-    shapes = {name: tuple(parameter.shape) for name, parameter in module.named_parameters()}
-    vectors = sum(4 * shape[0] for shape in shapes.values() if len(shape) == 1)
-    matrices = {name: shape for name, shape in shapes.items() if len(shape) == 2}
-    for dtype in ("bfloat16", "float32"):
-        numbers = sum(rows * columns for rows, columns in matrices.values())
-        yield dtype, vectors + DTYPE_BYTES[dtype] * numbers
-    outer = {f"{name}.weight" for name, b in module.named_modules() if isinstance(b, Embedding)}
-    for kind in BITS:
-        options = CompileOptions(quantize=kind)
-        base, int8 = base_storage(options, config), int8_storage(options, config)
-        sizes = [
-            _packed_bytes(shape, int8 if base is None or name in outer | {HEAD_WEIGHT} else base)
-            for name, shape in matrices.items()
+    """Bytes of the weights in every dtype, and in integers where blocks divide all rows."""
+    tables = {f"{name}.weight" for name, b in module.named_modules() if isinstance(b, Embedding)}
+    tables.add("lm_head.weight")
+    for kind in ("bfloat16", "float32", *BITS):
+        stored = [
+            (_format(kind, config, parameter, is_table=name in tables), parameter)
+            for name, parameter in module.named_parameters()
         ]
-        if all(sizes):
-            yield kind, vectors + sum(sizes)
+        if all(not form.is_scaled or p.shape[1] % form.block == 0 for form, p in stored):
+            yield kind, sum(form.nbytes(p.numel()) for form, p in stored)
 
 
-def _packed_bytes(shape: tuple[int, ...], storage: Storage) -> int:
-    """Bytes of a quantized matrix; 0 where groups do not divide its rows."""
-    rows, columns = shape
-    form = storage.of(columns)
-    return packed_bytes(rows, columns, form) if fits(columns, form) else 0
+def _format(kind: str, config: ModelConfig, parameter: nn.Parameter, *, is_table: bool) -> Format:
+    """How a parameter is stored by default; vectors stay float32, tables at least int8."""
+    if parameter.ndim == 1:
+        return Format("float32")
+    if kind not in BITS:
+        return Format("float32" if kind == "float32" else "bfloat16")
+    options = CompileOptions(quantize=kind)
+    storage = None if is_table else base_storage(options, config)
+    return (storage or int8_storage(options, config)).of(parameter.shape[1])
 
 
 def _features(config: ModelConfig) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Golden outputs: what the float32 reference says on a handful of prompts.
 
-At every position of every prompt the file holds the most likely tokens with their log-probabilities
-and the log-probability of the token that follows. Prompts are teacher-forced, so one wrong token
-does not hide the ones after it. `ingot verify` replays them with the compiled code.
+For every position of every prompt the file has the most likely tokens with their log-probabilities,
+and the log-probability of the token that follows. Prompts are teacher-forced, so that one wrong
+token does not hide the ones after it. `ingot verify` replays them with the compiled code.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from torch.fx import GraphModule
 from ingot.compiler.reference import ReadParameter, reference_logits
 from ingot.errors import CompileError
 
-TOP = 8  # tokens kept at every position; the margin between the first two tells ties from faults
+TOP = 8  # tokens kept a position; the margin between the first two tells ties from faults
 
-# Largest |log-probability| error that a compiled model may have on its golden prompts. float32
-# differs from the reference by the order of its sums alone; bfloat16 rounds every input of a
-# matrix product to 8 bits.
+# The largest |log-probability| error that a compiled model may have on its golden prompts. float32
+# differs from the reference only by the order of its sums. bfloat16 rounds every input of a matrix
+# product to 8 bits.
 TOLERANCE = {"float32": 2e-3, "bfloat16": 0.25}
 
-# The same where weights are quantized. The reference then has the values that the integers stand
-# for, so what is left is the rounding of activations to int8: as coarse as 1 part in 254 of the
-# largest of a group, or, with a scale for a whole row, of a row.
+# The same if weights are quantized. The reference then has the numbers that the integers stand for,
+# so the only difference is the rounding of activations to int8: up to 1 part in 254 of the largest
+# magnitude in a block, which may be a whole row.
 QUANTIZED_TOLERANCE = 0.5
 
-# Tokens of a window that is worth exercising at every compile: beyond it the reference, which has
-# no cache, takes minutes.
+# The largest window that a compile exercises, in tokens. The reference has no cache, and would take
+# minutes over longer prompts.
 MAX_WINDOW = 1024
 
 TEXT = (
@@ -43,8 +43,8 @@ def golden_prompts(
 ) -> list[list[int]]:
     """Prompts that cross every boundary of the runtime, as token ids.
 
-    One token; a short one; one that ends a page; one longer than two pages; and, where attention
-    has a window of at most MAX_WINDOW tokens, one longer than the widest such window.
+    Prompts of one token, of a few, of exactly a page, and of more than two pages. If attention has
+    windows of at most MAX_WINDOW tokens, also one that is longer than the widest of these.
     """
     window = max((w for w in windows if w <= MAX_WINDOW), default=0)
     lengths = {1, 5, page_size, 2 * page_size + 3}
@@ -55,7 +55,7 @@ def golden_prompts(
 
 
 def tolerance(dtype: str, *, quantized: bool) -> float:
-    """Largest |log-probability| error of a compile for that dtype."""
+    """The largest |log-probability| error that a compile for that dtype may have."""
     return QUANTIZED_TOLERANCE if quantized else TOLERANCE[dtype]
 
 
@@ -69,16 +69,16 @@ def golden_outputs(
 ) -> dict[str, Any]:
     """The content of `golden/golden.json` for these prompts.
 
-    `read` gives the weights as the artifact holds them: of quantized ones what they stand for.
+    `read` gives the weights of the artifact: for integers, the numbers that they stand for.
 
     Raises:
-        CompileError: outputs that are not finite.
+        CompileError: the outputs are not finite.
     """
     logits = reference_logits(gm, read, prompts)
     if not all(bool(rows.isfinite().all()) for rows in logits):
         raise CompileError(
-            "the float32 reference's outputs are not finite",
-            hint="Some weights are too large to compute with: check the model in float32.",
+            "the outputs of the float32 reference are not finite",
+            hint="Some weights are probably too large. Check the model in float32.",
         )
     return {
         "tolerance": tolerance(dtype, quantized=quantized),

@@ -14,20 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingot.artifact.formats import Format
+from ingot.artifact.formats import DType, Format
 from ingot.artifact.plan import Buffer, Instruction, Plan, scales_offset
 from ingot.artifact.step import Dim
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.ops import OPS
+from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled, round_to_int8
 
 Value = Tensor | Scaled
 Read = Callable[[str], Tensor]
 States = dict[str, Value]
-
-DTYPES: Mapping[str, torch.dtype] = {
-    name: getattr(torch, name) for name in ("float32", "bfloat16", "float16", "int32", "int8")
-}
 
 
 def interpret(
@@ -42,7 +39,7 @@ def interpret(
 
     Args:
         weights: gives each weight of the plan; see `plan_weights`.
-        inputs: the step's arrays by name, without a batch; see `ingot.ops.samples.step_inputs`.
+        inputs: the step's arrays by name, without a batch; see `ingot.ops.steps.step_inputs`.
         states: memory that outlives the step, written in place; see `new_states`.
         until: stop after so many instructions.
 
@@ -77,7 +74,7 @@ def plan_weights(read: Read) -> Callable[[Buffer], Value]:
         whole = torch.cat([read(name) for name in buffer.sources or (buffer.name,)])
         if buffer.format.is_scaled:
             return quantize_rows(whole, buffer.format)
-        return whole.to(DTYPES[buffer.dtype])
+        return whole.to(TORCH_DTYPES[buffer.dtype])
 
     return weight
 
@@ -93,7 +90,7 @@ def new_states(plan: Plan, num_pages: int) -> States:
 
 def _empty(form: Format, shape: tuple[int, ...]) -> Value:
     if not form.is_scaled:
-        return torch.full(shape, math.nan, dtype=DTYPES[form.dtype])
+        return torch.full(shape, math.nan, dtype=TORCH_DTYPES[form.dtype])
     scales = torch.full((*shape[:-1], shape[-1] // form.block), math.nan)
     return Scaled(torch.zeros(shape, dtype=torch.int8), None, scales)
 
@@ -138,7 +135,7 @@ class _Step:
             result: Value = round_to_int8(given["x"], out.format.block)
         else:
             if "out_dtype" in given:
-                given["out_dtype"] = DTYPES[out.dtype]
+                given["out_dtype"] = TORCH_DTYPES[out.dtype]
             result = op.reference(**given)
         self.store(out, result[0])
         return {out.name: result[0]}
@@ -191,11 +188,11 @@ class _Step:
         return dim if isinstance(dim, int) else self.sizes[dim]
 
 
-def _in_arena(arena: Tensor, dtype: str, offset: int) -> Tensor:
+def _in_arena(arena: Tensor, dtype: DType, offset: int) -> Tensor:
     """The arena from a byte on, as numbers of a dtype."""
-    width = DTYPES[dtype].itemsize
+    width = TORCH_DTYPES[dtype].itemsize
     end = arena.numel() // width * width
-    return arena[offset:end].view(DTYPES[dtype])
+    return arena[offset:end].view(TORCH_DTYPES[dtype])
 
 
 def _rows(flat: Tensor, shape: tuple[int, ...], stride: int, offset: int) -> Tensor:

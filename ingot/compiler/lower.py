@@ -20,15 +20,10 @@ from ingot.artifact.plan import Attr, Buffer, Instruction, Limits, Plan
 from ingot.artifact.step import LOGITS, TEXT_INPUTS, Array, Dim, State, StepSpec
 from ingot.artifact.traits import TRAITS, Role
 from ingot.errors import CodegenError, InternalError, UsageError
+from ingot.ops.dtypes import NAMES
 from ingot.passes.graph import arguments, aten, op_name, origin
 from ingot.passes.weights import sources
 
-DTYPES: Mapping[torch.dtype, DType] = {
-    torch.float32: "float32",
-    torch.bfloat16: "bfloat16",
-    torch.int32: "int32",
-    torch.int64: "int32",
-}
 ROOT = "model"  # the origin of what no submodule does, such as selecting rows
 
 
@@ -154,13 +149,15 @@ class _Lowering:
 
     def _refuse_unread(self) -> None:
         """Integers are for weights that ops read as matrices and tables, and all must be found."""
-        scaled = {name for name, buffer in self.buffers.items() if buffer.format.is_scaled}
-        fit = {
-            i.inputs[name] for i in self.instructions for name in TRAITS[i.op].integers
-        }  # fmt: skip
-        read = {n for i in self.instructions for n in i.inputs.values()} & scaled
-        found = {part for name in read & fit for part in self.buffers[name].sources}
-        for name in (*sorted(read - fit), *sorted(self.storage.keys() - found)):
+        reads = [
+            (self.buffers[name], argument in TRAITS[i.op].integers)
+            for i in self.instructions
+            for argument, name in i.inputs.items()
+            if name in self.buffers and self.buffers[name].format.is_scaled
+        ]
+        wrong = {buffer.name for buffer, fits in reads if not fits}
+        found = {part for buffer, _ in reads for part in buffer.sources}
+        for name in sorted(wrong | (self.storage.keys() - found)):
             raise InternalError(f"{name} is no matrix that can be stored in integers")
 
     def _instruction(self, node: Node) -> None:
@@ -241,7 +238,7 @@ class _Lowering:
 
 def plain_format(value: torch.Tensor) -> Format:
     """The format of numbers that are stored as they are."""
-    return Format(DTYPES[value.dtype])
+    return Format(NAMES[value.dtype])
 
 
 def _stranger(node: Node) -> CodegenError:

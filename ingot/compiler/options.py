@@ -1,4 +1,4 @@
-"""What a compile can be told, and what it tells."""
+"""The options of a compile, and its report."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ingot.artifact.manifest import Manifest
 from ingot.errors import UsageError
+from ingot.files import as_path
 
-# Called as progress(stage, detail, fraction); fraction is None where the end is not known.
+# Called as progress(stage, detail, fraction); fraction is None while the end is unknown.
 Progress = Callable[[str, str, float | None], None]
 
 STAGES = (
@@ -32,67 +33,6 @@ STAGES = (
 
 def silent(stage: str, detail: str, fraction: float | None) -> None:
     """A progress callback that says nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileOptions:
-    """How to compile a model.
-
-    A string will do for a path, and for a list of one string.
-
-    Attributes:
-        targets: target names, `cpu:native` for this host.
-        dtype: "float32", "bfloat16", or "auto": bfloat16 unless the checkpoint is float32.
-        quantize: "none", "int8" or "int4": how weight matrices are stored.
-        group_size: columns of a row that share a scale, "32", "64", "128", or "channel" for int8;
-            "" is 32 for int4, and for int8 the widest that divides the rows of all matrices.
-        keep: exceptions, "PATTERN=none|bf16|int8|int4", by the names of the model's matrices.
-        calibrate: a text in UTF-8; linears are then rounded so that they compute the same on it.
-        kv_dtype: what keys and values are stored in: "auto", as activations are, or "int8", with a
-            scale for every token and head.
-        max_model_len: longest sequence; None takes the model's own maximum.
-        max_num_seqs: most sequences in one step.
-        max_num_batched_tokens: most tokens in one step.
-        page_size: tokens of one page of the KV cache.
-        verify_passes: run the reference before and after every pass.
-        dump_dir: where to write the graph after every pass, the plan and the sources.
-        disable_passes: names of optional passes to leave out.
-
-    Raises UsageError that names the field, its value and what it must be. Whether values suit the
-    model and each other shows when it is compiled.
-    """
-
-    targets: tuple[str, ...] = ("cpu:native",)
-    dtype: str = "auto"
-    quantize: str = "none"
-    group_size: str | int = ""
-    keep: tuple[str, ...] = ()
-    calibrate: Path | None = None
-    kv_dtype: str = "auto"
-    max_model_len: int | None = None
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int = 512
-    page_size: int = 16
-    verify_passes: bool = False
-    dump_dir: Path | None = None
-    disable_passes: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for option in fields(self):
-            value = getattr(self, option.name)
-            if value is None and option.default is None:
-                continue
-            read, wanted = _READERS[str(option.type)]
-            try:
-                object.__setattr__(self, option.name, read(value))
-            except TypeError:
-                _refuse(option.name, value, wanted)
-        if not self.targets:
-            _refuse("targets", self.targets, "at least one target, such as 'cpu:native'")
-
-
-def _refuse(name: str, value: object, wanted: str) -> NoReturn:
-    raise UsageError(f"{name} is {value!r:.80}", hint=f"{name} must be {wanted}.")
 
 
 def _flag(value: object) -> bool:
@@ -126,30 +66,90 @@ def _texts(value: object) -> tuple[str, ...]:
     return tuple(_text(item) for item in value)
 
 
-# By the type of a field: what makes it of a value, or raises TypeError, and what the value must be.
-_READERS: dict[str, tuple[Callable[[Any], object], str]] = {
-    "bool": (_flag, "True or False"),
-    "int": (_integer, "an integer"),
-    "int | None": (_integer, "an integer or None"),
-    "str": (_text, "a string"),
-    "str | int": (_text_or_integer, "a string or an integer"),
-    "tuple[str, ...]": (_texts, "a string or a list of strings"),
-    "Path | None": (Path, "a path or None"),
-}
+# What an option takes: `read` makes it of what was given, or raises TypeError.
+_FLAG = {"read": _flag, "wanted": "True or False"}
+_INTEGER = {"read": _integer, "wanted": "an integer"}
+_TEXT = {"read": _text, "wanted": "a string"}
+_TEXT_OR_INTEGER = {"read": _text_or_integer, "wanted": "a string or an integer"}
+_TEXTS = {"read": _texts, "wanted": "a string or a list of strings"}
+_PATH = {"read": as_path, "wanted": "a path"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileOptions:
+    """How to compile a model.
+
+    A path can be given as a string, and so can a list of one string.
+
+    Attributes:
+        targets: target names, `cpu:native` for this host.
+        dtype: "float32", "bfloat16", or "auto": bfloat16 unless the checkpoint is float32. Of
+            float16 weights bfloat16 drops 3 bits, which float32 keeps.
+        quantize: "none", "int8" or "int4": how weight matrices are stored.
+        group_size: columns that share a scale: "32", "64", "128", or for int8 also "channel", a
+            whole row. "" is 32 for int4, and for int8 the widest that divides all rows.
+        keep: exceptions, "PATTERN=none|bf16|int8|int4", by the names of the model's matrices.
+        calibrate: a text in UTF-8. Linears are rounded so that their results on it change least.
+        kv_dtype: how keys and values are stored: "auto", like activations, or "int8", with a scale
+            for every token and head.
+        max_model_len: longest sequence; None takes the model's own maximum.
+        max_num_seqs: most sequences in one step.
+        max_num_batched_tokens: most tokens in one step.
+        page_size: tokens of one page of the KV cache.
+        verify_passes: run the model before and after every pass, lowering, rewriting and grouping.
+        dump_dir: where to write the graph after every pass, the plan and the sources.
+        disable_passes: names of optional passes, and of rules of grouping, to leave out.
+
+    Raises UsageError, which names the field, its value and what it must be. The compile itself
+    checks whether values suit the model and each other.
+    """
+
+    targets: tuple[str, ...] = field(default=("cpu:native",), metadata=_TEXTS)
+    dtype: str = field(default="auto", metadata=_TEXT)
+    quantize: str = field(default="none", metadata=_TEXT)
+    group_size: str | int = field(default="", metadata=_TEXT_OR_INTEGER)
+    keep: tuple[str, ...] = field(default=(), metadata=_TEXTS)
+    calibrate: Path | None = field(default=None, metadata=_PATH)
+    kv_dtype: str = field(default="auto", metadata=_TEXT)
+    max_model_len: int | None = field(default=None, metadata=_INTEGER)
+    max_num_seqs: int = field(default=64, metadata=_INTEGER)
+    max_num_batched_tokens: int = field(default=512, metadata=_INTEGER)
+    page_size: int = field(default=16, metadata=_INTEGER)
+    verify_passes: bool = field(default=False, metadata=_FLAG)
+    dump_dir: Path | None = field(default=None, metadata=_PATH)
+    disable_passes: tuple[str, ...] = field(default=(), metadata=_TEXTS)
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if value is None and option.default is None:
+                continue
+            try:
+                object.__setattr__(self, option.name, option.metadata["read"](value))
+            except TypeError:
+                none = " or None" if option.default is None else ""
+                _refuse(option.name, value, option.metadata["wanted"] + none)
+        if not self.targets:
+            _refuse("targets", self.targets, "at least one target, such as 'cpu:native'")
+
+
+def _refuse(name: str, value: object, wanted: str) -> NoReturn:
+    raise UsageError(f"{name} is {value!r:.80}", hint=f"{name} must be {wanted}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """What a compile produced: the artifact, how long each stage took, and its size in bytes.
 
-    `golden_error` is the largest |log-probability| error of the golden prompts on this host, None
-    where they were not replayed.
+    `dtype_reason` says what is computed in and why. `golden_error` is the largest |log-probability|
+    error of the golden prompts on this host, None where they were not replayed.
     """
 
     artifact: Path
     manifest: Manifest
     seconds: float
     stage_seconds: dict[str, float]
+    dtype_reason: str
     bytes_total: int
     weight_bytes: int
     golden_error: float | None = None
@@ -157,7 +157,7 @@ class Report:
 
 @dataclass(slots=True)
 class Clock:
-    """Announces stages and measures them, in seconds."""
+    """Announces stages and measures how long they take, in seconds."""
 
     progress: Progress
     started: float = field(default_factory=time.monotonic)

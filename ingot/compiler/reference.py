@@ -1,8 +1,8 @@
 """The float32 reference: the exported graph, run over several prompts with streamed weights.
 
-Rule 2 of the design makes this small. Only attention lets tokens meet, so the graph runs node by
-node: each node for every prompt before the next node, and each weight is read, widened to float32,
-used for all prompts at once and dropped. A model of any size needs memory for one weight.
+Rule 2 of the design keeps this small. Only attention lets tokens meet, so the graph can run node by
+node, each node for all prompts before the next. Each weight is read, widened to float32, used for
+all prompts at once, and dropped. A model of any size needs memory for one weight.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 
 ReadParameter = Callable[[str], torch.Tensor]
 
-# Weight rows widened to float32 at a time; bounds the memory of a vocabulary-sized head.
+# Weight rows widened to float32 at a time. Bounds the memory that a large head takes.
 ROWS_AT_ONCE = 8192
 
 
@@ -27,10 +27,10 @@ def reference_logits(
     Args:
         gm: the exported graph, forward(input_ids[1,T], positions[1,T]) -> logits[1,T,V].
         read: gives a parameter or constant by name, on the CPU, in any float dtype.
-        prompts: token ids, one non-empty list a prompt.
+        prompts: token ids, a non-empty list for each prompt.
 
     Returns:
-        One float32 tensor [T, V] a prompt.
+        A float32 tensor [T, V] for each prompt.
     """
     inputs = [
         (torch.tensor([list(tokens)]), torch.arange(len(tokens)).unsqueeze(0)) for tokens in prompts
@@ -40,7 +40,7 @@ def reference_logits(
 
 
 class Interpreter:
-    """Runs a graph over several inputs in lockstep; a value is one tensor an input."""
+    """Runs a graph over several inputs in lockstep; a value has a tensor for each input."""
 
     def __init__(
         self, gm: GraphModule, read: ReadParameter, inputs: Sequence[tuple[torch.Tensor, ...]]
@@ -102,11 +102,11 @@ class Interpreter:
         return list(out.split(lengths, dim=1))
 
     def finished(self) -> bool:
-        """Whether nothing more is wanted of this run."""
+        """Whether the rest of the graph is not needed."""
         return False
 
     def weight_of(self, node: Node, rows: torch.Tensor) -> torch.Tensor:
-        """The weight [O, I] of a linear, which is about to be applied to `rows` [1, T, I]."""
+        """The weight [O, I] of a linear that is about to be applied to `rows` [1, T, I]."""
         return self.read(str(node.args[1].target))  # type: ignore[union-attr]
 
     def _embedding(self, node: Node) -> list[torch.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.host import host_flags
@@ -24,6 +25,7 @@ class Resolved:
 
     targets: tuple[Target, ...]
     dtype: str
+    dtype_reason: str
     kv_dtype: str
     storage: Storage | None
     int8: Storage
@@ -42,15 +44,28 @@ class Resolved:
 
 def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
     """Every choice that the options and the model leave open. Raises UsageError."""
+    if options.dump_dir is not None:
+        make_folder(options.dump_dir)
     dtype = resolve_dtype(options.dtype, config)
     return Resolved(
         targets=resolve_targets(options.targets),
         dtype=dtype,
+        dtype_reason=dtype_reason(options.dtype, dtype, config.checkpoint_dtype),
         kv_dtype=resolve_kv_dtype(options.kv_dtype, dtype),
         storage=base_storage(options, config),
         int8=int8_storage(options, config),
         limits=resolve_limits(options, config),
     )
+
+
+def make_folder(path: Path) -> None:
+    """Makes the folder of `--dump` before there is anything to write. Raises UsageError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}", hint="--dump needs a folder."
+        ) from error
 
 
 def resolve_targets(names: tuple[str, ...]) -> tuple[Target, ...]:
@@ -77,6 +92,14 @@ def resolve_dtype(dtype: str, config: ModelConfig) -> str:
     if dtype not in DTYPES:
         raise UsageError(f"unknown dtype {dtype!r}", hint=f"Supported: auto, {', '.join(DTYPES)}.")
     return dtype
+
+
+def dtype_reason(asked: str, dtype: str, checkpoint: str) -> str:
+    """The dtype that was chosen and why, as the summary says it."""
+    why = "as asked" if asked != "auto" else f"for a {checkpoint} checkpoint"
+    if (checkpoint, dtype) == ("float16", "bfloat16"):
+        why += ", which rounds its weights from 11 bits to 8; --dtype float32 keeps them"
+    return f"{dtype}, {why}"
 
 
 def resolve_kv_dtype(kv_dtype: str, dtype: str) -> str:

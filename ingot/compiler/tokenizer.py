@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from ingot.compiler.golden import TEXT
 from ingot.errors import TokenizerError
+from ingot.files import read_regular
 
 FILES = (
     "tokenizer.json",
@@ -15,29 +19,32 @@ FILES = (
     "generation_config.json",
     "chat_template.jinja",
 )
+MAX_BYTES = 512 << 20
 
 
 def load_tokenizer(model_dir: Path, vocab_size: int) -> Tokenizer:
-    """The tokenizer of a model directory.
+    """The tokenizer of a model directory, without padding and truncation.
 
     Raises:
-        TokenizerError: there is none, it cannot be read, or it has ids beyond the vocabulary.
+        TokenizerError: there is none, one of its files cannot be read, it cannot encode the text
+            of the golden prompts, or it has ids beyond the vocabulary.
     """
-    path = model_dir / "tokenizer.json"
-    if not path.is_file():
+    path = model_dir / FILES[0]
+    if not os.path.lexists(path):
         raise TokenizerError(
             f"{model_dir} has no tokenizer.json",
             hint="ingot reads tokenizers in the format of the `tokenizers` library. Save one with "
             "transformers: AutoTokenizer.from_pretrained(...).save_pretrained(directory).",
         )
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises bare Exception
-        raise TokenizerError(
-            f"{path} cannot be read: {error}",
-            hint="The file must be a tokenizer.json written by the `tokenizers` library.",
-        ) from error
-    largest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    text, *_ = [_read(found) for found in _present(model_dir)]
+    hint = "The file must be a tokenizer.json written by the `tokenizers` library."
+    with _refusing(f"{path} cannot be read", hint):
+        tokenizer = Tokenizer.from_str(text.decode())
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        known = tokenizer.get_vocab(with_added_tokens=True).values()
+    with_special = encode(tokenizer, TEXT, f"{path} in English text", add_special_tokens=True)
+    largest = max((*known, *with_special), default=-1)
     if largest >= vocab_size:
         raise TokenizerError(
             f"{path} has token id {largest}, but the model's vocabulary ends at {vocab_size - 1}",
@@ -46,9 +53,45 @@ def load_tokenizer(model_dir: Path, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
+def encode(
+    tokenizer: Tokenizer, text: str, where: str, *, add_special_tokens: bool = False
+) -> list[int]:
+    """Token ids of a text, which messages call `where`. Raises TokenizerError."""
+    hint = "Check the tokenizer with the `tokenizers` library: it must encode any text in UTF-8."
+    with _refusing(f"the tokenizer cannot encode {where}", hint):
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+    return ids
+
+
 def copy_tokenizer(model_dir: Path, out: Path) -> None:
-    """Copies those of the tokenizer's files that exist."""
+    """Copies the files of the tokenizer, as far as they exist."""
     out.mkdir()
-    for name in FILES:
-        if (model_dir / name).is_file():
-            shutil.copyfile(model_dir / name, out / name)
+    for path in _present(model_dir):
+        (out / path.name).write_bytes(_read(path))
+
+
+def _present(model_dir: Path) -> list[Path]:
+    return [path for name in FILES if os.path.lexists(path := model_dir / name)]
+
+
+def _read(path: Path) -> bytes:
+    hint = "It must be a regular file that you may read; fetch it again."
+    try:
+        return read_regular(path, MAX_BYTES)
+    except OSError as error:
+        raise TokenizerError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+
+
+@contextmanager
+def _refusing(what: str, hint: str) -> Iterator[None]:
+    """Turns what the library raises into a TokenizerError.
+
+    The library raises a bare Exception, or, if its Rust code panics, a BaseException that has no
+    public name.
+    """
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise TokenizerError(f"{what}: {error}", hint=hint) from error

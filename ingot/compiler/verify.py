@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 from ingot.artifact.plan import Plan
 from ingot.compiler.interpret import new_states, plan_logits, plan_weights
 from ingot.errors import PassError
-from ingot.ops.samples import paged_step
+from ingot.ops.steps import paged_step
 from ingot.passes.verification import LENGTHS, ROWS, Checker, Weights, random_tokens, relative_error
 from ingot.targets.target import TargetKind
 

@@ -1,8 +1,8 @@
-"""The tensors of a model directory, by the names of the module's parameters.
+"""Reads the tensors of a model directory by the names of the module's parameters.
 
-Opening checks every name, shape and dtype from the headers alone. Reading goes through a memory
-map, a few rows at a time where asked, checks that values are finite, and drops the pages that an
-earlier read used: a model of any size streams through little memory.
+Opening a checkpoint checks every name, shape and dtype from the headers alone. Reading a tensor
+goes through a memory map, checks that its values are finite, and drops the pages of the tensor that
+was read before. So a model of any size streams through little memory.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ PIECE_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class _Range:
-    """Bytes of a file that were handed out last."""
+    """Bytes of a file that the last read handed out."""
 
     file: SafetensorsFile
     start: int
@@ -50,7 +50,7 @@ class _Range:
 
 
 class Checkpoint:
-    """An open checkpoint; use `Checkpoint.open`, and close it or use it in a `with`."""
+    """An open checkpoint. Open it with `Checkpoint.open`; close it, or use it in a `with`."""
 
     def __init__(
         self,
@@ -72,7 +72,8 @@ class Checkpoint:
 
         Raises:
             ModelDirError: the directory is missing or unreadable.
-            CheckpointError: damaged files; tensors missing, left over, misshapen, of wrong dtype.
+            CheckpointError: files that are damaged; tensors that are missing, left over, misshapen
+                or of a wrong dtype.
         """
         model_dir = Path(model_dir)
         check_model_dir(model_dir)
@@ -88,17 +89,17 @@ class Checkpoint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every parameter and constant that can be read."""
+        """The names of all parameters and constants that `read` knows."""
         return (*self._sources, *self._constants)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Shape of a parameter or constant."""
+        """The shape of a parameter or constant."""
         if name in self._constants:
             return tuple(self._constants[name].shape)
         return self._sources[name].shape
 
     def dtype(self, name: str) -> torch.dtype:
-        """Dtype that `read` gives: the checkpoint's own, float32 for constants."""
+        """The dtype of what `read` returns: the checkpoint's own, or float32 for constants."""
         if name in self._constants:
             return torch.float32
         return _TORCH_DTYPES[self._sources[name].info.dtype]
@@ -106,13 +107,13 @@ class Checkpoint:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
 
-        The tensor is a view of the file, or a copy where the file has it transposed. A view is
-        valid until the checkpoint is closed. What is written to it never reaches the file and is
-        lost at the next read. The pages of earlier reads are dropped from memory, and come back if
-        they are looked at again.
+        The tensor is a view of the file, or a copy if the file stores it transposed. A view is
+        valid until the checkpoint is closed. Writing to it never changes the file, and the next
+        read loses what was written. Reading drops the pages of earlier views from memory; they come
+        back when they are used again.
 
         Raises:
-            CheckpointError: values that are not finite; copies of a tied tensor that differ.
+            CheckpointError: values that are not finite; a copy of a tied tensor that differs.
         """
         if name in self._constants:
             return self._constants[name][start:stop].clone()
@@ -131,7 +132,10 @@ class Checkpoint:
         )
 
     def pieces(self, name: str, max_bytes: int = PIECE_BYTES) -> Iterator[torch.Tensor]:
-        """A parameter in order, as tensors of whole rows of at most max_bytes, at least one row."""
+        """Yields a parameter from its first row to its last, as tensors of whole rows.
+
+        Each tensor has at most max_bytes, but at least one row.
+        """
         rows, *rest = self.shape(name)
         row_bytes = self.dtype(name).itemsize * int(np.prod(rest, dtype=np.int64))
         step = max(1, max_bytes // max(1, row_bytes))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.errors import ConfigError, ModelDirError
+from ingot.files import read_regular
 
 MAX_JSON_BYTES = 64 * 2**20
 
@@ -14,25 +15,33 @@ MAX_JSON_BYTES = 64 * 2**20
 def check_model_dir(model_dir: Path) -> None:
     """Raises ModelDirError unless the path is a readable directory."""
     hint = "give a directory with config.json, *.safetensors and tokenizer.json"
-    if not model_dir.exists():
-        raise ModelDirError(f"{model_dir} does not exist", hint=hint)
-    if not model_dir.is_dir():
-        raise ModelDirError(f"{model_dir} is not a directory", hint=hint)
     try:
         next(model_dir.iterdir(), None)
-    except OSError as error:
-        raise ModelDirError(f"{model_dir} cannot be read: {error}", hint=hint) from error
+    except FileNotFoundError as error:
+        raise ModelDirError(f"{model_dir} does not exist", hint=hint) from error
+    except NotADirectoryError as error:
+        raise ModelDirError(f"{model_dir} is not a directory", hint=hint) from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        raise ModelDirError(f"{str(model_dir)!r} cannot be read: {error}", hint=hint) from error
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-        ModelDirError: the file is missing or unreadable.
+        ModelDirError: as `read_json_bytes` does.
         ConfigError: it is not a JSON object, or repeats a key.
     """
+    return parse_json_object(read_json_bytes(path), path.name)
+
+
+def read_json_bytes(path: Path) -> bytes:
+    """The bytes of a JSON file.
+
+    Raises ModelDirError when it is missing, unreadable, larger than 64 MiB or no regular file.
+    """
     try:
-        data = path.read_bytes()
+        return read_regular(path, MAX_JSON_BYTES)
     except FileNotFoundError as error:
         raise ModelDirError(
             f"{path.parent} has no {path.name}",
@@ -40,16 +49,14 @@ def read_json_object(path: Path) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise ModelDirError(
-            f"{path} cannot be read: {error}", hint="check the permissions of the file"
+            f"{path} cannot be read: {error.strerror}",
+            hint="it must be a regular file that you may read; fetch it again",
         ) from error
-    return parse_json_object(data, path.name)
 
 
 def parse_json_object(data: bytes, where: str) -> dict[str, Any]:
     """The object in JSON text; `where` is what messages call the text."""
     hint = "it must be one JSON object in UTF-8; fetch the file again if it was damaged"
-    if len(data) > MAX_JSON_BYTES:
-        raise ConfigError(f"{where} is {len(data)} bytes long", hint=hint)
     try:
         value = json.loads(data, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""The keys that decoder-only families share, read into a ModelConfig."""
+"""Reads the keys that decoder-only families share into a ModelConfig."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def read_architecture(fields: Fields) -> str:
 
 
 def read_dtype(fields: Fields) -> str:
-    """The dtype that the config says, or "" if it says nothing."""
+    """The dtype that the config gives, or "" if it gives none."""
     keys: Mapping[str, str] = _DTYPES | {"": ""}
     newer = fields.choice("dtype", keys, "")
     return fields.choice("torch_dtype", keys, newer)
@@ -152,7 +152,7 @@ def read_window(fields: Fields, default: int = 0) -> int:
 
 
 def _refuse_foreign(fields: Fields) -> None:
-    """Keys that would change the model in ways that nothing here follows."""
+    """Refuses keys that would change the model in a way that no block supports."""
     fields.refuse("auto_map", (), "models with their own Python code are not supported")
     fields.refuse("is_encoder_decoder", (False,), "supported: decoder-only models")
     fields.refuse("add_cross_attention", (False,), "supported: decoder-only models")

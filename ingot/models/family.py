@@ -56,8 +56,8 @@ class Family:
         spellings: templates of names that some checkpoints have -> the name that stands for it in
             the other tables.
         unused: names or templates of source tensors that may be present and are not read.
-        tied: for models with tie_embeddings, source tensors that may be present as copies of
-            another: copy -> original. They are compared when read.
+        tied: copy -> original: source tensors that a model with tie_embeddings may store although
+            they repeat another one. The two are compared when the original is read.
     """
 
     name: str

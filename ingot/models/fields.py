@@ -37,7 +37,8 @@ NOISE = frozenset({
     "return_dict_in_generate", "remove_invalid_values", "exponential_decay_length_penalty",
 })
 # fmt: on
-MAX_SIZE = 2**31 - 1
+MAX_SIZE = 2**24  # with it, no product of sizes of a model overflows 64 bits
+MAX_TOKEN_ID = 2**31 - 1
 _MISSING: Any = object()
 
 
@@ -152,7 +153,7 @@ class Fields:
         value = self.raw(key, [])
         ids = value if isinstance(value, list) else [value]
         for item in ids:
-            if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= MAX_SIZE:
+            if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= MAX_TOKEN_ID:
                 raise self.wrong(key, item, "a token id or a list of token ids")
         return tuple(dict.fromkeys(ids))
 

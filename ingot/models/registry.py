@@ -1,8 +1,9 @@
-"""The known model families: from a model directory to a config and a module."""
+"""The known model families, which turn a model directory into a config and a module."""
 
 from __future__ import annotations
 
 import difflib
+import os
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -26,7 +27,7 @@ _plugins_loaded = False
 
 
 def register(family: Family) -> None:
-    """Adds a family for this process; installed packages use the entry point group instead.
+    """Adds a family for this process. Installed packages use the entry point group instead.
 
     Raises:
         UsageError: another family has its name or one of its architectures.
@@ -84,7 +85,7 @@ def load_config(model_dir: Path) -> ModelConfig:
     check_model_dir(model_dir)
     values = read_json_object(model_dir / "config.json")
     config = parse_config(values)
-    if (model_dir / "generation_config.json").exists():
+    if os.path.lexists(model_dir / "generation_config.json"):
         generation = Fields(
             read_json_object(model_dir / "generation_config.json"), "generation_config.json"
         )

@@ -1,4 +1,4 @@
-"""Rotary configuration from either spelling, with every default resolved.
+"""Reads the rotary configuration in either spelling and resolves every default.
 
 Older files have `rope_theta` and `rope_scaling` (with `type` or `rope_type`); newer ones have
 `rope_parameters`, flat or one object per layer type. Defaults are those of `transformers`.

@@ -1,13 +1,14 @@
-"""One safetensors file by memory map: its header checked, its tensors read a few rows at a time.
+"""Reads one safetensors file through a memory map.
 
-Format: 8 bytes with the length of the header, the header as JSON
-(name -> dtype, shape, data_offsets), then the data, without holes.
+The format: 8 bytes with the length of the header; the header as JSON, which maps each name to its
+dtype, shape and data_offsets; then the data, without holes.
 """
 
 from __future__ import annotations
 
 import math
 import mmap
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingot.errors import CheckpointError, ConfigError
+from ingot.files import open_regular
 from ingot.models.config_file import parse_json_object
 
 # The format's own limit.
@@ -42,7 +44,7 @@ class TensorInfo:
 
 
 class SafetensorsFile:
-    """An open file; data is read by the map only when asked for.
+    """An open file, whose data is read only when it is used.
 
     Raises:
         CheckpointError: a missing, truncated or damaged file.
@@ -51,7 +53,7 @@ class SafetensorsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            with path.open("rb") as file:
+            with os.fdopen(open_regular(path), "rb") as file:
                 size = file.seek(0, 2)
                 if size < 8:
                     raise damaged(path, f"is {size} bytes long")
@@ -59,7 +61,8 @@ class SafetensorsFile:
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except OSError as error:
             raise CheckpointError(
-                f"{path} cannot be read: {error}", hint="check that the file is there and readable"
+                f"{path} cannot be read: {error.strerror}",
+                hint="check that the file is there and readable",
             ) from error
         self.tensors = _parse_header(path, self._map, size)
 

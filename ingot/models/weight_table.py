@@ -1,7 +1,7 @@
-"""From a module's parameters to the tensors of a checkpoint, by a family's table.
+"""Finds the tensor of a checkpoint that each parameter of a module is read from.
 
-Every tensor of the checkpoint is the source of a parameter, a copy of a tied tensor, or listed as
-known to be unused; everything else is an error.
+A family's tables say which. Every tensor of the checkpoint must be the source of a parameter, a
+copy of a tied tensor, or listed as unused; any other tensor is an error.
 """
 
 from __future__ import annotations

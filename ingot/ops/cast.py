@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, like, register
+from ingot.ops.registry import like, register
 
 
 def reference(x: Tensor, out_dtype: torch.dtype) -> Tensor:
@@ -17,19 +16,8 @@ def reference(x: Tensor, out_dtype: torch.dtype) -> Tensor:
     return x.to(out_dtype, copy=True)
 
 
-def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
-    return [
-        {"x": samples.normal(rng, 1, n, size, dtype=dtype), "out_dtype": out_dtype}
-        for dtype, out_dtype in (samples.DTYPES, samples.DTYPES[::-1])
-        for n, size in ((1, 64), (5, 37))
-    ]
-
-
-CAST = register(
-    Op(
-        name="cast",
-        reference=reference,
-        fake=lambda a: like(a.x, a.out_dtype),
-        sample_inputs=sample_inputs,
-    )
+register(
+    "cast",
+    reference,
+    lambda a: like(a.x, a.out_dtype),
 )

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.traits import TRAITS, Role
-from ingot.ops import samples
 from ingot.ops.attention import scores_of
-from ingot.ops.registry import DEFAULT_TOLERANCE, Kwargs, Op, Tolerance, like, register
+from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, like, register
 from ingot.ops.scaled import Operand, Scaled
 
 # The inputs of a step that say where the keys and values of its sequences lie.
@@ -88,47 +87,11 @@ def reference(
     return out.to(out_dtype)
 
 
-def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
-    cases = (
-        ([(1, 1)], 2, 2, 32, 16, 0, 0.0),
-        ([(1, 41), (7, 7), (1, 16), (5, 23)], 4, 2, 64, 16, 0, 0.0),
-        ([(3, 33), (1, 70)], 6, 1, 16, 8, 20, 30.0),
-    )
-    return [sample(rng, dtype, *case) for dtype in samples.DTYPES for case in cases]
-
-
-def sample(
-    rng: torch.Generator,
-    dtype: torch.dtype,
-    sequences: list[tuple[int, int]],
-    q_heads: int,
-    kv_heads: int,
-    size: int,
-    page_size: int,
-    window: int,
-    softcap: float,
-) -> Kwargs:
-    step, num_pages = samples.paged_step(rng, sequences, page_size)
-    pages = (num_pages, kv_heads, page_size, size)
-    return {
-        "q": samples.normal(rng, 1, len(step["slots"]), q_heads, size, dtype=dtype),
-        **samples.caches(rng, pages, dtype),
-        **{name: step[name] for name in TABLES},
-        "scale": size**-0.5,
-        "window": window,
-        "softcap": softcap,
-        "out_dtype": dtype,
-    }
-
-
-PAGED_ATTENTION = register(
-    Op(
-        name="paged_attention",
-        reference=reference,
-        fake=lambda a: like(a.q, a.out_dtype),
-        sample_inputs=sample_inputs,
-        # A weight, too, may round to its other neighbour: that moves a result by 2^-8 of the
-        # weight's part in it, whatever is left of the result: 2^-9 for half of values of unit size.
-        tolerance={**DEFAULT_TOLERANCE, torch.bfloat16: Tolerance(8e-3, 2e-3)},
-    )
+register(
+    "paged_attention",
+    reference,
+    lambda a: like(a.q, a.out_dtype),
+    # A weight, too, may round to its other neighbour: that moves a result by 2^-8 of the
+    # weight's part in it, whatever is left of the result: 2^-9 for half of values of unit size.
+    tolerance={**DEFAULT_TOLERANCE, torch.bfloat16: Tolerance(8e-3, 2e-3)},
 )

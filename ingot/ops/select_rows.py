@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from ingot.ops import samples
-from ingot.ops.registry import Kwargs, Op, register
+from ingot.ops.registry import register
 
 
 def reference(x: Tensor, rows: Tensor) -> Tensor:
@@ -14,22 +12,8 @@ def reference(x: Tensor, rows: Tensor) -> Tensor:
     return x[:, rows.long()]
 
 
-def sample_inputs(rng: torch.Generator) -> list[Kwargs]:
-    return [
-        {
-            "x": samples.normal(rng, 1, 7, 37, dtype=dtype),
-            "rows": torch.tensor(rows, dtype=torch.int32),
-        }
-        for dtype in samples.DTYPES
-        for rows in ([6], [0, 3, 5], [])
-    ]
-
-
-SELECT_ROWS = register(
-    Op(
-        name="select_rows",
-        reference=reference,
-        fake=lambda a: a.x.new_empty((a.x.shape[0], a.rows.shape[0], a.x.shape[2])),
-        sample_inputs=sample_inputs,
-    )
+register(
+    "select_rows",
+    reference,
+    lambda a: a.x.new_empty((a.x.shape[0], a.rows.shape[0], a.x.shape[2])),
 )

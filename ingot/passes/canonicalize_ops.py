@@ -14,6 +14,7 @@ from ingot.passes.graph import (
     call_op,
     calls,
     is_call,
+    is_op,
     op_name,
     replace,
     set_arguments,
@@ -109,7 +110,7 @@ def last_dim_mean(node: Node) -> int:
 
 
 def is_linear(node: Node) -> bool:
-    return is_call(node, aten.linear.default) or op_name(node) == "linear"
+    return is_call(node, aten.linear.default) or is_op(node, "linear")
 
 
 def become(node: Node, name: str, **given: Any) -> int:

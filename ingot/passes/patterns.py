@@ -19,6 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 from ingot.passes.canonicalize_casts import canonicalize_casts
 from ingot.passes.canonicalize_ops import canonicalize_ops
 from ingot.passes.canonicalize_views import canonicalize_views
+from ingot.passes.torch_matcher import Matcher
 
 Captures = dict[str, Any]
 
@@ -50,39 +51,22 @@ def _apply(gm: GraphModule, pattern: Pattern) -> int:
     matcher = compile_pattern(pattern)
     count = 0
     for node in list(gm.graph.nodes):
-        if node._erased or node.target not in matcher.fns:
-            continue
-        match = matcher.match(node)
-        if not match or has_more_options(match) or not pattern.check(match.kwargs):
+        match = matcher.at(node)
+        if match is None or not pattern.check(match.captures):
             continue
         with gm.graph.inserting_before(node):
-            new = pattern.replace(gm.graph, node, match.kwargs)
+            new = pattern.replace(gm.graph, node, match.captures)
         node.replace_all_uses_with(new)
-        match.erase_nodes()
+        match.erase()
         count += 1
     return count
 
 
-def has_more_options(match: Any) -> bool:
-    """Whether a matched call has keyword arguments that the pattern's call has not.
-
-    PyTorch's matcher ignores them: gelu(x) would match gelu(x, approximate="tanh").
-    """
-    pairs = match.ctx.pattern_to_node.items()
-    return any(
-        set(node.kwargs) - set(expr.kwargs)
-        for expr, node in pairs
-        if isinstance(node, Node) and hasattr(expr, "kwargs")
-    )
-
-
 @cache
-def compile_pattern(pattern: Pattern) -> Any:
-    """The pattern in the form of PyTorch's matcher (imported here: it takes most of a second)."""
-    from torch._inductor.pattern_matcher import fx_to_pattern
-
+def compile_pattern(pattern: Pattern) -> Matcher:
+    """The pattern in the form of PyTorch's matcher."""
     names = [n for n in inspect.signature(pattern.search).parameters if n in pattern.tensors]
-    return fx_to_pattern(trace(pattern), argnames=names, scalar_workaround=dict(pattern.scalars))
+    return Matcher(trace(pattern), names, pattern.scalars)
 
 
 def trace(pattern: Pattern) -> GraphModule:

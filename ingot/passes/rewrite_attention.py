@@ -14,8 +14,10 @@ from torch.fx import GraphModule, Node
 from ingot.artifact.formats import Format
 from ingot.artifact.step import TEXT_INPUTS, Array, State
 from ingot.artifact.traits import TRAITS
+from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.passes.graph import arguments, call_op, op_calls, replace, signature, value
-from ingot.passes.inputs import add_input, new_size, new_value
+from ingot.passes.inputs import add_input, new_value
+from ingot.passes.torch_symbols import new_size
 
 CACHES = TRAITS["kv_write"].mutates
 HINTS = {"S": 3, "P": 7}  # example sizes, no two alike
@@ -93,7 +95,7 @@ def add_step_inputs(gm: GraphModule) -> dict[str, Node]:
             sizes[str(array.shape[0])] = value(inputs[array.name]).shape[1]
         elif "R" not in array.shape:  # select_logit_rows adds those
             shape = tuple(size_of(gm, dim, sizes) for dim in array.shape)
-            inputs[array.name] = add_input(gm, array.name, shape, getattr(torch, array.dtype))
+            inputs[array.name] = add_input(gm, array.name, shape, TORCH_DTYPES[array.dtype])
     return inputs
 
 
@@ -108,6 +110,6 @@ def size_of(gm: GraphModule, dim: Any, sizes: dict[str, Any]) -> Any:
 def rename_input(gm: GraphModule, node: Node, array: Array) -> Node:
     """The same input under its name in a step, in the dtype that it has there."""
     node.name = node.target = array.name
-    dtype = getattr(torch, array.dtype)
+    dtype = TORCH_DTYPES[array.dtype]
     node.meta["val"] = new_value(gm, tuple(value(node).shape), dtype)
     return node

@@ -6,14 +6,15 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.step import TEXT_INPUTS
 from ingot.artifact.traits import TRAITS
 from ingot.errors import PassError
+from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.passes.graph import aten, call_op, is_call, op_name, origin, rank, value
-from ingot.passes.inputs import add_input, new_size, new_value
+from ingot.passes.inputs import add_input, new_value
+from ingot.passes.torch_symbols import new_size
 
 ROWS = next(array for array in TEXT_INPUTS if array.shape == ("R",))
 
@@ -93,5 +94,5 @@ def add_logit_rows(gm: GraphModule) -> Node:
     placeholders = {node.name: node for node in gm.graph.find_nodes(op="placeholder")}
     before = [array.name for array in TEXT_INPUTS if array.name in placeholders][-1]
     shape = (new_size(gm, "R", 4),)
-    dtype = getattr(torch, ROWS.dtype)
+    dtype = TORCH_DTYPES[ROWS.dtype]
     return add_input(gm, ROWS.name, shape, dtype, after=placeholders[before])

@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Interpreter
 from ingot.artifact.step import TEXT_INPUTS
 from ingot.artifact.traits import TRAITS, Role
 from ingot.errors import PassError
-from ingot.ops.samples import paged_step
+from ingot.ops.steps import paged_step
 from ingot.passes.declaration import Pass
 from ingot.passes.graph import arguments, op_name, value
 from ingot.passes.weights import sources

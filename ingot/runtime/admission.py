@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ingot.errors import RequestError
+from ingot.runtime.field_checks import plain
+from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 
 MAX_PRIORITY = 1000
@@ -12,12 +14,11 @@ MAX_PRIORITY = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admission:
-    """Checks requests against the model's vocabulary and length, and the tokens that all pages
-    together hold."""
+    """Checks requests against the model's vocabulary and length, and the pages that there are."""
 
     vocab_size: int
     max_model_len: int
-    num_slots: int
+    pages: PageTable
 
     def check(self, token_ids: list[int], params: SamplingParams | None = None) -> None:
         """Raises RequestError for a prompt that can never be served; `params` None: it is only
@@ -38,9 +39,11 @@ class Admission:
                 hint=f"At most {room} fit, as max_model_len is {self.max_model_len}.",
             )
         needed = len(token_ids) if params is None else self.max_len(token_ids, params) - 1
-        if needed > self.num_slots:
+        num_pages = self.pages.most_of(needed)
+        if num_pages > self.pages.num_pages:
             raise RequestError(
-                f"the request needs {needed} tokens in the KV cache, which holds {self.num_slots}",
+                f"the request needs {num_pages} pages of the KV cache, which has "
+                f"{self.pages.num_pages}",
                 hint="Pass a smaller max_tokens, or a larger kv_cache_bytes.",
             )
         if params is not None:
@@ -53,6 +56,7 @@ class Admission:
 
 def check_priority(priority: object) -> None:
     """Raises RequestError unless it is a priority."""
+    priority = plain(priority)
     if type(priority) is not int or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise RequestError(
             f"priority is {priority!r:.80}",

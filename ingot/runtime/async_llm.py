@@ -1,32 +1,26 @@
-"""`AsyncLLM`: the same model for asyncio. A thread of its own runs the steps."""
+"""`AsyncLLM`: the same model for asyncio, on the same engine thread."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any
 
 from ingot.artifact.reader import Artifact
-from ingot.errors import UsageError
-from ingot.runtime.config import EngineConfig
+from ingot.runtime.claim import Claim
+from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.llm import LLM
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.params import RequestOutputKind, SamplingParams
 from ingot.runtime.prompts import Messages, Prompt
 from ingot.runtime.request import Request
-from ingot.runtime.session import Session
 from ingot.runtime.tokenizer import Tokenizer
-
-Job = Callable[[], object]
 
 
 class AsyncLLM:
@@ -38,12 +32,6 @@ class AsyncLLM:
 
     def __init__(self, model: str | Path | Artifact, **options: Any) -> None:
         self._llm = self._open(model, options)
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        thread = threading.Thread(
-            target=_serve, args=(self._llm._session, self._jobs), name="ingot-engine", daemon=True
-        )
-        thread.start()
-        self._close = weakref.finalize(self, _stop, self._llm, self._jobs, thread)
 
     async def generate(
         self,
@@ -61,21 +49,14 @@ class AsyncLLM:
         """
         params = sampling_params or SamplingParams()
         inbox = _Inbox(asyncio.get_running_loop(), params.output_kind)
-        ticket = await asyncio.to_thread(
-            self._llm._ticket, prompt, params, priority, request_id=request_id, listener=inbox.put
-        )
-        session, jobs = self._llm._session, self._jobs
-        added = self._run(lambda: session.add([ticket])[0])
-        try:
-            await asyncio.wrap_future(added)
+        ticket = await asyncio.to_thread(self._llm._ticket, prompt, params, priority, request_id)
+        with Claim(self._llm._thread) as claim:
+            claim.add([ticket], inbox.refuse, inbox.put)
             while True:
                 output = await inbox.get()
                 yield output
                 if output.finished:
                     return
-        finally:
-            # The request may come to be after its task was cancelled.
-            added.add_done_callback(lambda done: jobs.put(lambda: _forget(session, done)))
 
     async def chat(
         self,
@@ -95,13 +76,11 @@ class AsyncLLM:
 
     async def abort(self, request_id: str) -> None:
         """Ends a request, whose iterator then ends; an unknown id is fine."""
-        session = self._llm._session
-        await asyncio.wrap_future(self._run(lambda: session.abort(request_id)))
+        await self._ask(partial(self._llm._thread.session.abort, request_id))
 
     async def configure(self, config: EngineConfig) -> None:
         """Replaces the engine's switches before the next step."""
-        session = self._llm._session
-        await asyncio.wrap_future(self._run(lambda: session.configure(config)))
+        await self._ask(partial(self._llm._thread.session.configure, engine_config(config)))
 
     def counters(self) -> EngineCounters:
         """How the engine fares, now and since it was opened."""
@@ -113,7 +92,7 @@ class AsyncLLM:
 
     def close(self) -> None:
         """Ends all requests with an error and frees everything. May be called twice."""
-        self._close()
+        self._llm.close()
 
     async def __aenter__(self) -> AsyncLLM:
         return self
@@ -130,21 +109,21 @@ class AsyncLLM:
     def _open(model: str | Path | Artifact, options: dict[str, Any]) -> LLM:
         return LLM(model, **options)
 
-    def _run(self, job: Callable[[], Any]) -> Future[Any]:
+    async def _ask(self, work: Callable[[], None]) -> None:
         """Has the engine's thread do something between two steps."""
-        done: Future[Any] = Future()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
 
-        def work() -> None:
-            if done.set_running_or_notify_cancel():
-                try:
-                    done.set_result(job())
-                except BaseException as error:
-                    done.set_exception(error)
+        def job() -> None:
+            error: BaseException | None = None
+            try:
+                work()
+            except BaseException as caught:
+                error = caught
+            _call(loop, _settle, done, error)
 
-        if not self._close.alive:
-            raise UsageError("this model is closed", hint="Open it again with AsyncLLM(path).")
-        self._jobs.put(work)
-        return done
+        self._llm._thread.post(job)
+        await done
 
 
 class _Inbox:
@@ -156,8 +135,13 @@ class _Inbox:
         self._items: deque[RequestOutput | Exception] = deque()
         self._news = asyncio.Event()
 
+    def refuse(self, added: list[Request] | Exception) -> None:
+        """Takes the error of a request that was refused; called in the engine's thread."""
+        if isinstance(added, Exception):
+            _call(self._loop, self._take, added)
+
     def put(self, request: Request) -> None:
-        """Takes what is new of a request; called in the thread that runs the step."""
+        """Takes what is new of a request; called in the engine's thread."""
         item: RequestOutput | Exception
         if request.error is not None:
             item = request.error
@@ -165,8 +149,7 @@ class _Inbox:
             return
         else:
             item = request.output(delta=self._kind is RequestOutputKind.DELTA)
-        with suppress(RuntimeError):  # a loop that is closed: nobody reads
-            self._loop.call_soon_threadsafe(self._take, item)
+        _call(self._loop, self._take, item)
 
     async def get(self) -> RequestOutput:
         """The next output. Raises the error that ended the request."""
@@ -185,37 +168,15 @@ class _Inbox:
         self._news.set()
 
 
-def _forget(session: Session, added: Future[Any]) -> None:
-    if not added.cancelled() and added.exception() is None:
-        session.forget([added.result()])
+def _settle(done: asyncio.Future[None], error: BaseException | None) -> None:
+    if done.cancelled():
+        return
+    if error is None:
+        done.set_result(None)
+    else:
+        done.set_exception(error)
 
 
-def _serve(session: Session, jobs: SimpleQueue[Job | None]) -> None:
-    """Does the jobs, and runs steps as long as there is a request. None ends it."""
-    while True:
-        try:
-            job = jobs.get(block=not session.has_unfinished)
-        except Empty:
-            pass
-        else:
-            if job is None:
-                return
-            job()
-            del job
-            if not jobs.empty():  # all that have come before the next step
-                continue
-        try:
-            session.step([])
-        except Exception as error:
-            session.fail_all(error)
-
-
-def _stop(llm: LLM, jobs: SimpleQueue[Job | None], thread: threading.Thread) -> None:
-    jobs.put(None)
-    thread.join()
-    llm._session.fail_all(UsageError("this model is closed"))
-    llm.close()
-    while not jobs.empty():  # whoever waits for them learns that it is closed
-        job = jobs.get()
-        if job is not None:
-            job()
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
+    with suppress(RuntimeError):  # a loop that is closed: nobody waits
+        loop.call_soon_threadsafe(function, *arguments)

@@ -38,7 +38,7 @@ class Completion:
     def advance(self) -> None:
         """Takes in new tokens; ends the sequence when a stop string is complete."""
         sequence = self.sequence
-        while self._num_seen < sequence.num_generated and sequence.error is None:
+        while self._num_seen < sequence.num_generated and self._goes_on:
             self._num_seen += 1
             if self._detokenizer is not None:
                 self._take(self._detokenizer, last=self._num_seen == sequence.num_generated)
@@ -48,6 +48,10 @@ class Completion:
         """Ends the completion; its text stays as far as it has come."""
         self._engine.abort(self.sequence)
         self.advance()
+
+    @property
+    def _goes_on(self) -> bool:
+        return self.sequence.error is None and self._stops.found is None
 
     @property
     def has_news(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from ingot.errors import UsageError
+from ingot.runtime.field_checks import plain
 
 _FLAGS = {"prefix_cache", "overlap"}
 
@@ -36,7 +37,8 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
+            value = plain(getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
             if field.name in _FLAGS:
                 fits, wanted = isinstance(value, bool), "True or False"
             else:

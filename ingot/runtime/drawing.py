@@ -1,4 +1,4 @@
-"""From logits to tokens: what follows when the kernels have run a step."""
+"""What a step is to draw, and what follows from it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Protocol
 import numpy as np
 
 from ingot.errors import IngotError
-from ingot.runtime.executor import Float32
+from ingot.runtime.arrays import Float32
+from ingot.runtime.executor import Draw, Drawn, Draws, Executor, Scoring
 from ingot.runtime.logits_cache import LogitsCache
 from ingot.runtime.metrics import Tally
-from ingot.runtime.output import Draw, FinishReason
-from ingot.runtime.sampler import Sampler
+from ingot.runtime.output import FinishReason
 from ingot.runtime.scheduler import Chunk, Scheduler
 from ingot.runtime.sequence import Sequence
 
@@ -32,15 +32,15 @@ class Owner(Protocol):
 
 
 class Drawing:
-    """Draws the next tokens, and ends the sequences that they end."""
+    """Says what a step is to draw, and ends the sequences that their draws end."""
 
     def __init__(
-        self, owner: Owner, sampler: Sampler, tally: Tally, logits_cache: LogitsCache
+        self, owner: Owner, executor: Executor, tally: Tally, logits_cache: LogitsCache
     ) -> None:
         self._owner = owner
+        self._executor = executor
         self._tally = tally
         self._logits_cache = logits_cache
-        self._sampler = sampler
         self._known: list[tuple[Sequence, Float32]] = []
 
     def look_up(self, sequence: Sequence) -> None:
@@ -65,46 +65,54 @@ class Drawing:
                 rows += [logits] * len(family)
                 for member in family:
                     member.num_cached = member.num_prompt
-        return self._accept(ready, np.stack(rows)) if ready else []
+        if ready:
+            began = perf_counter()
+            tokens = self._executor.draw(np.stack(rows), ready)
+            self._accept(ready, tokens, perf_counter() - began)
+        return ready
 
-    def draw(self, chunks: list[Chunk], logits: Float32) -> list[Sequence]:
-        """Draws for the chunks of a step that has run; logits has their rows, one after another.
-
-        Returns the sequences that got a token or an error.
-        """
-        ready: list[Sequence] = []
-        rows: list[int] = []
-        end = 0
+    def wanted(self, chunks: list[Chunk]) -> Wanted:
+        """What is wanted of the logits of a step that computes these chunks."""
+        wanted, end = Wanted(), 0
         for chunk in chunks:
             sequence = chunk.sequence
             end += chunk.num_rows
-            if sequence.finished:  # while the step ran
-                continue
             if chunk.num_rows > chunk.draws:
-                self._score_prompt(chunk, logits[end - chunk.num_rows : end])
-            if not chunk.draws:
-                continue
-            if not sequence.num_generated:
-                self._logits_cache.put(sequence.token_ids, sequence.salt, logits[end - 1])
-                family = _family(sequence)
-                ready += family
-                rows += [end - 1] * len(family)
-            else:
-                ready.append(sequence)
-                rows.append(end - 1)
-        if rows != list(range(len(logits))):
-            logits = logits[rows]
-        return self._accept(ready, logits)
+                wanted.score(chunk, end - chunk.num_rows)
+            if chunk.draws and sequence.num_generated:
+                wanted.draw([sequence], end - 1)
+            elif chunk.draws:
+                wanted.draw(_family(sequence), end - 1)
+                if not self._logits_cache.paused:
+                    wanted.keep(sequence, end - 1)
+        return wanted
 
-    def _accept(self, ready: list[Sequence], logits: Float32) -> list[Sequence]:
-        began = perf_counter()
-        draws = self._sampler.sample(logits, ready)
-        now = perf_counter()
-        self._tally.sampler_seconds += now - began
-        for sequence, draw in zip(ready, draws, strict=True):
-            self._take(sequence, draw, now)
-            self._join(sequence)
-        return ready
+    def take(self, wanted: Wanted, drawn: Drawn) -> list[Sequence]:
+        """Takes in what came of a step; returns the sequences that got a token or an error.
+
+        Sequences that ended while it ran get nothing.
+        """
+        for (sequence, begin), scores in zip(wanted.scored, drawn.scores, strict=True):
+            if isinstance(scores, IngotError):
+                if not sequence.finished:
+                    self._owner.fail(sequence, scores)
+            elif begin == len(sequence.prompt_logprobs):
+                sequence.prompt_logprobs += scores
+        for sequence, logits in zip(wanted.cached, drawn.logits, strict=True):
+            self._logits_cache.put(sequence.prompt_ids, sequence.salt, logits)
+        return self._accept(wanted.sequences, drawn.tokens, drawn.seconds)
+
+    def _accept(
+        self, sequences: list[Sequence], draws: list[Draw | IngotError], seconds: float
+    ) -> list[Sequence]:
+        self._tally.sampler_seconds += seconds
+        now, accepted = perf_counter(), []
+        for sequence, draw in zip(sequences, draws, strict=True):
+            if not sequence.finished:
+                self._take(sequence, draw, now)
+                self._join(sequence)
+                accepted.append(sequence)
+        return accepted
 
     def _take(self, sequence: Sequence, draw: Draw | IngotError, now: float) -> None:
         """Appends a token, and ends the sequence if it is the last."""
@@ -137,17 +145,37 @@ class Drawing:
             if not sequence.finished:
                 self._owner.scheduler.fork(parent, sequence)
 
-    def _score_prompt(self, chunk: Chunk, logits: Float32) -> None:
-        """Adds the log-probabilities of prompt tokens; row i belongs to token first + i."""
-        sequence = chunk.sequence
-        first, begin = chunk.end - chunk.num_rows, len(sequence.prompt_logprobs)
+
+class Wanted:
+    """What is wanted of a step's logits, and for whom."""
+
+    def __init__(self) -> None:
+        self.sequences: list[Sequence] = []
+        self.scored: list[tuple[Sequence, int]] = []  # with the first of its prompt tokens
+        self.cached: list[Sequence] = []
+        self._kept: list[int] = []
+        self.draws = Draws(sequences=self.sequences, kept=self._kept)
+
+    def draw(self, sequences: list[Sequence], row: int) -> None:
+        """A token for each of them, from one row."""
+        self.sequences += sequences
+        self.draws.rows += [row] * len(sequences)
+
+    def keep(self, sequence: Sequence, row: int) -> None:
+        """The last logits of its prompt."""
+        self.cached.append(sequence)
+        self._kept.append(row)
+
+    def score(self, chunk: Chunk, first_row: int) -> None:
+        """Log-probabilities of the prompt tokens that follow those of the chunk's rows."""
+        sequence, first = chunk.sequence, chunk.end - chunk.num_rows
+        begin = len(sequence.prompt_logprobs)
         end = min(chunk.end, sequence.num_prompt - 1)
         if begin < end:
-            sequence.prompt_logprobs += self._sampler.prompt_logprobs(
-                logits[begin - first : end - first],
-                sequence.token_ids[begin + 1 : end + 1],
-                sequence.params.prompt_logprobs or 0,
-            )
+            self.scored.append((sequence, begin))
+            tokens = sequence.token_ids[begin + 1 : end + 1]
+            count = sequence.params.prompt_logprobs or 0
+            self.draws.scorings.append(Scoring(first_row + begin - first, tokens, count))
 
 
 def _family(sequence: Sequence) -> list[Sequence]:

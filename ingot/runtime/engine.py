@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
-from functools import partial
+from dataclasses import asdict
 from time import perf_counter
 
 import numpy as np
 
-from ingot.errors import IngotError, InternalError, QueueFullError
+from ingot.errors import IngotError, InternalError
 from ingot.runtime.admission import Admission, check_priority
-from ingot.runtime.batch import BatchBuilder, Step
+from ingot.runtime.arrays import Float32
+from ingot.runtime.batch import Batch, BatchBuilder
 from ingot.runtime.config import EngineConfig, engine_config
-from ingot.runtime.drawing import Drawing
-from ingot.runtime.executor import Executor, Float32
+from ingot.runtime.drawing import Drawing, Wanted
+from ingot.runtime.executor import Draws, Executor
 from ingot.runtime.logits_cache import LogitsCache
 from ingot.runtime.metrics import EngineCounters, Tally
 from ingot.runtime.output import FinishReason
-from ingot.runtime.overlap import Helper
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampler import Sampler
 from ingot.runtime.scheduler import AGING, Scheduler
 from ingot.runtime.sequence import Sequence
 
@@ -30,20 +28,20 @@ _SCRATCH = -1  # the sequence id of `logits`
 
 
 class Engine:
-    """Advances all sequences by steps. Not safe for several threads at once.
+    """Advances all sequences by steps. For one thread only.
 
-    While the kernels run a step, a helper thread hands over the tokens of the step before and
-    prepares the next one, expecting every sequence to go on. Where one does not, the preparation
-    is dropped: pages that it gave away and sequences that it preempted or admitted are as good
-    for any other step.
+    With overlap, the engine delivers the tokens of the previous step and prepares the next one
+    while the executor runs the current one. It expects every sequence to go on. Where one does
+    not, the prepared step is dropped. Nothing has to be undone: the pages that it took and the
+    sequences that it admitted or preempted serve any other step as well.
 
     Args:
         max_model_len: the most tokens a sequence can have, prompt included.
         eos_token_ids: tokens that end a sequence unless it ignores them.
         seed: draws of requests without a seed of their own depend on it.
         config: the switches; `config` can be replaced between steps.
-        receive: is called with every sequence that got a token or ended, in any thread, but
-            never twice at once; it may end the sequence with `finish`.
+        receive: is called with every sequence that got a token or ended; it may end the
+            sequence with `finish`.
     """
 
     def __init__(
@@ -61,31 +59,33 @@ class Engine:
         self.eos_token_ids = tuple(eos_token_ids)
         self.seed = seed
         self.receive = receive
-        self.pages = PageTable(executor.num_pages, limits.page_size)
+        self.pages = PageTable(
+            executor.num_pages,
+            limits.page_size,
+            window=executor.window,
+            step_tokens=limits.max_num_batched_tokens,
+        )
         self._admission = Admission(
-            vocab_size=executor.vocab_size,
-            max_model_len=max_model_len,
-            num_slots=executor.num_pages * limits.page_size,
+            vocab_size=executor.vocab_size, max_model_len=max_model_len, pages=self.pages
         )
         self._executor = executor
-        self._helper = Helper()
         self._builders = [BatchBuilder(inputs, limits.page_size) for inputs in executor.inputs]
         self._max_num_rows = min(limits.max_logit_rows, limits.max_num_batched_tokens)
+        config = engine_config(config)
         self.scheduler = Scheduler(
             self.pages,
+            config=config,
             max_num_seqs=min(limits.max_num_seqs, self._max_num_rows),
             max_num_tokens=limits.max_num_batched_tokens,
             max_num_rows=self._max_num_rows,
         )
         self._tally = Tally()
-        sampler = Sampler(executor.vocab_size, self.eos_token_ids, executor.kernels)
         self._logits_cache = LogitsCache(0)
-        self._drawing = Drawing(self, sampler, self._tally, self._logits_cache)
-        self._prepared: Step | None = None
+        self._drawing = Drawing(self, executor, self._tally, self._logits_cache)
+        self._prepared: Batch | None = None
         self._undelivered: list[Sequence] = []
         self._num_requests = self._num_sequences = 0
-        self._has_spare_processor = executor.num_threads < len(os.sched_getaffinity(0))
-        self.config = engine_config(config)
+        self.config = config
 
     @property
     def config(self) -> EngineConfig:
@@ -95,19 +95,13 @@ class Engine:
     @config.setter
     def config(self, config: EngineConfig) -> None:
         config = engine_config(config)
-        limits, scheduler = self._executor.limits, self.scheduler
         self._prepared = None
-        most = min(limits.max_num_seqs, self._max_num_rows)
-        scheduler.max_num_seqs = min(config.max_num_seqs or most, most)
-        most = limits.max_num_batched_tokens
-        scheduler.max_num_tokens = min(config.max_num_batched_tokens or most, most)
-        scheduler.chunk_tokens = config.chunk_tokens
-        scheduler.uses_prefixes = config.prefix_cache
-        if not config.prefix_cache:
-            self.pages.forget_prefixes()
+        self.scheduler.configure(config)
         if config.logits_cache_bytes != self._logits_cache.max_bytes:
             self._logits_cache.resize(config.logits_cache_bytes)
-        self._overlaps = self._has_spare_processor if config.overlap is None else config.overlap
+        self._overlaps = (
+            self._executor.leaves_processors if config.overlap is None else config.overlap
+        )
         self._config = config
 
     @property
@@ -117,15 +111,6 @@ class Engine:
     def check(self, token_ids: list[int], params: SamplingParams | None = None) -> None:
         """Raises RequestError for a prompt that can never be served."""
         self._admission.check(token_ids, params)
-
-    def check_room(self, num_sequences: int) -> None:
-        """Raises QueueFullError when so many more may not wait."""
-        most, waiting = self._config.max_waiting, len(self.scheduler.waiting)
-        if most is not None and waiting + num_sequences > most:
-            raise QueueFullError(
-                f"{waiting} sequences wait, and {num_sequences} more are too many",
-                hint=f"max_waiting is {most}; try again later.",
-            )
 
     def add(
         self,
@@ -142,14 +127,12 @@ class Engine:
         """
         self.check(token_ids, params)
         check_priority(priority)
-        num_completions = params.n
-        self.check_room(num_completions)
-        number = self._num_requests
-        self._num_requests += 1
+        self.scheduler.check_room(params.n)
+        number, first_id = self._num_requests, self._num_sequences
         stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids)}
         sequences = [
             Sequence(
-                self._num_sequences + index,
+                first_id + index,
                 list(token_ids),
                 params,
                 self._admission.max_len(token_ids, params),
@@ -157,13 +140,13 @@ class Engine:
                 # With a seed of its own a request draws the same wherever and whenever it runs.
                 key=(0 if params.seed is not None else number + 1) << INDEX_BITS | index,
                 index=index,
-                rank=(number + AGING * priority, self._num_sequences + index),
+                rank=(number + AGING * priority, first_id + index),
                 salt=salt,
                 stop_ids=frozenset(stop_ids),
             )
-            for index in range(num_completions)
+            for index in range(params.n)
         ]
-        self._num_sequences += num_completions
+        self._num_requests, self._num_sequences = number + 1, first_id + params.n
         first = sequences[0]
         first.siblings = sequences[1:]
         now = perf_counter()
@@ -171,8 +154,8 @@ class Engine:
             sequence.times.arrived = now
             sequence.parent = None if sequence is first else first
         self._prepared = None
-        self.scheduler.add(first)
         self._drawing.look_up(first)
+        self.scheduler.add(first)
         return first
 
     def abort(self, sequence: Sequence) -> None:
@@ -202,27 +185,36 @@ class Engine:
             # What is not finite may be in the keys of tokens that others begin with.
             self.pages.forget_prefixes()
 
+    def fail_all(self, error: IngotError) -> None:
+        """Ends every sequence with an error, as after a step that failed halfway."""
+        self._undelivered.clear()
+        for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
+            for each in (*sequence.siblings, sequence):
+                if not each.finished:
+                    self.fail(each, error)
+
     def step(self) -> list[Sequence]:
-        """Runs one step; returns the sequences that got a token or an error in it."""
+        """Runs one step; returns the sequences that got a token or an error in it.
+
+        After an error nothing is certain but the tokens of the sequences: see `fail_all`.
+        """
         began = perf_counter()
+        drawn = self._drawing.draw_known()
+        if drawn:
+            self._prepared = None
+            self._undelivered += drawn
         if not self._overlaps:
-            self.deliver()  # what an interrupted step has left
-        try:
-            drawn = self._drawing.draw_known()
-            if drawn:
-                self._prepared = None
-            step, self._prepared = self._prepared or self._prepare(), None
-            if step is not None:
-                drawn += self._run(step)
-            elif self.has_unfinished and not drawn:
-                raise InternalError("no sequence can run")
-        except BaseException:
-            self._recover()
-            raise
-        self._undelivered += drawn
+            self.deliver()  # a stop string may end what would run in this step
+        batch, self._prepared = self._prepared or self._prepare(Wanted()), None
+        if batch is not None:
+            ran = self._run(batch)
+            drawn += ran
+            self._undelivered += ran
+        elif self.has_unfinished and not drawn:
+            raise InternalError("no sequence can run")
         if not (self._overlaps and self.has_unfinished):
             self.deliver()
-        self._tally.num_steps += step is not None
+        self._tally.num_steps += batch is not None
         self._tally.step_seconds += perf_counter() - began
         return drawn
 
@@ -235,7 +227,17 @@ class Engine:
 
     def counters(self) -> EngineCounters:
         """How the engine fares, now and since it was opened."""
-        return self._tally.snapshot(self.scheduler, self._logits_cache)
+        scheduler, pages = self.scheduler, self.pages
+        return EngineCounters(
+            **asdict(self._tally),
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            num_pages=pages.num_pages,
+            num_free_pages=pages.num_free,
+            num_preemptions=scheduler.num_preemptions,
+            prefix_cache=pages.prefix.counters(),
+            logits_cache=self._logits_cache.counters(),
+        )
 
     def logits(self, token_ids: list[int], chunk_tokens: int | None = None) -> Float32:
         """Logits [T, V] of every position, in chunks of `chunk_tokens` (default: the largest).
@@ -244,64 +246,55 @@ class Engine:
         """
         self.check(token_ids)
         most = min(chunk_tokens or self._max_num_rows, self._max_num_rows)
-        result = np.empty((len(token_ids), self._admission.vocab_size), np.float32)
+        result = np.empty((len(token_ids), self._executor.vocab_size), np.float32)
         self._prepared = None
-        self.scheduler.free_up(self.pages.num_needed(len(token_ids)))
-        self.pages.grow(_SCRATCH, len(token_ids))
+        self.scheduler.free_up(self.pages.most_of(len(token_ids)))
         builder = self._builders[0]
         try:
-            page_ids = self.pages.page_ids(_SCRATCH)
             for start in range(0, len(token_ids), most):
                 chunk = token_ids[start : start + most]
+                self.pages.drop_behind(_SCRATCH, start)
+                self.pages.grow(_SCRATCH, start + len(chunk))
                 builder.inputs.clear()
-                builder.append(chunk, start, page_ids, len(chunk))
-                result[start : start + len(chunk)] = self._executor.run(builder.inputs)
+                builder.append(chunk, start, self.pages.page_ids(_SCRATCH), len(chunk))
+                pending = self._executor.submit(builder.inputs, Draws(kept=slice(None)))
+                result[start : start + len(chunk)] = pending.wait().logits
         finally:
             self.pages.release(_SCRATCH)
         return result
 
     def close(self) -> None:
-        """Ends the helper thread and closes the executor; a second call does nothing."""
-        self._helper.close()
+        """Closes the executor; a second call does nothing."""
         self._executor.close()
 
-    def _prepare(self) -> Step | None:
+    def _prepare(self, under_way: Wanted) -> Batch | None:
         """Schedules a step and lays it out in the arrays that the last one does not use."""
         chunks = self.scheduler.schedule()
         if not chunks:
             return None
         self._builders.reverse()
-        return self._builders[0].build(chunks, self.pages.page_ids)
+        return self._builders[0].build(chunks, self.pages.page_ids, under_way.draws.sequences)
 
-    def _run(self, step: Step) -> list[Sequence]:
+    def _run(self, batch: Batch) -> list[Sequence]:
         began = perf_counter()
-        step.fill_in()
-        self.scheduler.advance(step.chunks)
-        for chunk in step.chunks:
+        self.scheduler.advance(batch.chunks)
+        for chunk in batch.chunks:
             self._tally.num_computed_tokens += chunk.end - chunk.start
             if not chunk.sequence.times.started:
                 chunk.sequence.times.started = began
-        run = partial(self._executor.run, step.inputs)
+        wanted = self._drawing.wanted(batch.chunks)
         began = perf_counter()
-        logits = self._helper.beside(self._meanwhile, run) if self._overlaps else run()
-        self._tally.kernel_seconds += perf_counter() - began
-        self.scheduler.complete(step.chunks)
-        return self._drawing.draw(step.chunks, logits)
-
-    def _meanwhile(self) -> None:
-        self.deliver()
-        self._prepared = self._prepare()
+        pending = self._executor.submit(batch.inputs, wanted.draws, beside=self._overlaps)
+        try:
+            if self._overlaps:
+                self.deliver()
+                self._prepared = self._prepare(wanted)
+        finally:
+            drawn = pending.wait()
+        self._tally.kernel_seconds += perf_counter() - began - drawn.seconds
+        self.scheduler.complete(batch.chunks)
+        return self._drawing.take(wanted, drawn)
 
     def _forget(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)
         self._prepared = None
-
-    def _recover(self) -> None:
-        """Whatever a step has half done (Ctrl-C, kernels that refuse it) is computed again: the
-        tokens of the sequences are all that counts."""
-        self._prepared = None
-        alive = [*self.scheduler.running, *self.scheduler.waiting]
-        for sequence in alive:
-            sequence.num_pending = 0
-        self._undelivered += alive  # some may have got their token
-        self.scheduler.free_up(self.pages.num_pages)

@@ -1,43 +1,95 @@
-"""What an executor is: it runs one step of the plan over flat arrays."""
+"""What an executor is: it runs steps on one device, and draws their tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from ingot.artifact.plan import Limits
-from ingot.runtime.native_sampler import SamplerKernels
+from ingot.artifact.reader import Artifact
+from ingot.errors import IngotError
+from ingot.runtime.arrays import Float32, StepInputs
+from ingot.runtime.output import Logprob
+from ingot.runtime.sampling_state import SampledSequence
 
-Int32 = npt.NDArray[np.int32]
-Float32 = npt.NDArray[np.float32]
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """A token, and the log-probabilities that were asked for with it (else empty)."""
+
+    token: int
+    logprobs: dict[int, Logprob]
 
 
-class StepInputs:
-    """The arrays of a step, made once for the largest and filled anew for each.
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """Prompt tokens whose log-probabilities are wanted.
 
-    All int32. N tokens, S sequences, R rows that need logits, P pages of a sequence:
-    tokens[N] positions[N] slots[N] query_start[S+1] context_lens[S] page_table[S,P] logit_rows[R].
-    Only the first num_tokens, num_seqs and num_rows entries of each count.
+    Row `first_row` + i of the logits is that before token i. `count`: how many of the likeliest
+    tokens are wanted beside each; -1: all.
     """
 
-    def __init__(self, limits: Limits) -> None:
-        self.num_tokens = self.num_seqs = self.num_rows = 0
-        self.tokens = np.zeros(limits.max_num_batched_tokens, np.int32)
-        self.positions = np.zeros(limits.max_num_batched_tokens, np.int32)
-        self.slots = np.zeros(limits.max_num_batched_tokens, np.int32)
-        self.query_start = np.zeros(limits.max_num_seqs + 1, np.int32)
-        self.context_lens = np.zeros(limits.max_num_seqs, np.int32)
-        self.page_table = np.zeros((limits.max_num_seqs, limits.max_pages_per_seq), np.int32)
-        self.logit_rows = np.zeros(limits.max_logit_rows, np.int32)
+    first_row: int
+    tokens: Sequence[int]
+    count: int
 
-    def clear(self) -> None:
-        self.num_tokens = self.num_seqs = self.num_rows = 0
+
+@dataclass(slots=True)
+class Draws:
+    """What is wanted of the logits of a step.
+
+    Attributes:
+        sequences: each draws a token, by its sampling state.
+        rows: the row of the logits that each of them draws from.
+        scorings: the prompt tokens to score.
+        kept: the rows whose logits are handed back.
+    """
+
+    sequences: Sequence[SampledSequence] = ()
+    rows: list[int] = field(default_factory=list)
+    scorings: list[Scoring] = field(default_factory=list)
+    kept: list[int] | slice = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What came of them, in the same order. An error ends its request and no other.
+
+    `logits` [kept rows, V] are valid until the next step. `seconds` went into drawing.
+    """
+
+    tokens: list[Draw | IngotError]
+    scores: list[list[dict[int, Logprob]] | IngotError]
+    logits: Float32
+    seconds: float
+
+
+class Pending(Protocol):
+    """A step that an executor has accepted."""
+
+    def wait(self) -> Drawn:
+        """Waits for the step and its draws. To be called once, in the order of submission.
+
+        Raises UsageError after `close`, InternalError when the kernels refuse the step.
+        """
+        ...
 
 
 class Executor(Protocol):
-    """Runs steps on one device. Not safe for several threads at once."""
+    """Runs steps on one device, in the order of submission. For one thread only.
+
+    Its arguments are those of `ingot.runtime.devices.open_executor`.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        *,
+        max_model_len: int,
+        kv_cache_bytes: int | None,
+        num_threads: int | None,
+    ) -> None: ...
 
     @property
     def limits(self) -> Limits: ...
@@ -49,26 +101,32 @@ class Executor(Protocol):
     def num_pages(self) -> int: ...
 
     @property
-    def num_threads(self) -> int:
-        """Processors of the host that a step keeps busy."""
+    def window(self) -> int:
+        """Tokens that every layer looks back at, at most; 0: some look at all."""
         ...
 
     @property
-    def kernels(self) -> SamplerKernels | None:
-        """What draws from its logits; None: numpy does."""
+    def leaves_processors(self) -> bool:
+        """Whether a step leaves a processor of the host to work beside it."""
         ...
 
     @property
     def inputs(self) -> tuple[StepInputs, StepInputs]:
-        """The arrays to fill before `run`: one is filled while the step in the other runs."""
+        """The arrays to fill before `submit`: one is filled while the step in the other runs."""
         ...
 
-    def run(self, inputs: StepInputs) -> Float32:
-        """Runs the step in one of `inputs`; other Python threads run meanwhile.
+    def submit(self, inputs: StepInputs, draws: Draws, *, beside: bool = False) -> Pending:
+        """Accepts the step in one of `inputs`.
 
-        Returns logits [num_rows, V], a view that is valid until the next call. Raises UsageError
-        after `close`, InternalError when the kernels refuse the step.
+        With `beside` it runs while the caller goes on, else at the latest when the caller waits
+        for it. Tokens that are `from_draws` of the previous step are filled in.
         """
+        ...
+
+    def draw(
+        self, logits: Float32, sequences: Sequence[SampledSequence]
+    ) -> list[Draw | IngotError]:
+        """Draws from logits [R, V] of the host, which may be overwritten; no step is under way."""
         ...
 
     def close(self) -> None:

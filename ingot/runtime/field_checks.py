@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, NoReturn
 
+import numpy as np
+
 from ingot.errors import RequestError
 
 _MAX_TOKEN = 2**31 - 1
@@ -16,6 +18,11 @@ def refuse(name: str, value: object, wanted: str) -> NoReturn:
     if len(shown) > _SHOWN:
         shown = f"{shown[:_SHOWN]}..."
     raise RequestError(f"{name} is {shown}", hint=f"{name} must be {wanted}.")
+
+
+def plain(value: Any) -> Any:
+    """A NumPy scalar as the Python value that it stands for; anything else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def flag(name: str, value: object) -> None:
@@ -49,7 +56,8 @@ def number(
 
 def values(name: str, given: object, kind: type, most: int) -> tuple[Any, ...]:
     """A list of values of one type, as a tuple."""
-    items = tuple(given) if isinstance(given, (list, tuple, set, frozenset)) else (None,)
+    is_list = isinstance(given, (list, tuple, set, frozenset))
+    items = tuple(map(plain, given)) if is_list else (None,)  # type: ignore[call-overload]
     if len(items) > most or not all(type(item) is kind for item in items):
         refuse(name, given, f"at most {most} values of type {kind.__name__}")
     return items

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from ingot.artifact.cost import Cost
 from ingot.artifact.reader import Artifact
 from ingot.errors import ResourceError
-from ingot.runtime.kernels import Kernels
-from ingot.runtime.memory import Region
+from ingot.runtime.devices.cpu_kernels import Kernels
+from ingot.runtime.devices.memory import Region
 
 # By the numbers that `machine_limits.h` gives them.
 READ, ARITHMETIC = 0, ("float32", "bfloat16", "int8")

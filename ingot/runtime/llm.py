@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ingot.artifact.reader import Artifact, Check
 from ingot.errors import UsageError
+from ingot.runtime.arrays import Float32
+from ingot.runtime.claim import complete
 from ingot.runtime.config import EngineConfig, engine_config
+from ingot.runtime.devices import open_executor
 from ingot.runtime.engine import Engine
-from ingot.runtime.executor import Float32
-from ingot.runtime.executor_cpu import CpuExecutor
+from ingot.runtime.engine_thread import EngineThread
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.progress import Progress
 from ingot.runtime.prompts import (
     Messages,
     Prompt,
     cache_salt,
-    check_options,
+    check_on_step,
+    integer_option,
     list_of_chats,
     list_of_params,
     list_of_priorities,
@@ -31,7 +34,7 @@ from ingot.runtime.prompts import (
 )
 from ingot.runtime.session import OnStep, Session, Ticket
 from ingot.runtime.stream import TextStream
-from ingot.runtime.tokenizer import Tokenizer
+from ingot.runtime.tokenizer import Tokenizer, TokenizerFiles
 
 
 class LLM:
@@ -64,16 +67,17 @@ class LLM:
         on_step: OnStep | None = None,
         check: Check = "fast",
     ) -> None:
-        check_options(
-            max_model_len=max_model_len,
-            kv_cache_bytes=kv_cache_bytes,
-            num_threads=num_threads,
-            seed=seed,
-        )
+        max_model_len = integer_option("max_model_len", max_model_len)
+        kv_cache_bytes = integer_option("kv_cache_bytes", kv_cache_bytes)
+        num_threads = integer_option("num_threads", num_threads)
+        seed = integer_option("seed", seed) or 0
+        check_on_step(on_step)
         config = engine_config(config)  # before there are threads to end
         self.artifact = model if isinstance(model, Artifact) else Artifact.open(model, check)
         self.max_model_len = _model_len(self.artifact.manifest.limits.max_model_len, max_model_len)
-        executor = CpuExecutor(
+        self._tokenizer_files = TokenizerFiles.of(self.artifact)
+        self._tokenizer: Tokenizer | None = None
+        executor = open_executor(
             self.artifact,
             max_model_len=self.max_model_len,
             kv_cache_bytes=kv_cache_bytes,
@@ -86,11 +90,10 @@ class LLM:
             seed=seed,
             config=config,
         )
-        self._session = Session(self._engine, on_step)
+        self._thread = EngineThread(Session(self._engine, on_step))
         # Also runs when the object is forgotten and when Python exits, so that the threads of the
         # kernels are always joined.
-        self._close = weakref.finalize(self, self._session.close)
-        self._tokenizer: Tokenizer | None = None
+        weakref.finalize(self, self._thread.close)
 
     def generate(
         self,
@@ -113,16 +116,7 @@ class LLM:
         params = list_of_params(sampling_params, len(items))
         priorities = list_of_priorities(priority, len(items))
         tickets = [self._ticket(*each) for each in zip(items, params, priorities, strict=True)]
-        requests = self._session.add(tickets)
-        progress = Progress(requests, wanted=use_tqdm)
-        try:
-            while not all(request.finished for request in requests):
-                self._session.step(requests)
-                progress.update()
-            return [self._session.read(request) for request in requests]
-        finally:
-            progress.close()
-            self._session.forget(requests)
+        return complete(self._thread, tickets, progress=use_tqdm)
 
     def chat(
         self,
@@ -173,15 +167,16 @@ class LLM:
     ) -> TextStream:
         """Completes one prompt piece by piece; closing the stream early aborts the request."""
         params = list_of_params(sampling_params, 1)[0]
-        request = self._session.add([self._ticket(prompt, params, priority)])[0]
-        return TextStream(request, self._session, self)
+        return TextStream(self._thread, self._ticket(prompt, params, priority), self)
 
     def logits(self, token_ids: Sequence[int], *, chunk_tokens: int | None = None) -> Float32:
         """Logits at every position of one sequence: float32 [T, V].
 
         They are the same bits for every `chunk_tokens`, the tokens that a step computes.
         """
-        return self._session.logits(list_of_tokens(token_ids), chunk_tokens)
+        tokens, session = list_of_tokens(token_ids), self._thread.session
+        most = integer_option("chunk_tokens", chunk_tokens)
+        return self._thread.ask(lambda: session.logits(tokens, most))
 
     @property
     def config(self) -> EngineConfig:
@@ -190,24 +185,27 @@ class LLM:
 
     @config.setter
     def config(self, config: EngineConfig) -> None:
-        self._session.configure(config)
+        config, session = engine_config(config), self._thread.session
+        change = partial(session.configure, config)
+        (self._thread.post if self._thread.is_current else self._thread.ask)(change)
 
     def counters(self) -> EngineCounters:
         """How the engine fares, now and since it was opened."""
-        return self._session.counters()
+        counters = self._thread.session.counters
+        return counters() if self._thread.is_current else self._thread.ask(counters)
 
     def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer, read when first asked for. Raises TokenizerError."""
+        """The model's tokenizer, parsed when first asked for. Raises TokenizerError."""
         if self._tokenizer is None:
-            self._tokenizer = Tokenizer.of(self.artifact)
+            self._tokenizer = self._tokenizer_files.parse()
         return self._tokenizer
 
     def close(self) -> None:
         """Frees everything: threads, pages, the mapping of the weights. May be called twice."""
-        self._close()
+        self._thread.close()
 
     def _ticket(
-        self, prompt: Prompt, params: SamplingParams, priority: int, **others: Any
+        self, prompt: Prompt, params: SamplingParams, priority: int, request_id: str | None = None
     ) -> Ticket:
         """Checks a prompt and turns it into tokens. Raises RequestError."""
         text, token_ids = prompt_parts(prompt)
@@ -223,7 +221,7 @@ class LLM:
             tokenizer=tokenizer if params.detokenize else None,
             priority=priority,
             salt=cache_salt(prompt),
-            **others,
+            request_id=request_id,
         )
 
     def _spelled(self, params: SamplingParams) -> SamplingParams:

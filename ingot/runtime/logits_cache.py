@@ -6,13 +6,10 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as Tokens
 
-import numpy as np
-import numpy.typing as npt
 import xxhash
 
+from ingot.runtime.arrays import Float32
 from ingot.runtime.metrics import CacheCounters
-
-Float32 = npt.NDArray[np.float32]
 
 # After this many prompts the cache must have served one in MIN_HIT_RATE ** -1 of them.
 WINDOW = 256
@@ -42,12 +39,12 @@ class LogitsCache:
         tokens = array("i", token_ids).tobytes()
         key = _key(tokens, salt)
         found = self._rows.get(key)
-        hit = found is not None and found[0] == tokens and found[1] == salt
-        self._count(hit)
-        if not hit or found is None:
-            return None
-        self._rows.move_to_end(key)
-        return found[2]
+        if found is not None and found[:2] != (tokens, salt):
+            found = None
+        if found is not None:
+            self._rows.move_to_end(key)
+        self._count(found is not None)  # which may empty the cache
+        return None if found is None else found[2]
 
     def put(self, token_ids: Tokens[int], salt: bytes, logits: Float32) -> None:
         """Keeps a copy of the logits, if it pays and they fit."""

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ingot.runtime.logits_cache import LogitsCache
-    from ingot.runtime.scheduler import Scheduler
 
 
 @dataclass(slots=True)
@@ -92,16 +87,3 @@ class Tally:
     step_seconds: float = 0.0
     kernel_seconds: float = 0.0
     sampler_seconds: float = 0.0
-
-    def snapshot(self, scheduler: Scheduler, logits_cache: LogitsCache) -> EngineCounters:
-        pages = scheduler.pages
-        return EngineCounters(
-            **{name: getattr(self, name) for name in self.__slots__},
-            num_running=len(scheduler.running),
-            num_waiting=len(scheduler.waiting),
-            num_pages=pages.num_pages,
-            num_free_pages=pages.num_free,
-            num_preemptions=scheduler.num_preemptions,
-            prefix_cache=pages.prefix.counters(),
-            logits_cache=logits_cache.counters(),
-        )

@@ -19,14 +19,6 @@ class Logprob:
     decoded_token: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
-    """A token, and the log-probabilities that were asked for with it (else empty)."""
-
-    token: int
-    logprobs: dict[int, Logprob]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompletionOutput:
     """A completion: complete, or as far as it has come.

@@ -12,24 +12,55 @@ from ingot.runtime.prefix_cache import Entry, PrefixCache
 
 @dataclass(slots=True)
 class _Row:
-    """A sequence's pages. The first `num_published` are known to the prefix cache, as `last`."""
+    """A sequence's pages.
+
+    The first `num_published` are known to the prefix cache, as `last`. The first `num_dropped`
+    lie behind the window: they are no longer its own, and nobody looks at their ids.
+    """
 
     page_ids: list[int] = field(default_factory=list)
+    num_dropped: int = 0
     num_published: int = 0
     last: Entry | None = None
 
 
+def most_pages(num_tokens: int, step_tokens: int, page_size: int, window: int) -> int:
+    """The most pages that a sequence owns at once on its way to `num_tokens` tokens.
+
+    With a window these are the pages that the tokens of the step under way and of the next one,
+    each of at most `step_tokens` tokens, look back at, and those of the page before them.
+    """
+    num_pages = -(-num_tokens // page_size)
+    if window == 0:
+        return num_pages
+    return min(num_pages, -(-(window + 2 * step_tokens) // page_size) + 2)
+
+
 class PageTable:
-    """Hands out pages of `page_size` slots.
+    """Hands out pages of `page_size` slots to the sequences, for layers that share a page table.
+
+    `window` is the number of tokens that these layers look back at, or 0 for all of them. Pages
+    that lie wholly behind the window are given back while the sequence runs. `step_tokens` is the
+    most tokens of a step.
 
     A page is free or has one owner or more. A free page that the prefix cache knows is idle: it
     is found again, or taken for other tokens when no other free page is left, the one that was
     released first before all others.
     """
 
-    def __init__(self, num_pages: int, page_size: int, prefix: PrefixCache | None = None) -> None:
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        prefix: PrefixCache | None = None,
+        *,
+        window: int = 0,
+        step_tokens: int = 0,
+    ) -> None:
+        self._step_tokens = step_tokens
         self.num_pages = num_pages
         self.page_size = page_size
+        self.window = window
         self.prefix = prefix or PrefixCache(page_size)
         # The last page to be freed is the next to be used: little memory is ever touched.
         self._blank = list(range(num_pages - 1, -1, -1))
@@ -41,6 +72,10 @@ class PageTable:
     def num_free(self) -> int:
         return len(self._blank) + len(self._idle)
 
+    def most_of(self, num_tokens: int) -> int:
+        """The most pages that a sequence owns at once on its way to so many tokens."""
+        return most_pages(num_tokens, self._step_tokens, self.page_size, self.window)
+
     def num_needed(self, num_tokens: int) -> int:
         """Pages that many tokens fill."""
         return -(-num_tokens // self.page_size)
@@ -48,9 +83,15 @@ class PageTable:
     def page_ids(self, sequence_id: int) -> list[int]:
         """The sequence's pages in the order of its tokens. Not to be changed.
 
-        The list grows with the sequence; after a release the sequence gets a new one.
+        The list grows with the sequence; after a release the sequence gets a new one. Its first
+        entries may stand for pages behind the window, which are others' now.
         """
         return self._rows[sequence_id].page_ids
+
+    def owned(self, sequence_id: int) -> list[int]:
+        """The pages that are the sequence's own."""
+        row = self._rows[sequence_id]
+        return row.page_ids[row.num_dropped :]
 
     def can_grow(self, sequence_id: int, num_tokens: int) -> bool:
         """Whether the sequence could come to own the pages of `num_tokens` tokens."""
@@ -70,21 +111,29 @@ class PageTable:
         """Gives up the sequence's share of its pages; a sequence that owns none is fine."""
         row = self._rows.pop(sequence_id, None)
         # The last page first: of a prefix, the end is taken for other tokens before its beginning.
-        for page_id in reversed(row.page_ids if row else ()):
-            self._num_owners[page_id] -= 1
-            if not self._num_owners[page_id]:
-                if page_id in self.prefix:
-                    self._idle[page_id] = None
-                else:
-                    self._blank.append(page_id)
+        for page_id in reversed(row.page_ids[row.num_dropped :] if row else ()):
+            self._disown(page_id)
+
+    def drop_behind(self, sequence_id: int, position: int) -> None:
+        """Gives up the sequence's pages that no token from `position` on looks back at.
+
+        Those that the tokens of its page look back at stay: one that shares the full pages goes
+        on from there.
+        """
+        row = self._rows.get(sequence_id)
+        if row is not None and self.window:
+            kept = self._first_kept(position // self.page_size * self.page_size)
+            for page_id in row.page_ids[row.num_dropped : kept]:
+                self._disown(page_id)
+            row.num_dropped = max(row.num_dropped, kept)
 
     def share(self, owner_id: int, sequence_id: int, num_tokens: int) -> int:
         """Lets a new sequence own the full pages of `num_tokens` tokens of another, too.
 
         Returns the tokens that these pages hold.
         """
-        num_pages = num_tokens // self.page_size
-        self._own(sequence_id, self._rows[owner_id].page_ids[:num_pages])
+        num_pages, row = num_tokens // self.page_size, self._rows[owner_id]
+        self._own(sequence_id, row.page_ids[:num_pages], row.num_dropped)
         return num_pages * self.page_size
 
     def admit(
@@ -94,11 +143,12 @@ class PageTable:
 
         False, and nothing is done, unless `num_spare` free pages would be left.
         """
-        num_idle = sum(entry.page_id in self._idle for entry in prefix)
+        behind = self._first_kept(len(prefix) * self.page_size)
+        num_idle = sum(entry.page_id in self._idle for entry in prefix[behind:])
         missing = self.num_needed(num_tokens) - len(prefix)
         if missing + num_spare > self.num_free - num_idle:
             return False
-        self._own(sequence_id, [entry.page_id for entry in prefix])
+        self._own(sequence_id, [entry.page_id for entry in prefix], behind)
         row = self._rows[sequence_id]
         row.num_published, row.last = len(prefix), prefix[-1] if prefix else None
         self.grow(sequence_id, num_tokens)
@@ -109,7 +159,9 @@ class PageTable:
     ) -> None:
         """Makes the sequence's full pages known; its first `num_computed` tokens are in them."""
         row, size = self._rows.get(sequence_id), self.page_size
-        while row is not None and (row.num_published + 1) * size <= num_computed:
+        if row is None or row.num_published < row.num_dropped:
+            return  # what comes after pages that nobody knows is not found either
+        while (row.num_published + 1) * size <= num_computed:
             start = row.num_published * size
             page_id = row.page_ids[row.num_published]
             tokens = token_ids[start : start + size]
@@ -126,7 +178,7 @@ class PageTable:
 
     def check(self) -> None:
         """Raises InternalError unless every page is free or counted once for each owner."""
-        owners = Counter(page for row in self._rows.values() for page in row.page_ids)
+        owners = Counter(page for sequence_id in self._rows for page in self.owned(sequence_id))
         free = Counter([*self._blank, *self._idle])
         wrong = [
             page_id
@@ -137,11 +189,23 @@ class PageTable:
         if wrong:
             raise InternalError(f"pages that are lost or have wrong owners: {wrong}")
 
-    def _own(self, sequence_id: int, page_ids: list[int]) -> None:
-        for page_id in page_ids:
+    def _first_kept(self, position: int) -> int:
+        """How many pages lie wholly behind the window of the token at `position`."""
+        return max(0, position - self.window + 1) // self.page_size if self.window else 0
+
+    def _own(self, sequence_id: int, page_ids: list[int], num_dropped: int) -> None:
+        for page_id in page_ids[num_dropped:]:
             self._num_owners[page_id] += 1
             self._idle.pop(page_id, None)
-        self._rows[sequence_id] = _Row(page_ids)
+        self._rows[sequence_id] = _Row(page_ids, num_dropped)
+
+    def _disown(self, page_id: int) -> None:
+        self._num_owners[page_id] -= 1
+        if not self._num_owners[page_id]:
+            if page_id in self.prefix:
+                self._idle[page_id] = None
+            else:
+                self._blank.append(page_id)
 
     def _take_page(self) -> int:
         if self._blank:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ingot.errors import RequestError
 from ingot.runtime.bad_words import spellings
-from ingot.runtime.field_checks import flag, integer, number, refuse, token_ids, values
+from ingot.runtime.field_checks import flag, integer, number, plain, refuse, token_ids, values
 
 MAX_N = 16384
 MAX_LOGPROBS = 1000
@@ -132,6 +132,8 @@ class SamplingParams:
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            self._set(field.name, plain(getattr(self, field.name)))
         for name, absent in _ABSENT.items():
             if getattr(self, name) is None:
                 self._set(name, absent)
@@ -239,7 +241,8 @@ def _bias(given: Any) -> dict[int, float] | None:
     if not isinstance(given, Mapping):
         refuse("logit_bias", given, "a dict of token ids and numbers")
     ids = token_ids("logit_bias", list(given), UNLIMITED)
-    for bias in given.values():
+    biases = [plain(bias) for bias in given.values()]
+    for bias in biases:
         number("logit_bias", bias)
-    clamped = (max(-MAX_BIAS, min(MAX_BIAS, float(bias))) for bias in given.values())
+    clamped = (max(-MAX_BIAS, min(MAX_BIAS, float(bias))) for bias in biases)
     return dict(sorted(zip(ids, clamped, strict=True))) or None

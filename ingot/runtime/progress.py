@@ -7,7 +7,7 @@ import time
 
 from ingot.runtime.request import Request
 
-_EVERY_SECONDS = 0.1
+EVERY_SECONDS = 0.1
 
 
 class Progress:
@@ -15,17 +15,17 @@ class Progress:
 
     def __init__(self, requests: list[Request], *, wanted: bool) -> None:
         self._requests = requests
-        self._shown = wanted and bool(requests) and sys.stderr is not None and sys.stderr.isatty()
+        self.is_shown = wanted and bool(requests) and sys.stderr is not None and sys.stderr.isatty()
         self._begin = self._last = time.perf_counter()
 
     def update(self) -> None:
         """Shows the present, now and then."""
-        if self._shown and time.perf_counter() - self._last >= _EVERY_SECONDS:
+        if self.is_shown and time.perf_counter() - self._last >= EVERY_SECONDS:
             self._show()
 
     def close(self) -> None:
         """Shows the end and leaves the line."""
-        if self._shown:
+        if self.is_shown:
             self._show()
             print(file=sys.stderr)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from ingot.errors import RequestError, UsageError
 from ingot.runtime.admission import check_priority
+from ingot.runtime.field_checks import plain
 from ingot.runtime.params import SamplingParams
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
@@ -20,21 +21,31 @@ _FORMS = (
 )
 _KEYS = {"prompt", "prompt_token_ids", "cache_salt"}
 _INT_RANGES = {
-    "max_model_len": (1, 2**31 - 1),
-    "kv_cache_bytes": (1, 2**63 - 1),
-    "num_threads": (1, 1024),
-    "seed": (0, 2**64 - 1),
+    "max_model_len": (1, 2**31 - 1, False),
+    "kv_cache_bytes": (1, 2**63 - 1, False),
+    "num_threads": (1, 1024, False),
+    "seed": (0, 2**64 - 1, True),
+    "chunk_tokens": (1, 2**31 - 1, False),
 }
 
 
-def check_options(**options: int | None) -> None:
-    """Raises UsageError, naming the option, for an integer option out of its range."""
-    for name, value in options.items():
-        low, high = _INT_RANGES[name]
-        wrong_type = not isinstance(value, int) or isinstance(value, bool)
-        if value is not None and (wrong_type or not low <= value <= high):
-            hint = f"{name} is an integer in [{low}, {high}]."
-            raise UsageError(f"{name} is {value!r}", hint=hint)
+def integer_option(name: str, value: Any) -> int | None:
+    """An option as an int, or None where it may be left out. Raises UsageError that names it."""
+    value = plain(value)
+    low, high, needed = _INT_RANGES[name]
+    if value is None and not needed:
+        return None
+    if type(value) is not int or not low <= value <= high:
+        raise UsageError(
+            f"{name} is {value!r:.80}", hint=f"{name} must be an integer in [{low}, {high}]."
+        )
+    return value
+
+
+def check_on_step(on_step: object) -> None:
+    """Raises UsageError for what cannot be called."""
+    if on_step is not None and not callable(on_step):
+        raise UsageError(f"on_step is {on_step!r:.80}", hint="on_step is a function or None.")
 
 
 def list_of_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
@@ -106,7 +117,7 @@ def list_of_priorities(priority: int | Sequence[int], count: int) -> list[int]:
         )
     for each in result:
         check_priority(each)
-    return result
+    return [int(each) for each in result]
 
 
 def list_of_tokens(tokens: object) -> list[int]:

@@ -11,19 +11,19 @@ from ingot.runtime.sequence import Sequence
 
 
 class Request:
-    """Follows the sequences of one prompt. `listener` is called when there is news of it."""
+    """Follows the sequences of one prompt. `listen` is called when it has got further."""
 
     def __init__(
         self,
         request_id: str,
         prompt: str | None,
         completions: list[Completion],
-        listener: Callable[[Request], None] | None = None,
+        listen: Callable[[Request], None],
     ) -> None:
         self.request_id = request_id
         self.prompt = prompt
         self.completions = completions
-        self.listener = listener
+        self.listen = listen
 
     @property
     def finished(self) -> bool:
@@ -35,11 +35,6 @@ class Request:
         return next((c.sequence.error for c in self.completions if c.sequence.error), None)
 
     @property
-    def has_news(self) -> bool:
-        """Whether there are tokens that no delta has reported."""
-        return any(completion.has_news for completion in self.completions)
-
-    @property
     def num_generated(self) -> int:
         return sum(completion.sequence.num_generated for completion in self.completions)
 
@@ -49,9 +44,7 @@ class Request:
             completion.abort()
 
     def take_delta(self) -> TextDelta | None:
-        """What is new of one completion, if anything is. Raises the error that ended it."""
-        if self.error is not None:
-            raise self.error
+        """What is new of one completion, if anything is."""
         for completion in self.completions:
             if completion.has_news:
                 return completion.take_delta()

@@ -6,37 +6,34 @@ from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from ingot.runtime.arrays import Int32
 from ingot.runtime.bad_words import BadWords
 from ingot.runtime.params import SamplingParams
 
-Int32 = npt.NDArray[np.int32]
-Float32 = npt.NDArray[np.float32]
-
 
 class SampledSequence(Protocol):
-    """What the sampler reads of a sequence. `sampling` is its own: None at first, and kept."""
+    """What drawing a sequence's next token needs of it."""
 
     params: SamplingParams
     token_ids: list[int]
     num_prompt: int
     key: int
     seed: int
-    sampling: SamplingState | None
+    sampling: SamplingState
 
 
 class SamplingState:
     """The edits that a sequence asks for; `advance` brings them up to date with its tokens.
 
+    `stop_ids` are the tokens that end it, which are not drawn before its `min_tokens`.
     `seen` and `times` are the tokens that penalties look at, and how often each was generated;
     the first `num_seen` entries count. `version` changes whenever anything but `times` does.
     """
 
-    def __init__(self, params: SamplingParams, eos_token_ids: Iterable[int]) -> None:
+    def __init__(self, params: SamplingParams, stop_ids: Iterable[int] = ()) -> None:
         self.params = params
-        own_stops = tuple(params.stop_token_ids)
-        self.stops = own_stops if params.ignore_eos else (*eos_token_ids, *own_stops)
+        self._stops = tuple(stop_ids)
         bias = params.logit_bias or {}
         self.allowed = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
         self.biased = _ids(bias)
@@ -52,6 +49,9 @@ class SamplingState:
         self._num_counted = 0
         repeats = params.repetition_penalty != 1
         self._penalizes = repeats or (params.presence_penalty, params.frequency_penalty) != (0, 0)
+        # Edits of this request can turn finite logits into others: they must not be blamed on the
+        # model. A penalty that is not tiny leaves any logit below 2^64 finite.
+        self.may_spoil = bool(params.logits_processors) or params.repetition_penalty < 2**-64
         self._changes = self._penalizes or params.min_tokens or params.bad_word_ids
 
     @property
@@ -65,7 +65,7 @@ class SamplingState:
             return
         few = len(token_ids) - num_prompt < self.params.min_tokens
         completions = self._bad_words.completions(token_ids, num_prompt)
-        banned = (*self._bad_words.always, *completions, *(self.stops if few else ()))
+        banned = (*self._bad_words.always, *completions, *(self._stops if few else ()))
         if banned != self._banned:
             self._banned, self.banned = banned, _ids(banned)
             self.version += 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass
 
+from ingot.errors import QueueFullError
+from ingot.runtime.config import EngineConfig
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.prefix_cache import Entry
 from ingot.runtime.sequence import Sequence
@@ -36,9 +38,10 @@ class Scheduler:
     """One budget of tokens a step: every decoding sequence first, then prompts in chunks.
 
     Sequences run in the order of their rank. The first waiting one is admitted when the pages of
-    all its tokens are free. When a decoding one needs a page and there is none, the running one
-    of the last rank gives up its pages and is computed again later. So the first always advances,
-    and every sequence ends, provided the pages of the longest fit alone.
+    all its tokens are free; where layers look back at a window alone, those of its first chunk
+    suffice. When a running one needs a page and there is none, the one of the last rank gives up
+    its pages and is computed again later. So the first always advances, and every sequence ends,
+    provided that the pages of the longest fit alone.
 
     `max_num_rows` limits the tokens of a step that get logits.
     """
@@ -50,18 +53,35 @@ class Scheduler:
         max_num_seqs: int,
         max_num_tokens: int,
         max_num_rows: int,
-        chunk_tokens: int | None = None,
-        uses_prefixes: bool = True,
+        config: EngineConfig,
     ) -> None:
         self.pages = pages
-        self.max_num_seqs = max_num_seqs
-        self.max_num_tokens = max_num_tokens
         self.max_num_rows = max_num_rows
-        self.chunk_tokens = chunk_tokens
-        self.uses_prefixes = uses_prefixes
+        self._most_seqs, self._most_tokens = max_num_seqs, max_num_tokens
+        self.configure(config)
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.num_preemptions = 0
+
+    def configure(self, config: EngineConfig) -> None:
+        """Sets the switches, from the next step on; they can only make steps smaller."""
+        self.max_num_seqs = min(config.max_num_seqs or self._most_seqs, self._most_seqs)
+        most = self._most_tokens
+        self.max_num_tokens = min(config.max_num_batched_tokens or most, most)
+        self.chunk_tokens = config.chunk_tokens
+        self.uses_prefixes = config.prefix_cache
+        self._max_waiting = config.max_waiting
+        if not self.uses_prefixes:
+            self.pages.forget_prefixes()
+
+    def check_room(self, num_sequences: int) -> None:
+        """Raises QueueFullError when so many more may not wait."""
+        most, waiting = self._max_waiting, len(self.waiting)
+        if most is not None and waiting + num_sequences > most:
+            raise QueueFullError(
+                f"{waiting} sequences wait, and {num_sequences} more are too many",
+                hint=f"max_waiting is {most}; try again later.",
+            )
 
     def add(self, sequence: Sequence) -> None:
         insort(self.waiting, sequence, key=_rank)
@@ -92,24 +112,29 @@ class Scheduler:
         """The chunks of the next step. Empty when there is no sequence, or all that there are
         come to their end with the step that is under way."""
         chunks: list[Chunk] = []
-        before = self.num_preemptions
+        before, size = self.num_preemptions, self.pages.page_size
         tokens = self.max_num_tokens
         for sequence in [s for s in self.running if s.num_remaining == 1]:
-            if tokens and sequence.is_running and self._make_room(sequence):
-                start = sequence.num_computed
+            start = sequence.num_computed
+            if sequence.num_pending and start + 1 >= sequence.max_len:
+                continue  # it ends with the step that is under way
+            if not tokens or not sequence.is_running:
+                continue
+            if start % size or self._make_room(sequence, start + 1):  # its last page has room
                 chunks.append(Chunk(sequence, start, start + 1, 1, True))
                 tokens -= 1
-        preempted = self.num_preemptions > before
-        if preempted:  # a later sequence's victim may be in the step already
-            chunks = [chunk for chunk in chunks if chunk.sequence.is_running]
         rows = self.max_num_rows - len(chunks)
         prompts = [s for s in self.running if s.num_remaining > 1]
-        while tokens > 0 and rows > 0 and (prompts or (not preempted and self._admit(prompts))):
+        while tokens > 0 and rows > 0:
+            if not prompts and (self.num_preemptions > before or not self._admit(prompts)):
+                break
             chunk = self._chunk(prompts.pop(0), tokens, rows)
-            chunks.append(chunk)
-            tokens -= chunk.end - chunk.start
-            rows -= chunk.num_rows
-        return chunks
+            if chunk.sequence.is_running and self._make_room(chunk.sequence, chunk.end):
+                chunks.append(chunk)
+                tokens -= chunk.end - chunk.start
+                rows -= chunk.num_rows
+        # One that had room may have had to give it up for another.
+        return [chunk for chunk in chunks if chunk.sequence.is_running]
 
     def advance(self, chunks: list[Chunk]) -> None:
         """Notes that a step that computes these chunks begins."""
@@ -118,14 +143,15 @@ class Scheduler:
             chunk.sequence.num_pending = int(chunk.draws)
 
     def complete(self, chunks: list[Chunk]) -> None:
-        """Notes that this step is over: the pages that it filled can be used by others."""
-        if not self.uses_prefixes:
-            return
+        """Notes that this step is over: others can use the pages that it filled, and those that
+        its sequences have left behind their window."""
         size = self.pages.page_size
         for chunk in chunks:
-            if chunk.end // size > chunk.start // size:
-                s = chunk.sequence  # preempted meanwhile, it has no pages, or known ones only
+            s = chunk.sequence  # preempted meanwhile, it has no pages, or known ones only
+            if self.uses_prefixes and chunk.end // size > chunk.start // size:
                 self.pages.publish(s.sequence_id, s.token_ids, s.num_computed, s.salt)
+            if self.pages.window:
+                self.pages.drop_behind(s.sequence_id, s.num_computed)
 
     def free_up(self, num_pages: int) -> None:
         """Preempts from the last rank on until that many pages are free, or nothing runs."""
@@ -141,14 +167,8 @@ class Scheduler:
         end = min(end, first + rows)
         return Chunk(sequence, start, end, max(0, end - first), end == length)
 
-    def _make_room(self, sequence: Sequence) -> bool:
-        """Gives the sequence the page of its next token; False when it had to yield itself, or
-        comes to its end with the step that is under way."""
-        num_tokens = sequence.length
-        if sequence.num_pending and num_tokens >= sequence.max_len:
-            return False
-        if sequence.num_computed % self.pages.page_size:
-            return True  # its last page has room
+    def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
+        """Gives the sequence the pages of its first tokens; False when it had to yield itself."""
         while not self.pages.can_grow(sequence.sequence_id, num_tokens):
             if self._preempt() is sequence:
                 return False
@@ -175,9 +195,11 @@ class Scheduler:
         if self.pages.num_free <= spare or length >= sequence.max_len:
             return False
         prefix = self._known_prefix(sequence)
-        if not self.pages.admit(sequence.sequence_id, length, prefix, spare):
+        start = len(prefix) * self.pages.page_size
+        most = min(length, start + self.max_num_tokens) if self.pages.window else length
+        if not self.pages.admit(sequence.sequence_id, most, prefix, spare):
             return False
-        sequence.num_computed = len(prefix) * self.pages.page_size
+        sequence.num_computed = start
         if not sequence.num_preemptions:
             sequence.num_cached = sequence.num_computed
             self.pages.prefix.count(length, sequence.num_computed)

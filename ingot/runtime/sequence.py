@@ -51,10 +51,11 @@ class Sequence:
     stop_reason: str | int | None = None
     error: IngotError | None = None
     times: Times = field(default_factory=Times)
-    sampling: SamplingState | None = None  # the sampler's own
+    sampling: SamplingState = field(init=False)
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.token_ids)
+        self.sampling = SamplingState(self.params, self.stop_ids)
 
     @property
     def length(self) -> int:
@@ -69,6 +70,10 @@ class Sequence:
     @property
     def num_generated(self) -> int:
         return len(self.token_ids) - self.num_prompt
+
+    @property
+    def prompt_ids(self) -> Tokens[int]:
+        return self.token_ids[: self.num_prompt]
 
     @property
     def generated_ids(self) -> Tokens[int]:

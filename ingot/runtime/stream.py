@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from ingot.errors import UsageError
+from ingot.runtime.claim import Claim
+from ingot.runtime.engine_thread import EngineThread
 from ingot.runtime.output import RequestOutput, TextDelta
 from ingot.runtime.request import Request
-from ingot.runtime.session import Session
+from ingot.runtime.session import Ticket
+
+# Gets the requests, or the error that refused them; then deltas; in the end an error or None.
+Mailbox = SimpleQueue[Any]
 
 
 class TextStream:
     """Iterates over a request's deltas. Closing it early, or losing it, aborts the request.
 
-    `model` owns the session and lives as long as the stream does.
+    The engine does not wait for the reader: what is not read yet is kept. `model` owns the
+    engine's thread and lives as long as the stream does.
     """
 
-    def __init__(self, request: Request, session: Session, model: object) -> None:
-        self._request = request
-        self._session = session
+    def __init__(self, thread: EngineThread, ticket: Ticket, model: object) -> None:
+        self._thread = thread
         self._model = model
+        self._mailbox: Mailbox = SimpleQueue()
         self._ended = False
+        self._claim = Claim(thread)
+        try:
+            self._claim.add([ticket], self._mailbox.put, partial(_send, self._mailbox))
+            added = self._mailbox.get()
+            if not isinstance(added, list):
+                raise added or AssertionError("a request ends after it has begun")
+        except BaseException:
+            self.close()
+            raise
+        self._request: Request = added[0]
 
     def __iter__(self) -> TextStream:
         return self
@@ -25,29 +46,30 @@ class TextStream:
     def __next__(self) -> TextDelta:
         if self._ended:
             raise StopIteration
-        try:
-            delta = self._session.pull(self._request)
-        except BaseException:
-            self.close()
-            raise
-        if delta is None:
-            self.close()
-            raise StopIteration
-        if self._request.finished and not self._request.has_news:
-            self.close()
-        return delta
+        if self._thread.session.closed:
+            raise UsageError("this model is closed", hint="Open it again with LLM(path).")
+        self._thread.refuse_current()
+        item = self._mailbox.get()
+        if isinstance(item, TextDelta):
+            return item
+        self.close()
+        raise item if isinstance(item, Exception) else StopIteration
 
     def output(self) -> RequestOutput:
         """The whole request as far as it has come."""
-        return self._session.read(self._request)
+        if self._request.finished:
+            return self._request.output()
+        return self._thread.ask(partial(self._thread.session.output, self._request))
 
     def close(self) -> None:
         """Aborts the request unless it is finished."""
-        if not self._ended:
-            self._ended = True
-            self._session.forget([self._request])
+        self._ended = True
+        self._claim.close()
 
-    def __del__(self) -> None:
-        # This can run at any time, even within a step: it only leaves a note.
-        if not self._ended:
-            self._session.lose(self._request)
+
+def _send(mailbox: Mailbox, request: Request) -> None:
+    """Puts what is new of a request into its reader's mailbox; at its end, the error or None."""
+    while request.error is None and (delta := request.take_delta()) is not None:
+        mailbox.put(delta)
+    if request.finished or request.error is not None:
+        mailbox.put(request.error)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from ingot.artifact.reader import Artifact
-from ingot.errors import RequestError, TokenizerError
+from ingot.errors import IngotError, RequestError, TokenizerError, describe
 from ingot.runtime.detokenizer import Detokenizer, is_byte
 from ingot.runtime.tokenizer_config import special_tokens, template_source
 
@@ -19,9 +22,53 @@ if TYPE_CHECKING:
 _FILE = "tokenizer/tokenizer.json"
 _CONFIG = "tokenizer/tokenizer_config.json"
 _TEMPLATE = "tokenizer/chat_template.jinja"
-# Of a prompt's end, how many tokens are looked through for how many that leave text: enough for
-# the beginning of a character.
+# The detokenizer starts from the last 6 tokens of the prompt that leave text, which is enough for
+# the beginning of a character. It looks for them among the last 64.
 _MAX_RECENT, _PROMPT_TOKENS = 64, 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerFiles:
+    """An artifact's tokenizer, read but not parsed: afterwards its folder may be moved."""
+
+    data: bytes | None
+    config: bytes | None
+    template: bytes | None
+    vocab_size: int
+    path: Path
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> TokenizerFiles:
+        files = artifact.manifest.files
+        data, config, template = (
+            artifact.read(name) if name in files else None for name in (_FILE, _CONFIG, _TEMPLATE)
+        )
+        return cls(
+            data=data,
+            config=config,
+            template=template,
+            vocab_size=artifact.manifest.model.vocab_size,
+            path=artifact.path,
+        )
+
+    def parse(self) -> Tokenizer:
+        """Raises TokenizerError where there is none, or one that cannot be read."""
+        if self.data is None:
+            raise TokenizerError(
+                f"{self.path} has no tokenizer",
+                hint='Give prompts as tokens: {"prompt_token_ids": [...]}, and '
+                "SamplingParams(detokenize=False).",
+            )
+        try:
+            config = msgspec.json.decode(self.config or b"{}", type=dict[str, Any])
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise TokenizerError(f"{_CONFIG}: {error}") from error
+        return Tokenizer(
+            self.data,
+            config,
+            chat_template=None if self.template is None else self.template.decode(),
+            vocab_size=self.vocab_size,
+        )
 
 
 class Tokenizer:
@@ -41,10 +88,8 @@ class Tokenizer:
     ) -> None:
         import tokenizers  # here, since programs that pass token ids never need it
 
-        try:
+        with _typed(TokenizerError, _FILE):
             self.backend = tokenizers.Tokenizer.from_str(data.decode())
-        except Exception as error:  # the library raises plain Exception
-            raise TokenizerError(f"{_FILE}: {error}") from error
         self.backend.no_padding()
         self.backend.no_truncation()
         self.config = dict(config or {})
@@ -56,30 +101,6 @@ class Tokenizer:
         }
         if vocab_size is not None:
             self._check_size(vocab_size)
-
-    @classmethod
-    def of(cls, artifact: Artifact) -> Tokenizer:
-        """The artifact's tokenizer. Raises TokenizerError when it has none."""
-        files = artifact.manifest.files
-        if _FILE not in files:
-            raise TokenizerError(
-                f"{artifact.path} has no tokenizer",
-                hint='Give prompts as tokens: {"prompt_token_ids": [...]}, and '
-                "SamplingParams(detokenize=False).",
-            )
-        config = {}
-        if _CONFIG in files:
-            try:
-                config = msgspec.json.decode(artifact.read(_CONFIG), type=dict[str, Any])
-            except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-                raise TokenizerError(f"{_CONFIG}: {error}") from error
-        template = artifact.read(_TEMPLATE).decode() if _TEMPLATE in files else None
-        return cls(
-            artifact.read(_FILE),
-            config,
-            chat_template=template,
-            vocab_size=artifact.manifest.model.vocab_size,
-        )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Tokens of a text, with the tokens that the model expects around every text.
@@ -98,10 +119,8 @@ class Tokenizer:
                 f"the text is not valid UTF-8: character {error.start} is a lone surrogate",
                 hint="Convert the text to UTF-8.",
             ) from error
-        try:
+        with _typed(RequestError, "the text cannot be tokenized"):
             ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
-        except Exception as error:  # a tokenizer that knows no such character
-            raise RequestError(f"the text cannot be tokenized: {error}") from error
         return ids
 
     def decode(
@@ -110,10 +129,11 @@ class Tokenizer:
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
     ) -> str:
-        """Text of tokens. Bytes that are not UTF-8 become U+FFFD."""
+        """Text of tokens. Bytes that are not UTF-8 become U+FFFD. Raises RequestError."""
         ids = list(token_ids)
         if skip_special_tokens or spaces_between_special_tokens:
-            text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
+            with _typed(RequestError, "the tokens cannot be turned into text"):
+                text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
             return text
         # A text begins with no space, so where none is wanted, one begins.
         starts = [i for i in range(1, len(ids)) if self._are_special(ids[i - 1], ids[i])]
@@ -185,3 +205,14 @@ class Tokenizer:
                 f"{_FILE} has token {largest}; the model's vocabulary has {vocab_size}",
                 hint="The tokenizer is of another model.",
             )
+
+
+@contextmanager
+def _typed(kind: type[IngotError], what: str) -> Iterator[None]:
+    """Raises what the library raises as an error of ours. Its panics are no Exceptions."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise kind(f"{what}: {describe(error)}") from error

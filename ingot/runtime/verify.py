@@ -10,7 +10,7 @@ import numpy as np
 
 from ingot.artifact.reader import Artifact
 from ingot.errors import ArtifactError, VerificationError
-from ingot.runtime.executor import Float32
+from ingot.runtime.arrays import Float32
 from ingot.runtime.llm import LLM
 
 GOLDEN = "golden/golden.json"

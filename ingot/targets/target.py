@@ -17,7 +17,7 @@ from torch import Tensor
 from ingot.artifact.formats import Format
 from ingot.artifact.manifest import GroupEntry
 from ingot.artifact.plan import Plan
-from ingot.artifact.target import Target
+from ingot.artifact.target import NAMES, Names, Target
 from ingot.errors import CodegenError
 from ingot.ops.scaled import Scaled
 
@@ -36,6 +36,7 @@ class TargetKind(Protocol):
     """A kind of machine."""
 
     name: str
+    names: Names  # of its targets
     layout: str  # its packing of weights; all levels share it
     kernels: str  # the file that its code becomes
     rules: tuple[str, ...]  # the names of its grouping rules, in order
@@ -91,5 +92,5 @@ def kind_of(target: Target) -> TargetKind:
 
 
 def register(kind: TargetKind) -> None:
-    """Adds a kind of machine, or replaces one."""
-    KINDS[kind.name] = kind
+    """Adds a kind of machine and the names of its targets, or replaces one."""
+    KINDS[kind.name], NAMES[kind.name] = kind, kind.names

@@ -10,17 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingot.artifact.codec import decode_manifest, decode_plan, encode_manifest, encode_plan
+from ingot.artifact.formats import Format, rounded_rows
 from ingot.artifact.manifest import FileEntry
-from ingot.artifact.plan import Instruction
+from ingot.artifact.plan import Buffer, Group, Instruction, MemoryPlan, Plan, Slot
+from ingot.artifact.step import StepSpec
 from ingot.errors import ArtifactError, InternalError
-from tests.runtime.fake_model import make_manifest, make_plan
+from tests.runtime.fake_model import LIMITS, make_manifest, make_plan
 
 ATTRS = {"eps": 1e-6, "window": 0, "interleaved": False, "kind": "silu", "one": 1.0}
 
 
 def plan_with(**attrs):
     step = Instruction(op="x", inputs={"a": "b"}, outputs={}, attrs=attrs, origin="layers.0")
-    return replace(make_plan(), instructions=(step,))
+    x = Buffer(name="x", format=rounded_rows(32), shape=("N", 64), kind="arena", offset=64)
+    plan = make_plan()
+    return replace(plan, buffers=(*plan.buffers, x), instructions=(step,))
 
 
 def test_a_plan_comes_back_equal_and_with_the_same_types():
@@ -29,6 +33,50 @@ def test_a_plan_comes_back_equal_and_with_the_same_types():
     assert back == plan
     attrs = back.instructions[0].attrs
     assert {n: type(v) for n, v in attrs.items()} == {n: type(v) for n, v in ATTRS.items()}
+
+
+def test_everything_that_a_plan_can_hold_comes_back():
+    plan = replace(
+        plan_with(**ATTRS),
+        groups=(Group(kernel="linear", first=0), Group(kernel="gate", first=0, count=2)),
+        memory=MemoryPlan(
+            arena_bytes=1 << 40,
+            slots=(Slot(name="x", offset=64, nbytes=64, first_use=0, last_use=3),),
+        ),
+    )
+    back = decode_plan(encode_plan(plan))
+    assert back == plan and back.by_name == plan.by_name and back.kernels == plan.kernels
+
+
+def test_a_plan_has_a_line_for_every_item_and_none_of_its_defaults():
+    lines = encode_plan(plan_with(eps=0.5)).decode().splitlines()
+    assert (
+        '{"op":"x","inputs":{"a":"b"},"outputs":{},"attrs":{"eps":0.5},"origin":"layers.0"}'
+        in lines
+    )
+    assert '{"name":"scale","format":{"dtype":"float32"},"shape":[16],"kind":"weight"},' in lines
+    assert (
+        '{"name":"x","format":{"dtype":"int8","block":32,"group":32},"shape":["N",64],'
+        '"kind":"arena","offset":64}' in lines
+    )
+    assert not any(line.startswith('"groups"') for line in lines)
+
+
+def test_a_plan_of_nothing_but_defaults_comes_back():
+    plan = Plan(limits=LIMITS, spec=StepSpec(), buffers=(), instructions=())
+    assert decode_plan(encode_plan(plan)) == plan
+
+
+def test_a_default_that_a_value_only_equals_is_not_left_out():
+    """0 and False, 1 and True, 1.0 are equal in Python and are other JSON."""
+    for attrs in ({"a": 0, "b": 1}, {"a": False, "b": True}, {"a": 0.0, "b": 1.0}):
+        back = decode_plan(encode_plan(plan_with(**attrs))).instructions[0].attrs
+        assert [(n, type(v)) for n, v in back.items()] == [(n, type(v)) for n, v in attrs.items()]
+    wide = Buffer(
+        name="w", format=Format("int4", 128, 32, "float16"), shape=(1, 128), kind="weight"
+    )
+    plan = replace(make_plan(), buffers=(wide,))
+    assert decode_plan(encode_plan(plan)).buffer("w").format == wide.format
 
 
 @given(st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False, allow_infinity=False)))
@@ -66,20 +114,20 @@ def edit(data: bytes, change) -> bytes:
 
 def test_an_unknown_field_is_refused_but_read_in_a_newer_minor_version():
     data = encode_manifest(make_manifest())
-    with pytest.raises(ArtifactError, match=r"manifest\.json: not as ingot writes it"):
+    with pytest.raises(ArtifactError, match=r"manifest\.json: not what ingot writes"):
         decode_manifest(edit(data, lambda m: m.update(surprise=1)))
 
     def newer(manifest):
-        manifest["format"] = [1, 7]
+        manifest["format"] = [2, 7]
         manifest["surprise"] = 1
 
-    assert decode_manifest(edit(data, newer)).format == (1, 7)
+    assert decode_manifest(edit(data, newer)).format == (2, 7)
     assert decode_manifest(edit(data, lambda m: None)) == decode_manifest(data)
 
 
 def test_another_major_version_is_refused_before_anything_else_is_looked_at():
-    with pytest.raises(ArtifactError, match=r"format version 2\.0\n.*reads 1\.x"):
-        decode_manifest(b'{"format": [2, 0], "nothing": "else"}')
+    with pytest.raises(ArtifactError, match=r"format version 3\.0\n.*reads 2\.x"):
+        decode_manifest(b'{"format": [3, 0], "nothing": "else"}')
 
 
 @pytest.mark.parametrize(
@@ -93,12 +141,14 @@ def test_what_is_no_manifest_is_refused_by_name(data):
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b'"dtype": "int32"', b'"dtype": "int33"'),
-        (b'"offset": 0', b'"offset": "0"'),
-        (b'"offset": 0', b'"offset": 0.5'),
-        (b'"kind": "weight"', b'"kind": "weights"'),
-        (b'"offset": 0', b'"offset": 0, "x": 1'),
-        (b'"offset": 0', b'"offset": 0, "offset": 0'),
+        (b'"dtype":"int32"', b'"dtype":"int33"'),
+        (b'"offset":64', b'"offset":"64"'),
+        (b'"offset":64', b'"offset":64.5'),
+        (b'"kind":"weight"', b'"kind":"weights"'),
+        (b'"offset":64', b'"offset":64,"x":1'),
+        (b'"offset":64', b'"offset":64,"offset":64'),
+        (b'"offset":64', b'"offset":64,"row_stride":0'),  # a default that is written out
+        (b'"offset":64', b'"offset": 64'),
         (b'"arena_bytes"', b'"arena_byte"'),
         (b"\n}\n", b"\n}"),
     ],

@@ -6,49 +6,54 @@ from dataclasses import replace
 
 import pytest
 
-from ingot.artifact.cost import Cost, StepShape, instruction_costs, step_cost, total, weight_bytes
-from ingot.artifact.plan import Buffer, Instruction, Limits, MemoryPlan, Plan
+from ingot.artifact.cost import Cost, StepShape, total
+from ingot.artifact.formats import Format, Storage, rounded_rows
+from ingot.artifact.plan import Buffer, Group, Instruction, Limits, Plan
+from ingot.artifact.step import LOGITS, TEXT_INPUTS, Array, State, StepSpec
+from ingot.artifact.step_cost import kernel_costs, step_cost
+from ingot.artifact.traits import TRAITS
 
 VOCAB, WIDTH, HEADS, KV_HEADS, SIZE, PAGE = 100, 64, 4, 2, 16, 32
 LIMITS = Limits(
     max_model_len=512, max_num_seqs=8, max_num_batched_tokens=64, max_logit_rows=8, page_size=PAGE
 )
+NARROW, WIDE = Format("bfloat16"), Format("float32")
 
 
-def instruction(op: str, outputs: tuple[str, ...] = ("out",), **inputs: str) -> Instruction:
-    names = {name: f"{op}.{name}" for name in outputs}
-    return Instruction(op=op, inputs=inputs, outputs=names, attrs={}, origin="")
+def instruction(op: str, **inputs: str) -> Instruction:
+    outputs = {name: f"{op}.{name}" for name in TRAITS[op].outputs}
+    return Instruction(op=op, inputs=inputs, outputs=outputs, attrs={}, origin="")
 
 
-def weight(name: str, *shape: int, dtype: str = "bfloat16") -> Buffer:
-    return Buffer(name=name, dtype=dtype, shape=shape, kind="weight")
+def weight(name: str, *shape: int, form: Format = NARROW) -> Buffer:
+    return Buffer(name=name, format=form, shape=shape, kind="weight")
 
 
-def small_plan(window: int = 0) -> Plan:
+def arena(name: str, *inner: int, form: Format = NARROW, rows: str = "N") -> Buffer:
+    return Buffer(name=name, format=form, shape=(rows, *inner), kind="arena")
+
+
+def small_plan(window: int = 0, states: Format = NARROW) -> Plan:
     """An embedding, a norm, one layer's attention, and a head that shares the embedding."""
-    arena = (("x", WIDTH), ("embedding.out", WIDTH), ("rms_norm.out", WIDTH), ("linear.out", VOCAB))
-    cache = (0, KV_HEADS, PAGE, SIZE)
+    caches = (State(name=name, format=states, record=(KV_HEADS, SIZE)) for name in ("k", "v"))
+    logits = Array(name=LOGITS, dtype="float32", shape=("R", VOCAB))
     buffers = (
-        Buffer(name="tokens", dtype="int32", shape=("N",), kind="input"),
         weight("table", VOCAB, WIDTH),
-        weight("norm", WIDTH, dtype="float32"),
-        *(
-            Buffer(name=name, dtype="bfloat16", kind="arena",
-                   shape=("R" if columns == VOCAB else "N", columns))
-            for name, columns in arena
-        ),
-        Buffer(name="q", dtype="bfloat16", shape=("N", HEADS, SIZE), kind="arena"),
-        *(Buffer(name=n, dtype="bfloat16", shape=cache, kind="cache") for n in ("k", "v")),
-    )  # fmt: skip
+        weight("norm", WIDTH, form=WIDE),
+        arena("embedding.out", WIDTH),
+        arena("rms_norm.out", WIDTH),
+        arena("last", WIDTH, rows="R"),
+        arena("q", HEADS, SIZE),
+    )
     attention = instruction("paged_attention", q="q", k_cache="k", v_cache="v")
     instructions = (
         instruction("embedding", tokens="tokens", weight="table"),
         instruction("rms_norm", x="embedding.out", weight="norm"),
         replace(attention, attrs={"window": window}),
-        instruction("linear", x="rms_norm.out", weight="table"),
+        instruction("linear", x="last", weight="table"),
     )
-    memory = MemoryPlan(arena_bytes=0, slots=())
-    return Plan(limits=LIMITS, buffers=buffers, instructions=instructions, memory=memory)
+    spec = StepSpec(inputs=TEXT_INPUTS, states=tuple(caches), outputs=(logits,))
+    return Plan(limits=LIMITS, spec=spec, buffers=buffers, instructions=instructions)
 
 
 def test_decoding_a_token_by_hand():
@@ -61,7 +66,7 @@ def test_decoding_a_token_by_hand():
 
 def test_a_prefill_by_hand():
     """All tokens see themselves and those before them; only the last one has logits."""
-    embedding, norm, attention, head = instruction_costs(
+    embedding, norm, attention, head = kernel_costs(
         small_plan(), StepShape(new_tokens=10, context=10)
     )
     assert embedding == Cost(weight_bytes=10 * 2 * WIDTH)
@@ -72,9 +77,7 @@ def test_a_prefill_by_hand():
 
 
 def test_sequences_share_weights_and_nothing_else():
-    one, five = (
-        instruction_costs(small_plan(), StepShape(sequences=n, context=40)) for n in (1, 5)
-    )
+    one, five = (kernel_costs(small_plan(), StepShape(sequences=n, context=40)) for n in (1, 5))
     assert five[-1].weight_bytes == one[-1].weight_bytes
     assert five[-1].num_operations == 5 * one[-1].num_operations
     assert five[2].kv_bytes == 5 * one[2].kv_bytes
@@ -92,16 +95,50 @@ def test_windows_count_what_is_seen(window, new, context):
     assert shape.visible(window) == len(set().union(*seen))
 
 
-@pytest.mark.parametrize(("dtype", "kind", "bits"), [("int8", "int8", 8), ("int4", "int8", 4)])
-def test_quantized_weights_and_their_scales_are_read(dtype, kind, bits):
-    plan = small_plan()
-    quantized = (weight("w", 96, WIDTH, dtype=dtype), weight("s", 96, 2, dtype="float32"))
-    linear = instruction("quantized_linear", values="x", scales="x", weight="w", weight_scales="s")
-    out = Buffer(name="quantized_linear.out", dtype="float32", shape=("N", 96), kind="arena")
-    plan = replace(plan, buffers=(*plan.buffers, *quantized, out), instructions=(linear,))
+@pytest.mark.parametrize(
+    ("storage", "nbytes"),
+    [
+        (Storage(8, 32), 96 * (256 + 8 * 2)),  # and a scale for each 32
+        (Storage(8, 0), 96 * (256 + 2)),
+        (Storage(4, 32), 96 * (128 + 8 // 2 + 2 * 2)),  # multipliers of 4 bits; blocks of 128
+        (Storage(4, 128), 96 * (128 + 2 * 2)),
+    ],
+)
+def test_scales_and_multipliers_are_read_with_their_integers(storage, nbytes):
+    form = storage.of(256)
+    x = arena("x", 256, form=rounded_rows(form.block))
+    plan = replace(
+        small_plan(),
+        buffers=(weight("w", 96, 256, form=form), x, arena("linear.out", 96)),
+        instructions=(instruction("linear", x="x", weight="w"),),
+    )
     cost = step_cost(plan, StepShape(sequences=3))
-    assert cost.weight_bytes == 96 * WIDTH * bits // 8 + 96 * 2 * 4
-    assert cost.operations == {kind: 2 * 3 * 96 * WIDTH}
+    assert cost.weight_bytes == nbytes
+    assert cost.operations == {"int8": 2 * 3 * 96 * 256}
+
+
+def test_keys_and_values_in_integers_are_read_with_their_scales():
+    cost = step_cost(small_plan(states=rounded_rows(SIZE)), StepShape(context=100))
+    assert cost.kv_bytes == 100 * 2 * KV_HEADS * (SIZE + 4)
+
+
+def test_rows_of_a_table_in_integers_bring_their_part_of_its_scales():
+    form = Storage(8, 32).of(WIDTH)
+    plan = small_plan()
+    plan = replace(
+        plan,
+        buffers=(weight("table", VOCAB, WIDTH, form=form), *plan.buffers[1:]),
+        instructions=plan.instructions[:1],
+    )
+    assert step_cost(plan, StepShape(new_tokens=7, context=7)).weight_bytes == 7 * (WIDTH + 2 * 2)
+
+
+def test_a_group_costs_what_its_instructions_cost():
+    plan, shape = small_plan(), StepShape(sequences=2, context=9)
+    single = kernel_costs(plan, shape)
+    grouped = replace(plan, groups=(Group(kernel="both", first=1, count=2),))
+    assert kernel_costs(grouped, shape) == [single[0], single[1] + single[2], single[3]]
+    assert step_cost(grouped, shape) == step_cost(plan, shape)
 
 
 def test_costs_add_up():
@@ -110,4 +147,3 @@ def test_costs_add_up():
     added = Cost(weight_bytes=11, kv_bytes=2, operations={"float32": 5, "int8": 4})
     assert one + other == added
     assert total([]) == Cost()
-    assert weight_bytes(weight("w", 3, 4)) == 24

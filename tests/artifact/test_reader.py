@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -11,6 +12,7 @@ from ingot.artifact.reader import Artifact
 from ingot.artifact.tree import check_name
 from ingot.errors import ArtifactError, UsageError
 from tests.runtime.fake_model import KERNELS, PLAN, WEIGHTS, make_plan, write_fake
+from tests.support.odd_files import ODD_PATHS, odd_paths
 
 
 @pytest.fixture(scope="module")
@@ -188,3 +190,34 @@ def test_an_unfinished_folder_is_refused_even_when_it_is_complete(original, tmp_
 def test_an_unknown_kind_of_check_is_refused(original):
     with pytest.raises(UsageError, match="quick"):
         Artifact.open(original, "quick")
+
+
+@pytest.mark.parametrize("name", ODD_PATHS)
+def test_a_path_that_no_artifact_can_be_at_is_refused(name, tmp_path):
+    with pytest.raises(ArtifactError, match="does not exist"):
+        Artifact.open(odd_paths(tmp_path)[name])
+
+
+def test_files_that_vanish_while_they_are_listed_are_an_error_of_the_artifact(copy, monkeypatch):
+    def gone(*_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", str(copy / "golden"))
+
+    monkeypatch.setattr(os, "scandir", gone)
+    with pytest.raises(ArtifactError, match=r"cannot be read: .*golden"):
+        Artifact.open(copy)
+
+
+def test_a_header_swapped_after_opening_is_seen(copy):
+    """One that fits the file as well: its tensors merely have changed places."""
+    artifact = Artifact.open(copy)
+    data = (copy / WEIGHTS).read_bytes()
+    end = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:end])
+    names = list(header)
+    swapped = dict(zip(names, reversed(header.values()), strict=True))
+    assert swapped != header
+    text = json.dumps(swapped, separators=(",", ":")).encode().ljust(end - 8)
+    assert len(text) == end - 8
+    (copy / WEIGHTS).write_bytes(data[:8] + text + data[end:])
+    with pytest.raises(ArtifactError, match="header is not the manifest's"):
+        artifact.open_weights("cpu-float32")

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ingot.artifact import host
+from ingot.artifact.cpuid import lacking_here
 from ingot.artifact.host import available_memory, host_flags
 from ingot.artifact.select import ABI, best_target, choose_target
 from ingot.artifact.target import Target
@@ -38,7 +41,9 @@ def test_the_target_that_uses_most_of_the_host_is_taken(name, order):
 def test_a_host_that_lacks_something_is_told_what_and_what_to_do():
     manifest = manifest_with("cpu:x86-64-v3", "cpu:x86-64-v4")
     with pytest.raises(IncompatibleHostError) as info:
-        choose_target(manifest, frozenset({"avx2", "fma", "f16c", "bmi1"}), Path("m.ingot"))
+        choose_target(
+            manifest, frozenset({"x86_64", "avx2", "fma", "f16c", "bmi1"}), Path("m.ingot")
+        )
     text = str(info.value)
     assert "cpu:x86-64-v3 (this host lacks bmi2)" in text
     assert "ingot compile MODEL_DIR -o m.ingot --target cpu:native" in text
@@ -55,8 +60,24 @@ def test_another_kernel_interface_is_no_target():
 def test_flags_are_those_that_all_processors_have(tmp_path):
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("flags\t\t: fpu avx2 fma\nmodel : x\n\nflags : fpu avx2\n")
-    assert host_flags(cpuinfo) == {"fpu", "avx2"}
-    assert host_flags(tmp_path / "none") == frozenset()
+    assert host_flags(cpuinfo) == {platform.machine(), "fpu", "avx2"} - lacking_here()
+    assert host_flags(tmp_path / "none") == {platform.machine()}
+
+
+def test_flags_that_the_processor_denies_are_left_out(tmp_path, monkeypatch):
+    """As under an emulator, which shows the real machine's cpuinfo."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("flags : fpu avx2 avx512f\n")
+    monkeypatch.setattr(host, "lacking_here", lambda: frozenset({"avx512f"}))
+    assert host_flags(cpuinfo) == {platform.machine(), "fpu", "avx2"}
+
+
+def test_another_architecture_takes_no_target(monkeypatch, tmp_path):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    flags = host_flags(tmp_path / "none")
+    assert flags == {"aarch64"}
+    with pytest.raises(IncompatibleHostError, match=r"cpu:portable \(this host lacks x86_64\)"):
+        choose_target(manifest_with("cpu:portable"), flags, Path("m.ingot"))
 
 
 def test_available_memory_is_the_smallest_of_the_limits(tmp_path):

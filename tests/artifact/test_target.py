@@ -32,5 +32,11 @@ def test_an_unknown_target_is_told_what_there_is(name: str) -> None:
 def test_a_host_gets_the_best_it_has_all_flags_of(name: str) -> None:
     flags = Target.parse(name).requires
     assert native_target(flags | {"sse", "avx_ifma"}).name == name
-    for flag in flags:
+    for flag in flags - {"x86_64"}:
         assert native_target(flags - {flag}).name != name
+
+
+def test_a_host_that_is_no_x86_64_is_told_so() -> None:
+    with pytest.raises(UsageError, match="needs an x86-64 host") as info:
+        native_target(frozenset({"aarch64", "asimd"}))
+    assert "cpu:portable" in info.value.hint

@@ -19,6 +19,7 @@ from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import ArtifactWriter
 from ingot.errors import ArtifactError, ResourceError, UsageError
 from tests.runtime.fake_model import make_manifest, write_fake
+from tests.support.odd_files import ODD_PATHS, odd_paths
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -156,6 +157,36 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, where, existin
     assert info.value.exit_code == 5
     assert names_in(tmp_path) == before
     write_fake(path)
+
+
+@pytest.mark.parametrize("name", ODD_PATHS)
+def test_a_path_that_nothing_can_be_written_at_is_refused(tmp_path, name):
+    with pytest.raises(UsageError, match="cannot be written") as info:
+        write_fake(Path(odd_paths(tmp_path)[name]))
+    assert info.value.hint
+    assert names_in(tmp_path) == ["file", "loop"]
+
+
+def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    """A machine that loses its power never comes back with a name and half of what it names."""
+    path = tmp_path / "a.ingot"
+    synced, events = set(), []
+    fsync, put_in_place = os.fsync, writer_module._put_in_place
+
+    def recording(fd):
+        fsync(fd)
+        synced.add(Path(os.readlink(f"/proc/self/fd/{fd}")))
+
+    def renaming(source, target):
+        events.append({source, *source.rglob("*")} - synced)
+        put_in_place(source, target)
+        synced.clear()
+
+    monkeypatch.setattr(os, "fsync", recording)
+    monkeypatch.setattr(writer_module, "_put_in_place", renaming)
+    write_fake(path)
+    assert events == [set()], "not on the disk when the name was given"
+    assert tmp_path in synced, "the name itself is on the disk"
 
 
 def test_other_errors_keep_their_type(tmp_path):

@@ -6,18 +6,23 @@ import json
 from pathlib import Path
 
 from ingot.artifact.codec import encode_plan
+from ingot.artifact.formats import Format
 from ingot.artifact.manifest import (
     FORMAT_VERSION,
+    GroupEntry,
     LedgerEntry,
     Manifest,
     ModelInfo,
     Numerics,
+    ProgramEntry,
     TargetEntry,
 )
 from ingot.artifact.plan import Buffer, Instruction, Limits, MemoryPlan, Plan, Slot
 from ingot.artifact.select import ABI
+from ingot.artifact.step import TEXT_INPUTS, Array, StepSpec
 from ingot.artifact.writer import ArtifactWriter
 
+F32 = Format("float32")
 LIMITS = Limits(
     max_model_len=64, max_num_seqs=4, max_num_batched_tokens=32, max_logit_rows=4, page_size=16
 )
@@ -26,12 +31,10 @@ LIMITS = Limits(
 def sample_plan() -> Plan:
     """tokens -> embedding -> rms_norm -> linear -> logits; the arena holds two temporaries."""
     buffers = (
-        Buffer(name="tokens", dtype="int32", shape=("N",), kind="input"),
-        Buffer(name="embed.weight", dtype="float32", shape=(48, 8), kind="weight"),
-        Buffer(name="norm.weight", dtype="float32", shape=(8,), kind="weight"),
-        Buffer(name="%0", dtype="float32", shape=("N", 8), kind="arena"),
-        Buffer(name="%1<b>", dtype="float32", shape=("N", 8), kind="arena", offset=1024),
-        Buffer(name="logits", dtype="float32", shape=("N", 48), kind="output"),
+        Buffer(name="embed.weight", format=F32, shape=(48, 8), kind="weight"),
+        Buffer(name="norm.weight", format=F32, shape=(8,), kind="weight"),
+        Buffer(name="%0", format=F32, shape=("N", 8), kind="arena"),
+        Buffer(name="%1<b>", format=F32, shape=("N", 8), kind="arena", offset=1024),
     )
     instructions = (
         Instruction(
@@ -61,7 +64,14 @@ def sample_plan() -> Plan:
         Slot(name="%1<b>", offset=1024, nbytes=1024, first_use=1, last_use=2),
     )
     memory = MemoryPlan(arena_bytes=2048, slots=slots)
-    return Plan(limits=LIMITS, buffers=buffers, instructions=instructions, memory=memory)
+    logits = Array(name="logits", dtype="float32", shape=("N", 48))
+    return Plan(
+        limits=LIMITS,
+        spec=StepSpec(inputs=TEXT_INPUTS[:1], outputs=(logits,)),
+        buffers=buffers,
+        instructions=instructions,
+        memory=memory,
+    )
 
 
 def sample_manifest() -> Manifest:
@@ -81,8 +91,13 @@ def sample_manifest() -> Manifest:
         requires=(),
         layout="cpu-float32",
         abi=ABI,
-        plan="targets/cpu-portable/plan.json",
-        kernels="targets/cpu-portable/kernels.so",
+        programs={
+            "step": ProgramEntry(
+                plan="targets/cpu-portable/plan.json",
+                kernels="targets/cpu-portable/kernels.so",
+                groups=(GroupEntry(name="group_x", allowed=2, formed=1, reasons=(("odd", 1),)),),
+            )
+        },
     )
     ledger = (
         LedgerEntry(name="canonicalize", tier="exact", expected=None, matched=5),
@@ -103,8 +118,8 @@ def write_sample(path: Path) -> Path:
     """Writes the sample artifact to `path`."""
     manifest = sample_manifest()
     with ArtifactWriter(path) as writer:
-        writer.write(manifest.targets[0].plan, encode_plan(sample_plan()))
-        writer.write(manifest.targets[0].kernels, b"no code")
+        writer.write(manifest.targets[0].step.plan, encode_plan(sample_plan()))
+        writer.write(manifest.targets[0].step.kernels, b"no code")
         writer.write("weights/cpu-float32.safetensors", _weights())
         writer.commit(manifest)
     return path

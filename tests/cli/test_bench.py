@@ -10,13 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ingot.artifact.cost import StepShape, step_cost
+from ingot.artifact.cost import StepShape
 from ingot.artifact.reader import Artifact
+from ingot.artifact.step_cost import step_cost
 from ingot.cli.bench import phases
 from ingot.cli.main import main
 from ingot.errors import UsageError
+from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.engine import Engine
-from ingot.runtime.executor_cpu import CpuExecutor
 from ingot.runtime.params import SamplingParams
 from tests.cli.sample_artifact import LIMITS
 
@@ -58,15 +59,15 @@ def test_json_has_every_phase_beside_its_limit(measured, shakespeare_artifact):
         assert phase["bound"] in ("memory", "arithmetic")
 
 
-def test_instructions_add_up_to_their_kinds_and_to_the_step(measured, shakespeare_artifact):
+def test_kernels_add_up_to_their_kinds_and_to_the_step(measured, shakespeare_artifact):
     plan = Artifact.open(shakespeare_artifact).plan
     for phase in measured["phases"]:
-        assert [i["op"] for i in phase["instructions"]] == [i.op for i in plan.instructions]
-        assert all(i["seconds"] >= 0 for i in phase["instructions"])
-        assert sum(row["count"] for row in phase["ops"]) == len(plan.instructions)
-        kinds = {(row["op"], row["origin"]) for row in phase["ops"]}
-        assert len(kinds) == len(phase["ops"]) < len(plan.instructions)
-        cost = sum(row["cost"]["weight_bytes"] for row in phase["ops"])
+        assert [k["kernel"] for k in phase["kernels"]] == [k.kernel for k in plan.kernels]
+        assert all(k["seconds"] >= 0 for k in phase["kernels"])
+        assert sum(row["count"] for row in phase["by_kernel"]) == len(plan.kernels)
+        kinds = {(row["kernel"], row["origin"]) for row in phase["by_kernel"]}
+        assert len(kinds) == len(phase["by_kernel"]) < len(plan.kernels)
+        cost = sum(row["cost"]["weight_bytes"] for row in phase["by_kernel"])
         assert cost == phase["weight_bytes"]
 
 
@@ -84,7 +85,7 @@ def test_timing_changes_no_output_and_divides_the_time_of_a_step(shakespeare_art
     for timed in (False, True):
         executor = CpuExecutor(artifact, max_model_len=64, num_threads=2)
         if timed:
-            executor.clock = np.zeros(len(artifact.plan.instructions) + 1, np.int64)
+            executor.clock = np.zeros(len(artifact.plan.kernels) + 1, np.int64)
         engine = Engine(executor, max_model_len=64)
         params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
         sequence = engine.add([5, 6, 7], params)

@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-import ingot.api
+import ingot.compiling
 from ingot.cli.main import main
 from ingot.compiler.options import CompileOptions, Report
 from tests.cli.sample_artifact import sample_manifest, write_sample
@@ -33,12 +33,13 @@ def calls(monkeypatch, errors):
             manifest=sample_manifest(),
             seconds=3.25,
             stage_seconds={"read": 0.25, "pack": 3.0},
+            dtype_reason="float32, for a float32 checkpoint",
             bytes_total=12_345_678,
             weight_bytes=10_000_000,
             golden_error=errors[0],
         )
 
-    monkeypatch.setattr(ingot.api, "compile_checked", compile_checked)
+    monkeypatch.setattr(ingot.compiling, "compile_checked", compile_checked)
     return calls
 
 
@@ -75,7 +76,15 @@ def test_summary_goes_to_stdout_and_progress_to_stderr(calls, tmp_path, capsys):
     out = tmp_path / "x.ingot"
     assert main(["compile", "m", "-o", str(out)]) == 0
     captured = capsys.readouterr()
-    for part in ("12.3 MB", "10.0 MB", "cpu:portable", "1.5e-06 in log", "pack 3.0 s", "fuse_rms"):
+    for part in (
+        "12.3 MB",
+        "float32, for a float32 checkpoint",
+        "10.0 MB",
+        "cpu:portable",
+        "1.5e-06 in log",
+        "pack 3.0 s",
+        "fuse_rms",
+    ):
         assert part in captured.out
     assert "canonicalize" not in captured.out  # it has no expectation to meet
     assert captured.out.rstrip().endswith(f'ingot run {out} "Once upon a time"')

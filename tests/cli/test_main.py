@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import errno
 import json
+import re
+import signal
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from ingot.cli import inspect
+from ingot.cli import failure, inspect
 from ingot.cli.main import main
 from ingot.cli.parser import VERBS
 from ingot.errors import (
@@ -22,6 +25,7 @@ from ingot.errors import (
     UsageError,
     VerificationError,
 )
+from tests.support.odd_files import ODD_PATHS, odd_paths
 
 
 @pytest.fixture
@@ -113,6 +117,98 @@ def test_a_log_holds_a_command_that_is_not_utf8(failing, monkeypatch, tmp_path):
 def test_a_missing_extra_is_named(failing, capsys):
     failing(ModuleNotFoundError("No module named 'torch'", name="torch"))
     assert "pip install 'ingot[compile]'" in capsys.readouterr().err
+
+
+BROKEN = {
+    "compiled for another Python": (
+        "from numpy import _core",
+        "numpy cannot be imported: cannot import name '_core'",
+    ),
+    "a package of its own is missing": (
+        "import no_such_dependency",
+        "numpy cannot be imported: No module named 'no_such_dependency'",
+    ),
+    "it raises what it likes": (
+        "raise RuntimeError('no such\\ninstruction')",
+        "numpy cannot be imported: no such",
+    ),
+    "a library is not found": (
+        "import ctypes; ctypes.CDLL('libno-such.so')",
+        "numpy cannot be imported: libno-such.so",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_package_that_cannot_be_imported_is_named(name, tmp_path):
+    body, said = BROKEN[name]
+    (tmp_path / "numpy.py").write_text(body)
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); from ingot.cli.main import *; "
+    command = [sys.executable, "-c", f"{code}sys.exit(main())", tmp_path, "run", "m.ingot", "hello"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: {said}")
+    assert done.stderr.endswith("  Install it again: pip install --force-reinstall numpy\n")
+
+
+def test_a_package_that_is_missing_is_named(failing, capsys):
+    assert failing(ModuleNotFoundError("No module named 'msgspec'", name="msgspec")) == 2
+    assert capsys.readouterr().err == "error: msgspec is not installed\n  pip install 'ingot'\n"
+
+
+def test_packages_that_can_break_are_those_of_the_project():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["compile"]]
+    assert {re.split("[<>=]", text)[0] for text in needed} == set(failure._PACKAGES)
+
+
+def test_a_panic_of_a_library_in_rust_is_no_traceback(failing, capsys):
+    panic = type("PanicException", (BaseException,), {})
+    assert failing(panic("no entry found for key")) == 1
+    err = capsys.readouterr().err
+    assert "error: PanicException: no entry found for key" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("name", ODD_PATHS)
+@pytest.mark.parametrize(
+    "verb", [["compile"], ["explain"], ["run", "{}", "hello"], ["verify"], ["inspect"], ["bench"]],
+    ids=lambda verb: verb[0],
+)  # fmt: skip
+def test_a_path_that_nothing_can_be_at_is_the_users_fault(verb, name, tmp_path, capsys):
+    path = odd_paths(tmp_path)[name]
+    argv = [word.format(path) for word in verb] if len(verb) > 1 else [*verb, path]
+    assert main(argv) in (2, 3)
+    err = capsys.readouterr().err
+    assert "error: " in err
+    assert "fault of ingot" not in err
+
+
+@pytest.mark.parametrize("signal_name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_to_end_unwinds_and_is_the_exit_code(monkeypatch, capsys, signal_name):
+    number, unwound = getattr(signal, signal_name), []
+
+    def ending(args):
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)  # a second one does not disturb
+            unwound.append(True)
+
+    monkeypatch.setattr(inspect, "main", ending)
+    assert main(["inspect", "x.ingot"]) == 128 + number
+    assert unwound
+    assert capsys.readouterr().err == f"\nended by {signal_name}\n"
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_signal_that_somebody_ignores_stays_ignored(monkeypatch):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    monkeypatch.setattr(inspect, "main", lambda args: signal.raise_signal(signal.SIGHUP) or 0)
+    try:
+        assert main(["inspect", "x.ingot"]) == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_json_errors_are_objects(failing, capsys):

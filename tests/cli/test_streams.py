@@ -24,7 +24,7 @@ sys.exit(main(["inspect", "x.ingot"]))
 """
 COMPILES_NOTHING = """
 import sys
-import ingot.cli.compile, ingot.api
+import ingot.cli.compile, ingot.compiling
 from ingot.cli.main import main
 ingot.cli.compile.summary = str
 def compile_checked(model_dir, out, options, progress):
@@ -32,7 +32,7 @@ def compile_checked(model_dir, out, options, progress):
     progress("pack", "embed", 0.5)
     out.mkdir()
     return out
-ingot.api.compile_checked = compile_checked
+ingot.compiling.compile_checked = compile_checked
 sys.exit(main(["compile", "m", "-o", sys.argv[1]]))
 """
 

@@ -30,6 +30,8 @@ class Compile:
     max_model_len: int
     targets: tuple[str, ...] = ("cpu:native",)
     disable_passes: tuple[str, ...] = ()
+    quantize: str = "none"
+    kv_dtype: str = "auto"
 
 
 Compiled = Callable[[Compile], tuple[Path, Path]]
@@ -44,6 +46,9 @@ def compile_case(case: Compile, folder: Path) -> tuple[Path, Path]:
         dtype=case.dtype,
         max_model_len=case.max_model_len,
         disable_passes=case.disable_passes,
+        quantize=case.quantize,
+        group_size="" if case.quantize == "none" else "32",
+        kv_dtype=case.kv_dtype,
     )
     try:
         compiler.compile_model(model_dir, out, options)

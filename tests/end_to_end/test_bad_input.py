@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,42 @@ def not_finite(tensors: dict[str, torch.Tensor]) -> None:
     tensors[Q][3, 5] = float("nan")
 
 
+def tokenizer(**values: object) -> Damage:
+    def change(model: Path) -> None:
+        path = model / "tokenizer.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+    return change
+
+
+def instead_of(name: str, make: Callable[[Path], object]) -> Damage:
+    def change(model: Path) -> None:
+        (model / name).unlink()
+        make(model / name)
+
+    return change
+
+
+def zero(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def larger_heads(model: Path) -> None:
+    """A whole model, but of heads that no kernel has room for."""
+
+    def grown(tensors: dict[str, torch.Tensor]) -> None:
+        for name, tensor in tensors.items():
+            rows = {"q_proj": 4, "k_proj": 2, "v_proj": 2}.get(name.split(".")[-2], 0)
+            if rows:
+                tensors[name] = torch.zeros(rows * 516, tensor.shape[1])
+            elif ".o_proj." in name:
+                tensors[name] = torch.zeros(tensor.shape[0], 4 * 516)
+
+    edit(model, grown)
+    config(head_dim=516)(model)
+
+
+WORDS = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "<unk>"}
 # What is done to the model, and what the error must name.
 CASES: dict[str, tuple[Damage, str]] = {
     "no directory": (shutil.rmtree, "does not exist"),
@@ -81,6 +118,15 @@ CASES: dict[str, tuple[Damage, str]] = {
     "no tokenizer": (lambda model: (model / "tokenizer.json").unlink(), "tokenizer.json"),
     "tokenizer is damaged": (write("tokenizer.json", "[]"), "tokenizer.json"),
     "tokenizer has more ids": (oversized_tokenizer, "100000"),
+    "tokenizer panics": (
+        tokenizer(normalizer={"type": "Precompiled", "precompiled_charsmap": ""}),
+        "tokenizer.json",
+    ),
+    "tokenizer knows no English": (tokenizer(model=WORDS), "cannot encode"),
+    "sizes overflow": (config(vocab_size=2**31 - 1, hidden_size=2**31 - 1), "vocab_size"),
+    "config is a pipe": (instead_of("config.json", os.mkfifo), "not a regular file"),
+    "weights are a device": (instead_of("model.safetensors", zero), "not a regular file"),
+    "heads are too large": (larger_heads, "heads of size 516"),
 }
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ingot.passes.pipeline import PIPELINE
+from ingot.passes.pipeline import optional_passes
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
+from ingot.targets.cpu.kind import KIND
 from tests.end_to_end.support import (
     LIMITS,
     Compile,
@@ -42,7 +43,18 @@ BFLOAT16 = [
     "qwen3_tied",
     "qwen3_mqa",
     "mistral",
+    "llama_tied_vocab_333",
+    "gemma2",
+    "gpt2",
 ]
+# Cases that differ from another in values alone, or in what tests of modules prove already.
+WITH_SLOW = (
+    *("gemma2_attention_bias", "gemma2_gelu", "gemma2_layer_types", "gemma2_linear"),
+    *("gemma2_low_caps", "gemma2_silu", "gemma2_untied", "gpt2_eps", "gpt2_gelu"),
+    *("gpt2_gelu_fast", "gpt2_relu", "gpt2_silu", "gpt2_unscaled", "gpt2_untied", "gpt2_upcast"),
+)
+# Largest relative error of logits: random weights are the hardest to round.
+QUANTIZED_LIMITS = {"int8": 4e-2, "int4": 2.5e-1}
 NEW_TOKENS = 12
 
 
@@ -87,7 +99,10 @@ def runs(name: str, dtype: str) -> list[Compile]:
     return [Compile(name, dtype, longest) for longest in lengths_by_limit(name)]
 
 
-RUNS = [runs(name, "float32") for name in sorted(CASES)]
+RUNS = [
+    pytest.param(runs(name, "float32"), marks=[pytest.mark.slow] if name in WITH_SLOW else [])
+    for name in sorted(CASES)
+]
 RUNS += [runs(name, "bfloat16") for name in BFLOAT16]
 # Four builds each: every model and both dtypes; the other pairs are with the slow tests.
 LEVELS = [
@@ -102,15 +117,24 @@ LEVELS = [
     )
 ]
 # Every pass that may be left out, and the one without which heads are normed by themselves.
-OPTIONAL = tuple(step.name for step in PIPELINE if step.optional)
+OPTIONAL = (*optional_passes(), *KIND.rules)
+QUANTIZED = [
+    [Compile(name, "bfloat16", 300, quantize=kind, kv_dtype=kv_dtype)]
+    for name in ("gemma2", "gpt2")
+    for kind, kv_dtype in (("int8", "auto"), ("int4", "int8"))
+]
 UNFUSED = [
     [Compile("qwen3", "float32", 300, disable_passes=disabled)]
-    for disabled in (("fuse_rope_kv_write",), OPTIONAL)
+    for disabled in (("group_heads",), OPTIONAL)
 ]
 
 
 def spelled(cases: list[Compile]) -> str:
     return f"{cases[0].name}-{cases[0].dtype}"
+
+
+def stored(cases: list[Compile]) -> str:
+    return f"{cases[0].name}-{cases[0].quantize}"
 
 
 @pytest.mark.parametrize("cases", RUNS, ids=spelled)
@@ -124,6 +148,16 @@ def test_compiled_logits_equal_those_of_transformers(
             check_logits(llm, model_dir, lengths, limit)
             if case.max_model_len > 300:
                 check_greedy(llm, model_dir, 17, limit)
+
+
+@pytest.mark.parametrize(
+    "cases", QUANTIZED, ids=lambda cases: f"{cases[0].name}-{cases[0].quantize}"
+)
+def test_families_compute_the_same_in_integers(cases: list[Compile], compiled: Compiled) -> None:
+    (case,) = cases
+    model_dir, artifact = compiled(case)
+    with LLM(artifact) as llm:
+        check_logits(llm, model_dir, (1, 17, 300), QUANTIZED_LIMITS[case.quantize])
 
 
 @pytest.mark.parametrize("cases", LEVELS, ids=spelled)
@@ -141,7 +175,7 @@ def test_passes_that_are_left_out_change_nothing(cases: list[Compile], compiled:
     (case,) = cases
     model_dir, artifact = compiled(case)
     with LLM(artifact) as llm:
-        assert {"rms_norm", "rope"} <= {i.op for i in llm.artifact.plan.instructions}
+        assert {"rms_norm", "rope"} <= {group.kernel for group in llm.artifact.plan.kernels}
         check_logits(llm, model_dir, (1, 17, 300), LIMITS["float32"])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import subprocess
 import sys
@@ -44,6 +45,37 @@ def test_a_killed_compile_leaves_no_artifact(stage: str, model: Path, tmp_path: 
     assert main(["compile", str(model), "-o", str(out), *OPTIONS]) == 0
     Artifact.open(out, "full")
     assert not list(tmp_path.glob(".*.tmp-*"))
+
+
+# Starts a process of its own, as g++ does, that holds a pipe open as long as it lives.
+SLOW_COMPILER = """#!/bin/sh
+exec 3>{pipe}
+tail -f /dev/null > /dev/null 2>&1 &
+echo started >&3
+wait
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+)
+def test_a_compile_that_is_told_to_end_takes_its_compiler_with_it(
+    number: int, code: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe, compiler, out = tmp_path / "pipe", tmp_path / "c++", tmp_path / "out" / "model.ingot"
+    os.mkfifo(pipe)
+    compiler.write_text(SLOW_COMPILER.format(pipe=pipe))
+    compiler.chmod(0o755)
+    monkeypatch.setenv("INGOT_CXX", str(compiler))
+    process = start(model, out)
+    with pipe.open() as held:
+        assert held.readline() == "started\n"
+        process.send_signal(number)
+        _, error = process.communicate()
+        assert held.read() == "", "the end comes when nobody holds the pipe any more"
+    assert process.returncode == code
+    assert "Traceback" not in error
+    assert list(out.parent.iterdir()) == []
 
 
 def test_two_compiles_at_once_do_not_clash(model: Path, tmp_path: Path) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Iterator
-from importlib import util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
@@ -16,32 +12,18 @@ import transformers
 from ingot.errors import CompileError, UnsupportedModelError, UsageError
 from ingot.models import llama, registry
 from ingot.models.checkpoint import Checkpoint, materialize
+from tests.support.pages import files_on_path, run
 from tests.support.tiny_models import randomise
-
-PAGE = Path(__file__).parents[2] / "docs" / "add_a_model.md"
 
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The page's Python files in a folder on the path, and a registry that forgets them after."""
-    blocks = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE.read_text(), re.S)
-    assert [name for name, _ in blocks] == ["phi3.py", "use.py", "check.py"]
-    for name, text in blocks:
-        (tmp_path / name).write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
+    """The page's files in a folder on the path, and a registry that forgets them after."""
     monkeypatch.setattr(registry, "_registered", dict(registry.families()))
     monkeypatch.setattr(registry, "_plugins_loaded", False)
-    yield tmp_path
-    for name in ("phi3", "use", "check"):
-        sys.modules.pop(name, None)
-
-
-def run(path: Path) -> ModuleType:
-    spec = util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with files_on_path("add_a_model.md", tmp_path) as files:
+        assert files == ["phi3.py", "use.py", "check.py"]
+        yield tmp_path
 
 
 def install(folder: Path, target: str) -> None:

@@ -17,9 +17,11 @@ from ingot.models.checkpoint import Checkpoint
 from tests.support.checkpoints import (
     NORM,
     Q,
+    build,
     refused,
     with_header,
 )
+from tests.support.odd_files import ODD_FILES
 
 # Files
 
@@ -34,6 +36,18 @@ def test_missing_directory_and_files(tmp_path: Path, copy: Callable[[str], Path]
     refused(empty, "neither model.safetensors nor model.safetensors.index.json")
     save_file({"x": torch.ones(1)}, empty / "weights.safetensors")
     refused(empty, "only weights.safetensors")
+
+
+@pytest.mark.parametrize("make", ODD_FILES.values(), ids=ODD_FILES)
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
+def test_what_is_no_file_is_refused_at_once(
+    name: str, make: Callable[[Path], object], copy: Callable[[str], Path]
+) -> None:
+    folder = copy("single")
+    (folder / "model.safetensors").unlink()
+    make(folder / name)
+    with pytest.raises(ModelDirError, match=r"model\.safetensors"):
+        build(folder)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "pytorch_model.bin.index.json"])

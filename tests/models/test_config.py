@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ingot.errors import ConfigError, IngotError, ModelDirError, UnsupportedMode
 from ingot.models import registry
 from ingot.models.config import ModelConfig
 from ingot.models.fields import NOISE, Fields
+from tests.support.odd_files import ODD_FILES, ODD_PATHS, odd_paths
 
 BASE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -258,10 +259,46 @@ def test_missing_files(tmp_path: Path) -> None:
         registry.load_config(tmp_path)
     with pytest.raises(ModelDirError, match="is not a directory"):
         registry.load_config(write(tmp_path, BASE) / "config.json")
-    (tmp_path / "config.json").unlink()
-    (tmp_path / "config.json").mkdir()
-    with pytest.raises(ModelDirError, match="cannot be read"):
+
+
+@pytest.mark.parametrize("make", ODD_FILES.values(), ids=ODD_FILES)
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_what_is_no_file_is_refused_at_once(
+    name: str, make: Callable[[Path], object], tmp_path: Path
+) -> None:
+    write(tmp_path, BASE)
+    (tmp_path / name).unlink(missing_ok=True)
+    make(tmp_path / name)
+    with pytest.raises(ModelDirError, match=f"{name} cannot be read"):
         registry.load_config(tmp_path)
+
+
+def test_a_file_without_end_is_not_read_to_its_end(tmp_path: Path) -> None:
+    with (tmp_path / "config.json").open("wb") as file:
+        file.truncate(1 << 40)  # no room on the disk, but all of it would be read
+    with pytest.raises(ModelDirError, match="larger than"):
+        registry.load_config(tmp_path)
+
+
+@pytest.mark.parametrize("name", ODD_PATHS)
+def test_a_path_that_nothing_can_be_at_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelDirError):
+        registry.load_config(Path(odd_paths(tmp_path)[name]))
+
+
+@pytest.mark.parametrize("size", [2**24 + 1, 2**31 - 1, 2**63])
+@pytest.mark.parametrize("key", ["vocab_size", "hidden_size", "max_position_embeddings"])
+def test_sizes_that_no_model_has_are_refused(key: str, size: int) -> None:
+    with pytest.raises(ConfigError, match=f"{key} = {size}"):
+        parse(**{key: size})
+
+
+def test_the_largest_sizes_overflow_nothing() -> None:
+    sizes = ("vocab_size", "hidden_size", "intermediate_size", "max_position_embeddings")
+    heads = {"num_attention_heads": 2**16, "num_key_value_heads": 2**16, "head_dim": 2**16}
+    config = parse(**dict.fromkeys(sizes, 2**24), **heads)
+    module = registry.build(config, max_model_len=64)
+    assert max(p.numel() for p in module.parameters()) == 2**32 * 2**24
 
 
 def test_a_length_below_one_is_refused() -> None:

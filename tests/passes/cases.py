@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import wraps
 
 import torch
 import torch.nn.functional as F
@@ -203,40 +202,69 @@ def other_dims(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return flat(torch.sin(heads(x).transpose(2, 3)).transpose(2, 3))
 
 
+def gated(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    x = F.silu(lab.gate(x)) * lab.up(x)
+    x = lab.up(x) * F.silu(lab.gate(x))
+    x = F.gelu(lab.gate(x)) * lab.up(x)
+    x = F.gelu(lab.gate(x), approximate="tanh") * lab.up(x)
+    x = F.relu(lab.gate(x)) * lab.up(x)
+    return lab.up(x) * F.relu(lab.gate(x))
+
+
 def swiglu(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     x = F.silu(lab.gate(x)) * lab.up(x)
     return lab.up(x) * F.silu(lab.gate(x))
 
 
-def swiglu_sum(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    return F.silu(lab.gate(x)) + lab.up(x)
+def gate_added(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return F.silu(lab.gate(x)) + F.gelu(lab.gate(x)) + F.relu(lab.up(x))
 
 
-def swiglu_broadcast(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+def gate_broadcast(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return F.silu(lab.gate(x)) * lab.up(x)[..., :1]
 
 
-def swiglu_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+def gate_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     gate = F.silu(lab.gate(x))
     return gate * lab.up(x) + gate
 
 
-def reglu(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    x = F.relu(lab.gate(x)) * lab.up(x)
-    return lab.up(x) * F.relu(lab.gate(x))
+def gate_without_activation(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return torch.tanh(lab.gate(x)) * lab.up(x)
 
 
-def reglu_sum(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    return F.relu(lab.gate(x)) + lab.up(x)
+def capped(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    x = torch.tanh(x / 30.0) * 30.0
+    return 2.5 * torch.tanh(lab.q(x) / 2.5)
 
 
-def geglu(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    x = F.gelu(lab.gate(x)) * lab.up(x)
-    return F.gelu(lab.gate(x), approximate="tanh") * lab.up(x)
+def capped_by_other_numbers(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return torch.tanh(x / 30.0) * 20.0
 
 
-def geglu_sum(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    return F.gelu(lab.gate(x)) + lab.up(x)
+def capped_the_other_way(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return torch.tanh(x * 30.0) * 30.0
+
+
+def capped_by_a_tensor(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return torch.tanh(x / lab.w) * lab.w
+
+
+def cap_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    bounded = torch.tanh(x / 30.0)
+    return bounded * 30.0 + bounded
+
+
+def scaled(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return lab.q(x * 4.899) * 0.5
+
+
+def scaled_by_a_tensor(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return x * lab.w
+
+
+def scaled_integers(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return x + (positions * 3)[..., None]
 
 
 def plain_mlp(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
@@ -245,20 +273,6 @@ def plain_mlp(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
 
 def unknown_activation(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return torch.tanh(x)
-
-
-def normed_sums(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    x = x + lab.q(ops.rms_norm(x, lab.w, 1e-3))
-    x = x + lab.k(ops.rms_norm(x, lab.w, 1e-3))
-    return ops.rms_norm(x, lab.w2, 1e-5, 1.0)
-
-
-def sum_without_norm(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    return (lab.q(x) + x) * 2.0
-
-
-def norm_of_scaled_sum(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    return ops.rms_norm((lab.q(x) + x) * 2.0, lab.w, 1e-3)
 
 
 def projections(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
@@ -286,119 +300,8 @@ def two_layers(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return flat(attend(q, k, x, softcap=4.0))
 
 
-def wide_heads(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    table = ops.rope_table(positions, lab.inv_freq)
-    q, k, v = lab.qkv(x).split([128, 64, 64], -1)
-    q, k, v = (part.reshape(1, -1, part.shape[2] // 64, 64) for part in (q, k, v))
-    q, k = (ops.rope(ops.rms_norm(part, lab.wide_w, 1e-3), table) for part in (q, k))
-    return lab.narrow(attend(q, k, v).reshape(1, -1, 128)[..., :64])
-
-
-def wide_heads_in_another_order(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    table = ops.rope_table(positions, lab.inv_freq)
-    k, q, v = (part.reshape(1, -1, 1, 64) for part in lab.qkv(x)[..., :192].split(64, -1))
-    return lab.narrow(attend(ops.rope(q, table), ops.rope(k, table), v).reshape(1, -1, 64))
-
-
-def wide_heads_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    table = ops.rope_table(positions, lab.inv_freq)
-    q, k, v = (part.reshape(1, -1, 1, 64) for part in lab.qkv(x)[..., :192].split(64, -1))
-    mixed = attend(ops.rope(q, table), ops.rope(k, table), v)
-    return lab.narrow((mixed + v).reshape(1, -1, 64))
-
-
-def after_attention(body: Body) -> Body:
-    """The body after layers that make a step of the graph."""
-
-    @wraps(body)
-    def both(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-        return body(lab, two_layers(lab, x, positions), positions)
-
-    return both
-
-
-@after_attention
-def gated(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    gate, up = lab.wide(x).chunk(2, dim=-1)
-    x = lab.narrow(F.silu(gate) * up)
-    gate, up = lab.wide(x).chunk(2, dim=-1)
-    return lab.narrow(F.gelu(gate, approximate="tanh") * up)
-
-
-@after_attention
-def gated_in_parts(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    gate, up = lab.gate(x), lab.up(x)  # 24 columns each
-    return F.relu(gate) * up
-
-
-@after_attention
-def gated_the_other_way(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    up, gate = lab.wide(x).chunk(2, dim=-1)
-    return lab.narrow(F.silu(gate) * up)
-
-
-@after_attention
-def gate_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    gate, up = lab.wide(x).chunk(2, dim=-1)
-    return lab.narrow(F.silu(gate) * up + gate)
-
-
-def rounded(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    x = lab.v(flat(attend(heads(lab.q(x)), heads(lab.k(x)), heads(x))))
-    gate, up = lab.wide(ops.rms_norm(x, lab.w, 1e-3)).chunk(2, dim=-1)
-    x = heads(lab.narrow(F.silu(gate) * up))
-    return flat(attend(x, x, x))
-
-
-@after_attention
-def rounded_and_read(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    x = ops.rms_norm(x, lab.w, 1e-3)
-    x = heads(lab.q(x) + x)
-    return flat(attend(x, x, x))
-
-
-@after_attention
-def residuals(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    x = x + lab.q(ops.rms_norm(x, lab.w, 1e-3))
-    x = lab.k(ops.rms_norm(x, lab.w2, 1e-3)) + x
-    return F.relu(x + lab.gate(x))
-
-
-@after_attention
-def residual_of_itself(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    x = lab.q(x)
-    return F.relu(x + x)
-
-
-@after_attention
-def residual_of_a_product_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    y = lab.q(x)
-    return F.relu(x + y) + y
-
-
-@after_attention
-def residual_of_a_norm(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    return x + ops.rms_norm(lab.q(x), lab.w, 1e-3)
-
-
 def no_attention(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return lab.q(x)
-
-
-def unturned(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    return flat(attend(heads(lab.q(x)), heads(lab.k(x)), heads(lab.v(x))))
-
-
-def turned_unlike(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    tables = [ops.rope_table(positions, lab.inv_freq, scale) for scale in (1.0, 2.0)]
-    q, k = (ops.rope(heads(m(x)), t) for m, t in zip((lab.q, lab.k), tables, strict=True))
-    return flat(attend(q, k, heads(x)))
-
-
-def only_queries_normed(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    table = ops.rope_table(positions, lab.inv_freq)
-    q = ops.rope(ops.rms_norm(heads(lab.q(x)), lab.head_w, 1e-3), table)
-    return flat(attend(q, ops.rope(heads(lab.k(x)), table), heads(x)))
 
 
 def identity(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
@@ -454,28 +357,25 @@ CASES = {
         (attended_to_the_future, attended_with_mask),
     ),
     "canonicalize_heads": Case(heads_first, 2, {"aten.transpose": 2}, {}, (other_dims,)),
-    "fuse_silu_mul": Case(
-        swiglu,
-        2,
-        {"aten.silu": 2, "aten.mul": 2},
-        {"silu_mul": 2},
-        (swiglu_sum, swiglu_broadcast, swiglu_read_twice),
-    ),
-    "fuse_gelu_mul": Case(
-        geglu, 2, {"aten.gelu": 2, "aten.mul": 2}, {"gelu_mul": 2}, (geglu_sum, swiglu_sum)
-    ),
-    "fuse_relu_mul": Case(
-        reglu, 2, {"aten.relu": 2, "aten.mul": 2}, {"relu_mul": 2}, (reglu_sum, swiglu_sum)
+    "fuse_gates": Case(
+        gated,
+        6,
+        {"aten.silu": 2, "aten.gelu": 2, "aten.relu": 2, "aten.mul": 6},
+        {"gate": 6},
+        (gate_added, gate_broadcast, gate_read_twice, gate_without_activation),
     ),
     "lower_activations": Case(
         plain_mlp, 4, {"aten.gelu": 2}, {"activation": 4}, (unknown_activation,)
     ),
-    "fuse_add_rms_norm": Case(
-        normed_sums,
+    "fuse_soft_cap": Case(
+        capped,
         2,
-        {"add": 2, "rms_norm": 2},
-        {"add_rms_norm": 2},
-        (sum_without_norm, norm_of_scaled_sum),
+        {"aten.tanh": 2, "aten.div": 2, "aten.mul": 2},
+        {"soft_cap": 2},
+        (capped_by_other_numbers, capped_the_other_way, capped_by_a_tensor, cap_read_twice),
+    ),
+    "lower_scales": Case(
+        scaled, 2, {"aten.mul": 2}, {"mul": 2}, (scaled_by_a_tensor, scaled_integers)
     ),
     "merge_linears": Case(
         projections, 2, {"linear": 3}, {"aten.slice": 5}, (one_by_one, shared_weight, mixed_biases)
@@ -488,54 +388,7 @@ CASES = {
         (no_attention,),
     ),
     "select_logit_rows": Case(two_layers, 1, {}, {"select_rows": 1}, ()),
-    "quantize_linears": Case(
-        two_layers,
-        5,
-        {"linear": 6, "embedding": 1},
-        {"quantize": 4, "quantized_linear": 6, "quantized_embedding": 1},
-        (),
-    ),
     "lower_dtypes": Case(two_layers, 8, {}, {"cast": 2}, ()),
-    "quantize_caches": Case(two_layers, 2, {}, {}, ()),
-    "fuse_rope_kv_write": Case(
-        two_layers,
-        2,
-        {"rope": 4, "rms_norm": 2, "kv_write": 2},
-        {"rope_kv_write": 2},
-        (unturned, turned_unlike, only_queries_normed),
-    ),
-    "fuse_linear_rope_kv_write": Case(
-        wide_heads,
-        1,
-        {"linear": 1, "rope_kv_write": 1, "aten.slice": 3, "aten.reshape": 3},
-        {"linear_rope_kv_write": 1},
-        (two_layers, wide_heads_in_another_order, wide_heads_read_twice),
-    ),
-    "fuse_gated_linears": Case(
-        gated,
-        2,
-        {"linear": 2, "silu_mul": 1, "gelu_mul": 1, "aten.slice": 4},
-        {"gated_linear": 2},
-        (gated_in_parts, gated_the_other_way, gate_read_twice),
-    ),
-    "fuse_residuals": Case(
-        residuals,
-        3,
-        {"add": 2, "add_rms_norm": 1},
-        {"rms_norm": 1},
-        (residual_of_itself, residual_of_a_product_read_twice, residual_of_a_norm),
-    ),
-    "fuse_quantize": Case(
-        rounded,
-        3,
-        {"quantize": 3, "rms_norm": 1, "paged_attention": 1, "quantized_gated_linear": 1},
-        {
-            "rms_norm_quantize": 1,
-            "paged_attention_quantize": 1,
-            "quantized_gated_linear_quantize": 1,
-        },
-        (two_layers, rounded_and_read),
-    ),
 }
 
 # More bodies that must match, in other spellings.

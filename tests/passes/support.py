@@ -4,35 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
-from ingot.artifact.formats import Storage
-from ingot.artifact.target import Target
 from ingot.compiler.export import export
+from ingot.passes.declaration import Pass
 from ingot.passes.pipeline import PIPELINE
 from ingot.passes.runner import run
-from ingot.passes.step import Step
 
-TARGET = Target("cpu", "portable")
 SIZE, HEADS, HEAD, VOCAB = 24, 3, 8, 31
-WIDE = 64
 
 Body = Callable[["Lab", Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of a model without any layer, and its name for errors."""
+    """What an error says of a model."""
 
-    num_layers: int = 0
-    qk_norm: bool = False
-    hidden_act: str = "silu"
-    head_dim: int = 64
-    intermediate_size: int = 128
     architecture: str = "LabForCausalLM"
 
 
@@ -48,24 +38,19 @@ class Part(nn.Module):
 
 
 class Lab(nn.Module):
-    """Weights that bodies use: `w` and `w2` [24], `q`..`up` [24, 24], biases, frequencies;
-    `wide` [128, 24] and `narrow` [24, 64], `qkv` [256, 24] with a bias, `wide_w` [64]."""
+    """Weights that bodies use: `w` and `w2` [24], `head_w` [8], `q`, `k`, `v` [24, 24], `gate` and
+    `up` [24, 24] with a bias, frequencies [4]."""
 
     def __init__(self, body: Body) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCAB, SIZE)
         self.head = nn.Linear(SIZE, VOCAB, bias=False)
         self.part = Part(body)
-        for name in ("w", "w2", "head_w", "head_w2"):
-            size = HEAD if "head" in name else SIZE
+        for name, size in (("w", SIZE), ("w2", SIZE), ("head_w", HEAD), ("head_w2", HEAD)):
             self.register_parameter(name, nn.Parameter(torch.empty(size)))
         for name in ("q", "k", "v", "gate", "up"):
             bias = name in ("gate", "up")
             self.register_module(name, nn.Linear(SIZE, SIZE, bias=bias))
-        self.wide = nn.Linear(SIZE, 2 * WIDE, bias=False)
-        self.narrow = nn.Linear(WIDE, SIZE, bias=False)
-        self.qkv = nn.Linear(SIZE, 4 * WIDE)
-        self.wide_w = nn.Parameter(torch.empty(WIDE))
         self.register_buffer("inv_freq", torch.empty(HEAD // 2))
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:
@@ -78,25 +63,17 @@ def lab(body: Body) -> GraphModule:
         return export(Lab(body), Facts())
 
 
-def step(name: str) -> Step:
-    """A step of the pipeline, without the counts of a whole model."""
-    return replace(next(s for s in PIPELINE if s.name == name), expect=None)
+def step(name: str) -> Pass:
+    """A pass of the pipeline, without the counts of a whole model."""
+    return replace(next(each for each in PIPELINE if each.name == name), expect=None)
 
 
 def before(gm: GraphModule, name: str) -> GraphModule:
-    """Run every pass that comes before this one; quantizing only where this one needs it."""
-    names = [s.name for s in PIPELINE]
-    asked = ("", step(name).option)
-    steps = [step(n) for n in names[: names.index(name)] if step(n).option in asked]
-    steps = [quantizing(s) if s.option == "--quantize" else s for s in steps]
-    run(gm, [s for s in steps if "float32" in s.dtypes], Facts(), target=TARGET)
+    """Runs every pass of a float32 compile that comes before this one."""
+    names = [each.name for each in PIPELINE]
+    passes = [step(n) for n in names[: names.index(name)]]
+    run(gm, [each for each in passes if "float32" in each.dtypes], {})
     return gm
-
-
-def quantizing(quantize: Step) -> Step:
-    """The step that quantizes, told to store everything in groups of a head."""
-    function = partial(quantize.function, choose=lambda name: Storage(8, HEAD))
-    return replace(quantize, function=function)
 
 
 def heads(x: Tensor) -> Tensor:

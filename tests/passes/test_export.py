@@ -8,7 +8,7 @@ from ingot.compiler.export import export
 from ingot.errors import ExportError
 from ingot.ops.registry import OPS
 from ingot.passes.graph import origin
-from ingot.passes.numerics import Checker, GraphRunner
+from ingot.passes.verification import Checker, GraphRunner
 from tests.passes import cases
 from tests.passes.support import Facts, Lab, lab
 

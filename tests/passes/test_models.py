@@ -5,21 +5,24 @@ import torch
 
 from ingot.compiler.export import export
 from ingot.models.blocks.decoder import CausalLM
-from ingot.models.config import ModelConfig, RopeConfig
+from ingot.models.config import LayerConfig, ModelConfig, RopeConfig
+from ingot.models.counts import module_counts
+from ingot.passes.dump import op_counts
 from ingot.passes.graph import arguments, op_calls
+from ingot.passes.invariants import INVARIANTS
 from ingot.passes.pipeline import pipeline
 from ingot.passes.runner import run
-from tests.passes.support import TARGET
 
 torch.set_num_threads(1)
 
+LAYER = LayerConfig(attention_scale=0.3)
 BASE = {
     "family": "test",
     "architecture": "TestForCausalLM",
     "vocab_size": 37,
     "hidden_size": 32,
     "intermediate_size": 40,
-    "num_layers": 2,
+    "layers": (LAYER, LAYER),
     "num_heads": 4,
     "num_kv_heads": 2,
     "head_dim": 12,
@@ -27,18 +30,13 @@ BASE = {
     "norm_eps": 1e-4,
     "max_position_embeddings": 64,
     "tie_embeddings": True,
-    "qk_norm": False,
-    "attention_bias": False,
-    "o_bias": False,
-    "mlp_bias": False,
-    "windows": (0, 0),
     "rope": RopeConfig(rotary_dim=12, original_max_position_embeddings=64),
-    "attention_scale": 0.3,
     "bos_token_ids": (1,),
     "eos_token_ids": (2,),
     "checkpoint_dtype": "float32",
 }
 PARTIAL = RopeConfig(rotary_dim=8, original_max_position_embeddings=64)
+NO_ROPE = RopeConfig(type="none", rotary_dim=12, original_max_position_embeddings=64)
 SCALED = RopeConfig(
     type="yarn",
     rotary_dim=12,
@@ -52,19 +50,60 @@ OPTIONS = {
     "biases": {"attention_bias": True, "o_bias": True, "mlp_bias": True},
     "partial_rope": {"rope": PARTIAL, "num_kv_heads": 1},
     "scaled_rope": {"rope": SCALED, "num_kv_heads": 4},
+    "no_rope": {"rope": NO_ROPE},
     "gelu": {"hidden_act": "gelu_tanh"},
-    "windows": {"windows": (0, 5), "attention_softcap": 20.0},
+    "windows": {
+        "layers": (LAYER, LayerConfig(attention_scale=0.2, window=5)),
+        "attention_softcap": 20.0,
+    },
+    "sandwich": {
+        "placement": "sandwich",
+        "norm_offset": 1.0,
+        "embedding_scale": 5.7,
+        "logit_softcap": 30.0,
+    },
+    "layer_norm": {
+        "norm": "layer",
+        "mlp": "plain",
+        "hidden_act": "gelu",
+        "mlp_bias": True,
+        "learned_positions": True,
+        "rope": NO_ROPE,
+    },
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_option_compiles_and_keeps_its_numbers(name):
-    config = ModelConfig(**{**BASE, **OPTIONS[name]})
+def graph_of(config):
     with torch.device("meta"):
-        gm = export(CausalLM(config, max_model_len=64), config)
-    run(gm, pipeline(), config, target=TARGET, verify=True)
+        module = CausalLM(config, max_model_len=64)
+        return module, export(module, config)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_compiles_and_keeps_its_numbers(name, dtype):
+    config = ModelConfig(**{**BASE, **OPTIONS[name]})
+    module, gm = graph_of(config)
+    run(gm, pipeline(dtype=dtype), module_counts(module), verify=True)
     attention = [arguments(node) for node in op_calls(gm, "paged_attention")]
-    assert tuple(given["window"] for given in attention) == config.windows
+    found = [(given["window"], given["scale"]) for given in attention]
+    assert found == [(layer.window, layer.attention_scale) for layer in config.layers]
     assert {given["softcap"] for given in attention} == {config.attention_softcap}
-    (table,) = op_calls(gm, "rope_table")
-    assert arguments(table)["scale"] == config.rope.attention_factor
+    tables = [arguments(node)["scale"] for node in op_calls(gm, "rope_table")]
+    assert tables == ([config.rope.attention_factor] if config.rope.rotates else [])
+    assert {arguments(n)["offset"] for n in op_calls(gm, "rms_norm")} <= {config.norm_offset}
+    assert [i.__name__ for i in INVARIANTS if i(gm)] == []
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_blocks_say_exactly_what_a_model_becomes(name):
+    """Nothing is found that no block has told of, merged linears apart."""
+    config = ModelConfig(**{**BASE, **OPTIONS[name]})
+    module, gm = graph_of(config)
+    counts = module_counts(module)
+    run(gm, pipeline(disable=("merge_linears",)), counts)
+    found = op_counts(gm)
+    expected = {op: counts[op] for op in counts if op not in ("attention", "merged_linears")}
+    expected |= {"paged_attention": counts["attention"]}
+    ours = {op: n for op, n in found.items() if "." not in op and op != "select_rows"}
+    assert ours == {op: n for op, n in expected.items() if n}

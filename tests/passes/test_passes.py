@@ -7,7 +7,7 @@ from ingot.passes.dump import op_counts
 from ingot.passes.pipeline import PIPELINE
 from ingot.passes.runner import run
 from tests.passes.cases import CASES, SPELLINGS
-from tests.passes.support import TARGET, Facts, before, lab, step
+from tests.passes.support import before, lab, step
 
 torch.set_num_threads(1)
 
@@ -24,7 +24,7 @@ def test_fires_keeps_numbers_and_leaves_invariants(name):
     gm = before(lab(case.fires), name)
     counts = op_counts(gm)
     # verify compares the logits at the step's own tolerance; the runner checks what the step gives
-    (entry,) = run(gm, [step(name)], Facts(), target=TARGET, verify=True)
+    (entry,) = run(gm, [step(name)], {}, verify=True)
     assert entry.matched == case.count
     after = op_counts(gm)
     assert {op: counts[op] - after[op] for op in case.gone} == case.gone
@@ -37,7 +37,7 @@ def test_fires_keeps_numbers_and_leaves_invariants(name):
 def test_near_miss_does_not_fire(name, body):
     gm = before(lab(body), name)
     counts = op_counts(gm)
-    assert step(name).function(gm, target=TARGET) == 0
+    assert step(name).function(gm) == 0
     gm.graph.eliminate_dead_code()
     assert op_counts(gm) == counts
 
@@ -47,9 +47,9 @@ def test_second_run_changes_nothing(name):
     if name in ("rewrite_attention", "select_logit_rows"):
         return  # they add inputs, once
     gm = before(lab(CASES[name].fires), name)
-    run(gm, [step(name)], Facts(), target=TARGET)
+    run(gm, [step(name)], {})
     counts = op_counts(gm)
-    step(name).function(gm, target=TARGET)
+    step(name).function(gm)
     gm.graph.eliminate_dead_code()
     assert op_counts(gm) == counts
 
@@ -57,5 +57,5 @@ def test_second_run_changes_nothing(name):
 @pytest.mark.parametrize("name, body, count", SPELLINGS)
 def test_other_spellings_fire(name, body, count):
     gm = before(lab(body), name)
-    (entry,) = run(gm, [step(name)], Facts(), target=TARGET, verify=True)
+    (entry,) = run(gm, [step(name)], {}, verify=True)
     assert entry.matched == count

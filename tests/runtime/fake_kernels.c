@@ -17,9 +17,16 @@ struct ingot_step {
   float *logits;
 };
 
+#ifndef WINDOW /* how many tokens a position looks back at; 0: all */
+#define WINDOW 0
+#endif
+
 static int open_states;
 
 int32_t ingot_abi(void) { return ABI; }
+#ifdef PLAN
+uint64_t ingot_plan(void) { return PLAN; }
+#endif
 int32_t fake_open_states(void) { return open_states; }
 
 void *ingot_open(const struct ingot_model *m) {
@@ -82,7 +89,8 @@ int32_t ingot_run(void *state, const struct ingot_step *s) {
 #ifdef DEPENDS_ON_BATCH /* what no kernel may do */
     if (s->num_seqs > 1) hash ^= 1u;
 #endif
-    for (int32_t p = 0; p <= s->positions[row]; p++) {
+    int32_t first = WINDOW ? s->positions[row] - WINDOW + 1 : 0;
+    for (int32_t p = first > 0 ? first : 0; p <= s->positions[row]; p++) {
       int32_t slot = slot_of(s, seq, p);
       if (*cell(m, 1, slot) != (float)p) return -6; /* another sequence wrote there */
       hash = (hash ^ ((uint32_t)*cell(m, 0, slot) + 1u)) * 16777619u;

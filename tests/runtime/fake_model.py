@@ -12,14 +12,24 @@ import numpy as np
 from safetensors.numpy import save
 
 from ingot.artifact.codec import encode_plan
-from ingot.artifact.manifest import FORMAT_VERSION, Manifest, ModelInfo, Numerics, TargetEntry
+from ingot.artifact.formats import Format
+from ingot.artifact.manifest import (
+    FORMAT_VERSION,
+    Manifest,
+    ModelInfo,
+    Numerics,
+    ProgramEntry,
+    TargetEntry,
+)
 from ingot.artifact.plan import Buffer, Limits, MemoryPlan, Plan
 from ingot.artifact.select import ABI
+from ingot.artifact.step import TEXT_INPUTS, Array, State, StepSpec
 from ingot.artifact.writer import ArtifactWriter
 from tests.runtime.fake_tokenizer import tokenizer_files
 
 VOCAB, PAGE_SIZE, HEAD, ARENA_BYTES, SCALE = 320, 4, 2, 4096, 8.0
 NAN_TOKEN, EOS = 317, 319
+F32 = Format("float32")
 LIMITS = Limits(
     max_model_len=96,
     max_num_seqs=6,
@@ -34,23 +44,20 @@ KERNELS, PLAN = "targets/cpu-portable/kernels.so", "targets/cpu-portable/plan.js
 WEIGHTS = "weights/cpu-float32.safetensors"
 
 
-def make_plan(limits: Limits = LIMITS) -> Plan:
-    page = ("P", 1, PAGE_SIZE, HEAD)
-    inputs = ("tokens", "positions", "slots", "query_start", "context_lens", "page_table")
-    shapes = (("N",), ("N",), ("N",), ("S+1",), ("S",), ("S", "P"))
+def make_plan(limits: Limits = LIMITS, windows: tuple[int, ...] = (0,)) -> Plan:
+    """The plan; `windows` has that of every layer. The kernels use the states of the first."""
+    states = tuple(
+        State(name=f"{kind}_cache_{layer}", format=F32, record=(1, HEAD), window=window)
+        for layer, window in enumerate(windows)
+        for kind in "kv"
+    )
+    logits = Array(name="logits", dtype="float32", shape=("R", VOCAB))
     return Plan(
         limits=limits,
+        spec=StepSpec(inputs=TEXT_INPUTS, states=states, outputs=(logits,)),
         buffers=(
-            Buffer(name="scale", dtype="float32", shape=(16,), kind="weight"),
-            Buffer(name="unused.weight", dtype="float32", shape=(64, 16), kind="weight"),
-            *(
-                Buffer(name=name, dtype="int32", shape=shape, kind="input")
-                for name, shape in zip(inputs, shapes, strict=True)
-            ),
-            Buffer(name="logit_rows", dtype="int32", shape=("R",), kind="input"),
-            Buffer(name="k_cache_0", dtype="float32", shape=(0, *page[1:]), kind="cache"),
-            Buffer(name="v_cache_0", dtype="float32", shape=(0, *page[1:]), kind="cache"),
-            Buffer(name="logits", dtype="float32", shape=("R", VOCAB), kind="output"),
+            Buffer(name="scale", format=F32, shape=(16,), kind="weight"),
+            Buffer(name="unused.weight", format=F32, shape=(64, 16), kind="weight"),
         ),
         instructions=(),
         memory=MemoryPlan(arena_bytes=ARENA_BYTES, slots=()),
@@ -81,8 +88,7 @@ def make_manifest(
                 requires=requires,
                 layout="cpu-float32",
                 abi=ABI,
-                plan=PLAN,
-                kernels=KERNELS,
+                programs={"step": ProgramEntry(plan=PLAN, kernels=KERNELS)},
             ),
         ),
         ledger=(),
@@ -141,9 +147,12 @@ def write_fake(
     requires: tuple[str, ...] = (),
     quantization: str = "none",
     files: dict[str, bytes] | None = None,
+    windows: tuple[int, ...] = (0,),
 ) -> Path:
     """Writes the artifact; `files` adds or replaces some."""
-    contents = {PLAN: encode_plan(make_plan(limits)), KERNELS: kernels(), WEIGHTS: weights()}
+    flags = (f"-DWINDOW={max(windows)}",) if all(windows) else ()
+    plan = encode_plan(make_plan(limits, windows))
+    contents = {PLAN: plan, KERNELS: kernels(*flags), WEIGHTS: weights()}
     contents["targets/cpu-portable/source/step.cpp"] = SOURCE.read_bytes()
     contents["golden/golden.json"] = golden()
     contents |= tokenizer_files() if tokenizer else {}
@@ -155,12 +164,16 @@ def write_fake(
     return path
 
 
-def logits(tokens: list[int]) -> np.ndarray:
+def logits(tokens: list[int], window: int = 0) -> np.ndarray:
     """The fake model's logits at every position: float32 [T, V]."""
     rows = []
     state = 2166136261
     vocab = np.arange(VOCAB, dtype=np.uint32) * np.uint32(2654435761)
-    for token in tokens:
+    for position, token in enumerate(tokens):
+        if window:
+            state = 2166136261
+            for seen in tokens[max(0, position - window + 1) : position]:
+                state = ((state ^ (seen + 1)) * 16777619) & 0xFFFFFFFF
         state = ((state ^ (token + 1)) * 16777619) & 0xFFFFFFFF
         x = np.uint32(state) ^ vocab
         x ^= x >> np.uint32(16)
@@ -179,11 +192,11 @@ def logprobs(tokens: list[int]) -> np.ndarray:
     return wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
 
 
-def greedy(tokens: list[int], count: int) -> list[int]:
+def greedy(tokens: list[int], count: int, window: int = 0) -> list[int]:
     """Greedy continuation, end-of-sequence tokens not looked at."""
     tokens = list(tokens)
     for _ in range(count):
-        tokens.append(int(logits(tokens)[-1].argmax()))
+        tokens.append(int(logits(tokens[-window:], window)[-1].argmax()))
     return tokens[-count:]
 
 

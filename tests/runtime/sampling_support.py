@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -13,10 +13,10 @@ import numpy as np
 from ingot.artifact.host import host_flags
 from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
-from ingot.runtime.kernels import Kernels, ModelStruct
-from ingot.runtime.native_sampler import ROW, pack
+from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct
+from ingot.runtime.devices.native_sampler import ROW, pack
+from ingot.runtime.devices.sampler import Sampler
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampler import Sampler
 from ingot.runtime.sampling_state import SamplingState
 from ingot.targets.cpu.generate import UNIT
 from ingot.targets.cpu.toolchain import build
@@ -38,7 +38,12 @@ class Asked:
     num_prompt: int = 0
     key: int = 0
     seed: int = 0
-    sampling: SamplingState | None = None
+    stop_ids: tuple[int, ...] | None = None
+    sampling: SamplingState = field(init=False)
+
+    def __post_init__(self) -> None:
+        stop_ids = self.params.stop_token_ids if self.stop_ids is None else self.stop_ids
+        self.sampling = SamplingState(self.params, stop_ids)
 
 
 @cache
@@ -73,21 +78,20 @@ def close_kernels() -> None:
     kernels.cache_clear()
 
 
-def sampler_of(backend: str, vocab_size: int, eos=(), threads: int = 1) -> Sampler:
-    native = None if backend == "numpy" else kernels(backend, threads)
-    return Sampler(vocab_size, eos, native)
+def sampler_of(backend: str, vocab_size: int, threads: int = 1) -> Sampler:
+    return Sampler(vocab_size, None if backend == "numpy" else kernels(backend, threads))
 
 
-def draw(backend: str, logits, params, token_ids=(), num_prompt=0, key=0, seed=0, eos=()):
+def draw(backend: str, logits, params, token_ids=(), num_prompt=0, key=0, seed=0, stop_ids=None):
     """One draw; the row is left as it is."""
-    asked = Asked(params, list(token_ids), num_prompt, key, seed)
+    asked = Asked(params, list(token_ids), num_prompt, key, seed, stop_ids)
     row = np.array(logits, np.float32)[None]
-    return sampler_of(backend, row.shape[1], eos).sample(row, [asked])[0]
+    return sampler_of(backend, row.shape[1]).sample(row, [asked])[0]
 
 
 def draw_many(level: str, logits, asked: Asked, count: int, batch: int = 50_000):
     """How often each token is drawn at the positions 0..count, by the kernels alone."""
-    state = SamplingState(asked.params, ())
+    state = asked.sampling
     state.advance(asked.token_ids, asked.num_prompt)
     record = np.frombuffer(pack(state, asked.seed, asked.key), ROW)
     counts = np.zeros(logits.size, np.int64)

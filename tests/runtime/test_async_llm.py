@@ -13,6 +13,7 @@ from ingot.runtime.async_llm import AsyncLLM
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.params import RequestOutputKind, SamplingParams
 from tests.runtime.fake_model import NAN_TOKEN, greedy
+from tests.runtime.gate import is_idle
 
 GREEDY = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
 LONG = SamplingParams(temperature=0, max_tokens=90, ignore_eos=True)
@@ -24,12 +25,7 @@ def use(path, scenario, **options):
     async def main():
         async with AsyncLLM(path, **options) as llm:
             result = await asyncio.wait_for(scenario(llm), 60)
-            session = llm._llm._session
-            async with asyncio.timeout(30):
-                while session._requests:
-                    await asyncio.sleep(0)
-            assert not session._owners and not session.has_unfinished
-            assert llm.counters().num_free_pages == llm.counters().num_pages
+            assert is_idle(llm._llm)
             return result
 
     return asyncio.run(main())
@@ -134,8 +130,7 @@ def test_a_request_id_is_refused_while_it_is_in_use(fake_artifact):
         with pytest.raises(RequestError, match="'a' is in use"):
             await last(llm.generate([2], GREEDY, "a"))
         await outputs.aclose()
-        while llm._llm._session._requests:
-            await asyncio.sleep(0)
+        assert is_idle(llm._llm)
         return await last(llm.generate([2], GREEDY, "a"))
 
     assert use(fake_artifact, scenario).outputs[0].token_ids == greedy([2], 10)
@@ -173,10 +168,10 @@ def test_a_full_queue_is_a_typed_error(fake_artifact):
 def test_kernels_that_fail_end_the_requests_and_not_the_model(fake_artifact):
     async def scenario(llm):
         executor = llm._llm._engine._executor
-        run, executor.run = executor.run, lambda inputs: 1 // 0
+        submit, executor.submit = executor.submit, lambda *arguments, **options: 1 // 0
         with pytest.raises(InternalError, match="ZeroDivisionError"):
             await last(llm.generate([1], GREEDY))
-        executor.run = run
+        executor.submit = submit
         return await last(llm.generate([1], GREEDY))
 
     assert use(fake_artifact, scenario).outputs[0].token_ids == greedy([1], 10)
@@ -227,3 +222,17 @@ def test_a_forgotten_model_ends_its_threads(fake_artifact):
     del llm
     gc.collect()
     assert names() == before
+
+
+def test_what_ends_a_thread_elsewhere_ends_one_request_here(fake_artifact):
+    def exits(generated, row):
+        raise SystemExit(1)
+
+    async def scenario(llm):
+        other = asyncio.create_task(last(llm.generate([2], LONG)))
+        params = SamplingParams(temperature=0, logits_processors=[exits])
+        with pytest.raises(RequestError, match="raised SystemExit"):
+            await last(llm.generate([1], params))
+        return await other
+
+    assert use(fake_artifact, scenario).outputs[0].token_ids == greedy([2], 90)

@@ -23,22 +23,18 @@ SCORED = SamplingParams(
 
 
 class Recorder:
-    """Stands before an engine's sampler and keeps the logits after every sequence of tokens."""
+    """Stands before an executor's sampler and keeps the logits after every sequence of tokens."""
 
     def __init__(self, llm: LLM) -> None:
         self.rows: dict[tuple[int, ...], bytes] = {}
         self.differing = 0
-        self._drawing = llm._engine._drawing
-        self._sampler, self._drawing._sampler = self._drawing._sampler, self
+        executor = llm._engine._executor
+        self._sampler, executor._sampler = executor._sampler, self
 
     def sample(self, logits, sequences):
         for row, sequence in zip(logits, sequences, strict=True):
             self._keep(tuple(sequence.token_ids), row)
         return self._sampler.sample(logits, sequences)
-
-    def prompt_logprobs(self, logits, next_tokens, count):
-        self.prompt_rows.append(np.array(logits))
-        return self._sampler.prompt_logprobs(logits, next_tokens, count)
 
     def _keep(self, tokens, row):
         self.differing += self.rows.setdefault(tokens, row.tobytes()) != row.tobytes()
@@ -150,14 +146,14 @@ def test_a_kernel_that_depends_on_the_batch_is_caught(tmp_path):
 def test_logits_of_prompt_positions_are_the_same(shakespeare_artifact, prompts):
     with LLM(shakespeare_artifact, max_model_len=NUM_TOKENS) as llm:
         kept = []
-        sampler = llm._engine._drawing._sampler
-        score = sampler.prompt_logprobs
+        sampler = llm._engine._executor._sampler
+        score = sampler.score
 
         def spy(logits, next_tokens, count):
             kept.append((list(next_tokens), np.array(logits)))
             return score(logits, next_tokens, count)
 
-        sampler.prompt_logprobs = spy
+        sampler.score = spy
         run(llm, prompts, 3, SCORED)
         known = {}
         for prompt in prompts:

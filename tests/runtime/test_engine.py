@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from ingot.artifact.reader import Artifact
 from ingot.errors import InternalError, RequestError
+from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.engine import Engine
-from ingot.runtime.executor_cpu import CpuExecutor
 from ingot.runtime.params import SamplingParams
 from tests.runtime.fake_model import (
     EOS,
@@ -201,6 +201,15 @@ def test_min_tokens_keeps_a_sequence_from_ending(fake_artifact):
     assert tokens[0] not in out[:6] and len(out) >= 6
 
 
+def test_an_end_that_is_ignored_is_drawn_before_min_tokens_as_well(fake_artifact):
+    prompt, tokens = ends_with(None)
+    for ignore in (False, True):
+        engine = make_engine(fake_artifact)
+        engine.eos_token_ids = (tokens[0],)
+        sequence = engine.add(prompt, replace(GREEDY, min_tokens=6, ignore_eos=ignore))
+        assert (run(engine, [sequence])[0][0] == tokens[0]) is ignore
+
+
 def test_a_sequence_ends_at_the_exact_length(fake_artifact):
     engine = make_engine(fake_artifact, max_model_len=16)
     long = replace(GREEDY, max_tokens=10**6)
@@ -259,6 +268,20 @@ def test_what_is_not_finite_is_not_found_again(fake_artifact):
     assert after.num_cached == 0
 
 
+def test_edits_that_spoil_the_logits_leave_the_prefixes_of_others_alone(fake_artifact):
+    engine = make_engine(fake_artifact)
+    start = list(range(1, 33))
+    run(engine, [engine.add([*start, 5], GREEDY)])
+    params = replace(GREEDY, repetition_penalty=1e-40)
+    bad = engine.add([*range(100, 130)], params)
+    worse = engine.add([9], replace(GREEDY, logits_processors=[lambda ids, row: row * np.nan]))
+    run(engine, [])
+    assert isinstance(bad.error, RequestError) and isinstance(worse.error, RequestError)
+    after = engine.add([*start, 7], GREEDY)
+    run(engine, [after])
+    assert after.num_cached == 32
+
+
 def test_aborting_twice_or_after_the_end_changes_nothing(fake_artifact):
     engine = make_engine(fake_artifact)
     sequence, other = engine.add([1], GREEDY), engine.add([2], GREEDY)
@@ -273,13 +296,13 @@ def test_kernels_that_see_a_wrong_step_refuse_it(fake_artifact):
     """The negative control: the fake kernels do check what they are given."""
     engine = make_engine(fake_artifact)
     engine.add([1, 2, 3], GREEDY)
-    run_step = engine._executor.run
+    submit = engine._executor.submit
 
-    def wrong(inputs):
-        inputs.slots[1] += 1
-        return run_step(inputs)
+    def wrong(inputs, draws, **options):
+        inputs["slots"][1] += 1
+        return submit(inputs, draws, **options)
 
-    engine._executor.run = wrong
+    engine._executor.submit = wrong
     with pytest.raises(InternalError, match="code -3"):
         engine.step()
 
@@ -287,21 +310,18 @@ def test_kernels_that_see_a_wrong_step_refuse_it(fake_artifact):
 def test_a_step_allocates_no_arrays_of_its_own(fake_artifact):
     engine = make_engine(fake_artifact)
     engine.add([1, 2, 3], GREEDY)
-    pairs = [pair for inputs in engine._executor.inputs for pair in vars(inputs).items()]
 
-    def addresses_of():
-        return [(n, a.ctypes.data) for n, a in pairs if isinstance(a, np.ndarray)]
+    def addresses():
+        return [inputs.addresses() for inputs in engine._executor.inputs]
 
-    before = addresses_of()
-    first = engine._executor.run
-    addresses = set()
+    before, sampler = addresses(), engine._executor._sampler
+    sample, rows = sampler.sample, set()
 
-    def spy(inputs):
-        out = first(inputs)
-        addresses.add(out.ctypes.data)
-        return out
+    def spy(logits, sequences):
+        rows.add(logits.ctypes.data)
+        return sample(logits, sequences)
 
-    engine._executor.run = spy
+    sampler.sample = spy
     while engine.has_unfinished:
         engine.step()
-    assert addresses_of() == before and len(addresses) == 1
+    assert addresses() == before and len(rows) == 1

@@ -11,8 +11,10 @@ import pytest
 from ingot.errors import QueueFullError, RequestError, UsageError
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
+from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 from tests.runtime.fake_model import NAN_TOKEN, PAGE_BYTES, greedy, logprobs
+from tests.runtime.gate import Gate, is_idle
 
 GREEDY = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
 
@@ -53,7 +55,7 @@ def test_completions_share_the_pages_of_their_prompt(fake_artifact):
         computed = []
         while first.siblings:
             llm._engine.step()
-        computed.append(llm.counters().num_computed_tokens)
+        computed.append(llm._engine.counters().num_computed_tokens)
         ids = [llm._engine.pages.page_ids(s.sequence_id)[:4] for s in llm._engine.scheduler.running]
         assert len(ids) == 4 and all(each == ids[0] for each in ids)
         assert computed == [16]
@@ -68,16 +70,18 @@ def test_a_stream_of_several_completions_names_them(llm):
 
 
 def test_aborting_a_request_ends_all_its_completions(llm):
-    stream = llm.stream([5], several(4))
+    gate = Gate(at=6)
+    stream = llm.stream([5], several(4, logits_processors=[gate]))
     stream.close()
-    assert not llm._engine.has_unfinished
+    gate.open()
+    assert is_idle(llm)
     assert [c.finish_reason for c in stream.output().outputs] == ["abort"] * 4
 
 
 def test_every_completion_of_a_prompt_with_bad_logits_fails(llm):
     with pytest.raises(Exception, match="not finite"):
         llm.generate([[NAN_TOKEN], [1]], [several(3), GREEDY])
-    assert not llm._engine.has_unfinished
+    assert is_idle(llm)
     assert tokens_of(llm.generate([[1]], GREEDY)) == [[greedy([1], 10)]]
 
 
@@ -177,7 +181,7 @@ def test_a_full_queue_refuses_all_prompts_of_a_call(fake_artifact):
     with LLM(fake_artifact, config=EngineConfig(max_waiting=3)) as llm:
         with pytest.raises(QueueFullError, match="4 more are too many"):
             llm.generate([[1]] * 4, GREEDY)
-        assert not llm._engine.has_unfinished and not llm._session._requests
+        assert is_idle(llm)
         assert len(llm.generate([[1]] * 3, GREEDY)) == 3
         with pytest.raises(QueueFullError):
             llm.generate([1], several(4))
@@ -185,8 +189,8 @@ def test_a_full_queue_refuses_all_prompts_of_a_call(fake_artifact):
 
 def test_what_can_never_fit_is_refused_when_it_is_added(fake_artifact):
     with LLM(fake_artifact, max_model_len=96, kv_cache_bytes=24 * PAGE_BYTES) as llm:
-        llm._engine._admission = replace(llm._engine._admission, num_slots=40)
-        with pytest.raises(RequestError, match="needs 54 tokens in the KV cache, which holds 40"):
+        llm._engine._admission = replace(llm._engine._admission, pages=PageTable(10, 4))
+        with pytest.raises(RequestError, match="needs 14 pages of the KV cache, which has 10"):
             llm.generate([[1] * 45], GREEDY)
         assert len(llm.generate([[1] * 31], GREEDY)) == 1
 

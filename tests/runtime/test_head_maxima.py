@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ingot.runtime.devices.sampler import Sampler
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampler import Sampler
 
 VOCABULARY = 2048
 PROMPTS = [[5, 6, 7], [300, 2, 19, 1000], [42], [9, 9], [1999, 4]]
@@ -37,13 +37,13 @@ PARAMS = (
 
 
 class Compared:
-    """Stands before an engine's sampler and counts the tokens that numpy would not draw."""
+    """Stands before an executor's sampler and counts the tokens that numpy would not draw."""
 
     def __init__(self, llm: LLM, change=lambda logits: None) -> None:
         self.num_draws = self.differing = 0
         self._change = change
-        self._numpy = Sampler(VOCABULARY, llm._engine.eos_token_ids)
-        self._sampler, llm._engine._drawing._sampler = llm._engine._drawing._sampler, self
+        self._numpy, executor = Sampler(VOCABULARY), llm._engine._executor
+        self._sampler, executor._sampler = executor._sampler, self
 
     def sample(self, logits, sequences):
         self._change(logits)

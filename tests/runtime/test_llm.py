@@ -2,15 +2,25 @@ from __future__ import annotations
 
 import gc
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ingot.errors import IngotError, InternalError, RequestError, TokenizerError, UsageError
+from ingot.errors import (
+    IngotError,
+    InternalError,
+    RequestError,
+    ResourceError,
+    TokenizerError,
+    UsageError,
+)
+from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from tests.runtime.fake_model import NAN_TOKEN, PAGE_BYTES, greedy, logits, logprobs, write_fake
+from tests.runtime.gate import Gate, is_idle
 
 GREEDY = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True)
 PROMPTS = [[1, 2, 3], [4] * 30, [9, 9]]
@@ -115,15 +125,18 @@ def test_a_stream_gives_the_same_as_generate(llm):
 
 
 def test_closing_a_stream_early_aborts_the_request(llm):
-    stream = llm.stream([1, 2], GREEDY)
+    gate = Gate(at=3)
+    params = replace(GREEDY, logits_processors=[gate])
+    stream = llm.stream([1, 2], params)
     next(stream)
     stream.close()
-    assert not llm._engine.has_unfinished and not llm._session._requests
+    gate.open()
     assert stream.output().outputs[0].finish_reason == "abort"
-    assert list(stream) == []
-    llm.stream([1, 2], GREEDY)  # and one that is lost at once: the next call cleans up
-    llm.logits([1])
-    assert not llm._engine.has_unfinished and not llm._session._requests
+    assert list(stream) == [] and is_idle(llm)
+    gate = Gate()
+    llm.stream([1, 2], replace(params, logits_processors=[gate]))  # lost at once
+    gate.open()
+    assert is_idle(llm) and llm.counters().num_aborted == 2
 
 
 def test_a_stream_and_other_calls_can_take_turns(llm):
@@ -149,7 +162,7 @@ def test_threads_share_a_model(llm):
     for thread in threads:
         thread.join()
     assert results == {i: greedy(p, 10) for i, p in enumerate(prompts)}
-    assert not llm._session._requests
+    assert is_idle(llm)
 
 
 def test_chat_uses_the_models_template(llm):
@@ -182,7 +195,7 @@ def test_a_bad_prompt_is_refused_and_nothing_runs(llm, prompts):
     with pytest.raises(ValueError) as info:
         llm.generate([[1], *prompts] if isinstance(prompts, list) else prompts, GREEDY)
     assert isinstance(info.value, RequestError)
-    assert not llm._engine.has_unfinished and not llm._session._requests
+    assert is_idle(llm)
 
 
 BAD_MESSAGES = [
@@ -253,27 +266,24 @@ def test_an_error_of_one_request_reaches_its_caller(llm):
 
 
 @pytest.mark.parametrize("at", ["executor", "third draw"])
-def test_a_step_that_is_interrupted_harms_nobody(llm, monkeypatch, at):
-    stream = llm.stream([1, 2], GREEDY)
-    first = next(stream)
-    calls = []
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_step_that_fails_ends_the_requests_and_not_the_model(llm, monkeypatch, at, overlap):
+    llm.config = EngineConfig(overlap=overlap)
     engine = llm._engine
-    target, name = (engine._executor, "run") if at == "executor" else (engine._drawing, "_take")
-    original = getattr(target, name)
+    target, name = (engine._executor, "submit") if at == "executor" else (engine._drawing, "_take")
+    original, calls = getattr(target, name), []
 
-    def interrupted(*args, **kwargs):
+    def fails(*args, **kwargs):
         calls.append(1)
         if len(calls) == 3:
-            raise KeyboardInterrupt
+            raise SystemExit("no such thing")
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(target, name, interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(target, name, fails)
+    with pytest.raises(InternalError, match="SystemExit: no such thing"):
         llm.generate([[3], [4]], GREEDY)
-    pieces = [first, *stream]
-    assert [t for piece in pieces for t in piece.token_ids] == greedy([1, 2], 10)
-    assert "".join(p.text for p in pieces) == llm.get_tokenizer().decode(greedy([1, 2], 10))
-    assert llm._engine.pages.num_free == llm._engine.pages.num_pages
+    assert is_idle(llm)
+    assert tokens_of(llm.generate([[3], [4]], GREEDY)) == [greedy([3], 10), greedy([4], 10)]
 
 
 def test_without_a_tokenizer_tokens_still_work(tmp_path):
@@ -292,3 +302,111 @@ def test_every_error_of_a_request_is_an_ingot_error_and_a_value_error(llm):
         llm.generate([[]])
     with pytest.raises(ValueError):
         llm.generate([[]])
+
+
+class Unreadable(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+class Panic(BaseException):
+    """As what the tokenizers library raises where its Rust code panics."""
+
+
+def raises(error):
+    def processor(generated, row):
+        raise error
+
+    return processor
+
+
+@pytest.mark.parametrize(
+    "error", [Unreadable(), SystemExit(3), Panic("at the disco"), ValueError()]
+)
+def test_whatever_a_processor_raises_ends_its_request_alone(llm, error):
+    params = replace(GREEDY, logits_processors=[raises(error)])
+    stream = llm.stream([7], GREEDY)
+    with pytest.raises(
+        RequestError, match=rf"logits_processors\[0\] raised {type(error).__name__}"
+    ):
+        llm.generate([[1], [2]], [params, GREEDY])
+    assert [t for delta in stream for t in delta.token_ids] == greedy([7], 10)
+    assert is_idle(llm) and llm.counters().num_failed == 1
+
+
+@pytest.mark.parametrize("error", [Unreadable(), Panic("at the disco"), SystemExit(3)])
+def test_tokens_that_no_text_can_be_made_of_end_their_request_alone(llm, monkeypatch, error):
+    tokenizer, bad = llm.get_tokenizer(), greedy([3], 4)[2]
+    backend = tokenizer.backend
+
+    class Backend:
+        def __getattr__(self, name):
+            return getattr(backend, name)
+
+        def decode(self, ids, **options):
+            if bad in ids:
+                raise error
+            return backend.decode(ids, **options)
+
+    monkeypatch.setattr(tokenizer, "backend", Backend())
+    stream = llm.stream([7], replace(GREEDY, max_tokens=2))
+    with pytest.raises(RequestError, match=f"cannot be turned into text: {type(error).__name__}"):
+        llm.generate([[3]], GREEDY)
+    assert [t for delta in stream for t in delta.token_ids] == greedy([7], 2)
+    assert is_idle(llm)
+
+
+def test_a_text_that_makes_the_tokenizer_panic_is_a_bad_prompt(llm, monkeypatch):
+    class Backend:
+        def encode(self, text, **options):
+            raise Panic("at the disco")
+
+    monkeypatch.setattr(llm.get_tokenizer(), "backend", Backend())
+    with pytest.raises(RequestError, match="cannot be tokenized: Panic: at the disco"):
+        llm.generate("the dog", GREEDY)
+
+
+def test_numpy_scalars_are_numbers(fake_artifact):
+    sizes = {"max_model_len": np.int64(40), "num_threads": np.int32(1), "seed": np.uint64(2**63)}
+    config = EngineConfig(max_num_seqs=np.int64(2), overlap=np.bool_(True))
+    with LLM(fake_artifact, config=config, kv_cache_bytes=np.int64(10**6), **sizes) as llm:
+        params = SamplingParams(
+            temperature=np.float32(0), max_tokens=np.int64(10), ignore_eos=np.bool_(True),
+            stop_token_ids=[np.int64(3)], logit_bias={np.int32(4): np.float64(-1)},
+            seed=np.int64(-1), logprobs=np.int16(1),
+        )  # fmt: skip
+        plain = SamplingParams(
+            temperature=0, max_tokens=10, ignore_eos=True, stop_token_ids=[3],
+            logit_bias={4: -1.0}, logprobs=1,
+        )  # fmt: skip
+        assert params == plain
+        got = llm.generate([[1]], params, priority=np.int64(2))
+        assert tokens_of(got) == tokens_of(llm.generate([[1]], plain))
+        assert llm.logits([1, 2], chunk_tokens=np.int64(1)).shape == (2, 320)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True, "1", np.float32(1)])
+def test_chunks_of_no_size_are_refused(llm, bad):
+    with pytest.raises(UsageError, match="chunk_tokens"):
+        llm.logits([1, 2, 3], chunk_tokens=bad)
+
+
+def test_a_callback_that_cannot_be_called_is_refused(fake_artifact):
+    with pytest.raises(UsageError, match="on_step is 5"):
+        LLM(fake_artifact, on_step=5)
+
+
+def test_a_budget_of_no_page_says_how_much_is_needed(fake_artifact):
+    with pytest.raises(ResourceError) as info:
+        LLM(fake_artifact, kv_cache_bytes=PAGE_BYTES - 1)
+    assert info.value.hint == f"Pass kv_cache_bytes >= {24 * PAGE_BYTES}."
+
+
+def test_the_folder_may_move_once_the_model_is_open(tmp_path):
+    path = write_fake(tmp_path / "a.ingot")
+    with LLM(path) as llm:
+        path.rename(tmp_path / "b.ingot")
+        out = llm.generate("the lazy dog", GREEDY)[0]
+        chat = llm.chat([{"role": "user", "content": "b"}], GREEDY)[0]
+    assert out.outputs[0].token_ids == greedy(out.prompt_token_ids, 10) and out.outputs[0].text
+    assert chat.prompt == "<s>[user]b[assistant]"

@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 
 from ingot.runtime import logits_cache
+from ingot.runtime.config import EngineConfig
+from ingot.runtime.llm import LLM
 from ingot.runtime.logits_cache import WINDOW, LogitsCache
+from ingot.runtime.params import SamplingParams
+from tests.runtime.fake_model import greedy
 
 ROW = np.arange(100, dtype=np.float32)
 ENTRY_BYTES = 400 + 3 * 4
@@ -68,3 +75,32 @@ def test_without_memory_it_keeps_nothing():
     cache = LogitsCache(0)
     cache.put([1], b"", ROW)
     assert cache.get([1], b"") is None and cache.counters().num_queries == 0
+
+
+def test_a_hit_that_ends_a_poor_window_is_still_a_hit():
+    """The cache empties itself with this very query."""
+    cache = LogitsCache(10**6)
+    cache.put([0], b"", ROW)
+    for number in range(1, WINDOW):
+        assert cache.get([number], b"") is None
+    assert np.array_equal(cache.get([0], b""), ROW)
+    assert cache.paused and cache.counters().num_entries == 0
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_stop_string_in_the_first_token_ends_at_the_same_token(fake_artifact, overlap):
+    outputs = []
+    config = EngineConfig(logits_cache_bytes=10**6, overlap=overlap)
+    with LLM(fake_artifact, config=config) as llm:
+        plain = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True, logprobs=0)
+        prompt = next(
+            [n] for n in range(100) if llm.generate([[n]], plain)[0].outputs[0].logprobs[0]
+            and len(llm.generate([[n]], plain)[0].outputs[0].text) > 6
+            and llm.get_tokenizer().decode(greedy([n], 1)).isalnum()
+        )  # fmt: skip
+        first = llm.get_tokenizer().decode(greedy(prompt, 1))
+        params = replace(plain, stop=[first])
+        for _ in range(2):
+            outputs.append(llm.generate([[*prompt]], params)[0].outputs[0])
+        assert llm.counters().logits_cache.num_hits > 1
+    assert outputs[0] == outputs[1] and outputs[1].token_ids == greedy(prompt, 1)

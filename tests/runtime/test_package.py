@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import ingot
-from ingot import api, cache
+from ingot import cache, compiling
 from ingot.artifact.reader import Artifact
 from ingot.compiler.options import CompileOptions, Report
 from ingot.errors import ArtifactError, ResourceError, UsageError
@@ -59,6 +59,13 @@ def test_settings_come_from_the_environment(tmp_path):
     assert settings({}).cxx is None and settings({}).debug == 0 and settings({}).color
 
 
+def test_a_user_without_a_home_needs_one_for_the_cache_alone():
+    read = settings({"INGOT_CACHE": "~no-such-user/cache"})
+    assert read.debug == 0
+    with pytest.raises(UsageError, match="no folder for the cache"):
+        _ = read.cache_dir
+
+
 @pytest.mark.parametrize("env", [{"INGOT_CASHE": "x"}, {"INGOT_DEBUG": "6"}, {"INGOT_DEBUG": "on"}])
 def test_a_wrong_setting_is_an_error_and_not_ignored(env):
     with pytest.raises(UsageError, match="INGOT_"):
@@ -81,9 +88,9 @@ def model_dir(tmp_path, monkeypatch):
         write_fake(out)
         manifest = Artifact.open(out).manifest
         return Report(artifact=out, manifest=manifest, seconds=1.0, stage_seconds={},
-                      bytes_total=1, weight_bytes=1)  # fmt: skip
+                      dtype_reason="", bytes_total=1, weight_bytes=1)  # fmt: skip
 
-    monkeypatch.setattr(api, "compile_checked", compile_checked)
+    monkeypatch.setattr(compiling, "compile_checked", compile_checked)
     return folder, compiles
 
 
@@ -237,3 +244,11 @@ def test_another_calibration_text_is_another_artifact(model_dir, tmp_path):
         keys.append(cache.cache_key(folder, CompileOptions(calibrate=str(text))))
     assert keys[0] != keys[1]
     assert cache.cache_key(folder, CompileOptions(calibrate="")) not in keys
+
+
+@pytest.mark.parametrize("options", [{"max_len": 5}, {"num_thread": 1, "seed": 2}])
+def test_a_misspelled_option_is_refused_before_anything_is_compiled(model_dir, options):
+    folder, compiles = model_dir
+    with pytest.raises(TypeError, match=next(iter(options))):
+        ingot.LLM(folder, **options)
+    assert not compiles

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ingot.errors import InternalError
-from ingot.runtime.page_table import PageTable
+from ingot.runtime.page_table import PageTable, most_pages
 from ingot.runtime.prefix_cache import PrefixCache
 
 SIZE = 4
@@ -158,3 +158,47 @@ def test_sharing_counts_owners():
     pages.release(0)
     pages.release(1)
     assert pages.num_free == 5
+
+
+def test_pages_behind_the_window_are_dropped_and_known_ones_stay_known():
+    pages = PageTable(4, SIZE, window=5)
+    pages.grow(0, 12)
+    pages.publish(0, list(range(12)), 8, b"")
+    pages.drop_behind(0, 11)  # what the token at 8 looks back at stays
+    assert pages.owned(0) == [1, 2] and pages.num_free == 2
+    pages.drop_behind(0, 7)
+    pages.check()
+    assert len(pages.prefix.match(list(range(12)), 12, b"")) == 2
+    pages.grow(0, 20)
+    pages.drop_behind(0, 20)
+    assert len(pages.owned(0)) == 1 and pages.num_free == 3
+    pages.publish(0, list(range(20)), 20, b"")  # page 2 went before it was known
+    assert pages.prefix.counters().num_entries == 1
+    pages.release(0)
+    pages.check()
+    assert pages.num_free == 4
+
+
+def test_a_prefix_behind_the_window_is_found_and_not_taken():
+    pages = PageTable(6, SIZE, window=5)
+    pages.grow(0, 16)
+    pages.publish(0, list(range(16)), 16, b"")
+    pages.release(0)
+    prefix = pages.prefix.match(list(range(16)), 16, b"")
+    assert len(prefix) == 4 and pages.admit(1, 20, prefix)
+    assert pages.owned(1) == [*pages.page_ids(1)[3:]] and len(pages.page_ids(1)) == 5
+    assert pages.num_free == 4
+    assert pages.share(1, 2, 17) == 16 and pages.owned(2) == pages.page_ids(1)[3:4]
+    pages.check()
+    pages.release(1)
+    pages.release(2)
+    pages.check()
+    assert pages.num_free == 6
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "step", "window", "most"),
+    [(100, 8, 0, 25), (100, 8, 5, 8), (9, 8, 5, 3), (100, 50, 30, 25), (0, 8, 5, 0)],
+)
+def test_how_many_pages_a_sequence_owns_at_once(num_tokens, step, window, most):
+    assert most_pages(num_tokens, step, SIZE, window) == most

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from ingot.errors import InternalError, RequestError
+from ingot.runtime.devices.sampler import Draw
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampler import Draw
 from tests.runtime.sampling_support import BACKENDS, Asked, draw, edited, exact, sampler_of
 
 LOGITS = np.random.default_rng(5).normal(0, 2, 40).astype(np.float32)
@@ -67,13 +69,12 @@ def test_allowed_tokens_are_the_only_ones(backend):
 
 
 def test_no_stop_token_comes_before_min_tokens(backend):
-    params = SamplingParams(temperature=0, min_tokens=2, stop_token_ids=[BEST], logprobs=0)
+    params = SamplingParams(temperature=0, min_tokens=2, logprobs=0)
     second, third = np.argsort(-LOGITS)[1:3].tolist()
     for generated, expected in ([], third), ([1], third), ([1, 2], BEST):
-        found = draw(backend, LOGITS, params, [9, *generated], 1, eos=[second])
+        found = draw(backend, LOGITS, params, [9, *generated], 1, stop_ids=(BEST, second))
         assert found.token == expected
-    ignoring = SamplingParams(temperature=0, min_tokens=2, ignore_eos=True)
-    assert draw(backend, LOGITS, ignoring, [9], 1, eos=[BEST]).token == BEST
+    assert draw(backend, LOGITS, params, [9], 1, stop_ids=()).token == BEST
 
 
 def test_penalties_are_those_of_the_definition(backend):
@@ -140,7 +141,7 @@ def test_prompt_logprobs_are_those_of_teacher_forcing(backend):
     logits = np.random.default_rng(4).normal(0, 3, (9, 300)).astype(np.float32)
     tokens = [5, 299, 0, 17, 17, 3, 200, 100, 1]
     before = logits.copy()
-    found = sampler_of(backend, 300).prompt_logprobs(logits, tokens, 3)
+    found = sampler_of(backend, 300).score(logits, tokens, 3)
     assert (logits == before).all()
     for row, token, entries in zip(logits, tokens, found, strict=True):
         probs = exact(row, SamplingParams())
@@ -149,9 +150,9 @@ def test_prompt_logprobs_are_those_of_teacher_forcing(backend):
         for i, entry in entries.items():
             assert entry.logprob == pytest.approx(np.log(probs[i]), abs=1e-5)
     logits[4, 4] = np.nan
-    with pytest.raises(InternalError, match="not finite"):
-        sampler_of(backend, 300).prompt_logprobs(logits, tokens, 3)
-    assert sampler_of(backend, 300).prompt_logprobs(logits[:0], [], 3) == []
+    error = sampler_of(backend, 300).score(logits, tokens, 3)
+    assert isinstance(error, InternalError) and "not finite" in error.found
+    assert sampler_of(backend, 300).score(logits[:0], [], 3) == []
 
 
 @pytest.mark.parametrize("bad", ["nan", "inf", "all -inf", "all nan", "nan in a large one"])
@@ -181,11 +182,14 @@ def test_edits_that_leave_nothing_are_the_error_of_that_request_alone(backend):
     assert isinstance(draws[0], Draw) and isinstance(draws[2], Draw)
 
 
-def test_a_penalty_that_overflows_is_an_error_and_no_token(backend):
-    params = SamplingParams(repetition_penalty=1e-45)
-    logits = np.full(8, 1e30, np.float32)
+@pytest.mark.parametrize("penalty", [1e-20, 1e-38, 1e-40, 1e-45, 1e-300])
+def test_a_penalty_that_overflows_is_the_requests_error_and_no_token(backend, penalty):
+    params = SamplingParams(repetition_penalty=penalty)
+    logits = np.full(8, 1e19 if penalty == 1e-20 else 30, np.float32)
     found = draw(backend, logits, params, [1, 2], 1)
-    assert isinstance(found, InternalError)
+    assert isinstance(found, RequestError) and "after the request's edits" in found.found
+    logits[5] = np.nan
+    assert isinstance(draw(backend, logits, params, [1, 2], 1), InternalError)
 
 
 def test_denormal_and_huge_logits_are_ordinary(backend):
@@ -251,6 +255,16 @@ def test_a_processor_that_fails_ends_its_request_alone(backend, processor, messa
     assert [draws[0].token, draws[2].token] == [BEST, BEST]
 
 
-def test_a_processor_that_returns_nan_is_an_error_of_its_request(backend):
-    params = SamplingParams(logits_processors=[lambda g, logits: logits * np.nan])
-    assert isinstance(draw(backend, LOGITS, params), InternalError)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("wanted", [GREEDY, SamplingParams(logprobs=2)])
+def test_a_processor_that_spoils_the_logits_is_blamed_and_not_the_model(backend, value, wanted):
+    params = replace(wanted, logits_processors=[lambda g, logits: np.full_like(logits, value)])
+    found = draw(backend, LOGITS, params)
+    assert isinstance(found, RequestError) and "after the request's edits" in found.found
+
+
+def test_a_processor_that_hides_what_is_not_finite_does_not_save_the_request(backend):
+    logits = LOGITS.astype(np.float32)
+    logits[3] = np.nan
+    params = SamplingParams(logits_processors=[lambda g, row: np.nan_to_num(row)])
+    assert isinstance(draw(backend, logits, params), InternalError)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from ingot.errors import UsageError
-from ingot.runtime.kernels import Kernels, ModelStruct
-from ingot.runtime.numpy_sampler import distribution, edit
+from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct
+from ingot.runtime.devices.likelihoods import random_below, random_bits
+from ingot.runtime.devices.numpy_sampler import distribution, edit
+from ingot.runtime.devices.sampler import Draw
 from ingot.runtime.params import SamplingParams
-from ingot.runtime.sampler import Draw
 from ingot.runtime.sampling_state import SamplingState
-from ingot.runtime.weights import random_below, random_bits
 from tests.runtime.sampling_support import (
     BACKENDS,
     LEVELS,
@@ -107,7 +107,7 @@ HARD = [
 @pytest.mark.parametrize("vocab_size", [3, 17, 256, 1000, 5003])
 def test_all_levels_and_numpy_draw_the_same_tokens(level, vocab_size):
     rng = np.random.default_rng(vocab_size)
-    native, numpy = sampler_of(level, vocab_size, (0,)), sampler_of("numpy", vocab_size, (0,))
+    native, numpy = sampler_of(level, vocab_size), sampler_of("numpy", vocab_size)
     fitting = [p for p in SETTINGS + HARD if fits(p, vocab_size)]
     for trial in range(8):
         logits = rng.normal(0, (0.01, 1, 3, 20)[trial % 4], vocab_size).astype(np.float32)
@@ -118,7 +118,7 @@ def test_all_levels_and_numpy_draw_the_same_tokens(level, vocab_size):
         tokens = rng.integers(0, vocab_size, 12).tolist()
         results = []
         for sampler in (native, numpy):
-            asked = [Asked(p, list(tokens), 5, trial, 77) for p in fitting]
+            asked = [Asked(p, list(tokens), 5, trial, 77, (0, *p.stop_token_ids)) for p in fitting]
             results.append(sampler.sample(np.tile(logits, (len(asked), 1)), asked))
         for ours, theirs in zip(*results, strict=True):
             if isinstance(ours, Draw) and isinstance(theirs, Draw):

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from ingot.runtime import prefix_cache
-from ingot.runtime.page_table import PageTable
+from ingot.runtime.config import EngineConfig
+from ingot.runtime.page_table import PageTable, most_pages
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.scheduler import AGING, Scheduler
 from ingot.runtime.sequence import Sequence
@@ -25,6 +26,7 @@ class Machine(RuleBasedStateMachine):
         chunk_tokens=st.sampled_from([None, 1, 3, 7]),
         hash_bits=st.sampled_from([1, 8, 8, 64]),
         uses_prefixes=st.sampled_from([True, True, True, False]),
+        window=st.sampled_from([0, 0, 0, 1, 5, 8, 35]),
     )
     def begin(self, seed, **options):
         self.world = World(seed, **options)
@@ -89,6 +91,31 @@ def test_everything_holds_over_ten_thousand_steps(seed):
     assert counters.num_hits > 300 and counters.num_evictions > 100
 
 
+@pytest.mark.parametrize(("seed", "window"), list(enumerate([1, 2, 4, 5, 6, 7, 8])))
+def test_sequences_longer_than_all_pages_run_behind_a_window(seed, window):
+    """Everything holds, and 10 pages of 4 tokens serve sequences of up to 120."""
+    num_pages = most_pages(120, 11, PAGE_SIZE, window)
+    assert num_pages <= 10
+    world = World(seed, num_pages=num_pages, max_len=120, window=window)
+    while world.num_steps < 5000:
+        world.run_random(500)
+    world.finish()
+    counters = world.pages.prefix.counters()
+    assert world.num_ended > 100 and counters.num_hits > 50 and counters.num_evictions > 50
+    assert world.scheduler.num_preemptions > 50
+
+
+@pytest.mark.parametrize("off_by", [1, PAGE_SIZE])
+def test_pages_that_are_dropped_too_early_are_caught(monkeypatch, off_by):
+    """The negative control."""
+    drop = PageTable.drop_behind
+    monkeypatch.setattr(
+        PageTable, "drop_behind", lambda self, s, position: drop(self, s, position + off_by)
+    )
+    with pytest.raises(AssertionError, match="another prefix"):
+        run_worlds(40, window=5, num_pages=10)
+
+
 def run_worlds(count, **options):
     for seed in range(count):
         World(seed, **options).run_random(1500)
@@ -134,10 +161,16 @@ def sequence(number: int, length: int, rank: int | None = None) -> Sequence:
     return Sequence(number, [1] * length, SamplingParams(), MAX_LEN, rank=(place, number))
 
 
-def scheduler(num_pages=NUM_PAGES, max_num_seqs=4, max_num_tokens=11, **options) -> Scheduler:
-    pages = PageTable(num_pages, PAGE_SIZE)
-    options = {"max_num_rows": max_num_seqs, "uses_prefixes": False} | options
-    return Scheduler(pages, max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens, **options)
+def scheduler(
+    num_pages=NUM_PAGES, max_num_seqs=4, max_num_tokens=11, max_num_rows=None, chunk_tokens=None
+) -> Scheduler:
+    return Scheduler(
+        PageTable(num_pages, PAGE_SIZE),
+        max_num_seqs=max_num_seqs,
+        max_num_tokens=max_num_tokens,
+        max_num_rows=max_num_rows or max_num_seqs,
+        config=EngineConfig(prefix_cache=False, chunk_tokens=chunk_tokens),
+    )
 
 
 def run_step(s: Scheduler) -> list[tuple[int, int, bool]]:

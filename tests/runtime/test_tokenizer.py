@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from ingot.artifact.reader import Artifact
 from ingot.errors import RequestError, TokenizerError
-from ingot.runtime.tokenizer import Tokenizer
+from ingot.runtime.tokenizer import Tokenizer, TokenizerFiles
 from tests.runtime import fake_tokenizer
 from tests.runtime.fake_model import write_fake
 
@@ -62,13 +62,13 @@ def test_a_broken_config_is_refused_by_name(tmp_path):
     files = {"tokenizer/tokenizer_config.json": b"[1]"}
     artifact = Artifact.open(write_fake(tmp_path / "a.ingot", files=files))
     with pytest.raises(TokenizerError, match=r"tokenizer_config\.json"):
-        Tokenizer.of(artifact)
+        TokenizerFiles.of(artifact).parse()
 
 
 def test_an_artifact_without_a_tokenizer_says_what_to_do(tmp_path):
     artifact = Artifact.open(write_fake(tmp_path / "a.ingot", tokenizer=False))
     with pytest.raises(TokenizerError, match="prompt_token_ids"):
-        Tokenizer.of(artifact)
+        TokenizerFiles.of(artifact).parse()
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udcff"])

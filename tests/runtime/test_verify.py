@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ingot.api import golden_error
 from ingot.artifact.codec import encode_plan
+from ingot.artifact.formats import rounded_rows
 from ingot.artifact.reader import Artifact
+from ingot.compiling import golden_error
 from ingot.errors import ArtifactError, VerificationError
 from ingot.runtime.llm import LLM
 from ingot.runtime.verify import FAULT, ROUNDED, WAYS, Verification, compile_hint, verify
@@ -71,8 +72,8 @@ def test_rounding_is_not_blamed_for_ways_that_differ(tmp_path):
 
 def test_a_cache_in_int8_is_named(tmp_path):
     plan = make_plan()
-    buffers = [replace(b, dtype="int8") if b.kind == "cache" else b for b in plan.buffers]
-    files = {PLAN: encode_plan(replace(plan, buffers=tuple(buffers)))}
+    states = tuple(replace(state, format=rounded_rows(2)) for state in plan.spec.states)
+    files = {PLAN: encode_plan(replace(plan, spec=replace(plan.spec, states=states)))}
     artifact = Artifact.open(write_fake(tmp_path / "a.ingot", files=files))
     found = Verification(1, 1, 0.5, {}, (), bitwise_equal=True)
     assert "--kv-dtype auto" in compile_hint(artifact, found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+from ingot.runtime.config import EngineConfig
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prefix_cache import PrefixCache
@@ -27,14 +28,17 @@ class World:
     def __init__(
         self, seed: int, *, num_pages: int = 10, page_size: int = 4, max_len: int = 36,
         max_num_seqs: int = 4, max_num_tokens: int = 11, chunk_tokens: int | None = None,
-        hash_bits: int = 8, uses_prefixes: bool = True,
+        hash_bits: int = 8, uses_prefixes: bool = True, window: int = 0,
     ) -> None:  # fmt: skip
         self.rng = random.Random(seed)
         self.max_len = max_len
-        self.pages = PageTable(num_pages, page_size, PrefixCache(page_size, hash_bits=hash_bits))
+        prefix = PrefixCache(page_size, hash_bits=hash_bits)
+        self.pages = PageTable(num_pages, page_size, prefix, window=window)
+        self.window = window or max_len
         self.scheduler = Scheduler(
             self.pages, max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens,
-            max_num_rows=max_num_seqs, chunk_tokens=chunk_tokens, uses_prefixes=uses_prefixes,
+            max_num_rows=max_num_seqs,
+            config=EngineConfig(chunk_tokens=chunk_tokens, prefix_cache=uses_prefixes),
         )  # fmt: skip
         self.slots: dict[int, int] = {}
         self.alive: list[Sequence] = []
@@ -130,7 +134,7 @@ class World:
             assert first in [chunk.sequence for chunk in chunks], "the first always advances"
 
     def _write(self, chunks: list[Chunk]) -> None:
-        """Computes the chunks: what lies before them must be the sequences' own."""
+        """Computes the chunks: what they look back at must be the sequences' own."""
         size = self.pages.page_size
         for chunk in chunks:
             q = chunk.sequence
@@ -139,6 +143,8 @@ class World:
             for position, token in enumerate(q.token_ids[: chunk.end]):
                 prefix = hash((prefix, token))
                 slot = page_ids[position // size] * size + position % size
+                if position <= chunk.start - self.window:
+                    continue
                 if position < chunk.start:
                     assert self.slots.get(slot) == prefix, "a page holds another prefix"
                 else:
@@ -148,7 +154,7 @@ class World:
         """What holds between any two events."""
         s, pages = self.scheduler, self.pages
         pages.check()
-        used = {p for q in s.running for p in pages.page_ids(q.sequence_id)}
+        used = {p for q in s.running for p in pages.owned(q.sequence_id)}
         assert pages.num_free + len(used) == pages.num_pages
         everyone = [*s.running, *s.waiting]
         assert sorted(map(id, everyone)) == sorted(map(id, self.alive))
@@ -156,7 +162,7 @@ class World:
         assert all(q.is_running for q in s.running) and len(s.running) <= s.max_num_seqs
         for queue in (s.running, s.waiting):
             assert [q.rank for q in queue] == sorted(q.rank for q in queue)
-        shared = Counter(p for q in s.running for p in pages.page_ids(q.sequence_id))
+        shared = Counter(p for q in s.running for p in pages.owned(q.sequence_id))
         known = [p for p, count in shared.items() if count > 1]
         self._check_shared(known)
         if not everyone:
@@ -168,9 +174,9 @@ class World:
         for page_id in page_ids:
             prefixes = set()
             for q in self.scheduler.running:
-                ids = self.pages.page_ids(q.sequence_id)
-                if page_id in ids:
-                    end = (ids.index(page_id) + 1) * size
+                if page_id in self.pages.owned(q.sequence_id):
+                    ids = self.pages.page_ids(q.sequence_id)
+                    end = (len(ids) - ids[::-1].index(page_id)) * size
                     assert end <= q.num_computed, "a shared page is not written any more"
                     prefixes.add((q.salt, tuple(q.token_ids[:end])))
             assert len(prefixes) == 1

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from ingot.artifact.lock import file_lock
 from ingot.artifact.target import Target
-from ingot.compiler import compile as compiler
+from ingot.targets.cpu import toolchain
 
-Build = Callable[[Path, Path, Target], None]
+Build = Callable[[Path, Path, Target, tuple[str, ...]], None]
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,18 @@ class BuildOnce:
     build: Build
     folder: Path
 
-    def __call__(self, source_dir: Path, out: Path, target: Target) -> None:
-        text = (source_dir / "step.cpp").read_bytes() + target.name.encode()
+    def __call__(
+        self, source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = ()
+    ) -> None:
+        text = (source_dir / "step.cpp").read_bytes() + " ".join((target.name, *flags)).encode()
         kept = self.folder / f"{hashlib.sha256(text).hexdigest()}.so"
         with file_lock(kept.with_suffix(".lock")):
             if not kept.exists():
-                self.build(source_dir, out, target)
+                self.build(source_dir, out, target, flags)
                 shutil.copyfile(out, kept)
         shutil.copyfile(kept, out)
 
 
 def build_once(folder: Path) -> None:
     """From now on this process builds so."""
-    compiler.build = BuildOnce(compiler.build, folder)
+    toolchain.build = BuildOnce(toolchain.build, folder)

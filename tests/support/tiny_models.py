@@ -1,6 +1,6 @@
 """Tiny random models of every family and option, as `transformers` writes them.
 
-`CASES` and `NEW_CASES` name them; `save_random` writes one as a model directory. The same name,
+`CASES` names them; `save_random` writes one as a model directory. The same name,
 dtype and seed give the same bytes.
 """
 
@@ -138,7 +138,7 @@ def _gpt2(**changes: Any) -> Case:
     return build
 
 
-def _new_cases() -> dict[str, Case]:
+def _other_cases() -> dict[str, Case]:
     upper = ["full_attention", "sliding_attention", "sliding_attention"]
     return {
         "gemma2": _gemma2(),
@@ -170,9 +170,7 @@ def _new_cases() -> dict[str, Case]:
     }
 
 
-CASES: dict[str, Case] = _cases()
-# Cases of families whose modules are proven and that are not compiled yet.
-NEW_CASES: dict[str, Case] = _new_cases()
+CASES: dict[str, Case] = _cases() | _other_cases()
 
 
 def save_random(
@@ -188,16 +186,14 @@ def save_random(
     """Writes a model directory with random weights and returns it.
 
     Args:
-        name: one of CASES or NEW_CASES.
+        name: one of CASES.
         dtype: "float32", "bfloat16" or "float16".
         tokenizer: also write a byte-level tokenizer.json.
         old_rope_spelling: write rope_theta and rope_scaling instead of rope_parameters.
         shard_kilobytes: write shards of at most that size, with an index.
     """
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config((CASES | NEW_CASES)[name]()).to(
-        torch.float32
-    )
+    model = transformers.AutoModelForCausalLM.from_config(CASES[name]()).to(torch.float32)
     randomise(model)
     size = "5GB" if shard_kilobytes is None else f"{shard_kilobytes}KB"
     model.to(getattr(torch, dtype)).save_pretrained(directory, max_shard_size=size)

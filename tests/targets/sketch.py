@@ -13,15 +13,16 @@ from ingot.artifact.formats import DType, Format
 from ingot.artifact.plan import Attr, Buffer, Instruction, Kind, Limits, Plan
 from ingot.artifact.step import LOGITS, TEXT_INPUTS, Array, Dim, State, StepSpec
 from ingot.artifact.traits import TRAITS, Role
-from ingot.compiler.interpret import DTYPES, Value
-from ingot.ops import OPS, samples
+from ingot.compiler.interpret import Value
+from ingot.ops import OPS
+from ingot.ops.dtypes import NAMES
+from tests.support import samples
 
 LIMITS = Limits(
     max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=160, max_logit_rows=160, page_size=16
 )
 INPUT_ROWS = {array.name: array.shape[0] for array in TEXT_INPUTS}
 STEP = ("query_start", "context_lens", "page_table")
-NAMES: dict[torch.dtype, DType] = {dtype: name for name, dtype in DTYPES.items()}  # type: ignore[misc]
 
 
 class Sketch:

@@ -1,9 +1,9 @@
 """Calibration: the float32 reference runs over a text, and each linear is rounded on the way.
 
-The interpreter goes node by node, every sequence at once. When it comes to a linear it knows all
-inputs of that layer, as the layers before it, already quantized, make them: it rounds the weight by
-GPTQ for these inputs, stores it, and goes on with what is stored. One weight and the activations
-of one layer are in memory.
+The interpreter goes node by node, with all sequences at once. When it reaches a linear, it has all
+inputs of that linear, computed by layers that are already quantized. It rounds the weight by GPTQ
+for these inputs, stores it, and goes on with the stored weight. Memory holds one weight and the
+activations of one layer.
 """
 
 from __future__ import annotations
@@ -22,37 +22,44 @@ from ingot.compiler.quantization.choose import naming
 from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter
+from ingot.compiler.tokenizer import encode
 from ingot.errors import UsageError
+from ingot.files import read_regular
 
 SEQUENCE_TOKENS = 512
 MAX_SEQUENCES = 16
 MIN_TOKENS = 2048
+MAX_TEXT_BYTES = 256 << 20
 
 
 def calibration_sequences(
     path: Path | None, tokenizer: Tokenizer, *, max_model_len: int
 ) -> list[list[int]]:
-    """Token sequences of a text, spread evenly over it; none without a text.
+    """Token sequences, spread evenly over a text; none without a text.
 
     Raises:
-        UsageError: a file that cannot be read, is not UTF-8 or is too short.
+        UsageError: the file cannot be read, is not UTF-8 or is too short.
+        TokenizerError: a text that the tokenizer cannot encode.
     """
     if path is None:
         return []
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, MAX_TEXT_BYTES).decode()
     except OSError as error:
-        raise UsageError(f"cannot read the calibration text {path}: {error.strerror}") from error
+        raise UsageError(
+            f"cannot read the calibration text {path}: {error.strerror}",
+            hint="Give a plain text file in UTF-8.",
+        ) from error
     except UnicodeDecodeError as error:
         raise UsageError(
             f"the calibration text {path} is not UTF-8: byte {error.start}",
             hint="Give a plain text file in UTF-8.",
         ) from error
-    tokens = tokenizer.encode(text, add_special_tokens=False).ids
+    tokens = encode(tokenizer, text, f"the calibration text {path}")
     if len(tokens) < MIN_TOKENS:
         raise UsageError(
             f"the calibration text {path} is too short: {len(tokens)} tokens",
-            hint=f"Give at least {MIN_TOKENS} tokens of text like that which the model is for; "
+            hint=f"Give at least {MIN_TOKENS} tokens of text that resembles what the model is for; "
             f"up to {SEQUENCE_TOKENS * MAX_SEQUENCES} are used.",
         )
     length = min(SEQUENCE_TOKENS, max_model_len)
@@ -71,7 +78,7 @@ def calibrate(
 
     Args:
         gm: the exported graph.
-        weights: gives parameters; those in it already are read as they are stored.
+        weights: gives parameters; a parameter that it already holds is read as it is stored.
         sequences: token ids.
     """
     inputs = [
@@ -83,7 +90,7 @@ def calibrate(
 
 
 class _Calibrator(Interpreter):
-    """An interpreter that rounds the weights that it meets, and ends with the last of them."""
+    """An interpreter that rounds each weight it reaches, and stops after the last of them."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Which of the model's matrices are quantized, and how; decided before any weight is read."""
+"""Chooses how each of the model's matrices is quantized, before any weight is read."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def base_storage(options: CompileOptions, config: ModelConfig) -> Storage | None
     """The storage that `--quantize` and `--group-size` ask for; None for no quantization.
 
     Without a group size, int8 takes the widest that divides the rows of the model's matrices, which
-    costs the least time, and int4 the narrowest, which costs the least precision.
+    is fastest. int4 takes the narrowest, which is most precise.
 
     Raises:
-        UsageError: a value that is unknown, or options that do not go together.
+        UsageError: a value is unknown, or options do not go together.
     """
     if options.quantize == "none":
         for name, given in (
@@ -41,7 +41,7 @@ def base_storage(options: CompileOptions, config: ModelConfig) -> Storage | None
             ("--calibrate", options.calibrate),
         ):
             if given:
-                raise UsageError(f"{name} is of use only with --quantize int8 or int4")
+                raise UsageError(f"{name} needs --quantize int8 or int4")
         return None
     if options.quantize not in BITS:
         supported = ", ".join(("none", *BITS))
@@ -59,12 +59,12 @@ def base_storage(options: CompileOptions, config: ModelConfig) -> Storage | None
 
 
 def int8_storage(options: CompileOptions, config: ModelConfig) -> Storage:
-    """How matrices are stored that are int8 where the others are not."""
+    """How matrices are stored that are int8 in any case."""
     return storage_of("int8", group_size("int8", options, config))
 
 
 def group_size(kind: str, options: CompileOptions, config: ModelConfig) -> str:
-    """The group size of matrices of that kind: what was asked for, or the default."""
+    """The group size of matrices of that kind: the option, or the default."""
     if options.group_size:
         return str(options.group_size)
     width = math.gcd(config.hidden_size, config.intermediate_size, config.q_size)
@@ -87,15 +87,15 @@ def choose_storage(
     dtype: str,
     int8: Storage | None = None,
 ) -> dict[str, Storage]:
-    """How each matrix of the exported graph is stored; those that are not quantized are left out.
+    """How each quantized matrix of the exported graph is stored. The others are not in the result.
 
-    The head and the embedding are stored as `int8` says, by default in the group of the others.
-    After that, rules of `keep`, `PATTERN=none|bf16|int8|int4`, hold for the matrices that they
-    match; the last one wins.
+    The head and the embedding are stored as `int8` says; by default it has the group of the others.
+    Then the rules of `keep`, `PATTERN=none|bf16|int8|int4`, apply to the matrices that they match.
+    The last match wins.
 
     Raises:
-        UsageError: a rule that cannot be read or matches nothing, rules that leave nothing, or
-            matrices whose columns do not suit their group.
+        UsageError: a rule cannot be read or matches nothing, the rules leave nothing to quantize,
+            or the columns of a matrix do not suit its group.
     """
     if base is None:
         return {}
@@ -120,10 +120,10 @@ def choose_storage(
 
 
 def check_calibration(gm: GraphModule, storage: Mapping[str, Storage]) -> None:
-    """Refuses a calibration without a linear to calibrate.
+    """Checks that there is a linear to calibrate.
 
     Raises:
-        UsageError: nothing but an embedding or the head is quantized.
+        UsageError: only an embedding or the head is quantized.
     """
     if not storage.keys() - outer_names(gm):
         raise UsageError(
@@ -153,17 +153,27 @@ def outer_names(gm: GraphModule) -> set[str]:
 
 
 def is_outer(gm: GraphModule, node: Node) -> bool:
-    """Whether it is an embedding or the head."""
-    is_embedding = node.target is torch.ops.aten.embedding.default
-    return is_embedding or node in gm.graph.output_node().all_input_nodes
+    """Whether a node is an embedding or the head."""
+    return node.target is torch.ops.aten.embedding.default or is_head(gm, node)
+
+
+def is_head(gm: GraphModule, node: Node) -> bool:
+    """Whether a node makes the logits: no product with a matrix comes after it."""
+    made = node
+    while made.op != "output":
+        users = list(made.users)
+        if len(users) != 1 or weight_node(users[0]) is not None:
+            return False
+        made = users[0]
+    return True
 
 
 def matrix_names(gm: GraphModule) -> dict[str, tuple[str, ...]]:
-    """The names that rules know each matrix by; a head is `lm_head`, too."""
+    """The names of each matrix in rules; a head is also `lm_head`."""
     names: dict[str, tuple[str, ...]] = {}
     for name, node in matrices(gm):
         names.setdefault(name, (name.removesuffix(".weight"),))
-        if node in gm.graph.output_node().all_input_nodes:
+        if is_head(gm, node):
             names[name] = tuple(dict.fromkeys((*names[name], HEAD)))
     return names
 
@@ -178,7 +188,7 @@ def read_rule(rule: str, base: Storage, int8: Storage, dtype: str) -> tuple[str,
         )
     if kind == "bf16" and dtype != "bfloat16":
         raise UsageError(
-            f"--keep {rule!r} needs --dtype bfloat16, this compile is {dtype}",
+            f"--keep {rule!r} needs --dtype bfloat16, but this compile is {dtype}",
             hint=f"Write {pattern}=none to keep the weights in {dtype}.",
         )
     if kind in KEPT:
@@ -191,13 +201,13 @@ def read_rule(rule: str, base: Storage, int8: Storage, dtype: str) -> tuple[str,
 
 
 def matches(pattern: str, name: str) -> bool:
-    """Whether a shell pattern fits a dotted name or the end of one: `down_proj`, `layers.0.*`."""
+    """Whether a shell pattern (`down_proj`, `layers.0.*`) fits a dotted name or the end of it."""
     words = name.split(".")
     return any(fnmatchcase(".".join(words[i:]), pattern) for i in range(len(words)))
 
 
 def nearest(pattern: str, names: Mapping[str, tuple[str, ...]]) -> str:
-    """Names like the pattern, or all last words where nothing is like it."""
+    """A hint: names like the pattern, or, if there are none, all last words of names."""
     known = {name for every in names.values() for name in every}
     tails = sorted({name.rpartition(".")[2] for name in known})
     close = get_close_matches(pattern, sorted(known | set(tails)), n=3)
@@ -207,7 +217,7 @@ def nearest(pattern: str, names: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def check_groups(gm: GraphModule, storage: Mapping[str, Storage], base: Storage) -> None:
-    """Refuses rows that groups do not divide or kernels do not take, in all matrices at once."""
+    """Raises UsageError that names all matrices whose rows do not suit their groups or kernels."""
     columns = {name: int(gm.get_parameter(name).shape[1]) for name in storage}
     wrong = misfits(storage, columns)
     if not wrong:
@@ -232,7 +242,7 @@ def check_groups(gm: GraphModule, storage: Mapping[str, Storage], base: Storage)
 
 @contextmanager
 def naming(gm: GraphModule, name: str) -> Iterator[None]:
-    """Errors about the weights of a matrix say whose they are, and how to keep them."""
+    """Adds to errors about weights the name of the matrix, and the option that keeps it."""
     try:
         yield
     except CheckpointError as error:
@@ -243,15 +253,15 @@ def naming(gm: GraphModule, name: str) -> Iterator[None]:
 
 
 def misfits(storage: Mapping[str, Storage], columns: Mapping[str, int]) -> list[str]:
-    """The matrices that cannot be stored so."""
+    """The matrices whose rows do not suit their storage."""
     return [n for n, s in storage.items() if not fits(columns[n], s.of(columns[n]))]
 
 
 def misfit(stored: Storage, columns: int) -> str:
-    """Why a row of so many columns cannot be stored so."""
+    """Why a row of so many columns does not suit that storage."""
     if stored.group:
         return f"groups of {stored.group} do not divide the {columns} columns"
-    return f"one scale a row takes a multiple of {QUAD} columns, not the {columns}"
+    return f"one scale a row needs a multiple of {QUAD} columns, not the {columns}"
 
 
 def last_words(names: Iterable[str]) -> list[str]:
@@ -260,7 +270,7 @@ def last_words(names: Iterable[str]) -> list[str]:
 
 
 def alike(gm: GraphModule, names: Sequence[str]) -> list[str]:
-    """These matrices, and those that read the same input, which may be merged with them."""
+    """These matrices, and those that may be merged with them because they read the same input."""
     inputs = {
         name: node.args[0]
         for name, node in matrices(gm)
@@ -271,12 +281,12 @@ def alike(gm: GraphModule, names: Sequence[str]) -> list[str]:
 
 
 def keep_options(patterns: Iterable[str]) -> str:
-    """What to add to a command so that matrices stay as they are."""
+    """The options that keep matrices as they are."""
     return " ".join(f"--keep '{pattern}=none'" for pattern in patterns)
 
 
 def label(storage: Mapping[str, Storage], *, calibrated: bool) -> str:
-    """What the manifest says: `int4-g32 + int8-g32, calibrated`, the most frequent one first."""
+    """The words of the manifest: `int4-g32 + int8-g32, calibrated`, most frequent first."""
     counts: dict[str, int] = {}
     for stored in storage.values():
         counts[stored.label] = counts.get(stored.label, 0) + 1

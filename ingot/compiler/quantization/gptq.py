@@ -1,10 +1,10 @@
-"""GPTQ: rounds a matrix column by column, and lets later columns make up for each error.
+"""GPTQ: rounds a matrix column by column; later columns make up for each error.
 
 Frantar, Ashkboos, Hoefler, Alistarh: "GPTQ: Accurate Post-Training Quantization for Generative
-Pre-trained Transformers" (2022), algorithm 1: with H the second moments of the layer's inputs and U
-the upper Cholesky factor of its inverse, the error of column i, divided by U[i, i], is taken off
-the columns after it in proportion to U[i, :]. Scales are searched when their first column is
-reached: those of a block, then the multiplier of each of its groups.
+Pre-trained Transformers" (2022), algorithm 1. Let H be the second moments of the layer's inputs,
+and U the upper Cholesky factor of the inverse of H. The error of column i, divided by U[i, i], is
+subtracted from the columns after it in proportion to U[i, :]. Scales are searched at their first
+column: the scale of a block, then the multiplier of each of its groups.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ingot.compiler.quantization.search import (
 from ingot.errors import CompileError
 from ingot.ops.scaled import Scaled
 
-COLUMNS_AT_ONCE = 128  # errors reach columns beyond these in one matrix product
+COLUMNS_AT_ONCE = 128  # one matrix product carries their errors to the columns after them
 DAMPING = 0.01  # of the mean diagonal: the paper's
 ATTEMPTS = 6  # each with ten times the damping
 
 
 def gptq(weight: Tensor, factor: Tensor, form: Format) -> Scaled:
-    """Rounds weight [O, K] so that its products with the calibration's inputs keep their values.
+    """Rounds weight [O, K] so that its products with the calibration's inputs change least.
 
     Args:
         weight: any float dtype; not changed.
@@ -66,7 +66,7 @@ def gptq(weight: Tensor, factor: Tensor, form: Format) -> Scaled:
 
 
 def _block_scale(left: Tensor, form: Format) -> Tensor:
-    """The float16 scale of the block that the columns left [K, O] start with."""
+    """The float16 scale of the block at the start of `left`, the columns [K, O] not yet rounded."""
     num_groups = form.block // form.group
     block = left[: form.block].view(num_groups, form.group, -1)
     groups = block.permute(1, 2, 0).flatten(1)  # the groups of an output lie side by side
@@ -75,18 +75,18 @@ def _block_scale(left: Tensor, form: Format) -> Tensor:
 
 
 def second_moments(rows: Tensor) -> Tensor:
-    """Inputs [T, K] float32 -> their mean products [K, K]."""
+    """Inputs [T, K] float32 -> the means of their products in pairs [K, K]."""
     moments: Tensor = rows.T @ rows
     return moments.div_(max(1, len(rows)))
 
 
 def inverse_factor(moments: Tensor) -> Tensor:
-    """Second moments [K, K] -> U, upper triangular, with U^T U the inverse of the damped moments.
+    """Second moments [K, K] -> U, upper triangular; U^T U is the inverse of the damped moments.
 
     An input that is always zero has no influence on the others and is rounded by itself.
 
     Raises:
-        CompileError: moments that are not those of any finite inputs.
+        CompileError: the moments cannot come from finite inputs.
     """
     diagonal = moments.diagonal()
     dead = diagonal == 0
@@ -102,6 +102,6 @@ def inverse_factor(moments: Tensor) -> Tensor:
         if not failed and bool(upper.isfinite().all()):
             return upper
     raise CompileError(
-        "the calibration text leads to activations that cannot be calibrated with",
+        "the activations of the calibration text cannot be used: they are too large or not finite",
         hint="Compile without --calibrate, or check the model in float32.",
     )

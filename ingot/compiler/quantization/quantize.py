@@ -1,4 +1,4 @@
-"""Quantizes the matrices of a model into a temporary file, from which they are packed."""
+"""Quantizes the matrices of a model into a temporary file; packing reads them from there."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def quantize_weights(
 ) -> None:
     """Fills `weights` with every matrix of `storage`.
 
-    With calibration sequences, linears are rounded by GPTQ; the embedding, the head and, without
-    sequences, everything by search. `gm` is the exported graph.
+    With calibration sequences, GPTQ rounds the linears, and search the embedding and the head.
+    Without them, search rounds everything. `gm` is the exported graph.
     """
     outer = outer_names(gm)
     for name, stored in storage.items():
@@ -42,7 +42,7 @@ def quantize_weights(
 
 
 def search(weight: Tensor, stored: Storage) -> Iterator[Scaled]:
-    """Pieces of rows, quantized."""
+    """Quantizes a matrix by search, in pieces of rows."""
     form = stored.of(weight.shape[1])
     for rows in torch.split(weight, max(1, ELEMENTS_AT_ONCE // weight.shape[1])):
         yield quantize_rows(rows, form)

@@ -1,14 +1,14 @@
-"""The scale of every group that loses least: a few starts, each brought to its best scale.
+"""Searches the scale of every group that loses least, from a few starts.
 
-For fixed integers q the scale that minimises |w - s q|^2 is s = <w, q> / <q, q>, and what is left
-is |w|^2 - <w, q>^2 / <q, q>. So each start rounds the group once and is judged by the second term;
-the winner's scale is rounded to what is stored, and the group is rounded anew with that. Starts put
-the largest magnitude of the group at a level of its own: at -8 of int4, which reaches further than
-7, so that scales of either sign occur.
+For fixed integers q the scale that minimises |w - s q|^2 is s = <w, q> / <q, q>, and the error left
+is |w|^2 - <w, q>^2 / <q, q>. So each start rounds the group once, and the start with the largest
+second term wins. Its scale is rounded to the stored dtype, and the group is rounded anew with
+that. A start puts the largest magnitude of the group at some level. For int4 that may be -8, which
+reaches further than 7, so scales can have either sign.
 
-Where groups share a block, the scale of each is stored as a multiplier of the block's: of a few
-scales of the block that one is taken from which its groups' own deviate least, relative to them and
-weighted by what the groups hold.
+If groups share a block, the scale of each is stored as a multiplier of the block's scale. The
+search tries a few scales of the block. It takes the one from which the groups' own scales deviate
+least, relative to these and weighted by the energy of the groups.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from ingot.errors import CheckpointError
 from ingot.ops.scaled import Scaled
 
 RANGES = {8: (-127.0, 127.0), 4: (-8.0, 7.0)}
-# Levels that the largest magnitude of a group is put at; beyond the range it is clipped.
+# Where starts put the largest magnitude of a group; what is beyond the range is clipped.
 STARTS = {8: (127.0, 126.0, 125.0, 124.0), 4: (-9.0, -8.5, -8.0, -7.5, -7.0, -6.5)}
-# Multipliers that the largest scale of a block is put at; -8 is the largest there is.
+# The multipliers that the search gives to the largest scale of a block; -8 is the largest of all.
 LEVELS = (-8.4, -8.0, -7.6, -7.2, -6.8, -6.4, -6.0, -5.6, -5.2, -4.8)
 MULTIPLIERS = (-8.0, 7.0)
-# Elements that are worked on together: they stay in the cache.
+# Elements that are processed together, so that they stay in the cache.
 AT_ONCE = 1 << 17
 LARGEST_SCALE = 65504.0
 
 
 def quantize_rows(rows: Tensor, form: Format) -> Scaled:
-    """Rows [R, K] of any float dtype, quantized.
+    """Quantizes rows [R, K] of any float dtype.
 
     Raises:
-        CheckpointError: weights so large that float16 does not hold their scale.
+        CheckpointError: weights are so large that float16 cannot hold their scale.
     """
     num_rows, columns = rows.shape
     values = torch.empty(num_rows, columns, dtype=torch.int8)
@@ -48,7 +48,7 @@ def quantize_rows(rows: Tensor, form: Format) -> Scaled:
     with one_thread():
         for start in range(0, num_rows, step):
             part = slice(start, start + step)
-            # Groups lie side by side: reductions over them run along vector registers.
+            # Groups lie side by side, so that reductions over them use vector registers.
             groups = rows[part].reshape(-1, form.group).T.float().contiguous()
             own = stored = best_scales(groups, bits=form.bits)
             if form.has_multipliers:
@@ -65,7 +65,7 @@ def quantize_rows(rows: Tensor, form: Format) -> Scaled:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """PyTorch without threads of its own: work this small costs less than handing it out."""
+    """Runs PyTorch on one thread: work this small costs less than handing it out."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -75,7 +75,7 @@ def one_thread() -> Iterator[None]:
 
 
 def best_scales(groups: Tensor, *, bits: int, starts: Sequence[float] = ()) -> Tensor:
-    """Groups [G, M] -> the scale of each, float32 [M], representable in float16; 0 for zeros."""
+    """Groups [G, M] -> the scale of each, float32 [M], exact in float16; 0 for a group of zeros."""
     low, high = RANGES[bits]
     largest, smallest = groups.amax(0), groups.amin(0)
     extreme = torch.where(largest >= -smallest, largest, smallest)
@@ -87,7 +87,7 @@ def best_scales(groups: Tensor, *, bits: int, starts: Sequence[float] = ()) -> T
         fit = torch.mul(groups, q, out=product).sum(0)
         scale = fit / q.square_().sum(0)
         explained = fit * scale
-        better = explained > best  # never where it is not a number
+        better = explained > best  # false for NaN
         best = torch.where(better, explained, best)
         scales = torch.where(better, scale, scales)
     if bool((scales.abs() > LARGEST_SCALE).any()):
@@ -99,8 +99,8 @@ def best_scales(groups: Tensor, *, bits: int, starts: Sequence[float] = ()) -> T
 
 
 def block_scales(groups: Tensor, scales: Tensor, num_groups: int) -> Tensor:
-    """Groups [G, M] and their own scales [M] -> the scale of each block of `num_groups` of them,
-    [M / num_groups], representable in float16."""
+    """Groups [G, M] and their own scales [M] -> the scale of each block of `num_groups` groups,
+    [M / num_groups], exact in float16."""
     energies = groups.square().sum(0).view(-1, num_groups)
     wanted = scales.view(-1, num_groups)
     extreme = wanted.gather(1, wanted.abs().argmax(1, keepdim=True))
@@ -116,13 +116,13 @@ def block_scales(groups: Tensor, scales: Tensor, num_groups: int) -> Tensor:
 
 
 def multipliers_of(scales: Tensor, block_scales: Tensor) -> Tensor:
-    """Scales in units of those of their blocks: integers in range, as float32; 0 only for 0."""
+    """Scales divided by those of their blocks: integers in range, as float32; 0 only for 0."""
     units = scales * torch.where(block_scales == 0, 0.0, 1 / block_scales)
     return torch.where(units.abs() < 0.5, units.sign(), units.round().clamp_(*MULTIPLIERS))
 
 
 def round_to(groups: Tensor, scales: Tensor, bits: int) -> Tensor:
-    """Groups [G, M] in units of their scales [M]: integers in range, as float32; 0 for scale 0."""
+    """Groups [G, M] divided by their scales [M]: integers in range, as float32; 0 for scale 0."""
     low, high = RANGES[bits]
     units = groups * torch.where(scales == 0, 0.0, 1 / scales)
     return units.round_().clamp_(low, high)

@@ -1,7 +1,7 @@
-"""Quantized matrices between the stage that makes them and those that read them.
+"""Keeps quantized matrices between the stage that makes them and the stages that read them.
 
-They lie in one nameless temporary file, so that memory holds one matrix at a time and nothing is
-left behind, however the process ends.
+They lie in one nameless temporary file. So memory holds one matrix at a time, and nothing is left
+behind however the process ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ingot.ops.scaled import Scaled, stack
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a matrix lies in the file, and of each row the values, multipliers and scales."""
+    """Where a matrix lies in the file; its rows, and the values and scales that each row has."""
 
     offset: int
     rows: int
@@ -31,10 +31,10 @@ class _Place:
 
 
 class QuantizedWeights:
-    """The model's parameters as the artifact will hold them: quantized ones, and the others."""
+    """The model's parameters as the artifact will hold them, quantized or not."""
 
     def __init__(self, read: ReadParameter, folder: Path) -> None:
-        """`read` gives parameters that are not here; the temporary file is made in `folder`."""
+        """`read` gives the other parameters; the temporary file lies in `folder`."""
         self._read = read
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by close)
         self._places: dict[str, _Place] = {}
@@ -43,7 +43,7 @@ class QuantizedWeights:
         return name in self._places
 
     def add(self, name: str, pieces: Iterable[Scaled]) -> None:
-        """Writes a matrix, given as pieces of rows."""
+        """Writes a matrix that comes in pieces of rows."""
         offset = self._file.seek(0, 2)
         narrow = []
         try:
@@ -56,8 +56,8 @@ class QuantizedWeights:
             self._file.write(whole.scales.half().numpy().data)
         except OSError as error:
             raise ResourceError(
-                f"no room for the quantized weights while they are made: {error.strerror}",
-                hint="They need one byte a parameter beside the artifact.",
+                f"cannot store the quantized weights: {error.strerror}",
+                hint="They need a byte for each parameter on the disk of the artifact.",
             ) from error
         rows = whole.values.shape[0]
         multipliers = 0 if whole.multipliers is None else whole.multipliers.shape[1]
@@ -75,7 +75,7 @@ class QuantizedWeights:
         return Scaled(values, multipliers if place.multipliers else None, scales)
 
     def read(self, name: str) -> Tensor:
-        """A parameter's values: what quantized ones stand for, float32, and others as they are."""
+        """A parameter: for integers the numbers that they stand for, float32; others unchanged."""
         if name not in self._places:
             return self._read(name)
         return self.matrix(name).dequantize()

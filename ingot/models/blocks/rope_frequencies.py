@@ -1,11 +1,11 @@
 """Frequencies of rotary position embedding, fixed when a model is built.
 
-A sequence's logits must not depend on how long it has become, so the two types whose frequencies
-do (dynamic and longrope) take the longest sequence that the model is built for:
-dynamic stretches for max_model_len once that is beyond the trained length, and longrope takes its
-long factors once max_model_len is beyond it.
+The logits of a token must not change while its sequence grows. In `transformers` they do for two
+types, dynamic and longrope, whose frequencies follow the current length. Here max_model_len, the
+longest sequence that the model is built for, decides once: if it exceeds the trained length,
+dynamic stretches for max_model_len and longrope takes its long factors.
 
-Float32 throughout, in the order of operations of `transformers`, so that values agree exactly.
+Everything is float32, in the order of operations of `transformers`, so that values agree exactly.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Where the threads of a step must wait for each other, from the plan's data flow.
+"""Where the threads of a step must wait for each other, from the plan's data flow; see docs/cpu.md.
 
-Two kernels need a barrier between them if one writes memory that the other reads or writes,
-unless both deal the rows of that buffer to the threads in the same way: then every thread meets
+Two kernels need a barrier between them if one writes memory that the other reads or writes. They do
+not if both deal the rows of that buffer to threads in the same way, because then every thread reads
 only what it wrote itself. Temporaries that share arena bytes are the same memory.
 
-How they divide it depends on how many rows a step has; see sizes.py.
+How kernels deal rows depends on how many rows a step has; see sizes.py.
 
-KV heads, and the query heads that share them, are dealt alike by what writes keys and by attention,
-if the number of threads divides theirs: then a thread attends to what it wrote, except in steps of
-many rows.
+The kernel that writes keys and the one that attends deal KV heads alike, each with its query heads,
+if the number of threads divides the number of KV heads. Then a thread attends to what it wrote,
+except in steps of many rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OWN: Division = ("", 1)  # every thread has memory of its own
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """In which steps threads wait, if they have equally many KV heads and if they have not."""
+    """In which steps threads wait: if they have equally many KV heads, and if not."""
 
     even: frozenset[Size] = frozenset()
     uneven: frozenset[Size] = frozenset()
@@ -35,7 +35,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Memory that a kernel touches: bytes of one place, and how threads divide them."""
+    """Memory that a kernel touches: bytes of one place, and how threads divide it."""
 
     place: str
     begin: int
@@ -50,12 +50,12 @@ class Access:
 
 
 def barriers(operands: Operands) -> tuple[Barrier, ...]:
-    """What comes before each kernel."""
+    """The barrier in front of each kernel."""
     return tuple(map(Barrier, _waiting(operands, even=True), _waiting(operands, even=False)))
 
 
 def _waiting(operands: Operands, *, even: bool) -> list[frozenset[Size]]:
-    """The steps in which threads wait before each kernel, if heads are dealt evenly or not."""
+    """For each kernel, the steps in which threads wait in front of it."""
     flags = zip(*(_needed(operands, size, even) for size in SIZES), strict=True)
     return [
         frozenset(size for size, needed in zip(SIZES, each, strict=True) if needed)
@@ -64,7 +64,7 @@ def _waiting(operands: Operands, *, even: bool) -> list[frozenset[Size]]:
 
 
 def _needed(operands: Operands, size: Size, even: bool) -> Iterator[bool]:
-    """Whether threads wait before each kernel in steps of a size."""
+    """For each kernel, whether threads wait in front of it in steps of a size."""
     since_barrier: list[Access] = []
     work: Sequence[Work] = operands.work
     own_rows = (size in sizes for sizes in sizes_with_own_rows(work, even=even))

@@ -9,14 +9,14 @@ WIDTH = 100
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """`kernel<constants>(part, arguments);`, where `part` names a thread's part of the work."""
+    """`kernel<constants>(part, arguments);`, where `part` names the thread's part of the work."""
 
     kernel: str
     constants: tuple[object, ...]
     arguments: tuple[object, ...]
 
     def lines(self, part: str, indent: str) -> list[str]:
-        """The statement, broken between arguments where it is longer than a line."""
+        """The statement, broken between arguments if it is longer than a line."""
         constants = f"<{', '.join(map(str, self.constants))}>" if self.constants else ""
         *most, last = map(str, (part, *self.arguments))
         line = f"{indent}{self.kernel}{constants}("

@@ -1,8 +1,8 @@
 """The call of each kernel: one function a kernel, from its instructions to a line of C++.
 
-A kernel's constants are element types and sizes; its arguments end with the results. Ahead of them
-comes the part of the work that is a thread's: see generate.py. Kernels of products exist twice, for
-weights that are numbers and for weights in integers, whose names begin with `quantized_`.
+A kernel's constants are element types and sizes. Its first argument is the thread's part of the
+work (see generate.py), and its last arguments are the results. Kernels of products exist twice: for
+weights stored as numbers, and, with names that begin with `quantized_`, for weights in integers.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ ACTIVATIONS: Mapping[str, str] = {
 
 
 def emit(operands: Operands, work: Work) -> Call:
-    """The call that carries out a kernel's instructions.
+    """The call that runs a kernel's instructions.
 
     Raises:
-        CodegenError: no kernel here does that; names the op and the place in the model.
+        CodegenError: there is no such kernel; it names the op and the place in the model.
     """
     known = CALLS.get(work.kernel)
     if known is None:
@@ -61,7 +61,7 @@ def embedding(operands: Operands, work: Work) -> Call:
 
 
 def linear(operands: Operands, work: Work) -> Call:
-    """A product, with the residual that is added to it."""
+    """A product, and the residual that is added to it."""
     i, last = work.member("linear"), work.members[-1]
     out = operands.of(last, "out")
     product = _product(operands, i, out)
@@ -79,7 +79,7 @@ def linear_soft_cap(operands: Operands, work: Work) -> Call:
 
 
 def gated_linear(operands: Operands, work: Work) -> Call:
-    """A product and its gate, and with `_quantize` its rounding."""
+    """A product and its gate; with `_quantize`, also the rounding of its results."""
     gate = work.member("gate")
     product = _product(operands, work.member("linear"), operands.of(gate, "out"))
     if not work.has("cast"):
@@ -95,7 +95,7 @@ def linear_rope_kv_write(operands: Operands, work: Work) -> Call:
 
 
 def rms_norm(operands: Operands, work: Work) -> Call:
-    """A norm, and with `_quantize` its rounding."""
+    """A norm; with `_quantize`, also the rounding of its results."""
     i = work.member("rms_norm")
     x = operands.of(i, "x")
     size = int(x.shape[-1])
@@ -155,7 +155,7 @@ def rope_kv_write(operands: Operands, work: Work) -> Call:
 
 
 def paged_attention(operands: Operands, work: Work) -> Call:
-    """Attention, and with `_quantize` the rounding of its results."""
+    """Attention; with `_quantize`, also the rounding of its results."""
     i = work.member("paged_attention")
     q, cache = operands.of(i, "q"), operands.of(i, "k_cache")
     _expect(i, cache.dtype in (q.dtype, "int8"), f"q is {q.dtype} and the cache {cache.dtype}")
@@ -246,13 +246,13 @@ class _Product:
     arguments: Arguments
 
     def call(self, kernel: str, constants: Constants, arguments: Arguments) -> Call:
-        """The kernel that goes on with other constants, ahead of these, and other arguments."""
+        """The call of a kernel that has further constants, before these, and further arguments."""
         name = f"{self.prefix}{kernel}"
         return Call(name, (*constants, *self.constants), (*self.arguments, *arguments))
 
 
 def _product(operands: Operands, i: Instruction, out: Buffer | None) -> _Product:
-    """The product of an instruction, into a buffer or, None, into heads of known width."""
+    """The product of an instruction; `out` is None if it makes heads, whose width is known."""
     x, weight, bias = operands.of(i, "x"), operands.of(i, "weight"), operands.optional(i, "bias")
     _expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
     outputs, inputs = map(int, weight.shape)
@@ -270,7 +270,7 @@ def _product(operands: Operands, i: Instruction, out: Buffer | None) -> _Product
 
 @dataclass(frozen=True)
 class _Turn:
-    """How heads are turned: the rotation, and the norm before it if there is one."""
+    """How heads are rotated, and the norm before that if there is one."""
 
     rope: Instruction
     norm: Instruction | None
@@ -281,7 +281,7 @@ class _Turn:
 
 
 def _turns(work: Work) -> tuple[_Turn, _Turn]:
-    """Those of queries and of keys."""
+    """The turns of queries and of keys."""
     made = {name: i for i in work.members for name in i.outputs.values()}
     ropes = [i for i in work.members if i.op == "rope"]
     key = made[work.member("kv_write").inputs["k"]]
@@ -296,7 +296,7 @@ def _norm_of(maker: Instruction | None) -> Instruction | None:
 
 
 def _heads(operands: Operands, work: Work) -> tuple[Constants, Arguments]:
-    """How queries and keys are turned, and where those and values go."""
+    """How queries and keys are turned, and where they and the values go."""
     turns, write = _turns(work), work.member("kv_write")
     rope, out = turns[0].rope, operands.of(turns[0].rope, "out")
     table, slots = operands.of(rope, "table"), operands.of(write, "slots")
@@ -324,7 +324,7 @@ def _elementwise(operands: Operands, i: Instruction, *kind: str, scalar: str = "
 
 
 def _rounded(operands: Operands, cast: Instruction) -> tuple[int, Arguments]:
-    """The block of a result in int8; its values and its scales."""
+    """The block of a result in int8, and where its values and its scales go."""
     out = operands.of(cast, "out")
     rows = operands.rows(out, const=False), operands.scales(out, const=False)
     return out.format.block, rows
@@ -349,14 +349,14 @@ def _norm_weight(operands: Operands, i: Instruction, size: int) -> str:
 
 
 def _packing(i: Instruction, weight: Buffer) -> tuple[int, int, int]:
-    """Bits, group and block of a weight in panels of quantized_panels.py."""
+    """Bits, group and block of a weight that is packed as quantized_panels.py says."""
     form, columns = weight.format, weight.columns
     _expect(i, fits(columns, form), f"weights in {form} in rows of {columns}")
     return form.bits, form.group, form.block
 
 
 def _scalars(i: Instruction | None, *attributes: str) -> tuple[str, ...]:
-    """Float attributes; zeros for those of an instruction that there is not."""
+    """Float attributes of an instruction; zeros if there is no instruction."""
     attrs = {} if i is None else i.attrs
     return tuple(number(float(attrs.get(attribute, 0.0))) for attribute in attributes)
 

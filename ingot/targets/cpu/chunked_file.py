@@ -1,4 +1,4 @@
-"""Writing a file so that the system may keep it in huge pages."""
+"""Writes a file so that the system can keep it in huge pages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Sink(Protocol):
 
 
 class ChunkedFile:
-    """Passes bytes on to an unbuffered file in whole chunks, all but the last.
+    """Passes bytes on to an unbuffered file in whole chunks; only the last can be shorter.
 
-    The page cache holds in one huge page what was written at once and fills one; what two writes
-    share stays in small pages. Weights are mapped from there, by every process that runs them. A
-    context manager: leaving it without an error writes what is left.
+    The page cache keeps a whole chunk from a single write in one huge page, and bytes from two
+    writes in small pages. Every process that runs the weights maps them from there. A context
+    manager: leaving it without an error writes the rest.
     """
 
     def __init__(self, file: Sink) -> None:
@@ -44,6 +44,6 @@ class ChunkedFile:
             self._pass_on(memoryview(bytes(self._held)))
 
     def _pass_on(self, data: memoryview) -> None:
-        """Writes all of it: the system may take a part only, and says how much."""
+        """Writes all of it, although the system may take only a part at a time."""
         while data:
             data = data[self._file.write(data) or 0 :]

@@ -1,17 +1,18 @@
 """The CPU code generator: a plan becomes one C++ translation unit.
 
-The unit holds the whole step as one function that every thread of the pool runs, a straight line
-of kernel calls with the model's constants as template arguments. Text is a function of the plan
-alone.
+The unit holds the whole step as one function that every thread of the pool runs: a straight line of
+kernel calls, with the model's constants as template arguments. The text depends on the plan alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from textwrap import wrap
 from typing import Literal
 
+from ingot.artifact.codec import encode_plan
 from ingot.artifact.formats import Format
 from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.select import ABI
@@ -31,9 +32,9 @@ Layout = Literal["rows", "panels", "int8-panels", "int4-panels"]
 class WeightLayout:
     """How the packer stores a weight.
 
-    rows          as they are
-    panels        of 64 columns of a linear; see pack.py
-    int8-panels, int4-panels   of 32 columns, with their multipliers and scales between them; see
+    rows          rows as they are
+    panels        panels of 64 columns of a linear; see pack.py
+    int8-panels, int4-panels   panels of 32 columns, with multipliers and scales in between; see
                   quantized_panels.py
     """
 
@@ -55,7 +56,7 @@ def generate(plan: Plan, target: Target) -> Generated:
     """C++ for a plan.
 
     Raises:
-        CodegenError: an operation or a shape that no kernel here takes.
+        CodegenError: no kernel here takes an operation or a shape.
     """
     if target.kind != "cpu":
         raise CodegenError(f"target {target.name} is not a CPU")
@@ -64,6 +65,7 @@ def generate(plan: Plan, target: Target) -> Generated:
         target=target.name,
         body="\n".join((*_evenness(operands), *_body(operands), *_maxima(operands))),
         abi=ABI,
+        plan=hashlib.sha256(encode_plan(plan)).hexdigest()[:16],
         num_instructions=len(plan.kernels),
         num_weights=len(plan.of_kind("weight")),
         num_caches=len(plan.page_sizes()),
@@ -74,10 +76,10 @@ def generate(plan: Plan, target: Target) -> Generated:
 
 
 def _body(operands: Operands) -> list[str]:
-    """One paragraph a kernel: its number and place, and its call.
+    """A paragraph for each kernel: its number and place, and its call.
 
-    Row-wise kernels that follow one another without a barrier are one loop over blocks of rows, so
-    that a row is still in the cache when the next of them reads it.
+    Row-wise kernels that follow one another without a barrier share a loop over blocks of rows, so
+    that a row is still in the cache when the next kernel reads it.
     """
     lines: list[str] = []
     blocks = ""
@@ -108,14 +110,14 @@ def _wait(barrier: Barrier) -> list[str]:
 
 
 def _condition(sizes: frozenset[Size]) -> str:
-    """C++ for: the step is of one of these sizes."""
+    """A condition in C++: the step has one of these sizes."""
     if len(sizes) == len(SIZES):
         return "true"
     return " || ".join(size for size in SIZES if size in sizes) or "false"
 
 
 def _evenness(operands: Operands) -> list[str]:
-    """Whether threads have equally many KV heads, and what deals rows if they have not."""
+    """Whether threads have equally many KV heads, and which kernels deal rows if not."""
     heads = {state.record[0] for state in operands.plan.spec.states}
     even = " && ".join(f"even_heads({count}, team)" for count in sorted(heads)) or "true"
     unused = "  [[maybe_unused]] const"
@@ -126,7 +128,7 @@ def _evenness(operands: Operands) -> list[str]:
 
 
 def _maxima(operands: Operands) -> list[str]:
-    """What follows a head, before anybody reads its logits."""
+    """The call that follows a head, before anybody reads its logits."""
     vocabulary, columns = _head(operands)
     call = f"head_maxima<{vocabulary}, {columns}>(team, R, step.logits, memory.head_maxima);"
     return ["", f"  {call}"] if vocabulary else []
@@ -145,13 +147,13 @@ def _head(operands: Operands) -> tuple[int, str]:
 
 
 def _parts(operands: Operands) -> Iterator[str]:
-    """What a thread is told of its part of each kernel."""
+    """What a thread is told about its part of each kernel."""
     even, uneven = (sizes_with_own_rows(operands.work, even=even) for even in (True, False))
     return map(_part, operands.work, even, uneven)
 
 
 def _part(kernel: Work, even: frozenset[Size], uneven: frozenset[Size]) -> str:
-    """The generated function's name for it; in which steps a kernel deals rows decides."""
+    """The generated function's name for a part; it depends on when the kernel deals rows."""
     if kernel.is_row_wise:
         return "block"
     if kernel.attends:
@@ -166,7 +168,7 @@ def _part(kernel: Work, even: frozenset[Size], uneven: frozenset[Size]) -> str:
 
 
 def _row_blocks(operands: Operands, kernel: Work) -> str:
-    """The blocks of rows of a row-wise kernel that are a thread's; empty for any other."""
+    """A thread's blocks of rows of a row-wise kernel; empty for other kernels."""
     if not kernel.is_row_wise:
         return ""
     team = "alone" if kernel.writes[0] in operands.own else "team"
@@ -241,6 +243,9 @@ using StepModel = Model<run_step, {num_instructions}, {num_weights}, {num_caches
 #define INGOT_EXPORT extern "C" __attribute__((visibility("default")))
 
 INGOT_EXPORT std::int32_t ingot_abi() {{ return {abi}; }}
+
+// The beginning of the SHA-256 of the plan that this was generated from.
+INGOT_EXPORT std::uint64_t ingot_plan() {{ return 0x{plan}u; }}
 
 INGOT_EXPORT void* ingot_open(const ingot_model* model) {{ return StepModel::open(*model); }}
 

@@ -1,4 +1,4 @@
-"""The groups of a CPU: what happens to values while the thread that computed them has them."""
+"""The groups of a CPU: what a thread does with values while it still has them in its cache."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from ingot.artifact.plan import Instruction
 from ingot.artifact.traits import traits_of
 from ingot.targets.grouping import Flow, Found, Rule
 
-# Columns that one thread has together, in products of any format: whole panels, as kernels assert.
+# Columns that one thread computes together, in any format: whole panels, as kernels assert.
 UNIT_COLUMNS = 64
-LARGEST_BLOCK = 2 * UNIT_COLUMNS  # of results that a thread has the sums of
+LARGEST_BLOCK = 2 * UNIT_COLUMNS  # columns of results whose sums a thread holds
 
 
 def group_heads(flow: Flow, index: int) -> Found | str | None:
-    """kv_write, with the norms and rotations of the queries and keys before it.
+    """A kv_write, with the norms and rotations of queries and keys before it.
 
-    Queries go along with keys, so that the thread that turns a KV head turns those that share it.
+    Queries are turned with keys, so that the thread that turns a KV head also turns its queries.
     """
     write = flow.instructions[index]
     if write.op != "kv_write" or flow.maker(write.inputs["k"], "rope") is None:
@@ -37,7 +37,7 @@ def group_heads(flow: Flow, index: int) -> Found | str | None:
 
 
 class Turning:
-    """A rotation, and a norm before it that nothing else reads."""
+    """A rotation, and the norm before it if nothing else reads that."""
 
     def __init__(self, flow: Flow, rope: int, norm: int | None) -> None:
         self.members = (rope,) if norm is None else (norm, rope)
@@ -54,7 +54,7 @@ class Turning:
 
 
 def turning(flow: Flow, name: str, reader: int) -> Turning | None:
-    """What turns the heads in a buffer, if only that reader needs them; -1 for any one."""
+    """What turns the heads in a buffer, if only that reader needs them; -1 for any one reader."""
     rope = flow.maker(name, "rope")
     if rope is None or len(flow.readers(rope)) != 1 or reader not in (-1, *flow.readers(rope)):
         return None
@@ -64,12 +64,12 @@ def turning(flow: Flow, name: str, reader: int) -> Turning | None:
 
 
 def read_rows(flow: Flow, index: int) -> str:
-    """What attention reads row by row: its queries."""
+    """The queries that attention reads."""
     return flow.instructions[index].inputs["q"]
 
 
 def group_head_products(flow: Flow, index: int) -> Found | str | None:
-    """The product that makes queries, keys and values, with what happens to them."""
+    """The product that makes queries, keys and values, with their norms, rotations and writes."""
     if flow.instructions[index].op != "kv_write" or flow.kernel(index) != "rope_kv_write":
         return None
     members = flow.members(index)
@@ -95,7 +95,7 @@ def heads_read(flow: Flow, index: int, members: Sequence[int]) -> list[str]:
 
 
 def covers(flow: Flow, names: Sequence[str]) -> bool:
-    """Whether these views, one after the other, are all columns of what they are views of."""
+    """Whether these views, one after the other, cover all columns of the buffer under them."""
     views = [flow.plan.buffer(name) for name in names]
     begins = accumulate((view.columns for view in views), initial=0)
     whole = flow.plan.root(names[0]).columns
@@ -145,7 +145,7 @@ def is_product(flow: Flow, name: str) -> bool:
 
 
 def group_soft_caps(flow: Flow, index: int) -> Found | str | None:
-    """A product, with the bound of its results."""
+    """A product, with the soft cap of its results."""
     cap = flow.instructions[index]
     if cap.op != "soft_cap" or not is_product(flow, cap.inputs["x"]):
         return None
@@ -156,7 +156,7 @@ def group_soft_caps(flow: Flow, index: int) -> Found | str | None:
 
 
 def group_sums(flow: Flow, index: int) -> Found | str | None:
-    """A sum that no product makes, with the first norm of it."""
+    """A sum that belongs to no product, with the first norm of it."""
     add = flow.instructions[index]
     if add.op != "add" or len(flow.members(index)) > 1:
         return None
@@ -210,7 +210,7 @@ def blocks_of_units(flow: Flow, gate: Instruction, block: int) -> str:
     return ""
 
 
-# By kernel: why its results cannot be rounded in blocks of that size; nothing if they can.
+# For each kernel: why its results cannot be rounded in blocks of that size; empty if they can.
 ROUNDED = {
     "rms_norm": any_block,
     "paged_attention": blocks_of_heads,

@@ -8,7 +8,7 @@ from pathlib import Path
 from ingot.artifact.formats import Format
 from ingot.artifact.manifest import GroupEntry
 from ingot.artifact.plan import Plan
-from ingot.artifact.target import Target
+from ingot.artifact.target import NAMES, Target
 from ingot.targets.cpu import toolchain
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.groups import RULES
@@ -25,6 +25,7 @@ class CpuKind:
     """See `ingot.targets.target.TargetKind`."""
 
     name = layout = "cpu"
+    names = NAMES["cpu"]
     kernels = "kernels.so"
     rules = tuple(rule.__name__ for rule in RULES)
 

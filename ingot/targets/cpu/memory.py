@@ -1,4 +1,4 @@
-"""Plans the arena: temporaries whose lives do not overlap share memory."""
+"""Plans the arena: temporaries that do not live at the same time share memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ingot.targets.cpu.work import lasting_reads, memory_of, work_of
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """A temporary of `nbytes` bytes that lives from one kernel to another, both included."""
+    """A temporary of `nbytes` bytes that lives from one kernel to another, inclusive."""
 
     name: str
     nbytes: int
@@ -51,7 +51,7 @@ def lifetimes(
 
 
 def plan_memory(items: Sequence[Lifetime]) -> MemoryPlan:
-    """Gives every temporary the lowest offset at which it meets no other, largest first.
+    """Gives every temporary, largest first, the lowest offset where it overlaps no other.
 
     Greedy by size, as in Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net
     Inference" (2020).

@@ -1,4 +1,4 @@
-"""Proves a memory plan from the definition, apart from the planner."""
+"""Checks a memory plan from the definition, independently of the planner."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ingot.errors import InternalError
 def check_memory(plan: Plan) -> None:
     """Raises InternalError unless every temporary is in bounds, aligned and never overwritten.
 
-    Lives are taken from the instructions, not from the slots: from the first kernel with an
-    instruction that touches a temporary, through itself or a view of it, to the last one.
+    Lifetimes come from the instructions, not from the slots: a temporary lives from the first to
+    the last kernel with an instruction that touches it, directly or through a view.
     """
     arena = {b.name: b for b in plan.of_kind("arena")}
     lives = _lives(plan)

@@ -11,6 +11,7 @@ from ingot.artifact.formats import stored_bytes
 from ingot.artifact.plan import Buffer, Instruction, Plan, arrays_of, scales_offset
 from ingot.artifact.traits import traits_of
 from ingot.errors import CodegenError
+from ingot.targets.cpu.limits import check_cache
 from ingot.targets.cpu.work import Work, memory_of, work_of
 
 CPP_TYPES: Mapping[str, str] = {
@@ -25,9 +26,9 @@ CPP_TYPES: Mapping[str, str] = {
 class Operands:
     """Looks up buffers of a plan and spells them in C++.
 
-    The generated function knows `memory` (weights, caches, arena), `own` (the same, but what a
-    thread has for itself in a step of few rows), `step` (inputs and logits) and the symbols N and
-    R as variables.
+    The generated function has these variables: `memory` (weights, caches, arena); `own`, which is
+    `memory` with the thread's own arena in a step of few rows; `step` (inputs and logits); and the
+    symbols N and R.
     """
 
     plan: Plan
@@ -43,7 +44,7 @@ class Operands:
 
     @cached_property
     def _states(self) -> Mapping[str, int]:
-        """The first of the arrays that hold each state."""
+        """For each state, the number of its first array."""
         numbers, count = {}, 0
         for state in self.plan.of_kind("state"):
             numbers[state.name] = count
@@ -52,7 +53,7 @@ class Operands:
 
     @cached_property
     def own(self) -> frozenset[str]:
-        """Temporaries that row-wise kernels write."""
+        """The temporaries that row-wise kernels write."""
         written = (n for kernel in self.work if kernel.is_row_wise for n in kernel.writes)
         return frozenset(root.name for n in written if (root := memory_of(self.plan, n)))
 
@@ -93,7 +94,7 @@ class Operands:
         return f"{holder}.rows<{_element(buffer.format.scale, const=const)}>({offset}, {stride})"
 
     def _place(self, buffer: Buffer) -> tuple[str, int]:
-        """Who holds a temporary, and at which byte."""
+        """The variable that holds a temporary, and its byte offset."""
         root = memory_of(self.plan, buffer.name)
         if root is None:
             raise CodegenError(
@@ -114,19 +115,14 @@ class Operands:
         _, kv_heads, page_size, size = keys.shape
         if keys.format != values.format or keys.shape != values.shape:
             raise CodegenError(f"caches {keys.name} and {values.name} differ in shape or format")
-        if int(page_size) % 16 or int(size) % 4:
-            raise CodegenError(
-                f"cache {keys.name} has pages of {page_size} tokens and heads of size {size}",
-                hint="CPU targets need a page size that is a multiple of 16 (--page-size) and a "
-                "head size that is a multiple of 4.",
-            )
+        check_cache(keys)
         pointers = [self._array(state, 0) for state in (keys, values)]
         pointers += [self._array(state, 1) for state in (keys, values)]
         element = CPP_TYPES[keys.dtype]
         return f"Cache<{element}, {kv_heads}, {page_size}, {size}>{{{', '.join(pointers)}}}"
 
     def _array(self, state: Buffer, index: int) -> str:
-        """A pointer to one of the arrays that hold a state; `nullptr` for scales that it lacks."""
+        """A pointer to one array of a state; `nullptr` for scales that the state does not have."""
         dtypes = [dtype for dtype, _ in arrays_of(state.format, 0)]
         if index >= len(dtypes):
             return "nullptr"

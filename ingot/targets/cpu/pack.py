@@ -1,15 +1,14 @@
 """Packs the weights of a plan into one safetensors file, in pieces.
 
-Panels, the layout of a linear's weight W [O, K]: ceil(O / 64) panels of 64 output features, each
-[ceil(K / 2)][64][2] in bfloat16 or [K][64] in float32, zeros where K is odd; the last panel is as
-narrow as the multiple of 16 that covers the features left. So one thread reads its features in
-one sequential stream, a vector register at a time. All x86-64 levels share this layout. Panels of
-quantized weights are those of quantized_panels.py.
+The weight W [O, K] of a linear is stored as ceil(O / 64) panels of 64 output features. A panel is
+[ceil(K / 2)][64][2] in bfloat16, filled up with zeros if K is odd, or [K][64] in float32. The last
+panel is only as wide as the multiple of 16 that covers the features left. So a thread reads its
+features in one sequential stream, a vector register at a time. All x86-64 levels share this layout.
+quantized_panels.py has the panels of quantized weights.
 """
 
 from __future__ import annotations
 
-import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +22,9 @@ from torch import Tensor
 
 from ingot.artifact.formats import stored_bytes
 from ingot.artifact.plan import Plan, aligned
+from ingot.artifact.tensors import header
 from ingot.errors import InternalError
+from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled, stack
 from ingot.targets.cpu.chunked_file import ChunkedFile
 from ingot.targets.cpu.generate import WeightLayout
@@ -35,15 +36,12 @@ PIECE_BYTES = 16 << 20
 THREADS = 2  # both pack while the caller's thread reads and writes
 PIECES_AHEAD = 4
 
-TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-FILE_DTYPES = {"float32": "F32", "bfloat16": "BF16", "int8": "I8"}
-
 Read = Callable[[str], Tensor]
 Rowed = TypeVar("Rowed", Tensor, Scaled)
 
 
 class Quantized(Protocol):
-    """Gives matrices that are quantized, by the name of the source parameter."""
+    """Gives quantized matrices, by the name of the source parameter."""
 
     def matrix(self, name: str) -> Scaled:
         """W [O, K]."""
@@ -58,9 +56,9 @@ def pack(
 ) -> None:
     """Writes the file of all weights: 1-D tensors under the plan's names, 64-byte aligned.
 
-    `read` gives a source parameter on the CPU, in any floating dtype; what it returned may be
-    dropped from memory once it is called again, but must stay readable. `quantized` gives those
-    that the plan has in int8 and int4.
+    `read` gives a source parameter on the CPU, in any floating dtype. The system may drop what it
+    returned from memory once it is called again, but it must stay readable. `quantized` gives the
+    parameters that the plan has in int8 and int4.
     """
     sources = {buffer.name: buffer.sources or (buffer.name,) for buffer in plan.of_kind("weight")}
     with (
@@ -68,7 +66,9 @@ def pack(
         ChunkedFile(raw) as file,
         ThreadPoolExecutor(THREADS) as pool,
     ):
-        file.write(header(weights))
+        file.write(
+            header({weight.name: (stored_dtype(weight), num_bytes(weight)) for weight in weights})
+        )
         for weight in weights:
             written = 0
             for piece in _in_order(pool, _jobs(weight, sources[weight.name], read, quantized)):
@@ -78,22 +78,9 @@ def pack(
             file.write(bytes(aligned(written) - written))
 
 
-def header(weights: Iterable[WeightLayout]) -> bytes:
-    """The safetensors header, padded so that data starts at a multiple of 64 bytes."""
-    entries: dict[str, object] = {}
-    offset = 0
-    for weight in weights:
-        end = offset + aligned(num_bytes(weight))
-        dtype = "int8" if weight.format.is_scaled else weight.format.dtype
-        entries[weight.name] = {
-            "dtype": FILE_DTYPES[dtype],
-            "shape": [(end - offset) // stored_bytes(dtype, 1)],
-            "data_offsets": [offset, end],
-        }
-        offset = end
-    text = json.dumps(entries, separators=(",", ":")).encode()
-    text = text.ljust(aligned(8 + len(text)) - 8)
-    return len(text).to_bytes(8, "little") + text
+def stored_dtype(weight: WeightLayout) -> str:
+    """The dtype that the file gives a weight: bytes where integers and scales lie in panels."""
+    return "int8" if weight.format.is_scaled else weight.format.dtype
 
 
 def num_bytes(weight: WeightLayout) -> int:
@@ -140,7 +127,7 @@ def pack_panels(rows: Tensor) -> Tensor:
 def _jobs(
     weight: WeightLayout, sources: tuple[str, ...], read: Read, quantized: Quantized | None
 ) -> Iterator[Callable[[], Tensor]]:
-    """One job a piece of the weight; running them in any order gives the pieces of the file."""
+    """A job for each piece of the weight. Jobs can run in any order."""
     if weight.format.is_scaled:
         if quantized is None:
             raise InternalError(f"weight {weight.name} is quantized, but nothing gives its values")
@@ -173,7 +160,7 @@ def _rows_at_once(row_bytes: int) -> int:
 
 
 def _checked(weight: WeightLayout, pieces: Iterable[Rowed]) -> Iterator[Rowed]:
-    """The pieces, if they have the rows of the weight in all."""
+    """The pieces. Raises InternalError if they do not add up to the rows of the weight."""
     num_rows = 0
     for piece in pieces:
         num_rows += piece.shape[0]
@@ -201,7 +188,7 @@ def _row_pieces(
 
 
 def _in_order(pool: ThreadPoolExecutor, jobs: Iterable[Callable[[], Tensor]]) -> Iterator[Tensor]:
-    """Results of the jobs in order, a few running ahead."""
+    """Results of the jobs in order, while a few jobs run ahead."""
     running: deque[Future[Tensor]] = deque()
     for job in jobs:
         running.append(pool.submit(job))

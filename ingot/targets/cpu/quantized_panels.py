@@ -1,17 +1,17 @@
 """How weights in int8 and int4 are stored: the bytes that `kernels/quantized_panels.h` reads.
 
-W [O, K], a Scaled, becomes panels of 32 rows, each of K / block blocks. A block is a line
-of 64 bytes, the float16 scales of the 32 rows; then, where it has 2 or 4 groups, a word of one or
-two bytes for every row, its multipliers as nibbles in two's complement, the first group in the
-lowest; and then its weights as unsigned bytes in quads, four neighbouring k of one row:
+W [O, K], a Scaled, becomes panels of 32 rows, and a panel is K / block blocks. A block has
 
-    int8   [block / 4][32 rows][4 k], value + 128
-    int4   for every 32 k: [4][32 rows][4 k], value + 8: at step j the low nibble is
-           k = 4 j + i and the high one k = 16 + 4 j + i
+    scales        a line of 64 bytes: the float16 scales of the 32 rows
+    multipliers   if the block has 2 or 4 groups: a word of one or two bytes for every row, with the
+                  multipliers as nibbles in two's complement, the first group in the lowest
+    weights       unsigned bytes in quads, which are four neighbouring k of one row
+        int8      [block / 4][32 rows][4 k], value + 128
+        int4      for every 32 k: [4][32 rows][4 k], value + 8. At step j the low nibble is
+                  k = 4 j + i, and the high one k = 16 + 4 j + i
 
 So a thread reads its rows in one sequential stream, and a vector register holds a quad of 16 rows.
-The last panel is filled up with rows whose scales are 0. All levels of instructions share this
-layout.
+Rows with scales of 0 fill up the last panel. All levels of instructions share this layout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ingot.ops.scaled import Scaled
 
 PANEL_ROWS = 32
 SCALE_BYTES = 2 * PANEL_ROWS
-QUAD = 4  # k that travel together
+QUAD = 4  # k that lie together
 HALF_BLOCK = 16  # k between the two nibbles of a byte
 ZERO_POINTS = {8: 128, 4: 8}
 
@@ -54,8 +54,8 @@ def fits(columns: int, form: Format) -> bool:
 def pack_quantized(matrix: Scaled, form: Format) -> Tensor:
     """A matrix -> its panels, uint8, 1-D.
 
-    The rows start a panel. int8 values lie in [-127, 127], int4 values in [-8, 7]; scales must be
-    representable in float16. Raises ValueError where `fits` is false.
+    The rows start a panel. int8 values lie in [-127, 127], int4 values in [-8, 7]. Scales must be
+    exact in float16. Raises ValueError if `fits` is false.
     """
     rows, columns = matrix.values.shape
     if not fits(columns, form):
@@ -78,7 +78,7 @@ def pack_quantized(matrix: Scaled, form: Format) -> Tensor:
 
 
 def _filled(rows: Tensor) -> Tensor:
-    """Rows up to a whole number of panels, zeros after the last."""
+    """Rows, filled up with zeros to a whole number of panels."""
     missing = -rows.shape[0] % PANEL_ROWS
     return torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing else rows
 

@@ -1,4 +1,4 @@
-"""What a CPU makes of a plan before it groups it: integers are multiplied with integers."""
+"""Rewrites a plan for a CPU, before grouping: it multiplies integers with integers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ingot.artifact.traits import Role, traits_of
 
 
 def round_activations(plan: Plan) -> Plan:
-    """Rounds to int8 what is multiplied with weights in integers, in the blocks of the weights.
+    """Rounds activations to int8 where weights are integers, in the blocks of the weights.
 
     Before:
         y = linear(x, W)                        W int4 or int8 in blocks of 128, x float32
     After:
         x8 = cast(x);  y = linear(x8, W)        x8 int8 in blocks of 128
 
-    Products that read the same rows in the same blocks share the cast.
+    Products that read the same rows in the same blocks share a cast.
     """
     rounded: dict[tuple[str, int], str] = {}
     buffers, instructions = list(plan.buffers), list[Instruction]()

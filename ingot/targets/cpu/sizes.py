@@ -1,11 +1,11 @@
-"""How many rows a step has, and what that changes in how its threads divide the work; see team.h.
+"""How threads divide a step of few, some or many rows; see docs/cpu.md, and team.h for the bounds.
 
-few     every thread carries out row-wise instructions by itself, and what they write it has for
-        itself
-some    they deal rows; products deal columns, but the one that reads attention deals rows, too:
-        it is the smallest of a layer, and threads need not meet between it and the norm. So do
-        those before other norms if threads must meet at attention, having unequally many KV heads
-many    all deal rows, so that threads meet at attention alone
+few     every thread computes all rows of row-wise kernels, in memory of its own
+some    row-wise kernels deal rows, and products deal columns. The product that reads attention
+        deals rows, too: it is the smallest of a layer, and threads need not meet between it and
+        the norm. If threads have unequally many KV heads, they must meet at attention; then the
+        products before other norms deal rows as well
+many    all kernels deal rows, so that threads meet at attention alone
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ SIZES: tuple[Size, ...] = get_args(Size)
 
 
 def sizes_with_own_rows(work: Sequence[Work], *, even: bool) -> tuple[frozenset[Size], ...]:
-    """In steps of which sizes each kernel deals rows, of those that can deal columns or heads.
+    """For each kernel that could deal columns or heads, the sizes of steps in which it deals rows.
 
-    These are products with a row for each token, and what follows them head by head. `even` says
-    that threads have equally many KV heads.
+    Such kernels are products with a row for each token, and what follows them head by head. `even`
+    says that threads have equally many KV heads.
     """
     sizes, after_attention = list[frozenset[Size]](), False
     followers = (*(kernel.kernel for kernel in work[1:]), "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
 import shutil
 import subprocess
@@ -13,21 +12,22 @@ from pathlib import Path
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.settings import settings
+from ingot.targets.compilers import run_compiler
 
 KERNELS = Path(__file__).parent / "kernels"
 COMPILERS = ("g++", "clang++", "c++")
 TIMEOUT_SECONDS = 300
 SHOWN_LINES = 20
 
-# -ffp-contract=off: kernels say themselves where a product and a sum are fused, so that the
-# compiler has no say in the bits. Never -ffast-math.
+# -ffp-contract=off: kernels decide where a product and a sum are fused, so that the bits do not
+# depend on the compiler. Never -ffast-math.
 COMMON = (
     *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-exceptions", "-fno-rtti"),
     *("-fPIC", "-shared", "-pthread", "-fvisibility=hidden"),
-    "-w",  # a user can act on errors alone; our tests compile with warnings
+    "-w",  # a user can do nothing about warnings; the tests compile with them
 )
-# No paths, dates or symbols in the library: the same source gives the same bytes. Headers of
-# libstdc++ are used, its library is not.
+# No paths, dates or symbols in the library: the same source gives the same bytes. Kernels use
+# headers of libstdc++, but not its library.
 REPRODUCIBLE = (
     *("-frandom-seed=ingot", "-static-libgcc", "-s"),
     *("-Wl,--build-id=none", "-Wl,--as-needed", "-Wl,-z,defs"),
@@ -37,14 +37,17 @@ REPRODUCIBLE = (
 def find_compiler() -> tuple[str, ...]:
     """The command that runs a C++ compiler.
 
-    In this order: the one the user named, the system's, the `ziglang` package's.
+    It is the one that the user named, or else the system's, or that of the `ziglang` package.
 
     Raises:
-        ToolchainError: there is none, or the one named is not a program.
+        ToolchainError: there is none, or the named one is not a program.
     """
     named = settings().cxx
     if named:
-        command = tuple(shlex.split(named))
+        try:
+            command = tuple(shlex.split(named))
+        except ValueError:  # a quote that is not closed
+            command = ()
         if not command or shutil.which(command[0]) is None:
             raise ToolchainError(
                 f"the C++ compiler {named!r} is not a program",
@@ -64,9 +67,9 @@ def find_compiler() -> tuple[str, ...]:
 
 
 def target_flags(target: Target) -> tuple[str, ...]:
-    """What makes a compiler build for a target instead of for this host."""
+    """The flags that make a compiler build for a target and not for this host."""
     if target.level == "portable":
-        return ("-march=x86-64",) if platform.machine() in ("x86_64", "AMD64") else ()
+        return ("-march=x86-64",)
     features = tuple(f"-m{feature.replace('_', '')}" for feature in target.features)
     return (f"-march={target.level}", "-mprefer-vector-width=512", *features)
 
@@ -76,11 +79,11 @@ def command_line(
 ) -> tuple[str, ...]:
     """The whole command that builds `source_dir`/step.cpp; `flags` come after the target's."""
     prefixes = (f"-ffile-prefix-map={source_dir}=.", f"-ffile-prefix-map={KERNELS}=kernels")
-    # Quoted includes alone look here, so that no kernel header hides one of the system.
+    # -iquote serves quoted includes only, so that no kernel header hides one of the system.
     files = ("-iquote", str(KERNELS), str(source_dir / "step.cpp"), "-o", str(out))
     compiler = find_compiler()
     levels = target_flags(target)
-    if "ziglang" in compiler:  # which spells the names of processors with underscores
+    if "ziglang" in compiler:  # it spells the names of processors with underscores
         levels = tuple(f.replace("x86-64", "x86_64").replace("_64-v", "_64_v") for f in levels)
     return (*compiler, *COMMON, *levels, *flags, *prefixes, *files, *REPRODUCIBLE)
 
@@ -89,15 +92,13 @@ def build(source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = 
     """Compiles step.cpp into the shared library `out`.
 
     Raises:
-        ToolchainError: no compiler, a compiler that fails (with the command and its first
-            lines), or one that takes longer than five minutes.
+        ToolchainError: there is no compiler, it fails (with the command and its first lines), or it
+            takes longer than five minutes.
     """
     command = command_line(source_dir, out, target, flags)
     shown = shlex.join(command)
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_SECONDS
-        )
+        done = run_compiler(command, TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise ToolchainError(
             f"the C++ compiler took longer than {TIMEOUT_SECONDS} s", hint=f"Command: {shown}"

@@ -1,4 +1,4 @@
-"""The kernels of a plan as a CPU's threads see them: what each reads and writes, by what rows."""
+"""The kernels of a plan as a CPU's threads see them: what each reads and writes, in what rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ingot.artifact.plan import Buffer, Group, Instruction, Plan
 from ingot.artifact.step import Dim
 from ingot.artifact.traits import Role, origin_of, traits_of
 
-# Ops that would be row by row, but whose kernel deals heads.
+# Ops that work row by row, but whose kernel deals heads.
 BY_HEADS = ("rope",)
 
 
@@ -31,7 +31,7 @@ class Work:
 
     @property
     def origin(self) -> str:
-        """The module that it comes from."""
+        """The module of the model that it comes from."""
         return origin_of(self.members)
 
     def member(self, op: str) -> Instruction:
@@ -68,7 +68,7 @@ class Work:
 
     @property
     def attends(self) -> bool:
-        """Whether rows of results come from what other tokens have left."""
+        """Whether rows of its results depend on what other tokens have stored."""
         return any(traits_of(i).meets_tokens for i in self.members)
 
     @property
@@ -79,7 +79,7 @@ class Work:
     def is_row_wise(self) -> bool:
         """Whether threads can run it over any rows of their own, one by one.
 
-        Several of these in turn need no waiting in between; over few rows every thread can run
+        Threads need not wait between several of these in a row. Over few rows every thread can run
         them by itself.
         """
         by_heads = any(i.op in BY_HEADS for i in self.members)
@@ -87,7 +87,7 @@ class Work:
 
     @property
     def chosen(self) -> frozenset[str]:
-        """The buffers that it reads other rows of than those it computes."""
+        """The buffers of which it reads other rows than those it computes."""
         return frozenset(
             i.inputs[name] for i in self.members for name in traits_of(i).arguments(Role.CHOSEN)
         )
@@ -112,10 +112,11 @@ def work_of(plan: Plan) -> tuple[Work, ...]:
 
 
 def lasting_reads(work: Sequence[Work]) -> Iterator[tuple[str, ...]]:
-    """For each kernel, the buffers that must still hold what was written to them.
+    """For each kernel, the buffers whose contents must last until it is done.
 
-    Those that it reads, and those that kernels before it have read where no thread waits for the
-    others in between: in a step of many rows, since the last attention.
+    These are the buffers that it reads itself, and those that kernels before it read without a wait
+    in between: a slower thread may still be there. In a step of many rows threads wait at attention
+    alone, so reads last from one attention to the next. docs/cpu.md has an example.
     """
     before: tuple[str, ...] = ()
     for kernel in work:
@@ -124,6 +125,6 @@ def lasting_reads(work: Sequence[Work]) -> Iterator[tuple[str, ...]]:
 
 
 def memory_of(plan: Plan, name: str) -> Buffer | None:
-    """The temporary that a buffer lies in; None for what lies elsewhere."""
+    """The temporary that a buffer lies in; None if it lies outside the arena."""
     root = plan.root(name)
     return root if root.kind == "arena" else None

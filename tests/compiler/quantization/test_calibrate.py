@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from bench.quality import CASES, NUM_CALIBRATING, Bench
-from ingot.artifact.formats import Spans, Storage
+from ingot.artifact.formats import Storage
 from ingot.compiler.quantization.calibrate import MIN_TOKENS, calibration_sequences
 from ingot.compiler.quantization.choose import choose_storage
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
-from ingot.errors import CheckpointError, UsageError
+from ingot.errors import CheckpointError, TokenizerError, UsageError
+from tests.compiler.quantization.integers import integers
+from tests.support.odd_files import ODD_FILES, ODD_PATHS, odd_paths
 
 torch.set_num_threads(1)
 
@@ -80,12 +84,12 @@ def test_the_tied_table_is_searched_and_linears_are_not(bench: Bench, tmp_path: 
     read = bench.checkpoint.read
     with QuantizedWeights(read, tmp_path) as weights:
         quantize_weights(bench.gm, read, weights, storage, SAMPLED[:NUM_CALIBRATING])
-        table = quantize_rows(read(TABLE), bits=8, spans=Spans(32, 32))
+        table = quantize_rows(read(TABLE), integers(8, 32))
         assert torch.equal(weights.matrix(TABLE).values, table.values)
         assert torch.equal(weights.matrix(TABLE).scales, table.scales)
         assert torch.equal(weights.read(TABLE), table.dequantize())
         name = "model.layers.0.mlp.down_proj.weight"
-        searched = quantize_rows(read(name), bits=4, spans=Spans(32, 128))
+        searched = quantize_rows(read(name), integers(4, 32, 128))
         assert not torch.equal(weights.matrix(name).values, searched.values)
         kept = "model.layers.1.mlp.down_proj.weight"
         assert kept not in weights and torch.equal(weights.read(kept), read(kept))
@@ -108,3 +112,27 @@ def test_weights_that_are_too_large_are_named_with_those_to_keep(
     assert caught.value.found.startswith(f"{layer}k_proj.weight: weights up to")
     keep = re.findall(r"--keep '(.+?)=none'", caught.value.hint)
     assert sorted(keep) == [f"layers.0.self_attn.{x}_proj" for x in "kqv"]
+
+
+@pytest.mark.parametrize("make", ODD_FILES.values(), ids=ODD_FILES)
+def test_a_text_that_is_no_file_is_refused_at_once(
+    make: Callable[[Path], object], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    make(tmp_path / "text")
+    with pytest.raises(UsageError, match="cannot read the calibration text"):
+        calibration_sequences(tmp_path / "text", tokenizer, max_model_len=64)
+
+
+@pytest.mark.parametrize("name", ODD_PATHS)
+def test_a_path_that_no_text_can_be_at_is_refused(
+    name: str, tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="cannot read the calibration text"):
+        calibration_sequences(Path(odd_paths(tmp_path)[name]), tokenizer, max_model_len=64)
+
+
+def test_a_text_that_the_tokenizer_does_not_know_is_refused(tmp_path: Path) -> None:
+    words = Tokenizer(WordLevel({"a": 0}, unk_token="<unk>"))
+    (tmp_path / "text").write_text("b")
+    with pytest.raises(TokenizerError, match="cannot encode the calibration text"):
+        calibration_sequences(tmp_path / "text", words, max_model_len=64)

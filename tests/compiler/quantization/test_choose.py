@@ -113,9 +113,8 @@ def narrow(hidden: int, intermediate: int) -> torch.fx.GraphModule:
         CONFIG,
         hidden_size=hidden,
         intermediate_size=intermediate,
-        num_layers=1,
+        layers=CONFIG.layers[:1],
         head_dim=16,
-        windows=CONFIG.windows[:1],
         rope=replace(CONFIG.rope, rotary_dim=16),
     )
     return export(registry.build(config, max_model_len=64), config)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ingot.artifact.formats import Spans
 from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
-from ingot.compiler.quantization.search import quantize_rows
+from ingot.compiler.quantization.search import best_scales, quantize_rows, round_to
 from ingot.errors import CompileError
 from ingot.ops.scaled import Scaled
+from tests.compiler.quantization.integers import integers
 
 ROWS, COLUMNS = 40, 256
 
@@ -34,9 +34,8 @@ def output_error(x: torch.Tensor, got: Scaled) -> float:
     "bits, group, block", [(4, 32, 128), (4, 64, 64), (8, 32, 32), (8, COLUMNS, COLUMNS)]
 )
 def test_better_than_search_on_inputs_of_its_kind(bits: int, group: int, block: int) -> None:
-    factor, spans = inverse_factor(second_moments(inputs(3))), Spans(group, block)
-    rounded = gptq(weight(), factor, bits=bits, spans=spans)
-    searched = quantize_rows(weight(), bits=bits, spans=spans)
+    factor, form = inverse_factor(second_moments(inputs(3))), integers(bits, group, block)
+    rounded, searched = gptq(weight(), factor, form), quantize_rows(weight(), form)
     for seed in (3, 4):  # its own inputs, and others like them
         assert output_error(inputs(seed), rounded) < 0.6 * output_error(inputs(seed), searched)
     # It pays elsewhere: the weights themselves are farther off.
@@ -44,18 +43,41 @@ def test_better_than_search_on_inputs_of_its_kind(bits: int, group: int, block: 
     assert moved > nearest
 
 
+def column_by_column(factor: torch.Tensor, group: int) -> torch.Tensor:
+    """int8 as the paper has it: what a column loses reaches all columns behind it at once."""
+    left, rounded = weight().T.clone(), torch.empty(COLUMNS, ROWS)
+    for i in range(COLUMNS):
+        if i % group == 0:
+            scale = best_scales(left[i : i + group], bits=8)
+        rounded[i] = round_to(left[i], scale, 8) * scale
+        lost = (left[i] - rounded[i]) / factor[i, i]
+        left[i + 1 :] -= torch.outer(factor[i, i + 1 :], lost)
+    return rounded.T
+
+
+def test_what_a_column_loses_reaches_columns_far_behind_it() -> None:
+    """Errors leave the 128 columns that are rounded together."""
+    x = inputs(3)
+    x[:, 200:] = x[:, :56] + 0.01 * x[:, 200:]
+    factor = inverse_factor(second_moments(x))
+    got = gptq(weight(), factor, integers(8, 32)).dequantize()
+    expected = column_by_column(factor, 32)
+    lost, far = (weight() - expected)[:, 200:].norm(), (got - expected)[:, 200:].norm()
+    assert float(far) < 0.5 * float(lost)  # roundings that fall to the other neighbour
+
+
 def test_inputs_without_correlation_leave_the_search_as_it_is() -> None:
     factor = inverse_factor(torch.eye(COLUMNS))
-    for spans in (Spans(32, 32), Spans(32, 128)):
-        got = gptq(weight(), factor, bits=4, spans=spans)
-        searched = quantize_rows(weight(), bits=4, spans=spans)
+    for form in (integers(4, 32), integers(4, 32, 128)):
+        got = gptq(weight(), factor, form)
+        searched = quantize_rows(weight(), form)
         assert torch.equal(got.values, searched.values)
         assert torch.equal(got.dequantize(), searched.dequantize())
 
 
 def test_values_are_of_the_format() -> None:
     factor = inverse_factor(second_moments(inputs(3)))
-    got = gptq(weight().bfloat16(), factor, bits=4, spans=Spans(32, 128))
+    got = gptq(weight().bfloat16(), factor, integers(4, 32, 128))
     assert got.values.dtype == torch.int8 and got.values.shape == (ROWS, COLUMNS)
     assert int(got.values.min()) >= -8 and int(got.values.max()) <= 7
     assert torch.equal(got.scales, got.scales.half().float()) and got.scales.shape == (ROWS, 2)
@@ -67,7 +89,7 @@ def test_an_input_that_is_always_zero_is_rounded_by_itself() -> None:
     x[:, 7] = 0
     factor = inverse_factor(second_moments(x))
     assert factor.isfinite().all()
-    got = gptq(weight(), factor, bits=8, spans=Spans(32, 32)).dequantize()
+    got = gptq(weight(), factor, integers(8, 32)).dequantize()
     assert float((got - weight())[:, 7].abs().max()) < 2e-3
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ingot.artifact.formats import Spans
+from ingot.artifact.formats import Format
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.errors import CheckpointError
 from ingot.ops.scaled import stack
+from tests.compiler.quantization.integers import integers
 
 RANGES = {8: (-127, 127), 4: (-8, 7)}
 
@@ -31,7 +32,7 @@ def error(weight: torch.Tensor, got: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("bits, group", [(8, 32), (8, 256), (4, 32), (4, 64), (4, 128)])
 def test_values_and_scales_are_of_the_format(bits: int, group: int) -> None:
-    found = quantize_rows(matrix().bfloat16(), bits=bits, spans=Spans(group, group))
+    found = quantize_rows(matrix().bfloat16(), integers(bits, group))
     low, high = RANGES[bits]
     assert found.values.dtype == torch.int8 and found.values.shape == (48, 256)
     assert low <= int(found.values.min()) and int(found.values.max()) <= high
@@ -40,17 +41,19 @@ def test_values_and_scales_are_of_the_format(bits: int, group: int) -> None:
     assert found.multipliers is None
 
 
-@pytest.mark.parametrize("spans", [Spans(32, 128), Spans(64, 128), Spans(32, 64)])
-def test_multipliers_cost_little(spans: Spans) -> None:
+@pytest.mark.parametrize(
+    "form", [integers(4, 32, 128), integers(4, 64, 128), integers(4, 32, 64)], ids=str
+)
+def test_multipliers_cost_little(form: Format) -> None:
     """Of float16 scales for every group, 1.07 times the error; those of the whole block, 1.4."""
     weight = matrix(columns=1024)
-    found = quantize_rows(weight, bits=4, spans=spans)
+    found = quantize_rows(weight, form)
     assert found.multipliers is not None and found.multipliers.dtype == torch.int8
-    assert found.multipliers.shape == (48, 1024 // spans.group)
+    assert found.multipliers.shape == (48, 1024 // form.group)
     assert int(found.multipliers.min()) == -8 and int(found.multipliers.max()) <= 7
-    assert found.scales.shape == (48, 1024 // spans.block)
+    assert found.scales.shape == (48, 1024 // form.block)
     assert torch.equal(found.scales, found.scales.half().float())
-    finer = quantize_rows(weight, bits=4, spans=Spans(spans.group, spans.group))
+    finer = quantize_rows(weight, integers(4, form.group))
     assert error(weight, found.dequantize()) <= 1.09 * error(weight, finer.dequantize())
 
 
@@ -58,7 +61,7 @@ def test_a_group_far_below_its_block_keeps_what_it_can() -> None:
     weight = matrix(4, 128)
     weight[:, :32] *= 1e-4
     weight[0, 32:64] = 0
-    found = quantize_rows(weight, bits=4, spans=Spans(32, 128))
+    found = quantize_rows(weight, integers(4, 32, 128))
     assert found.multipliers is not None
     assert found.multipliers[0, 1] == 0 and not found.values[0, 32:64].any()
     assert (found.multipliers[:, 0].abs() == 1).all()
@@ -72,13 +75,13 @@ def test_a_group_far_below_its_block_keeps_what_it_can() -> None:
 )
 def test_search_loses_less_than_the_largest_magnitude(bits: int, group: int, gain: float) -> None:
     weight = matrix()
-    found = quantize_rows(weight, bits=bits, spans=Spans(group, group)).dequantize()
+    found = quantize_rows(weight, integers(bits, group)).dequantize()
     assert error(weight, found) <= gain * error(weight, plain(weight, bits, group))
 
 
 def test_every_group_is_at_least_as_good_as_plain() -> None:
     weight = matrix()
-    found = quantize_rows(weight, bits=4, spans=Spans(32, 32)).dequantize()
+    found = quantize_rows(weight, integers(4, 32)).dequantize()
     errors = [(weight - got).view(-1, 32).square().sum(-1) for got in (found, plain(weight, 4, 32))]
     assert float((errors[0] > 1.02 * errors[1]).float().mean()) < 0.01
 
@@ -88,7 +91,7 @@ def test_a_group_of_zeros_and_one_of_an_outlier(bits: int) -> None:
     weight = matrix(2, 64)
     weight[0, :32] = 0
     weight[1, 5] = -1000.0
-    found = quantize_rows(weight, bits=bits, spans=Spans(32, 32))
+    found = quantize_rows(weight, integers(bits, 32))
     assert found.scales[0, 0] == 0 and not found.values[0, :32].any()
     got = found.dequantize()
     assert got[1, 5] == pytest.approx(-1000.0, rel=1e-3)
@@ -96,17 +99,17 @@ def test_a_group_of_zeros_and_one_of_an_outlier(bits: int) -> None:
 
 
 def test_tiny_weights_round_to_zero_and_huge_ones_are_refused() -> None:
-    for spans in (Spans(32, 32), Spans(32, 128)):
-        found = quantize_rows(torch.full((1, 128), 1e-12), bits=4, spans=spans)
+    for form in (integers(4, 32), integers(4, 32, 128)):
+        found = quantize_rows(torch.full((1, 128), 1e-12), form)
         assert not found.scales.any() and not found.values.any()
     with pytest.raises(CheckpointError, match="float16"):
-        quantize_rows(torch.full((1, 32), 1e7), bits=4, spans=Spans(32, 32))
+        quantize_rows(torch.full((1, 32), 1e7), integers(4, 32))
 
 
 def test_pieces_of_any_size_give_the_same() -> None:
-    spans = Spans(32, 128)
-    whole = quantize_rows(matrix(), bits=4, spans=spans)
-    halves = stack([quantize_rows(part, bits=4, spans=spans) for part in matrix().split(16)])
+    form = integers(4, 32, 128)
+    whole = quantize_rows(matrix(), form)
+    halves = stack([quantize_rows(part, form) for part in matrix().split(16)])
     assert whole.multipliers is not None and halves.multipliers is not None
     assert torch.equal(whole.values, halves.values)
     assert torch.equal(whole.multipliers, halves.multipliers)
@@ -115,5 +118,5 @@ def test_pieces_of_any_size_give_the_same() -> None:
 
 def test_threads_of_torch_are_as_they_were() -> None:
     before = torch.get_num_threads()
-    quantize_rows(matrix(), bits=8, spans=Spans(32, 32))
+    quantize_rows(matrix(), integers(8, 32))
     assert torch.get_num_threads() == before

@@ -12,8 +12,8 @@ from functools import cache, partial
 import torch
 
 from ingot.artifact.formats import DType, Format, rounded_rows
-from ingot.ops import samples
 from ingot.targets.cpu.kind import KIND
+from tests.support import samples
 from tests.targets.cpu.matrices import MATRICES, integers
 from tests.targets.cpu.native import TARGETS, runnable
 from tests.targets.cpu.units import Case, Unit

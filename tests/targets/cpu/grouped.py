@@ -8,7 +8,7 @@ from ingot.artifact.manifest import GroupEntry
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
 from ingot.compiler.interpret import States, Value, interpret, new_states
-from ingot.ops import samples
+from ingot.ops.steps import paged_step
 from ingot.targets.cpu.generate import generate
 from ingot.targets.cpu.kind import KIND
 from tests.targets.cpu.units import apart, given_rows, parts_of
@@ -37,7 +37,7 @@ def assert_same_meaning(s: Sketch, plan: Plan) -> None:
 def meaning(s: Sketch, plan: Plan) -> tuple[dict[str, Value], States]:
     """All results by name, and what the states hold after a step."""
     rng = torch.Generator().manual_seed(0)
-    inputs, pages = samples.paged_step(rng, [(3, 20), (1, 17)], 16)
+    inputs, pages = paged_step(rng, [(3, 20), (1, 17)], 16)
     rows = {b.name: torch.randn((4, *b.shape[1:]), generator=rng) for b in given_rows(s.plan())}
     states = new_states(plan, pages)
     made = interpret(plan, lambda b: s.weights[b.name], {**inputs, **rows}, states)

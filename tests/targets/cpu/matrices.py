@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.formats import Format, rounded_rows
-from ingot.ops import samples
 from ingot.ops.scaled import Scaled
+from tests.support import samples
 from tests.targets.cpu.units import Case
 from tests.targets.sketch import STEP, Sketch
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ingot.ops import samples
+from ingot.ops.steps import paged_step
 from tests.targets.sketch import LIMITS
 
 
@@ -41,7 +41,7 @@ class Step:
 def make_step(rng: torch.Generator, sequences: list[tuple[int, int]], vocabulary: int = 1) -> Step:
     """A step of sequences given as (rows, context); some slots are -1, all rows are selected, and
     the first token is the last of the vocabulary."""
-    inputs, num_pages = samples.paged_step(rng, sequences, LIMITS.page_size)
+    inputs, num_pages = paged_step(rng, sequences, LIMITS.page_size)
     count = len(inputs["tokens"])
     inputs["slots"][torch.rand(count, generator=rng) < 0.1] = -1
     inputs["tokens"] = torch.randint(0, vocabulary, (count,), generator=rng)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import pytest
 
+from ingot.artifact.codec import encode_plan
 from ingot.artifact.formats import Format, rounded_rows
 from ingot.artifact.plan import Attr, Buffer, Instruction, Plan
 from ingot.artifact.target import Target
@@ -43,6 +45,12 @@ def test_text_is_a_function_of_the_plan(kind: str) -> None:
     assert generated(plan_of(*cases(kind), kind=kind)) == generated(
         plan_of(*cases(kind), kind=kind)
     )
+
+
+def test_the_code_names_the_plan_it_was_generated_from() -> None:
+    plan = plan_of("rms-37")
+    sha256 = hashlib.sha256(encode_plan(plan)).hexdigest()
+    assert f"ingot_plan() {{ return 0x{sha256[:16]}u; }}" in generated(plan).source
 
 
 def test_no_line_is_longer_than_a_page_is_wide() -> None:
@@ -94,13 +102,23 @@ def test_a_group_without_a_kernel_is_named() -> None:
         generated(replace(plan, groups=(strange,)))
 
 
-@pytest.mark.parametrize("page_size, size", [(8, 64), (24, 64), (16, 30)])
-def test_pages_and_heads_off_the_layout_are_refused(page_size: int, size: int) -> None:
+@pytest.mark.parametrize(
+    ("page_size", "size", "found"),
+    [
+        (8, 64, "pages of 8 tokens"),
+        (24, 64, "pages of 24 tokens"),
+        (16, 30, "heads of size 30"),
+        (16, 516, "heads of size 516"),
+    ],
+)
+def test_pages_and_heads_that_no_kernel_takes_are_refused(
+    page_size: int, size: int, found: str
+) -> None:
     plan = plan_of("write-64")
     for name in ("write-64.k_cache", "write-64.v_cache"):
         cache = replace(plan.buffer(name), shape=(0, 2, page_size, size))
         plan = with_buffer(plan, name, cache)
-    with pytest.raises(CodegenError, match=f"pages of {page_size} tokens and heads of size {size}"):
+    with pytest.raises(CodegenError, match=found):
         generated(plan)
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 import shutil
 import subprocess
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
+from ingot.targets import compilers
 from ingot.targets.cpu import toolchain
 from tests.targets.cpu.cases import PROGRAMS
 from tests.targets.cpu.cases import unit as unit_of
@@ -72,6 +77,13 @@ def test_kernels_compile_without_warnings(tmp_path: Path, kind: str, target: str
     assert done.returncode == 0, done.stderr[:4000]
 
 
+def test_the_portable_target_means_the_same_wherever_it_is_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert toolchain.target_flags(Target.parse("cpu:portable")) == ("-march=x86-64",)
+
+
 def test_flags_follow_the_target() -> None:
     flags = toolchain.target_flags(Target.parse("cpu:x86-64-v4+avx512_bf16+avx512_vnni"))
     assert {"-march=x86-64-v4", "-mavx512bf16", "-mavx512vnni"} <= set(flags)
@@ -126,11 +138,38 @@ def test_a_compiler_that_hangs_is_stopped(
         toolchain.build(source_dir, source_dir / "a.so", TARGET)
 
 
-def test_a_compiler_that_is_no_program_is_named(
+def test_all_that_a_stopped_compiler_has_started_is_stopped(
     source_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler --flag")
-    with pytest.raises(ToolchainError, match="'no-such-compiler --flag' is not a program"):
+    pipe = source_dir / "pipe"
+    os.mkfifo(pipe)
+    script = f"exec 3>{pipe}\ntail -f /dev/null >/dev/null 2>&1 &\necho started >&3\nwait"
+    monkeypatch.setenv("CXX", str(fake_compiler(source_dir, script)))
+    builds: list[Future[None]] = []
+
+    def interrupted() -> None:
+        with compilers.Builder() as builder:
+            args = (source_dir, source_dir / "a.so", TARGET)
+            builds.extend(builder.submit(toolchain.build, *args) for _ in range(2))
+            held.append(pipe.open())
+            assert held[0].readline() == "started\n"
+            raise KeyboardInterrupt
+
+    held: list[TextIO] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with held[0] as end:
+        assert end.read() == "", "the end comes when nobody holds the pipe any more"
+    assert isinstance(builds[0].exception(), ToolchainError)
+    assert builds[1].cancelled(), "what has not begun never does"
+
+
+@pytest.mark.parametrize("named", ["no-such-compiler --flag", "g++ 'unclosed", "''", "/"])
+def test_a_compiler_that_is_no_program_is_named(
+    named: str, source_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", named)
+    with pytest.raises(ToolchainError, match=f"{re.escape(repr(named))} is not a program"):
         toolchain.build(source_dir, source_dir / "a.so", TARGET)
 
 

@@ -25,8 +25,8 @@ enum : std::int32_t {
   ingot_nothing_left = 2,  // the edits have left no token
 };
 
-// What is asked of a row of logits, and below what comes of it. `given` >= 0 draws nothing and only
-// scores that token. Edits leave the row changed.
+// A request to draw from a row of logits, and, below, its result. `given` >= 0 draws nothing and
+// only scores that token. Edits change the row.
 struct ingot_draw {
   float* logits;  // [vocabulary]
   std::uint64_t seed, key, position;

@@ -1,7 +1,7 @@
 // Causal attention of several sequences over their pages, with an online softmax.
 //
-// A unit of work is (sequence, KV head, block of rows), a row being one query of one head of the
-// group that shares the KV head: keys and values are read once for the whole group. Keys are
+// A unit of work is (sequence, KV head, block of rows). A row is one query of one head of the group
+// that shares the KV head, so that keys and values are read once for the whole group. Keys are
 // visited in tiles of 64 at absolute positions.
 #pragma once
 
@@ -19,7 +19,7 @@ class PagedAttention {
   Cache<S, KvHeads, PageSize, D> cache;
   Scoring scoring;
 
-  // `to` takes the result of a head: at a row and a column, in memory where it may work.
+  // `to` takes the result of a head at a row and a column, in memory that it may overwrite.
   template <class To>
   void run(Team team, Rows<const T> q, const To& to) const {
     int rows_per_block = Block::most_rows;
@@ -55,7 +55,7 @@ class PagedAttention {
     return Window > 0 && position >= Window ? position - Window + 1 : 0;
   }
 
-  // The unit meant by a head past the last: of the next rows or the next sequence.
+  // Turns a head past the last into a unit of the next rows or of the next sequence.
   Unit settled(Unit unit, int rows_per_block) const {
     while (unit.sequence < sequences.count) {
       const int rows = num_rows(unit.sequence) - unit.row;
@@ -109,7 +109,7 @@ class PagedAttention {
     return (unit.head * group + (unit.row + r) % group) * D;
   }
 
-  // They lie a whole row of heads apart, which the hardware does not foresee.
+  // Queries lie a whole row of heads apart, which the hardware does not foresee.
   void fetch_queries(const Unit& unit, Rows<const T> q) const {
     for (int r = 0; r < unit.count; ++r) {
       const T* from = q[query_of(unit, r)] + column_of(unit, r);

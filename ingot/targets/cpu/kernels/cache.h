@@ -1,9 +1,10 @@
 // The paged cache of keys and values, and the ops that fill it.
 //
-// Inside one (page, head), keys lie in groups of 16: [page size / 16][D / depth][16][depth], and
-// values as [page size / depth][D][depth]: the columns of the products that read them, since scores
-// are sums over D and results sums over keys. int8 has a depth of 1 and, for every (token, head), a
-// scale; readers widen it. Page sizes are multiples of 16, so that neighbours share a page.
+// Inside one (page, head), keys lie in groups of 16 as [page size / 16][D / depth][16][depth], and
+// values as [page size / depth][D][depth]. These are the columns of the products that read them:
+// scores are sums over D, and results are sums over keys. int8 has a depth of 1 and a scale for
+// every (token, head); readers widen it. Page sizes are multiples of 16, so that neighbours share a
+// page.
 #pragma once
 
 #include <cstring>
@@ -114,8 +115,8 @@ struct HeadNorm {
   float eps, offset;
 };
 
-// Whether head `unit` of the query heads and, after them, the KV heads is a thread's: with the KV
-// head that it goes with where those are dealt evenly, as attention deals them.
+// Whether a head belongs to a thread; `unit` counts the query heads and then the KV heads. If KV
+// heads are dealt evenly, a query head goes to the thread of its KV head, as in attention.
 template <int Heads, int KvHeads>
 inline bool has_head(int unit, Team team) {
   const int kv_head = unit < Heads ? unit / (Heads / KvHeads) : unit - Heads;
@@ -130,7 +131,7 @@ inline void prefetch_head(const T* head) {
   for (int d = 0; d < D; d += 64 / sizeof(T)) prefetch(head + d);
 }
 
-// Queries and keys normed and rotated, keys and values stored, in one sweep.
+// Norms and rotates queries and keys, and stores keys and values, in one sweep.
 template <int Heads, int Half, bool Interleaved, class S, int KvHeads, int PageSize, int D,
           class From, class Out>
 [[gnu::noinline, gnu::noipa]]

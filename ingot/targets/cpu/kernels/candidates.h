@@ -1,5 +1,5 @@
-// The few tokens of a row that can be drawn: found by a threshold, and cut to size without sorting
-// the vocabulary.
+// The few tokens of a row that can be drawn. A threshold finds them, and they are cut to size
+// without sorting the vocabulary.
 #pragma once
 
 #include <algorithm>
@@ -43,7 +43,7 @@ inline void keep_at_least(Candidates& list, float limit) {
   list.count = kept;
 }
 
-// Drops the last ones of the candidates that have this value; there are that many.
+// Drops so many of the candidates that have this value, the last ones first.
 inline void drop_last(Candidates& list, float value, std::uint64_t how_many) {
   int from = list.count;
   while (how_many > 0)
@@ -57,8 +57,8 @@ inline void drop_last(Candidates& list, float value, std::uint64_t how_many) {
   list.count = to;
 }
 
-// What `cut` adds up: every logit counts once, or every weight as what it weighs. The middle of
-// two weights is the middle of their logits, nearly.
+// What `cut` adds up: either every logit counts as one, or every weight as its mass. The middle of
+// two weights is close to the middle of their logits.
 struct ByCount {
   static std::uint64_t of(float) { return 1; }
   static std::uint64_t of(Span span) { return static_cast<std::uint64_t>(span.end); }
@@ -79,8 +79,8 @@ struct Cut {
   std::uint64_t above;  // the sum of what is larger
 };
 
-// Halves the range of values around the cut, each time over the half that is left. `upper` and
-// `lower` have room for all values and a vector more.
+// Halves the range of values around the cut until it is found. Each pass reads only the half that
+// is left. `upper` and `lower` have room for all values and a vector more.
 template <class Measure>
 inline Cut cut(const float* values, int size, std::uint64_t goal, float* upper, float* lower) {
   constexpr int few = 64;

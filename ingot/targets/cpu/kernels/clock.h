@@ -1,4 +1,4 @@
-// How long each instruction of a step took on one thread, if anybody asked for it.
+// Measures how long each kernel of a step takes on one thread, if anybody asks for it.
 #pragma once
 
 #include "signal.h"
@@ -8,14 +8,14 @@ namespace ingot {
 // Without `times`, a mark is one branch that is never taken.
 class Clock {
  public:
-  // Until the first mark, time counts for the last of `times`.
+  // Until the first mark, time counts for the last entry of `times`.
   Clock(std::int64_t* times, int last) : times_(times), current_(last) {
     if (times == nullptr) return;
     for (int i = 0; i <= last; ++i) times[i] = 0;
     since_ = nanoseconds();
   }
 
-  // From here on, time counts for this instruction, which may be marked more than once.
+  // From here on, time counts for this kernel, which can be marked more than once.
   void mark(int instruction) {
     if (__builtin_expect(times_ != nullptr, 0)) turn_to(instruction);
   }

@@ -1,5 +1,5 @@
-// The inner step of every matrix product: `depth` neighbouring k of a row with those of `lanes`
-// columns. The order of operations on one output element is fixed here and nowhere else.
+// The inner step of every matrix product: it multiplies `depth` neighbouring k of a row with those
+// of `lanes` columns. Only this file fixes the order of operations on one output element.
 #pragma once
 
 #include "simd.h"
@@ -31,15 +31,15 @@ struct Dot<bf16> {
   static Columns columns(const bf16* w, int n) { return load_pairs(w, n); }
   static Columns row(const bf16* x) { return splat_pair(read_pair(x)); }
   static vf step(vf acc, Columns w, Columns x) { return dot(acc, w, x); }
-  // Columns from `depth` vectors, one a k, of values that bfloat16 holds exactly.
+  // Columns from `depth` vectors, one for each k, of values that are exact in bfloat16.
   static Columns columns(const vf (&k)[2]) { return join_pairs(k[0], k[1]); }
   static void store_columns(bf16* to, const vf (&k)[2]) { store_pairs(to, k[0], k[1]); }
 
-  // The last k of an odd number: its neighbour belongs to no one.
+  // The last k of an odd number, which has no neighbour.
   static Columns last_row(const bf16* x) { return splat_pair(x->bits); }
 };
 
-// Rows x vectors of a register tile, by level: as many accumulators as fit beside the operands.
+// Rows x vectors of a register tile, for each level: as many sums as fit beside the operands.
 #if defined(__AVX512F__) && defined(__AVX512BF16__)
 template <class T>
 inline constexpr int max_tile_rows = 6;

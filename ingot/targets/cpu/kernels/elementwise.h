@@ -1,4 +1,4 @@
-// Ops that map each element by itself. A row is one thread's.
+// Ops that map each element by itself. Each row belongs to one thread.
 #pragma once
 
 #include "math.h"

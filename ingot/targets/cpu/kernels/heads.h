@@ -1,5 +1,5 @@
-// The product that makes queries, keys and values: each head is normed, turned and stored by the
-// thread that has just computed it.
+// The product that makes queries, keys and values. The thread that has just computed a head also
+// norms, rotates and stores it.
 #pragma once
 
 #include "cache.h"
@@ -8,7 +8,7 @@
 
 namespace ingot {
 
-// The heads of queries, keys and values, in this order: a unit each.
+// Each head of queries, keys and values, in this order, is a unit.
 template <int Heads, int Half, bool Interleaved, class S, int KvHeads, int PageSize, int D,
           class Out>
 struct HeadSink : Units<D, 1, (Heads + 2 * KvHeads) * D> {
@@ -20,7 +20,7 @@ struct HeadSink : Units<D, 1, (Heads + 2 * KvHeads) * D> {
 
   using Scratch = S[D];
 
-  // A KV head with all that goes with it, where those are dealt evenly, as attention deals them.
+  // If KV heads are dealt evenly, a thread gets a KV head and its query heads, as in attention.
   static int unit(Team team, int index) {
     if (!even_heads(KvHeads, team)) return index;
     constexpr int group = Heads / KvHeads, each = group + 2;

@@ -1,8 +1,8 @@
 // Everything that a generated step may call.
 //
-// Kernels are `noinline`: a step calls the same one for every layer, and one copy of it compiles
-// in a fraction of the time. They are `noipa`, too: GCC 12 can conclude of a kernel that works on
-// an array of its own that it has no other effects, and then drops the call.
+// Kernels are `noinline`: a step calls the same kernel for every layer, and a single copy compiles
+// in a fraction of the time. They are also `noipa`: if a kernel works on an array of its own, GCC
+// 12 can conclude that it has no other effects, and drop the call.
 #pragma once
 
 #include "attention.h"

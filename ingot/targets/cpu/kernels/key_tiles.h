@@ -24,7 +24,7 @@ struct Groups {
   const S* at[groups_per_tile];
 };
 
-// Where a tile starts, which of its keys some row of a block sees, and where they lie.
+// Where a tile starts, where its keys lie, and which of them some row of a block sees.
 template <class S>
 struct Tile {
   int start, begin, end;
@@ -32,15 +32,15 @@ struct Tile {
   Groups<float> key_scales, value_scales;  // where S is scaled
 
   bool sees(int group) const { return begin < (group + 1) * key_group && end > group * key_group; }
-  // The keys of a group that come before the end.
+  // The number of keys of a group before the end.
   int before_end(int group) const {
     const int left = end - group * key_group;
     return left < 0 ? 0 : left < key_group ? left : key_group;
   }
 };
 
-// The tile at `start` of a sequence whose keys [begin, end) are seen. Only pages with such keys
-// may be read: groups outside take the place of the nearest inside.
+// The tile at `start` of a sequence whose keys [begin, end) are seen. Only pages with such keys may
+// be read, so groups outside get the place of the nearest group inside.
 template <class S, int KvHeads, int PageSize, int D>
 inline Tile<S> locate(const Cache<S, KvHeads, PageSize, D>& cache, const int* pages, int head,
                       int start, int begin, int end) {
@@ -67,16 +67,16 @@ inline Tile<S> locate(const Cache<S, KvHeads, PageSize, D>& cache, const int* pa
   return found;
 }
 
-// Fetches 16 keys or values, from one of them on, where no reading sets the pace.
+// Fetches 16 keys or values, from a given one on, without a reader that sets the pace.
 template <int D, class S>
 inline void prefetch_group(const S* group, int from) {
   for (int at = from * D; at < D * key_group; at += 64 / sizeof(S)) prefetch(group + at);
 }
 
-// Both products read the groups of a tile side by side: behind the end of one that is read alone,
-// the hardware fetches on into what nobody asked for. Each fetches what the next one reads, the
-// same line of the same group, at its own pace: groups lie too scattered for the hardware to
-// foresee them.
+// Both products read the groups of a tile side by side: if a group is read alone, the hardware
+// fetches on behind its end, where nobody reads. Each product fetches at its own pace what the next
+// one reads, the same line of the same group. Groups lie too scattered for the hardware to foresee
+// them.
 
 // Columns of the first `rest` of `lanes` elements of `depth` rows; int8 is widened, which is exact.
 template <class T, class S>
@@ -120,7 +120,7 @@ struct ValueSource {
   }
 };
 
-// Since tiles start at absolute positions, what is seen of one changes nothing about the order.
+// Tiles start at absolute positions, so the order does not depend on how much of one is seen.
 template <class T, class S, int D, class Body>
 [[gnu::always_inline]] inline void for_steps(const ValueSource<T, S, D>& source, int begin,
                                              int end, Body body) {

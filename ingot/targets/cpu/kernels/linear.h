@@ -1,11 +1,11 @@
 // out[N, O] = x[N, K] W^T + bias, W packed in panels of 64 columns.
 //
-// A panel holds [ceil(K / depth)][width][depth]: width is 64, in the last panel the multiple of
-// 16 that covers the columns left. A thread owns (columns, rows) units of a sink, panel by panel. A
-// few rows read every weight once and in sequence, at the speed of the memory. More rows take the
-// panel in blocks that stay in the L2 cache while all rows pass over them. Sums over k run in
-// ascending order in one float32 per element, and a block continues them where the last one
-// stopped, so the bits depend neither on rows nor on threads.
+// A panel holds [ceil(K / depth)][width][depth]. Its width is 64, or in the last panel the multiple
+// of 16 that covers the columns left. A thread owns (columns, rows) units of a sink, panel by
+// panel. A few rows read every weight once and in sequence, at the speed of memory. More rows take
+// the panel in blocks that stay in the L2 cache while all rows pass over them. Sums over k run in
+// ascending order in one float32 for each element, and a block continues them where the last one
+// stopped. So the bits depend neither on rows nor on threads.
 #pragma once
 
 #include "sinks.h"
@@ -16,9 +16,9 @@ namespace ingot {
 inline constexpr int panel_columns = 64;
 inline constexpr int block_bytes = 256 << 10;  // of weights; twice that, and rows, fit in L2
 inline constexpr int stream_rows = 4 < max_tile_rows<bf16> ? 4 : max_tile_rows<bf16>;
-// How far ahead a single stream is fetched, in bytes, into L2. Measured on Zen 4, in pages of 4 KiB
-// and of 2 MiB: 5,632 bytes cost int8 a fifth where memory is fast, 1 KiB costs bfloat16 5 % in
-// small pages.
+// How far ahead a single stream is fetched into L2, in bytes. Measured on Zen 4 in pages of 4 KiB
+// and of 2 MiB: 5,632 bytes cost int8 a fifth if memory is fast; 1 KiB costs bfloat16 5 % in small
+// pages.
 inline constexpr int stream_distance = 4096;
 
 constexpr int round_up(int value, int multiple) {
@@ -41,8 +41,8 @@ struct StreamedWeights {
   }
 };
 
-// Weights that several tiles of rows share. Each tile fetches its part of what comes next, so
-// that the memory works all the time, not only while the first tile passes.
+// Weights that several tiles of rows share. Each tile fetches its part of what comes next, so that
+// memory works all the time and not only during the first tile.
 template <class T, int Width>
 struct SharedWeights {
   const T* panel;
@@ -64,7 +64,7 @@ struct PanelPlace {
   const T* next;
 };
 
-// sums[rows] of a few rows, steps of k from 0. The last steps fetch the start of the next panel.
+// sums[rows] of a few rows, in steps of k from 0. The last steps fetch the start of the next panel.
 template <class T, int Width>
 void stream_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows<float> sums) {
   constexpr std::ptrdiff_t size = step_size<T, Width>;
@@ -81,7 +81,7 @@ void stream_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Row
   });
 }
 
-// The same of many rows.
+// The same for many rows.
 template <class T, int Width, class Ahead>
 void share_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows<float> sums,
                  Ahead ahead_of) {
@@ -103,8 +103,8 @@ void share_panel(Rows<const T> x, int rows, int steps, PanelPlace<T> place, Rows
   }
 }
 
-// sums[rows] = x[rows, inputs] times one panel. Of many rows, ahead_of(row,
-// rows) is called before each tile that starts the panel.
+// sums[rows] = x[rows, inputs] times one panel. For many rows, calls ahead_of(row, rows) before
+// each tile that starts the panel.
 template <class T, int Width, class Ahead>
 __attribute__((noinline)) void panel_product(Rows<const T> x, int rows, int inputs,
                                              PanelPlace<T> place, Rows<float> sums,
@@ -199,7 +199,7 @@ void linear_soft_cap(Slice slice, Rows<const T> x, const T* weight, const float*
   multiply<T, Inputs, Outputs>(slice, x, weight, bias, sink);
 }
 
-// out = activation(gate) * up, W being the rows of the gate and then those of up.
+// out = activation(gate) * up. W has the rows of the gate, and then those of up.
 template <class Activation, class T, class Out, int Inputs, int Outputs>
 [[gnu::noinline, gnu::noipa]]
 void gated_linear(Slice slice, Rows<const T> x, const T* weight, const float* bias,

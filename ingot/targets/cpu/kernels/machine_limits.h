@@ -1,5 +1,5 @@
-// What this machine can do at most: reading in sequence, and multiply-adds in registers, with the
-// instructions and the threads that the kernels use. Figures stand beside these.
+// The limits of this machine: reading in sequence, and multiply-adds in registers, with the
+// instructions and the threads of the kernels. Every figure stands beside these.
 #pragma once
 
 #include <cstddef>
@@ -24,8 +24,8 @@ struct LimitWork {
 
 inline volatile float limit_sink;  // keeps the compiler from dropping a result
 
-// Independent sums, one add a load, so that reading is all that takes time; fetched as far ahead
-// as is best for pages of either size.
+// Independent sums, with one add for each load, so that only reading takes time. It fetches as far
+// ahead as is best for pages of either size.
 inline void read_blocks(const char* data, std::int64_t bytes) {
   constexpr int streams = 8, vector_bytes = lanes * sizeof(float);
   vf sums[streams] = {zero(), zero(), zero(), zero(), zero(), zero(), zero(), zero()};
@@ -54,7 +54,7 @@ inline void run_chains(std::int64_t rounds, Vector start, Step step) {
   }
 }
 
-// Multiply-adds of bytes into int32: the level's instructions, and how many a vector does.
+// Multiply-adds of bytes into int32: the instructions of the level, and how many a vector does.
 #if defined(__AVX512VNNI__)
 inline constexpr int byte_products = 64;
 inline void run_byte_chains(std::int64_t rounds) {
@@ -107,8 +107,8 @@ inline void run_limit(const void* argument, Team team, Barrier&) {
   }
 }
 
-// Bytes read, or operations (two a multiply-add), per second on that many threads; 0 where they
-// cannot be started. Reads the `bytes` at `data` again and again: what fits a cache comes from it.
+// Bytes read, or operations (two for a multiply-add), per second on that many threads; 0 if threads
+// cannot be started. Reads the `bytes` at `data` repeatedly: bytes that fit a cache come from it.
 inline double measure_limit(Limit limit, int threads, const void* data, std::int64_t bytes) {
   constexpr std::int64_t read_bytes = 64 << 20, rounds = 200'000;  // about a millisecond
   const bool reads = limit == Limit::read;

@@ -16,7 +16,7 @@ inline vf polynomial(vf x, const float (&c)[Terms]) {
 // NaN stays NaN.
 inline vf clamp(vf x, float low, float high) { return min(splat(high), max(splat(low), x)); }
 
-// e^x, relative error 2e-7. Exactly 0 below -87, so that a masked score has no weight at all;
+// e^x, relative error 2e-7. It is exactly 0 below -87, so that a masked score has no weight, and
 // e^88 above 88, so that the result is never infinite.
 inline vf exp(vf x) {
   constexpr float smallest = -87.0f, largest = 88.0f;
@@ -73,7 +73,7 @@ inline vf erf(vf x) {
   return y * polynomial(square, above) / polynomial(square, below);
 }
 
-// Bounded smoothly to (-cap, cap). What is not finite becomes NaN: tanh would forget it.
+// Bounds x smoothly to (-cap, cap). A value that is not finite becomes NaN: tanh would hide it.
 inline vf capped(vf x, float cap) {
   return fma(x, zero(), tanh(x * splat(1.0f / cap)) * splat(cap));
 }

@@ -21,7 +21,7 @@ struct Memory {
   std::ptrdiff_t arena_bytes;
   float* head_maxima;
 
-  // With the arena that the thread has for itself: the first one's is that of all.
+  // The same with the thread's own arena. That of the first thread is the shared one.
   Memory of(Team team) const {
     Memory own = *this;
     if (team.rank > 0) own.arena = others + (team.rank - 1) * arena_bytes;
@@ -57,7 +57,7 @@ class Model {
     if (model == nullptr) return nullptr;
     for (int i = 0; i < num_weights; ++i) model->weights_[i] = buffers.weights[i];
     for (int i = 0; i < num_caches; ++i) model->caches_[i] = buffers.caches[i];
-    // Pages that no step of few rows touches take no room.
+    // Pages that no step of few rows touches take no memory.
     const std::int64_t others = (buffers.num_threads - 1) * arena_bytes;
     model->others_ = static_cast<char*>(std::aligned_alloc(64, static_cast<std::size_t>(others)));
     model->memory_ = {model->weights_, model->caches_, static_cast<char*>(buffers.arena),
@@ -70,8 +70,8 @@ class Model {
     return nullptr;
   }
 
-  // Where `times` is given, it gets the nanoseconds that each instruction took on the first
-  // thread, and last those of all else: waking the threads and waiting for the others' end.
+  // If `times` is given, it gets the nanoseconds that each kernel took on the first thread, and, in
+  // its last entry, those of all else: waking the threads and waiting for them at the end.
   std::int32_t run(const ingot_step& step, std::int64_t* times = nullptr) {
     if (step.num_tokens < 0 || step.num_seqs < 0 || step.num_rows < 0) return invalid_step;
     Clock clock(times, num_instructions);
@@ -79,16 +79,16 @@ class Model {
     known_.rows = 0;
     pool_->run(&context);
     clock.mark(num_instructions);
-    if (step.num_rows <= few_rows)
+    if (step.num_rows <= known_rows)
       known_ = {step.logits, vocabulary > 0 ? step.num_rows : 0, vocabulary, head_maxima_};
     return 0;
   }
 
-  // Draws from rows of logits. Waking the threads takes longer than a few rows do.
+  // Draws from rows of logits. For a few rows, waking the threads would take longer than drawing.
   void sample(const ingot_sampling& sampling) {
     const KnownRows known = known_;
     known_.rows = 0;  // edits change them
-    if (sampling.num_rows <= few_rows) return sample_rows(sampling, {0, 1, nullptr}, known);
+    if (sampling.num_rows <= known_rows) return sample_rows(sampling, {0, 1, nullptr}, known);
     const Context context{&memory_, nullptr, nullptr, &sampling, known};
     pool_->run(&context);
   }
@@ -117,7 +117,7 @@ class Model {
 
   const void* weights_[num_weights > 0 ? num_weights : 1];
   void* caches_[num_caches > 0 ? num_caches : 1];
-  float head_maxima_[few_rows * (num_blocks(vocabulary) + 1)];
+  float head_maxima_[known_rows * (num_blocks(vocabulary) + 1)];
   KnownRows known_;
   char* others_;
   Memory memory_;

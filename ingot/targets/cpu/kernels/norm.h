@@ -1,11 +1,11 @@
-// Norms over rows of C columns. A row is one thread's.
+// Norms over rows of C columns. Each row belongs to one thread.
 #pragma once
 
 #include "quantize.h"
 
 namespace ingot {
 
-// The sum over a row of value(column, part), vectors dealt to four partial sums in turn.
+// The sum over a row of value(column, part). Vectors go to four partial sums in turn.
 template <int Columns, class Value>
 inline float row_sum(Value value) {
   vf partial[4] = {zero(), zero(), zero(), zero()};
@@ -47,7 +47,7 @@ void rms_norm(Slice slice, Rows<const T> x, const float* weight, float eps,
       rms_norm_row<Columns>(x[row] + c, weight, eps, offset, out[row] + c);
 }
 
-// Of one head, rounded to int8 in groups.
+// The same for a whole row, rounded to int8 in groups.
 template <int Columns, int group, class T>
 [[gnu::noinline, gnu::noipa]]
 void rms_norm_quantize(Slice slice, Rows<const T> x, const float* weight, float eps, float offset,

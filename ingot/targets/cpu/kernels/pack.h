@@ -1,12 +1,12 @@
-// Vectors that keep only some lanes, and exact sums: what choosing among many values needs beyond
-// simd.h. Each level gives the same names, and the same bits:
+// Vectors that keep only some lanes, and exact sums: choosing among many values needs these beyond
+// simd.h. Each level gives the same names and the same bits:
 //   Lanes                  a set of lanes
 //   at_least(v, limit)     the lanes where v >= limit
-//   others(set, n)         of the first n lanes, those that are not in the set
+//   others(set, n)         those of the first n lanes that are not in the set
 //   count(set)             how many they are
-//   pack(to, v, set)       stores those lanes side by side; writes a whole vector all the same
-//   pack(to, from, set)    the same of integers in memory
-//   pack_ids(to, id, set)  the same of id + lane
+//   pack(to, v, set)       stores those lanes side by side, but writes a whole vector
+//   pack(to, from, set)    the same for integers in memory
+//   pack_ids(to, id, set)  the same for id + lane
 //   Mass                   a sum of v * 2^40 rounded to even, 0 <= v <= 1: whole numbers, so that
 //                          their order does not matter
 #pragma once
@@ -18,7 +18,7 @@ namespace ingot {
 inline constexpr int mass_bits = 40;
 inline constexpr std::uint64_t shift_bits = 0x40b0000000000000;  // those of 4096.0
 
-// v * 2^40, rounded to even: doubles in [2^12, 2^13) are 2^-40 apart, so that adding 2^12 rounds
+// v * 2^40, rounded to even. Doubles in [2^12, 2^13) are 2^-40 apart, so that adding 2^12 rounds
 // and leaves the number in the low bits.
 inline std::uint64_t mass_of(float v) {
   const double shifted = static_cast<double>(v) + 4096.0;
@@ -37,7 +37,7 @@ inline Lanes at_least(vf v, float limit) {
 inline Lanes others(Lanes set, int n) { return static_cast<Lanes>(first_lanes(n) & ~set); }
 inline int count(Lanes set) { return __builtin_popcount(set); }
 
-// In a register first: stores that compress by themselves are microcode on some processors.
+// Compresses in a register first: on some processors, compressing stores are microcode.
 inline void pack(float* to, vf v, Lanes set) { store(to, _mm512_maskz_compress_ps(set, v)); }
 inline void pack(std::int32_t* to, __m512i v, Lanes set) {
   _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(set, v));

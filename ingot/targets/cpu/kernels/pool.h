@@ -15,7 +15,7 @@ class Pool {
  public:
   using Body = void (*)(const void* context, Team team, Barrier& barrier);
 
-  // Null where memory or threads are short.
+  // Null if memory or threads are short.
   static Pool* open(int size, Body body) {
     void* memory = std::aligned_alloc(alignof(Pool), sizeof(Pool));
     if (memory == nullptr) return nullptr;

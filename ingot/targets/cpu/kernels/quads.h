@@ -1,5 +1,5 @@
-// Integer dot products of the level that this unit is compiled for: a quad is four neighbouring
-// k, and a vector of quads holds those of `lanes` columns.
+// Integer dot products at the level that this unit is compiled for. A quad is four neighbouring k,
+// and a vector of quads holds the quads of `lanes` columns.
 //
 // Each level gives the same names:
 //   vi                       a vector of `lanes` quads, or of `lanes` 32-bit integers
@@ -13,7 +13,7 @@
 //   load_halves              `lanes` float16 as float32
 //   store_int8(to, v, n)     the first n of integral values in [-127, 127]; n may exceed `lanes`
 //   QuadDot<bits>            sums over k of unsigned weights (value + 2^(bits - 1)) with x:
-//     zero_point             what `step` leaves in each weight: acc starts at -zero_point * sum(x)
+//     zero_point             the offset left in each weight: acc starts at -zero_point * sum(x)
 //     weights(quads)         the operand of `step` for stored weights, made once for many rows
 //     open(acc), close(acc, sums)   around at most `most_steps` steps: sums may be narrower
 //     step(sums, weights, x) adds the products of a quad of every column with one of a row

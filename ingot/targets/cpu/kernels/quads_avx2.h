@@ -52,7 +52,7 @@ inline void store_int8(std::int8_t* to, vf v, int n) {
   std::memcpy(to, bytes, static_cast<std::size_t>(n < lanes ? n : lanes));
 }
 
-// AVX-512 has the instruction in an encoding of its own; tests run this level in that.
+// AVX-512 has its own encoding of the instruction; tests run this level in that encoding.
 #if defined(__AVXVNNI__) || defined(__AVX512VNNI__)
 inline vi dot_quads(vi sums, vi w, vi x) { return _mm256_dpbusd_epi32(sums, w, x); }
 #else

@@ -1,4 +1,4 @@
-// Products of quads where an instruction adds up two products of bytes in 16 bits; the level gives
+// Products of quads by an instruction that adds two products of bytes in 16 bits. The level gives
 //
 //   SignedBytes, signed_bytes(quads)   stored weights as magnitudes and signs
 //   turned(x, w)                       x, with the signs of w

@@ -21,7 +21,7 @@ inline vi splat_quad(const std::int8_t* from) {
 }
 inline vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 
-// Wrapping, as the vector instructions of the other levels are.
+// These wrap around, like the vector instructions of the other levels.
 using vu = std::uint32_t __attribute__((vector_size(sizeof(vi))));
 inline vu bits_of(vi v) { return reinterpret_cast<vu>(v); }
 inline vi add(vi a, vi b) { return reinterpret_cast<vi>(bits_of(a) + bits_of(b)); }
@@ -37,7 +37,7 @@ inline vi load_words(const T* from) {
 inline vi low_nibbles(vi v) { return v & 0x0f0f0f0f; }
 inline vi high_nibbles(vi v) { return low_nibbles(v >> 4); }
 
-// The exponents of float16 are 112 below those of float32; the product is exact, subnormals too.
+// Exponents of float16 are 112 below those of float32. The product is exact, even for subnormals.
 inline vf load_halves(const std::uint16_t* from) {
   vi bits;
   for (int i = 0; i < lanes; ++i)
@@ -56,7 +56,7 @@ inline int sum_values(const std::int8_t* from) {
   return sum;
 }
 
-// Products of bytes fit into 16 bits, in which machines multiply more at once than in 32.
+// Products of bytes fit into 16 bits, and machines multiply more of these at once than of 32 bits.
 using vs = std::int16_t __attribute__((vector_size(sizeof(vi))));
 inline vs words_of(vi v) { return reinterpret_cast<vs>(v); }
 

@@ -1,4 +1,4 @@
-// Products of quads by VNNI, which adds up four products of bytes at once: the level gives
+// Products of quads by VNNI, which adds up four products of bytes at once. The level gives
 // dot_quads(sums, weights, x). See quads.h for the contract.
 #pragma once
 

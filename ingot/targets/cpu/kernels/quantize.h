@@ -1,4 +1,4 @@
-// Activations to int8, with a scale for every group of a row.
+// Rounds activations to int8, with a scale for every group of a row.
 #pragma once
 
 #include "quads.h"
@@ -9,8 +9,8 @@ namespace ingot {
 inline constexpr float largest_int8 = 127.0f;
 inline constexpr float smallest_group = 0x1p-100f;  // below it a group counts as zero
 
-// values = x * (127 / m) rounded to nearest even, scale = m / 127; m is the largest magnitude. The
-// scale of a group that is not finite is not either.
+// values = x * (127 / m), rounded to nearest even, and scale = m / 127, where m is the largest
+// magnitude. If x is not finite, neither is the scale.
 template <int group, class T>
 inline float quantize_group(const T* x, std::int8_t* values) {
   vf top = zero(), odd = zero();  // a maximum forgets NaN; 0 * v is 0, or NaN

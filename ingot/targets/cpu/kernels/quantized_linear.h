@@ -1,10 +1,9 @@
-// out[N, O] = x[N, K] W^T + bias, x in int8 and W in int8 or int4; see quantized_tile.h for the
+// out[N, O] = x[N, K] W^T + bias, with x in int8 and W in int8 or int4. quantized_tile.h has the
 // arithmetic.
 //
 // Threads divide the panels of columns. A few rows read every weight once, in sequence, at the
-// speed of the memory. Many rows are taken in blocks that stay in the L2 cache while all panels
-// pass over them; for those int4 is first unpacked to int8, a chunk of a panel that the L1 cache
-// holds.
+// speed of memory. Many rows come in blocks that stay in the L2 cache while all panels pass over
+// them. For these, int4 is first unpacked to int8, in chunks of a panel that fit the L1 cache.
 #pragma once
 
 #include "linear.h"
@@ -12,19 +11,19 @@
 
 namespace ingot {
 
-// Rows that stay in the L2 cache while all panels pass over them: few enough to leave room for
-// two panels, enough that the panels come from memory at a small part of its speed.
+// Rows that stay in the L2 cache while all panels pass over them: few enough to leave room for two
+// panels, and enough that reading panels takes only a small part of the bandwidth.
 inline constexpr int rows_bytes = 384 << 10;
 inline constexpr int least_block_rows = 24, most_block_rows = 96;  // multiples of the tiles
-inline constexpr int least_unpacked_rows = 20;  // fewer do not earn what unpacking costs
+inline constexpr int least_unpacked_rows = 20;  // for fewer, unpacking costs more than it saves
 inline constexpr int unpacked_bytes = 32 << 10;
 
 // The lowest of several tiles of nearly equal height.
 inline constexpr int least_tile_rows = (quad_tile_rows + 1) / 2;
 
-// sums[rows] += those over blocks `range` of a panel, for several tiles of rows. Meanwhile `bytes`
-// are fetched from `next` on: what the tiles after these read. Calls ahead_of(row, rows) before each
-// tile that starts a panel.
+// Adds to sums[rows] those over blocks `range` of a panel, for several tiles of rows. Meanwhile it
+// fetches `bytes` from `next` on, which the tiles after these read. Calls ahead_of(row, rows)
+// before each tile that starts a panel.
 template <class X, class Blocks, class Ahead>
 inline void share_blocks(const X& x, int rows, const Blocks& blocks, Range range,
                          const std::uint8_t* next, int bytes, Rows<float> sums, Ahead ahead_of) {
@@ -82,7 +81,7 @@ class QuantizedLinear {
   using Unpacked = UnpackedBlocks<group, block>;
   static constexpr int blocks = Panels::blocks;
 
-  // Its starts are those of groups; an unpacked product has those of blocks in their place.
+  // Sums start once for each group; in an unpacked product, once for each block.
   using Operand = QuantizedRows<Inputs, block, group>;
 
   // A row of x with its scales and starts.
@@ -195,7 +194,7 @@ void quantized_gated_linear(Slice slice, Rows<const std::int8_t> x,
                                                                     sink);
 }
 
-// The same, rounded to int8; units are as large as they need to be for whole groups of results.
+// The same, rounded to int8. Units are just large enough to have whole groups of results.
 template <class Activation, int result_group, int bits, int group, int block, int Inputs,
           int Outputs>
 [[gnu::noinline, gnu::noipa]]

@@ -1,14 +1,14 @@
 // Weights in int8 or int4, as they are packed.
 //
-// Panels of 32 columns, each [K / block] blocks of k. A block holds the 32 float16 scales in one
-// line of 64 bytes, then, where it has several groups, their multipliers, and then its weights, so
-// that a thread reads its columns in one sequential stream:
-//   multipliers   [32 columns], a word of block / group nibbles, two's complement, the first group
-//                 in the lowest
+// A panel has 32 columns and [K / block] blocks of k. A block holds the 32 float16 scales in one
+// line of 64 bytes; then, if it has several groups, their multipliers; and then its weights. So a
+// thread reads its columns in one sequential stream:
+//   multipliers   [32 columns], each a word of block / group nibbles in two's complement, the first
+//                 group in the lowest
 //   int8          [block / 4][32 columns][4 k], value + 128
 //   int4          for every 32 k: [4][32 columns][4 k], value + 8; at step j the low nibbles are
 //                 k = 4 j .. 4 j + 3 and the high ones k = 16 + 4 j ..
-// The last panel is filled with columns whose scale is 0.
+// Columns with a scale of 0 fill up the last panel.
 #pragma once
 
 #include <type_traits>
@@ -24,8 +24,8 @@ inline constexpr int scale_bytes = quantized_columns * 2;
 inline constexpr int quad_bytes = quantized_columns * 4;  // a quad of every column
 inline constexpr int quantized_vectors = quantized_columns / lanes;
 
-// One block of one panel. A weight is its integer times the multiplier of its group of k times the
-// scale of the block; a group that is the whole block has no multiplier.
+// One block of one panel. A weight is its integer, times the multiplier of its group of k, times
+// the scale of the block. If a group is the whole block, there are no multipliers.
 template <int bits, int group, int block>
 struct PackedBlock {
   static constexpr int groups = block / group;
@@ -41,7 +41,7 @@ struct PackedBlock {
   vf scales(int vector) const {
     return load_halves(reinterpret_cast<const std::uint16_t*>(data) + vector * lanes);
   }
-  // Of a vector of columns, in one group.
+  // The multipliers of a vector of columns, in one group.
   vi multipliers(int vector, int index) const {
     const Word* words = reinterpret_cast<const Word*>(data + scale_bytes) + vector * lanes;
     return shift_right(shift_left(load_words(words), 28 - 4 * index), 28);

@@ -1,8 +1,8 @@
 // Tiles of out = x W^T in integers: some rows of x times one panel of W, over a range of blocks.
 //
-// Over the blocks in ascending order, sum += float(d) * (scale of x * scale of w), where d, the sum
-// over the block's groups of multiplier * (x . w), is an exact integer. So how an integer comes
-// about is free, and the one float32 an element fixes the bits.
+// For each block, in ascending order: sum += float(d) * (scale of x * scale of w). Here d, the sum
+// of multiplier * (x . w) over the block's groups, is an exact integer. So levels are free in how
+// they compute d, and the one float32 of an element fixes the bits.
 #pragma once
 
 #include "quantized_panels.h"
@@ -12,14 +12,14 @@ namespace ingot {
 
 #if defined(__AVX512F__)
 inline constexpr int quad_tile_rows = 6, quad_tile_vectors = 2;
-#elif defined(__AVX2__)  // two sums of VNNI may start in a cycle, and take up to five
+#elif defined(__AVX2__)  // two sums of VNNI can start in a cycle, and each takes up to five
 inline constexpr int quad_tile_rows = fast_bytes ? 6 : 4, quad_tile_vectors = 2;
 #else
 inline constexpr int quad_tile_rows = 2, quad_tile_vectors = 2;
 #endif
 
-// Rows of x, and what every column's sums over a span of k start from: -zero_point * (sum of x).
-// They are dense: addresses that are known save the tiles a sixth of their instructions.
+// Rows of x, and the start of every column's sums over a span of k: -zero_point * (sum of x). Rows
+// are dense: fixed addresses save the tiles a sixth of their instructions.
 template <int Inputs, int block, int span>
 struct QuantizedRows {
   const std::int8_t* values;
@@ -36,11 +36,11 @@ struct QuantizedRows {
   }
 };
 
-// Lines of quads that a tile adds up before it looks after anything else.
+// Lines of quads that a tile adds up before it does anything else.
 template <int bits>
 inline constexpr int lines_at_once = QuadDot<bits>::most_steps * bits / 8;
 
-// How far ahead a tile fetches that reads the memory itself: the less, the more work a byte is.
+// How far ahead a tile fetches if it reads memory itself: the more work a byte is, the less.
 template <int bits>
 inline constexpr int quads_ahead = bits == 4 ? 1536 : 2560;
 
@@ -51,9 +51,9 @@ struct FetchStream {
   void step() {}
 };
 
-// Fetches, for one of several tiles that share a block, its part of the block that comes next, so
-// that the memory works all the time and not only while the first tile passes. A tile has more
-// lines to read than to fetch, and each fetch takes its time, so it is asked once in many lines.
+// Several tiles share a block, and each fetches its part of the next block, so that memory works
+// all the time and not only during the first tile. A tile reads more lines than it fetches, and
+// every fetch takes time, so tiles call this once in many lines.
 struct FetchShared {
   const std::uint8_t* next;
   std::uint32_t pace;  // lines to fetch at a step, in units of 2^-16
@@ -91,8 +91,8 @@ template <int bits, int Width, int Lines, class Fetch, class Step>
   }
 }
 
-// acc += the dot products of a tile's rows and columns over `Lines` lines of a group from `first`
-// on, as many as the sums of the level can take; `quads` are those of its first column.
+// acc += the dot products of a tile's rows and columns over `Lines` lines of a group, from `first`
+// on: as many as the sums of the level can hold. `quads` are those of its first column.
 template <int bits, int Lines, int Height, int Width, class X, class Fetch>
 [[gnu::always_inline]] inline void dot_lines(const std::uint8_t* quads, const X& x, int begin,
                                              int first, Fetch& fetch, vi (&acc)[Height][Width]) {
@@ -121,7 +121,7 @@ template <int bits, int span, int Height, int Width, class X, class Fetch>
   if constexpr (rest > 0) dot_lines<bits, rest>(quads, x, begin, lines - rest, fetch, acc);
 }
 
-// The blocks of a panel where they are stored.
+// Reads the blocks of a panel in place.
 template <int bits_, int group, int block>
 struct StoredBlocks {
   using Block = PackedBlock<bits_, group, block>;
@@ -161,7 +161,7 @@ template <int First, int Height, int Width, class X, class Blocks, class Fetch>
 }
 
 // sums[Height] of vectors First .. First + Width - 1, over blocks `range`. Start::resume continues
-// sums already in memory; a float32 loses nothing on the way.
+// sums in memory; a float32 loses nothing there.
 template <int Height, int First, int Width, class X, class Blocks, class Fetch>
 inline void quantized_register_tile(const X& x, const Blocks& blocks, Range range, Fetch fetch,
                                     Rows<float> sums, Start start) {
@@ -184,7 +184,7 @@ inline void quantized_register_tile(const X& x, const Blocks& blocks, Range rang
   for_tile<Height, Width>([&](int r, int v) { store(sums[r] + (First + v) * lanes, total[r][v]); });
 }
 
-// A tile of rows times a panel, cut into as many register tiles as the level needs: few rows read a
+// A tile of rows times a panel, in as many register tiles as the level needs. A few rows read the
 // panel in one stream.
 template <int Height, int First = 0, class X, class Blocks, class Fetch>
 inline void quantized_tile(const X& x, const Blocks& blocks, Range range, Fetch fetch,

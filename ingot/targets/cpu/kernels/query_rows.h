@@ -1,8 +1,8 @@
 // Rows of queries and what attention knows of them so far: an online softmax over tiles of keys.
 //
-// A weight is 2^(score - n), n being the largest score so far as a whole number: a larger one
-// rescales sums exactly, so that neither tiles nor what a row cannot see change its result by one
-// bit.
+// A weight is 2^(score - n), where n is the largest score so far, rounded to a whole number. A
+// larger n rescales sums exactly. So neither the tiles nor keys that a row cannot see change its
+// result by one bit.
 #pragma once
 
 #include <cstring>
@@ -13,13 +13,13 @@
 
 namespace ingot {
 
-// How products of queries and keys become scores; no cap is used where there is none.
+// How products of queries and keys become scores. The cap is used only if there is one.
 struct Scoring {
   float scale, softcap;
 };
 
-// Of one KV head. T: what queries, keys and values are multiplied in; S: what the cache stores.
-// 100 KiB with D = 128 and two bytes an element.
+// The rows of one KV head. T: what queries, keys and values are multiplied in; S: what the cache
+// stores. It takes 100 KiB with D = 128 and two bytes an element.
 template <class T, class S, int D, bool Capped>
 class QueryRows {
  public:
@@ -27,7 +27,7 @@ class QueryRows {
 
   int count;
 
-  // A query that sees the keys [first, end), after those that are there.
+  // Appends a query that sees the keys [first, end).
   void add(const T* query, int first, int end) {
     const int r = count++;
     std::memcpy(queries_[r], query, sizeof queries_[r]);
@@ -36,19 +36,18 @@ class QueryRows {
     rows_[r] = {first, end, -__builtin_inff()};
   }
 
-  // The result of a row that has visited all it sees, in memory where its reader may work.
+  // The result of a row that has visited all keys that it sees. The caller may overwrite it.
   float* result(int r) {
     const vf inverse = splat(1.0f / sum(load(totals_[r])));
-    // Adding 0 turns -0 into 0: a key that is not visible may have done so already.
+    // Adding 0 turns -0 into 0, as a key that is not visible may have done already.
     for (int c = 0; c < padded; c += lanes)
       store(sums_[r] + c, load(sums_[r] + c) * inverse + zero());
     return sums_[r];
   }
 
-  // One product after the other for all rows, so that the first level of cache holds what the
-  // rows share.
+  // Each product runs for all rows before the next, so that the L1 cache keeps what rows share.
   void visit(const Tile<S>& now, const Tile<S>& next, Scoring scoring) {
-    const bool once = count <= few_rows();
+    const bool once = count <= stream_once_rows();
     reader_.keys(now, once, [&](const auto& keys, const auto& fetched) {
       score_all(now, keys, fetched);
     });
@@ -64,14 +63,14 @@ class QueryRows {
   static constexpr int padded = (D + lanes - 1) / lanes * lanes;
   static constexpr int tile_rows = max_tile_rows<T>;
 
-  // As many rows as leave registers for the sums of a whole head, which reads values line by line.
-  static constexpr int few_rows() {
+  // So few rows that the sums of a whole head fit in registers: then values are read line by line.
+  static constexpr int stream_once_rows() {
     for (int rows = tile_rows; rows >= 3; --rows)
       if (tile_vectors(rows) * lanes >= D) return rows;
     return tile_rows;
   }
 
-  // A row's visible keys [first, end), and the largest score seen of them, as a whole number.
+  // A row's visible keys [first, end), and the largest score so far as a whole number.
   struct Row {
     int first, end;
     float largest;
@@ -79,7 +78,7 @@ class QueryRows {
 
   template <class Element>
   void score_all(const Tile<S>& now, const Groups<Element>& keys, const Groups<Element>& fetched) {
-    constexpr int most = std::is_same_v<Element, T> ? tile_rows : few_rows();
+    constexpr int most = std::is_same_v<Element, T> ? tile_rows : stream_once_rows();
     for_row_tiles<most>(count, [&](auto height, int r, int) {
       score<height.value>(r, now, KeySource<T, Element>{keys, r == 0 ? fetched : keys, 0});
     });
@@ -87,13 +86,13 @@ class QueryRows {
 
   template <class Element>
   void add_all(const Tile<S>& now, const Groups<Element>& values, const Groups<Element>& fetched) {
-    for_row_tiles<few_rows()>(count, [&](auto height, int r, int) {
+    for_row_tiles<stream_once_rows()>(count, [&](auto height, int r, int) {
       add_values<height.value>(r, now,
                                ValueSource<T, Element, D>{values, r == 0 ? fetched : values});
     });
   }
 
-  // The keys of a tile that one of the rows [r, r + Height) sees.
+  // The keys of a tile that at least one of the rows [r, r + Height) sees.
   template <int Height>
   Range visible(int r, const Tile<S>& now) const {
     const int first = rows_[r].first - now.start;
@@ -139,8 +138,9 @@ class QueryRows {
       return x * splat(scoring.scale * log2_e);
   }
 
-  // Brings a row's scores into units, -inf where a key is not visible, and rescales what was summed
-  // under a smaller largest score. A pass of its own: what one row waits for, the next ones hide.
+  // Brings a row's scores into units of log2, with -inf for keys that are not visible, and rescales
+  // what was summed under a smaller n. It is a pass of its own, so that rows hide each other's
+  // waits.
   void find_largest(int r, int tile_start, Scoring scoring) {
     constexpr int vectors = key_tile / lanes;
     const Row& row = rows_[r];
@@ -157,7 +157,7 @@ class QueryRows {
     raise(r, first(round_even(splat(maximum(top)))));
   }
 
-  // Turns a row's scores into weights. The total is that of the weights as rounded.
+  // Turns a row's scores into weights. The total is the sum of the rounded weights.
   void weigh(int r, int tile_start) {
     constexpr int vectors = key_tile / lanes;
     T* weights = weights_[r];

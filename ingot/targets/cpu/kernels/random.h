@@ -6,7 +6,7 @@
 
 namespace ingot {
 
-// 53 random bits for a place of a request under a seed.
+// 53 random bits for a place in a request, under a seed.
 inline std::uint64_t random_bits(std::uint64_t seed, std::uint64_t key, std::uint64_t position) {
   std::uint32_t a = static_cast<std::uint32_t>(position), b = position >> 32;
   std::uint32_t c = static_cast<std::uint32_t>(key), d = key >> 32;

@@ -7,8 +7,8 @@
 
 namespace ingot {
 
-// table[n] = cos(position * frequency) * scale for Half frequencies, then the sines. The product
-// is rounded to float32 first, as the reference does.
+// table[n] = cos(position * frequency) * scale for Half frequencies, then the sines. The product is
+// first rounded to float32, as in the reference.
 template <int Half>
 [[gnu::noinline, gnu::noipa]]
 void rope_table(Slice slice, const int* positions, const float* frequencies,

@@ -1,21 +1,21 @@
-// Draws a token from a row of logits, and tells how likely it was.
+// Draws a token from a row of logits, and says how likely it was.
 //
-// Edits first: tokens that are not allowed, biases, penalties, bans. Then the likelihoods of what
-// is left are whole multiples of 2^-40 of the likeliest one's, so that every sum is exact: a draw
-// is the same at all levels, in numpy, and whatever was skipped on the way to it.
+// Edits come first: tokens that are not allowed, biases, penalties, bans. The likelihoods of the
+// tokens left are whole multiples of 2^-40 of the largest one, so that every sum is exact. So a
+// draw is the same at all levels and in numpy, and does not depend on what was skipped.
 #pragma once
 
 #include <utility>
 
 #include "abi.h"
 #include "candidates.h"
-#include "head.h"
+#include "maxima.h"
 #include "random.h"
 #include "team.h"
 
 namespace ingot {
 
-// Memory of one thread, for rows of a vocabulary.
+// The memory of one thread for rows of a vocabulary.
 struct SamplerMemory {
   float *values, *upper, *lower, *raw, *maxima;
   std::int32_t* ids;
@@ -92,7 +92,7 @@ inline int draw_one(const Candidates& list, std::uint64_t total, std::uint64_t b
   }
 }
 
-// The logit of the k-th largest block is one that k tokens reach.
+// The maximum of the k-th largest block is a logit that at least k tokens reach.
 inline float reached_by(int k, int blocks, const SamplerMemory& memory) {
   if (k > blocks) return lowest;
   std::copy(memory.maxima, memory.maxima + blocks, memory.upper);
@@ -103,7 +103,7 @@ inline float reached_by(int k, int blocks, const SamplerMemory& memory) {
 
 class Row {
  public:
-  // `known`: the maxima of the row's blocks as it was given, or null.
+  // `known`: the maxima of the row's blocks before edits, or null.
   Row(ingot_draw& row, int size, const SamplerMemory& memory, const float* known)
       : row_(row), size_(size), memory_(memory), known_(known) {}
 
@@ -160,8 +160,8 @@ class Row {
     return draw_one(list, total, bits);
   }
 
-  // A logit that every token reaches whose weight reaches this one and is not 2^-42 or less, for
-  // then its mass is 0.
+  // A logit that a token reaches if its weight reaches this one. Weights of 2^-42 or less are left
+  // out, since their mass is 0.
   float bound(double weight) const {
     constexpr double slack = 1e-3;
     const double log = weight > 0x1p-42 ? std::log2(weight) : -42.0;
@@ -171,7 +171,7 @@ class Row {
                : lowest;
   }
 
-  // Those that are as likely as the k-th stay.
+  // Tokens that are as likely as the k-th stay.
   void keep_top_k(Candidates& list) {
     if (row_.top_k <= 0 || row_.top_k >= list.count) return;
     const auto goal = static_cast<std::uint64_t>(row_.top_k);
@@ -179,7 +179,8 @@ class Row {
     keep_at_least(list, cut<ByCount>(values, list.count, goal, memory_.upper, memory_.lower).value);
   }
 
-  // The fewest that together reach top_p, of equally likely ones the first. Returns their sum.
+  // Keeps the fewest tokens that together reach top_p. Among equally likely ones the first stay.
+  // Returns their sum.
   std::uint64_t keep_top_p(Candidates& list, std::uint64_t total) {
     const double wanted = std::ceil(row_.top_p * static_cast<double>(total));
     const auto goal = std::clamp<std::uint64_t>(static_cast<std::uint64_t>(wanted), 1, total);
@@ -209,7 +210,7 @@ class Row {
     }
   }
 
-  // At least so many tokens, likeliest first, of equally likely ones the first.
+  // At least so many tokens, likeliest first; equally likely ones in order.
   Candidates likeliest(const float* raw, int wanted) {
     Candidates list{memory_.values, memory_.ids, 0};
     collect(list, raw, size_, memory_.maxima, reached_by(wanted, num_blocks(size_), memory_));
@@ -222,7 +223,7 @@ class Row {
     std::sort(list.ids, list.ids + list.count, [raw](std::int32_t a, std::int32_t b) {
       return raw[a] != raw[b] ? raw[a] > raw[b] : a < b;
     });
-    for (int token = 0; list.count < wanted; ++token)  // masked ones, where nothing else is left
+    for (int token = 0; list.count < wanted; ++token)  // masked ones, if nothing else is left
       if (raw[token] < lowest) list.ids[list.count++] = token;
     return list;
   }

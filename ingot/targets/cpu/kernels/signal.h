@@ -1,4 +1,4 @@
-// Waiting: a word that threads watch, spinning first and sleeping later, and a barrier on it.
+// A word that threads watch, spinning at first and sleeping later, and a barrier made of it.
 #pragma once
 
 #include <linux/futex.h>
@@ -25,8 +25,8 @@ inline std::int64_t nanoseconds() {
   return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
 }
 
-// How long to wait awake. Spinning saves the microseconds of a wake-up, but only while every
-// thread has a core: where cores are oversubscribed, it keeps the one waited for from running.
+// How long to wait awake. Spinning saves the microseconds of a wake-up, but only if every thread
+// has a core. If cores are oversubscribed, it keeps the awaited thread from running.
 struct Patience {
   std::int64_t spin_ns;
   int yields;
@@ -43,7 +43,7 @@ class Signal {
       syscall(SYS_futex, &value_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
   }
 
-  // Returns once the value is not `seen` any more.
+  // Returns once the value is no longer `seen`.
   void wait_past(std::uint32_t seen, Patience patience) {
     if (patience.spin_ns > 0) {
       const std::int64_t deadline = nanoseconds() + patience.spin_ns;
@@ -58,7 +58,7 @@ class Signal {
       if (value() != seen) return;
       sched_yield();
     }
-    // The kernel sleeps only if the value is still `seen`, so a wake-up cannot be missed: either
+    // The kernel sleeps only if the value is still `seen`. So no wake-up is missed: either
     // advance() sees the sleeper, or the sleeper sees the advance.
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     while (value() == seen)
@@ -71,7 +71,7 @@ class Signal {
   std::atomic<std::uint32_t> sleepers_{0};
 };
 
-// Nobody passes before all have arrived. The phase is the sense that reverses.
+// Nobody passes before all have arrived. The phase reverses each time.
 class Barrier {
  public:
   Barrier(int size, Patience patience) : size_(size), patience_(patience) {}

@@ -1,11 +1,11 @@
-// The vector types and functions of the level that this unit is compiled for.
+// The vector types and functions at the level that this unit is compiled for.
 //
 // Each level gives the same names:
 //   lanes                       floats in a vector `vf`; + - * / are the language's own
 //   zero, splat, load, store    load and store convert bf16 and round to nearest even; a third
 //                               argument n touches only the first n elements, the rest read as 0
 //   fma(a, b, c)                a * b + c, fused where the level has the instruction
-//   min, max                    the second operand where either is NaN
+//   min, max                    the second operand if either is NaN
 //   round_even, scale2, sqrt    nearest integer; a * 2^n for integral n, in the normal range
 //   zero_below(v, x, limit)     0 where x < limit, else v
 //   keep(v, begin, end, other)  v in lanes [begin, end), `other` elsewhere
@@ -15,10 +15,10 @@
 //                               an argument n reads the first n columns, the rest as 0
 //   dot(acc, w, x)              acc + w.even * x.even + w.odd * x.odd, in the level's one order
 //   join_pairs(even, odd)       pairs of values that bfloat16 holds exactly; store_pairs of them
-//   prefetch                    into the L2 cache; a hint, any address will do
+//   prefetch                    into the L2 cache; a hint, for which any address is valid
 //
-// A function does the same operations on a lane whatever the other lanes hold, so results do
-// not depend on how rows are grouped. Levels may differ from each other in the last bits.
+// A function does the same operations on a lane whatever the other lanes hold, so results do not
+// depend on how rows are grouped. Levels may differ from each other in the last bits.
 #pragma once
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -31,8 +31,8 @@
 
 namespace ingot {
 
-// Calls body(column, part) for the vectors of a row; `part` is Full, or Part for the last
-// columns where they do not fill a vector. Both select an overload of load and store.
+// Calls body(column, part) for the vectors of a row. `part` is Full, or Part for the last columns
+// if they do not fill a vector. It selects an overload of load and store.
 struct Full {};
 struct Part {
   int count;

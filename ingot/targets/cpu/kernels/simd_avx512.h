@@ -88,7 +88,7 @@ inline vf keep(vf v, int begin, int end, vf other) {
   return _mm512_mask_mov_ps(other, mask, v);
 }
 
-// Written out because the compiler is free in the order of its own reductions.
+// Written out, because the compiler may choose the order of its own reductions.
 inline vf fold(vf v, vf (*op)(vf, vf)) {
   v = op(v, _mm512_shuffle_f32x4(v, v, 0x4e));
   v = op(v, _mm512_shuffle_f32x4(v, v, 0xb1));
@@ -107,7 +107,7 @@ inline std::uint32_t read_pair(const bf16* from) {
   return pair;
 }
 
-// Pairs of values that bfloat16 holds exactly, in memory's order.
+// Pairs of values that are exact in bfloat16, in the order of memory.
 inline __m512i interleave(vf even, vf odd) {
   const __m512i upper = _mm512_srli_epi32(_mm512_castps_si512(even), 16);
   return _mm512_or_si512(_mm512_castps_si512(odd), upper);

@@ -1,4 +1,4 @@
-// Any machine: vectors of four floats in the compilers' own vector extension, which become SSE2,
+// Any machine: vectors of four floats in the compilers' own vector extension, which becomes SSE2,
 // NEON or plain scalars. See simd.h for the contract.
 #pragma once
 
@@ -83,7 +83,7 @@ inline vf sqrt(vf v) {
   for (int i = 0; i < lanes; ++i) v[i] = __builtin_sqrtf(v[i]);
   return v;
 }
-// 1.5 * 2^23: adding it leaves no bits after the point, and the integer in the low bits.
+// 1.5 * 2^23: adding it drops the bits after the point and leaves the integer in the low bits.
 inline constexpr float integer_shift = 12582912.0f;
 
 inline vf round_even(vf v) { return (v + splat(integer_shift)) - splat(integer_shift); }

@@ -1,10 +1,10 @@
-// What becomes of a product's sums, while they are in the cache of the thread that computed them.
+// What a thread does with a product's sums while they are still in its cache.
 //
-// A product hands its sums over in units: some rows of `columns` neighbouring columns, and of as
-// many in each of `parts` equal parts of the matrix, whose sums lie side by side. A sink says what
-// a unit is, which units are a thread's, and takes their sums, in which it may work. Before that it
-// is asked row by row to fetch what it will write or read: rows lie too far apart for the hardware
-// to foresee them.
+// A product hands over its sums in units. A unit is some rows of `columns` neighbouring columns in
+// each of `parts` equal parts of the matrix; the sums of all parts lie side by side. A sink says
+// what a unit is and which units belong to a thread, and takes their sums, which it may overwrite.
+// Before that, it is asked row by row to fetch what it will write or read, because rows lie too far
+// apart for the hardware to foresee them.
 #pragma once
 
 #include "math.h"
@@ -15,7 +15,7 @@ namespace ingot {
 
 inline constexpr int unit_rows = 96;  // 24 KiB of sums of 64 columns; a multiple of the tiles
 
-// Units of a matrix with so many outputs, in the order of its columns.
+// The units of a matrix with so many outputs, in the order of its columns.
 template <int Columns, int Parts, int Outputs>
 struct Units {
   static constexpr int columns = Columns, parts = Parts;
@@ -24,7 +24,7 @@ struct Units {
   static constexpr int width = Parts * Columns;  // of its sums
   static_assert(Parts == 1 || part_columns % Columns == 0, "a unit is cut off");
 
-  // The unit that is dealt as number `index`: threads have equal ranges of these.
+  // The unit with number `index` in the deal; threads get equal ranges of numbers.
   static int unit(Team, int index) { return index; }
 
   struct Scratch {};  // what it needs to take a unit
@@ -36,7 +36,7 @@ inline void prefetch_row(const T* row, int count) {
   for (int i = 0; i < count; i += 64 / sizeof(T)) prefetch(row + i);
 }
 
-// out = sums + residual; of the last unit only the columns that exist.
+// out = sums + residual; in the last unit, only the columns that exist.
 template <int Columns, int Outputs, class Out>
 struct Store : Units<Columns, 1, Outputs> {
   using typename Units<Columns, 1, Outputs>::Scratch;
@@ -136,8 +136,8 @@ inline void add_bias(const float* bias, int unit, int rows, Rows<float> sums) {
   }
 }
 
-// Memory of a thread for sums of its units: rows a line further apart than they are long, so that
-// those of a panel fall everywhere in the L1 cache.
+// A thread's memory for the sums of its units. Rows lie a line further apart than they are long, so
+// that the rows of a panel spread over the L1 cache.
 template <class Sink, int most_rows>
 struct UnitMemory {
   alignas(64) float sums[most_rows][Sink::width + 16];
@@ -146,8 +146,8 @@ struct UnitMemory {
   Rows<float> rows() { return {sums[0], Sink::width + 16}; }
 };
 
-// The panels of `width` columns that a thread multiplies with, one after the other: index counts
-// those of its units.
+// The panels of `width` columns that a thread multiplies with, one after the other; `index` counts
+// the panels of its units.
 template <class Sink, int width>
 struct UnitPanels {
   static_assert(Sink::columns % width == 0, "a unit is a whole number of panels");

@@ -1,5 +1,6 @@
-// How the threads of a step divide its work: statically, so that a thread streams its own part
-// of the weights, and in whole output elements, so that no sum crosses threads.
+// How the threads of a step divide its work; see docs/cpu.md. The division is static, so that a
+// thread streams its own part of the weights. It is by whole output elements, so that no sum
+// crosses threads.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +16,9 @@ struct Team {
   // The thread as if there were no other.
   Team alone() const { return {0, 1, scratch}; }
 
-  // Working memory of a kernel until it returns. Not the stack: it may be small, and GCC 12 at
-  // -O3 takes stores through a pointer that it derived beside a local array for local ones.
+  // Working memory of a kernel until it returns. It is not on the stack: that may be small, and GCC
+  // 12 at -O3 mistakes stores through a pointer that it derived beside a local array for local
+  // ones.
   template <class T>
   T& workspace() const {
     static_assert(sizeof(T) <= scratch_bytes, "a kernel needs more scratch than a thread has");
@@ -28,38 +30,39 @@ struct Range {
   int begin, end;
 };
 
-// The part of 0..count that belongs to a thread: contiguous, and sizes differ by at most one.
+// The part of 0..count that belongs to a thread. Parts are contiguous, and their sizes differ by at
+// most one.
 inline Range share(int count, Team team) {
   const int each = count / team.size, more = count % team.size;
   const int begin = team.rank * each + (team.rank < more ? team.rank : more);
   return {begin, begin + each + (team.rank < more ? 1 : 0)};
 }
 
-// Whether all threads have equally many heads: then head h is that of thread h % size, in whatever
-// op deals heads.
+// Whether all threads have equally many heads. If so, head h belongs to thread h % size in every
+// kernel that deals heads.
 inline bool even_heads(int heads, Team team) { return heads % team.size == 0; }
 
-// Rows that a thread works on. What they have in columns or heads, it divides with the team.
+// Rows that a thread works on. Their columns or heads it divides with the team.
 struct Slice {
   Team team;
   Range rows;
 };
 
-// Steps of few rows: each thread does for itself what is done row by row. So many rows are repeated
-// in about the time that threads take to meet.
+// Steps of few rows: each thread computes all rows of row-wise kernels for itself. Repeating so
+// many rows takes about as long as a barrier.
 inline bool has_few(int rows, Team team) { return rows * (team.size - 1) <= 64; }
 
-// Steps of many rows: each thread takes its own through all products, so that it reads all weights,
-// mostly those that another has just brought into a cache of both.
+// Steps of many rows: each thread takes rows of its own through all products. It then reads all
+// weights, but mostly finds them in a shared cache, where another thread has just put them.
 inline bool has_many(int rows, Team team) { return !has_few(rows, team) && rows > 32 * team.size; }
 
-// Rows of products where columns are divided.
+// All rows: for products whose columns are divided.
 inline Slice all_rows(int rows, Team team) { return {team, {0, rows}}; }
 
-// The rows of one thread, all columns of them.
+// The rows of one thread, with all their columns.
 inline Slice own_rows(int rows, Team team) { return {team.alone(), share(rows, team)}; }
 
-// The same in blocks that its cache holds.
+// The same in blocks that fit the thread's cache.
 class RowBlocks {
  public:
   explicit RowBlocks(Slice all) : all_(all) {}

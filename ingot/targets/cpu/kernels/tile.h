@@ -22,8 +22,8 @@ constexpr int num_row_tiles(int rows) {
   return (rows + Most - 1) / Most;
 }
 
-// Cuts rows into tiles of nearly equal height, the fewest possible: 7 rows become 4 + 3. Calls
-// body(height, first row, number of the tile); no height is below Least.
+// Cuts rows into as few tiles as possible, of nearly equal height: 7 rows become 4 + 3. Calls
+// body(height, first row, number of the tile). No height is below Least.
 template <int Most, int Least = 1, class Body>
 inline void for_row_tiles(int rows, Body body) {
   const int tiles = num_row_tiles<Most>(rows);
@@ -36,7 +36,7 @@ inline void for_row_tiles(int rows, Body body) {
 
 enum class Start { zero, resume };
 
-// Calls body(row, vector) for all of a register tile. Unrolled, or its sums leave the registers.
+// Calls body(row, vector) for all of a register tile. Without unrolling, sums leave the registers.
 template <int Height, int Width, class Body>
 [[gnu::always_inline]] inline void for_tile(Body body) {
 #pragma GCC unroll 16
@@ -45,14 +45,14 @@ template <int Height, int Width, class Body>
     for (int v = 0; v < Width; ++v) body(r, v);
 }
 
-// Calls body(step) in the order in which columns are summed up; a source may have an overload.
+// Calls body(step) in the order in which columns are summed. A source can have an overload.
 template <class Source, class Body>
 [[gnu::always_inline]] inline void for_steps(const Source&, int begin, int end, Body body) {
   for (int step = begin; step < end; ++step) body(step);
 }
 
 // One register tile. `Source` gives the columns: load(vector, step). Start::resume continues sums
-// already in memory; a float32 loses nothing on the way.
+// in memory; a float32 loses nothing there.
 template <class T, int Height, int First, int Width, class Source>
 inline void register_tile(const T* x, std::ptrdiff_t x_stride, const Source& source, int begin,
                           int end, float* sums, int sums_stride, Start start) {
@@ -74,7 +74,7 @@ inline void register_tile(const T* x, std::ptrdiff_t x_stride, const Source& sou
   });
 }
 
-// A tile of Vectors vectors, cut into as many register tiles as the level needs.
+// A tile of Vectors vectors, in as many register tiles as the level needs.
 template <class T, int Height, int Vectors, int First = 0, class Source>
 inline void tile(const T* x, std::ptrdiff_t x_stride, const Source& source, int begin, int end,
                  float* sums, int sums_stride, Start start) {

@@ -1,5 +1,5 @@
-// What products read of a tile of the cache: the cache itself, or a copy in the element type T that
-// they multiply.
+// What products read for a tile of the cache: the cache itself, or a copy in the element type T in
+// which they multiply.
 #pragma once
 
 #include <cstring>
@@ -8,22 +8,22 @@
 
 namespace ingot {
 
-// Of a cache in the element type S. Every reader calls, for a tile and the one that follows it,
+// A reader of a cache in the element type S. For a tile and the one that follows it, it calls
 //   keys, values   use(where products read them, what they fetch meanwhile); one replaces the other
-// and scales vector v of a row's scores or weights by the scales of what was used last. `once` says
-// that all rows go through one product, for which no copy is worth its while.
+// and it scales vector v of a row's scores or weights by the scales of what was used last. `once`
+// says that all rows go through one product, so that a copy does not pay.
 template <class T, class S, int D>
 class TileReader;
 
-// Fetches the keys of the next tile that the values of this one are too few to set the pace for.
+// Fetches those keys of the next tile for which this tile has too few values to set the pace.
 template <int D, class S>
 inline void prefetch_rest(const Tile<S>& tile, const Tile<S>& next) {
   for (int g = 0; g < groups_per_tile; ++g)
     if (next.sees(g)) prefetch_group<D>(next.keys.at[g], tile.before_end(g));
 }
 
-// Values that share a pair with one that is seen are multiplied by a weight of 0, and may be
-// anything where no row of the block sees them: such a group is read from a copy with zeros.
+// A value that shares a pair with one that is seen is multiplied by a weight of 0. If no row of the
+// block sees it, it may be anything, even NaN. Such a group is read from a copy with zeros.
 template <class T, int D>
 class TileReader<T, T, D> {
  public:
@@ -58,7 +58,7 @@ class TileReader<T, T, D> {
   alignas(64) T copies_[2][key_group * D];
 };
 
-// int8 is widened, by the product or before it; scales wait until scores and weights are there.
+// int8 is widened by the product or before it. Scales are applied to scores and to weights.
 template <class T, int D>
 class TileReader<T, std::int8_t, D> {
  public:
@@ -87,7 +87,7 @@ class TileReader<T, std::int8_t, D> {
  private:
   static constexpr int depth = Dot<T>::depth;
 
-  // Keys that no row sees may have any scale, NaN too.
+  // Keys that no row sees may have any scale, even NaN.
   void take_scales(const Tile<S>& tile, const Groups<float>& from) {
     for (int key = 0; key < key_tile; key += lanes) {
       const vf scales = load(from.at[key / key_group] + key % key_group);
@@ -106,8 +106,8 @@ class TileReader<T, std::int8_t, D> {
     return found;
   }
 
-  // Rows of so many columns, `depth` of which become one; a vector that exceeds its row is
-  // overwritten by the one after it.
+  // Rows of so many columns; `depth` of them become one. The next row overwrites the part of a
+  // vector that exceeds its row.
   template <int Columns>
   static void widen_group(const S* from, const S* next, T* to) {
     for (int at = 0; at < key_group * D; at += depth * Columns) {

@@ -1,14 +1,14 @@
-// int4 turned into int8 once for many rows, where products in int8 are as fast: a weight times
-// its group's multiplier lies in -64 .. 64.
+// Unpacks int4 to int8 once for many rows, on levels where products in int8 are as fast. A weight
+// times its group's multiplier lies in -64 .. 64.
 #pragma once
 
 #include "quantized_tile.h"
 
 namespace ingot {
 
-// Four bytes at a time: with u = value + 8 in each, m u + (128 - 8 m) is m value + 128. Taken as
-// one 32-bit integer the products may carry, but the sum's bytes are all in range, and digits of a
-// number are unique.
+// Unpacks four bytes at a time. With u = value + 8 in each byte, m u + (128 - 8 m) is m value +
+// 128. In one 32-bit integer the products may carry into the next byte. The result is right all the
+// same: the bytes of the sum are all in range, and the digits of a number are unique.
 template <int group, int block>
 inline void unpack(PackedBlock<4, group, block> from, std::uint8_t* to) {
   using Block = PackedBlock<4, group, block>;

@@ -1,5 +1,5 @@
-// Passes over a row of logits in blocks of 256 tokens. What a pass leaves of each block lets the
-// next ones skip most of them.
+// Passes over a row of logits in blocks of 256 tokens. What one pass keeps of each block lets the
+// next ones skip most blocks.
 #pragma once
 
 #include <cfloat>
@@ -35,7 +35,7 @@ inline void for_vectors(Span span, Body body) {
     body(i, keep(load(span.data + i, rest), 0, rest, splat(-HUGE_VALF)), rest);
 }
 
-// How likely tokens are, the likeliest being 1: 2^((logit - top) * scale), relative error 3e-6.
+// How likely tokens are, relative to the likeliest: 2^((logit - top) * scale), relative error 3e-6.
 // Every operation is spelled out and none is fused, so that all levels and numpy give the same
 // bits. `scale` is log2(e) / temperature.
 struct Weights {
@@ -54,7 +54,7 @@ struct Weights {
   float of(float logit) const { return first(of(splat(logit))); }
 };
 
-// The largest logit; NaN where any is NaN.
+// The largest logit; NaN if any is NaN.
 inline float largest(Span span) {
   vf top = splat(-HUGE_VALF), nan = zero();
   for_vectors(span, [&](int, vf v, int) {
@@ -64,7 +64,7 @@ inline float largest(Span span) {
   return maximum(top) + sum(nan);
 }
 
-// The largest logit of all and of each block. Blocks that are `known` to be finite are not read.
+// The largest logit, overall and of each block. Blocks that are `known` to be finite are not read.
 inline float maxima(const float* logits, int count, const float* known, float* of_block) {
   const int blocks = num_blocks(count);
   for (int block = 0; block < blocks; ++block)
@@ -80,7 +80,7 @@ inline std::uint64_t mass(Span span, Weights weights) {
   return mass.total();
 }
 
-// The sum of all weights; also of each block.
+// The sum of all weights, overall and of each block.
 inline std::uint64_t masses(const float* logits, int count, Weights weights,
                             std::uint64_t* of_block) {
   std::uint64_t total = 0;
@@ -89,7 +89,7 @@ inline std::uint64_t masses(const float* logits, int count, Weights weights,
   return total;
 }
 
-// The first token that is as likely as can be.
+// The first of the likeliest tokens.
 inline int find(const float* logits, int count, const float* maxima, float top) {
   int block = 0;
   while (maxima[block] != top) ++block;

@@ -1,16 +1,16 @@
-// What the levels of x86 share, said in assembly since compilers have no words for it.
+// What the levels of x86 share and compilers cannot express: it is written in assembly.
 #pragma once
 
 namespace ingot {
 
-// Into the L2 cache. Volatile: of a function that prefetches and does nothing else, GCC may drop the
-// calls before it looks inside.
+// Prefetches into the L2 cache. It is volatile, because GCC may otherwise drop calls of a function
+// that does nothing but prefetch.
 inline void prefetch(const void* address) {
   asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(address)));
 }
 
-// A sum that is complete here. Else the compiler puts off the additions of many steps, and the
-// products that wait for them do not fit in registers.
+// Forces a sum to be complete here. Otherwise the compiler delays the additions of many steps, and
+// the waiting products do not fit in registers.
 template <class V>
 inline V added_up(V sum) {
   asm("" : "+v"(sum));

@@ -1,0 +1,244 @@
+"""Runs an artifact's CPU target: weights mapped from the file, kernels called through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+
+from ingot.artifact.host import available_memory
+from ingot.artifact.plan import Limits, Plan
+from ingot.artifact.reader import Artifact, weights_name
+from ingot.artifact.step import LOGITS
+from ingot.artifact.tensors import ALIGNMENT, TensorFile
+from ingot.errors import ArtifactError, IngotError, InternalError, ResourceError, UsageError
+from ingot.runtime.arrays import Float32, StepInputs
+from ingot.runtime.devices.background import Background
+from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
+from ingot.runtime.devices.memory import Region, align, ask_for_huge_pages, map_address
+from ingot.runtime.devices.sampler import Sampler
+from ingot.runtime.executor import Draw, Drawn, Draws
+from ingot.runtime.page_table import most_pages
+from ingot.runtime.sampling_state import SampledSequence
+
+MAX_THREADS = 1024
+
+
+class CpuPending:
+    """A step that runs in the background, or when it is waited for."""
+
+    def __init__(self, executor: CpuExecutor, wait: Callable[[], int], draws: Draws) -> None:
+        self._executor = executor
+        self._wait = wait
+        self._draws = draws
+
+    def wait(self) -> Drawn:
+        code = self._wait()
+        if code:
+            raise InternalError(f"the kernels refused a step with code {code}")
+        return self._executor.drawn(self._draws)
+
+
+class CpuExecutor:
+    """The executor of `cpu:` targets; see `Executor` and `open_executor`.
+
+    An array put into `clock`, int64 [instructions + 1], gets the nanoseconds that each
+    instruction of a step took, and last those of all else.
+    """
+
+    clock: npt.NDArray[np.int64] | None = None
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        *,
+        max_model_len: int,
+        kv_cache_bytes: int | None = None,
+        num_threads: int | None = None,
+    ) -> None:
+        entry = artifact.target
+        plan = artifact.plan_of(entry)
+        self.limits: Limits = plan.limits
+        self.vocab_size = _vocab_size(plan, entry.step.plan)
+        self.num_pages = count_pages(plan, max_model_len, kv_cache_bytes)
+        self.window = widest_window(plan)
+        self.num_threads = _count_threads(num_threads)
+        self.leaves_processors = self.num_threads < len(os.sched_getaffinity(0))
+        self._background: Background[int] = Background("ingot-kernels")
+        self.inputs = (StepInputs(plan.limits), StepInputs(plan.limits))
+        self._kernels: Kernels | None = None
+        self._regions: list[Region] = []
+        self._weights: mmap.mmap | None = None
+        try:
+            weights = self._map_weights(artifact, entry.layout, plan)
+            caches = self._make_caches(plan)
+            arena = self._region(plan.memory.arena_bytes, "the arena").address
+            self._logits = self._region(
+                plan.limits.max_logit_rows * self.vocab_size * 4, "logits"
+            ).floats(plan.limits.max_logit_rows, self.vocab_size)
+            address = self._logits.ctypes.data
+            self._steps = {id(inputs): _step_struct(inputs, address) for inputs in self.inputs}
+            kernels = Kernels(artifact.read(entry.step.kernels), entry.step.kernels)
+            self._kernels = kernels
+            self._sampler = Sampler(self.vocab_size, kernels)
+            self._tokens: list[int] = []
+            kernels.check_plan(artifact.manifest.files[entry.step.plan].sha256)
+            kernels.open(_model_struct(weights, caches, arena, self.num_pages, self.num_threads))
+        except BaseException:
+            self.close()
+            raise
+
+    def submit(self, inputs: StepInputs, draws: Draws, *, beside: bool = False) -> CpuPending:
+        if self._kernels is None:
+            raise UsageError("this model is closed", hint="Open it again with LLM(path).")
+        for place, draw in inputs.from_draws.items():
+            inputs["tokens"][place] = self._tokens[draw]
+        step = self._steps[id(inputs)]
+        for name, size in inputs.sizes().items():
+            setattr(step, name, size)
+        self._num_rows = inputs.num_rows
+        if self.clock is None:
+            run = partial(self._kernels.run, step)
+        else:
+            run = partial(self._kernels.run_timed, step, self.clock.ctypes.data)
+        return CpuPending(self, self._background.start(run) if beside else run, draws)
+
+    def draw(
+        self, logits: Float32, sequences: Sequence[SampledSequence]
+    ) -> list[Draw | IngotError]:
+        return self._sampler.sample(logits, sequences)
+
+    def drawn(self, draws: Draws) -> Drawn:
+        """What is wanted of the logits that the last step has left."""
+        logits, began = self._logits[: self._num_rows], perf_counter()
+        scores = [
+            self._sampler.score(
+                logits[scoring.first_row : scoring.first_row + len(scoring.tokens)],
+                scoring.tokens,
+                scoring.count,
+            )
+            for scoring in draws.scorings
+        ]
+        kept = logits[draws.kept]  # a copy of chosen rows: drawing changes them
+        drawn_from = logits if draws.rows == list(range(len(logits))) else logits[draws.rows]
+        tokens = self._sampler.sample(drawn_from, draws.sequences) if draws.sequences else []
+        # Where a draw failed its sequence is over, and nobody asks for its token.
+        self._tokens = [draw.token if isinstance(draw, Draw) else 0 for draw in tokens]
+        return Drawn(tokens, scores, kept, perf_counter() - began)
+
+    def close(self) -> None:
+        self._background.close()
+        if self._kernels is not None:
+            self._kernels.close()
+            self._kernels = None
+        self.__dict__.pop("_logits", None)  # it looks into a region
+        for region in self._regions:
+            region.close()
+        self._regions.clear()
+        if self._weights is not None:
+            self._weights.close()
+            self._weights = None
+
+    def _region(self, nbytes: int, what: str) -> Region:
+        self._regions.append(Region(nbytes, what))
+        return self._regions[-1]
+
+    def _map_weights(self, artifact: Artifact, layout: str, plan: Plan) -> list[int]:
+        """Maps the weights file, and returns the address of each of the plan's weights."""
+        fd, header = artifact.open_weights(layout)
+        try:
+            self._weights = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        ask_for_huge_pages(self._weights)
+        base = map_address(self._weights)
+        return [base + offset for offset in _weight_offsets(plan, header, weights_name(layout))]
+
+    def _make_caches(self, plan: Plan) -> list[int]:
+        sizes = [align(size * self.num_pages, ALIGNMENT) for size in plan.page_sizes()]
+        address = self._region(sum(sizes), "the KV cache").address
+        return [address + sum(sizes[:i]) for i in range(len(sizes))]
+
+
+def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> int:
+    """Pages of the KV pool: by the memory budget and the plan's known sizes, nothing is tried.
+
+    Raises ResourceError when not one sequence of `max_model_len` tokens fits.
+    """
+    page_bytes = sum(plan.page_sizes())
+    size, step_tokens = plan.limits.page_size, plan.limits.max_num_batched_tokens
+    pages_per_seq = most_pages(max_model_len, step_tokens, size, widest_window(plan))
+    wanted = pages_per_seq * plan.limits.max_num_seqs
+    budget = kv_cache_bytes
+    if budget is None:
+        free = available_memory()
+        budget = wanted * page_bytes if free is None else free // 2
+    num_pages = min(wanted, budget // page_bytes) if page_bytes else wanted
+    if num_pages < pages_per_seq:
+        raise ResourceError(
+            f"a KV cache of {budget} bytes holds {num_pages * size} tokens, "
+            f"max_model_len is {max_model_len}",
+            hint=(f"Pass max_model_len <= {num_pages * size}, or " if num_pages else "Pass ")
+            + f"kv_cache_bytes >= {pages_per_seq * page_bytes}.",
+        )
+    return num_pages
+
+
+def widest_window(plan: Plan) -> int:
+    """Tokens that every layer looks back at, at most; 0 where some layer looks at all."""
+    windows = [state.window for state in plan.spec.states if state.kind == "paged"]
+    return max(windows) if windows and all(windows) else 0
+
+
+def _weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:
+    """Where each weight of the plan begins in the file."""
+    offsets = []
+    for buffer in plan.of_kind("weight"):
+        tensor = header.tensors.get(buffer.name)
+        dtype = "int8" if buffer.format.is_scaled else buffer.dtype
+        if tensor is None or tensor.dtype != dtype:
+            found = "no such tensor" if tensor is None else f"dtype {tensor.dtype}"
+            raise ArtifactError(f"{file}: the plan has {buffer.name!r} in {buffer.dtype}: {found}")
+        needed = buffer.format.nbytes(prod(map(plan.limits.bound, buffer.shape)))
+        if tensor.nbytes < needed:
+            raise ArtifactError(f"{file}: {buffer.name!r} has {tensor.nbytes} bytes, not {needed}")
+        offsets.append(tensor.offset)
+    return offsets
+
+
+def _vocab_size(plan: Plan, file: str) -> int:
+    outputs = plan.of_kind("output")
+    if len(outputs) != 1 or len(outputs[0].shape) != 2 or not isinstance(outputs[0].shape[1], int):
+        raise ArtifactError(f"{file}: a step has one output of shape (R, vocabulary)")
+    return outputs[0].shape[1]
+
+
+def _count_threads(num_threads: int | None) -> int:
+    if num_threads is None:
+        return len(os.sched_getaffinity(0))
+    if isinstance(num_threads, bool) or not 1 <= num_threads <= MAX_THREADS:
+        raise UsageError(f"num_threads is {num_threads}", hint=f"Supported: 1 to {MAX_THREADS}.")
+    return num_threads
+
+
+def _model_struct(
+    weights: list[int], caches: list[int], arena: int, num_pages: int, num_threads: int
+) -> ModelStruct:
+    def pointers(addresses: list[int]) -> ctypes.Array[ctypes.c_void_p]:
+        return (ctypes.c_void_p * len(addresses))(*addresses)
+
+    model = ModelStruct(arena=arena, num_pages=num_pages, num_threads=num_threads)
+    model.arrays = pointers(weights), pointers(caches)
+    model.weights, model.caches = (ctypes.addressof(array) for array in model.arrays)
+    return model
+
+
+def _step_struct(inputs: StepInputs, logits: int) -> StepStruct:
+    return StepStruct(**inputs.sizes(), **inputs.addresses(), **{LOGITS: logits})

@@ -1,0 +1,136 @@
+"""Draws by the kernels of an artifact: one call for all rows of a step."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ingot.errors import IngotError
+from ingot.runtime.arrays import Float32
+from ingot.runtime.devices.likelihoods import scale_of
+from ingot.runtime.devices.numpy_sampler import not_finite, nothing_left
+from ingot.runtime.executor import Draw
+from ingot.runtime.output import Logprob
+from ingot.runtime.sampling_state import SampledSequence, SamplingState
+
+# `struct ingot_draw`, whose fields lie without gaps
+_NAMES = (
+    "logits seed key position allowed biased seen times banned bias top_ids top_logprobs top_p "
+    "scale min_p repetition frequency presence "
+    "top_k num_allowed num_biased num_seen num_banned num_logprobs given "
+    "token rank status reserved logprob"
+).split()
+_RECORD = struct.Struct("=12Qd5f7i4id")
+ROW = np.dtype(
+    list(zip(_NAMES, ["u8"] * 12 + ["f8"] + ["f4"] * 5 + ["i4"] * 11 + ["f8"], strict=True))
+)
+_ERRORS = {1: not_finite, 2: nothing_left}
+
+Rows = npt.NDArray[Any]  # of ROW
+
+
+class SamplerKernels(Protocol):
+    def sample(self, rows: int, num_rows: int, vocab_size: int) -> None:
+        """Fills in the results of `num_rows` structs at an address."""
+        ...
+
+
+class NativeSampler:
+    """Draws from, and scores, the rows of a step."""
+
+    def __init__(self, kernels: SamplerKernels, vocab_size: int) -> None:
+        self._kernels = kernels
+        self._vocab_size = vocab_size
+
+    def draw(
+        self, logits: Float32, sequences: Sequence[SampledSequence], states: list[SamplingState]
+    ) -> list[Draw | IngotError]:
+        """A token for each row of logits [R, V], which is changed; or the row's error."""
+        records = []
+        for sequence, state in zip(sequences, states, strict=True):
+            if state.record is None or state.record[0] != state.version:
+                state.record = (state.version, pack(state, sequence.seed, sequence.key))
+            records.append(state.record[1])
+        rows = np.frombuffer(bytearray(b"".join(records)), ROW)
+        rows["position"] = [len(sequence.token_ids) for sequence in sequences]
+        counts = [_count(state.params.logprobs, self._vocab_size) for state in states]
+        scores = self._run(rows, logits, counts)
+        return [
+            Draw(token, score) if isinstance(score, dict) else score
+            for token, score in zip(rows["token"].tolist(), scores, strict=True)
+        ]
+
+    def score(
+        self, logits: Float32, tokens: Sequence[int], counts: Sequence[int]
+    ) -> list[dict[int, Logprob] | IngotError]:
+        """Log-probabilities of a token and of the likeliest in each row of logits [R, V]."""
+        rows = np.zeros(len(tokens), ROW)
+        rows["given"] = tokens
+        rows["num_allowed"] = -1
+        return self._run(rows, logits, [_count(count, self._vocab_size) for count in counts])
+
+    def _run(
+        self, rows: Rows, logits: Float32, counts: list[int]
+    ) -> list[dict[int, Logprob] | IngotError]:
+        """Runs the rows; returns each one's log-probabilities or error."""
+        most = max(counts, default=0)
+        ids = np.empty((len(rows), most if most > 0 else 0), np.int32)
+        values = np.empty(ids.shape, np.float64)
+        places = np.arange(len(rows), dtype=np.uint64)
+        rows["logits"] = logits.ctypes.data + places * np.uint64(logits.strides[0])
+        rows["num_logprobs"] = counts
+        if most > 0:
+            rows["top_ids"] = ids.ctypes.data + places * np.uint64(ids.strides[0])
+            rows["top_logprobs"] = values.ctypes.data + places * np.uint64(values.strides[0])
+        self._kernels.sample(rows.ctypes.data, len(rows), self._vocab_size)
+        if most < 0 and not rows["status"].any():
+            return [{} for _ in counts]
+        columns = (rows[name].tolist() for name in ("status", "token", "logprob", "rank"))
+        results = zip(counts, *columns, ids.tolist(), values.tolist(), strict=True)
+        return [
+            _ERRORS[status]() if status else _scores(count, *scores)
+            for count, status, *scores in results
+        ]
+
+
+def _count(logprobs: int | None, vocab_size: int) -> int:
+    """As the kernels have it: -1 is none, and no more than there are."""
+    if logprobs is None:
+        return -1
+    return vocab_size if logprobs < 0 else min(logprobs, vocab_size)
+
+
+def _scores(
+    count: int, token: int, logprob: float, rank: int, ids: list[int], values: list[float]
+) -> dict[int, Logprob]:
+    if count < 0:
+        return {}
+    result = {token: Logprob(logprob, rank)}
+    for place in range(count):
+        result.setdefault(ids[place], Logprob(values[place], place + 1))
+    return result
+
+
+def pack(state: SamplingState, seed: int, key: int) -> bytes:
+    """A row as the kernels read it, but for its logits and position."""
+    params, allowed = state.params, state.allowed
+    pointers = (
+        0 if array is None else array.ctypes.data
+        for array in (allowed, state.biased, state.seen, state.times, state.banned, state.bias)
+    )
+    sizes = (
+        -1 if allowed is None else allowed.size,
+        state.biased.size,
+        state.num_seen,
+        state.banned.size,
+    )
+    scale = scale_of(params.temperature)
+    penalties = (params.repetition_penalty, params.frequency_penalty, params.presence_penalty)
+    return _RECORD.pack(
+        *(0, seed, key, 0), *pointers, *(0, 0), params.top_p, scale, params.min_p, *penalties,
+        params.top_k, *sizes, -1, -1, *(0, 0, 0, 0), 0.0,
+    )  # fmt: skip

@@ -1,0 +1,109 @@
+"""Draws the next tokens of the sequences of a step from their logits.
+
+Every draw takes 53 random bits that depend on the seed, the request and the position alone, so
+neither the other sequences of a batch nor a preemption can shift it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+
+import numpy as np
+
+from ingot.errors import IngotError, InternalError, RequestError, describe
+from ingot.runtime.arrays import Float32
+from ingot.runtime.devices.native_sampler import NativeSampler, SamplerKernels
+from ingot.runtime.devices.numpy_sampler import NumpySampler, not_finite, spoiled
+from ingot.runtime.executor import Draw
+from ingot.runtime.output import Logprob
+from ingot.runtime.params import LogitsProcessor
+from ingot.runtime.sampling_state import SampledSequence, SamplingState
+
+
+class Sampler:
+    """Draws for one model. For one thread only.
+
+    Args:
+        kernels: of an open artifact; None draws the same tokens in numpy.
+    """
+
+    def __init__(self, vocab_size: int, kernels: SamplerKernels | None = None) -> None:
+        self._backend = NumpySampler() if kernels is None else NativeSampler(kernels, vocab_size)
+
+    def sample(
+        self, logits: Float32, sequences: Sequence[SampledSequence]
+    ) -> list[Draw | IngotError]:
+        """A token for each sequence, or the error that ends its request and no other.
+
+        `logits` [R, V] are of the R sequences, in that order, and may be overwritten.
+        """
+        states = [sequence.sampling for sequence in sequences]
+        for sequence, state in zip(sequences, states, strict=True):
+            state.advance(sequence.token_ids, sequence.num_prompt)
+        risky = [i for i, state in enumerate(states) if state.may_spoil]
+        if not risky:
+            return self._backend.draw(logits, sequences, states)
+        # Kernels know the maxima of the rows that they made, which processors are about to change.
+        edited = logits.copy()
+        errors = {i: _process(edited[i], sequences[i]) for i in risky}
+        draws = self._backend.draw(edited, sequences, states)
+        for i in risky:
+            draws[i] = self._judge(logits[i], errors[i] or draws[i], states[i])
+        return draws
+
+    def score(
+        self, logits: Float32, next_tokens: Sequence[int], count: int
+    ) -> list[dict[int, Logprob]] | IngotError:
+        """Log-probabilities of `next_tokens` [R] by logits [R, V], and of the `count` likeliest.
+
+        -1 is all. An error where logits are not finite.
+        """
+        scores = self._backend.score(logits, next_tokens, [count] * len(next_tokens))
+        errors = [score for score in scores if isinstance(score, IngotError)]
+        return errors[0] if errors else scores  # type: ignore[return-value]
+
+    def _judge(
+        self, raw: Float32, draw: Draw | IngotError, state: SamplingState
+    ) -> Draw | IngotError:
+        """What became of a row: the model answers for its own logits, the request for its edits.
+
+        Log-probabilities are those of the model, not of what processors made of it.
+        """
+        if not np.isfinite(raw.max()):
+            return not_finite()
+        if isinstance(draw, InternalError):
+            return spoiled()
+        if isinstance(draw, IngotError) or state.params.logprobs is None:
+            return draw
+        score = self._backend.score(raw[None], [draw.token], [state.params.logprobs])[0]
+        return score if isinstance(score, IngotError) else Draw(draw.token, score)
+
+
+def _process(row: Float32, sequence: SampledSequence) -> IngotError | None:
+    """Runs a user's functions over logits [V], in place; whatever they raise is returned."""
+    prompt = sequence.token_ids[: sequence.num_prompt]
+    generated = sequence.token_ids[sequence.num_prompt :]
+    for place, processor in enumerate(sequence.params.logits_processors):
+        name = f"logits_processors[{place}]"
+        try:
+            given = (prompt, generated) if _takes_prompt(processor) else (generated,)
+            result = np.asarray(processor(*given, row))
+        except BaseException as error:  # SystemExit, too, would end the engine's thread
+            failed = RequestError(f"{name} raised {describe(error)}")
+            failed.__cause__ = error
+            return failed
+        if result.shape != row.shape or result.dtype.kind != "f":
+            return RequestError(
+                f"{name} returned {result.dtype} {list(result.shape)}",
+                hint=f"It must return float32 logits of shape {list(row.shape)}.",
+            )
+        row[:] = result
+    return None
+
+
+def _takes_prompt(processor: LogitsProcessor) -> bool:
+    try:
+        return len(inspect.signature(processor).parameters) >= 3
+    except (TypeError, ValueError):  # a builtin without a signature
+        return False

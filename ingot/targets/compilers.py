@@ -1,0 +1,78 @@
+"""Compilers that run beside the rest of a compile, and end with it, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from contextvars import ContextVar
+from threading import Event
+from types import TracebackType
+
+from ingot.errors import ToolchainError
+
+GRACE_SECONDS = 5  # in which a compiler that is told to end removes its temporary files
+LOOK_SECONDS = 0.2
+
+
+class Builder(ThreadPoolExecutor):
+    """A thread for compilers. Leaving it by an error ends the one that it runs, at once."""
+
+    def __init__(self) -> None:
+        self._stop = Event()
+        super().__init__(1, "ingot-build", _stopping.set, (self._stop,))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        if kind is not None:
+            self._stop.set()
+            self.shutdown(wait=False, cancel_futures=True)
+        return super().__exit__(kind, error, trace)
+
+
+# Set in the threads of a Builder, where it is left by an error.
+_stopping: ContextVar[Event] = ContextVar("stopping")
+
+
+def run_compiler(
+    command: tuple[str, ...], timeout_seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """Runs a compiler in a process group of its own, of which nothing is left if this raises.
+
+    Raises OSError when it cannot be started, and subprocess.TimeoutExpired.
+    """
+    stop, began = _stopping.get(Event()), time.monotonic()
+    pipe, null = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(
+        command, stdin=null, stdout=pipe, stderr=pipe, errors="replace", process_group=0
+    ) as process:
+        try:
+            while not stop.is_set():
+                left = began + timeout_seconds - time.monotonic()
+                try:
+                    out, err = process.communicate(timeout=min(LOOK_SECONDS, max(left, 0.0)))
+                    return subprocess.CompletedProcess(command, process.returncode, out, err)
+                except subprocess.TimeoutExpired:
+                    if left <= LOOK_SECONDS:
+                        raise
+            raise ToolchainError("the compiler was stopped")
+        except BaseException:
+            _end_group(process)
+            raise
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    # The driver removes its temporary files when it is asked to end, the processes that it has
+    # started do not end with it.
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)

@@ -1,0 +1,84 @@
+"""Features by CPUID and XGETBV, asked of processors that are tables."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from ingot.artifact import cpuid
+from ingot.artifact.cpuid import FEATURES, Leaf, lacking, lacking_here
+from ingot.artifact.target import CPU_FEATURES, CPU_LEVELS
+
+EVERYTHING = 0xFFFF_FFFF
+ALL_STATE = 0xE7
+AVX512 = {name for name in FEATURES if name.startswith("avx512")}
+WIDE = {*AVX512, "fma", "f16c", "avx2", "avx_vnni"}
+
+
+class Processor:
+    """Answers CPUID from registers by leaf; a leaf beyond the last is answered as the last."""
+
+    def __init__(self, leaves: dict[tuple[int, int], Leaf], last_leaf: int = 7, last: int = 1):
+        self.leaves = {
+            (0, 0): (last_leaf, 0, 0, 0),
+            (1, 0): (0, 0, EVERYTHING, 0),
+            (7, 0): (last, EVERYTHING, EVERYTHING, 0),
+            (7, 1): (EVERYTHING, 0, 0, 0),
+        } | leaves
+
+    def __call__(self, leaf: int, subleaf: int) -> Leaf:
+        return self.leaves[leaf, subleaf]
+
+
+def test_every_feature_that_a_target_can_require_can_be_asked_for() -> None:
+    named = set().union(*CPU_LEVELS.values(), *CPU_FEATURES.values())
+    assert named - {"x86_64"} == set(FEATURES)
+
+
+def test_a_processor_with_everything_lacks_nothing() -> None:
+    assert lacking(Processor({}), lambda: ALL_STATE) == set()
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_a_feature_is_lacking_by_its_own_bit(name: str) -> None:
+    bit = FEATURES[name]
+    processor = Processor({})
+    registers = list(processor(bit.leaf, bit.subleaf))
+    registers[bit.register] &= ~(1 << bit.bit)
+    processor.leaves[bit.leaf, bit.subleaf] = tuple(registers)
+    assert lacking(processor, lambda: ALL_STATE) == {name}
+
+
+@pytest.mark.parametrize(("state", "missing"), [(0x07, AVX512), (0x03, WIDE), (0x01, WIDE)])
+def test_registers_that_the_system_does_not_keep_are_lacking(state: int, missing: set[str]) -> None:
+    assert lacking(Processor({}), lambda: state) == missing
+
+
+def test_without_xgetbv_no_wide_register_is_believed() -> None:
+    processor = Processor({(1, 0): (0, 0, EVERYTHING & ~(1 << 27), 0)})
+
+    def xgetbv() -> int:
+        raise AssertionError("an illegal instruction here")
+
+    assert lacking(processor, xgetbv) == WIDE
+
+
+def test_leaves_beyond_the_last_are_not_believed() -> None:
+    assert lacking(Processor({}, last=0), lambda: ALL_STATE) == {"avx_vnni", "avx512_bf16"}
+    beyond = {name for name, bit in FEATURES.items() if bit.leaf == 7}
+    assert lacking(Processor({}, last_leaf=6), lambda: ALL_STATE) == beyond
+
+
+def test_this_host_answers_and_agrees_with_its_kernel() -> None:
+    with open("/proc/cpuinfo") as file:
+        listed = next(line for line in file if line.startswith("flags")).split()
+    assert not lacking_here() & set(listed)
+
+
+def test_where_code_cannot_be_mapped_nothing_is_denied(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> int:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", refused)
+    assert cpuid.lacking_here() == frozenset()

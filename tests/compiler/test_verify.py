@@ -1,0 +1,111 @@
+"""`--verify-passes` finds a lowering, a rewriting and a grouping that compute something else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ingot.artifact.formats import Storage
+from ingot.artifact.plan import Instruction, Plan
+from ingot.compiler.verify import REGROUPED, ROUNDED, PlanChecker, tolerance
+from ingot.errors import PassError
+from ingot.targets.cpu.kind import KIND
+from tests.compiler.tiny import Tiny, tiny
+
+torch.set_num_threads(1)
+
+VARIANTS = {
+    "float32": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "int8": {"dtype": "bfloat16", "storage": Storage(8, 32)},
+    "int4": {"storage": Storage(4, 32)},
+    "int8 states": {"int8_states": True},
+}
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def made(request: pytest.FixtureRequest) -> Tiny:
+    return tiny(**VARIANTS[request.param])
+
+
+def changed(plan: Plan, op: str, **attrs: float) -> Plan:
+    """The plan with other attributes in the first instruction of an op."""
+    index = next(i for i, step in enumerate(plan.instructions) if step.op == op)
+    step = plan.instructions[index]
+    return with_instruction(plan, index, replace(step, attrs=step.attrs | attrs))
+
+
+def with_instruction(plan: Plan, index: int, step: Instruction) -> Plan:
+    steps = list(plan.instructions)
+    steps[index] = step
+    return replace(plan, instructions=tuple(steps))
+
+
+def test_what_the_compiler_makes_is_accepted(made: Tiny) -> None:
+    checker = PlanChecker(made.reference)
+    checker.check_lowered(made.graph, made.plan)
+    rewritten = KIND.rewrite(made.plan)
+    placed = KIND.place(KIND.group(rewritten)[0])
+    checker.check_target(KIND, made.plan, rewritten, placed)
+
+
+def test_a_broken_lowering_is_found(made: Tiny) -> None:
+    checker = PlanChecker(made.reference)
+    view = next(b for b in made.plan.buffers if b.kind == "view" and b.offset)
+    moved = replace(made.plan, buffers=tuple(
+        replace(b, offset=0) if b is view else b for b in made.plan.buffers
+    ))  # fmt: skip
+    for broken in (moved, changed(made.plan, "paged_attention", scale=0.9)):
+        with pytest.raises(PassError, match=r"lower: moved the logits by .*\(relative\)"):
+            checker.check_lowered(made.graph, broken)
+
+
+def test_stacked_weights_in_another_order_are_found(made: Tiny) -> None:
+    def swapped(plan: Plan) -> Plan:
+        return replace(plan, buffers=tuple(
+            replace(b, sources=b.sources[::-1]) if len(b.sources) == 2 else b for b in plan.buffers
+        ))  # fmt: skip
+
+    with pytest.raises(PassError, match="lower: moved"):
+        PlanChecker(made.reference).check_lowered(made.graph, swapped(made.plan))
+
+
+def test_a_broken_rewriting_is_found(made: Tiny) -> None:
+    checker, rewritten = PlanChecker(made.reference), KIND.rewrite(made.plan)
+    broken = changed(rewritten, "rms_norm", eps=50.0)
+    with pytest.raises(PassError, match="rewriting for cpu: moved the logits"):
+        checker.check_target(KIND, made.plan, broken, broken)
+
+
+def test_a_broken_grouping_is_found(made: Tiny) -> None:
+    """Two temporaries in one place, though both are needed."""
+    checker, rewritten = PlanChecker(made.reference), KIND.rewrite(made.plan)
+    placed = KIND.place(KIND.group(rewritten)[0])
+    offsets = {slot.name: 0 for slot in placed.memory.slots}
+    broken = replace(placed, buffers=tuple(
+        replace(b, offset=offsets.get(b.name, b.offset)) for b in placed.buffers
+    ))  # fmt: skip
+    with pytest.raises(
+        PassError, match=r"grouping for cpu: moved the logits by .*\nAllowed: not by"
+    ):
+        checker.check_target(KIND, made.plan, rewritten, broken)
+
+
+def test_a_grouping_that_moves_an_instruction_is_found(made: Tiny) -> None:
+    checker, rewritten = PlanChecker(made.reference), KIND.rewrite(made.plan)
+    placed = KIND.place(KIND.group(rewritten)[0])
+    write = next(i for i, step in enumerate(placed.instructions) if not step.outputs)
+    read = next(i for i, step in enumerate(placed.instructions) if step.op == "paged_attention")
+    steps = list(placed.instructions)
+    steps[write], steps[read] = steps[read], steps[write]
+    with pytest.raises(PassError, match=r"grouping for cpu: moved the logits by nan"):
+        checker.check_target(KIND, made.plan, rewritten, replace(placed, instructions=tuple(steps)))
+
+
+def test_the_formats_of_a_plan_say_what_it_may_differ_by() -> None:
+    assert tolerance(tiny().plan) == REGROUPED
+    assert tolerance(tiny(int8_states=True).plan) == ROUNDED[8]
+    assert tolerance(tiny("bfloat16", Storage(8, 32)).plan) == ROUNDED[8]
+    assert tolerance(tiny(storage=Storage(4, 32), int8_states=True).plan) == ROUNDED[4]

@@ -1,0 +1,71 @@
+"""A tiny model for tests of plans: two layers, one of which has a window."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch.fx import GraphModule
+
+from ingot.artifact.formats import Storage
+from ingot.artifact.plan import Limits, Plan
+from ingot.compiler.export import export
+from ingot.compiler.lower import lower
+from ingot.models.blocks.decoder import CausalLM
+from ingot.models.config import LayerConfig, ModelConfig, RopeConfig
+from ingot.models.counts import module_counts
+from ingot.passes.pipeline import pipeline
+from ingot.passes.runner import run
+
+LIMITS = Limits(
+    max_model_len=64, max_num_seqs=4, max_num_batched_tokens=16, max_logit_rows=8, page_size=4
+)
+CONFIG = ModelConfig(
+    family="test",
+    architecture="TestForCausalLM",
+    vocab_size=80,
+    hidden_size=64,
+    intermediate_size=128,
+    layers=(
+        LayerConfig(attention_scale=0.2),
+        LayerConfig(attention_scale=0.2, window=5),
+    ),
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    hidden_act="silu",
+    norm_eps=1e-4,
+    max_position_embeddings=64,
+    tie_embeddings=False,
+    qk_norm=True,
+    rope=RopeConfig(rotary_dim=32, original_max_position_embeddings=64),
+    bos_token_ids=(1,),
+    eos_token_ids=(2,),
+    checkpoint_dtype="float32",
+)
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """A model as it was exported, after all passes, and as a plan."""
+
+    reference: GraphModule
+    graph: GraphModule
+    plan: Plan
+
+
+@cache
+def tiny(
+    dtype: str = "float32", storage: Storage | None = None, *, int8_states: bool = False
+) -> Tiny:
+    """The tiny model, all of its matrices stored so."""
+    with torch.device("meta"):
+        module = CausalLM(CONFIG, max_model_len=64)
+        gm = export(module, CONFIG)
+    reference = GraphModule(gm, deepcopy(gm.graph))
+    names = [n for n, p in module.named_parameters() if p.dim() == 2] if storage else []
+    run(gm, pipeline(dtype=dtype, integers=set(names)), module_counts(module))
+    stored = dict.fromkeys(names, storage) if storage else {}
+    return Tiny(reference, gm, lower(gm, LIMITS, stored, int8_states=int8_states))

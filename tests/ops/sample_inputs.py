@@ -1,0 +1,269 @@
+"""Calls of every primitive, small and irregular, from a seeded generator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.ops.activation import KINDS
+from ingot.ops.paged_attention import TABLES
+from ingot.ops.steps import paged_step
+from tests.support import samples
+
+Kwargs = dict[str, Any]
+
+
+def activation(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {"x": samples.normal(rng, 1, 3, 37), "kind": kind, "out_dtype": out_dtype}
+        for out_dtype in samples.DTYPES
+        for kind in KINDS
+    ]
+
+
+def add(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {"x": samples.normal(rng, 1, n, size), "y": samples.normal(rng, 1, n, size)}
+        for n, size in ((1, 64), (5, 37))
+    ]
+
+
+def attention(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "q": samples.normal(rng, 1, n, q_heads, size, dtype=dtype),
+            "k": samples.normal(rng, 1, n, kv_heads, size, dtype=dtype),
+            "v": samples.normal(rng, 1, n, kv_heads, size, dtype=dtype),
+            "scale": size**-0.5,
+            "window": window,
+            "softcap": softcap,
+            "out_dtype": dtype,
+        }
+        for dtype in samples.DTYPES
+        for n, q_heads, kv_heads, size, window, softcap in (
+            (1, 2, 2, 32, 0, 0.0),
+            (9, 4, 2, 64, 0, 0.0),
+            (11, 6, 1, 16, 4, 30.0),
+        )
+    ]
+
+
+def cast(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {"x": samples.normal(rng, 1, n, size, dtype=dtype), "out_dtype": out_dtype}
+        for dtype, out_dtype in (samples.DTYPES, samples.DTYPES[::-1])
+        for n, size in ((1, 64), (5, 37))
+    ]
+
+
+def embedding(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "tokens": torch.randint(0, 101, (1, n), generator=rng, dtype=torch.int32),
+            "weight": samples.normal(rng, 101, size, dtype=dtype),
+        }
+        for dtype in samples.DTYPES
+        for n, size in ((1, 32), (7, 72))
+    ]
+
+
+def gate(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "gate": samples.normal(rng, 1, n, size),
+            "up": samples.normal(rng, 1, n, size),
+            "kind": kind,
+            "out_dtype": out_dtype,
+        }
+        for out_dtype in samples.DTYPES
+        for n, size, kind in (
+            (1, 64, "silu"),
+            (5, 200, "gelu"),
+            (3, 37, "gelu_tanh"),
+            (4, 37, "relu"),
+        )
+    ]
+
+
+def kv_write(rng: torch.Generator) -> list[Kwargs]:
+    step, num_pages = paged_step(rng, [(1, 9), (5, 5), (2, 18)], page_size=8)
+    step["slots"][3] = -1
+    return [
+        {
+            "k": samples.normal(rng, 1, 8, heads, size),
+            "v": samples.normal(rng, 1, 8, heads, size),
+            **samples.caches(rng, (num_pages, heads, 8, size), dtype),
+            "slots": step["slots"],
+        }
+        for dtype in samples.DTYPES
+        for heads, size in ((1, 64), (3, 20))
+    ]
+
+
+def layer_norm(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, size),
+            "weight": samples.scale_vector(rng, size),
+            "bias": samples.normal(rng, size) if with_bias else None,
+            "eps": eps,
+            "out_dtype": out_dtype,
+        }
+        for out_dtype in samples.DTYPES
+        for n, size, eps, with_bias in (
+            (1, 64, 1e-5, True),
+            (5, 200, 1e-5, False),
+            (3, 37, 0.1, True),
+        )
+    ]
+
+
+def linear(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, num_in, dtype=dtype),
+            "weight": samples.weight(rng, num_out, num_in, dtype),
+            "bias": samples.normal(rng, num_out) if with_bias else None,
+        }
+        for dtype in samples.DTYPES
+        for n, num_in, num_out, with_bias in (
+            (1, 64, 64, False),
+            (5, 200, 144, True),
+            (13, 37, 27, False),
+            (70, 128, 320, True),
+        )
+    ]
+
+
+def mul(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {"x": samples.normal(rng, 1, n, size), "factor": factor, "out_dtype": out_dtype}
+        for out_dtype in samples.DTYPES
+        for n, size, factor in ((1, 64, 8.0), (5, 37, 0.3))
+    ]
+
+
+def paged_attention(rng: torch.Generator) -> list[Kwargs]:
+    cases = (
+        ([(1, 1)], 2, 2, 32, 16, 0, 0.0),
+        ([(1, 41), (7, 7), (1, 16), (5, 23)], 4, 2, 64, 16, 0, 0.0),
+        ([(3, 33), (1, 70)], 6, 1, 16, 8, 20, 30.0),
+    )
+    return [paged_attention_call(rng, dtype, *case) for dtype in samples.DTYPES for case in cases]
+
+
+def paged_attention_call(
+    rng: torch.Generator,
+    dtype: torch.dtype,
+    sequences: list[tuple[int, int]],
+    q_heads: int,
+    kv_heads: int,
+    size: int,
+    page_size: int,
+    window: int,
+    softcap: float,
+) -> Kwargs:
+    step, num_pages = paged_step(rng, sequences, page_size)
+    pages = (num_pages, kv_heads, page_size, size)
+    return {
+        "q": samples.normal(rng, 1, len(step["slots"]), q_heads, size, dtype=dtype),
+        **samples.caches(rng, pages, dtype),
+        **{name: step[name] for name in TABLES},
+        "scale": size**-0.5,
+        "window": window,
+        "softcap": softcap,
+        "out_dtype": dtype,
+    }
+
+
+def rms_norm(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, size),
+            "weight": samples.scale_vector(rng, size),
+            "eps": eps,
+            "offset": offset,
+            "out_dtype": out_dtype,
+        }
+        for out_dtype in samples.DTYPES
+        for n, size, eps, offset in ((1, 64, 1e-6, 0.0), (5, 200, 1e-5, 1.0), (3, 37, 0.1, 0.0))
+    ]
+
+
+def rope(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, heads, size),
+            "table": sample_table(rng, n, rotated),
+            "interleaved": interleaved,
+            "out_dtype": out_dtype,
+        }
+        for out_dtype in samples.DTYPES
+        for n, heads, size, rotated, interleaved in (
+            (1, 2, 64, 64, False),
+            (5, 3, 80, 32, False),
+            (3, 1, 16, 12, True),
+        )
+    ]
+
+
+def sample_table(rng: torch.Generator, n: int, rotated: int) -> Tensor:
+    """A rope table [1, n, rotated] of random angles."""
+    angles = torch.randn(1, n, rotated // 2, generator=rng) * 10
+    return torch.cat((angles.cos(), angles.sin()), dim=-1)
+
+
+def rope_table(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "positions": torch.randint(0, limit, (1, n), generator=rng, dtype=torch.int32),
+            "inv_freq": 1.0 / theta ** (torch.arange(half) / half),
+            "scale": scale,
+        }
+        for n, half, theta, limit, scale in (
+            (1, 32, 1e4, 4096, 1.0),
+            (9, 64, 1e6, 131072, 1.0),
+            (5, 13, 5e5, 1000, 1.25),
+        )
+    ]
+
+
+def select_rows(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, 7, 37, dtype=dtype),
+            "rows": torch.tensor(rows, dtype=torch.int32),
+        }
+        for dtype in samples.DTYPES
+        for rows in ([6], [0, 3, 5], [])
+    ]
+
+
+def soft_cap(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {"x": 20 * samples.normal(rng, 1, n, size), "cap": cap, "out_dtype": out_dtype}
+        for out_dtype in samples.DTYPES
+        for n, size, cap in ((1, 64, 30.0), (5, 37, 2.5))
+    ]
+
+
+SAMPLES = {
+    "activation": activation,
+    "add": add,
+    "attention": attention,
+    "cast": cast,
+    "embedding": embedding,
+    "gate": gate,
+    "kv_write": kv_write,
+    "layer_norm": layer_norm,
+    "linear": linear,
+    "mul": mul,
+    "paged_attention": paged_attention,
+    "rms_norm": rms_norm,
+    "rope": rope,
+    "rope_table": rope_table,
+    "select_rows": select_rows,
+    "soft_cap": soft_cap,
+}

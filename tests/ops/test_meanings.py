@@ -1,0 +1,167 @@
+"""What the references mean, by hand: they are what kernels are held against."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from ingot.ops import OPS
+from ingot.ops.scaled import Scaled, round_to_int8
+from ingot.ops.steps import step_inputs
+
+
+def call(name: str, *args: object, **kwargs: object) -> Tensor:
+    return OPS[name].reference(*args, **kwargs)
+
+
+def close(got: Tensor, expected: Tensor) -> bool:
+    return torch.allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("eps", [0.1, 1e-6])
+@pytest.mark.parametrize("size", [1.0, 1e-4, 0.0])
+def test_an_rms_norm_adds_epsilon_to_the_mean_square(eps, size):
+    x, weight = size * normal(1, 2, 6), normal(6, seed=1)
+    for offset in (0.0, 1.0):
+        rows = [
+            [v / math.sqrt(sum(u * u for u in row) / 6 + eps) for v in row] for row in x[0].tolist()
+        ]
+        expected = torch.tensor([rows]) * (weight + offset)
+        assert close(call("rms_norm", x, weight, eps, offset), expected)
+
+
+@pytest.mark.parametrize("eps", [0.1, 1e-6])
+def test_a_layer_norm_adds_epsilon_to_the_variance(eps):
+    x, weight, bias = 0.2 * normal(1, 3, 6) + 5, normal(6, seed=1), normal(6, seed=2)
+    centred = x - x.mean(-1, keepdim=True)
+    expected = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+    assert torch.allclose(call("layer_norm", x, weight, bias, eps), expected + bias, atol=1e-4)
+    assert torch.allclose(call("layer_norm", x, weight, None, eps), expected, atol=1e-4)
+
+
+def test_a_rotation_turns_halves_or_neighbours_and_leaves_the_rest():
+    positions, frequencies = torch.tensor([[0, 3]]), torch.tensor([0.5, 0.1])
+    table = call("rope_table", positions, frequencies, 2.0)
+    angles = torch.tensor([1.5, 0.3])
+    assert close(table[0, 1], 2.0 * torch.cat((angles.cos(), angles.sin())))
+    plain = call("rope_table", positions, frequencies)
+    x = normal(1, 2, 1, 6)
+    for interleaved, pairs in ((False, ((0, 2), (1, 3))), (True, ((0, 1), (2, 3)))):
+        turned = call("rope", x, plain, interleaved)
+        assert close(turned[0, 0], x[0, 0])  # position 0
+        a = x[0, 1, 0].tolist()
+        for (i, j), angle in zip(pairs, (1.5, 0.3), strict=True):
+            assert float(turned[0, 1, 0, i]) == pytest.approx(
+                a[i] * math.cos(angle) - a[j] * math.sin(angle), abs=1e-5
+            )
+            assert float(turned[0, 1, 0, j]) == pytest.approx(
+                a[j] * math.cos(angle) + a[i] * math.sin(angle), abs=1e-5
+            )
+        assert close(turned[..., 4:], x[..., 4:])
+
+
+def attended(q: Tensor, k: Tensor, v: Tensor, window: int = 0, softcap: float = 0.0) -> Tensor:
+    """Attention in loops: [1, N, H, D]."""
+    out = torch.zeros_like(q)
+    group = q.shape[2] // k.shape[2]
+    for i in range(q.shape[1]):
+        for h in range(q.shape[2]):
+            seen = [j for j in range(i + 1) if not window or i - j < window]
+            scores = torch.tensor([float(q[0, i, h] @ k[0, j, h // group]) * 0.3 for j in seen])
+            if softcap:
+                scores = softcap * (scores / softcap).tanh()
+            weights = scores.softmax(0)
+            rows = torch.stack([v[0, j, h // group] for j in seen])
+            out[0, i, h] = weights @ rows
+    return out
+
+
+@pytest.mark.parametrize(("window", "softcap"), [(0, 0.0), (1, 0.0), (3, 0.0), (0, 0.5), (4, 2.0)])
+def test_attention_sees_what_its_window_holds(window, softcap):
+    q, k, v = normal(1, 7, 4, 8), normal(1, 7, 2, 8, seed=1), normal(1, 7, 2, 8, seed=2)
+    got = call("attention", q, k, v, 0.3, window, softcap)
+    assert close(got, attended(q, k, v, window, softcap))
+
+
+@pytest.mark.parametrize(("window", "softcap"), [(0, 0.0), (1, 0.0), (3, 0.0), (4, 2.0)])
+@pytest.mark.parametrize("scaled", [False, True])
+def test_attention_over_pages_is_attention_over_sequences(window, softcap, scaled):
+    """Two sequences; of the second, some tokens were written before."""
+    lengths, contexts, pages = (5, 3), (0, 4), [[2, 0], [4, 1]]
+    inputs = step_inputs([[0] * n for n in lengths], contexts, pages, 4)
+    k, v = normal(1, 12, 2, 8, seed=1), normal(1, 12, 2, 8, seed=2)
+    q = normal(1, 12, 4, 8)
+    if scaled:  # numbers that int8 holds
+        k, v = (round_to_int8(x, 8).dequantize() for x in (k, v))
+    caches = [torch.full((5, 2, 4, 8), torch.nan) for _ in range(2)]
+    if scaled:
+        caches = [
+            Scaled(torch.zeros(5, 2, 4, 8).char(), None, torch.full((5, 2, 4, 1), torch.nan))
+            for _ in range(2)
+        ]
+    before = step_inputs([[0] * 4], [0], pages[1:], 4)["slots"]
+    call("kv_write", k[:, 5:9], v[:, 5:9], *caches, before)
+    rows = [0, 1, 2, 3, 4, 9, 10, 11]
+    call("kv_write", k[:, rows], v[:, rows], *caches, inputs["slots"])
+    tables = [inputs[name] for name in ("query_start", "context_lens", "page_table")]
+    got = call("paged_attention", q[:, rows], *caches, *tables, 0.3, window, softcap)
+    first = attended(q[:, :5], k[:, :5], v[:, :5], window, softcap)
+    second = attended(q[:, 5:], k[:, 5:], v[:, 5:], window, softcap)[:, 4:]
+    assert torch.allclose(got, torch.cat((first, second), 1), rtol=1e-4, atol=1e-4)
+
+
+def test_a_slot_below_zero_is_not_written():
+    cache = [torch.full((2, 1, 4, 3), 9.0) for _ in range(2)]
+    call("kv_write", normal(1, 2, 1, 3), normal(1, 2, 1, 3), *cache, torch.tensor([-1, 6]))
+    for each in cache:
+        written = (each != 9.0).any(-1).nonzero().tolist()
+        assert written == [[1, 0, 2]]
+
+
+def test_int8_puts_the_largest_of_a_block_at_127():
+    x = torch.tensor([[1.27, -0.635, 0.005, 0.0, 0.0, 0.0, 1e-31, 0.0]])
+    got = round_to_int8(x, 4)
+    assert got.values.tolist() == [[127, -64, 0, 0, 0, 0, 0, 0]]  # 0.5 goes to the even one
+    assert close(got.scales, torch.tensor([[0.01, 0.0]]))
+    assert got.block == 4
+
+
+def test_products_of_integers_are_those_of_their_numbers():
+    x, w = round_to_int8(normal(1, 3, 64), 32), round_to_int8(normal(5, 64, seed=1), 32)
+    bias = normal(5, seed=2)
+    expected = x.dequantize() @ w.dequantize().T
+    assert torch.allclose(call("linear", x, w), expected, atol=1e-5)
+    assert torch.allclose(call("linear", x, w, bias), expected + bias, atol=1e-5)
+    wide = normal(1, 3, 64)
+    assert torch.allclose(call("linear", wide, w), wide @ w.dequantize().T, atol=1e-5)
+
+
+def test_multipliers_belong_to_groups_and_scales_to_blocks():
+    values = torch.arange(-4, 4).char()[None]
+    form = Scaled(values, torch.tensor([[1, -2, 3, 4]]).char(), torch.tensor([[0.5, 10.0]]))
+    expected = [[-2.0, -1.5, 2.0, 1.0, 0.0, 30.0, 80.0, 120.0]]
+    assert form.dequantize().tolist() == expected
+    assert form[0:1].dequantize().tolist() == expected
+
+
+def test_the_small_ones():
+    x, y = normal(1, 2, 5), normal(1, 2, 5, seed=1)
+    silu = x / (1 + (-x).exp())
+    assert close(call("activation", x, "silu"), silu)
+    assert close(call("gate", x, y, "silu"), silu * y)
+    assert close(call("gate", x, y, "relu"), x.clamp(min=0) * y)
+    gelu = x * 0.5 * (1 + (x / 2**0.5).erf())
+    assert close(call("gate", x, y, "gelu"), gelu * y)
+    inner = (2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)
+    assert close(call("gate", x, y, "gelu_tanh"), 0.5 * x * (1 + inner.tanh()) * y)
+    assert close(call("soft_cap", 9 * x, 2.5), 2.5 * (9 * x / 2.5).tanh())
+    assert close(call("mul", x, -3.0), -3.0 * x) and close(call("add", x, y), y + x)
+    assert call("cast", x, torch.bfloat16).dtype == torch.bfloat16
+    assert torch.equal(call("select_rows", x, torch.tensor([1, 1, 0])), x[:, [1, 1, 0]])

@@ -1,0 +1,207 @@
+"""Traits are true by experiment: what a row of a result depends on is found by changing rows."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ingot.artifact.traits import TRAITS, WEIGHTS, Role
+from ingot.ops import OPS
+from ingot.ops.registry import Op
+from tests.ops.sample_inputs import SAMPLES
+
+# Rows lie along the second dimension of what has the plain module's batch of one; a bare input of
+# the step has them along the first.
+STEP_ARRAYS = ("rows", "slots", "query_start", "context_lens", "page_table")
+
+
+def every(*roles: Role) -> list[Any]:
+    """(op, argument) for every argument with one of these roles."""
+    return [
+        pytest.param(op, name, id=f"{op.name}-{name}")
+        for op in OPS.values()
+        for name in op.traits.arguments(*roles)
+    ]
+
+
+def calls(op: Op, argument: str) -> list[dict[str, Any]]:
+    """The samples that give this argument and have several rows."""
+    found = []
+    for kwargs in SAMPLES[op.name](torch.Generator().manual_seed(1)):
+        own = kwargs[op.traits.arguments(Role.OWN)[0]]
+        if kwargs.get(argument) is not None and num_rows(op.traits.arguments(Role.OWN)[0], own) > 1:
+            found.append(kwargs)
+    assert found, "a sample of several rows"
+    return found
+
+
+def num_rows(name: str, value: Tensor) -> int:
+    return value.shape[0 if name in STEP_ARRAYS else 1]
+
+
+def result(op: Op, kwargs: dict[str, Any]) -> Tensor:
+    """What a call makes, rows first: its result, or all that it has written."""
+    kwargs = copy.deepcopy(kwargs)
+    out = op.reference(**kwargs)
+    if out is not None:
+        return out[0]
+    pages = [kwargs[name].transpose(1, 2).flatten(0, 1) for name in op.traits.mutates]
+    return torch.stack(pages, 1)
+
+
+def changed_rows(op: Op, kwargs: dict[str, Any], argument: str, changed: Tensor) -> set[int]:
+    """The rows of the result that are others where an argument is."""
+    before, after = result(op, kwargs), result(op, kwargs | {argument: changed})
+    same = before.eq(after) | (before.isnan() & after.isnan())
+    return set((~same.flatten(1).all(1)).nonzero().flatten().tolist())
+
+
+def with_row(name: str, value: Tensor, row: int) -> Tensor:
+    """The same values but for one row."""
+    changed = value.clone()
+    at = changed if name in STEP_ARRAYS else changed[0]
+    if changed.is_floating_point():
+        at[row] = at[row] * -1.5 + 1
+    else:
+        at[row] = (at[row] + 1).clamp(min=0)
+    return changed
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_roles_are_those_of_the_tensors_of_the_reference(op):
+    annotations = {n: p.annotation for n, p in op.signature.parameters.items()}
+    tensors = [n for n, a in annotations.items() if "Tensor" in str(a) or "Operand" in str(a)]
+    assert set(op.traits.roles) == set(tensors)
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_results_and_arguments_have_different_names(op):
+    """Plans look operands up by name, arguments and results alike."""
+    assert not set(op.traits.outputs) & op.signature.parameters.keys()
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_the_rows_of_a_result_are_those_of_its_own_arguments(op):
+    """Lowering and targets take the number of rows from the first of them."""
+    own = op.traits.arguments(Role.OWN)
+    assert own
+    for kwargs in SAMPLES[op.name](torch.Generator().manual_seed(1)):
+        rows = {num_rows(name, kwargs[name]) for name in own}
+        assert len(rows) == 1
+        if op.traits.outputs:
+            assert result(op, kwargs).shape[0] == rows.pop()
+
+
+@pytest.mark.parametrize("op, argument", every(Role.OWN))
+def test_a_row_of_an_own_argument_reaches_that_row_alone(op, argument):
+    for kwargs in calls(op, argument):
+        value = kwargs[argument]
+        for row in {0, num_rows(argument, value) // 2, num_rows(argument, value) - 1}:
+            moved = changed_rows(op, kwargs, argument, with_row(argument, value, row))
+            if op.traits.outputs:
+                assert moved <= {row}
+            else:
+                assert len(moved) <= 2  # where the row went, and where it goes now
+
+
+@pytest.mark.parametrize("op, argument", every(Role.OWN))
+def test_an_own_argument_is_read(op, argument):
+    """The control: a change of every row is seen."""
+    for kwargs in calls(op, argument)[:1]:
+        value = kwargs[argument]
+        changed = value
+        for row in range(num_rows(argument, value)):
+            changed = with_row(argument, changed, row)
+        assert changed_rows(op, kwargs, argument, changed)
+
+
+@pytest.mark.parametrize("op, argument", every(Role.CHOSEN))
+def test_a_row_of_a_chosen_argument_reaches_rows_that_name_it(op, argument):
+    """Other rows than its own: such an op is no op of rows."""
+    reached = set()
+    for kwargs in calls(op, argument):
+        for row in range(num_rows(argument, kwargs[argument])):
+            changed = with_row(argument, kwargs[argument], row)
+            reached |= {(row, out) for out in changed_rows(op, kwargs, argument, changed)}
+    assert any(row != out for row, out in reached)
+
+
+@pytest.mark.parametrize(
+    "op", [op for op in OPS.values() if op.traits.meets_tokens], ids=lambda o: o.name
+)
+def test_what_a_sequence_has_left_reaches_rows_of_other_tokens(op):
+    """Some argument of the role does; the tables only say where."""
+    reached = 0
+    for argument in op.traits.arguments(Role.SEQUENCE):
+        for kwargs in calls(op, argument):
+            value = kwargs[argument]
+            if value.is_floating_point():
+                dims = value.shape[1] if op.name == "attention" else value.shape[0]
+                for row in range(dims):
+                    changed = value.clone()
+                    (changed[0] if op.name == "attention" else changed)[row] += 1.0
+                    reached = max(reached, len(changed_rows(op, kwargs, argument, changed)))
+    assert reached > 1
+
+
+@pytest.mark.parametrize("op, argument", every(*WEIGHTS))
+def test_weights_are_shared_by_all_rows(op, argument):
+    """Every row reads a weight that is a matrix or a vector, and some rows one that is a table."""
+    for kwargs in calls(op, argument):
+        value = kwargs[argument]
+        assert value.dim() == (1 if op.traits.roles[argument] is Role.VECTOR else 2)
+        moved = changed_rows(op, kwargs, argument, value * 1.5 + 0.5)
+        rows = set(range(result(op, kwargs).shape[0]))
+        assert moved == rows or (op.name == "rope_table" and len(moved) >= len(rows) - 1)
+
+
+@pytest.mark.parametrize("op, argument", every(Role.MATRIX, Role.VECTOR))
+def test_a_weight_that_is_read_whole_has_no_row_of_its_own_for_each_token(op, argument):
+    for kwargs in calls(op, argument):
+        changed = kwargs[argument].clone()
+        changed[0] += 1.0
+        moved = changed_rows(op, kwargs, argument, changed)
+        assert len(moved) >= result(op, kwargs).shape[0] - 1  # position 0 turns by no angle
+
+
+def test_a_table_is_read_by_the_rows_that_name_it():
+    op = OPS["embedding"]
+    (kwargs,) = calls(op, "weight")[:1]
+    tokens = kwargs["tokens"][0].tolist()
+    changed = kwargs["weight"].clone()
+    changed[tokens[0]] += 1.0
+    expected = {row for row, token in enumerate(tokens) if token == tokens[0]}
+    assert changed_rows(op, kwargs, "weight", changed) == expected
+
+
+def test_what_follows_from_the_roles():
+    by_rows = {name for name, traits in TRAITS.items() if traits.by_rows}
+    assert by_rows == TRAITS.keys() - {"select_rows", "attention", "kv_write", "paged_attention"}
+    assert {name for name, traits in TRAITS.items() if traits.meets_tokens} == {
+        "attention",
+        "paged_attention",
+    }
+    assert {name: traits.matrix for name, traits in TRAITS.items() if traits.matrix} == {
+        "linear": "weight"
+    }
+    integers = {name for name, traits in TRAITS.items() if traits.integers}
+    assert integers == {"linear", "embedding"}
+    assert TRAITS["kv_write"].mutates == ("k_cache", "v_cache")
+    assert not any(t.mutates for name, t in TRAITS.items() if name != "kv_write")
+    assert not TRAITS["kv_write"].outputs
+
+
+@pytest.mark.parametrize("op", OPS.values(), ids=OPS)
+def test_a_schema_says_what_the_traits_say(op):
+    """PyTorch must know of every write, or it removes and reorders calls."""
+    written = [a.name for a in op.overload._schema.arguments if a.alias_info is not None]
+    assert tuple(written) == op.traits.mutates
+    assert len(op.overload._schema.returns) == len(op.traits.outputs)
+    assert [a.name for a in op.overload._schema.arguments] == list(
+        inspect.signature(op.reference).parameters
+    )

@@ -1,0 +1,37 @@
+"""Holding the engine's thread at a chosen point, and asking what it still has to do."""
+
+from __future__ import annotations
+
+import threading
+
+
+class Gate:
+    """A logits processor at which the engine's thread stops at one call until it is let through.
+
+    `reached` tells that it is there. The tokens drawn are as without it.
+    """
+
+    def __init__(self, at: int = 0) -> None:
+        self._calls = 0
+        self._at = at
+        self.reached, self._open = threading.Event(), threading.Event()
+
+    def __call__(self, generated, row):
+        if self._calls == self._at:
+            self.reached.set()
+            assert self._open.wait(60)
+        self._calls += 1
+        return row
+
+    def open(self) -> None:
+        self._open.set()
+
+
+def is_idle(llm) -> bool:
+    """Whether the engine has let go of every request, once it has done what was posted."""
+    llm.counters()
+    session = llm._thread.session
+    held = (session._requests, session._owners, session._claims)
+    pages = llm._engine.pages
+    pages.check()
+    return not any(held) and not session.has_unfinished and pages.num_free == pages.num_pages

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ingot.artifact.codec import encode_plan
+from ingot.artifact.formats import Format
+from ingot.artifact.plan import Buffer
+from ingot.artifact.reader import Artifact
+from ingot.artifact.select import ABI
+from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
+from ingot.runtime.devices.cpu import CpuExecutor, count_pages, widest_window
+from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
+from ingot.runtime.executor import Draws
+from tests.runtime.fake_model import (
+    KERNELS,
+    LIMITS,
+    PAGE_BYTES,
+    PLAN,
+    kernels,
+    make_plan,
+    write_fake,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+NAMES = ("open", "run", "close", "sample", "sampler_bytes")
+EMPTY = f"int ingot_abi(void) {{ return {ABI}; }}" + "".join(
+    f"void ingot_{name}(void) {{}}" for name in NAMES
+)
+
+
+def open_executor(path, **options):
+    return CpuExecutor(Artifact.open(path), **{"max_model_len": 96} | options)
+
+
+def maps() -> str:
+    return Path("/proc/self/maps").read_text()
+
+
+def test_structs_are_laid_out_as_the_interface_says():
+    assert ctypes.sizeof(ModelStruct) == 32
+    assert ModelStruct.num_pages.offset == 24
+    assert ctypes.sizeof(StepStruct) == 80
+    assert (StepStruct.tokens.offset, StepStruct.logits.offset) == (16, 72)
+
+
+def test_closing_gives_back_the_code_the_mapping_and_the_descriptors(fake_artifact):
+    before = set(os.listdir("/proc/self/fd"))
+    assert "cpu-float32" not in maps()
+    executor = open_executor(fake_artifact)
+    assert "cpu-float32.safetensors" in maps() and "memfd:kernels.so" in maps()
+    weights = next(line for line in maps().splitlines() if "cpu-float32" in line)
+    assert " r--p " in weights
+    executor.close()
+    assert "cpu-float32" not in maps() and "memfd:kernels.so" not in maps()
+    assert set(os.listdir("/proc/self/fd")) == before
+    executor.close()
+    with pytest.raises(UsageError, match="closed"):
+        executor.submit(executor.inputs[0], Draws())
+
+
+def test_two_executors_of_one_artifact_do_not_share_state(fake_artifact):
+    one, other = open_executor(fake_artifact), open_executor(fake_artifact)
+    states = [executor._kernels._library.fake_open_states() for executor in (one, other)]
+    assert states == [1, 1]
+    one.close()
+    other.inputs[0].clear()
+    assert other.submit(other.inputs[0], Draws(kept=slice(None))).wait().logits.shape == (0, 320)
+    other.close()
+
+
+def test_the_code_that_runs_is_that_of_the_artifact_and_not_one_loaded_before(tmp_path):
+    """The loader must not take a second library for the first, which has the same descriptor."""
+    libraries = []
+    for number in range(5):
+        source, out = tmp_path / "x.c", tmp_path / "x.so"
+        source.write_text(f"{EMPTY} int me(void){{return {number};}}")
+        subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(out)], check=True)
+        libraries.append(Kernels(out.read_bytes(), "kernels.so"))
+    assert [kernels._library.me() for kernels in libraries] == [0, 1, 2, 3, 4]
+    for library in libraries:
+        library.close()
+
+
+def test_code_that_was_changed_after_the_check_never_runs(tmp_path):
+    path = write_fake(tmp_path / "a.ingot")
+    artifact = Artifact.open(path)
+    code = bytearray(kernels())
+    code[-1] ^= 1
+    (path / KERNELS).write_bytes(code)
+    with pytest.raises(ArtifactError, match=r"kernels\.so: its hash"):
+        CpuExecutor(artifact, max_model_len=8)
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "what"),
+    [
+        (b"", ArtifactError, "64-bit shared library"),
+        (b"#!/bin/sh", ArtifactError, "64-bit shared library"),
+        (kernels()[:18] + b"\xf7\x00" + kernels()[20:], IncompatibleHostError, "ELF machine 247"),
+        (kernels()[:5000], ArtifactError, "is truncated"),
+        (kernels()[:70], ArtifactError, "is truncated"),
+        (kernels().replace(b"ingot_run", b"ingot_rum"), ArtifactError, "cannot be loaded"),
+    ],
+)
+def test_code_that_cannot_be_loaded_is_a_typed_error(tmp_path, code, error, what):
+    path = write_fake(tmp_path / "a.ingot", files={KERNELS: code})
+    with pytest.raises(error, match=what):
+        open_executor(path)
+
+
+def test_code_with_another_interface_is_refused(tmp_path):
+    source = tmp_path / "two.c"
+    source.write_text("int ingot_abi(void) { return 1; }")
+    out = tmp_path / "two.so"
+    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(out)], check=True)
+    with pytest.raises(ArtifactError, match=f"kernel interface 1, not {ABI}"):
+        Kernels(out.read_bytes(), "kernels.so")
+
+
+def test_a_host_without_the_features_is_refused_before_any_code_is_loaded(tmp_path):
+    path = write_fake(tmp_path / "a.ingot", requires=("amx_tile", "no_such_feature"))
+    with pytest.raises(IncompatibleHostError, match=r"lacks .*no_such_feature"):
+        open_executor(path)
+    assert "memfd:kernels.so" not in maps()
+
+
+def test_too_many_threads_are_an_error_and_nothing_leaks(fake_artifact):
+    with pytest.raises(ResourceError, match="101 threads"):
+        open_executor(fake_artifact, num_threads=101)
+    assert "cpu-float32" not in maps()
+    for bad in (0, -1, 1025, True):
+        with pytest.raises(UsageError, match="num_threads"):
+            open_executor(fake_artifact, num_threads=bad)
+
+
+def test_pages_follow_from_the_budget():
+    plan = make_plan()
+    assert count_pages(plan, 96, None) == 24 * 6
+    assert count_pages(plan, 96, 30 * PAGE_BYTES + 5) == 30
+    assert count_pages(plan, 96, 10**12) == 24 * 6
+    with pytest.raises(ResourceError) as info:
+        count_pages(plan, 96, 23 * PAGE_BYTES)
+    assert "holds 92 tokens" in info.value.found
+    assert f"max_model_len <= 92, or kv_cache_bytes >= {24 * PAGE_BYTES}" in info.value.hint
+
+
+@pytest.mark.parametrize(
+    ("windows", "widest"), [((), 0), ((0,), 0), ((8,), 8), ((8, 0, 8), 0), ((8, 12, 4), 12)]
+)
+def test_pages_are_dropped_behind_the_widest_window_if_every_layer_has_one(windows, widest):
+    plan = make_plan(windows=windows)
+    assert widest_window(plan) == widest
+    # 2 * 24 tokens of two steps and the window, and two pages that begin before it
+    assert count_pages(plan, 96, None) == (24 if widest == 0 else (widest + 48) // 4 + 2) * 6
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "what"),
+    [
+        ("scale", {"name": "scales"}, "no such tensor"),
+        ("scale", {"format": Format("bfloat16")}, "dtype float32"),
+        ("scale", {"shape": (17,)}, "64 bytes, not 68"),
+        ("logits", {"shape": ("N", "R")}, "one output"),
+        ("logits", {"shape": ("R",)}, "one output"),
+    ],
+)
+def test_a_plan_that_does_not_fit_is_refused(tmp_path, name, change, what):
+    plan = make_plan()
+
+    def changed(things):
+        return tuple(replace(x, **change) if x.name == name else x for x in things)
+
+    spec = replace(plan.spec, outputs=changed(plan.spec.outputs))
+    files = {PLAN: encode_plan(replace(plan, spec=spec, buffers=changed(plan.buffers)))}
+    with pytest.raises(ArtifactError, match=what):
+        open_executor(write_fake(tmp_path / "a.ingot", files=files))
+
+
+def test_kernels_of_another_plan_are_refused(tmp_path):
+    """Signed anew, with the same limits in the manifest: the kernels still have the old ones."""
+    plan, larger = make_plan(), replace(LIMITS, max_num_batched_tokens=48)
+    sha256 = hashlib.sha256(encode_plan(plan)).hexdigest()
+    code = kernels(f"-DPLAN=0x{sha256[:16]}ull")
+    path = write_fake(tmp_path / "a.ingot", files={KERNELS: code})
+    open_executor(path).close()
+    path = write_fake(tmp_path / "b.ingot", limits=larger, files={KERNELS: code})
+    with pytest.raises(ArtifactError, match=r"kernels\.so was generated from another plan"):
+        open_executor(path)
+    assert "memfd:kernels.so" not in maps()
+
+
+def test_a_plan_of_other_limits_than_the_manifest_is_refused(tmp_path):
+    plan = make_plan(replace(LIMITS, max_num_seqs=5))
+    path = write_fake(tmp_path / "a.ingot", files={PLAN: encode_plan(plan)})
+    with pytest.raises(ArtifactError, match=r"plan\.json is for .*max_num_seqs=5.*the manifest"):
+        open_executor(path)
+
+
+def test_memory_is_taken_only_where_it_is_touched(fake_artifact):
+    code = """
+import sys, resource
+sys.path.insert(0, sys.argv[2])
+from ingot.runtime.llm import LLM
+import numpy
+def rss():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+before = rss()
+with LLM(sys.argv[1]) as llm:
+    llm.logits([1, 2, 3])
+    print((rss() - before) >> 20)
+"""
+    command = [sys.executable, "-c", code, str(fake_artifact), str(ROOT)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert int(out) < 32
+
+
+def test_a_buffer_of_pages_is_found_by_its_kind():
+    assert [b.name for b in make_plan().of_kind("state")] == ["k_cache_0", "v_cache_0"]
+    assert isinstance(make_plan().buffer("logits"), Buffer)

@@ -1,0 +1,39 @@
+"""The largest shapes that are taken fit the memory that kernels have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingot.artifact.target import Target
+from ingot.errors import ToolchainError
+from ingot.targets.cpu import toolchain
+from ingot.targets.cpu.limits import MAX_HEAD_SIZE
+from tests.targets.cpu.native import TARGETS
+
+# What grows with a head, in the largest types: attention, and products that end in heads.
+SOURCE = """#include "ingot.h"
+namespace ingot {{
+using Attention = QueryRows<float, std::int8_t, {size}, true>;
+using Product = UnitMemory<HeadSink<4, {size} / 2, false, float, 2, 16, {size}, float>, unit_rows>;
+static_assert(sizeof(Attention) <= scratch_bytes, "attention");
+static_assert(sizeof(Product) <= scratch_bytes, "product");
+}}
+"""
+
+
+def check(folder: Path, target: str, size: int) -> None:
+    (folder / "step.cpp").write_text(SOURCE.format(size=size))
+    toolchain.build(folder, folder / "out", Target.parse(target), ("-fsyntax-only", "-O0"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_largest_head_fits_the_scratch_of_a_thread(tmp_path: Path, target: str) -> None:
+    check(tmp_path, target, MAX_HEAD_SIZE)
+
+
+def test_a_head_of_twice_the_size_does_not(tmp_path: Path) -> None:
+    """The control: without the limit the C++ compiler says so, in words that help nobody."""
+    with pytest.raises(ToolchainError, match="attention"):
+        check(tmp_path, "cpu:portable", 2 * MAX_HEAD_SIZE)
