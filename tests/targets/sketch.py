@@ -15,7 +15,7 @@ from ingot.artifact.step import LOGITS, TEXT_INPUTS, Array, Dim, State, StepSpec
 from ingot.artifact.traits import TRAITS, Role
 from ingot.compiler.interpret import Value
 from ingot.ops import OPS
-from ingot.ops.dtypes import TORCH_DTYPES as DTYPES
+from ingot.ops.dtypes import NAMES
 from tests.support import samples
 
 LIMITS = Limits(
@@ -23,7 +23,6 @@ LIMITS = Limits(
 )
 INPUT_ROWS = {array.name: array.shape[0] for array in TEXT_INPUTS}
 STEP = ("query_start", "context_lens", "page_table")
-NAMES: dict[torch.dtype, DType] = {dtype: name for name, dtype in DTYPES.items()}  # type: ignore[misc]
 
 
 class Sketch:

@@ -21,7 +21,7 @@ from ingot.artifact.formats import stored_bytes
 from ingot.artifact.plan import Buffer, MemoryPlan, Plan, aligned, arrays_of, scales_offset
 from ingot.artifact.target import Target
 from ingot.compiler.interpret import Value, interpret
-from ingot.ops.dtypes import TORCH_DTYPES as DTYPES
+from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled
 from ingot.targets.cpu.generate import Generated, generate
 from ingot.targets.cpu.kind import KIND
@@ -109,7 +109,7 @@ class Unit:
         }
         values: Values = {}
         for buffer in self.given:
-            x = samples.normal(rng, *self.shape(buffer, step), dtype=DTYPES[buffer.dtype])
+            x = samples.normal(rng, *self.shape(buffer, step), dtype=TORCH_DTYPES[buffer.dtype])
             values[buffer.name] = _with_outliers(x) if buffer.name in rounded else x
         for state in self.plan.of_kind("state"):
             values[state.name] = _drawn_state(rng, state, step.num_pages)
@@ -179,7 +179,9 @@ class Unit:
         for place, inner, (dtype, _) in zip(
             self.places(buffer, step), (shape, per_row), arrays_of(buffer.format, 0), strict=False
         ):
-            parts.append(torch.from_numpy(arena[place].copy()).view(DTYPES[dtype]).view(inner))
+            parts.append(
+                torch.from_numpy(arena[place].copy()).view(TORCH_DTYPES[dtype]).view(inner)
+            )
         return _whole(parts)
 
     def start(self) -> None:
@@ -255,7 +257,7 @@ def _with_outliers(x: Tensor) -> Tensor:
 def _drawn_state(rng: torch.Generator, state: Buffer, num_pages: int) -> Value:
     shape = (num_pages, *map(int, state.shape[1:]))
     if not state.format.is_scaled:
-        return samples.normal(rng, *shape, dtype=DTYPES[state.dtype])
+        return samples.normal(rng, *shape, dtype=TORCH_DTYPES[state.dtype])
     values = torch.randint(-127, 128, shape, generator=rng).to(torch.int8)
     return Scaled(values, None, torch.rand((*shape[:-1], 1), generator=rng) / 64)
 
