@@ -82,13 +82,21 @@ class Flow:
         found = self._groups.get(index)
         return (index,) if found is None else found.members
 
-    def form(self, found: Found) -> None:
-        """Makes a group, of groups that there are if need be."""
+    def form(self, found: Found) -> str:
+        """Makes a group, of groups that there are if need be. Returns the reason if it cannot.
+
+        Kernels hold what passes inside them in float32, and would skip a rounding there.
+        """
         inside = {name for index in found.members for name in self._stored(index)}
         members = tuple(sorted({m for index in found.members for m in self.members(index)}))
         found = Found(found.kernel, members, tuple(sorted(inside | set(found.stores))))
+        for name in self._inner(found):
+            made_last = name in self.instructions[members[-1]].outputs.values()
+            if not made_last and self.plan.buffer(name).dtype != "float32":
+                return f"a result inside it is rounded to {self.plan.buffer(name).dtype}"
         for index in members:
             self._groups[index] = found
+        return ""
 
     def _stored(self, index: int) -> tuple[str, ...]:
         found = self._groups.get(index)
@@ -162,11 +170,10 @@ def group(plan: Plan, rules: Sequence[Rule]) -> tuple[Plan, tuple[GroupEntry, ..
         formed, reasons = 0, Counter[str]()
         for index in range(len(plan.instructions)):
             answer = rule(flow, index)
-            if isinstance(answer, Found):
-                flow.form(answer)
-                formed += 1
-            elif answer is not None:
-                reasons[answer] += 1
+            reason = flow.form(answer) if isinstance(answer, Found) else answer
+            if reason:
+                reasons[reason] += 1
+            formed += reason == ""
         entries.append(
             GroupEntry(
                 name=rule.__name__,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from ingot.artifact.formats import Format
 from ingot.artifact.manifest import GroupEntry
 from ingot.artifact.plan import Group, Plan
 from ingot.errors import InternalError
@@ -182,3 +183,16 @@ def test_who_makes_and_who_reads() -> None:
     assert flow.readers(0) == [2]
     assert flow.is_read_only_by(0, (2,))
     assert not flow.is_read_only_by(0, (1,))
+
+
+def test_a_rounding_inside_a_group_keeps_its_instructions_apart() -> None:
+    def sums(flow: Flow, index: int) -> Found | None:
+        return Found("k", (0, 1)) if index == 1 else None
+
+    s = Sketch()
+    s.call("activation", s.rows("x", 64), out="a", kind="silu", form=Format("bfloat16"))
+    s.call("add", "a", s.rows("y", 64), out="c")
+    plan, (entry,) = group(s.plan(), [sums])
+    assert plan.groups == ()
+    assert (entry.allowed, entry.formed) == (1, 0)
+    assert entry.reasons == (("a result inside it is rounded to bfloat16", 1),)

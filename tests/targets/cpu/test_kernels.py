@@ -129,3 +129,7 @@ def test_what_is_not_finite_stays_so(kind: str, target: str, value: float) -> No
         if kernel.kernel == "linear_soft_cap":
             lost = lost.any(-1, keepdim=True).expand(after[name].shape)
         assert torch.equal(~after[name].isfinite(), lost), name
+    capped = [k for k in kernels.work if k.attends and k.member("paged_attention").attrs["softcap"]]
+    for kernel in capped:
+        rows = parts_of(after[kernel.writes[0]])[-1].float().flatten(1)
+        assert not rows[1].isfinite().all() and not rows[2].isfinite().all(), kernel.origin

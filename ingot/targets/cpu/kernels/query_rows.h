@@ -133,7 +133,8 @@ class QueryRows {
     constexpr float log2_e = 1.44269504f;
     const vf x = reader_.scale_scores(load(scores_[r] + v * lanes), v);
     if constexpr (Capped)
-      return tanh(x * splat(scoring.scale / scoring.softcap)) * splat(scoring.softcap * log2_e);
+      return fma(x, zero(), tanh(x * splat(scoring.scale / scoring.softcap)) *
+                                splat(scoring.softcap * log2_e));  // tanh would forget NaN
     else
       return x * splat(scoring.scale * log2_e);
   }
