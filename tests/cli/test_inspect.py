@@ -72,7 +72,7 @@ def test_page_is_self_contained_and_escaped(sample, tmp_path, capsys):
     parser = Balance()
     parser.feed(text)
     assert parser.stack == []
-    assert parser.counts["svg"] == 2
+    assert parser.counts["svg"] == 4, "two pictures, each with the scale around it"
     assert "%1&lt;b&gt;" in text
     assert "%1<b>" not in text
 
