@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = re.compile(r"# tests: (.+)")
+SECONDS = 1200  # what the slowest folder of tests takes, several times over
 CHANGED = re.compile(r"^\+\+\+ b/ingot/(.+)$", re.M)
 
 
@@ -50,12 +51,21 @@ def mirror(folder: Path) -> str:
 
 
 def survives(mutant: Mutant, tree: Path) -> bool:
-    """Plants a mistake in a clean worktree, runs its tests, and takes it out again."""
+    """Plants a mistake in a clean worktree, runs its tests, and takes it out again.
+
+    Tests that hang have found the mistake, too.
+    """
     git("apply", str(mutant.patch), at=tree)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests]
     environment = os.environ | {"PYTHONPATH": str(tree)}
-    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
-    git("checkout", "--quiet", ".", at=tree)
+    try:
+        done = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    finally:
+        git("checkout", "--quiet", ".", at=tree)
     if done.returncode not in (0, 1, 2):  # passed; failed; could not even be collected
         raise RuntimeError(f"{mutant.patch.name}: pytest said {done.returncode}\n{done.stdout}")
     return done.returncode == 0
