@@ -98,7 +98,7 @@ def test_outputs_that_are_not_finite_are_refused(
         tensor = checkpoint.read(name).float()
         return torch.full_like(tensor, 3.4e38) if name == "model.norm.weight" else tensor
 
-    with pytest.raises(CompileError, match="outputs are not finite"):
+    with pytest.raises(CompileError, match="outputs of the float32 reference are not finite"):
         golden_outputs(graph, read, PROMPTS[:1], dtype="float32")
 
 
