@@ -26,14 +26,6 @@ RUNTIME = str(Path(ingot.runtime.__path__[0]))
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(autouse=True)
-def interruptible():
-    """Ctrl-C as in a terminal: a shell starts its background jobs with the signal ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 class InterruptAt:
     """Raises KeyboardInterrupt before one line that this thread runs in the runtime: any line is
     a place where a signal handler can run."""
