@@ -83,7 +83,8 @@ class Matrix:
         table, caches = s.rows("table", HEAD), s.caches(1, HEAD)
         q, k = (s.call("rope", h, table, out=f"turned_{n}") for n, h in (("q", q), ("k", k)))
         s.call("kv_write", k, v, "slots", *caches)
-        s.call("paged_attention", q, *caches, *STEP, scale=0.125, out="attended")
+        # Scores of some units: float32 holds a difference of two large ones too coarsely.
+        s.call("paged_attention", q, *caches, *STEP, scale=2.0**-13, out="attended")
 
 
 def int8(block: int) -> Format:
