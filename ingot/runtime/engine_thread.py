@@ -99,11 +99,10 @@ class EngineThread:
 def _serve(session: Session, inbox: Inbox) -> None:
     try:
         while True:
-            try:
-                item = inbox.get(block=not session.has_unfinished)
-            except Empty:
+            if session.has_unfinished and inbox.empty():
                 session.step()
                 continue
+            item = inbox.get()
             if item is None:
                 return
             _do(session, item)

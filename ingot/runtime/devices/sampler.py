@@ -92,7 +92,8 @@ def drawn(sampler: Sampler, logits: Float32, draws: Draws) -> Drawn:
         )
         for scoring in draws.scorings
     ]
-    kept = logits[draws.kept]  # a copy of chosen rows: drawing changes them
+    # A copy of chosen rows, since drawing changes them.
+    kept = logits[draws.kept] if draws.kept else logits[:0]
     drawn_from = logits if draws.rows == list(range(len(logits))) else logits[draws.rows]
     tokens = sampler.sample(drawn_from, draws.sequences) if draws.sequences else []
     return Drawn(tokens, scores, kept, perf_counter() - began)
