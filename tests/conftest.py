@@ -14,12 +14,14 @@ SHAKESPEARE = ROOT / "golden" / "models" / "shakespeare"
 
 
 @pytest.fixture(autouse=True, scope="session")
-def interruptible() -> Iterator[None]:
-    """Ctrl-C as in a terminal: a shell starts background jobs with it ignored, and they pass that
-    on to their children."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+def signals() -> Iterator[None]:
+    """Signals as in a terminal. Background jobs of a shell and of nohup ignore some of them, and
+    pass that on to their children."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
     yield
-    signal.signal(signal.SIGINT, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")
