@@ -32,7 +32,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "targets": {"torch", "numpy"},
     "compiler": {"torch", "numpy", "safetensors", "tokenizers", "msgspec"},
     "runtime": {"numpy", "safetensors", "tokenizers", "jinja2", "msgspec", "xxhash"},
-    "cli": {"numpy", "rich"},
+    "cli": {"numpy", "rich", "jinja2"},
     API: {"numpy"},
 }
 READS_ENVIRONMENT = "settings.py"
