@@ -31,22 +31,20 @@ def shakespeare_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
-def builds_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where this process, from now on, keeps what the C++ compiler makes, to build it once."""
-    from tests.support.build_once import build_once
-
-    folder = tmp_path_factory.mktemp("builds")
-    build_once(folder)
-    return folder
+def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where `built_once` keeps what the C++ compiler makes."""
+    return tmp_path_factory.mktemp("builds")
 
 
 @pytest.fixture(scope="session")
-def shakespeare_artifact(tmp_path_factory: pytest.TempPathFactory, builds_once: Path) -> Path:
+def shakespeare_artifact(tmp_path_factory: pytest.TempPathFactory, builds: Path) -> Path:
     """The bundled model compiled for this host, once a session; to change it, copy it."""
     import ingot
+    from tests.support.build_once import built_once
 
     path = tmp_path_factory.mktemp("artifact") / "shakespeare.ingot"
-    ingot.compile(SHAKESPEARE, path)
+    with built_once(builds):
+        ingot.compile(SHAKESPEARE, path)
     return path
 
 

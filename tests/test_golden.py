@@ -12,16 +12,18 @@ import pytest
 
 import ingot
 from golden.update import FOLDER, MODEL, outputs, structure
+from tests.support.build_once import built_once
 
 LOGPROB_TOLERANCE = 2e-3  # hosts differ in the order of float32 sums
 
 
 @pytest.fixture(scope="module")
 def float32_outputs(
-    tmp_path_factory: pytest.TempPathFactory, builds_once: Path
+    tmp_path_factory: pytest.TempPathFactory, builds: Path
 ) -> list[dict[str, object]]:
     artifact = tmp_path_factory.mktemp("golden") / "float32.ingot"
-    ingot.compile(MODEL, artifact, dtype="float32")
+    with built_once(builds):
+        ingot.compile(MODEL, artifact, dtype="float32")
     return outputs(artifact)
 
 

@@ -12,6 +12,7 @@ from golden.update import MODEL
 from ingot.api import LLM
 from ingot.artifact.formats import rounded_rows
 from ingot.errors import UsageError
+from tests.support.build_once import built_once
 
 VARIANTS = {
     "float32": {"dtype": "float32"},
@@ -22,11 +23,12 @@ HEADS, LAYERS, SIZE = 2, 6, 64  # KV heads of the bundled model
 
 @pytest.fixture(scope="module", params=VARIANTS)
 def compiled(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, builds_once: Path
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, builds: Path
 ):
     path = tmp_path_factory.mktemp("cache") / "model.ingot"
     options = VARIANTS[request.param]
-    return ingot.compile(MODEL, path, max_model_len=128, kv_dtype="int8", **options)
+    with built_once(builds):
+        return ingot.compile(MODEL, path, max_model_len=128, kv_dtype="int8", **options)
 
 
 def test_the_plan_says_what_a_token_takes(compiled) -> None:

@@ -18,6 +18,7 @@ from ingot.artifact.reader import Artifact
 from ingot.cache import cache_key
 from ingot.compiler.options import CompileOptions
 from ingot.errors import UsageError
+from tests.support.build_once import built_once
 
 VARIANTS = {
     "int8": {"quantize": "int8", "group_size": "channel"},
@@ -39,10 +40,12 @@ FORMATS = {
 
 @pytest.fixture(scope="module", params=VARIANTS)
 def compiled(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, builds_once: Path
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, builds: Path
 ):
     path = tmp_path_factory.mktemp("quantized") / "model.ingot"
-    return request.param, ingot.compile(MODEL, path, max_model_len=128, **VARIANTS[request.param])
+    with built_once(builds):
+        report = ingot.compile(MODEL, path, max_model_len=128, **VARIANTS[request.param])
+    return request.param, report
 
 
 def test_the_manifest_and_the_plan_say_how(compiled) -> None:

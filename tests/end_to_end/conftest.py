@@ -10,23 +10,25 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.support import Compile, Compiled, compile_case
-from tests.support.build_once import build_once
+from tests.support.build_once import build_once, built_once
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _builds_once(builds_once: Path) -> None:
-    """In this process, too."""
+@pytest.fixture(autouse=True)
+def _built_once(builds: Path) -> Iterator[None]:
+    """What the tests compile in this process is built once, too."""
+    with built_once(builds):
+        yield
 
 
 @pytest.fixture(scope="session")
 def compiled(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, builds_once: Path
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, builds: Path
 ) -> Iterator[Compiled]:
     """Compiles a case, in a process of its own: two of them work ahead of the tests."""
     folder = tmp_path_factory.mktemp("compiled")
     started: dict[Compile, Future[tuple[Path, Path]]] = {}
     with ProcessPoolExecutor(
-        2, get_context("spawn"), initializer=build_once, initargs=(builds_once,)
+        2, get_context("spawn"), initializer=build_once, initargs=(builds,)
     ) as processes:
 
         def start(case: Compile) -> Future[tuple[Path, Path]]:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from ingot.artifact.lock import file_lock
 from ingot.artifact.target import Target
 from ingot.targets.cpu import toolchain
 
-Build = Callable[[Path, Path, Target, tuple[str, ...]], None]
+REAL = toolchain.build
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,6 @@ class BuildOnce:
     """The real build of a step, run once for every different source and target: models that
     differ in values alone share it, whichever process asks first."""
 
-    build: Build
     folder: Path
 
     def __call__(
@@ -30,11 +32,20 @@ class BuildOnce:
         kept = self.folder / f"{hashlib.sha256(text).hexdigest()}.so"
         with file_lock(kept.with_suffix(".lock")):
             if not kept.exists():
-                self.build(source_dir, out, target, flags)
+                REAL(source_dir, out, target, flags)
                 shutil.copyfile(out, kept)
         shutil.copyfile(kept, out)
 
 
 def build_once(folder: Path) -> None:
     """From now on this process builds so."""
-    toolchain.build = BuildOnce(toolchain.build, folder)
+    toolchain.build = BuildOnce(folder)
+
+
+@contextmanager
+def built_once(folder: Path) -> Iterator[None]:
+    """What is compiled meanwhile is built so. Other tests hand the compiler sources and flags of
+    their own, and must meet the real one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolchain, "build", BuildOnce(folder))
+        yield
