@@ -90,8 +90,7 @@ TEXT_INPUTS: tuple[Array, ...] = (
     _input("tokens", ("N",), "token ids, sequence by sequence", "input_ids"),
     _input("positions", ("N",), "place of each token in its sequence", "positions"),
     _input("slots", ("N",), "where its keys and values go: page * page size + place in the page"),
-    _input("query_start", ("S+1",), "first token of each sequence, and the end of the last"),
-    _input("context_lens", ("S",), "tokens of each sequence, those of this step included"),
+    _input("spans", ("S+1", 2), "first token of each sequence and its position; at last N and 0"),
     _input("page_table", ("S", "P"), "pages of each sequence, in order"),
     _input("logit_rows", ("R",), "tokens of the step whose logits are wanted"),
 )

@@ -75,7 +75,7 @@ class Traits:
         return {*self.roles.values()} <= {Role.OWN, *WEIGHTS}
 
 
-_STEP = dict.fromkeys(("query_start", "context_lens", "page_table"), Role.SEQUENCE)
+_STEP = dict.fromkeys(("spans", "page_table"), Role.SEQUENCE)
 _NORM = {"x": Role.OWN, "weight": Role.VECTOR}
 
 TRAITS: Mapping[str, Traits] = {

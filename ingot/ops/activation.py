@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ingot.ops.registry import like, register
+from ingot.ops.registry import like, register, rounded
 
 KINDS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
@@ -18,9 +17,10 @@ KINDS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def reference(x: Tensor, kind: str, out_dtype: torch.dtype = torch.float32) -> Tensor:
-    """x [...] -> [...]; `kind` is one of KINDS; float32 inside, rounded once."""
-    return KINDS[kind](x.float()).to(out_dtype)
+@rounded
+def reference(x: Tensor, kind: str) -> Tensor:
+    """x [...] -> [...]; `kind` is one of KINDS."""
+    return KINDS[kind](x.float())
 
 
 register(

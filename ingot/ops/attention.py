@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.ops.registry import like, register
+from ingot.ops.registry import like, register, rounded
 
 
 def scores_of(
@@ -38,6 +38,7 @@ def attend(
     return torch.einsum("hnm,hmd->nhd", weights, v)
 
 
+@rounded
 def reference(
     q: Tensor,
     k: Tensor,
@@ -45,11 +46,9 @@ def reference(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
-    out_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """q [1, N, Hq, D], k and v [1, N, Hk, D] -> [1, N, Hq, D]; see `attend`."""
-    out = attend(q[0], k[0], v[0], 0, scale, window, softcap)
-    return out[None].to(out_dtype)
+    return attend(q[0], k[0], v[0], 0, scale, window, softcap)[None]
 
 
 register(

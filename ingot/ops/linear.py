@@ -6,20 +6,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, register
+from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, register, rounded
 from ingot.ops.scaled import Operand, Scaled
 
 # A dot product of so many int8 pairs is an integer that float32 holds exactly.
 EXACT_IN_FLOAT32 = 1024
 
 
+@rounded
 def reference(
     x: Operand,
     weight: Operand,
     bias: Tensor | None = None,
-    out_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """x [..., I], weight [O, I], bias [O] or None -> [..., O]: x @ weight.T + bias, rounded once.
+    """x [..., I], weight [O, I], bias [O] or None -> [..., O]: x @ weight.T + bias.
 
     Integers are multiplied as integers where both operands have them, see `integer_product`;
     otherwise a weight counts as the numbers that it stands for.
@@ -28,9 +28,9 @@ def reference(
     if isinstance(x, Scaled):
         assert isinstance(weight, Scaled), "activations are rounded for weights in integers"
         out = integer_product(x, weight)
-        return (out if bias is None else out + bias).to(out_dtype)
+        return out if bias is None else out + bias
     dense = weight.dequantize() if isinstance(weight, Scaled) else weight.float()
-    return F.linear(x.float(), dense, bias).to(out_dtype)
+    return F.linear(x.float(), dense, bias)
 
 
 def integer_product(x: Scaled, weight: Scaled) -> Tensor:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from ingot.ops.registry import like, register
+from ingot.ops.registry import like, register, rounded
 
 
-def reference(x: Tensor, factor: float, out_dtype: torch.dtype = torch.float32) -> Tensor:
-    """x [...] -> x * factor, in float32, rounded once."""
-    return (x.float() * factor).to(out_dtype)
+@rounded
+def reference(x: Tensor, factor: float) -> Tensor:
+    """x [...] -> x * factor."""
+    return x.float() * factor
 
 
 register(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from ingot.artifact.traits import TRAITS, Role
 from ingot.ops.attention import scores_of
-from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, like, register
+from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, like, register, rounded
 from ingot.ops.scaled import Operand, Scaled
 
 # The inputs of a step that say where the keys and values of its sequences lie.
@@ -56,35 +57,32 @@ def attend_rounded(
     return torch.einsum("hnm,hmd->nhd", weights.float(), v) / total[..., None]
 
 
+@rounded
 def reference(
     q: Tensor,
     k_cache: Operand,
     v_cache: Operand,
-    query_start: Tensor,
-    context_lens: Tensor,
+    spans: Tensor,
     page_table: Tensor,
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
-    out_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """q [1, N, Hq, D], caches [pages, Hk, page size, D] -> [1, N, Hq, D].
 
-    Sequence s owns rows query_start[s] to query_start[s + 1]; its last row stands at position
-    context_lens[s] - 1, and its keys j lie in page page_table[s, j // page size]. See
+    Sequence s owns the rows from spans[s, 0] to spans[s + 1, 0], the first of which stands at
+    position spans[s, 1]; its key j lies in page page_table[s, j // page size]. See
     `attend_rounded` for what is rounded.
     """
     out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-    starts, contexts = query_start.tolist(), context_lens.tolist()
-    for s, context in enumerate(contexts):
-        rows = slice(starts[s], starts[s + 1])
+    for s, ((begin, first), (end, _)) in enumerate(pairwise(spans.tolist())):
+        rows, context = slice(begin, end), first + end - begin
         pages = page_table[s, : -(-context // k_cache.shape[2])]
         (k, k_scales), (v, v_scales) = (read(x, pages, context) for x in (k_cache, v_cache))
         if k_scales is not None:
             k = k * k_scales[..., None]
-        first = context - (rows.stop - rows.start)
         out[0, rows] = attend_rounded(q[0, rows], k, v, v_scales, first, scale, window, softcap)
-    return out.to(out_dtype)
+    return out
 
 
 register(

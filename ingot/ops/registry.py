@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,6 +102,27 @@ def register(
     )
     OPS[name] = op
     return op
+
+
+def rounded(reference: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same reference with one more argument, the last: `out_dtype`, to which it rounds."""
+    plain = inspect.signature(reference, eval_str=True)
+    out_dtype = inspect.Parameter(
+        "out_dtype",
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        default=torch.float32,
+        annotation=torch.dtype,
+    )
+    signature = plain.replace(parameters=[*plain.parameters.values(), out_dtype])
+
+    @wraps(reference)
+    def narrowed(*args: Any, **kwargs: Any) -> Tensor:
+        given = signature.bind(*args, **kwargs)
+        dtype = given.arguments.pop("out_dtype", out_dtype.default)
+        return reference(*given.args, **given.kwargs).to(dtype)
+
+    narrowed.__signature__ = signature  # type: ignore[attr-defined]
+    return narrowed
 
 
 def like(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.ops.registry import like, register
+from ingot.ops.registry import like, register, rounded
 
 
 def normalize(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
@@ -15,15 +15,15 @@ def normalize(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Ten
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * scale
 
 
+@rounded
 def reference(
     x: Tensor,
     weight: Tensor,
     eps: float,
     offset: float = 0.0,
-    out_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """x [..., C], weight [C] -> [..., C]; float32 inside, rounded once to `out_dtype`."""
-    return normalize(x, weight, eps, offset).to(out_dtype)
+    """x [..., C], weight [C] -> [..., C]."""
+    return normalize(x, weight, eps, offset)
 
 
 register(

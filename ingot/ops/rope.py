@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.ops.registry import like, register
+from ingot.ops.registry import like, register, rounded
 
 
 def rotate(x: Tensor, table: Tensor, interleaved: bool) -> Tensor:
@@ -26,14 +26,14 @@ def rotate(x: Tensor, table: Tensor, interleaved: bool) -> Tensor:
     return torch.cat((turned, rest), dim=-1)
 
 
+@rounded
 def reference(
     x: Tensor,
     table: Tensor,
     interleaved: bool = False,
-    out_dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """x [1, N, H, D], table [1, N, 2*D2] with 2*D2 <= D -> [1, N, H, D]."""
-    return rotate(x, table, interleaved).to(out_dtype)
+    return rotate(x, table, interleaved)
 
 
 register(

@@ -24,19 +24,18 @@ def step_inputs(
     """
     positions: list[int] = []
     slots: list[int] = []
-    starts = [0]
+    spans: list[tuple[int, int]] = []
     for new, context, own in zip(tokens, contexts, pages, strict=True):
+        spans.append((len(slots), context))
         places = range(context, context + len(new))
         positions += places
         slots += [own[p // page_size] * page_size + p % page_size for p in places]
-        starts.append(len(slots))
     longest = max(map(len, pages), default=0)
     values: dict[str, Sequence[Any]] = {
         "tokens": [token for new in tokens for token in new],
         "positions": positions,
         "slots": slots,
-        "query_start": starts,
-        "context_lens": [c + len(new) for c, new in zip(contexts, tokens, strict=True)],
+        "spans": [*spans, (len(slots), 0)],
         "page_table": [[*own, *[0] * (longest - len(own))] for own in pages],
         "logit_rows": range(len(slots)),
     }

@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import Format
-from ingot.artifact.step import TEXT_INPUTS, Array, State
+from ingot.artifact.step import TEXT_INPUTS, Array, Dim, State
 from ingot.artifact.traits import TRAITS
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.passes.graph import arguments, call_op, op_calls, replace, signature, value
@@ -29,10 +29,10 @@ def rewrite_attention(gm: GraphModule) -> int:
     Before:
         graph(input_ids, positions);  y = attention(q, k, v, scale, window, softcap)
     After:
-        graph(tokens, positions, slots, query_start, context_lens, page_table,
+        graph(tokens, positions, slots, spans, page_table,
               k_cache_0, v_cache_0, ...)
         kv_write(k, v, k_cache_0, v_cache_0, slots)
-        y = paged_attention(q, k_cache_0, v_cache_0, query_start, context_lens, page_table, ...)
+        y = paged_attention(q, k_cache_0, v_cache_0, spans, page_table, ...)
     """
     nodes = op_calls(gm, "attention")
     if nodes:
@@ -99,9 +99,11 @@ def add_step_inputs(gm: GraphModule) -> dict[str, Node]:
     return inputs
 
 
-def size_of(gm: GraphModule, dim: Any, sizes: dict[str, Any]) -> Any:
-    """The symbolic size that stands for a dimension, made when it first occurs."""
-    symbol, _, more = str(dim).partition("+")
+def size_of(gm: GraphModule, dim: Dim, sizes: dict[str, Any]) -> Any:
+    """The size of a dimension; a symbolic one is made when it first occurs."""
+    if isinstance(dim, int):
+        return dim
+    symbol, _, more = dim.partition("+")
     if symbol not in sizes:
         sizes[symbol] = new_size(gm, symbol, HINTS[symbol])
     return sizes[symbol] + int(more or 0)

@@ -64,15 +64,14 @@ class BatchBuilder:
         """
         x, size = self.inputs, self._size
         row, begin = x.num_seqs, x.num_tokens
-        end, context_len = begin + len(token_ids), start + len(token_ids)
+        end = begin + len(token_ids)
         self._hold(row, page_ids)
-        positions = self._ramp[start:context_len]
+        positions = self._ramp[start : start + len(token_ids)]
         x["tokens"][begin:end] = token_ids
         x["positions"][begin:end] = positions
         page_ids_of_row = x["page_table"][row]
         x["slots"][begin:end] = page_ids_of_row[positions // size] * size + positions % size
-        x["query_start"][row : row + 2] = begin, end
-        x["context_lens"][row] = context_len
+        x["spans"][row : row + 2] = (begin, start), (end, 0)
         rows = x.num_rows + num_logit_rows
         x["logit_rows"][x.num_rows : rows] = self._ramp[:num_logit_rows] + (end - num_logit_rows)
         x.num_seqs, x.num_tokens, x.num_rows = row + 1, end, rows
@@ -102,8 +101,9 @@ class BatchBuilder:
         x["tokens"][:count] = tokens
         x["positions"][:count] = positions
         x["slots"][:count] = slots
-        np.add(x["positions"][:count], 1, out=x["context_lens"][:count])
-        x["query_start"][: count + 1] = self._ramp[: count + 1]
+        x["spans"][: count + 1, 0] = self._ramp[: count + 1]
+        x["spans"][:count, 1] = positions
+        x["spans"][count, 1] = 0
         x["logit_rows"][:count] = self._ramp[:count]
         x.num_tokens = x.num_seqs = x.num_rows = count
         return count

@@ -110,7 +110,7 @@ def test_attention_over_pages_is_attention_over_sequences(window, softcap, scale
     call("kv_write", k[:, 5:9], v[:, 5:9], *caches, before)
     rows = [0, 1, 2, 3, 4, 9, 10, 11]
     call("kv_write", k[:, rows], v[:, rows], *caches, inputs["slots"])
-    tables = [inputs[name] for name in ("query_start", "context_lens", "page_table")]
+    tables = [inputs[name] for name in ("spans", "page_table")]
     got = call("paged_attention", q[:, rows], *caches, *tables, 0.3, window, softcap)
     first = attended(q[:, :5], k[:, :5], v[:, :5], window, softcap)
     second = attended(q[:, 5:], k[:, 5:], v[:, 5:], window, softcap)[:, 4:]

@@ -17,7 +17,7 @@ from tests.ops.sample_inputs import SAMPLES
 
 # Rows lie along the second dimension of what has the plain module's batch of one; a bare input of
 # the step has them along the first.
-STEP_ARRAYS = ("rows", "slots", "query_start", "context_lens", "page_table")
+STEP_ARRAYS = ("rows", "slots", "spans", "page_table")
 
 
 def every(*roles: Role) -> list[Any]:

@@ -49,8 +49,8 @@ def maps() -> str:
 def test_structs_are_laid_out_as_the_interface_says():
     assert ctypes.sizeof(ModelStruct) == 32
     assert ModelStruct.num_pages.offset == 24
-    assert ctypes.sizeof(StepStruct) == 80
-    assert (StepStruct.tokens.offset, StepStruct.logits.offset) == (16, 72)
+    assert ctypes.sizeof(StepStruct) == 72
+    assert (StepStruct.tokens.offset, StepStruct.logits.offset) == (16, 64)
 
 
 def test_closing_gives_back_the_code_the_mapping_and_the_descriptors(fake_artifact):

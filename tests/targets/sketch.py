@@ -22,7 +22,7 @@ LIMITS = Limits(
     max_model_len=1024, max_num_seqs=8, max_num_batched_tokens=160, max_logit_rows=160, page_size=16
 )
 INPUT_ROWS = {array.name: array.shape[0] for array in TEXT_INPUTS}
-STEP = ("query_start", "context_lens", "page_table")
+STEP = ("spans", "page_table")
 
 
 class Sketch:

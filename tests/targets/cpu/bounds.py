@@ -85,11 +85,10 @@ def _last_page(unit: Unit, state: Buffer, step: Step) -> int:
 
 
 def _pages_seen(step: Step, page_size: int, window: int) -> Iterator[Tensor]:
-    rows = step.inputs["query_start"].diff().tolist()
-    contexts = step.inputs["context_lens"].tolist()
-    for table, count, context in zip(step.inputs["page_table"], rows, contexts, strict=True):
-        oldest = max(0, context - count - window + 1) if window else 0
-        yield from table[oldest // page_size : -(-context // page_size)]
+    spans = pairwise(step.inputs["spans"].tolist())
+    for table, ((begin, first), (end, _)) in zip(step.inputs["page_table"], spans, strict=True):
+        oldest = max(0, first - window + 1) if window else 0
+        yield from table[oldest // page_size : -(-(first + end - begin) // page_size)]
 
 
 def _temporaries(unit: Unit, arena: int, step: Step) -> Iterator[End]:

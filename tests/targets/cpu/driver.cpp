@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
   const auto num_weights = static_cast<std::size_t>(integer(job));
   const auto num_caches = static_cast<std::size_t>(integer(job));
   std::vector<Hole> holes(static_cast<std::size_t>(integer(job)));
-  std::vector<std::size_t> sizes(num_weights + num_caches + 1 + 7);
+  std::vector<std::size_t> sizes(num_weights + num_caches + 1 + 6);
   for (auto& size : sizes) size = static_cast<std::size_t>(integer(job));
   for (auto& [buffer, begin, end] : holes)
     for (auto* each : {&buffer, &begin, &end}) *each = static_cast<std::size_t>(integer(job));
@@ -102,10 +102,9 @@ int main(int argc, char** argv) {
 
   void** caches = blocks.data() + num_weights;
   void** inputs = caches + num_caches + 1;
-  const std::int32_t** fields[] = {&step.tokens,       &step.positions,    &step.slots,
-                                   &step.query_start,  &step.context_lens, &step.page_table,
-                                   &step.logit_rows};
-  for (int i = 0; i < 7; ++i) *fields[i] = static_cast<const std::int32_t*>(inputs[i]);
+  const std::int32_t** fields[] = {&step.tokens, &step.positions,  &step.slots,
+                                   &step.spans,  &step.page_table, &step.logit_rows};
+  for (int i = 0; i < 6; ++i) *fields[i] = static_cast<const std::int32_t*>(inputs[i]);
   std::vector<float> results(logits);
   step.logits = results.data();
   const ingot_model model{blocks.data(), caches, caches[num_caches], pages, threads};

@@ -170,7 +170,7 @@ class Memory:
         arrays = {name: inputs[name].to(torch.int32).contiguous().numpy() for name in INPUTS}
         step = StepStruct(
             num_tokens=len(arrays["tokens"]),
-            num_seqs=len(arrays["context_lens"]),
+            num_seqs=len(arrays["page_table"]),
             num_rows=len(arrays["logit_rows"]),
             page_table_stride=arrays["page_table"].shape[1],
             **{name: array.ctypes.data for name, array in arrays.items()},

@@ -55,7 +55,7 @@ class Driver:
         """
         arrays = [inputs[name].int().contiguous().numpy() for name in INPUTS]
         buffers = [*memory.weights, *memory.caches, memory.arena, *arrays]
-        sizes = {name: len(inputs[name]) for name in ("logit_rows", "tokens", "context_lens")}
+        sizes = {name: len(inputs[name]) for name in ("logit_rows", "tokens", "page_table")}
         numbers = [threads, memory.num_pages, *sizes.values(), inputs["page_table"].shape[1]]
         numbers += [
             logits,

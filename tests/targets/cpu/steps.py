@@ -25,16 +25,16 @@ class Step:
 
     def sequence(self, index: int) -> tuple[Step, slice]:
         """The step of one sequence alone, and where its rows were."""
-        start, end = self.inputs["query_start"][index : index + 2].tolist()
-        table, context = (self.inputs[n][index] for n in ("page_table", "context_lens"))
-        return self.part(slice(start, end), table, int(context)), slice(start, end)
+        (begin, first), (end, _) = self.inputs["spans"][index : index + 2].tolist()
+        rows = slice(begin, end)
+        return self.part(rows, self.inputs["page_table"][index], first + end - begin), rows
 
     def part(self, rows: slice, pages: Tensor, context: int) -> Step:
         """A step of these rows, which end a sequence of that context."""
         inputs = {n: self.inputs[n][rows] for n in ("tokens", "positions", "slots")}
-        inputs |= {"context_lens": torch.tensor([context]), "page_table": pages.view(1, -1)}
         count = len(inputs["tokens"])
-        inputs |= {"query_start": torch.tensor([0, count]), "logit_rows": torch.arange(count)}
+        inputs["spans"] = torch.tensor([[0, context - count], [count, 0]])
+        inputs |= {"page_table": pages.view(1, -1), "logit_rows": torch.arange(count)}
         return replace(self, inputs=inputs)
 
 

@@ -1,4 +1,4 @@
-// The C interface of a compiled model, version 3. The runtime calls it through these structs.
+// The C interface of a compiled model, version 4. The runtime calls it through these structs.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,7 @@ struct ingot_model {
 
 struct ingot_step {
   std::int32_t num_tokens, num_seqs, num_rows, page_table_stride;
-  const std::int32_t *tokens, *positions, *slots, *query_start, *context_lens, *page_table,
-      *logit_rows;
+  const std::int32_t *tokens, *positions, *slots, *spans, *page_table, *logit_rows;
   float* logits;  // [num_rows, vocabulary]
 };
 

@@ -103,7 +103,7 @@ class PagedAttention {
 
   // The place of a unit's row in the step's queries and results.
   int query_of(const Unit& unit, int r) const {
-    return sequences.query_start[unit.sequence] + (unit.row + r) / group;
+    return sequences.first_row(unit.sequence) + (unit.row + r) / group;
   }
   static int column_of(const Unit& unit, int r) {
     return (unit.head * group + (unit.row + r) % group) * D;

@@ -11,11 +11,12 @@ inline constexpr int groups_per_tile = key_tile / key_group;
 // The sequences of a step, as attention needs them.
 struct Sequences {
   int count;
-  const int *query_start, *context_lens, *page_table;
+  const int *spans, *page_table;  // spans[2 * s]: its first row; spans[2 * s + 1]: that one's place
   int page_table_stride;
 
-  int num_queries(int s) const { return query_start[s + 1] - query_start[s]; }
-  int position(int s, int query) const { return context_lens[s] - num_queries(s) + query; }
+  int first_row(int s) const { return spans[2 * s]; }
+  int num_queries(int s) const { return first_row(s + 1) - first_row(s); }
+  int position(int s, int query) const { return spans[2 * s + 1] + query; }
 };
 
 // Where something of each key group of a tile lies.
