@@ -7,7 +7,7 @@ Older files have `rope_theta` and `rope_scaling` (with `type` or `rope_type`); n
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Any, cast
 
 from ingot.errors import ConfigError
 from ingot.models.config import RopeConfig, RopeType
@@ -33,26 +33,22 @@ def parse_rope(
         ConfigError: unknown type or key, missing or wrong value, both spellings at odds.
     """
     scaling = _find(fields)
-    if (
-        "rope_type" in scaling
-        and "type" in scaling
-        and scaling.raw("type") != scaling.raw("rope_type")
-    ):
-        raise scaling.wrong("type", scaling.raw("type"), "the same as rope_type")
-    key = "type" if "type" in scaling and "rope_type" not in scaling else "rope_type"
+    old = scaling.raw("type", None)
+    if "rope_type" in scaling and old not in (None, scaling.raw("rope_type")):
+        raise scaling.wrong("type", old, "the same as rope_type")
+    key = "rope_type" if old is None or "rope_type" in scaling else "type"
     kind = cast(RopeType, scaling.choice(key, _SPELLINGS, "default"))
-    scaling.raw("type", None)
     theta = _either(fields, scaling, "rope_theta", 10000.0)
     fraction = _either(fields, scaling, "partial_rotary_factor", 1.0)
     if fraction > 1.0 or (not partial and fraction != 1.0):
         raise scaling.wrong(
             "partial_rotary_factor", fraction, "at most 1" if partial else "1 for this family"
         )
-    rope = _PARSERS[kind](
-        scaling, fields, kind, theta, int(head_dim * fraction), max_position_embeddings
-    )
+    if kind == "yarn" and theta == 1.0:
+        raise scaling.wrong("rope_theta", theta, "different from 1 for rope type yarn")
+    more = _PARSERS[kind](scaling, fields, max_position_embeddings)
     scaling.finish(_NOISE)
-    return rope
+    return RopeConfig(type=kind, theta=theta, rotary_dim=int(head_dim * fraction), **more)
 
 
 def _find(fields: Fields) -> Fields:
@@ -96,51 +92,36 @@ def _original_length(scaling: Fields, fields: Fields, max_position: int) -> int:
     return fields.integer("original_max_position_embeddings", inside)
 
 
-def _parse_default(
-    scaling: Fields, fields: Fields, kind: RopeType, theta: float, dim: int, max_position: int
-) -> RopeConfig:
-    return RopeConfig(
-        type=kind, theta=theta, rotary_dim=dim, original_max_position_embeddings=max_position
-    )
+# Each of these reads what its type has beside theta and the rotated part of a head.
 
 
-def _parse_stretched(
-    scaling: Fields, fields: Fields, kind: RopeType, theta: float, dim: int, max_position: int
-) -> RopeConfig:
-    return RopeConfig(
-        type=kind,
-        theta=theta,
-        rotary_dim=dim,
-        factor=scaling.positive("factor"),
-        original_max_position_embeddings=max_position,
-    )
+def _parse_default(scaling: Fields, fields: Fields, max_position: int) -> dict[str, Any]:
+    return {"original_max_position_embeddings": max_position}
 
 
-def _parse_llama3(
-    scaling: Fields, fields: Fields, kind: RopeType, theta: float, dim: int, max_position: int
-) -> RopeConfig:
+def _parse_stretched(scaling: Fields, fields: Fields, max_position: int) -> dict[str, Any]:
+    factor = scaling.positive("factor")
+    return {"factor": factor, "original_max_position_embeddings": max_position}
+
+
+def _parse_llama3(scaling: Fields, fields: Fields, max_position: int) -> dict[str, Any]:
     low = scaling.positive("low_freq_factor")
     high = scaling.positive("high_freq_factor")
     if high <= low:
         raise scaling.wrong("high_freq_factor", high, f"above low_freq_factor {low:g}")
-    return RopeConfig(
-        type=kind,
-        theta=theta,
-        rotary_dim=dim,
-        factor=scaling.positive("factor"),
-        original_max_position_embeddings=_original_length(scaling, fields, max_position),
-        low_freq_factor=low,
-        high_freq_factor=high,
-    )
+    return {
+        "factor": scaling.positive("factor"),
+        "original_max_position_embeddings": _original_length(scaling, fields, max_position),
+        "low_freq_factor": low,
+        "high_freq_factor": high,
+    }
 
 
 def _mscale(factor: float, mscale: float = 1.0) -> float:
     return 1.0 if factor <= 1.0 else 0.1 * mscale * math.log(factor) + 1.0
 
 
-def _parse_yarn(
-    scaling: Fields, fields: Fields, kind: RopeType, theta: float, dim: int, max_position: int
-) -> RopeConfig:
+def _parse_yarn(scaling: Fields, fields: Fields, max_position: int) -> dict[str, Any]:
     original = _original_length(scaling, fields, max_position)
     factor = scaling.positive("factor", max_position / original)
     over, under = scaling.number("mscale", 0.0), scaling.number("mscale_all_dim", 0.0)
@@ -151,24 +132,17 @@ def _parse_yarn(
     slow = scaling.positive("beta_slow", 1.0)
     if fast < slow:
         raise scaling.wrong("beta_fast", fast, f"at least beta_slow {slow:g}")
-    if theta == 1.0:
-        raise scaling.wrong("rope_theta", theta, "different from 1 for rope type yarn")
-    return RopeConfig(
-        type=kind,
-        theta=theta,
-        rotary_dim=dim,
-        factor=factor,
-        original_max_position_embeddings=original,
-        attention_factor=scaling.number("attention_factor", attention),
-        beta_fast=fast,
-        beta_slow=slow,
-        truncate=scaling.flag("truncate", True),
-    )
+    return {
+        "factor": factor,
+        "original_max_position_embeddings": original,
+        "attention_factor": scaling.number("attention_factor", attention),
+        "beta_fast": fast,
+        "beta_slow": slow,
+        "truncate": scaling.flag("truncate", True),
+    }
 
 
-def _parse_longrope(
-    scaling: Fields, fields: Fields, kind: RopeType, theta: float, dim: int, max_position: int
-) -> RopeConfig:
+def _parse_longrope(scaling: Fields, fields: Fields, max_position: int) -> dict[str, Any]:
     original = _original_length(scaling, fields, max_position)
     factor = scaling.positive("factor", max_position / original)
     attention = 1.0
@@ -176,16 +150,13 @@ def _parse_longrope(
         if original == 1:
             raise scaling.wrong("original_max_position_embeddings", original, "above 1")
         attention = math.sqrt(1.0 + math.log(factor) / math.log(original))
-    return RopeConfig(
-        type=kind,
-        theta=theta,
-        rotary_dim=dim,
-        factor=factor,
-        original_max_position_embeddings=original,
-        attention_factor=scaling.number("attention_factor", attention),
-        short_factor=scaling.numbers("short_factor"),
-        long_factor=scaling.numbers("long_factor"),
-    )
+    return {
+        "factor": factor,
+        "original_max_position_embeddings": original,
+        "attention_factor": scaling.number("attention_factor", attention),
+        "short_factor": scaling.numbers("short_factor"),
+        "long_factor": scaling.numbers("long_factor"),
+    }
 
 
 _PARSERS = {
