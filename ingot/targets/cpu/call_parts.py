@@ -1,0 +1,156 @@
+"""What calls of several kernels have in common: products, turned heads, results, scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ingot.artifact.plan import Buffer, Instruction
+from ingot.errors import CodegenError
+from ingot.targets.cpu.call import Call
+from ingot.targets.cpu.operands import CPP_TYPES, Operands, number, where
+from ingot.targets.cpu.quantized_panels import fits
+from ingot.targets.cpu.work import Work
+
+Constants = tuple[object, ...]
+Arguments = tuple[object, ...]
+
+ACTIVATIONS: Mapping[str, str] = {
+    "silu": "Silu",
+    "gelu": "Gelu",
+    "gelu_tanh": "GeluTanh",
+    "relu": "Relu",
+}
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product's part of a kernel: the format and sizes of its weight, and what it multiplies."""
+
+    prefix: str
+    constants: Constants
+    arguments: Arguments
+
+    def call(self, kernel: str, constants: Constants, arguments: Arguments) -> Call:
+        """The call of a kernel that has further constants, before these, and further arguments."""
+        name = f"{self.prefix}{kernel}"
+        return Call(name, (*constants, *self.constants), (*self.arguments, *arguments))
+
+
+def product_of(operands: Operands, i: Instruction, out: Buffer | None) -> Product:
+    """The product of an instruction; `out` is None if it makes heads, whose width is known."""
+    x, weight, bias = operands.of(i, "x"), operands.of(i, "weight"), operands.optional(i, "bias")
+    expect(i, bias is None or bias.dtype == "float32", "the bias is not float32")
+    outputs, inputs = map(int, weight.shape)
+    sizes = (inputs,) if out is None else (inputs, outputs)
+    pointers = (operands.weight(weight), operands.weight(bias))
+    if not weight.format.is_scaled:
+        expect(i, x.dtype == weight.dtype, f"x is {x.dtype} and the weight {weight.dtype}")
+        types = () if out is None else (CPP_TYPES[x.dtype], CPP_TYPES[out.dtype])
+        return Product("", (*types, *sizes), (operands.rows(x), *pointers))
+    same = x.format.is_scaled and x.format.block == weight.format.block
+    expect(i, same, f"x is {x.format} and the weight {weight.format}")
+    rows = (operands.rows(x), operands.scales(x))
+    return Product("quantized_", (*packing(i, weight), *sizes), (*rows, *pointers))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """How heads are rotated, and the norm before that if there is one."""
+
+    rope: Instruction
+    norm: Instruction | None
+
+    @property
+    def source(self) -> str:
+        return (self.norm or self.rope).inputs["x"]
+
+
+def turns_of(work: Work) -> tuple[Turn, Turn]:
+    """The turns of queries and of keys."""
+    made = {name: i for i in work.members for name in i.outputs.values()}
+    ropes = [i for i in work.members if i.op == "rope"]
+    key = made[work.member("kv_write").inputs["k"]]
+    queries = next(rope for rope in ropes if rope is not key)
+    turns = (Turn(rope, _norm_of(made.get(rope.inputs["x"]))) for rope in (queries, key))
+    first, second = turns
+    return first, second
+
+
+def _norm_of(maker: Instruction | None) -> Instruction | None:
+    return maker if maker is not None and maker.op == "rms_norm" else None
+
+
+def turned_heads(operands: Operands, work: Work) -> tuple[Constants, Arguments]:
+    """How queries and keys are turned, and where they and the values go."""
+    turns, write = turns_of(work), work.member("kv_write")
+    rope, out = turns[0].rope, operands.of(turns[0].rope, "out")
+    table, slots = operands.of(rope, "table"), operands.of(write, "slots")
+    weights = (operands.weight(operands.of(t.norm, "weight") if t.norm else None) for t in turns)
+    scalars = scalars_of(turns[0].norm, "eps", "offset")
+    norm = f"HeadNorm{{{', '.join((*weights, *scalars))}}}"
+    where = (operands.rows(table), f"step.{slots.name}", cache_of(operands, write))
+    return (
+        (out.shape[1], table.columns // 2, boolean(rope, "interleaved")),
+        (*where, norm, operands.rows(out, const=False)),
+    )
+
+
+def activation_of(i: Instruction) -> str:
+    kind = str(i.attrs["kind"])
+    expect(i, kind in ACTIVATIONS, f"the activation {kind!r} is unknown")
+    return ACTIVATIONS[kind]
+
+
+def elementwise(operands: Operands, i: Instruction, *kind: str, scalar: str = "") -> Call:
+    buffers = [operands.plan.buffer(name) for name in i.inputs.values()]
+    scalars = scalars_of(i, scalar) if scalar else ()
+    arguments = (*map(operands.rows, buffers), *scalars, result(operands, i))
+    return Call(i.op, (buffers[0].columns, *kind), arguments)
+
+
+def rounded_result(operands: Operands, cast: Instruction) -> tuple[int, Arguments]:
+    """The block of a result in int8, and where its values and its scales go."""
+    out = operands.of(cast, "out")
+    rows = operands.rows(out, const=False), operands.scales(out, const=False)
+    return out.format.block, rows
+
+
+def result(operands: Operands, i: Instruction) -> str:
+    return operands.rows(operands.of(i, "out"), const=False)
+
+
+def cache_of(operands: Operands, i: Instruction) -> str:
+    keys, values = operands.of(i, "k_cache"), operands.of(i, "v_cache")
+    whole = not keys.format.is_scaled or keys.format.block == keys.shape[-1]
+    expect(i, whole, f"heads of {keys.shape[-1]} in {keys.format}")
+    return operands.cache(keys, values)
+
+
+def norm_weight(operands: Operands, i: Instruction, size: int) -> str:
+    weight = operands.of(i, "weight")
+    expect(i, weight.dtype == "float32", f"the weight is {weight.dtype}, not float32")
+    expect(i, weight.shape == (size,), f"a weight of {weight.shape} for rows of {size}")
+    return operands.weight(weight)
+
+
+def packing(i: Instruction, weight: Buffer) -> tuple[int, int, int]:
+    """Bits, group and block of a weight that is packed as quantized_panels.py says."""
+    form, columns = weight.format, weight.columns
+    expect(i, fits(columns, form), f"weights in {form} in rows of {columns}")
+    return form.bits, form.group, form.block
+
+
+def scalars_of(i: Instruction | None, *attributes: str) -> tuple[str, ...]:
+    """Float attributes of an instruction; zeros if there is no instruction."""
+    attrs = {} if i is None else i.attrs
+    return tuple(number(float(attrs.get(attribute, 0.0))) for attribute in attributes)
+
+
+def boolean(i: Instruction, attribute: str) -> str:
+    return "true" if i.attrs[attribute] else "false"
+
+
+def expect(i: Instruction, condition: bool, found: str) -> None:
+    if not condition:
+        raise CodegenError(f"{where(i)}: {found}", hint="No CPU kernel takes that combination.")
