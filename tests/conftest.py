@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,23 @@ def shakespeare_artifact(tmp_path_factory: pytest.TempPathFactory, builds: Path)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test reads or fills the user's cache of compiled models."""
     os.environ["INGOT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Model directories of every kind: whole, in shards, tied."""
+    from tests.support.tiny_models import save_random
+
+    root = tmp_path_factory.mktemp("saved")
+    save_random("llama", root / "single")
+    save_random("llama", root / "sharded", shard_kilobytes=60)
+    save_random("llama_tied", root / "tied")
+    save_random("llama", root / "bfloat16", "bfloat16")
+    save_random("llama", root / "float16", "float16")
+    return root
+
+
+@pytest.fixture
+def copy(saved: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """Gives a copy of one of them by name, to be damaged."""
+    return lambda name: Path(shutil.copytree(saved / name, tmp_path / name))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,23 +14,6 @@ from ingot.models import registry
 from tests.support.tiny_models import save_random
 
 Copy = Callable[[str], Path]
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One directory of every kind, to be copied."""
-    root = tmp_path_factory.mktemp("saved")
-    save_random("llama", root / "single")
-    save_random("llama", root / "sharded", shard_kilobytes=60)
-    save_random("llama_tied", root / "tied")
-    save_random("llama", root / "bfloat16", "bfloat16")
-    save_random("llama", root / "float16", "float16")
-    return root
-
-
-@pytest.fixture
-def copy(saved: Path, tmp_path: Path) -> Callable[[str], Path]:
-    return lambda name: Path(shutil.copytree(saved / name, tmp_path / name))
 
 
 def change_config(model_dir: Path, **changes: object) -> Path:
