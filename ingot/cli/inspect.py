@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ingot.cli.arguments import ARTIFACT, Argument, Arguments
 from ingot.cli.compile import groups_text, ledger_table
 from ingot.cli.numbers import format_bytes, format_count
 from ingot.cli.output import facts, print_json, table
@@ -18,19 +19,16 @@ if TYPE_CHECKING:
 
 NAME = "inspect"
 SUMMARY = "show targets, sizes, ledger, plan and memory of an artifact"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
-    parser.add_argument("artifact", metavar="ARTIFACT", type=Path, help="folder of an artifact")
-    parser.add_argument("--target", metavar="NAME", help="whose plan to show (default: the first)")
-    parser.add_argument("--plan", action="store_true", help="print the kernels of the plan")
-    parser.add_argument(
-        "--html",
-        metavar="FILE",
-        type=Path,
-        help="write a page with the ledger, the arena drawn over time, and the kernels",
-    )
+ARGUMENTS: Arguments = (
+    ARTIFACT,
+    Argument("--target NAME", "whose plan to show (default: the first)"),
+    Argument("--plan", "print the kernels of the plan"),
+    Argument(
+        "--html FILE",
+        "write a page with the ledger, the arena drawn over time, and the kernels",
+        Path,
+    ),
+)
 
 
 def main(args: argparse.Namespace) -> int:

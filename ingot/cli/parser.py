@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Protocol
 
 from ingot.cli import bench, explain, inspect, run, verify
 from ingot.cli import compile as compile_verb
+from ingot.cli.arguments import COMMON, Arguments, add_arguments
 from ingot.errors import UsageError
 
 EXIT_CODES = """\
@@ -21,8 +22,8 @@ class Verb(Protocol):
 
     NAME: str
     SUMMARY: str
+    ARGUMENTS: Arguments
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
     def main(self, args: argparse.Namespace) -> int: ...
 
 
@@ -75,10 +76,6 @@ def build_parser() -> argparse.ArgumentParser:
             formatter_class=HelpFormatter,
             allow_abbrev=False,
         )
-        verb.add_arguments(sub)
-        sub.add_argument("--json", action="store_true", help="print the result as JSON")
-        sub.add_argument(
-            "--debug", action="store_true", help="on an error, write its traceback to a log file"
-        )
+        add_arguments(sub, (*verb.ARGUMENTS, *COMMON))
         sub.set_defaults(verb=verb)
     return parser

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingot.cli.arguments import ARTIFACT, Arguments
 from ingot.cli.output import facts, print_json, to_builtins
 from ingot.cli.progress import progress_display
 from ingot.errors import VerificationError
@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 
 NAME = "verify"
 SUMMARY = "check every hash, then replay the golden outputs on this host"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
-    parser.add_argument("artifact", metavar="ARTIFACT", type=Path, help="folder of an artifact")
+ARGUMENTS: Arguments = (ARTIFACT,)
 
 
 def main(args: argparse.Namespace) -> int:
