@@ -74,7 +74,9 @@ def main(args: argparse.Namespace) -> int:
 
 def measure(artifact: Artifact, args: argparse.Namespace) -> list[PhaseResult]:
     """Runs all phases in one engine. Says on stderr which one it is at."""
-    from ingot.cli.bench_phases import PhaseRunner, decode_cost
+    from ingot.artifact.cost import StepShape
+    from ingot.artifact.step_cost import step_cost
+    from ingot.cli.bench_phases import PhaseRunner
     from ingot.runtime.devices.cpu import CpuExecutor
     from ingot.runtime.limits import LimitsMeter
 
@@ -82,7 +84,7 @@ def measure(artifact: Artifact, args: argparse.Namespace) -> list[PhaseResult]:
     todo = phases(plan.limits, args)
     longest = max(phase.tokens(args.rounds) for phase in todo)
     executor = CpuExecutor(artifact, max_model_len=longest, num_threads=args.threads)
-    nbytes = decode_cost(plan).weight_bytes
+    nbytes = step_cost(plan, StepShape()).weight_bytes
     results = []
     try:
         with (

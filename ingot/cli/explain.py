@@ -45,14 +45,13 @@ def summary(model_dir: Path, explanation: Explanation) -> str:
 
 
 def _identity(explanation: Explanation) -> str:
-    rows = [("architecture", explanation.architecture or "none named")]
-    if explanation.family:
-        rows.append(("family", explanation.family))
-    if explanation.nearest:
-        rows.append(("nearest", explanation.nearest))
-    if explanation.differing:
-        rows.append(("differing", ", ".join(explanation.differing)))
-    return facts(rows)
+    rows = (
+        ("architecture", explanation.architecture or "none named"),
+        ("family", explanation.family),
+        ("nearest", explanation.nearest),
+        ("differing", ", ".join(explanation.differing)),
+    )
+    return facts((name, value) for name, value in rows if value)
 
 
 def _needs(explanation: Explanation) -> str:

@@ -54,7 +54,10 @@ def main(args: argparse.Namespace) -> int:
 
 def summary(view: ArtifactView, target: str) -> str:
     """The artifact on one screen."""
+    from ingot.cli.artifact_view import kernel_counts
+
     plan = view.plans[target]
+    counts = [(count, kernel) for kernel, count in kernel_counts(plan).items()]
     version = ".".join(str(part) for part in view.manifest.format)
     sections = [
         f"{view.path}   format {version}, written by ingot {view.manifest.ingot_version}",
@@ -65,7 +68,7 @@ def summary(view: ArtifactView, target: str) -> str:
         "Targets\n" + _target_table(view),
         "Ledger\n" + ledger_table(view.manifest.ledger),
         "Groups\n" + groups_text(view.manifest),
-        f"Plan of {target}\n" + _kernel_table(plan),
+        f"Plan of {target}\n" + table(counts, ("count", "kernel")),
         "More: --plan prints the kernels, --html FILE writes a page with pictures.",
     ]
     return "\n\n".join(sections)
@@ -138,12 +141,6 @@ def _target_table(view: ArtifactView) -> str:
         for target in view.manifest.targets
     ]
     return table(rows, ("target", "weights", "code", "kernels", "arena"))
-
-
-def _kernel_table(plan: Plan) -> str:
-    from ingot.cli.artifact_view import kernel_counts
-
-    return table(((n, kernel) for kernel, n in kernel_counts(plan).items()), ("count", "kernel"))
 
 
 def _target(view: ArtifactView, name: str | None) -> str:

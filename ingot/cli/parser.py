@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from inspect import cleandoc
 from typing import Any, NoReturn, Protocol
 
@@ -30,11 +31,8 @@ class Verb(Protocol):
 VERBS: tuple[Verb, ...] = (compile_verb, run, bench, inspect, verify, explain)
 
 
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the line breaks of descriptions, and gives the column of options more room."""
-
-    def __init__(self, prog: str, **options: Any) -> None:
-        super().__init__(prog, **{"max_help_position": 32, **options})
+# Keeps the line breaks of descriptions, and gives the column of options more room.
+FORMATTER = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
 
 
 class Parser(argparse.ArgumentParser):
@@ -63,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="ingot",
         description="Compiles language models ahead of time, and runs them without PyTorch.",
         epilog=EXIT_CODES,
-        formatter_class=HelpFormatter,
+        formatter_class=FORMATTER,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
@@ -73,7 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
             verb.NAME,
             help=verb.SUMMARY,
             description=cleandoc(verb.main.__doc__ or ""),
-            formatter_class=HelpFormatter,
+            formatter_class=FORMATTER,
             allow_abbrev=False,
         )
         add_arguments(sub, (*verb.ARGUMENTS, *COMMON))

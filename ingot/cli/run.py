@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ingot.cli.arguments import MODEL, Argument, Arguments, Group
@@ -16,7 +15,6 @@ from ingot.errors import UsageError
 if TYPE_CHECKING:
     from ingot.cli.run_stats import RunStats
     from ingot.runtime.llm import LLM
-    from ingot.runtime.output import TextDelta
     from ingot.runtime.params import SamplingParams
 
 NAME = "run"
@@ -70,7 +68,11 @@ def main(args: argparse.Namespace) -> int:
             return _converse(llm, params)
         text = prompt if not args.chat else [{"role": "user", "content": prompt}]
         result, stats = _complete(llm, text, params, show=not args.json)
-        _finish(args, llm, result, stats, loaded)
+        figures = stats.figures(llm.artifact, loaded) if args.stats else None
+    if args.json:
+        print_json(result | ({"stats": figures} if figures else {}))
+    elif figures:
+        print(f"\n{figures.text()}", file=sys.stderr)
     return 0
 
 
@@ -107,7 +109,7 @@ def _complete(
     tokens = _tokens(llm, prompt)
     stats = RunStats(num_prompt_tokens=len(tokens))
     text, token_ids, finish_reason = [], [], None
-    for delta in stats.watch(_deltas(llm, tokens, params)):
+    for delta in stats.watch(llm.stream({"prompt_token_ids": tokens}, params)):
         text.append(delta.text)
         token_ids += delta.token_ids
         finish_reason = delta.finish_reason
@@ -123,10 +125,6 @@ def _complete(
         "prompt_token_ids": tokens,
     }
     return result, stats
-
-
-def _deltas(llm: LLM, tokens: list[int], params: SamplingParams) -> Iterator[TextDelta]:
-    return llm.stream({"prompt_token_ids": tokens}, params)
 
 
 def _tokens(llm: LLM, prompt: str | list[dict[str, str]]) -> list[int]:
@@ -158,14 +156,3 @@ def _converse(llm: LLM, params: SamplingParams) -> int:
             messages.pop()
             continue
         messages.append({"role": "assistant", "content": answer["text"]})
-
-
-def _finish(
-    args: argparse.Namespace, llm: LLM, result: dict[str, Any], stats: RunStats, loaded: float
-) -> None:
-    """Prints what was asked for in addition to the text."""
-    figures = stats.figures(llm.artifact, loaded) if args.stats else None
-    if args.json:
-        print_json(result | ({"stats": figures} if figures else {}))
-    elif figures:
-        print(f"\n{figures.text()}", file=sys.stderr)
