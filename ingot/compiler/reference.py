@@ -51,11 +51,10 @@ class Interpreter:
     @torch.inference_mode()
     def run(self) -> list[torch.Tensor]:
         last_use = {arg: node for node in self.gm.graph.nodes for arg in node.all_input_nodes}
-        placeholders = iter(range(len(self.inputs[0])))
+        inputs = zip(*self.inputs, strict=True)
         for node in self.gm.graph.nodes:
             if node.op == "placeholder":
-                index = next(placeholders)
-                self.values[node] = [group[index] for group in self.inputs]
+                self.values[node] = list(next(inputs))
             elif node.op == "output":
                 (result,) = node.all_input_nodes
                 return self.values[result]
