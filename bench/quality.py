@@ -122,7 +122,7 @@ class Bench:
         storage = choose_storage(self.gm, case.storage, (), "bfloat16")
         with QuantizedWeights(self.checkpoint.read, ROOT) as weights:
             sequences = self.calibration if case.calibrated else ()
-            quantize_weights(self.gm, self.checkpoint.read, weights, storage, sequences)
+            quantize_weights(self.gm, weights, storage, sequences)
             store = Stored(weights, storage, case.int8_cache)
             logits = quantized_logits(self.gm, store, self.held_out)
             kl = divergence(self.reference, logits)
@@ -153,8 +153,8 @@ class QuantizedInterpreter(Interpreter):
     """Runs the exported graph with the references of the quantized ops in place of linears, and
     keys and values as an int8 cache gives them back."""
 
-    def __init__(self, gm: GraphModule, store: Stored, inputs: Any) -> None:
-        super().__init__(gm, store.weights.read, inputs)
+    def __init__(self, gm: GraphModule, store: Stored, prompts: Sequences) -> None:
+        super().__init__(gm, store.weights.read, prompts)
         self.weights, self.storage = store.weights, store.storage
         self.int8_cache = store.int8_cache
 
@@ -184,11 +184,7 @@ def through_int8(heads: Tensor) -> Tensor:
 
 def quantized_logits(gm: GraphModule, store: Stored, prompts: Sequences) -> list[Tensor]:
     """Logits [T, V] of every position of every prompt, by the quantized ops."""
-    inputs = [
-        (torch.tensor([list(tokens)]), torch.arange(len(tokens)).unsqueeze(0)) for tokens in prompts
-    ]
-    with torch.inference_mode():
-        return [rows[0] for rows in QuantizedInterpreter(gm, store, inputs).run()]
+    return [rows[0] for rows in QuantizedInterpreter(gm, store, prompts).run()]
 
 
 def divergence(reference: Sequence[Tensor], got: Sequence[Tensor]) -> float:

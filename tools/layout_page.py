@@ -59,14 +59,14 @@ def compile_bundled(folder: Path) -> None:
     )
     clock, out = Clock(silent), folder / "shakespeare.ingot"
     model = read_model(MODEL, options, clock)
-    front = lower_model(model, options, clock)
+    front = lower_model(model, clock)
     with (
         patch.object(toolchain, "build", lambda source, out, target: out.write_bytes(b"")),
         model.checkpoint,
         ArtifactWriter(out) as writer,
     ):
-        (part,) = write_parts(writer, model, front, options, clock)
-        writer.seal(describe(model, front, [part.entry]))
+        (part,) = write_parts(writer, model, front, clock)
+        writer.seal(describe(model, front, [part]))
         writer.publish()
     prompt = model.tokenizer.encode(PROMPT, add_special_tokens=False).ids
     artifact = Artifact.open(out)

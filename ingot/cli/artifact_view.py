@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.artifact.manifest import Manifest
-from ingot.artifact.plan import Buffer, Group, Instruction, Plan
+from ingot.artifact.plan import Buffer, Group, Plan
 from ingot.artifact.reader import Artifact, is_artifact
 from ingot.artifact.traits import origin_of
 from ingot.errors import ArtifactError
@@ -76,7 +76,9 @@ def _view(plan: Plan, group: Group) -> KernelView:
             for name in i.outputs.values()
             if plan.buffer(name).kind != "inner"
         ),
-        attrs=" ".join(dict.fromkeys(text for i in members for text in attrs_text(i))),
+        attrs=" ".join(
+            dict.fromkeys(f"{name}={value}" for i in members for name, value in i.attrs.items())
+        ),
     )
 
 
@@ -97,8 +99,3 @@ def live_bytes(plan: Plan) -> list[int]:
 def shape_text(buffer: Buffer) -> str:
     """For example `bfloat16[N,256]`."""
     return f"{buffer.format}[{','.join(str(dim) for dim in buffer.shape)}]"
-
-
-def attrs_text(instruction: Instruction) -> list[str]:
-    """For example `eps=1e-06` and `window=0`."""
-    return [f"{name}={value}" for name, value in instruction.attrs.items()]

@@ -6,9 +6,9 @@ import argparse
 import sys
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingot.cli.arguments import MODEL, Argument, Arguments
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json
 from ingot.errors import UsageError
@@ -25,45 +25,31 @@ PROMPT, CONTEXT = 512, 512
 BATCHES = (16, 64)
 BATCH_CONTEXT = 32  # tokens of each sequence of a batch; their prefill is not measured
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
-    parser.add_argument(
-        "model",
-        metavar="ARTIFACT|MODEL_DIR",
-        type=Path,
-        help="an artifact; a model directory is compiled once into a cache",
-    )
-    parser.add_argument(
-        "--prompt",
-        metavar="N",
-        type=human_int,
-        help=f"tokens of the prompt that is prefilled (default: {PROMPT})",
-    )
-    parser.add_argument(
-        "--context",
-        metavar="N",
-        type=human_int,
-        help=f"tokens that one sequence has when it decodes (default: {CONTEXT})",
-    )
-    parser.add_argument(
-        "--batch",
-        metavar="N",
-        type=human_int,
+ARGUMENTS: Arguments = (
+    MODEL,
+    Argument(
+        "--prompt N", f"tokens of the prompt that is prefilled (default: {PROMPT})", human_int
+    ),
+    Argument(
+        "--context N",
+        f"tokens that one sequence has when it decodes (default: {CONTEXT})",
+        human_int,
+    ),
+    Argument(
+        "--batch N",
+        "sequences that decode at once; may be repeated (default: 16 and 64)",
+        human_int,
         action="append",
-        help="sequences that decode at once; may be repeated (default: 16 and 64)",
-    )
-    parser.add_argument(
-        "--rounds",
-        metavar="N",
-        type=human_int,
+    ),
+    Argument(
+        "--rounds N",
+        "measure everything N times and take the median (default: 5)",
+        human_int,
         default=5,
-        help="measure everything N times and take the median (default: 5)",
-    )
-    parser.add_argument(
-        "--threads", metavar="N", type=human_int, help="default: one per processor of this process"
-    )
-    parser.add_argument("--ops", action="store_true", help="also print the time of every kernel")
+    ),
+    Argument("--threads N", "default: one per processor of this process", human_int),
+    Argument("--ops", "also print the time of every kernel"),
+)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -88,7 +74,9 @@ def main(args: argparse.Namespace) -> int:
 
 def measure(artifact: Artifact, args: argparse.Namespace) -> list[PhaseResult]:
     """Runs all phases in one engine. Says on stderr which one it is at."""
-    from ingot.cli.bench_phases import PhaseRunner, decode_cost
+    from ingot.artifact.cost import StepShape
+    from ingot.artifact.step_cost import step_cost
+    from ingot.cli.bench_phases import PhaseRunner
     from ingot.runtime.devices.cpu import CpuExecutor
     from ingot.runtime.limits import LimitsMeter
 
@@ -96,7 +84,7 @@ def measure(artifact: Artifact, args: argparse.Namespace) -> list[PhaseResult]:
     todo = phases(plan.limits, args)
     longest = max(phase.tokens(args.rounds) for phase in todo)
     executor = CpuExecutor(artifact, max_model_len=longest, num_threads=args.threads)
-    nbytes = decode_cost(plan).weight_bytes
+    nbytes = step_cost(plan, StepShape()).weight_bytes
     results = []
     try:
         with (

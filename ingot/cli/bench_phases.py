@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ingot.artifact.cost import Cost, StepShape, total
 from ingot.artifact.plan import Plan
-from ingot.artifact.step_cost import kernel_costs, step_cost
+from ingot.artifact.step_cost import kernel_costs
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.engine import Engine
@@ -192,8 +192,3 @@ class PhaseRunner:
             for new, end in zip(chunks, ends, strict=True)
         ]
         return [total(costs) for costs in zip(*steps, strict=True)]
-
-
-def decode_cost(plan: Plan) -> Cost:
-    """What decoding one token costs, without its context."""
-    return step_cost(plan, StepShape())

@@ -13,6 +13,7 @@ from ingot.artifact.plan import Plan
 from ingot.artifact.reader import Artifact
 from ingot.cli.artifact_view import kernel_views
 from ingot.cli.bench_phases import PhaseResult
+from ingot.cli.compile import stored
 from ingot.cli.numbers import format_bytes, format_seconds
 from ingot.cli.output import facts, table
 from ingot.runtime.limits import MachineLimits
@@ -20,7 +21,7 @@ from ingot.runtime.limits import MachineLimits
 _LAYER = re.compile(r"\.\d+(?=\.|$)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class KernelRow:
     """The kernels that do the same in every layer, added up; `share` is that of their limit."""
 
@@ -35,9 +36,8 @@ class KernelRow:
 def text(artifact: Artifact, results: list[PhaseResult]) -> str:
     """The limits, and a line for each phase."""
     limits = machine_limits(results)
-    numerics = artifact.manifest.numerics
-    stored = numerics.quantization if numerics.quantization != "none" else numerics.dtype
-    head = f"{artifact.path}: {stored} on {artifact.target.name}, {limits.threads} threads"
+    weights, target = stored(artifact.manifest.numerics), artifact.target.name
+    head = f"{artifact.path}: {weights} on {target}, {limits.threads} threads"
     header = ("phase", "tok/s", "GB/s", "TOP/s", "of limit", "bound by", "a step")
     return f"{head}\n\n{_limits_text(limits)}\n\n{table(map(_row, results), header)}"
 
@@ -75,18 +75,9 @@ def kernel_rows(plan: Plan, result: PhaseResult) -> list[KernelRow]:
         seconds = sum(result.kernel_seconds[i] for i in indices)
         cost = total(result.kernel_costs[i] for i in indices)
         # The weights of a norm are in a cache already: only products and attention have a limit.
-        share = _share(result.limits, cost, seconds) if cost.num_operations else None
-        count = len(indices)
-        rows.append(
-            KernelRow(
-                kernel=kernel,
-                origin=origin,
-                count=count,
-                seconds=seconds,
-                cost=cost,
-                share=share,
-            )
-        )
+        least = result.limits.seconds(cost) if cost.num_operations else 0.0
+        share = least / seconds if least > 0 and seconds > 0 else None
+        rows.append(KernelRow(kernel, origin, len(indices), seconds, cost, share))
     return sorted(rows, key=lambda row: -row.seconds)
 
 
@@ -159,8 +150,3 @@ def _phase_object(plan: Plan, result: PhaseResult) -> dict[str, Any]:
             )
         ]
     return found
-
-
-def _share(limits: MachineLimits, cost: Cost, seconds: float) -> float | None:
-    least = limits.seconds(cost)
-    return least / seconds if least > 0 and seconds > 0 else None

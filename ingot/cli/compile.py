@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import fields
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from ingot.cli.arguments import Argument, Arguments
 from ingot.cli.numbers import format_bytes, format_seconds, human_int
 from ingot.cli.output import command, facts, print_json, table
 from ingot.cli.progress import progress_display
@@ -19,139 +21,93 @@ if TYPE_CHECKING:
 
 NAME = "compile"
 SUMMARY = "compile a model directory into an artifact"
-DTYPES = ("auto", "float32", "bfloat16")
-KV_DTYPES = ("auto", "int8")
-QUANTIZATIONS = ("none", "int8", "int4")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments; their defaults are those of `CompileOptions`."""
-    parser.add_argument(
-        "model_dir",
-        metavar="MODEL_DIR",
-        type=Path,
-        help="folder with config.json, *.safetensors and tokenizer.json",
-    )
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="OUT.ingot",
-        type=Path,
-        help="where to write the artifact (default: MODEL_DIR's name + .ingot, here)",
-    )
-    parser.add_argument(
-        "--force", action="store_true", help="replace the artifact if it is there already"
-    )
-    parser.add_argument(
-        "--target",
-        metavar="LIST",
-        type=_names,
-        default=("cpu:native",),
-        help="targets, separated by commas: cpu:native (this machine, the default), "
-        "cpu:x86-64-v4, cpu:x86-64-v3, cpu:portable; features can follow a level, as in "
-        "cpu:x86-64-v3+avx_vnni",
-    )
-    parser.add_argument(
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise argparse.ArgumentTypeError("name at least one target, such as cpu:native")
+    return names
+
+
+# The names of options and their defaults are those of `CompileOptions`.
+ARGUMENTS: Arguments = (
+    Argument(
+        "model_dir MODEL_DIR", "folder with config.json, *.safetensors and tokenizer.json", Path
+    ),
+    Argument(
+        "-o --output OUT.ingot",
+        "where to write the artifact (default: MODEL_DIR's name + .ingot, here)",
+        Path,
+    ),
+    Argument("--force", "replace the artifact if it is there already"),
+    Argument(
+        "--target LIST",
+        "targets, separated by commas: cpu:native (this machine, the default), cpu:x86-64-v4, "
+        "cpu:x86-64-v3, cpu:portable; features can follow a level, as in cpu:x86-64-v3+avx_vnni",
+        _names,
+        dest="targets",
+    ),
+    Argument(
         "--dtype",
-        choices=DTYPES,
-        default="auto",
-        help="auto (the default) is bfloat16 unless the checkpoint is float32; bfloat16 drops 3 "
-        "bits of float16 weights, and float32 keeps them",
-    )
-    _add_quantization(parser)
-    parser.add_argument(
-        "--kv-dtype",
-        choices=KV_DTYPES,
-        default="auto",
-        help="store keys and values like activations (auto, the default), or in int8, which takes "
-        "half the memory of bfloat16",
-    )
-    _add_limits(parser)
-    _add_pass_options(parser)
-
-
-def _add_quantization(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+        "auto (the default) is bfloat16 unless the checkpoint is float32; bfloat16 drops 3 bits of "
+        "float16 weights, and float32 keeps them",
+        choices=("auto", "float32", "bfloat16"),
+    ),
+    Argument(
         "--quantize",
-        choices=QUANTIZATIONS,
-        default="none",
-        help="store weight matrices in int8 or int4 (default: none); embedding and head are int8 "
-        "either way",
-    )
-    parser.add_argument(
-        "--group-size",
-        metavar="N",
-        default="",
-        help="columns that share a scale: 32, 64 or 128, or for int8 also channel, a whole row "
+        "store weight matrices in int8 or int4 (default: none); embedding and head are int8 either "
+        "way",
+        choices=("none", "int8", "int4"),
+    ),
+    Argument(
+        "--group-size N",
+        "columns that share a scale: 32, 64 or 128, or for int8 also channel, a whole row "
         "(default: 32 for int4, the widest that divides all rows for int8)",
-    )
-    parser.add_argument(
-        "--keep",
-        metavar="PATTERN=KIND",
+    ),
+    Argument(
+        "--keep PATTERN=KIND",
+        "store the matrices whose names end like PATTERN as KIND: none, bf16, int8 or int4, as in "
+        "lm_head=bf16; may be repeated, and the last match wins",
         action="append",
-        default=[],
-        help="store the matrices whose names end like PATTERN as KIND: none, bf16, int8 or int4, "
-        "as in lm_head=bf16; may be repeated, and the last match wins",
-    )
-    parser.add_argument(
-        "--calibrate",
-        metavar="TEXTFILE",
-        type=Path,
-        help="round weights so that results on this text change least (GPTQ); slower and more "
-        "precise",
-    )
-
-
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max-model-len",
-        metavar="N",
-        type=human_int,
-        help="longest sequence; 32k is 32000, 32K is 32768 (default: the model's own)",
-    )
-    parser.add_argument(
-        "--max-num-seqs",
-        metavar="N",
-        type=human_int,
-        default=64,
-        help="most sequences in one step (default: 64)",
-    )
-    parser.add_argument(
-        "--max-num-batched-tokens",
-        metavar="N",
-        type=human_int,
-        default=512,
-        help="most tokens in one step (default: 512)",
-    )
-    parser.add_argument(
-        "--page-size",
-        metavar="N",
-        type=human_int,
-        default=16,
-        help="tokens of one page of the KV cache (default: 16)",
-    )
-
-
-def _add_pass_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--disable-pass",
-        metavar="NAME",
+    ),
+    Argument(
+        "--calibrate TEXTFILE",
+        "round weights so that results on this text change least (GPTQ); slower and more precise",
+        Path,
+    ),
+    Argument(
+        "--kv-dtype",
+        "store keys and values like activations (auto, the default), or in int8, which takes half "
+        "the memory of bfloat16",
+        choices=("auto", "int8"),
+    ),
+    Argument(
+        "--max-model-len N",
+        "longest sequence; 32k is 32000, 32K is 32768 (default: the model's own)",
+        human_int,
+    ),
+    Argument("--max-num-seqs N", "most sequences in one step (default: 64)", human_int),
+    Argument("--max-num-batched-tokens N", "most tokens in one step (default: 512)", human_int),
+    Argument("--page-size N", "tokens of one page of the KV cache (default: 16)", human_int),
+    Argument(
+        "--disable-pass NAME",
+        "leave out an optional pass or a rule of grouping; may be repeated",
         action="append",
-        default=[],
-        help="leave out an optional pass or a rule of grouping; may be repeated",
-    )
-    parser.add_argument(
+        dest="disable_passes",
+    ),
+    Argument(
         "--verify-passes",
-        action="store_true",
-        help="run the model before and after every pass, lowering, rewriting and grouping, and "
-        "compare; slower",
-    )
-    parser.add_argument(
-        "--dump",
-        metavar="DIR",
-        type=Path,
-        help="write the graph after every pass into DIR; plan and sources are in the artifact",
-    )
+        "run the model before and after every pass, lowering, rewriting and grouping, and compare; "
+        "slower",
+    ),
+    Argument(
+        "--dump DIR",
+        "write the graph after every pass into DIR; plan and sources are in the artifact",
+        Path,
+        dest="dump_dir",
+    ),
+)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -247,26 +203,5 @@ def _check_output(output: Path, force: bool) -> None:
 def _options(args: argparse.Namespace) -> CompileOptions:
     from ingot.compiler.options import CompileOptions
 
-    return CompileOptions(
-        targets=args.target,
-        dtype=args.dtype,
-        quantize=args.quantize,
-        group_size=args.group_size,
-        keep=tuple(args.keep),
-        calibrate=args.calibrate,
-        kv_dtype=args.kv_dtype,
-        max_model_len=args.max_model_len,
-        max_num_seqs=args.max_num_seqs,
-        max_num_batched_tokens=args.max_num_batched_tokens,
-        page_size=args.page_size,
-        verify_passes=args.verify_passes,
-        dump_dir=args.dump,
-        disable_passes=tuple(args.disable_pass),
-    )
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        raise argparse.ArgumentTypeError("name at least one target, such as cpu:native")
-    return names
+    given = {field.name: getattr(args, field.name) for field in fields(CompileOptions)}
+    return CompileOptions(**{name: value for name, value in given.items() if value is not None})

@@ -7,6 +7,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
+from ingot.cli.arguments import Argument, Arguments
 from ingot.cli.numbers import format_bytes, format_count
 from ingot.cli.output import command, facts, print_json
 from ingot.errors import ModelDirError
@@ -16,11 +17,7 @@ if TYPE_CHECKING:
 
 NAME = "explain"
 SUMMARY = "tell whether a model directory is supported, why, and what it needs"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
-    parser.add_argument("model_dir", metavar="MODEL_DIR", type=Path, help="folder of a model")
+ARGUMENTS: Arguments = (Argument("model_dir MODEL_DIR", "folder of a model", Path),)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -48,14 +45,13 @@ def summary(model_dir: Path, explanation: Explanation) -> str:
 
 
 def _identity(explanation: Explanation) -> str:
-    rows = [("architecture", explanation.architecture or "none named")]
-    if explanation.family:
-        rows.append(("family", explanation.family))
-    if explanation.nearest:
-        rows.append(("nearest", explanation.nearest))
-    if explanation.differing:
-        rows.append(("differing", ", ".join(explanation.differing)))
-    return facts(rows)
+    rows = (
+        ("architecture", explanation.architecture or "none named"),
+        ("family", explanation.family),
+        ("nearest", explanation.nearest),
+        ("differing", ", ".join(explanation.differing)),
+    )
+    return facts((name, value) for name, value in rows if value)
 
 
 def _needs(explanation: Explanation) -> str:

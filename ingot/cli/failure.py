@@ -30,8 +30,14 @@ def report(error: BaseException, args: argparse.Namespace) -> int:
         log = _write_log(error)
     _print_error(known, log)
     if args.json:
+        fields = {
+            "type": type(error if isinstance(error, IngotError) else known).__name__,
+            "found": known.found,
+            "hint": known.hint,
+            "exit_code": known.exit_code,
+        }
         with contextlib.suppress(OSError):  # a stdout that cannot be written: stderr has it, too
-            print_json({"error": _as_object(known, error)})
+            print_json({"error": fields})
     return known.exit_code
 
 
@@ -83,16 +89,6 @@ def _print_error(error: IngotError, log: Path | None) -> None:
         print(f"  {line}", file=sys.stderr)
     if log is not None and str(log) not in error.hint:
         print(f"  traceback: {log}", file=sys.stderr)
-
-
-def _as_object(error: IngotError, cause: BaseException) -> dict[str, object]:
-    name = type(cause if isinstance(cause, IngotError) else error).__name__
-    return {
-        "type": name,
-        "found": error.found,
-        "hint": error.hint,
-        "exit_code": error.exit_code,
-    }
 
 
 def _write_log(error: BaseException) -> Path | None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ingot.cli.arguments import ARTIFACT, Argument, Arguments
 from ingot.cli.compile import groups_text, ledger_table
 from ingot.cli.numbers import format_bytes, format_count
 from ingot.cli.output import facts, print_json, table
@@ -18,19 +19,16 @@ if TYPE_CHECKING:
 
 NAME = "inspect"
 SUMMARY = "show targets, sizes, ledger, plan and memory of an artifact"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
-    parser.add_argument("artifact", metavar="ARTIFACT", type=Path, help="folder of an artifact")
-    parser.add_argument("--target", metavar="NAME", help="whose plan to show (default: the first)")
-    parser.add_argument("--plan", action="store_true", help="print the kernels of the plan")
-    parser.add_argument(
-        "--html",
-        metavar="FILE",
-        type=Path,
-        help="write a page with the ledger, the arena drawn over time, and the kernels",
-    )
+ARGUMENTS: Arguments = (
+    ARTIFACT,
+    Argument("--target NAME", "whose plan to show (default: the first)"),
+    Argument("--plan", "print the kernels of the plan"),
+    Argument(
+        "--html FILE",
+        "write a page with the ledger, the arena drawn over time, and the kernels",
+        Path,
+    ),
+)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -56,7 +54,10 @@ def main(args: argparse.Namespace) -> int:
 
 def summary(view: ArtifactView, target: str) -> str:
     """The artifact on one screen."""
+    from ingot.cli.artifact_view import kernel_counts
+
     plan = view.plans[target]
+    counts = [(count, kernel) for kernel, count in kernel_counts(plan).items()]
     version = ".".join(str(part) for part in view.manifest.format)
     sections = [
         f"{view.path}   format {version}, written by ingot {view.manifest.ingot_version}",
@@ -67,7 +68,7 @@ def summary(view: ArtifactView, target: str) -> str:
         "Targets\n" + _target_table(view),
         "Ledger\n" + ledger_table(view.manifest.ledger),
         "Groups\n" + groups_text(view.manifest),
-        f"Plan of {target}\n" + _kernel_table(plan),
+        f"Plan of {target}\n" + table(counts, ("count", "kernel")),
         "More: --plan prints the kernels, --html FILE writes a page with pictures.",
     ]
     return "\n\n".join(sections)
@@ -140,12 +141,6 @@ def _target_table(view: ArtifactView) -> str:
         for target in view.manifest.targets
     ]
     return table(rows, ("target", "weights", "code", "kernels", "arena"))
-
-
-def _kernel_table(plan: Plan) -> str:
-    from ingot.cli.artifact_view import kernel_counts
-
-    return table(((n, kernel) for kernel, n in kernel_counts(plan).items()), ("count", "kernel"))
 
 
 def _target(view: ArtifactView, name: str | None) -> str:

@@ -3,15 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
-_SUFFIXES = {
-    "k": 1000,
-    "m": 1000**2,
-    "g": 1000**3,
-    "K": 1024,
-    "M": 1024**2,
-    "G": 1024**3,
-}
+_SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def human_int(text: str) -> int:
@@ -33,22 +27,12 @@ def human_int(text: str) -> int:
 
 def format_bytes(count: int) -> str:
     """`6815744` as `6.82 MB`; powers of 1000."""
-    value, unit = float(count), "B"
-    for larger in ("KB", "MB", "GB", "TB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return f"{count} B" if unit == "B" else f"{_three_digits(value)} {unit}"
+    return _in_units(count, (" B", " KB", " MB", " GB", " TB"))
 
 
 def format_count(count: int) -> str:
     """`3237120` as `3.24M`; powers of 1000."""
-    value, unit = float(count), ""
-    for larger in ("K", "M", "B", "T"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, larger
-    return str(count) if not unit else f"{_three_digits(value)}{unit}"
+    return _in_units(count, ("", "K", "M", "B", "T"))
 
 
 def format_seconds(seconds: float) -> str:
@@ -62,5 +46,10 @@ def format_seconds(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
 
-def _three_digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+def _in_units(count: int, units: Sequence[str]) -> str:
+    """Three digits in the unit that fits; each is 1000 times the one before."""
+    value, power = float(count), 0
+    while value >= 1000 and power < len(units) - 1:
+        value, power = value / 1000, power + 1
+    digits = 0 if power == 0 or value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f}{units[power]}"

@@ -19,37 +19,25 @@ def print_json(value: object) -> None:
 
     Raises nothing if the reader has gone: the exit code still tells the result.
     """
-    text = json.dumps(to_builtins(value), indent=2, ensure_ascii=False)
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
     with contextlib.suppress(BrokenPipeError):
         print(text, flush=True)
 
 
-def to_builtins(value: Any) -> Any:
-    """The value in the types of JSON; raises TypeError for a value that has none."""
+def _plain(value: Any) -> Any:
+    """A value that JSON does not know, in the types of JSON."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = (field.name for field in dataclasses.fields(value))
-        return {name: to_builtins(getattr(value, name)) for name in names}
-    if isinstance(value, dict):
-        return {str(key): to_builtins(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [to_builtins(item) for item in value]
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Path):
         return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[str], indent: str = "  ") -> str:
     """Columns aligned under their header; columns of numbers are aligned to the right."""
-    body = [[str(cell) for cell in row] for row in rows]
-    lines = [list(header), *body]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
-    numeric = [
-        bool(body) and all(_starts_with_digit(row[column]) for row in body)
-        for column in range(len(header))
-    ]
-    return "\n".join(indent + _align(line, widths, numeric) for line in lines)
+    columns = zip(header, *(map(str, row) for row in rows), strict=True)
+    lines = zip(*map(_aligned, columns), strict=True)
+    return "\n".join(indent + "  ".join(line).rstrip() for line in lines)
 
 
 def facts(pairs: Iterable[tuple[str, object]], indent: str = "  ") -> str:
@@ -67,11 +55,8 @@ def command() -> str:
     return shlex.quote(os.path.relpath(called)) if called.name == "ingot" else "python -m ingot"
 
 
-def _starts_with_digit(cell: str) -> bool:
-    return cell[:1].isdigit() or cell in ("", "-")
-
-
-def _align(line: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
-    cells = zip(line, widths, numeric, strict=True)
-    padded = (cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells)
-    return "  ".join(padded).rstrip()
+def _aligned(column: Sequence[str]) -> list[str]:
+    """The header and the cells of a column, padded to one width."""
+    cells, width = column[1:], max(map(len, column))
+    numeric = cells and all(cell[:1].isdigit() or cell in ("", "-") for cell in cells)
+    return [cell.rjust(width) if numeric else cell.ljust(width) for cell in column]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from inspect import cleandoc
 from typing import Any, NoReturn, Protocol
 
 from ingot.cli import bench, explain, inspect, run, verify
 from ingot.cli import compile as compile_verb
+from ingot.cli.arguments import COMMON, Arguments, add_arguments
 from ingot.errors import UsageError
 
 EXIT_CODES = """\
@@ -21,19 +23,16 @@ class Verb(Protocol):
 
     NAME: str
     SUMMARY: str
+    ARGUMENTS: Arguments
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
     def main(self, args: argparse.Namespace) -> int: ...
 
 
 VERBS: tuple[Verb, ...] = (compile_verb, run, bench, inspect, verify, explain)
 
 
-class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Keeps the line breaks of descriptions, and gives the column of options more room."""
-
-    def __init__(self, prog: str, **options: Any) -> None:
-        super().__init__(prog, **{"max_help_position": 32, **options})
+# Keeps the line breaks of descriptions, and gives the column of options more room.
+FORMATTER = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
         prog="ingot",
         description="Compiles language models ahead of time, and runs them without PyTorch.",
         epilog=EXIT_CODES,
-        formatter_class=HelpFormatter,
+        formatter_class=FORMATTER,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
@@ -72,13 +71,9 @@ def build_parser() -> argparse.ArgumentParser:
             verb.NAME,
             help=verb.SUMMARY,
             description=cleandoc(verb.main.__doc__ or ""),
-            formatter_class=HelpFormatter,
+            formatter_class=FORMATTER,
             allow_abbrev=False,
         )
-        verb.add_arguments(sub)
-        sub.add_argument("--json", action="store_true", help="print the result as JSON")
-        sub.add_argument(
-            "--debug", action="store_true", help="on an error, write its traceback to a log file"
-        )
+        add_arguments(sub, (*verb.ARGUMENTS, *COMMON))
         sub.set_defaults(verb=verb)
     return parser

@@ -63,10 +63,9 @@ class PlainProgress:
         self._stage = ""
 
     def __call__(self, stage: str, detail: str, fraction: float | None) -> None:
-        if stage == self._stage:
-            return
+        if stage != self._stage:
+            print(f"{stage:<9} {detail}".rstrip(), file=self._stream, flush=True)
         self._stage = stage
-        print(f"{stage:<9} {detail}".rstrip(), file=self._stream, flush=True)
 
 
 class LiveProgress:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ingot.cli.arguments import MODEL, Argument, Arguments, Group
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json
 from ingot.errors import UsageError
@@ -16,64 +15,40 @@ from ingot.errors import UsageError
 if TYPE_CHECKING:
     from ingot.cli.run_stats import RunStats
     from ingot.runtime.llm import LLM
-    from ingot.runtime.output import TextDelta
     from ingot.runtime.params import SamplingParams
 
 NAME = "run"
 SUMMARY = "generate text from a prompt, stdin or a chat"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
-    parser.add_argument(
-        "model",
-        metavar="ARTIFACT|MODEL_DIR",
-        type=Path,
-        help="an artifact; a model directory is compiled once into a cache",
-    )
-    parser.add_argument(
-        "prompt",
-        metavar="PROMPT",
-        nargs="?",
-        help="the text to continue (default: what is piped into stdin)",
-    )
-    parser.add_argument(
-        "--chat",
-        action="store_true",
-        help="send PROMPT as a message in the model's chat template; without PROMPT, converse",
-    )
-    parser.add_argument(
-        "--max-model-len",
-        metavar="N",
-        type=human_int,
-        help="longest sequence to make room for (default: the artifact's limit)",
-    )
-    parser.add_argument(
-        "--max-tokens",
-        metavar="N",
-        type=human_int,
-        default=256,
-        help="most tokens to generate (default: 256)",
-    )
-    sampling = parser.add_argument_group(
-        "sampling", "Defaults come from the model's generation_config.json; without it, greedy."
-    )
-    sampling.add_argument(
-        "--temperature", metavar="T", type=float, help="0 takes the likeliest token"
-    )
-    sampling.add_argument("--top-k", metavar="K", type=int, help="draw from the K likeliest tokens")
-    sampling.add_argument(
-        "--top-p",
-        metavar="P",
-        type=float,
-        help="draw from the likeliest tokens that together have probability P",
-    )
-    sampling.add_argument("--seed", metavar="N", type=int, help="draw the same tokens every time")
-    parser.add_argument(
-        "--stats",
-        action="store_true",
-        help="print the time to the first token and the speed beside its limit",
-    )
+ARGUMENTS: Arguments = (
+    MODEL,
+    Argument(
+        "prompt PROMPT", "the text to continue (default: what is piped into stdin)", nargs="?"
+    ),
+    Argument(
+        "--chat", "send PROMPT as a message in the model's chat template; without PROMPT, converse"
+    ),
+    Argument(
+        "--max-model-len N",
+        "longest sequence to make room for (default: the artifact's limit)",
+        human_int,
+    ),
+    Argument("--max-tokens N", "most tokens to generate (default: 256)", human_int, default=256),
+    Group(
+        "sampling",
+        "Defaults come from the model's generation_config.json; without it, greedy.",
+        (
+            Argument("--temperature T", "0 takes the likeliest token", float),
+            Argument("--top-k K", "draw from the K likeliest tokens", int),
+            Argument(
+                "--top-p P",
+                "draw from the likeliest tokens that together have probability P",
+                float,
+            ),
+            Argument("--seed N", "draw the same tokens every time", int),
+        ),
+    ),
+    Argument("--stats", "print the time to the first token and the speed beside its limit"),
+)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -93,7 +68,11 @@ def main(args: argparse.Namespace) -> int:
             return _converse(llm, params)
         text = prompt if not args.chat else [{"role": "user", "content": prompt}]
         result, stats = _complete(llm, text, params, show=not args.json)
-        _finish(args, llm, result, stats, loaded)
+        figures = stats.figures(llm.artifact, loaded) if args.stats else None
+    if args.json:
+        print_json(result | ({"stats": figures} if figures else {}))
+    elif figures:
+        print(f"\n{figures.text()}", file=sys.stderr)
     return 0
 
 
@@ -130,7 +109,7 @@ def _complete(
     tokens = _tokens(llm, prompt)
     stats = RunStats(num_prompt_tokens=len(tokens))
     text, token_ids, finish_reason = [], [], None
-    for delta in stats.watch(_deltas(llm, tokens, params)):
+    for delta in stats.watch(llm.stream({"prompt_token_ids": tokens}, params)):
         text.append(delta.text)
         token_ids += delta.token_ids
         finish_reason = delta.finish_reason
@@ -146,10 +125,6 @@ def _complete(
         "prompt_token_ids": tokens,
     }
     return result, stats
-
-
-def _deltas(llm: LLM, tokens: list[int], params: SamplingParams) -> Iterator[TextDelta]:
-    return llm.stream({"prompt_token_ids": tokens}, params)
 
 
 def _tokens(llm: LLM, prompt: str | list[dict[str, str]]) -> list[int]:
@@ -181,14 +156,3 @@ def _converse(llm: LLM, params: SamplingParams) -> int:
             messages.pop()
             continue
         messages.append({"role": "assistant", "content": answer["text"]})
-
-
-def _finish(
-    args: argparse.Namespace, llm: LLM, result: dict[str, Any], stats: RunStats, loaded: float
-) -> None:
-    """Prints what was asked for in addition to the text."""
-    figures = stats.figures(llm.artifact, loaded) if args.stats else None
-    if args.json:
-        print_json(result | ({"stats": figures} if figures else {}))
-    elif figures:
-        print(f"\n{figures.text()}", file=sys.stderr)

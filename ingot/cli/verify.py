@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ingot.cli.output import facts, print_json, to_builtins
+from ingot.cli.arguments import ARTIFACT, Arguments
+from ingot.cli.output import facts, print_json
 from ingot.cli.progress import progress_display
 from ingot.errors import VerificationError
 
@@ -17,11 +18,7 @@ if TYPE_CHECKING:
 
 NAME = "verify"
 SUMMARY = "check every hash, then replay the golden outputs on this host"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the verb's arguments."""
-    parser.add_argument("artifact", metavar="ARTIFACT", type=Path, help="folder of an artifact")
+ARGUMENTS: Arguments = (ARTIFACT,)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -63,7 +60,7 @@ def _finish_json(artifact: Artifact, result: Verification) -> int:
         "max_error": result.max_error,
         "num_files": len(artifact.manifest.files),
     }
-    print_json(extra | to_builtins(result))
+    print_json(extra | asdict(result))
     if result.passed:
         return 0
     print("error: this host does not reproduce the golden outputs", file=sys.stderr)

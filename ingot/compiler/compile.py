@@ -13,7 +13,7 @@ from torch import nn
 from torch.fx import GraphModule
 
 from ingot.artifact.codec import encode_plan
-from ingot.artifact.formats import Storage
+from ingot.artifact.formats import Format, Storage
 from ingot.artifact.manifest import (
     FORMAT_VERSION,
     GroupEntry,
@@ -30,7 +30,7 @@ from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler.export import export
-from ingot.compiler.golden import TEXT, golden_outputs, golden_prompts, tolerance
+from ingot.compiler.golden import TEXT, golden_outputs, golden_prompts
 from ingot.compiler.lower import lower
 from ingot.compiler.options import Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.quantization.calibrate import calibration_sequences
@@ -40,13 +40,12 @@ from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import copy_tokenizer, load_tokenizer
 from ingot.compiler.verify import PlanChecker
-from ingot.errors import UsageError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
 from ingot.models.config import ModelConfig
 from ingot.models.counts import module_counts
 from ingot.passes import runner
-from ingot.passes.pipeline import PIPELINE, optional_passes, pipeline
+from ingot.passes.pipeline import check_disabled, pipeline
 from ingot.targets.compilers import Builder
 from ingot.targets.target import TargetKind, kind_of
 from ingot.version import __version__
@@ -76,12 +75,11 @@ def compile_model(
     options = options or CompileOptions()
     clock = Clock(progress)
     model = read_model(model_dir, options, clock)
-    front = lower_model(model, options, clock)
+    front = lower_model(model, clock)
     with model.checkpoint, ArtifactWriter(out) as writer:
-        parts = write_parts(writer, model, front, options, clock)
-        entries = [part.entry for part in parts]
+        parts = write_parts(writer, model, front, clock)
         with clock.stage("write", str(out)):
-            manifest = writer.seal(describe(model, front, entries))
+            manifest = writer.seal(describe(model, front, parts))
         with clock.stage("check", "golden prompts on this host"):
             golden_error = check(writer.directory)
         writer.publish()
@@ -102,6 +100,7 @@ class Model:
     """A model directory, read and checked. The module has no weights; the checkpoint is open."""
 
     model_dir: Path
+    options: CompileOptions
     config: ModelConfig
     resolved: Resolved
     tokenizer: Tokenizer
@@ -115,25 +114,14 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
     with clock.stage("read", str(model_dir)):
         config = registry.load_config(model_dir)
         resolved = resolve(options, config)
-        check_disabled(options.disable_passes, resolved.targets)
+        rules = [rule for target in resolved.targets for rule in kind_of(target).rules]
+        check_disabled(options.disable_passes, rules)
         tokenizer = load_tokenizer(model_dir, config.vocab_size)
         longest = resolved.limits.max_model_len
         calibration = calibration_sequences(options.calibrate, tokenizer, max_model_len=longest)
         module = registry.build(config, max_model_len=longest)
         checkpoint = Checkpoint.open(model_dir, config, module)
-    return Model(model_dir, config, resolved, tokenizer, module, checkpoint, calibration)
-
-
-def check_disabled(names: Sequence[str], targets: Sequence[Target]) -> None:
-    """Raises UsageError for names that do not exist, and for passes that a graph needs."""
-    optional = [*optional_passes(), *(rule for t in targets for rule in kind_of(t).rules)]
-    for name in names:
-        if name not in optional:
-            known = name in [each.name for each in PIPELINE]
-            raise UsageError(
-                f"pass {name!r} {'cannot be left out' if known else 'does not exist'}",
-                hint=f"Optional: {', '.join(dict.fromkeys(optional))}.",
-            )
+    return Model(model_dir, options, config, resolved, tokenizer, module, checkpoint, calibration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,29 +129,29 @@ class Front:
     """What the front end makes of a model: the exported graph, the plan, and the ledger.
 
     The plan consists of primitives, and is the same for every target. `storage` says which of the
-    model's matrices are stored in integers, and how.
+    model's matrices are stored in integers, and how; `quantization` says it in the words of the
+    manifest.
     """
 
     reference: GraphModule
     storage: dict[str, Storage]
+    quantization: str
     plan: Plan
     ledger: tuple[LedgerEntry, ...]
 
 
-def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
+def lower_model(model: Model, clock: Clock) -> Front:
     """Exports the module and lowers its graph to the plan."""
-    config, resolved = model.config, model.resolved
+    config, resolved, options = model.config, model.resolved, model.options
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
         graph = export(model.module, config)
         reference = GraphModule(graph, deepcopy(graph.graph))
-    kinds = [kind_of(target) for target in resolved.targets]
+
+    def fits(columns: int, form: Format) -> bool:
+        return all(kind_of(target).fits(columns, form) for target in resolved.targets)
+
     storage = choose_storage(
-        reference,
-        resolved.storage,
-        options.keep,
-        resolved.dtype,
-        resolved.int8,
-        lambda columns, form: all(kind.fits(columns, form) for kind in kinds),
+        reference, resolved.storage, options.keep, resolved.dtype, resolved.int8, fits
     )
     if model.calibration:
         check_calibration(reference, storage)
@@ -179,7 +167,8 @@ def lower_model(model: Model, options: CompileOptions, clock: Clock) -> Front:
         plan = lower(graph, resolved.limits, storage, int8_states=resolved.kv_dtype == "int8")
         if options.verify_passes:
             PlanChecker(reference).check_lowered(graph, plan)
-    return Front(reference, storage, plan, ledger)
+    quantization = label(storage, calibrated=bool(model.calibration))
+    return Front(reference, storage, quantization, plan, ledger)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,21 +180,18 @@ class Part:
     entry: TargetEntry
 
 
-def write_parts(
-    writer: ArtifactWriter, model: Model, front: Front, options: CompileOptions, clock: Clock
-) -> list[Part]:
+def write_parts(writer: ArtifactWriter, model: Model, front: Front, clock: Clock) -> list[Part]:
     """Writes all files but the manifest; the C++ compiler works while weights are packed."""
     resolved = model.resolved
     names = ", ".join(target.name for target in resolved.targets)
     with Builder() as compiler:
         with clock.stage("generate", names):
-            parts = [add_sources(writer, model, front, t, options) for t in resolved.targets]
+            parts = [add_sources(writer, model, front, t) for t in resolved.targets]
         builds = [compiler.submit(add_kernels, writer, part) for part in parts]
         with QuantizedWeights(model.checkpoint.read, writer.directory) as weights:
             if front.storage:
-                with clock.stage("quantize", quantization(model, front)):
-                    args = (front.storage, model.calibration)
-                    quantize_weights(front.reference, model.checkpoint.read, weights, *args)
+                with clock.stage("quantize", front.quantization):
+                    quantize_weights(front.reference, weights, front.storage, model.calibration)
             with clock.stage("pack", ", ".join(layouts(parts))):
                 add_weights(writer, parts, weights)
             with clock.stage("golden", "float32 reference"):
@@ -217,12 +203,10 @@ def write_parts(
     return parts
 
 
-def add_sources(
-    writer: ArtifactWriter, model: Model, front: Front, target: Target, options: CompileOptions
-) -> Part:
+def add_sources(writer: ArtifactWriter, model: Model, front: Front, target: Target) -> Part:
     """Lets a target rewrite and group the plan for itself. Writes its plan and its sources."""
     kind = kind_of(target)
-    plan, groups = target_plan(kind, front, options)
+    plan, groups = target_plan(kind, front, model.options)
     folder = f"targets/{target.name.replace(':', '-')}"
     writer.write(f"{folder}/plan.json", encode_plan(plan))
     for name, text in kind.sources(plan, target).items():
@@ -274,25 +258,19 @@ def add_golden(
     writer: ArtifactWriter, model: Model, reference: GraphModule, weights: QuantizedWeights
 ) -> None:
     """Runs the float32 reference and writes what it says."""
-    limits = model.resolved.limits
+    resolved, limits = model.resolved, model.resolved.limits
     prompts = golden_prompts(
         model.tokenizer.encode(TEXT, add_special_tokens=False).ids or [0],
         page_size=limits.page_size,
         max_model_len=limits.max_model_len,
         windows=model.config.windows,
     )
-    dtype, quantized = model.resolved.dtype, model.resolved.quantized
-    golden = golden_outputs(reference, weights.read, prompts, dtype=dtype, quantized=quantized)
+    golden = golden_outputs(reference, weights.read, prompts, tolerance=resolved.tolerance)
     data = json.dumps(golden, separators=(",", ":"), allow_nan=False)
     writer.write("golden/golden.json", data.encode())
 
 
-def quantization(model: Model, front: Front) -> str:
-    """How weights are stored, in the words of the manifest."""
-    return label(front.storage, calibrated=bool(model.calibration))
-
-
-def describe(model: Model, front: Front, entries: Sequence[TargetEntry]) -> Manifest:
+def describe(model: Model, front: Front, parts: Sequence[Part]) -> Manifest:
     """The manifest, without the hashes that the writer adds."""
     config, resolved = model.config, model.resolved
     return Manifest(
@@ -311,9 +289,9 @@ def describe(model: Model, front: Front, entries: Sequence[TargetEntry]) -> Mani
         limits=resolved.limits,
         numerics=Numerics(
             dtype=resolved.dtype,
-            quantization=quantization(model, front),
-            tolerance=tolerance(resolved.dtype, quantized=resolved.quantized),
+            quantization=front.quantization,
+            tolerance=resolved.tolerance,
         ),
-        targets=tuple(entries),
+        targets=tuple(part.entry for part in parts),
         ledger=front.ledger,
     )

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 from torch.fx import GraphModule
 
 from ingot.errors import ExportError
+from ingot.models.config import ModelConfig
 
 EXAMPLE_TOKENS = 8
 
 
-class Named(Protocol):
-    """What an error says of the model: a field of ModelConfig."""
-
-    @property
-    def architecture(self) -> str: ...
-
-
-def export(module: nn.Module, config: Named) -> GraphModule:
+def export(module: nn.Module, config: ModelConfig) -> GraphModule:
     """The graph of `forward(input_ids, positions) -> logits` for any number of tokens.
 
     Args:

@@ -54,18 +54,12 @@ def golden_prompts(
     return [[encoded_text[i % len(encoded_text)] for i in range(length)] for length in fitting]
 
 
-def tolerance(dtype: str, *, quantized: bool) -> float:
-    """The largest |log-probability| error that a compile for that dtype may have."""
-    return QUANTIZED_TOLERANCE if quantized else TOLERANCE[dtype]
-
-
 def golden_outputs(
     gm: GraphModule,
     read: ReadParameter,
     prompts: Sequence[Sequence[int]],
     *,
-    dtype: str,
-    quantized: bool = False,
+    tolerance: float,
 ) -> dict[str, Any]:
     """The content of `golden/golden.json` for these prompts.
 
@@ -81,7 +75,7 @@ def golden_outputs(
             hint="Some weights are probably too large. Check the model in float32.",
         )
     return {
-        "tolerance": tolerance(dtype, quantized=quantized),
+        "tolerance": tolerance,
         "prompts": [
             {"tokens": list(tokens), "positions": _positions(tokens, rows)}
             for tokens, rows in zip(prompts, logits, strict=True)

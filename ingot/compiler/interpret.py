@@ -147,21 +147,13 @@ class _Step:
             return self.weights(buffer)
         if buffer.kind == "state" or (buffer.kind == "input" and name not in self.batched):
             return self.values[name]
-        value = self.memory(buffer)
-        return Scaled(value.values[None], None, value.scales[None]) if isinstance(
-            value, Scaled
-        ) else value[None]  # fmt: skip
+        return self.memory(buffer)[None]
 
     def store(self, buffer: Buffer, value: Value) -> None:
         if self.plan.root(buffer.name).name not in self.placed:
             self.values[buffer.name] = value
             return
-        memory = self.memory(buffer)
-        if isinstance(memory, Scaled) and isinstance(value, Scaled):
-            memory.values.copy_(value.values)
-            memory.scales.copy_(value.scales)
-        elif isinstance(memory, Tensor) and isinstance(value, Tensor):
-            memory.copy_(value)
+        self.memory(buffer)[:] = value  # type: ignore[assignment]
 
     def memory(self, buffer: Buffer) -> Value:
         """What a buffer holds: rows of the arena, or of memory of its own."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch.fx import GraphModule, Node
@@ -44,7 +43,7 @@ def lower(
         CodegenError: the graph has an operation that no instruction stands for.
         UsageError: parameters that are stacked into one are to be stored in different ways.
     """
-    return _Lowering(gm, limits, dict(storage or {}), int8_states).run()
+    return _Lowering(gm, limits, storage or {}, int8_states).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +61,16 @@ class _Value:
         return self.offset == 0 and self.row_stride == math.prod(self.inner)
 
 
+@dataclass(slots=True)
 class _Lowering:
-    def __init__(
-        self, gm: GraphModule, limits: Limits, storage: dict[str, Storage], int8_states: bool
-    ) -> None:
-        self.gm = gm
-        self.limits = limits
-        self.storage = storage
-        self.int8_states = int8_states
-        self.spec = StepSpec()
-        self.values: dict[Node, _Value] = {}
-        self.buffers: dict[str, Buffer] = {}
-        self.instructions: list[Instruction] = []
+    gm: GraphModule
+    limits: Limits
+    storage: Mapping[str, Storage]
+    int8_states: bool
+    spec: StepSpec = field(default_factory=StepSpec)
+    values: dict[Node, _Value] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    instructions: list[Instruction] = field(default_factory=list)
 
     def run(self) -> Plan:
         for node in self.gm.graph.nodes:
@@ -106,16 +103,14 @@ class _Lowering:
         states: dict[str, State] = self.gm.meta.get("states", {})
         known = {array.name: array for array in TEXT_INPUTS}
         if node.name in states:
-            return self._state(replace(states[node.name], format=self._state_format(node)))
+            value = node.meta["val"]
+            form = rounded_rows(int(value.shape[-1])) if self.int8_states else plain_format(value)
+            return self._state(replace(states[node.name], format=form))
         if node.name not in known:
             raise InternalError(f"the graph has an input {node.name} that no step is given")
         array = known[node.name]
         self.spec = replace(self.spec, inputs=(*self.spec.inputs, array))
         return _Value(array.name, array.dtype, array.shape[0], (), 0, 1)
-
-    def _state_format(self, node: Node) -> Format:
-        value = node.meta["val"]
-        return rounded_rows(int(value.shape[-1])) if self.int8_states else plain_format(value)
 
     def _state(self, state: State) -> _Value:
         self.spec = replace(self.spec, states=(*self.spec.states, state))
@@ -170,20 +165,16 @@ class _Lowering:
         }
         outputs = dict.fromkeys(TRAITS[op].outputs, node.name)
         if outputs:
-            rows = self._rows(op, given)
-            self.values[node] = self._arena(node.name, node.meta["val"], rows)
+            own = TRAITS[op].arguments(Role.OWN)[0]  # one that is read row by row
+            self.values[node] = self._arena(node, self.values[given[own]].rows)
         self.instructions.append(
             Instruction(
                 op=op, inputs=inputs, outputs=outputs, attrs=attrs, origin=origin(node) or ROOT
             )
         )
 
-    def _rows(self, op: str, given: Mapping[str, Any]) -> Dim:
-        """Rows of an op's results: those of the arguments that it reads row by row."""
-        own = TRAITS[op].arguments(Role.OWN)[0]
-        return self.values[given[own]].rows
-
-    def _arena(self, name: str, result: torch.Tensor, rows: Dim) -> _Value:
+    def _arena(self, node: Node, rows: Dim) -> _Value:
+        name, result = node.name, node.meta["val"]
         inner = tuple(map(int, result.shape[2:]))
         form = plain_format(result)
         self.buffers[name] = Buffer(name=name, format=form, shape=(rows, *inner), kind="arena")

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ingot.artifact.manifest import Manifest
 from ingot.errors import UsageError
@@ -16,61 +17,31 @@ from ingot.files import as_path
 # Called as progress(stage, detail, fraction); fraction is None while the end is unknown.
 Progress = Callable[[str, str, float | None], None]
 
-STAGES = (
-    "read",
-    "export",
-    "passes",
-    "plan",
-    "generate",
-    "quantize",
-    "pack",
-    "golden",
-    "build",
-    "write",
-    "check",
-)
-
 
 def silent(stage: str, detail: str, fraction: float | None) -> None:
     """A progress callback that says nothing."""
 
 
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError
-    return value
-
-
-def _integer(value: object) -> int:
+def _is(kind: type | tuple[type, ...], value: object) -> Any:
     # A bool is an int to Python; as a number it is a mistake.
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise TypeError
     return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _text_or_integer(value: object) -> str:
-    return value if isinstance(value, str) else str(_integer(value))
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, Sequence):
-        raise TypeError
-    return tuple(_text(item) for item in value)
+    given = (value,) if isinstance(value, str) else _is((Sequence,), value)
+    return tuple(_is(str, item) for item in given)
 
 
 # What an option takes: `read` makes it of what was given, or raises TypeError.
-_FLAG = {"read": _flag, "wanted": "True or False"}
-_INTEGER = {"read": _integer, "wanted": "an integer"}
-_TEXT = {"read": _text, "wanted": "a string"}
-_TEXT_OR_INTEGER = {"read": _text_or_integer, "wanted": "a string or an integer"}
+_FLAG = {"read": partial(_is, bool), "wanted": "True or False"}
+_INTEGER = {"read": partial(_is, int), "wanted": "an integer"}
+_TEXT = {"read": partial(_is, str), "wanted": "a string"}
+_TEXT_OR_INTEGER = {
+    "read": lambda value: str(_is((str, int), value)),
+    "wanted": "a string or an integer",
+}
 _TEXTS = {"read": _texts, "wanted": "a string or a list of strings"}
 _PATH = {"read": as_path, "wanted": "a path"}
 
@@ -135,6 +106,12 @@ class CompileOptions:
 
 def _refuse(name: str, value: object, wanted: str) -> NoReturn:
     raise UsageError(f"{name} is {value!r:.80}", hint=f"{name} must be {wanted}.")
+
+
+def check_known(what: str, value: str, supported: Sequence[str]) -> None:
+    """Raises UsageError for a value that is none of those."""
+    if value not in supported:
+        raise UsageError(f"unknown {what} {value!r}", hint=f"Supported: {', '.join(supported)}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

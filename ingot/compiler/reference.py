@@ -32,31 +32,29 @@ def reference_logits(
     Returns:
         A float32 tensor [T, V] for each prompt.
     """
-    inputs = [
-        (torch.tensor([list(tokens)]), torch.arange(len(tokens)).unsqueeze(0)) for tokens in prompts
-    ]
-    with torch.inference_mode():
-        return [logits[0] for logits in Interpreter(gm, read, inputs).run()]
+    return [logits[0] for logits in Interpreter(gm, read, prompts).run()]
 
 
 class Interpreter:
-    """Runs a graph over several inputs in lockstep; a value has a tensor for each input."""
+    """Runs a graph over several prompts in lockstep; a value has a tensor for each prompt."""
 
     def __init__(
-        self, gm: GraphModule, read: ReadParameter, inputs: Sequence[tuple[torch.Tensor, ...]]
+        self, gm: GraphModule, read: ReadParameter, prompts: Sequence[Sequence[int]]
     ) -> None:
         self.gm = gm
         self.read = read
-        self.inputs = inputs
+        self.inputs = [
+            (torch.tensor([list(tokens)]), torch.arange(len(tokens))[None]) for tokens in prompts
+        ]
         self.values: dict[Node, list[Any]] = {}
 
+    @torch.inference_mode()
     def run(self) -> list[torch.Tensor]:
         last_use = {arg: node for node in self.gm.graph.nodes for arg in node.all_input_nodes}
-        placeholders = iter(range(len(self.inputs[0])))
+        inputs = zip(*self.inputs, strict=True)
         for node in self.gm.graph.nodes:
             if node.op == "placeholder":
-                index = next(placeholders)
-                self.values[node] = [group[index] for group in self.inputs]
+                self.values[node] = list(next(inputs))
             elif node.op == "output":
                 (result,) = node.all_input_nodes
                 return self.values[result]

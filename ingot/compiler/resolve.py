@@ -9,12 +9,13 @@ from ingot.artifact.formats import Storage
 from ingot.artifact.host import host_flags
 from ingot.artifact.plan import Limits
 from ingot.artifact.target import Target, native_target
-from ingot.compiler.options import CompileOptions
+from ingot.compiler.golden import QUANTIZED_TOLERANCE, TOLERANCE
+from ingot.compiler.options import CompileOptions, check_known
 from ingot.compiler.quantization.choose import base_storage, int8_storage
 from ingot.errors import UsageError
 from ingot.models.config import ModelConfig
 
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("auto", "float32", "bfloat16")
 KV_DTYPES = ("auto", "int8")
 LONGEST_DYNAMIC = 1 << 20  # dynamic rotary frequencies stretch to whatever length is asked for
 
@@ -37,6 +38,11 @@ class Resolved:
         return self.storage is not None or self.kv_dtype != self.dtype
 
     @property
+    def tolerance(self) -> float:
+        """The largest |log-probability| error that the compiled model may have."""
+        return QUANTIZED_TOLERANCE if self.quantized else TOLERANCE[self.dtype]
+
+    @property
     def stored_as(self) -> str:
         """How weights are stored, such as `bfloat16-int4-g32`."""
         return self.dtype + (f"-{self.storage.label}" if self.storage else "")
@@ -46,12 +52,17 @@ def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
     """Every choice that the options and the model leave open. Raises UsageError."""
     if options.dump_dir is not None:
         make_folder(options.dump_dir)
+    targets = [
+        native_target(host_flags()) if name == "cpu:native" else Target.parse(name)
+        for name in options.targets
+    ]
     dtype = resolve_dtype(options.dtype, config)
+    check_known("KV dtype", options.kv_dtype, KV_DTYPES)
     return Resolved(
-        targets=resolve_targets(options.targets),
+        targets=tuple(dict.fromkeys(targets)),
         dtype=dtype,
         dtype_reason=dtype_reason(options.dtype, dtype, config.checkpoint_dtype),
-        kv_dtype=resolve_kv_dtype(options.kv_dtype, dtype),
+        kv_dtype=dtype if options.kv_dtype == "auto" else options.kv_dtype,
         storage=base_storage(options, config),
         int8=int8_storage(options, config),
         limits=resolve_limits(options, config),
@@ -68,29 +79,15 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
-def resolve_targets(names: tuple[str, ...]) -> tuple[Target, ...]:
-    """The targets of those names, `cpu:native` replaced by what this host is; no duplicates.
-
-    Raises:
-        UsageError: a name that is no target.
-    """
-    targets = [
-        native_target(host_flags()) if name == "cpu:native" else Target.parse(name)
-        for name in names
-    ]
-    return tuple(dict.fromkeys(targets))
-
-
 def resolve_dtype(dtype: str, config: ModelConfig) -> str:
     """The dtype of weights and matrix products; "auto" is bfloat16 except for float32 checkpoints.
 
     Raises:
         UsageError: a dtype that is not supported.
     """
+    check_known("dtype", dtype, DTYPES)
     if dtype == "auto":
         return "float32" if config.checkpoint_dtype == "float32" else "bfloat16"
-    if dtype not in DTYPES:
-        raise UsageError(f"unknown dtype {dtype!r}", hint=f"Supported: auto, {', '.join(DTYPES)}.")
     return dtype
 
 
@@ -100,19 +97,6 @@ def dtype_reason(asked: str, dtype: str, checkpoint: str) -> str:
     if (checkpoint, dtype) == ("float16", "bfloat16"):
         why += ", which rounds its weights from 11 bits to 8; --dtype float32 keeps them"
     return f"{dtype}, {why}"
-
-
-def resolve_kv_dtype(kv_dtype: str, dtype: str) -> str:
-    """The dtype of keys and values; "auto" is that of the activations.
-
-    Raises:
-        UsageError: a dtype that is not supported.
-    """
-    if kv_dtype not in KV_DTYPES:
-        raise UsageError(
-            f"unknown KV dtype {kv_dtype!r}", hint=f"Supported: {', '.join(KV_DTYPES)}."
-        )
-    return dtype if kv_dtype == "auto" else kv_dtype
 
 
 def resolve_limits(options: CompileOptions, config: ModelConfig) -> Limits:

@@ -154,3 +154,16 @@ def pipeline(
 def optional_passes() -> tuple[str, ...]:
     """The names of the passes that a graph is valid without."""
     return tuple(each.name for each in PIPELINE if each.optional)
+
+
+def check_disabled(names: Sequence[str], rules: Sequence[str]) -> None:
+    """Raises UsageError for names that are neither passes that a graph is valid without nor rules
+    of grouping."""
+    optional = dict.fromkeys((*optional_passes(), *rules))
+    for name in names:
+        if name not in optional:
+            known = name in [each.name for each in PIPELINE]
+            raise UsageError(
+                f"pass {name!r} {'cannot be left out' if known else 'does not exist'}",
+                hint=f"Optional: {', '.join(optional)}.",
+            )

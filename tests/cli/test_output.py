@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.cli.output import facts, print_json, table, to_builtins
+from ingot.cli.output import facts, print_json, table
 from ingot.cli.progress import PlainProgress, progress_display
 
 
@@ -24,7 +24,7 @@ def test_json_of_nested_dataclasses(capsys):
 
 def test_json_refuses_what_has_no_form():
     with pytest.raises(TypeError, match="object has no JSON form"):
-        to_builtins(object())
+        print_json([object()])
 
 
 def test_table_puts_numbers_to_the_right():

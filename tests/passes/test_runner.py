@@ -11,7 +11,7 @@ from ingot.errors import InternalError, PassError, UsageError
 from ingot.passes.declaration import Pass
 from ingot.passes.graph import aten, call, op_calls
 from ingot.passes.invariants import INVARIANTS, canonical_views, only_known_ops
-from ingot.passes.pipeline import PIPELINE, optional_passes, pipeline
+from ingot.passes.pipeline import PIPELINE, check_disabled, optional_passes, pipeline
 from ingot.passes.runner import run
 from tests.passes import cases
 from tests.passes.support import before, lab, rms, step
@@ -204,6 +204,11 @@ def test_passes_are_left_out_by_name():
     assert optional_passes() == ("merge_linears",)
     for name in optional_passes():
         assert name not in [each.name for each in pipeline(disable=(name,))]
+    check_disabled(("merge_linears", "a rule"), ("a rule",))
+    for name, why in (("fuse_rope", "cannot be left out"), ("fuse", "does not exist")):
+        with pytest.raises(UsageError, match=f"'{name}' {why}") as caught:
+            check_disabled((name,), ("a rule",))
+        assert caught.value.hint == "Optional: merge_linears, a rule."
 
 
 def test_weights_that_become_integers_are_handed_to_the_pass_that_rounds():

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.fx import GraphModule, Node
@@ -68,45 +66,24 @@ def calibration_sequences(
     return [tokens[start : start + length] for start in starts]
 
 
-def calibrate(
-    gm: GraphModule,
-    weights: QuantizedWeights,
-    storage: Mapping[str, Storage],
-    sequences: Sequence[Sequence[int]],
-) -> None:
-    """Adds the matrices of `storage` that are not in `weights` yet, rounded by GPTQ.
+class Calibrator(Interpreter):
+    """Rounds the matrices of `storage` that are not in `weights` yet, and stops after the last.
 
-    Args:
-        gm: the exported graph.
-        weights: gives parameters; a parameter that it already holds is read as it is stored.
-        sequences: token ids.
+    `weights` gives the parameters: those that it already holds as they are stored.
     """
-    inputs = [
-        (torch.tensor([list(tokens)]), torch.arange(len(tokens)).unsqueeze(0))
-        for tokens in sequences
-    ]
-    with torch.inference_mode():
-        _Calibrator(gm, weights, storage, inputs).run()
-
-
-class _Calibrator(Interpreter):
-    """An interpreter that rounds each weight it reaches, and stops after the last of them."""
 
     def __init__(
         self,
         gm: GraphModule,
         weights: QuantizedWeights,
         storage: Mapping[str, Storage],
-        inputs: Sequence[tuple[Tensor, ...]],
+        sequences: Sequence[Sequence[int]],
     ) -> None:
-        super().__init__(gm, weights.read, inputs)
+        super().__init__(gm, weights.read, sequences)
         self.weights = weights
         self.storage = storage
         self.left = {name for name in storage if name not in weights}
         self.factor: tuple[Node, Tensor] | None = None
-
-    def run(self) -> list[Any]:
-        return super().run() if self.left else []
 
     def finished(self) -> bool:
         return not self.left
@@ -119,8 +96,7 @@ class _Calibrator(Interpreter):
             return super().weight_of(node, rows)
         if self.factor is None or self.factor[0] is not x:  # linears that share an input follow
             self.factor = (x, inverse_factor(second_moments(rows[0])))
-        stored = self.storage[name]
-        form = stored.of(rows.shape[-1])
+        form = self.storage[name].of(rows.shape[-1])
         values = self.read(name)
         with naming(self.gm, name):
             matrix = gptq(values, self.factor[1], form)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -12,13 +14,13 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import Format, Storage
-from ingot.compiler.options import CompileOptions
+from ingot.compiler.options import CompileOptions, check_known
 from ingot.errors import CheckpointError, UsageError
 from ingot.models.config import ModelConfig
 
 BITS = {"int8": 8, "int4": 4}
-GROUPS = ("32", "64", "128")
-CHANNEL = "channel"
+GROUPS = {"32": 32, "64": 64, "128": 128}
+SIZES = {"int8": {**GROUPS, "channel": 0}, "int4": GROUPS}  # of --group-size
 KEPT = ("none", "bf16")
 UNQUANTIZED = "--quantize none, without --group-size, --keep and --calibrate"
 HEAD = "lm_head"  # also names a head that reads the embedding's table
@@ -42,24 +44,20 @@ def base_storage(options: CompileOptions, config: ModelConfig) -> Storage | None
             if given:
                 raise UsageError(f"{name} needs --quantize int8 or int4")
         return None
-    if options.quantize not in BITS:
-        supported = ", ".join(("none", *BITS))
-        raise UsageError(
-            f"unknown quantization {options.quantize!r}", hint=f"Supported: {supported}."
-        )
+    check_known("quantization", options.quantize, ("none", *BITS))
     size = group_size(options.quantize, options, config)
-    allowed = (*GROUPS, CHANNEL) if options.quantize == "int8" else GROUPS
+    allowed = SIZES[options.quantize]
     if size not in allowed:
         raise UsageError(
             f"--group-size is {size} for {options.quantize}",
             hint=f"Supported: {', '.join(allowed)}.",
         )
-    return storage_of(options.quantize, size)
+    return Storage(BITS[options.quantize], allowed[size])
 
 
 def int8_storage(options: CompileOptions, config: ModelConfig) -> Storage:
     """How matrices are stored that are int8 in any case."""
-    return storage_of("int8", group_size("int8", options, config))
+    return Storage(8, SIZES["int8"][group_size("int8", options, config)])
 
 
 def group_size(kind: str, options: CompileOptions, config: ModelConfig) -> str:
@@ -67,16 +65,8 @@ def group_size(kind: str, options: CompileOptions, config: ModelConfig) -> str:
     if options.group_size:
         return str(options.group_size)
     width = math.gcd(config.hidden_size, config.intermediate_size, config.q_size)
-    dividing = [group for group in GROUPS if width % int(group) == 0]
-    return dividing[-1] if kind == "int8" and dividing else GROUPS[0]
-
-
-def storage_of(kind: str, size: str) -> Storage:
-    return Storage(BITS[kind], group_of(size))
-
-
-def group_of(size: str) -> int:
-    return 0 if size == CHANNEL else int(size)
+    dividing = [size for size, group in GROUPS.items() if width % group == 0]
+    return dividing[-1] if kind == "int8" and dividing else "32"
 
 
 # Whether products take a matrix with rows of so many columns in a format.
@@ -158,22 +148,17 @@ def weight_node(node: Node) -> Node | None:
 
 def outer_names(gm: GraphModule) -> set[str]:
     """The matrices of the embedding and the head."""
-    return {name for name, node in matrices(gm) if is_outer(gm, node)}
+    embedding = torch.ops.aten.embedding.default
+    return {name for name, node in matrices(gm) if node.target is embedding or is_head(node)}
 
 
-def is_outer(gm: GraphModule, node: Node) -> bool:
-    """Whether a node is an embedding or the head."""
-    return node.target is torch.ops.aten.embedding.default or is_head(gm, node)
-
-
-def is_head(gm: GraphModule, node: Node) -> bool:
+def is_head(node: Node) -> bool:
     """Whether a node makes the logits: no product with a matrix comes after it."""
-    made = node
-    while made.op != "output":
-        users = list(made.users)
+    while node.op != "output":
+        users = list(node.users)
         if len(users) != 1 or weight_node(users[0]) is not None:
             return False
-        made = users[0]
+        node = users[0]
     return True
 
 
@@ -182,7 +167,7 @@ def matrix_names(gm: GraphModule) -> dict[str, tuple[str, ...]]:
     names: dict[str, tuple[str, ...]] = {}
     for name, node in matrices(gm):
         names.setdefault(name, (name.removesuffix(".weight"),))
-        if is_head(gm, node):
+        if is_head(node):
             names[name] = tuple(dict.fromkeys((*names[name], HEAD)))
     return names
 
@@ -239,10 +224,8 @@ def check_groups(
     int8_only = {base.bits, *(stored.bits for stored in storage.values())} == {8}
     sizes = [
         size
-        for size in ((*GROUPS, CHANNEL) if int8_only else GROUPS)
-        if not misfits(
-            {n: Storage(s.bits, group_of(size)) for n, s in storage.items()}, columns, fits
-        )
+        for size, group in SIZES["int8" if int8_only else "int4"].items()
+        if not misfits({n: replace(s, group=group) for n, s in storage.items()}, columns, fits)
     ]
     kinds = last_words(alike(gm, wrong))
     ways = [f"--group-size {' or '.join(sizes)}"] if sizes else []
@@ -300,8 +283,6 @@ def keep_options(patterns: Iterable[str]) -> str:
 
 def label(storage: Mapping[str, Storage], *, calibrated: bool) -> str:
     """The words of the manifest: `int4-g32 + int8-g32, calibrated`, most frequent first."""
-    counts: dict[str, int] = {}
-    for stored in storage.values():
-        counts[stored.label] = counts.get(stored.label, 0) + 1
+    counts = Counter(stored.label for stored in storage.values())
     text = " + ".join(sorted(counts, key=lambda name: (-counts[name], name)))
     return (text + (", calibrated" if calibrated else "")) or "none"

@@ -9,11 +9,10 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
-from ingot.compiler.quantization.calibrate import calibrate
+from ingot.compiler.quantization.calibrate import Calibrator
 from ingot.compiler.quantization.choose import naming, outer_names
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
-from ingot.compiler.reference import ReadParameter
 from ingot.ops.scaled import Scaled
 
 ELEMENTS_AT_ONCE = 4 << 20
@@ -21,7 +20,6 @@ ELEMENTS_AT_ONCE = 4 << 20
 
 def quantize_weights(
     gm: GraphModule,
-    read: ReadParameter,
     weights: QuantizedWeights,
     storage: Mapping[str, Storage],
     sequences: Sequence[Sequence[int]] = (),
@@ -34,11 +32,11 @@ def quantize_weights(
     outer = outer_names(gm)
     for name, stored in storage.items():
         if not sequences or name in outer:
-            weight = read(name)
+            weight = weights.read(name)
             with naming(gm, name):
                 weights.add(name, search(weight, stored))
     if sequences:
-        calibrate(gm, weights, storage, sequences)
+        Calibrator(gm, weights, storage, sequences).run()
 
 
 def search(weight: Tensor, stored: Storage) -> Iterator[Scaled]:

@@ -13,7 +13,7 @@ least, relative to these and weighted by the energy of the groups.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -74,7 +74,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def best_scales(groups: Tensor, *, bits: int, starts: Sequence[float] = ()) -> Tensor:
+def best_scales(groups: Tensor, *, bits: int) -> Tensor:
     """Groups [G, M] -> the scale of each, float32 [M], exact in float16; 0 for a group of zeros."""
     low, high = RANGES[bits]
     largest, smallest = groups.amax(0), groups.amin(0)
@@ -82,7 +82,7 @@ def best_scales(groups: Tensor, *, bits: int, starts: Sequence[float] = ()) -> T
     inverse = torch.where(extreme == 0, 0.0, 1 / extreme)
     best, scales = torch.zeros_like(extreme), torch.zeros_like(extreme)
     q, product = torch.empty_like(groups), torch.empty_like(groups)
-    for start in starts or STARTS[bits]:
+    for start in STARTS[bits]:
         torch.mul(groups, inverse * start, out=q).round_().clamp_(low, high)
         fit = torch.mul(groups, q, out=product).sum(0)
         scale = fit / q.square_().sum(0)

@@ -36,7 +36,7 @@ class QuantizedWeights:
     def __init__(self, read: ReadParameter, folder: Path) -> None:
         """`read` gives the other parameters; the temporary file lies in `folder`."""
         self._read = read
-        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by close)
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by __exit__)
         self._places: dict[str, _Place] = {}
 
     def __contains__(self, name: str) -> bool:
@@ -80,15 +80,11 @@ class QuantizedWeights:
             return self._read(name)
         return self.matrix(name).dequantize()
 
-    def close(self) -> None:
-        """Gives the temporary file back."""
-        self._file.close()
-
     def __enter__(self) -> QuantizedWeights:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._file.close()
 
     def _next(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
         data = torch.empty(rows, columns, dtype=dtype)

@@ -83,7 +83,7 @@ def test_the_tied_table_is_searched_and_linears_are_not(bench: Bench, tmp_path: 
     storage = choose_storage(bench.gm, Storage(4, 32), ("layers.[1-5].*=none",), "bfloat16")
     read = bench.checkpoint.read
     with QuantizedWeights(read, tmp_path) as weights:
-        quantize_weights(bench.gm, read, weights, storage, SAMPLED[:NUM_CALIBRATING])
+        quantize_weights(bench.gm, weights, storage, SAMPLED[:NUM_CALIBRATING])
         table = quantize_rows(read(TABLE), integers(8, 32))
         assert torch.equal(weights.matrix(TABLE).values, table.values)
         assert torch.equal(weights.matrix(TABLE).scales, table.scales)
@@ -108,7 +108,7 @@ def test_weights_that_are_too_large_are_named_with_those_to_keep(
 
     storage = choose_storage(bench.gm, Storage(4, 32), ("layers.[1-5].*=none",), "bfloat16")
     with QuantizedWeights(read, tmp_path) as weights, pytest.raises(CheckpointError) as caught:
-        quantize_weights(bench.gm, read, weights, storage, SAMPLED[:count])
+        quantize_weights(bench.gm, weights, storage, SAMPLED[:count])
     assert caught.value.found.startswith(f"{layer}k_proj.weight: weights up to")
     keep = re.findall(r"--keep '(.+?)=none'", caught.value.hint)
     assert sorted(keep) == [f"layers.0.self_attn.{x}_proj" for x in "kqv"]

@@ -1,0 +1,61 @@
+"""Arguments of verbs as data."""
+
+from __future__ import annotations
+
+from argparse import _ActionsContainer
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Argument:
+    """An argument of a verb.
+
+    Args:
+        spelling: its names and what stands for its value, such as `-o --output FILE`. An option
+            without a value or choices is True where it is given.
+        options: others of argparse's `add_argument`.
+    """
+
+    def __init__(
+        self, spelling: str, help: str, type: Callable[[str], Any] = str, **options: Any
+    ) -> None:
+        first, *rest = spelling.split()
+        self.names = [first, *(word for word in rest if word.startswith("-"))]
+        values = rest[len(self.names) - 1 :]
+        self.options: dict[str, Any] = {"help": help, **options}
+        if values:
+            self.options |= {"metavar": values[0], "type": type}
+        elif "choices" not in options:
+            self.options["action"] = "store_true"
+
+
+class Group(NamedTuple):
+    """Arguments that the help shows under a title of their own."""
+
+    title: str
+    description: str
+    arguments: tuple[Argument, ...]
+
+
+Arguments = tuple[Argument | Group, ...]
+
+ARTIFACT = Argument("artifact ARTIFACT", "folder of an artifact", Path)
+MODEL = Argument(
+    "model ARTIFACT|MODEL_DIR",
+    "an artifact; a model directory is compiled once into a cache",
+    Path,
+)
+COMMON = (
+    Argument("--json", "print the result as JSON"),
+    Argument("--debug", "on an error, write its traceback to a log file"),
+)
+
+
+def add_arguments(parser: _ActionsContainer, arguments: Iterable[Argument | Group]) -> None:
+    """Declares the arguments to a parser."""
+    for each in arguments:
+        if isinstance(each, Group):
+            add_arguments(parser.add_argument_group(each.title, each.description), each.arguments)
+        else:
+            parser.add_argument(*each.names, **each.options)
