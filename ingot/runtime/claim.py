@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
 from weakref import ref
@@ -10,7 +11,7 @@ from ingot.runtime.engine_thread import EngineThread
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.progress import EVERY_SECONDS, Progress
 from ingot.runtime.request import Request
-from ingot.runtime.session import Listener, Reply, Ticket
+from ingot.runtime.session import Listener, Ticket
 
 
 class Claim:
@@ -26,16 +27,12 @@ class Claim:
         # signal could interrupt.
         self._key: ref[object] = ref(self, thread.inbox.put)
 
-    def add(self, tickets: list[Ticket], reply: Reply, listen: Listener) -> None:
-        """Posts the requests. Raises UsageError inside a step and in a forked child.
+    def adding(self, tickets: list[Ticket], listen: Listener) -> Callable[[], list[Request]]:
+        """The work of the engine's thread that adds the requests, or raises why it adds none.
 
-        Args:
-            reply: is called once, with the requests or with the error that refused all of them.
-            listen: is called with every request that has got further. Both run in the engine's
-                thread.
+        `listen` is called there with every request that has got further.
         """
-        self._thread.refuse_current()
-        self._thread.post(partial(self._thread.session.add, self._key, tickets, reply, listen))
+        return partial(self._thread.session.add, self._key, tickets, listen)
 
     def close(self) -> None:
         """Gives the claim up. May be called twice."""
@@ -52,15 +49,20 @@ def complete(thread: EngineThread, tickets: list[Ticket], *, progress: bool) -> 
     """Runs requests to their ends. Raises the first error that refused or ended one."""
     if not tickets:
         return []
-    mailbox: SimpleQueue[list[Request] | Exception | None] = SimpleQueue()
+    left, ended = len(tickets), SimpleQueue[None]()
+
+    def listen(request: Request) -> None:
+        nonlocal left
+        if request.finished:
+            left -= 1
+            if not left:
+                ended.put(None)
+
     with Claim(thread) as claim:
-        claim.add(tickets, mailbox.put, _count_down(len(tickets), mailbox))
-        requests = mailbox.get()
-        if not isinstance(requests, list):
-            raise requests or AssertionError("requests end after they have begun")
+        requests = thread.ask(claim.adding(tickets, listen))
         shown = Progress(requests, wanted=progress)
         try:
-            while not _arrives(mailbox, EVERY_SECONDS if shown.is_shown else None):
+            while not _arrives(ended, EVERY_SECONDS if shown.is_shown else None):
                 shown.update()
         finally:
             shown.close()
@@ -68,21 +70,7 @@ def complete(thread: EngineThread, tickets: list[Ticket], *, progress: bool) -> 
     return [request.output() for request in requests]
 
 
-def _count_down(count: int, mailbox: SimpleQueue[list[Request] | Exception | None]) -> Listener:
-    """A listener that wakes the caller when the last of its requests is finished."""
-    left = count
-
-    def listen(request: Request) -> None:
-        nonlocal left
-        if request.finished:
-            left -= 1
-            if not left:
-                mailbox.put(None)
-
-    return listen
-
-
-def _arrives(mailbox: SimpleQueue[list[Request] | Exception | None], seconds: float | None) -> bool:
+def _arrives(mailbox: SimpleQueue[None], seconds: float | None) -> bool:
     try:
         mailbox.get(timeout=seconds)
     except Empty:

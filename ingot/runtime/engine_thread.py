@@ -67,19 +67,25 @@ class EngineThread:
         if self.session.closed:  # the thread may have looked into its inbox for the last time
             _drain(self.session, self.inbox)
 
-    def ask(self, work: Callable[[], T]) -> T:
-        """Posts a job, waits for it, and returns or raises what it did. Not inside a step."""
+    def call(
+        self, work: Callable[[], T], answer: Callable[[T | None, BaseException | None], object]
+    ) -> None:
+        """Posts a job; `answer` gets what it returned and what it raised. Not inside a step."""
         self.refuse_current()
-        answer: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
 
         def job() -> None:
             try:
-                answer.put((work(), None))
+                answer(work(), None)
             except BaseException as error:
-                answer.put((None, error))
+                answer(None, error)
 
         self.post(job)
-        result, error = answer.get()
+
+    def ask(self, work: Callable[[], T]) -> T:
+        """Does a `call`, waits for it, and returns or raises what it did."""
+        answers: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+        self.call(work, lambda *answer: answers.put(answer))
+        result, error = answers.get()
         if error is not None:
             raise error
         return cast(T, result)

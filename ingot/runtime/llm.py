@@ -1,4 +1,4 @@
-"""`LLM`: an artifact, opened and ready to generate."""
+"""`Model`: an artifact, opened. `LLM`: one that generates."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ from ingot.runtime.stream import TextStream
 from ingot.runtime.tokenizer import Tokenizer, TokenizerFiles
 
 
-class LLM:
-    """A model, ready to generate. A context manager; safe to use from several threads.
+class Model:
+    """What `LLM` and `AsyncLLM` have in common.
 
     Args:
         model: the folder of an artifact, or one that is open already.
@@ -95,6 +95,70 @@ class LLM:
         # kernels are always joined.
         weakref.finalize(self, self._thread.close)
 
+    def chat_prompt(
+        self,
+        messages: Messages,
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """The prompt that `chat` makes of a conversation, for `generate` or `stream`."""
+        tokenizer = self.get_tokenizer()
+        text = tokenizer.apply_chat_template(messages, **options, **(chat_template_kwargs or {}))
+        # The template writes the special tokens itself.
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        return {"prompt": text, "prompt_token_ids": ids}
+
+    def counters(self) -> EngineCounters:
+        """How the engine fares, now and since it was opened."""
+        counters = self._engine.counters
+        return counters() if self._thread.is_current else self._thread.ask(counters)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, parsed when first asked for. Raises TokenizerError."""
+        if self._tokenizer is None:
+            self._tokenizer = self._tokenizer_files.parse()
+        return self._tokenizer
+
+    def close(self) -> None:
+        """Ends all requests with an error, and frees everything: threads, pages, the mapping of
+        the weights. May be called twice."""
+        self._thread.close()
+
+    def _ticket(
+        self, prompt: Prompt, params: SamplingParams, priority: int, request_id: str | None = None
+    ) -> Ticket:
+        """Checks a prompt and turns it into tokens. Raises RequestError."""
+        text, token_ids = prompt_parts(prompt)
+        tokenizer = self.get_tokenizer() if token_ids is None or params.detokenize else None
+        if token_ids is None:
+            token_ids = self.get_tokenizer().encode(text or "")
+        params = self._spelled(params)
+        self._engine.check(token_ids, params)
+        return Ticket(
+            prompt=text,
+            token_ids=token_ids,
+            params=params,
+            tokenizer=tokenizer if params.detokenize else None,
+            priority=priority,
+            salt=cache_salt(prompt),
+            request_id=request_id,
+        )
+
+    def _spelled(self, params: SamplingParams) -> SamplingParams:
+        """The parameters with the tokens of their bad words."""
+        if not params.bad_words:
+            return params
+        tokenizer = self.get_tokenizer()
+        return params.for_model(
+            self.artifact.manifest.model.vocab_size,
+            lambda text: tokenizer.encode(text, add_special_tokens=False),
+        )
+
+
+class LLM(Model):
+    """A model, ready to generate. A context manager; safe to use from several threads."""
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -143,20 +207,6 @@ class LLM:
         ]
         return self.generate(items, sampling_params, use_tqdm)
 
-    def chat_prompt(
-        self,
-        messages: Messages,
-        *,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> dict[str, Any]:
-        """The prompt that `chat` makes of a conversation, for `generate` or `stream`."""
-        tokenizer = self.get_tokenizer()
-        text = tokenizer.apply_chat_template(messages, **options, **(chat_template_kwargs or {}))
-        # The template writes the special tokens itself.
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        return {"prompt": text, "prompt_token_ids": ids}
-
     def stream(
         self,
         prompt: Prompt,
@@ -187,51 +237,6 @@ class LLM:
         config, session = engine_config(config), self._thread.session
         change = partial(session.configure, config)
         (self._thread.post if self._thread.is_current else self._thread.ask)(change)
-
-    def counters(self) -> EngineCounters:
-        """How the engine fares, now and since it was opened."""
-        counters = self._thread.session.counters
-        return counters() if self._thread.is_current else self._thread.ask(counters)
-
-    def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer, parsed when first asked for. Raises TokenizerError."""
-        if self._tokenizer is None:
-            self._tokenizer = self._tokenizer_files.parse()
-        return self._tokenizer
-
-    def close(self) -> None:
-        """Frees everything: threads, pages, the mapping of the weights. May be called twice."""
-        self._thread.close()
-
-    def _ticket(
-        self, prompt: Prompt, params: SamplingParams, priority: int, request_id: str | None = None
-    ) -> Ticket:
-        """Checks a prompt and turns it into tokens. Raises RequestError."""
-        text, token_ids = prompt_parts(prompt)
-        tokenizer = self.get_tokenizer() if token_ids is None or params.detokenize else None
-        if token_ids is None:
-            token_ids = self.get_tokenizer().encode(text or "")
-        params = self._spelled(params)
-        self._engine.check(token_ids, params)
-        return Ticket(
-            prompt=text,
-            token_ids=token_ids,
-            params=params,
-            tokenizer=tokenizer if params.detokenize else None,
-            priority=priority,
-            salt=cache_salt(prompt),
-            request_id=request_id,
-        )
-
-    def _spelled(self, params: SamplingParams) -> SamplingParams:
-        """The parameters with the tokens of their bad words."""
-        if not params.bad_words:
-            return params
-        tokenizer = self.get_tokenizer()
-        return params.for_model(
-            self.artifact.manifest.model.vocab_size,
-            lambda text: tokenizer.encode(text, add_special_tokens=False),
-        )
 
     def __enter__(self) -> LLM:
         return self
