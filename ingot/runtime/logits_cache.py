@@ -9,7 +9,7 @@ from collections.abc import Sequence as Tokens
 import xxhash
 
 from ingot.runtime.arrays import Float32
-from ingot.runtime.metrics import CacheCounters
+from ingot.runtime.metrics import CacheCounters, Tally
 
 # After this many prompts the cache must have served one in MIN_HIT_RATE ** -1 of them.
 WINDOW = 256
@@ -25,12 +25,9 @@ class LogitsCache:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
         self._rows: OrderedDict[int, tuple[bytes, bytes, Float32]] = OrderedDict()
-        self._nbytes = 0
-        self._num_queries = self._num_hits = self._num_evictions = 0
-        self._window_queries = self._window_hits = 0
-        self.paused = max_bytes == 0
+        self._tally = Tally(int)
+        self.resize(max_bytes)
 
     def get(self, token_ids: Tokens[int], salt: bytes) -> Float32 | None:
         """The logits of the prompt's last token, read-only; None when they are not there."""
@@ -38,13 +35,12 @@ class LogitsCache:
             return None
         tokens = array("i", token_ids).tobytes()
         key = _key(tokens, salt)
-        found = self._rows.get(key)
-        if found is not None and found[:2] != (tokens, salt):
-            found = None
-        if found is not None:
+        known_tokens, known_salt, logits = self._rows.get(key) or (None, None, None)
+        hit = (known_tokens, known_salt) == (tokens, salt)
+        if hit:
             self._rows.move_to_end(key)
-        self._count(found is not None)  # which may empty the cache
-        return None if found is None else found[2]
+        self._count(hit)  # which may empty the cache
+        return logits if hit else None
 
     def put(self, token_ids: Tokens[int], salt: bytes, logits: Float32) -> None:
         """Keeps a copy of the logits, if it pays and they fit."""
@@ -58,43 +54,37 @@ class LogitsCache:
         if _size(entry) > self.max_bytes:
             return
         self._rows[_key(tokens, salt)] = entry
-        self._nbytes += _size(entry)
-        while self._nbytes > self.max_bytes:
+        self._tally["nbytes"] += _size(entry)
+        while self._tally["nbytes"] > self.max_bytes:
             self._remove(next(iter(self._rows)))
-            self._num_evictions += 1
+            self._tally["num_evictions"] += 1
 
     def resize(self, max_bytes: int) -> None:
         """Changes the bound; a cache that had stopped itself starts again."""
         self.max_bytes = max_bytes
         self._window_queries = self._window_hits = 0
         self.paused = max_bytes == 0
-        while self._nbytes > max_bytes:
+        while self._tally["nbytes"] > max_bytes:
             self._remove(next(iter(self._rows)))
 
     def counters(self) -> CacheCounters:
-        return CacheCounters(
-            num_entries=len(self._rows),
-            num_queries=self._num_queries,
-            num_hits=self._num_hits,
-            num_evictions=self._num_evictions,
-            nbytes=self._nbytes,
-        )
+        return CacheCounters(**self._tally, num_entries=len(self._rows))
 
     def _count(self, hit: bool) -> None:
-        self._num_queries += 1
-        self._num_hits += hit
+        self._tally["num_queries"] += 1
+        self._tally["num_hits"] += hit
         self._window_queries += 1
         self._window_hits += hit
         if self._window_queries == WINDOW:
             if self._window_hits < MIN_HIT_RATE * WINDOW:
                 self._rows.clear()
-                self._nbytes = 0
+                self._tally["nbytes"] = 0
                 self.paused = True
             self._window_queries = self._window_hits = 0
 
     def _remove(self, key: int) -> None:
         entry = self._rows.pop(key, None)
-        self._nbytes -= _size(entry) if entry else 0
+        self._tally["nbytes"] -= _size(entry) if entry else 0
 
 
 def _key(tokens: bytes, salt: bytes) -> int:
