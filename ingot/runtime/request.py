@@ -45,10 +45,7 @@ class Request:
 
     def take_delta(self) -> TextDelta | None:
         """What is new of one completion, if anything is."""
-        for completion in self.completions:
-            if completion.has_news:
-                return completion.take_delta()
-        return None
+        return next((c.take_delta() for c in self.completions if c.has_news), None)
 
     def output(self, *, delta: bool = False) -> RequestOutput:
         """The request so far, or with `delta` only what is new. Raises the error that ended it."""
@@ -62,7 +59,7 @@ class Request:
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
-            prompt_token_ids=first.token_ids[: first.num_prompt],
+            prompt_token_ids=first.prompt_ids,
             outputs=[completion.output(delta=delta) for completion in self.completions],
             finished=self.finished,
             num_cached_tokens=first.num_cached,
