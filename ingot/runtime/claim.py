@@ -1,17 +1,20 @@
-"""Claims: what a caller holds of its requests."""
+"""Claims: what a caller holds of its requests, and the call that waits for their ends."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
+from time import perf_counter
 from weakref import ref
 
 from ingot.runtime.engine_thread import EngineThread
 from ingot.runtime.output import RequestOutput
-from ingot.runtime.progress import EVERY_SECONDS, Progress
 from ingot.runtime.request import Request
 from ingot.runtime.session import Listener, Ticket
+
+_PROGRESS_SECONDS = 0.1  # from one look at the progress to the next
 
 
 class Claim:
@@ -46,7 +49,10 @@ class Claim:
 
 
 def complete(thread: EngineThread, tickets: list[Ticket], *, progress: bool) -> list[RequestOutput]:
-    """Runs requests to their ends. Raises the first error that refused or ended one."""
+    """Runs requests to their ends. Raises the first error that refused or ended one.
+
+    `progress` is shown where stderr is a terminal.
+    """
     if not tickets:
         return []
     left, ended = len(tickets), SimpleQueue[None]()
@@ -60,19 +66,31 @@ def complete(thread: EngineThread, tickets: list[Ticket], *, progress: bool) -> 
 
     with Claim(thread) as claim:
         requests = thread.ask(claim.adding(tickets, listen))
-        shown = Progress(requests, wanted=progress)
-        try:
-            while not _arrives(ended, EVERY_SECONDS if shown.is_shown else None):
-                shown.update()
-        finally:
-            shown.close()
+        if progress and sys.stderr is not None and sys.stderr.isatty():
+            _watch(requests, ended)
+        else:
+            ended.get()
     # Nobody changes a finished request any more.
     return [request.output() for request in requests]
 
 
-def _arrives(mailbox: SimpleQueue[None], seconds: float | None) -> bool:
+def _watch(requests: list[Request], ended: SimpleQueue[None]) -> None:
+    """Shows on a line of stderr how far requests have come, until they have ended."""
+    began = perf_counter()
+
+    def show() -> None:
+        num_finished = sum(request.finished for request in requests)
+        num_tokens = sum(request.num_generated for request in requests)
+        rate = num_tokens / max(perf_counter() - began, 1e-9)
+        line = f"{num_finished}/{len(requests)} prompts, {num_tokens} tokens, {rate:.0f} tok/s"
+        print(f"\r{line:<60}", end="", file=sys.stderr, flush=True)
+
     try:
-        mailbox.get(timeout=seconds)
-    except Empty:
-        return False
-    return True
+        while True:
+            try:
+                return ended.get(timeout=_PROGRESS_SECONDS)
+            except Empty:
+                show()
+    finally:
+        show()
+        print(file=sys.stderr)
