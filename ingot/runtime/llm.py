@@ -22,8 +22,6 @@ from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompts import (
     Messages,
     Prompt,
-    cache_salt,
-    check_on_step,
     integer_option,
     list_of_chats,
     list_of_params,
@@ -71,12 +69,12 @@ class Model:
         kv_cache_bytes = integer_option("kv_cache_bytes", kv_cache_bytes)
         num_threads = integer_option("num_threads", num_threads)
         seed = integer_option("seed", seed) or 0
-        check_on_step(on_step)
+        if on_step is not None and not callable(on_step):
+            raise UsageError(f"on_step is {on_step!r:.80}", hint="on_step is a function or None.")
         config = engine_config(config)  # before there are threads to end
         self.artifact = model if isinstance(model, Artifact) else Artifact.open(model, check)
         self.max_model_len = _model_len(self.artifact.manifest.limits.max_model_len, max_model_len)
-        self._tokenizer_files = TokenizerFiles.of(self.artifact)
-        self._tokenizer: Tokenizer | None = None
+        self._tokenizer_files = TokenizerFiles(self.artifact)
         executor = open_executor(
             self.artifact,
             max_model_len=self.max_model_len,
@@ -116,9 +114,7 @@ class Model:
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer, parsed when first asked for. Raises TokenizerError."""
-        if self._tokenizer is None:
-            self._tokenizer = self._tokenizer_files.parse()
-        return self._tokenizer
+        return self._tokenizer_files.tokenizer
 
     def close(self) -> None:
         """Ends all requests with an error, and frees everything: threads, pages, the mapping of
@@ -129,11 +125,14 @@ class Model:
         self, prompt: Prompt, params: SamplingParams, priority: int, request_id: str | None = None
     ) -> Ticket:
         """Checks a prompt and turns it into tokens. Raises RequestError."""
-        text, token_ids = prompt_parts(prompt)
+        text, token_ids, salt = prompt_parts(prompt)
         tokenizer = self.get_tokenizer() if token_ids is None or params.detokenize else None
         if token_ids is None:
             token_ids = self.get_tokenizer().encode(text or "")
-        params = self._spelled(params)
+        params = params.for_model(
+            self.artifact.manifest.model.vocab_size,
+            lambda text: self.get_tokenizer().encode(text, add_special_tokens=False),
+        )
         self._engine.check(token_ids, params)
         return Ticket(
             prompt=text,
@@ -141,18 +140,8 @@ class Model:
             params=params,
             tokenizer=tokenizer if params.detokenize else None,
             priority=priority,
-            salt=cache_salt(prompt),
+            salt=salt,
             request_id=request_id,
-        )
-
-    def _spelled(self, params: SamplingParams) -> SamplingParams:
-        """The parameters with the tokens of their bad words."""
-        if not params.bad_words:
-            return params
-        tokenizer = self.get_tokenizer()
-        return params.for_model(
-            self.artifact.manifest.model.vocab_size,
-            lambda text: tokenizer.encode(text, add_special_tokens=False),
         )
 
 
