@@ -107,9 +107,9 @@ class Completion:
         ended = last and sequence.finish_reason == "stop"
         shown = not ended or params.include_stop_str_in_output
         text = detokenizer.push(token) if shown else ""
-        self._emit(text, armed=self._num_seen >= params.min_tokens)
+        self._pieces.append(self._stops.push(text, armed=self._num_seen >= params.min_tokens))
         if last and self._stops.found is None:
-            self._emit(detokenizer.finish())
+            self._pieces.append(self._stops.push(detokenizer.finish()))
         if self._stops.found is None:
             if last:
                 self._pieces.append(self._stops.finish())
@@ -117,6 +117,3 @@ class Completion:
             sequence.finish_reason, sequence.stop_reason = "stop", self._stops.found
         else:
             self._engine.finish(sequence, "stop", self._stops.found)
-
-    def _emit(self, text: str, *, armed: bool = True) -> None:
-        self._pieces.append(self._stops.push(text, armed=armed))
