@@ -6,8 +6,6 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as Tokens
 
-import xxhash
-
 from ingot.runtime.arrays import Float32
 from ingot.runtime.metrics import CacheCounters, Tally
 
@@ -17,7 +15,7 @@ MIN_HIT_RATE = 0.01
 
 
 class LogitsCache:
-    """Logits [V] by the tokens of a whole prompt, at most `max_bytes` of them.
+    """Logits [V] by the tokens of a whole prompt and its salt, at most `max_bytes` of them.
 
     The one that was used least recently goes first. If fewer than `MIN_HIT_RATE` of `WINDOW`
     prompts were found, copying every prompt's logits does not pay: the cache empties itself and
@@ -25,7 +23,7 @@ class LogitsCache:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self._rows: OrderedDict[int, tuple[bytes, bytes, Float32]] = OrderedDict()
+        self._rows: OrderedDict[tuple[bytes, bytes], Float32] = OrderedDict()
         self._tally = Tally(int)
         self.resize(max_bytes)
 
@@ -33,28 +31,25 @@ class LogitsCache:
         """The logits of the prompt's last token, read-only; None when they are not there."""
         if self.paused:
             return None
-        tokens = array("i", token_ids).tobytes()
-        key = _key(tokens, salt)
-        known_tokens, known_salt, logits = self._rows.get(key) or (None, None, None)
-        hit = (known_tokens, known_salt) == (tokens, salt)
-        if hit:
+        key = (array("i", token_ids).tobytes(), salt)
+        logits = self._rows.get(key)
+        if logits is not None:
             self._rows.move_to_end(key)
-        self._count(hit)  # which may empty the cache
-        return logits if hit else None
+        self._count(logits is not None)  # which may empty the cache
+        return logits
 
     def put(self, token_ids: Tokens[int], salt: bytes, logits: Float32) -> None:
         """Keeps a copy of the logits, if it pays and they fit."""
         if self.paused:
             return
-        tokens = array("i", token_ids).tobytes()
-        self._remove(_key(tokens, salt))
+        key = (array("i", token_ids).tobytes(), salt)
+        self._remove(key)
         row = logits.copy()
         row.flags.writeable = False
-        entry = (tokens, salt, row)
-        if _size(entry) > self.max_bytes:
+        if _size(key, row) > self.max_bytes:
             return
-        self._rows[_key(tokens, salt)] = entry
-        self._tally["nbytes"] += _size(entry)
+        self._rows[key] = row
+        self._tally["nbytes"] += _size(key, row)
         while self._tally["nbytes"] > self.max_bytes:
             self._remove(next(iter(self._rows)))
             self._tally["num_evictions"] += 1
@@ -82,14 +77,10 @@ class LogitsCache:
                 self.paused = True
             self._window_queries = self._window_hits = 0
 
-    def _remove(self, key: int) -> None:
-        entry = self._rows.pop(key, None)
-        self._tally["nbytes"] -= _size(entry) if entry else 0
+    def _remove(self, key: tuple[bytes, bytes]) -> None:
+        row = self._rows.pop(key, None)
+        self._tally["nbytes"] -= 0 if row is None else _size(key, row)
 
 
-def _key(tokens: bytes, salt: bytes) -> int:
-    return xxhash.xxh3_64_intdigest(tokens, xxhash.xxh3_64_intdigest(salt))
-
-
-def _size(entry: tuple[bytes, bytes, Float32]) -> int:
-    return len(entry[0]) + len(entry[1]) + entry[2].nbytes
+def _size(key: tuple[bytes, bytes], row: Float32) -> int:
+    return len(key[0]) + len(key[1]) + row.nbytes

@@ -146,14 +146,11 @@ class Kernels:
         if self._state is None or self._model is None:
             raise UsageError("this model is closed", hint="Open it again with LLM(path).")
         if self._sampling is None or self._sampling.vocabulary != vocab_size:
-            self._sampling = self._make_sampling(vocab_size, self._model.num_threads)
+            nbytes = self._library.ingot_sampler_bytes(vocab_size) * self._model.num_threads
+            self._memory = Region(nbytes, "the sampler")
+            self._sampling = SamplingStruct(memory=self._memory.address, vocabulary=vocab_size)
         self._sampling.rows, self._sampling.num_rows = rows, num_rows
         self._library.ingot_sample(self._state, self._sampling)
-
-    def _make_sampling(self, vocab_size: int, num_threads: int) -> SamplingStruct:
-        nbytes = self._library.ingot_sampler_bytes(vocab_size) * num_threads
-        self._memory = Region(nbytes, "the sampler")
-        return SamplingStruct(memory=self._memory.address, vocabulary=vocab_size)
 
     def close(self) -> None:
         """Joins the threads and unloads the code."""
