@@ -167,12 +167,11 @@ class _Generation(jinja2.ext.Extension):
 class _Namespace(jinja2.utils.Namespace):
     """Jinja's namespace without names that begin with an underscore."""
 
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        self, rest = args[0], args[1:]
-        values = dict(*rest, **kwargs)
+    def __init__(self, /, *args: Any, **kwargs: Any) -> None:
+        values = dict(*args, **kwargs)
         for name in values:
             _refuse_private(name)
-        jinja2.utils.Namespace.__init__(self, values)
+        super().__init__(values)
 
     def __setitem__(self, name: str, value: Any) -> None:
         _refuse_private(name)

@@ -26,11 +26,8 @@ class Completion:
         self._tokenizer = tokenizer
         self._detokenizer = None
         if tokenizer is not None:
-            self._detokenizer = tokenizer.detokenizer(
-                params.skip_special_tokens,
-                params.spaces_between_special_tokens,
-                sequence.prompt_ids,
-            )
+            skips, spaces = params.skip_special_tokens, params.spaces_between_special_tokens
+            self._detokenizer = tokenizer.detokenizer(skips, spaces, sequence.prompt_ids)
         self._stops = StopStrings(params.stops, include=params.include_stop_str_in_output)
         self._pieces: list[str] = []
         self._num_seen = 0  # of the generated tokens, how many are in the text

@@ -78,11 +78,12 @@ class Drawing:
             end += chunk.num_rows
             if chunk.num_rows > chunk.draws:
                 wanted.score(chunk, end - chunk.num_rows)
-            if chunk.draws and sequence.num_generated:
-                wanted.draw([sequence], end - 1)
-            elif chunk.draws:
-                wanted.draw(_family(sequence), end - 1)
-                if not self._logits_cache.paused:
+            if chunk.draws:
+                begins = not sequence.num_generated
+                sequences = _family(sequence) if begins else [sequence]
+                wanted.sequences += sequences
+                wanted.draws.rows += [end - 1] * len(sequences)
+                if begins and not self._logits_cache.paused:
                     wanted.cached.append(sequence)
                     wanted.kept.append(end - 1)
         return wanted
@@ -150,10 +151,7 @@ class Drawing:
 
 
 class Wanted:
-    """What is wanted of a step's logits, and for whom.
-
-    Of the prompts of `cached` the last logits are kept.
-    """
+    """What is wanted of a step's logits, and for whom: the kept rows are for the cache."""
 
     def __init__(self) -> None:
         self.sequences: list[Sequence] = []
@@ -161,11 +159,6 @@ class Wanted:
         self.cached: list[Sequence] = []
         self.kept: list[int] = []
         self.draws = Draws(sequences=self.sequences, kept=self.kept)
-
-    def draw(self, sequences: list[Sequence], row: int) -> None:
-        """A token for each of them, from one row."""
-        self.sequences += sequences
-        self.draws.rows += [row] * len(sequences)
 
     def score(self, chunk: Chunk, first_row: int) -> None:
         """Log-probabilities of the prompt tokens that follow those of the chunk's rows."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -112,12 +111,7 @@ class Engine:
         self._admission.check(token_ids, params)
 
     def add(
-        self,
-        token_ids: list[int],
-        params: SamplingParams,
-        *,
-        priority: int = 0,
-        salt: bytes = b"",
+        self, token_ids: list[int], params: SamplingParams, *, priority: int = 0, salt: bytes = b""
     ) -> Sequence:
         """Adds a request and returns the sequence of its first completion.
 
@@ -130,7 +124,7 @@ class Engine:
         number, first_id = self._num_requests, self._num_sequences
         self._num_requests, self._num_sequences = number + 1, first_id + params.n
         stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids)}
-        times = Times(arrived=perf_counter())
+        arrived = perf_counter()
         first, *siblings = (
             Sequence(
                 first_id + index,
@@ -144,7 +138,7 @@ class Engine:
                 rank=(number + AGING * priority, first_id + index),
                 salt=salt,
                 stop_ids=frozenset(stop_ids),
-                times=replace(times),
+                times=Times(arrived),
             )
             for index in range(params.n)
         )

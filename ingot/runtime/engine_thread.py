@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TypeVar, cast
 from weakref import ref
@@ -120,13 +121,11 @@ def _serve(session: Session, inbox: Inbox) -> None:
 
 def _drain(session: Session, inbox: Inbox) -> None:
     """Does what is left: jobs that need an open engine learn that it is closed."""
-    while not inbox.empty():
-        try:
+    with suppress(Empty):
+        while True:
             item = inbox.get(block=False)
-        except Empty:
-            return
-        if item is not None:
-            _do(session, item)
+            if item is not None:
+                _do(session, item)
 
 
 def _do(session: Session, item: Job | ref[object]) -> None:

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ingot.runtime.completion import Completion
 from ingot.runtime.metrics import RequestMetrics
-from ingot.runtime.output import RequestOutput, TextDelta
+from ingot.runtime.output import RequestOutput
 from ingot.runtime.sequence import Sequence
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """Follows the sequences of one prompt. `listen` is called when it has got further."""
 
-    def __init__(
-        self,
-        request_id: str,
-        prompt: str | None,
-        completions: list[Completion],
-        listen: Callable[[Request], None],
-    ) -> None:
-        self.request_id = request_id
-        self.prompt = prompt
-        self.completions = completions
-        self.listen = listen
+    request_id: str
+    prompt: str | None
+    completions: list[Completion]
+    listen: Callable[[Request], None]
 
     @property
     def finished(self) -> bool:
@@ -42,10 +37,6 @@ class Request:
         """Ends all completions that are not finished."""
         for completion in self.completions:
             completion.abort()
-
-    def take_delta(self) -> TextDelta | None:
-        """What is new of one completion, if anything is."""
-        return next((c.take_delta() for c in self.completions if c.has_news), None)
 
     def output(self, *, delta: bool = False) -> RequestOutput:
         """The request so far, or with `delta` only what is new. Raises the error that ended it."""

@@ -62,7 +62,8 @@ class TextStream:
 
 def _send(mailbox: Mailbox, request: Request) -> None:
     """Puts what is new of a request into its reader's mailbox; at its end, the error or None."""
-    while request.error is None and (delta := request.take_delta()) is not None:
-        mailbox.put(delta)
+    for completion in request.completions if request.error is None else ():
+        if completion.has_news:
+            mailbox.put(completion.take_delta())
     if request.finished or request.error is not None:
         mailbox.put(request.error)

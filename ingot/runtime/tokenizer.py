@@ -85,8 +85,14 @@ class Tokenizer:
         self._skipped = {
             i for i, token in self.backend.get_added_tokens_decoder().items() if token.special
         }
-        if vocab_size is not None:
-            self._check_size(vocab_size)
+        if vocab_size is None:
+            return
+        largest = max(self.backend.get_vocab(with_added_tokens=True).values(), default=0)
+        if largest >= vocab_size:
+            raise TokenizerError(
+                f"{_FILE} has token {largest}; the model's vocabulary has {vocab_size}",
+                hint="The tokenizer is of another model.",
+            )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Tokens of a text, with the tokens that the model expects around every text.
@@ -179,14 +185,6 @@ class Tokenizer:
 
     def _are_special(self, *token_ids: int) -> bool:
         return self._skipped.issuperset(token_ids)
-
-    def _check_size(self, vocab_size: int) -> None:
-        largest = max(self.backend.get_vocab(with_added_tokens=True).values(), default=0)
-        if largest >= vocab_size:
-            raise TokenizerError(
-                f"{_FILE} has token {largest}; the model's vocabulary has {vocab_size}",
-                hint="The tokenizer is of another model.",
-            )
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
