@@ -51,21 +51,20 @@ class FromDirectory(llm.Model):
         compile_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        source = model if isinstance(model, Artifact) else _path("model", model)
+        path = model.path if isinstance(model, Artifact) else _path("model", model)
         wanted = None if compile_options is None else _options(compile_options)
-        if compile_options and (isinstance(source, Artifact) or is_artifact(source)):
+        if compile_options and is_artifact(path):
             raise UsageError(
-                f"compile_options were given, but {model} is compiled already",
+                f"compile_options were given, but {path} is compiled already",
                 hint="Give the model directory, or leave them out.",
             )
-        signature(llm.Model).bind(source, **options)  # a wrong name, before minutes of compiling
-        if not isinstance(source, Artifact):
-            source = cache.resolve(source, wanted)
-        super().__init__(source, **options)
+        signature(llm.Model).bind(path, **options)  # a wrong name, before minutes of compiling
+        opened = model if isinstance(model, Artifact) else cache.resolve(path, wanted)
+        super().__init__(opened, **options)
 
 
 class LLM(FromDirectory, llm.LLM):
-    """`ingot.runtime.llm.LLM` that also takes a model directory."""
+    """`ingot.runtime.llm.LLM`, opened as `FromDirectory` says."""
 
 
 def _path(name: str, value: object) -> Path:

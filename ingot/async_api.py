@@ -7,4 +7,4 @@ from ingot.runtime import async_llm
 
 
 class AsyncLLM(FromDirectory, async_llm.AsyncLLM):
-    """`ingot.runtime.async_llm.AsyncLLM` that also takes a model directory, as `LLM` does."""
+    """`ingot.runtime.async_llm.AsyncLLM`, opened as `FromDirectory` says."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
@@ -87,10 +88,9 @@ def _watch(requests: list[Request], ended: SimpleQueue[None]) -> None:
 
     try:
         while True:
-            try:
+            with suppress(Empty):
                 return ended.get(timeout=_PROGRESS_SECONDS)
-            except Empty:
-                show()
+            show()
     finally:
         show()
         print(file=sys.stderr)

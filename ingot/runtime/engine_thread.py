@@ -83,7 +83,7 @@ class EngineThread:
         self.post(job)
 
     def ask(self, work: Callable[[], T]) -> T:
-        """Does a `call`, waits for it, and returns or raises what it did."""
+        """Posts a job, waits for it, and returns or raises what it did. Not inside a step."""
         answers: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
         self.call(work, lambda *answer: answers.put(answer))
         result, error = answers.get()

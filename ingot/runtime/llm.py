@@ -146,7 +146,10 @@ class Model:
 
 
 class LLM(Model):
-    """A model, ready to generate. A context manager; safe to use from several threads."""
+    """A model, ready to generate; its options are those of `Model`.
+
+    A context manager. Safe to use from several threads.
+    """
 
     def generate(
         self,
