@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingot import cache, compiling
-from ingot.artifact.reader import is_artifact
+from ingot.artifact.reader import Artifact, is_artifact
 from ingot.errors import UsageError
 from ingot.files import as_path
 from ingot.runtime import llm
@@ -33,32 +33,38 @@ def compile(model_dir: str | Path, out: str | Path, **options: Any) -> Report:
     return compiling.compile_checked(source, artifact, _options(options))
 
 
-class LLM(llm.LLM):
-    """`ingot.runtime.llm.LLM` that also takes a model directory, and compiles it once.
+class FromDirectory(llm.Model):
+    """A `Model` that also takes a model directory, and compiles it once.
 
     Args:
-        model: the folder of an artifact or of a model in Hugging Face's layout.
+        model: the folder of an artifact or of a model in Hugging Face's layout, or an artifact
+            that is open already.
         compile_options: the options of `compile` for a model directory, such as
             {"dtype": "float32"}; not allowed with an artifact.
-        options: those of `ingot.runtime.llm.LLM`, such as max_model_len and num_threads.
+        options: those of `ingot.runtime.llm.Model`, such as max_model_len and num_threads.
     """
 
     def __init__(
         self,
-        model: str | Path,
+        model: str | Path | Artifact,
         *,
         compile_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        source = _path("model", model)
+        path = model.path if isinstance(model, Artifact) else _path("model", model)
         wanted = None if compile_options is None else _options(compile_options)
-        if compile_options and is_artifact(source):
+        if compile_options and is_artifact(path):
             raise UsageError(
-                f"compile_options were given, but {model} is compiled already",
+                f"compile_options were given, but {path} is compiled already",
                 hint="Give the model directory, or leave them out.",
             )
-        signature(llm.LLM).bind(source, **options)  # a wrong name, before minutes of compiling
-        super().__init__(cache.resolve(source, wanted), **options)
+        signature(llm.Model).bind(path, **options)  # a wrong name, before minutes of compiling
+        opened = model if isinstance(model, Artifact) else cache.resolve(path, wanted)
+        super().__init__(opened, **options)
+
+
+class LLM(FromDirectory, llm.LLM):
+    """`ingot.runtime.llm.LLM`, opened as `FromDirectory` says."""
 
 
 def _path(name: str, value: object) -> Path:

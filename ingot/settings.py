@@ -29,7 +29,16 @@ class Settings:
     @property
     def cache_dir(self) -> Path:
         """The folder of compiled models. Raises UsageError for a user without a home."""
-        return _cache_dir(self.environ)
+        base = self.environ.get("XDG_CACHE_HOME", "")
+        try:
+            if self.environ.get("INGOT_CACHE"):
+                return Path(self.environ["INGOT_CACHE"]).expanduser()
+            # The XDG rule: a relative path is invalid and ignored.
+            return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "ingot"
+        except RuntimeError as error:  # a user without a home
+            raise UsageError(
+                f"no folder for the cache: {error}", hint="Set INGOT_CACHE to a folder."
+            ) from error
 
 
 def settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -49,16 +58,3 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         color=not env.get("NO_COLOR"),
         environ=env,
     )
-
-
-def _cache_dir(env: Mapping[str, str]) -> Path:
-    base = env.get("XDG_CACHE_HOME", "")
-    try:
-        if env.get("INGOT_CACHE"):
-            return Path(env["INGOT_CACHE"]).expanduser()
-        # The XDG rule: a relative path is invalid and ignored.
-        return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "ingot"
-    except RuntimeError as error:  # a user without a home
-        raise UsageError(
-            f"no folder for the cache: {error}", hint="Set INGOT_CACHE to a folder."
-        ) from error

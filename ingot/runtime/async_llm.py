@@ -7,31 +7,25 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from ingot.artifact.reader import Artifact
 from ingot.runtime.claim import Claim
 from ingot.runtime.config import EngineConfig, engine_config
-from ingot.runtime.llm import LLM
-from ingot.runtime.metrics import EngineCounters
+from ingot.runtime.llm import Model
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.params import RequestOutputKind, SamplingParams
 from ingot.runtime.prompts import Messages, Prompt
 from ingot.runtime.request import Request
-from ingot.runtime.tokenizer import Tokenizer
+
+T = TypeVar("T")
 
 
-class AsyncLLM:
+class AsyncLLM(Model):
     """A model whose requests are async iterators; the options are those of `LLM`.
 
     Cancelling the task that reads a request, or leaving its loop early, aborts the request. An
     async context manager. Use it from one event loop or several.
     """
-
-    def __init__(self, model: str | Path | Artifact, **options: Any) -> None:
-        self._llm = self._open(model, options)
 
     async def generate(
         self,
@@ -49,9 +43,9 @@ class AsyncLLM:
         """
         params = sampling_params or SamplingParams()
         inbox = _Inbox(asyncio.get_running_loop(), params.output_kind)
-        ticket = await asyncio.to_thread(self._llm._ticket, prompt, params, priority, request_id)
-        with Claim(self._llm._thread) as claim:
-            claim.add([ticket], inbox.refuse, inbox.put)
+        ticket = await asyncio.to_thread(self._ticket, prompt, params, priority, request_id)
+        with Claim(self._thread) as claim:
+            await self._ask(claim.adding([ticket], inbox.put))
             while True:
                 output = await inbox.get()
                 yield output
@@ -69,61 +63,31 @@ class AsyncLLM:
         **template: Any,
     ) -> AsyncIterator[RequestOutput]:
         """Answers a conversation; `template` are the other options of `LLM.chat`."""
-        prompt = await asyncio.to_thread(self._llm.chat_prompt, messages, tools=tools, **template)
+        prompt = await asyncio.to_thread(self.chat_prompt, messages, tools=tools, **template)
         outputs = self.generate(prompt, sampling_params, request_id, priority=priority)
         async for output in outputs:
             yield output
 
     async def abort(self, request_id: str) -> None:
         """Ends a request and its iterator. An unknown id does nothing."""
-        await self._ask(partial(self._llm._thread.session.abort, request_id))
+        await self._ask(partial(self._thread.session.abort, request_id))
 
     async def configure(self, config: EngineConfig) -> None:
         """Replaces the engine's switches before the next step."""
-        await self._ask(partial(self._llm._thread.session.configure, engine_config(config)))
-
-    def counters(self) -> EngineCounters:
-        """How the engine fares, now and since it was opened."""
-        return self._llm.counters()
-
-    def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer. Raises TokenizerError."""
-        return self._llm.get_tokenizer()
-
-    def close(self) -> None:
-        """Ends all requests with an error and frees everything. May be called twice."""
-        self._llm.close()
+        await self._ask(partial(self._thread.session.configure, engine_config(config)))
 
     async def __aenter__(self) -> AsyncLLM:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)
 
-    @staticmethod
-    def _open(model: str | Path | Artifact, options: dict[str, Any]) -> LLM:
-        return LLM(model, **options)
-
-    async def _ask(self, work: Callable[[], None]) -> None:
+    async def _ask(self, work: Callable[[], T]) -> T:
         """Has the engine's thread do something between two steps."""
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-
-        def job() -> None:
-            error: BaseException | None = None
-            try:
-                work()
-            except BaseException as caught:
-                error = caught
-            _call(loop, _settle, done, error)
-
-        self._llm._thread.post(job)
-        await done
+        done: asyncio.Future[T] = loop.create_future()
+        self._thread.call(work, partial(_call, loop, _settle, done))
+        return await done
 
 
 class _Inbox:
@@ -134,11 +98,6 @@ class _Inbox:
         self._kind = kind
         self._items: deque[RequestOutput | Exception] = deque()
         self._news = asyncio.Event()
-
-    def refuse(self, added: list[Request] | Exception) -> None:
-        """Takes the error of a request that was refused; called in the engine's thread."""
-        if isinstance(added, Exception):
-            _call(self._loop, self._take, added)
 
     def put(self, request: Request) -> None:
         """Takes what is new of a request; called in the engine's thread."""
@@ -168,11 +127,11 @@ class _Inbox:
         self._news.set()
 
 
-def _settle(done: asyncio.Future[None], error: BaseException | None) -> None:
+def _settle(done: asyncio.Future[T], result: T | None, error: BaseException | None) -> None:
     if done.cancelled():
         return
     if error is None:
-        done.set_result(None)
+        done.set_result(cast(T, result))
     else:
         done.set_exception(error)
 

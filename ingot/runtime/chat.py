@@ -36,9 +36,9 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = False,
+        add_generation_prompt: bool = True,
         continue_final_message: bool = False,
-        variables: Mapping[str, Any] | None = None,
+        **variables: Any,
     ) -> str:
         """The prompt. Raises RequestError when the template refuses the conversation."""
         chat = _conversation(messages)
@@ -56,7 +56,7 @@ class ChatTemplate:
                 tools=None if tools is None else _plain(list(tools)),
                 documents=None,
                 add_generation_prompt=add_generation_prompt,
-                **_plain(dict(variables or {})),
+                **_plain(variables),
             ):
                 pieces.append(piece)
                 size += len(piece)
@@ -69,6 +69,30 @@ class ChatTemplate:
             raise RequestError(f"the chat template refuses the messages: {error}") from error
         prompt = "".join(pieces)
         return _cut_at_tag(prompt, final) if continue_final_message else prompt
+
+
+def template_source(
+    config: Mapping[str, Any], file: str | None, given: str | None, *, with_tools: bool
+) -> str:
+    """The template to use: the given one, `chat_template.jinja`, or the tokenizer config's.
+
+    Of several named templates in a config, "tool_use" is for tools. Raises RequestError if there
+    is no template.
+    """
+    templates = config.get("chat_template") if file is None else file
+    if isinstance(templates, list):
+        templates = {item["name"]: item["template"] for item in templates}
+    if isinstance(templates, dict):
+        name = "tool_use" if with_tools and "tool_use" in templates else "default"
+        templates = templates.get(given or name, None if given is None else given)
+    elif given is not None:
+        templates = given
+    if not isinstance(templates, str):
+        raise RequestError(
+            "the model has no chat template",
+            hint="Use generate() with a plain prompt, or pass chat_template=...",
+        )
+    return templates
 
 
 def _conversation(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -143,12 +167,11 @@ class _Generation(jinja2.ext.Extension):
 class _Namespace(jinja2.utils.Namespace):
     """Jinja's namespace without names that begin with an underscore."""
 
-    def __init__(*args: Any, **kwargs: Any) -> None:
-        self, rest = args[0], args[1:]
-        values = dict(*rest, **kwargs)
+    def __init__(self, /, *args: Any, **kwargs: Any) -> None:
+        values = dict(*args, **kwargs)
         for name in values:
             _refuse_private(name)
-        jinja2.utils.Namespace.__init__(self, values)
+        super().__init__(values)
 
     def __setitem__(self, name: str, value: Any) -> None:
         _refuse_private(name)
@@ -187,10 +210,6 @@ def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
 def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
@@ -198,7 +217,7 @@ def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
     environment.filters["tojson"] = _tojson
     environment.globals.update(
         raise_exception=_raise_exception,
-        strftime_now=_strftime_now,
+        strftime_now=lambda form: datetime.now().strftime(form),
         dict=_Dict(),
         namespace=_Namespace,
     )

@@ -1,16 +1,21 @@
-"""Claims: what a caller holds of its requests."""
+"""Claims: what a caller holds of its requests, and the call that waits for their ends."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
+from time import perf_counter
 from weakref import ref
 
 from ingot.runtime.engine_thread import EngineThread
 from ingot.runtime.output import RequestOutput
-from ingot.runtime.progress import EVERY_SECONDS, Progress
 from ingot.runtime.request import Request
-from ingot.runtime.session import Listener, Reply, Ticket
+from ingot.runtime.session import Listener, Ticket
+
+_PROGRESS_SECONDS = 0.1  # from one look at the progress to the next
 
 
 class Claim:
@@ -26,16 +31,12 @@ class Claim:
         # signal could interrupt.
         self._key: ref[object] = ref(self, thread.inbox.put)
 
-    def add(self, tickets: list[Ticket], reply: Reply, listen: Listener) -> None:
-        """Posts the requests. Raises UsageError inside a step and in a forked child.
+    def adding(self, tickets: list[Ticket], listen: Listener) -> Callable[[], list[Request]]:
+        """The work of the engine's thread that adds the requests, or raises why it adds none.
 
-        Args:
-            reply: is called once, with the requests or with the error that refused all of them.
-            listen: is called with every request that has got further. Both run in the engine's
-                thread.
+        `listen` is called there with every request that has got further.
         """
-        self._thread.refuse_current()
-        self._thread.post(partial(self._thread.session.add, self._key, tickets, reply, listen))
+        return partial(self._thread.session.add, self._key, tickets, listen)
 
     def close(self) -> None:
         """Gives the claim up. May be called twice."""
@@ -49,42 +50,47 @@ class Claim:
 
 
 def complete(thread: EngineThread, tickets: list[Ticket], *, progress: bool) -> list[RequestOutput]:
-    """Runs requests to their ends. Raises the first error that refused or ended one."""
+    """Runs requests to their ends. Raises the first error that refused or ended one.
+
+    `progress` is shown where stderr is a terminal.
+    """
     if not tickets:
         return []
-    mailbox: SimpleQueue[list[Request] | Exception | None] = SimpleQueue()
-    with Claim(thread) as claim:
-        claim.add(tickets, mailbox.put, _count_down(len(tickets), mailbox))
-        requests = mailbox.get()
-        if not isinstance(requests, list):
-            raise requests or AssertionError("requests end after they have begun")
-        shown = Progress(requests, wanted=progress)
-        try:
-            while not _arrives(mailbox, EVERY_SECONDS if shown.is_shown else None):
-                shown.update()
-        finally:
-            shown.close()
-    # Nobody changes a finished request any more.
-    return [request.output() for request in requests]
-
-
-def _count_down(count: int, mailbox: SimpleQueue[list[Request] | Exception | None]) -> Listener:
-    """A listener that wakes the caller when the last of its requests is finished."""
-    left = count
+    left, ended = len(tickets), SimpleQueue[None]()
 
     def listen(request: Request) -> None:
         nonlocal left
         if request.finished:
             left -= 1
             if not left:
-                mailbox.put(None)
+                ended.put(None)
 
-    return listen
+    with Claim(thread) as claim:
+        requests = thread.ask(claim.adding(tickets, listen))
+        if progress and sys.stderr is not None and sys.stderr.isatty():
+            _watch(requests, ended)
+        else:
+            ended.get()
+    # Nobody changes a finished request any more.
+    return [request.output() for request in requests]
 
 
-def _arrives(mailbox: SimpleQueue[list[Request] | Exception | None], seconds: float | None) -> bool:
+def _watch(requests: list[Request], ended: SimpleQueue[None]) -> None:
+    """Shows on a line of stderr how far requests have come, until they have ended."""
+    began = perf_counter()
+
+    def show() -> None:
+        num_finished = sum(request.finished for request in requests)
+        num_tokens = sum(request.num_generated for request in requests)
+        rate = num_tokens / max(perf_counter() - began, 1e-9)
+        line = f"{num_finished}/{len(requests)} prompts, {num_tokens} tokens, {rate:.0f} tok/s"
+        print(f"\r{line:<60}", end="", file=sys.stderr, flush=True)
+
     try:
-        mailbox.get(timeout=seconds)
-    except Empty:
-        return False
-    return True
+        while True:
+            with suppress(Empty):
+                return ended.get(timeout=_PROGRESS_SECONDS)
+            show()
+    finally:
+        show()
+        print(file=sys.stderr)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ingot.runtime.detokenizer import Detokenizer
 from ingot.runtime.engine import Engine
 from ingot.runtime.output import CompletionOutput, Logprob, TextDelta
@@ -24,11 +26,8 @@ class Completion:
         self._tokenizer = tokenizer
         self._detokenizer = None
         if tokenizer is not None:
-            self._detokenizer = tokenizer.detokenizer(
-                params.skip_special_tokens,
-                params.spaces_between_special_tokens,
-                sequence.token_ids[: sequence.num_prompt],
-            )
+            skips, spaces = params.skip_special_tokens, params.spaces_between_special_tokens
+            self._detokenizer = tokenizer.detokenizer(skips, spaces, sequence.prompt_ids)
         self._stops = StopStrings(params.stops, include=params.include_stop_str_in_output)
         self._pieces: list[str] = []
         self._num_seen = 0  # of the generated tokens, how many are in the text
@@ -38,7 +37,11 @@ class Completion:
     def advance(self) -> None:
         """Takes in new tokens; ends the sequence when a stop string is complete."""
         sequence = self.sequence
-        while self._num_seen < sequence.num_generated and self._goes_on:
+        while (
+            self._num_seen < sequence.num_generated
+            and sequence.error is None
+            and self._stops.found is None
+        ):
             self._num_seen += 1
             if self._detokenizer is not None:
                 self._take(self._detokenizer, last=self._num_seen == sequence.num_generated)
@@ -50,44 +53,23 @@ class Completion:
         self.advance()
 
     @property
-    def _goes_on(self) -> bool:
-        return self.sequence.error is None and self._stops.found is None
-
-    @property
     def has_news(self) -> bool:
         return self._num_seen > self._num_tokens_out
 
     def take_delta(self) -> TextDelta:
         """What has come since the last call."""
-        sequence, begin = self.sequence, self.sequence.num_prompt + self._num_tokens_out
-        delta = TextDelta(
-            index=sequence.index,
-            text="".join(self._pieces[self._num_pieces_out :]),
-            token_ids=sequence.token_ids[begin : sequence.num_prompt + self._num_seen],
-            finish_reason=sequence.finish_reason if self.finished else None,
-            stop_reason=sequence.stop_reason if self.finished else None,
-        )
-        self._num_tokens_out, self._num_pieces_out = self._num_seen, len(self._pieces)
-        return delta
+        return TextDelta(**self._part(delta=True))
 
     def output(self, *, delta: bool = False) -> CompletionOutput:
         """The completion so far, or with `delta` only what is new."""
         sequence = self.sequence
-        begin = self._num_tokens_out if delta else 0
-        text = self._pieces[self._num_pieces_out if delta else 0 :]
-        if delta:
-            self._num_tokens_out, self._num_pieces_out = self._num_seen, len(self._pieces)
-        wants_logprobs = sequence.params.logprobs is not None
-        logprobs = sequence.logprobs[begin : self._num_seen]
-        first = sequence.num_prompt
+        if sequence.params.logprobs is None:
+            return CompletionOutput(**self._part(delta=delta))
+        logprobs = sequence.logprobs[self._num_tokens_out if delta else 0 : self._num_seen]
         return CompletionOutput(
-            index=sequence.index,
-            text="".join(text),
-            token_ids=sequence.token_ids[first + begin : first + self._num_seen],
-            cumulative_logprob=sequence.cumulative_logprob if wants_logprobs else None,
-            logprobs=[self.spell(d) for d in logprobs] if wants_logprobs else None,
-            finish_reason=sequence.finish_reason if self.finished else None,
-            stop_reason=sequence.stop_reason if self.finished else None,
+            **self._part(delta=delta),
+            cumulative_logprob=sequence.cumulative_logprob,
+            logprobs=[self.spell(each) for each in logprobs],
         )
 
     def spell(self, logprobs: dict[int, Logprob]) -> dict[int, Logprob]:
@@ -99,6 +81,21 @@ class Completion:
             for token, lp in logprobs.items()
         }
 
+    def _part(self, *, delta: bool) -> dict[str, Any]:
+        """The fields that outputs and deltas have in common; a delta is reported once."""
+        sequence, first = self.sequence, self.sequence.num_prompt
+        begin = first + (self._num_tokens_out if delta else 0)
+        text = self._pieces[self._num_pieces_out if delta else 0 :]
+        if delta:
+            self._num_tokens_out, self._num_pieces_out = self._num_seen, len(self._pieces)
+        return {
+            "index": sequence.index,
+            "text": "".join(text),
+            "token_ids": sequence.token_ids[begin : first + self._num_seen],
+            "finish_reason": sequence.finish_reason if self.finished else None,
+            "stop_reason": sequence.stop_reason if self.finished else None,
+        }
+
     def _take(self, detokenizer: Detokenizer, *, last: bool) -> None:
         sequence, params = self.sequence, self.sequence.params
         token = sequence.token_ids[sequence.num_prompt + self._num_seen - 1]
@@ -107,9 +104,9 @@ class Completion:
         ended = last and sequence.finish_reason == "stop"
         shown = not ended or params.include_stop_str_in_output
         text = detokenizer.push(token) if shown else ""
-        self._emit(text, armed=self._num_seen >= params.min_tokens)
+        self._pieces.append(self._stops.push(text, armed=self._num_seen >= params.min_tokens))
         if last and self._stops.found is None:
-            self._emit(detokenizer.finish())
+            self._pieces.append(self._stops.push(detokenizer.finish()))
         if self._stops.found is None:
             if last:
                 self._pieces.append(self._stops.finish())
@@ -117,6 +114,3 @@ class Completion:
             sequence.finish_reason, sequence.stop_reason = "stop", self._stops.found
         else:
             self._engine.finish(sequence, "stop", self._stops.found)
-
-    def _emit(self, text: str, *, armed: bool = True) -> None:
-        self._pieces.append(self._stops.push(text, armed=armed))

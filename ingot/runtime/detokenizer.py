@@ -28,7 +28,7 @@ class Detokenizer:
             does not end a run of byte tokens either.
         prompt: the last tokens before the first one. They leave no text, but many decoders drop
             a space at the beginning of a text, and a character may have begun in them.
-        breaks: whether the text begins anew between two neighbouring tokens.
+        breaks: whether the text begins anew between two neighbouring tokens; None: never.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Detokenizer:
         token: Callable[[int], str | None],
         *,
         prompt: Sequence[int] = (),
-        breaks: Callable[[int, int], bool] = lambda before, token: False,
+        breaks: Callable[[int, int], bool] | None = None,
     ) -> None:
         self._decode = decode
         self._token = token
@@ -56,7 +56,7 @@ class Detokenizer:
 
     def push(self, token_id: int) -> str:
         """Adds a token and returns the text that is now certain, possibly none."""
-        if self._token_ids and self._breaks(self._token_ids[-1], token_id):
+        if self._breaks and self._token_ids and self._breaks(self._token_ids[-1], token_id):
             rest = self.finish()
             self._begin(())
             return rest + self.push(token_id)

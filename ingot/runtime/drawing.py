@@ -23,7 +23,6 @@ class Owner(Protocol):
     """What drawing needs of the engine."""
 
     scheduler: Scheduler
-    eos_token_ids: tuple[int, ...]
 
     def finish(
         self, sequence: Sequence, reason: FinishReason, stop_reason: str | int | None = None
@@ -79,12 +78,14 @@ class Drawing:
             end += chunk.num_rows
             if chunk.num_rows > chunk.draws:
                 wanted.score(chunk, end - chunk.num_rows)
-            if chunk.draws and sequence.num_generated:
-                wanted.draw([sequence], end - 1)
-            elif chunk.draws:
-                wanted.draw(_family(sequence), end - 1)
-                if not self._logits_cache.paused:
-                    wanted.keep(sequence, end - 1)
+            if chunk.draws:
+                begins = not sequence.num_generated
+                sequences = _family(sequence) if begins else [sequence]
+                wanted.sequences += sequences
+                wanted.draws.rows += [end - 1] * len(sequences)
+                if begins and not self._logits_cache.paused:
+                    wanted.cached.append(sequence)
+                    wanted.kept.append(end - 1)
         return wanted
 
     def take(self, wanted: Wanted, drawn: Drawn) -> list[Sequence]:
@@ -108,7 +109,7 @@ class Drawing:
     def _accept(
         self, sequences: list[Sequence], draws: list[Draw | IngotError], seconds: float
     ) -> list[Sequence]:
-        self._tally.sampler_seconds += seconds
+        self._tally["sampler_seconds"] += seconds
         now, accepted = perf_counter(), []
         for sequence, draw in zip(sequences, draws, strict=True):
             if not sequence.finished:
@@ -125,7 +126,7 @@ class Drawing:
             return
         token, token_ids, times = draw.token, sequence.token_ids, sequence.times
         token_ids.append(token)
-        self._tally.num_generated_tokens += 1
+        self._tally["num_generated_tokens"] += 1
         times.last_token = now
         if not times.first_token:
             times.first_token = now
@@ -150,24 +151,14 @@ class Drawing:
 
 
 class Wanted:
-    """What is wanted of a step's logits, and for whom."""
+    """What is wanted of a step's logits, and for whom: the kept rows are for the cache."""
 
     def __init__(self) -> None:
         self.sequences: list[Sequence] = []
         self.scored: list[Sequence] = []
         self.cached: list[Sequence] = []
-        self._kept: list[int] = []
-        self.draws = Draws(sequences=self.sequences, kept=self._kept)
-
-    def draw(self, sequences: list[Sequence], row: int) -> None:
-        """A token for each of them, from one row."""
-        self.sequences += sequences
-        self.draws.rows += [row] * len(sequences)
-
-    def keep(self, sequence: Sequence, row: int) -> None:
-        """The last logits of its prompt."""
-        self.cached.append(sequence)
-        self._kept.append(row)
+        self.kept: list[int] = []
+        self.draws = Draws(sequences=self.sequences, kept=self.kept)
 
     def score(self, chunk: Chunk, first_row: int) -> None:
         """Log-probabilities of the prompt tokens that follow those of the chunk's rows."""

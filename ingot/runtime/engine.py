@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from time import perf_counter
 
 import numpy as np
@@ -16,7 +15,7 @@ from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.drawing import Drawing, Wanted
 from ingot.runtime.executor import Draws, Executor
 from ingot.runtime.logits_cache import LogitsCache
-from ingot.runtime.metrics import EngineCounters, Tally
+from ingot.runtime.metrics import EngineCounters, Tally, Times
 from ingot.runtime.output import FinishReason
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
@@ -40,8 +39,9 @@ class Engine:
         eos_token_ids: tokens that end a sequence unless it ignores them.
         seed: draws of requests without a seed of their own depend on it.
         config: the switches; `config` can be replaced between steps.
-        receive: is called with every sequence that got a token or ended; it may end the
-            sequence with `finish`.
+
+    `receive` is called with every sequence that got a token or ended; it may end the sequence
+    with `finish`.
     """
 
     def __init__(
@@ -52,13 +52,11 @@ class Engine:
         eos_token_ids: Iterable[int] = (),
         seed: int = 0,
         config: EngineConfig | None = None,
-        receive: Callable[[Sequence], None] | None = None,
     ) -> None:
         limits = executor.limits
-        self.max_model_len = max_model_len
         self.eos_token_ids = tuple(eos_token_ids)
         self.seed = seed
-        self.receive = receive
+        self.receive: Callable[[Sequence], None] | None = None
         self.pages = PageTable(
             executor.num_pages,
             limits.page_size,
@@ -79,7 +77,7 @@ class Engine:
             max_num_tokens=limits.max_num_batched_tokens,
             max_num_rows=self._max_num_rows,
         )
-        self._tally = Tally()
+        self._tally = Tally(int)
         self._logits_cache = LogitsCache(0)
         self._drawing = Drawing(self, executor, self._tally, self._logits_cache)
         self._prepared: Batch | None = None
@@ -113,12 +111,7 @@ class Engine:
         self._admission.check(token_ids, params)
 
     def add(
-        self,
-        token_ids: list[int],
-        params: SamplingParams,
-        *,
-        priority: int = 0,
-        salt: bytes = b"",
+        self, token_ids: list[int], params: SamplingParams, *, priority: int = 0, salt: bytes = b""
     ) -> Sequence:
         """Adds a request and returns the sequence of its first completion.
 
@@ -129,8 +122,10 @@ class Engine:
         check_priority(priority)
         self.scheduler.check_room(params.n)
         number, first_id = self._num_requests, self._num_sequences
+        self._num_requests, self._num_sequences = number + 1, first_id + params.n
         stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids)}
-        sequences = [
+        arrived = perf_counter()
+        first, *siblings = (
             Sequence(
                 first_id + index,
                 list(token_ids),
@@ -143,16 +138,13 @@ class Engine:
                 rank=(number + AGING * priority, first_id + index),
                 salt=salt,
                 stop_ids=frozenset(stop_ids),
+                times=Times(arrived),
             )
             for index in range(params.n)
-        ]
-        self._num_requests, self._num_sequences = number + 1, first_id + params.n
-        first = sequences[0]
-        first.siblings = sequences[1:]
-        now = perf_counter()
-        for sequence in sequences:
-            sequence.times.arrived = now
-            sequence.parent = None if sequence is first else first
+        )
+        first.siblings = siblings
+        for sibling in siblings:
+            sibling.parent = first
         self._prepared = None
         self._drawing.look_up(first)
         self.scheduler.add(first)
@@ -171,14 +163,14 @@ class Engine:
         """Ends a sequence for a reason that only its owner can see, such as a stop string."""
         sequence.finish_reason = reason
         sequence.stop_reason = stop_reason
-        self._tally.num_finished += reason != "abort"
-        self._tally.num_aborted += reason == "abort"
+        self._tally["num_finished"] += reason != "abort"
+        self._tally["num_aborted"] += reason == "abort"
         self._forget(sequence)
 
     def fail(self, sequence: Sequence, error: IngotError) -> None:
         """Ends a sequence with an error; the others go on."""
         sequence.error = error
-        self._tally.num_failed += 1
+        self._tally["num_failed"] += 1
         self._forget(sequence)
         if isinstance(error, InternalError):
             # What is not finite may be in the keys of tokens that others begin with.
@@ -213,8 +205,8 @@ class Engine:
             raise InternalError("no sequence can run")
         if not (self._overlaps and self.has_unfinished):
             self.deliver()
-        self._tally.num_steps += batch is not None
-        self._tally.step_seconds += perf_counter() - began
+        self._tally["num_steps"] += batch is not None
+        self._tally["step_seconds"] += perf_counter() - began
         return drawn
 
     def deliver(self) -> None:
@@ -228,7 +220,7 @@ class Engine:
         """How the engine fares, now and since it was opened."""
         scheduler, pages = self.scheduler, self.pages
         return EngineCounters(
-            **asdict(self._tally),
+            **self._tally,
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
             num_pages=pages.num_pages,
@@ -278,7 +270,7 @@ class Engine:
         began = perf_counter()
         self.scheduler.advance(batch.chunks)
         for chunk in batch.chunks:
-            self._tally.num_computed_tokens += chunk.end - chunk.start
+            self._tally["num_computed_tokens"] += chunk.end - chunk.start
             if not chunk.sequence.times.started:
                 chunk.sequence.times.started = began
         wanted = self._drawing.wanted(batch.chunks)
@@ -290,7 +282,7 @@ class Engine:
                 self._prepared = self._prepare(wanted)
         finally:
             drawn = pending.wait()
-        self._tally.kernel_seconds += perf_counter() - began - drawn.seconds
+        self._tally["kernel_seconds"] += perf_counter() - began - drawn.seconds
         self.scheduler.complete(batch.chunks)
         return self._drawing.take(wanted, drawn)
 

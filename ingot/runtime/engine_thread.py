@@ -11,6 +11,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TypeVar, cast
 from weakref import ref
@@ -67,19 +68,25 @@ class EngineThread:
         if self.session.closed:  # the thread may have looked into its inbox for the last time
             _drain(self.session, self.inbox)
 
-    def ask(self, work: Callable[[], T]) -> T:
-        """Posts a job, waits for it, and returns or raises what it did. Not inside a step."""
+    def call(
+        self, work: Callable[[], T], answer: Callable[[T | None, BaseException | None], object]
+    ) -> None:
+        """Posts a job; `answer` gets what it returned and what it raised. Not inside a step."""
         self.refuse_current()
-        answer: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
 
         def job() -> None:
             try:
-                answer.put((work(), None))
+                answer(work(), None)
             except BaseException as error:
-                answer.put((None, error))
+                answer(None, error)
 
         self.post(job)
-        result, error = answer.get()
+
+    def ask(self, work: Callable[[], T]) -> T:
+        """Posts a job, waits for it, and returns or raises what it did. Not inside a step."""
+        answers: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+        self.call(work, lambda *answer: answers.put(answer))
+        result, error = answers.get()
         if error is not None:
             raise error
         return cast(T, result)
@@ -114,13 +121,11 @@ def _serve(session: Session, inbox: Inbox) -> None:
 
 def _drain(session: Session, inbox: Inbox) -> None:
     """Does what is left: jobs that need an open engine learn that it is closed."""
-    while not inbox.empty():
-        try:
+    with suppress(Empty):
+        while True:
             item = inbox.get(block=False)
-        except Empty:
-            return
-        if item is not None:
-            _do(session, item)
+            if item is not None:
+                _do(session, item)
 
 
 def _do(session: Session, item: Job | ref[object]) -> None:

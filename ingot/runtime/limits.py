@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 from ingot.artifact.cost import Cost
 from ingot.artifact.reader import Artifact
@@ -69,14 +70,7 @@ class LimitsMeter:
 
     def measure(self, tries: int = 1) -> MachineLimits:
         """The best of `tries` measurements, of a few milliseconds each."""
-        found = self._once()
-        for _ in range(tries - 1):
-            found = found.best(self._once())
-        return found
-
-    def close(self) -> None:
-        self._kernels.close()
-        self._region.close()
+        return reduce(MachineLimits.best, (self._once() for _ in range(tries)))
 
     def _once(self) -> MachineLimits:
         kinds = enumerate(ARITHMETIC, READ + 1)
@@ -97,4 +91,5 @@ class LimitsMeter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._kernels.close()
+        self._region.close()

@@ -1,4 +1,4 @@
-"""`LLM`: an artifact, opened and ready to generate."""
+"""`Model`: an artifact, opened. `LLM`: one that generates."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompts import (
     Messages,
     Prompt,
-    cache_salt,
-    check_on_step,
     integer_option,
     list_of_chats,
     list_of_params,
@@ -37,8 +35,8 @@ from ingot.runtime.stream import TextStream
 from ingot.runtime.tokenizer import Tokenizer, TokenizerFiles
 
 
-class LLM:
-    """A model, ready to generate. A context manager; safe to use from several threads.
+class Model:
+    """What `LLM` and `AsyncLLM` have in common.
 
     Args:
         model: the folder of an artifact, or one that is open already.
@@ -71,12 +69,12 @@ class LLM:
         kv_cache_bytes = integer_option("kv_cache_bytes", kv_cache_bytes)
         num_threads = integer_option("num_threads", num_threads)
         seed = integer_option("seed", seed) or 0
-        check_on_step(on_step)
+        if on_step is not None and not callable(on_step):
+            raise UsageError(f"on_step is {on_step!r:.80}", hint="on_step is a function or None.")
         config = engine_config(config)  # before there are threads to end
         self.artifact = model if isinstance(model, Artifact) else Artifact.open(model, check)
         self.max_model_len = _model_len(self.artifact.manifest.limits.max_model_len, max_model_len)
-        self._tokenizer_files = TokenizerFiles.of(self.artifact)
-        self._tokenizer: Tokenizer | None = None
+        self._tokenizer_files = TokenizerFiles(self.artifact)
         executor = open_executor(
             self.artifact,
             max_model_len=self.max_model_len,
@@ -94,6 +92,64 @@ class LLM:
         # Also runs when the object is forgotten and when Python exits, so that the threads of the
         # kernels are always joined.
         weakref.finalize(self, self._thread.close)
+
+    def chat_prompt(
+        self,
+        messages: Messages,
+        *,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """The prompt that `chat` makes of a conversation, for `generate` or `stream`."""
+        tokenizer = self.get_tokenizer()
+        text = tokenizer.apply_chat_template(messages, **options, **(chat_template_kwargs or {}))
+        # The template writes the special tokens itself.
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        return {"prompt": text, "prompt_token_ids": ids}
+
+    def counters(self) -> EngineCounters:
+        """How the engine fares, now and since it was opened."""
+        counters = self._engine.counters
+        return counters() if self._thread.is_current else self._thread.ask(counters)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, parsed when first asked for. Raises TokenizerError."""
+        return self._tokenizer_files.tokenizer
+
+    def close(self) -> None:
+        """Ends all requests with an error, and frees everything: threads, pages, the mapping of
+        the weights. May be called twice."""
+        self._thread.close()
+
+    def _ticket(
+        self, prompt: Prompt, params: SamplingParams, priority: int, request_id: str | None = None
+    ) -> Ticket:
+        """Checks a prompt and turns it into tokens. Raises RequestError."""
+        text, token_ids, salt = prompt_parts(prompt)
+        tokenizer = self.get_tokenizer() if token_ids is None or params.detokenize else None
+        if token_ids is None:
+            token_ids = self.get_tokenizer().encode(text or "")
+        params = params.for_model(
+            self.artifact.manifest.model.vocab_size,
+            lambda text: self.get_tokenizer().encode(text, add_special_tokens=False),
+        )
+        self._engine.check(token_ids, params)
+        return Ticket(
+            prompt=text,
+            token_ids=token_ids,
+            params=params,
+            tokenizer=tokenizer if params.detokenize else None,
+            priority=priority,
+            salt=salt,
+            request_id=request_id,
+        )
+
+
+class LLM(Model):
+    """A model, ready to generate; its options are those of `Model`.
+
+    A context manager. Safe to use from several threads.
+    """
 
     def generate(
         self,
@@ -143,20 +199,6 @@ class LLM:
         ]
         return self.generate(items, sampling_params, use_tqdm)
 
-    def chat_prompt(
-        self,
-        messages: Messages,
-        *,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
-        **options: Any,
-    ) -> dict[str, Any]:
-        """The prompt that `chat` makes of a conversation, for `generate` or `stream`."""
-        tokenizer = self.get_tokenizer()
-        text = tokenizer.apply_chat_template(messages, **options, **(chat_template_kwargs or {}))
-        # The template writes the special tokens itself.
-        ids = tokenizer.encode(text, add_special_tokens=False)
-        return {"prompt": text, "prompt_token_ids": ids}
-
     def stream(
         self,
         prompt: Prompt,
@@ -187,51 +229,6 @@ class LLM:
         config, session = engine_config(config), self._thread.session
         change = partial(session.configure, config)
         (self._thread.post if self._thread.is_current else self._thread.ask)(change)
-
-    def counters(self) -> EngineCounters:
-        """How the engine fares, now and since it was opened."""
-        counters = self._thread.session.counters
-        return counters() if self._thread.is_current else self._thread.ask(counters)
-
-    def get_tokenizer(self) -> Tokenizer:
-        """The model's tokenizer, parsed when first asked for. Raises TokenizerError."""
-        if self._tokenizer is None:
-            self._tokenizer = self._tokenizer_files.parse()
-        return self._tokenizer
-
-    def close(self) -> None:
-        """Frees everything: threads, pages, the mapping of the weights. May be called twice."""
-        self._thread.close()
-
-    def _ticket(
-        self, prompt: Prompt, params: SamplingParams, priority: int, request_id: str | None = None
-    ) -> Ticket:
-        """Checks a prompt and turns it into tokens. Raises RequestError."""
-        text, token_ids = prompt_parts(prompt)
-        tokenizer = self.get_tokenizer() if token_ids is None or params.detokenize else None
-        if token_ids is None:
-            token_ids = self.get_tokenizer().encode(text or "")
-        params = self._spelled(params)
-        self._engine.check(token_ids, params)
-        return Ticket(
-            prompt=text,
-            token_ids=token_ids,
-            params=params,
-            tokenizer=tokenizer if params.detokenize else None,
-            priority=priority,
-            salt=cache_salt(prompt),
-            request_id=request_id,
-        )
-
-    def _spelled(self, params: SamplingParams) -> SamplingParams:
-        """The parameters with the tokens of their bad words."""
-        if not params.bad_words:
-            return params
-        tokenizer = self.get_tokenizer()
-        return params.for_model(
-            self.artifact.manifest.model.vocab_size,
-            lambda text: tokenizer.encode(text, add_special_tokens=False),
-        )
 
     def __enter__(self) -> LLM:
         return self

@@ -6,10 +6,8 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence as Tokens
 
-import xxhash
-
 from ingot.runtime.arrays import Float32
-from ingot.runtime.metrics import CacheCounters
+from ingot.runtime.metrics import CacheCounters, Tally
 
 # After this many prompts the cache must have served one in MIN_HIT_RATE ** -1 of them.
 WINDOW = 256
@@ -17,7 +15,7 @@ MIN_HIT_RATE = 0.01
 
 
 class LogitsCache:
-    """Logits [V] by the tokens of a whole prompt, at most `max_bytes` of them.
+    """Logits [V] by the tokens of a whole prompt and its salt, at most `max_bytes` of them.
 
     The one that was used least recently goes first. If fewer than `MIN_HIT_RATE` of `WINDOW`
     prompts were found, copying every prompt's logits does not pay: the cache empties itself and
@@ -25,81 +23,64 @@ class LogitsCache:
     """
 
     def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self._rows: OrderedDict[int, tuple[bytes, bytes, Float32]] = OrderedDict()
-        self._nbytes = 0
-        self._num_queries = self._num_hits = self._num_evictions = 0
-        self._window_queries = self._window_hits = 0
-        self.paused = max_bytes == 0
+        self._rows: OrderedDict[tuple[bytes, bytes], Float32] = OrderedDict()
+        self._tally = Tally(int)
+        self.resize(max_bytes)
 
     def get(self, token_ids: Tokens[int], salt: bytes) -> Float32 | None:
         """The logits of the prompt's last token, read-only; None when they are not there."""
         if self.paused:
             return None
-        tokens = array("i", token_ids).tobytes()
-        key = _key(tokens, salt)
-        found = self._rows.get(key)
-        if found is not None and found[:2] != (tokens, salt):
-            found = None
-        if found is not None:
+        key = (array("i", token_ids).tobytes(), salt)
+        logits = self._rows.get(key)
+        if logits is not None:
             self._rows.move_to_end(key)
-        self._count(found is not None)  # which may empty the cache
-        return None if found is None else found[2]
+        self._count(logits is not None)  # which may empty the cache
+        return logits
 
     def put(self, token_ids: Tokens[int], salt: bytes, logits: Float32) -> None:
         """Keeps a copy of the logits, if it pays and they fit."""
         if self.paused:
             return
-        tokens = array("i", token_ids).tobytes()
-        self._remove(_key(tokens, salt))
+        key = (array("i", token_ids).tobytes(), salt)
+        self._remove(key)
         row = logits.copy()
         row.flags.writeable = False
-        entry = (tokens, salt, row)
-        if _size(entry) > self.max_bytes:
+        if _size(key, row) > self.max_bytes:
             return
-        self._rows[_key(tokens, salt)] = entry
-        self._nbytes += _size(entry)
-        while self._nbytes > self.max_bytes:
+        self._rows[key] = row
+        self._tally["nbytes"] += _size(key, row)
+        while self._tally["nbytes"] > self.max_bytes:
             self._remove(next(iter(self._rows)))
-            self._num_evictions += 1
+            self._tally["num_evictions"] += 1
 
     def resize(self, max_bytes: int) -> None:
         """Changes the bound; a cache that had stopped itself starts again."""
         self.max_bytes = max_bytes
         self._window_queries = self._window_hits = 0
         self.paused = max_bytes == 0
-        while self._nbytes > max_bytes:
+        while self._tally["nbytes"] > max_bytes:
             self._remove(next(iter(self._rows)))
 
     def counters(self) -> CacheCounters:
-        return CacheCounters(
-            num_entries=len(self._rows),
-            num_queries=self._num_queries,
-            num_hits=self._num_hits,
-            num_evictions=self._num_evictions,
-            nbytes=self._nbytes,
-        )
+        return CacheCounters(**self._tally, num_entries=len(self._rows))
 
     def _count(self, hit: bool) -> None:
-        self._num_queries += 1
-        self._num_hits += hit
+        self._tally["num_queries"] += 1
+        self._tally["num_hits"] += hit
         self._window_queries += 1
         self._window_hits += hit
         if self._window_queries == WINDOW:
             if self._window_hits < MIN_HIT_RATE * WINDOW:
                 self._rows.clear()
-                self._nbytes = 0
+                self._tally["nbytes"] = 0
                 self.paused = True
             self._window_queries = self._window_hits = 0
 
-    def _remove(self, key: int) -> None:
-        entry = self._rows.pop(key, None)
-        self._nbytes -= _size(entry) if entry else 0
+    def _remove(self, key: tuple[bytes, bytes]) -> None:
+        row = self._rows.pop(key, None)
+        self._tally["nbytes"] -= 0 if row is None else _size(key, row)
 
 
-def _key(tokens: bytes, salt: bytes) -> int:
-    return xxhash.xxh3_64_intdigest(tokens, xxhash.xxh3_64_intdigest(salt))
-
-
-def _size(entry: tuple[bytes, bytes, Float32]) -> int:
-    return len(entry[0]) + len(entry[1]) + entry[2].nbytes
+def _size(key: tuple[bytes, bytes], row: Float32) -> int:
+    return len(key[0]) + len(key[1]) + row.nbytes

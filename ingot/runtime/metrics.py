@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from typing import Any
+
+# What has been counted so far, by the names that it has in CacheCounters and EngineCounters.
+Tally = defaultdict[str, Any]
 
 
 @dataclass(slots=True)
@@ -61,34 +66,19 @@ class EngineCounters:
     Running, waiting and free are numbers of the moment; all others count since it was opened.
     """
 
-    num_steps: int
-    num_running: int
-    num_waiting: int
-    num_pages: int
-    num_free_pages: int
-    num_computed_tokens: int
-    num_generated_tokens: int
-    num_preemptions: int
-    num_finished: int
-    num_aborted: int
-    num_failed: int
-    step_seconds: float
-    kernel_seconds: float
-    sampler_seconds: float
-    prefix_cache: CacheCounters
-    logits_cache: CacheCounters
-
-
-@dataclass(slots=True)
-class Tally:
-    """The numbers of EngineCounters that only grow, as they are counted."""
-
     num_steps: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    num_pages: int = 0
+    num_free_pages: int = 0
     num_computed_tokens: int = 0
     num_generated_tokens: int = 0
+    num_preemptions: int = 0
     num_finished: int = 0
     num_aborted: int = 0
     num_failed: int = 0
     step_seconds: float = 0.0
     kernel_seconds: float = 0.0
     sampler_seconds: float = 0.0
+    prefix_cache: CacheCounters = CacheCounters()
+    logits_cache: CacheCounters = CacheCounters()

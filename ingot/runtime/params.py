@@ -24,10 +24,6 @@ MAX_BIAS = 100.0
 MAX_PENALTY = 1e9  # float32 holds it, and a logit over it
 MIN_TEMPERATURE = 0.01  # between 0 and this, float32 could not tell the scaled logits apart
 UNLIMITED = 2**31 - 1
-_FLAGS = (
-    *("ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens"),
-    "include_stop_str_in_output",
-)
 
 # What None stands for, which vLLM's scripts may pass.
 _ABSENT: dict[str, Any] = {
@@ -140,8 +136,9 @@ class SamplingParams:
         self._check_lists()
         self._check_numbers()
         self._check_counts()
-        for name in _FLAGS:
-            flag(name, getattr(self, name))
+        for field in fields(self):
+            if isinstance(field.default, bool):
+                flag(field.name, getattr(self, field.name))
         if not isinstance(self.output_kind, RequestOutputKind):
             refuse("output_kind", self.output_kind, "a RequestOutputKind")
         self._check_together()
@@ -177,8 +174,9 @@ class SamplingParams:
         number("repetition_penalty", self.repetition_penalty, 0, MAX_PENALTY, above=True)
 
     def _check_counts(self) -> None:
-        self._set("top_k", 0 if _is_minus_one(self.top_k) else self.top_k)
-        self._set("seed", None if _is_minus_one(self.seed) else self.seed)
+        for name, absent in {"top_k": 0, "seed": None}.items():
+            if type(value := getattr(self, name)) is int and value == -1:
+                self._set(name, absent)
         integer("n", self.n, 1, MAX_N)
         integer("top_k", self.top_k, 0, UNLIMITED)
         integer("max_tokens", self.max_tokens, 1, UNLIMITED)
@@ -229,10 +227,6 @@ class SamplingParams:
     def stops(self) -> tuple[str, ...]:
         """`stop` as a tuple, whatever it was given as."""
         return tuple(self.stop)
-
-
-def _is_minus_one(value: object) -> bool:
-    return type(value) is int and value == -1
 
 
 def _bias(given: Any) -> dict[int, float] | None:

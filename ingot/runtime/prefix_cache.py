@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import xxhash
 
-from ingot.runtime.metrics import CacheCounters
+from ingot.runtime.metrics import CacheCounters, Tally
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +35,7 @@ class PrefixCache:
         self._mask = (1 << hash_bits) - 1
         self._entries: dict[int, Entry] = {}
         self._by_page: dict[int, Entry] = {}
-        self._num_queries = self._num_hits = self._num_evictions = 0
+        self._tally = Tally(int)
 
     def __contains__(self, page_id: int) -> bool:
         return page_id in self._by_page
@@ -74,7 +74,7 @@ class PrefixCache:
         entry = self._by_page.pop(page_id, None)
         if entry is not None:
             del self._entries[entry.key]
-            self._num_evictions += 1
+            self._tally["num_evictions"] += 1
 
     def clear(self) -> None:
         self._entries.clear()
@@ -82,16 +82,11 @@ class PrefixCache:
 
     def count(self, num_queries: int, num_hits: int) -> None:
         """Notes the tokens of a prompt, and how many of them were found."""
-        self._num_queries += num_queries
-        self._num_hits += num_hits
+        self._tally["num_queries"] += num_queries
+        self._tally["num_hits"] += num_hits
 
     def counters(self) -> CacheCounters:
-        return CacheCounters(
-            num_entries=len(self._entries),
-            num_queries=self._num_queries,
-            num_hits=self._num_hits,
-            num_evictions=self._num_evictions,
-        )
+        return CacheCounters(**self._tally, num_entries=len(self._entries))
 
     def _key(self, parent: Entry | None, tokens: bytes, salt: bytes) -> int:
         # The salt enters at the root and is carried on by the parents' keys.

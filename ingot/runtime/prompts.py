@@ -42,12 +42,6 @@ def integer_option(name: str, value: Any) -> int | None:
     return value
 
 
-def check_on_step(on_step: object) -> None:
-    """Raises UsageError unless it is a function or None."""
-    if on_step is not None and not callable(on_step):
-        raise UsageError(f"on_step is {on_step!r:.80}", hint="on_step is a function or None.")
-
-
 def list_of_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or several, as a list."""
     if isinstance(prompts, (str, Mapping)):
@@ -80,29 +74,26 @@ def list_of_chats(messages: Messages | Sequence[Messages]) -> list[Messages]:
     return chats if chats and isinstance(chats[0], (list, tuple)) else [chats]
 
 
-def prompt_parts(prompt: Prompt) -> tuple[str | None, list[int] | None]:
-    """Text and tokens of a prompt; at least one of them is there. Raises RequestError."""
+def prompt_parts(prompt: Prompt) -> tuple[str | None, list[int] | None, bytes]:
+    """Text and tokens of a prompt, at least one of which is there, and its salt.
+
+    Only prompts with equal salts share cached prefixes. Raises RequestError.
+    """
     if isinstance(prompt, str):
-        return prompt, None
-    if isinstance(prompt, Mapping):
-        unknown = set(prompt) - _KEYS
-        if unknown or not prompt:
-            raise RequestError(f"a prompt with the keys {sorted(map(str, prompt))}", hint=_FORMS)
-        text, tokens = prompt.get("prompt"), prompt.get("prompt_token_ids")
-        if text is not None and not isinstance(text, str):
-            raise RequestError(f"a text of type {type(text).__name__}", hint=_FORMS)
-        if tokens is None and text is None:
-            raise RequestError("a prompt that is None", hint=_FORMS)
-        return text, None if tokens is None else list_of_tokens(tokens)
-    return None, list_of_tokens(prompt)
-
-
-def cache_salt(prompt: Prompt) -> bytes:
-    """The salt of a prompt. Only prompts with equal salts share cached prefixes."""
-    salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
+        return prompt, None, b""
+    if not isinstance(prompt, Mapping):
+        return None, list_of_tokens(prompt), b""
+    if set(prompt) - _KEYS or not prompt:
+        raise RequestError(f"a prompt with the keys {sorted(map(str, prompt))}", hint=_FORMS)
+    text, tokens, salt = map(prompt.get, ("prompt", "prompt_token_ids", "cache_salt"))
+    if text is not None and not isinstance(text, str):
+        raise RequestError(f"a text of type {type(text).__name__}", hint=_FORMS)
+    if tokens is None and text is None:
+        raise RequestError("a prompt that is None", hint=_FORMS)
     if salt is not None and not isinstance(salt, str):
         raise RequestError(f"a cache_salt of type {type(salt).__name__}", hint=_FORMS)
-    return (salt or "").encode("utf-8", "surrogatepass")
+    tokens = None if tokens is None else list_of_tokens(tokens)
+    return text, tokens, (salt or "").encode("utf-8", "surrogatepass")
 
 
 def list_of_priorities(priority: int | Sequence[int], count: int) -> list[int]:

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from ingot.runtime.completion import Completion
 from ingot.runtime.metrics import RequestMetrics
-from ingot.runtime.output import RequestOutput, TextDelta
+from ingot.runtime.output import RequestOutput
 from ingot.runtime.sequence import Sequence
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """Follows the sequences of one prompt. `listen` is called when it has got further."""
 
-    def __init__(
-        self,
-        request_id: str,
-        prompt: str | None,
-        completions: list[Completion],
-        listen: Callable[[Request], None],
-    ) -> None:
-        self.request_id = request_id
-        self.prompt = prompt
-        self.completions = completions
-        self.listen = listen
+    request_id: str
+    prompt: str | None
+    completions: list[Completion]
+    listen: Callable[[Request], None]
 
     @property
     def finished(self) -> bool:
@@ -43,13 +38,6 @@ class Request:
         for completion in self.completions:
             completion.abort()
 
-    def take_delta(self) -> TextDelta | None:
-        """What is new of one completion, if anything is."""
-        for completion in self.completions:
-            if completion.has_news:
-                return completion.take_delta()
-        return None
-
     def output(self, *, delta: bool = False) -> RequestOutput:
         """The request so far, or with `delta` only what is new. Raises the error that ended it."""
         if self.error is not None:
@@ -62,7 +50,7 @@ class Request:
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt,
-            prompt_token_ids=first.token_ids[: first.num_prompt],
+            prompt_token_ids=first.prompt_ids,
             outputs=[completion.output(delta=delta) for completion in self.completions],
             finished=self.finished,
             num_cached_tokens=first.num_cached,

@@ -85,9 +85,8 @@ class SamplingState:
 
     def _append(self, token: int) -> None:
         if self.num_seen == self.seen.size:
-            more = np.zeros(max(64, self.seen.size), np.int32)
-            self.seen = np.concatenate([self.seen, more])
-            self.times = np.concatenate([self.times, more])
+            more = (0, max(64, self.seen.size))
+            self.seen, self.times = np.pad(self.seen, more), np.pad(self.times, more)
         self.seen[self.num_seen] = token
         self.times[self.num_seen] = 0
         self.num_seen += 1

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass
+from operator import attrgetter
 
 from ingot.errors import QueueFullError
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.page_table import PageTable
-from ingot.runtime.prefix_cache import Entry
 from ingot.runtime.sequence import Sequence
 
 # A request of one level lower priority counts as one that arrived this many requests later. So
 # every request is overtaken by a limited number of others, and none waits for ever.
 AGING = 64
+
+_rank = attrgetter("rank")
 
 
 @dataclass(slots=True)
@@ -28,10 +30,6 @@ class Chunk:
     end: int
     num_rows: int
     draws: bool
-
-
-def _rank(sequence: Sequence) -> tuple[int, int]:
-    return sequence.rank
 
 
 class Scheduler:
@@ -198,24 +196,22 @@ class Scheduler:
         spare = len(self.running)
         if self.pages.num_free <= spare or length >= sequence.max_len:
             return False
-        prefix = self._known_prefix(sequence)
+        # The last token is computed in any case: its logits are wanted.
+        known = self.uses_prefixes and not sequence.num_unscored
+        prefix = self.pages.prefix.match(
+            sequence.token_ids, length - 1 if known else 0, sequence.salt
+        )
         start = len(prefix) * self.pages.page_size
         most = min(length, start + self.max_num_tokens) if self.pages.window else length
         if not self.pages.admit(sequence.sequence_id, most, prefix, spare):
             return False
         sequence.num_computed = start
         if not sequence.num_preemptions:
-            sequence.num_cached = sequence.num_computed
-            self.pages.prefix.count(length, sequence.num_computed)
+            sequence.num_cached = start
+            self.pages.prefix.count(length, start)
         self._run(self.waiting.pop(0))
         prompts.append(sequence)
         return True
-
-    def _known_prefix(self, sequence: Sequence) -> list[Entry]:
-        # The last token is computed in any case: its logits are wanted.
-        if not self.uses_prefixes or sequence.num_unscored:
-            return []
-        return self.pages.prefix.match(sequence.token_ids, sequence.length - 1, sequence.salt)
 
     def _run(self, sequence: Sequence) -> None:
         insort(self.running, sequence, key=_rank)

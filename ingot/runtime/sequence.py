@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 
 from ingot.errors import IngotError
@@ -65,18 +64,18 @@ class Sequence:
     @property
     def num_remaining(self) -> int:
         """Tokens whose keys and values have yet to be computed; 1 when it decodes."""
-        return len(self.token_ids) + self.num_pending - self.num_computed
+        return self.length - self.num_computed
 
     @property
     def num_generated(self) -> int:
         return len(self.token_ids) - self.num_prompt
 
     @property
-    def prompt_ids(self) -> Tokens[int]:
+    def prompt_ids(self) -> list[int]:
         return self.token_ids[: self.num_prompt]
 
     @property
-    def generated_ids(self) -> Tokens[int]:
+    def generated_ids(self) -> list[int]:
         return self.token_ids[self.num_prompt :]
 
     @property

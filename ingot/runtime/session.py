@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from ingot.runtime.sequence import Sequence
 from ingot.runtime.tokenizer import Tokenizer
 
 OnStep = Callable[[EngineCounters], None]
-Reply = Callable[[list[Request] | Exception], None]
 Listener = Callable[[Request], None]
 
 _log = logging.getLogger(__name__)
@@ -49,30 +49,29 @@ class Session:
         self._requests: dict[str, Request] = {}
         self._owners: dict[int, tuple[Request, Completion]] = {}
         self._claims: dict[int, tuple[ref[object], list[Request]]] = {}
-        self._num_named = 0
+        self._names = map(str, itertools.count())
         engine.receive = self._receive
 
     @property
     def has_unfinished(self) -> bool:
         return self._engine.has_unfinished
 
-    def add(
-        self, claim: ref[object], tickets: list[Ticket], reply: Reply, listen: Listener
-    ) -> None:
+    def add(self, claim: ref[object], tickets: list[Ticket], listen: Listener) -> list[Request]:
         """Adds all requests or, with an error, none."""
         added: list[Request] = []
         try:
-            self._refuse_closed()
+            self.refuse_closed()
             self._refuse_used([t.request_id for t in tickets if t.request_id is not None])
             self._engine.scheduler.check_room(sum(ticket.params.n for ticket in tickets))
             for ticket in tickets:
                 added.append(self._add(ticket, listen))
         except BaseException as error:
             self._forget(added)
-            reply(_typed(error))
-        else:
-            self._claims[id(claim)] = claim, added
-            reply(added)
+            if isinstance(error, IngotError):
+                raise
+            raise InternalError(describe(error)) from error
+        self._claims[id(claim)] = claim, added
+        return added
 
     def give_up(self, claim: ref[object]) -> None:
         """Aborts the requests of a claim that are not finished, and forgets all of them."""
@@ -114,7 +113,7 @@ class Session:
 
     def logits(self, token_ids: list[int], chunk_tokens: int | None) -> Float32:
         """Logits [T, V] of one sequence."""
-        self._refuse_closed()
+        self.refuse_closed()
         return self._engine.logits(token_ids, chunk_tokens)
 
     def output(self, request: Request) -> RequestOutput:
@@ -122,13 +121,9 @@ class Session:
         self._engine.deliver()
         return request.output()
 
-    def counters(self) -> EngineCounters:
-        """How the engine fares."""
-        return self._engine.counters()
-
     def configure(self, config: EngineConfig) -> None:
         """Replaces the engine's switches."""
-        self._refuse_closed()
+        self.refuse_closed()
         self._engine.config = config
 
     def close(self) -> None:
@@ -140,6 +135,11 @@ class Session:
             finally:
                 self._engine.close()
 
+    def refuse_closed(self) -> None:
+        """Raises UsageError after `close`."""
+        if self.closed:
+            raise _closed_error()
+
     def _add(self, ticket: Ticket, listen: Listener) -> Request:
         first = self._engine.add(
             ticket.token_ids, ticket.params, priority=ticket.priority, salt=ticket.salt
@@ -150,7 +150,7 @@ class Session:
         except BaseException:
             self._engine.abort(first)
             raise
-        name = ticket.request_id or self._new_name()
+        name = ticket.request_id or next(n for n in self._names if n not in self._requests)
         request = Request(name, ticket.prompt, completions, listen)
         self._requests[name] = request
         for completion in completions:
@@ -183,13 +183,6 @@ class Session:
             for completion in request.completions:
                 self._owners.pop(completion.sequence.sequence_id, None)
 
-    def _new_name(self) -> str:
-        while True:
-            name = str(self._num_named)
-            self._num_named += 1
-            if name not in self._requests:
-                return name
-
     def _refuse_used(self, names: list[str]) -> None:
         for name in names:
             if name in self._requests or names.count(name) > 1:
@@ -197,14 +190,6 @@ class Session:
                     f"request_id {name!r:.80} is in use",
                     hint="Give every request an id of its own, or none.",
                 )
-
-    def _refuse_closed(self) -> None:
-        if self.closed:
-            raise _closed_error()
-
-
-def _typed(error: BaseException) -> IngotError:
-    return error if isinstance(error, IngotError) else InternalError(describe(error))
 
 
 def _closed_error() -> UsageError:

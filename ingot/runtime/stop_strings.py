@@ -27,9 +27,10 @@ class StopStrings:
         begin = len(self._held)
         self._held += text
         if armed:
-            match = self._first_match(begin)
-            if match is not None:
-                end, self.found = match
+            starts = ((self._held.find(s, max(0, begin - len(s) + 1)), s) for s in self._stops)
+            matches = [(start + len(stop), start, stop) for start, stop in starts if start >= 0]
+            if matches:
+                end, _, self.found = min(matches)
                 return self._release(end if self._include else end - len(self.found), drop=True)
         return self._release(len(self._held) - self._overlap())
 
@@ -37,23 +38,10 @@ class StopStrings:
         """The text that was held back, when no more will come."""
         return self._release(len(self._held))
 
-    def _first_match(self, begin: int) -> tuple[int, str] | None:
-        """The end of the first stop string that ends after `begin`, and the string."""
-        best: tuple[int, int, str] | None = None
-        for stop in self._stops:
-            start = self._held.find(stop, max(0, begin - len(stop) + 1))
-            if start >= 0 and (best is None or (start + len(stop), start) < best[:2]):
-                best = (start + len(stop), start, stop)
-        return None if best is None else (best[0], best[2])
-
     def _overlap(self) -> int:
         """Length of the longest end of the text that a stop string begins with."""
-        longest = max(len(stop) for stop in self._stops) - 1
-        for count in range(min(longest, len(self._held)), 0, -1):
-            tail = self._held[-count:]
-            if any(stop.startswith(tail) for stop in self._stops if len(stop) > count):
-                return count
-        return 0
+        counts = ((n, stop) for stop in self._stops for n in range(1, len(stop)))
+        return max((n for n, stop in counts if self._held.endswith(stop[:n])), default=0)
 
     def _release(self, count: int, *, drop: bool = False) -> str:
         text, rest = self._held[:count], self._held[count:]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from queue import SimpleQueue
-from typing import Any
 
-from ingot.errors import UsageError
 from ingot.runtime.claim import Claim
 from ingot.runtime.engine_thread import EngineThread
 from ingot.runtime.output import RequestOutput, TextDelta
 from ingot.runtime.request import Request
 from ingot.runtime.session import Ticket
 
-# Gets the requests, or the error that refused them; then deltas; in the end an error or None.
-Mailbox = SimpleQueue[Any]
+Mailbox = SimpleQueue[TextDelta | Exception | None]  # deltas, and in the end an error or None
 
 
 class TextStream:
@@ -31,14 +28,11 @@ class TextStream:
         self._ended = False
         self._claim = Claim(thread)
         try:
-            self._claim.add([ticket], self._mailbox.put, partial(_send, self._mailbox))
-            added = self._mailbox.get()
-            if not isinstance(added, list):
-                raise added or AssertionError("a request ends after it has begun")
+            adding = self._claim.adding([ticket], partial(_send, self._mailbox))
+            self._request = thread.ask(adding)[0]
         except BaseException:
             self.close()
             raise
-        self._request: Request = added[0]
 
     def __iter__(self) -> TextStream:
         return self
@@ -46,8 +40,7 @@ class TextStream:
     def __next__(self) -> TextDelta:
         if self._ended:
             raise StopIteration
-        if self._thread.session.closed:
-            raise UsageError("this model is closed", hint="Open it again with LLM(path).")
+        self._thread.session.refuse_closed()
         self._thread.refuse_current()
         item = self._mailbox.get()
         if isinstance(item, TextDelta):
@@ -69,7 +62,8 @@ class TextStream:
 
 def _send(mailbox: Mailbox, request: Request) -> None:
     """Puts what is new of a request into its reader's mailbox; at its end, the error or None."""
-    while request.error is None and (delta := request.take_delta()) is not None:
-        mailbox.put(delta)
+    for completion in request.completions if request.error is None else ():
+        if completion.has_news:
+            mailbox.put(completion.take_delta())
     if request.finished or request.error is not None:
         mailbox.put(request.error)

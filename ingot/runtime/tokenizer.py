@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +13,6 @@ import msgspec
 from ingot.artifact.reader import Artifact
 from ingot.errors import IngotError, RequestError, TokenizerError, describe
 from ingot.runtime.detokenizer import Detokenizer, is_byte
-from ingot.runtime.tokenizer_config import special_tokens, template_source
 
 if TYPE_CHECKING:
     from ingot.runtime.chat import ChatTemplate
@@ -25,49 +23,37 @@ _TEMPLATE = "tokenizer/chat_template.jinja"
 # The detokenizer starts from the last 6 tokens of the prompt that leave text, which is enough for
 # the beginning of a character. It looks for them among the last 64.
 _MAX_RECENT, _PROMPT_TOKENS = 64, 6
+_SPECIAL_NAMES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerFiles:
     """An artifact's tokenizer, read but not parsed. After that the folder may be moved."""
 
-    data: bytes | None
-    config: bytes | None
-    template: bytes | None
-    vocab_size: int
-    path: Path
-
-    @classmethod
-    def of(cls, artifact: Artifact) -> TokenizerFiles:
-        files = artifact.manifest.files
-        data, config, template = (
-            artifact.read(name) if name in files else None for name in (_FILE, _CONFIG, _TEMPLATE)
-        )
-        return cls(
-            data=data,
-            config=config,
-            template=template,
-            vocab_size=artifact.manifest.model.vocab_size,
-            path=artifact.path,
+    def __init__(self, artifact: Artifact) -> None:
+        self._artifact = artifact
+        self._data, self._config, self._template = (
+            artifact.read(name) if name in artifact.manifest.files else None
+            for name in (_FILE, _CONFIG, _TEMPLATE)
         )
 
-    def parse(self) -> Tokenizer:
-        """Raises TokenizerError where there is none, or one that cannot be read."""
-        if self.data is None:
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Parsed. Raises TokenizerError where there is none, or one that cannot be read."""
+        if self._data is None:
             raise TokenizerError(
-                f"{self.path} has no tokenizer",
+                f"{self._artifact.path} has no tokenizer",
                 hint='Give prompts as tokens: {"prompt_token_ids": [...]}, and '
                 "SamplingParams(detokenize=False).",
             )
         try:
-            config = msgspec.json.decode(self.config or b"{}", type=dict[str, Any])
+            config = msgspec.json.decode(self._config or b"{}", type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise TokenizerError(f"{_CONFIG}: {error}") from error
         return Tokenizer(
-            self.data,
+            self._data,
             config,
-            chat_template=None if self.template is None else self.template.decode(),
-            vocab_size=self.vocab_size,
+            chat_template=None if self._template is None else self._template.decode(),
+            vocab_size=self._artifact.manifest.model.vocab_size,
         )
 
 
@@ -93,14 +79,20 @@ class Tokenizer:
         self.backend.no_padding()
         self.backend.no_truncation()
         self.config = dict(config or {})
-        self.special_tokens = special_tokens(self.config)
+        self.special_tokens = _special_tokens(self.config)
         self._chat_template = chat_template
         self._templates: dict[str, ChatTemplate] = {}
         self._skipped = {
             i for i, token in self.backend.get_added_tokens_decoder().items() if token.special
         }
-        if vocab_size is not None:
-            self._check_size(vocab_size)
+        if vocab_size is None:
+            return
+        largest = max(self.backend.get_vocab(with_added_tokens=True).values(), default=0)
+        if largest >= vocab_size:
+            raise TokenizerError(
+                f"{_FILE} has token {largest}; the model's vocabulary has {vocab_size}",
+                hint="The tokenizer is of another model.",
+            )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Tokens of a text, with the tokens that the model expects around every text.
@@ -166,7 +158,7 @@ class Tokenizer:
             lambda ids: self.decode(ids, skip_special_tokens),
             visible,
             prompt=recent[start:],
-            breaks=(lambda before, token: False) if joins else self._are_special,
+            breaks=None if joins else self._are_special,
         )
 
     def apply_chat_template(
@@ -175,36 +167,35 @@ class Tokenizer:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        **variables: Any,
+        **options: Any,
     ) -> str:
-        """The prompt that the model's template makes of a conversation. Raises RequestError."""
-        from ingot.runtime.chat import ChatTemplate  # jinja2, for those who chat
+        """The prompt that the model's template makes of a conversation. Raises RequestError.
+
+        `options` are the others of `ChatTemplate.render`, and variables of the template.
+        """
+        from ingot.runtime.chat import ChatTemplate, template_source  # jinja2, for those who chat
 
         source = template_source(
             self.config, self._chat_template, chat_template, with_tools=bool(tools)
         )
         if source not in self._templates:
             self._templates[source] = ChatTemplate(source)
-        return self._templates[source].render(
-            messages,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            variables={**self.special_tokens, **variables},
-        )
+        options = {**self.special_tokens, **options}
+        return self._templates[source].render(messages, tools=tools, **options)
 
     def _are_special(self, *token_ids: int) -> bool:
         return self._skipped.issuperset(token_ids)
 
-    def _check_size(self, vocab_size: int) -> None:
-        largest = max(self.backend.get_vocab(with_added_tokens=True).values(), default=0)
-        if largest >= vocab_size:
-            raise TokenizerError(
-                f"{_FILE} has token {largest}; the model's vocabulary has {vocab_size}",
-                hint="The tokenizer is of another model.",
-            )
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """The named special tokens of a `tokenizer_config.json`, as templates get them."""
+    tokens = {}
+    for name in _SPECIAL_NAMES:
+        value = config.get(f"{name}_token")
+        value = value.get("content") if isinstance(value, dict) else value
+        if isinstance(value, str):
+            tokens[f"{name}_token"] = value
+    return tokens
 
 
 @contextmanager

@@ -210,12 +210,9 @@ def _mismatches(
     for t, position in enumerate(prompt.positions):
         expected, best = position.top[0]
         got = int(logprobs[t].argmax())
-        if got == expected:
-            continue
-        # A token that the reference does not list is less likely than all that it lists.
-        other = dict(position.top).get(got, position.top[-1][1])
-        margin = best - other
-        # Each of the two may be off by the tolerance.
-        near = margin <= 2 * tolerance
-        found.append(Mismatch(way, index, t, expected, got, margin, near))
+        if got != expected:
+            # A token that the reference does not list is less likely than all that it lists.
+            margin = best - dict(position.top).get(got, position.top[-1][1])
+            near = margin <= 2 * tolerance  # each of the two may be off by the tolerance
+            found.append(Mismatch(way, index, t, expected, got, margin, near))
     return found

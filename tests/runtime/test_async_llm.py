@@ -25,7 +25,7 @@ def use(path, scenario, **options):
     async def main():
         async with AsyncLLM(path, **options) as llm:
             result = await asyncio.wait_for(scenario(llm), 60)
-            assert is_idle(llm._llm)
+            assert is_idle(llm)
             return result
 
     return asyncio.run(main())
@@ -130,7 +130,7 @@ def test_a_request_id_is_refused_while_it_is_in_use(fake_artifact):
         with pytest.raises(RequestError, match="'a' is in use"):
             await last(llm.generate([2], GREEDY, "a"))
         await outputs.aclose()
-        assert is_idle(llm._llm)
+        assert is_idle(llm)
         return await last(llm.generate([2], GREEDY, "a"))
 
     assert use(fake_artifact, scenario).outputs[0].token_ids == greedy([2], 10)
@@ -167,7 +167,7 @@ def test_a_full_queue_is_a_typed_error(fake_artifact):
 
 def test_kernels_that_fail_end_the_requests_and_not_the_model(fake_artifact):
     async def scenario(llm):
-        executor = llm._llm._engine._executor
+        executor = llm._engine._executor
         submit, executor.submit = executor.submit, lambda *arguments, **options: 1 // 0
         with pytest.raises(InternalError, match="ZeroDivisionError"):
             await last(llm.generate([1], GREEDY))

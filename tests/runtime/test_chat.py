@@ -6,8 +6,8 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from ingot.errors import RequestError
+from ingot.runtime.chat import template_source
 from ingot.runtime.tokenizer import Tokenizer
-from ingot.runtime.tokenizer_config import template_source
 from tests.runtime.chat_templates import MORE
 from tests.runtime.fake_tokenizer import byte_level
 

@@ -141,6 +141,15 @@ def test_an_artifact_is_itself_and_takes_no_compile_options(model_dir, fake_arti
         ingot.LLM(fake_artifact / "nothing")
 
 
+def test_an_artifact_that_is_open_already_serves_as_well(fake_artifact):
+    artifact = Artifact.open(fake_artifact)
+    with ingot.LLM(artifact) as llm:
+        assert llm.generate([[1]], GREEDY)[0].outputs[0].token_ids == greedy([1], 5)
+    for kind in (ingot.LLM, ingot.AsyncLLM):
+        with pytest.raises(UsageError, match="compiled already"):
+            kind(artifact, compile_options={"dtype": "float32"})
+
+
 def test_a_cache_that_cannot_be_written_is_a_typed_error(model_dir, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("x")
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "file" / "cache"))

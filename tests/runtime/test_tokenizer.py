@@ -62,13 +62,13 @@ def test_a_broken_config_is_refused_by_name(tmp_path):
     files = {"tokenizer/tokenizer_config.json": b"[1]"}
     artifact = Artifact.open(write_fake(tmp_path / "a.ingot", files=files))
     with pytest.raises(TokenizerError, match=r"tokenizer_config\.json"):
-        TokenizerFiles.of(artifact).parse()
+        _ = TokenizerFiles(artifact).tokenizer
 
 
 def test_an_artifact_without_a_tokenizer_says_what_to_do(tmp_path):
     artifact = Artifact.open(write_fake(tmp_path / "a.ingot", tokenizer=False))
     with pytest.raises(TokenizerError, match="prompt_token_ids"):
-        TokenizerFiles.of(artifact).parse()
+        _ = TokenizerFiles(artifact).tokenizer
 
 
 @pytest.mark.parametrize("text", ["\ud800", "a\udcff"])

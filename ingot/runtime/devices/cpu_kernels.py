@@ -27,11 +27,8 @@ class ModelStruct(ctypes.Structure):
     """`struct ingot_model`"""
 
     _fields_ = [
-        ("weights", _POINTER),
-        ("caches", _POINTER),
-        ("arena", _POINTER),
-        ("num_pages", _INT32),
-        ("num_threads", _INT32),
+        *((name, _POINTER) for name in ("weights", "caches", "arena")),
+        *((name, _INT32) for name in ("num_pages", "num_threads")),
     ]
 
 
@@ -52,6 +49,21 @@ class SamplingStruct(ctypes.Structure):
         *((name, _POINTER) for name in ("rows", "memory")),
         *((name, _INT32) for name in ("num_rows", "vocabulary")),
     ]
+
+
+# The functions of a library: what each returns, and its arguments. Of the optional ones an older
+# library has none.
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+    "ingot_open": (_POINTER, ctypes.POINTER(ModelStruct)),
+    "ingot_run": (_INT32, _POINTER, ctypes.POINTER(StepStruct)),
+    "ingot_sampler_bytes": (ctypes.c_int64, _INT32),
+    "ingot_sample": (None, _POINTER, ctypes.POINTER(SamplingStruct)),
+    "ingot_close": (None, _POINTER),
+    "ingot_plan": (ctypes.c_uint64,),
+    "ingot_run_timed": (_INT32, _POINTER, ctypes.POINTER(StepStruct), _POINTER),
+    "ingot_measure": (ctypes.c_double, _INT32, _INT32, _POINTER, ctypes.c_int64),
+}
+_OPTIONAL = {"ingot_plan", "ingot_run_timed", "ingot_measure"}
 
 
 class Kernels:
@@ -82,11 +94,8 @@ class Kernels:
 
         Their constants would not fit the memory that the plan asks for.
         """
-        function = getattr(self._library, "ingot_plan", None)
-        if function is None:  # of an ingot that wrote none
-            return
-        function.restype = ctypes.c_uint64
-        if function() != int(sha256[:16], 16):
+        function = getattr(self._library, "ingot_plan", None)  # an older ingot wrote none
+        if function is not None and function() != int(sha256[:16], 16):
             raise ArtifactError(
                 f"{self._name} was generated from another plan", hint="Compile the model again."
             )
@@ -110,10 +119,7 @@ class Kernels:
         `times` is the address of int64 nanoseconds. Raises ArtifactError for kernels without a
         clock.
         """
-        function = self._optional("ingot_run_timed")
-        function.argtypes = (_POINTER, ctypes.POINTER(StepStruct), _POINTER)
-        function.restype = _INT32
-        return int(function(self._state, step, times))
+        return int(self._optional("ingot_run_timed")(self._state, step, times))
 
     def measure(self, limit: int, threads: int, data: int = 0, nbytes: int = 0) -> float:
         """Measures a limit of this machine, per second; 0 if the threads cannot be started.
@@ -121,10 +127,7 @@ class Kernels:
         `limit` is its number in `machine_limits.h`. Raises ArtifactError for kernels that cannot
         measure.
         """
-        function = self._optional("ingot_measure")
-        function.argtypes = (_INT32, _INT32, _POINTER, ctypes.c_int64)
-        function.restype = ctypes.c_double
-        return float(function(limit, threads, data, nbytes))
+        return float(self._optional("ingot_measure")(limit, threads, data, nbytes))
 
     def _optional(self, symbol: str) -> Any:
         """A function that runs no model, and that artifacts need not have."""
@@ -143,14 +146,11 @@ class Kernels:
         if self._state is None or self._model is None:
             raise UsageError("this model is closed", hint="Open it again with LLM(path).")
         if self._sampling is None or self._sampling.vocabulary != vocab_size:
-            self._sampling = self._make_sampling(vocab_size, self._model.num_threads)
+            nbytes = self._library.ingot_sampler_bytes(vocab_size) * self._model.num_threads
+            self._memory = Region(nbytes, "the sampler")
+            self._sampling = SamplingStruct(memory=self._memory.address, vocabulary=vocab_size)
         self._sampling.rows, self._sampling.num_rows = rows, num_rows
         self._library.ingot_sample(self._state, self._sampling)
-
-    def _make_sampling(self, vocab_size: int, num_threads: int) -> SamplingStruct:
-        nbytes = self._library.ingot_sampler_bytes(vocab_size) * num_threads
-        self._memory = Region(nbytes, "the sampler")
-        return SamplingStruct(memory=self._memory.address, vocabulary=vocab_size)
 
     def close(self) -> None:
         """Joins the threads and unloads the code."""
@@ -169,16 +169,10 @@ def _declare(library: ctypes.CDLL, name: str) -> None:
         abi = library.ingot_abi()
         if abi != ABI:
             raise ArtifactError(f"{name} has kernel interface {abi}, not {ABI}")
-        library.ingot_open.argtypes = (ctypes.POINTER(ModelStruct),)
-        library.ingot_open.restype = _POINTER
-        library.ingot_run.argtypes = (_POINTER, ctypes.POINTER(StepStruct))
-        library.ingot_run.restype = _INT32
-        library.ingot_sampler_bytes.argtypes = (_INT32,)
-        library.ingot_sampler_bytes.restype = ctypes.c_int64
-        library.ingot_sample.argtypes = (_POINTER, ctypes.POINTER(SamplingStruct))
-        library.ingot_sample.restype = None
-        library.ingot_close.argtypes = (_POINTER,)
-        library.ingot_close.restype = None
+        for symbol, (result, *arguments) in _FUNCTIONS.items():
+            if symbol not in _OPTIONAL or hasattr(library, symbol):
+                function = getattr(library, symbol)
+                function.restype, function.argtypes = result, arguments
     except AttributeError as error:
         raise _unloadable(name, error) from error
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from ingot.runtime.output import Logprob
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampling_state import SampledSequence, SamplingState
 
+T = TypeVar("T")
+
 
 class NumpySampler:
     """Draws from, and scores, rows of logits one by one."""
@@ -30,26 +33,24 @@ class NumpySampler:
         self, logits: Float32, sequences: Sequence[SampledSequence], states: list[SamplingState]
     ) -> list[Draw | IngotError]:
         """A token for each row of logits [R, V], which is changed; or the row's error."""
-        draws: list[Draw | IngotError] = []
-        for row, sequence, state in zip(logits, sequences, states, strict=True):
-            try:
-                draws.append(_draw(row, sequence, state))
-            except IngotError as error:
-                draws.append(error)
-        return draws
+        return _each(_draw, logits, sequences, states)
 
     def score(
         self, logits: Float32, tokens: Sequence[int], counts: Sequence[int]
     ) -> list[dict[int, Logprob] | IngotError]:
         """Log-probabilities of a token and of the likeliest in each row of logits [R, V]."""
-        scores: list[dict[int, Logprob] | IngotError] = []
-        for row, token, count in zip(logits, tokens, counts, strict=True):
-            try:
-                check(row, edited=False)
-                scores.append(logprobs(row, token, count))
-            except IngotError as error:
-                scores.append(error)
-        return scores
+        return _each(logprobs, logits, tokens, counts)
+
+
+def _each(function: Callable[..., T], *columns: Iterable[Any]) -> list[T | IngotError]:
+    """What the function returns or raises for each row."""
+    results: list[T | IngotError] = []
+    for row in zip(*columns, strict=True):
+        try:
+            results.append(function(*row))
+        except IngotError as error:
+            results.append(error)
+    return results
 
 
 def _draw(row: Float32, sequence: SampledSequence, state: SamplingState) -> Draw:
@@ -67,7 +68,6 @@ def _draw(row: Float32, sequence: SampledSequence, state: SamplingState) -> Draw
         token = int(ids[np.searchsorted(sums, random_below(int(sums[-1]), bits), side="right")])
     if params.logprobs is None:
         return Draw(token, {})
-    check(raw, edited=False)
     return Draw(token, logprobs(raw, token, params.logprobs))
 
 
@@ -144,6 +144,7 @@ def distribution(row: Float32, params: SamplingParams) -> tuple[Int64, Int64]:
 
 def logprobs(row: Float32, token: int, count: int) -> dict[int, Logprob]:
     """Log-probabilities of a token and of the `count` likeliest (-1: all) of logits [V]."""
+    check(row, edited=False)
     top = row.max()
     total = float(masses_of(weights_of(row, top, LOG2_E)).sum())
     normalizer = float(np.log(np.ldexp(total, -MASS_BITS)))
