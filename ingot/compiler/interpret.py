@@ -45,6 +45,9 @@ def interpret(
 
     Returns:
         For every instruction that ran its results, by the names of their buffers.
+
+    Raises:
+        ValueError: the step is larger than the plan's limits, and temporaries would overlap.
     """
     with torch.inference_mode():
         step = _Step(plan, weights, inputs, states)
@@ -115,6 +118,11 @@ class _Step:
             for array in plan.spec.inputs
             for dim, size in zip(array.shape, inputs[array.name].shape, strict=True)
         }
+        for dim, size in self.sizes.items():
+            if self.placed and size > plan.limits.bound(dim):
+                raise ValueError(
+                    f"{dim} is {size}, the arena has room for {plan.limits.bound(dim)}"
+                )
         self.batched = {array.name for array in plan.spec.inputs if array.plain}
 
     def run(self, instruction: Instruction) -> dict[str, Value]:

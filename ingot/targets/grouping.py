@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from ingot.artifact.manifest import GroupEntry
 from ingot.artifact.plan import Group, Plan
@@ -48,12 +49,21 @@ class Flow:
             for name in instruction.outputs.values():
                 self._makers[name] = index
 
-    def maker(self, name: str, op: str = "") -> int | None:
-        """What makes a buffer, or what it is a view of; None where that is no `op`."""
-        index = self._makers.get(self.plan.root(name).name)
-        if index is None or (op and self.instructions[index].op != op):
-            return None
-        return index
+    def maker(self, name: str, op: str) -> int | None:
+        """The `op` whose result the buffer is, whole and in this shape; None if there is none."""
+        index = self._makers.get(name)
+        return index if index is not None and self.instructions[index].op == op else None
+
+    def below(self, name: str) -> int | None:
+        """What makes the buffer, or the buffer that it shows in another shape or in part."""
+        return self._makers.get(self.plan.root(name).name)
+
+    def covers(self, names: Sequence[str]) -> bool:
+        """Whether these buffers, in this order, are all columns of the buffer under the first."""
+        views = [self.plan.buffer(name) for name in names]
+        begins = accumulate((view.columns for view in views), initial=0)
+        whole = self.plan.root(names[0]).columns
+        return [*(view.offset for view in views), whole] == list(begins)
 
     def readers(self, index: int) -> list[int]:
         """The instructions that read a result of that one."""

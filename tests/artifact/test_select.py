@@ -38,6 +38,12 @@ def test_the_target_that_uses_most_of_the_host_is_taken(name, order):
     assert best_target(manifest_with(*order), flags).name == name
 
 
+def test_more_features_count_and_not_the_later_name():
+    one = "cpu:x86-64-v4+avx512_vnni"
+    both = "cpu:x86-64-v4+avx512_bf16+avx512_vnni"
+    assert best_target(manifest_with(one, both), Target.parse(both).requires).name == both
+
+
 def test_a_host_that_lacks_something_is_told_what_and_what_to_do():
     manifest = manifest_with("cpu:x86-64-v3", "cpu:x86-64-v4")
     with pytest.raises(IncompatibleHostError) as info:

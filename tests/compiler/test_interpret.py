@@ -200,6 +200,13 @@ def test_scales_lie_behind_the_numbers_of_the_largest_step():
     assert not torch.equal(last(4 * SIZE + 64), right)
 
 
+def test_a_step_that_the_arena_has_no_room_for_is_refused():
+    more = step_inputs([[1] * (BOUND + 1)], [0], [[0, 1]], 4)
+    with pytest.raises(ValueError, match=f"N is {BOUND + 1}, the arena has room for {BOUND}"):
+        interpret(plan(APART), lambda buffer: TABLE, more, {})
+    assert len(interpret(plan(), lambda buffer: TABLE, more, {})) == len(STEPS)
+
+
 def test_out_dtypes_are_those_of_the_buffers():
     narrow = tuple(
         replace(s, outputs={"out": "n"}) if s.outputs["out"] == "b" else s for s in STEPS

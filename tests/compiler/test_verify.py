@@ -51,6 +51,27 @@ def test_what_the_compiler_makes_is_accepted(made: Tiny) -> None:
     checker.check_target(KIND, made.plan, rewritten, placed)
 
 
+@pytest.mark.parametrize(
+    "tight",
+    [
+        {"max_num_seqs": 1},
+        {"max_num_batched_tokens": 8},
+        {"max_num_batched_tokens": 4},
+        {"max_logit_rows": 1},
+        {"max_model_len": 2},
+    ],
+)
+def test_plans_with_little_room_are_checked_within_it(tight: dict[str, int]) -> None:
+    made = tiny()
+    plan = replace(made.plan, limits=replace(made.plan.limits, **tight))
+    rewritten = KIND.rewrite(plan)
+    placed = KIND.place(KIND.group(rewritten)[0])
+    checker = PlanChecker(made.reference)
+    checker.check_target(KIND, plan, rewritten, placed)
+    with pytest.raises(PassError, match="grouping for cpu: moved the logits"):
+        checker.check_target(KIND, plan, rewritten, changed(placed, "rms_norm", eps=0.5))
+
+
 def test_a_broken_lowering_is_found(made: Tiny) -> None:
     checker = PlanChecker(made.reference)
     view = next(b for b in made.plan.buffers if b.kind == "view" and b.offset)

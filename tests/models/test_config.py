@@ -95,6 +95,18 @@ def test_every_spelling_of_rotary_parameters(changes: dict[str, Any]) -> None:
     assert parse(**changes).rope == parse(rope_theta=5e5).rope
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_theta": 1e4, "rope_scaling": {"rope_type": "default", "rope_theta": 5e5}},
+        {"rope_theta": 1e4, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+    ],
+)
+def test_parameters_inside_the_rope_object_win(changes: dict[str, Any]) -> None:
+    expected = transformers.LlamaConfig(**changes).rope_parameters["rope_theta"]
+    assert parse(**changes).rope.theta == expected == 5e5
+
+
 WRONG: list[tuple[str, dict[str, Any]]] = [
     # unknown keys
     ("hiden_size", {"hiden_size": 64}),

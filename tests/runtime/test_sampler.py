@@ -263,8 +263,9 @@ def test_a_processor_that_spoils_the_logits_is_blamed_and_not_the_model(backend,
     assert isinstance(found, RequestError) and "after the request's edits" in found.found
 
 
-def test_a_processor_that_hides_what_is_not_finite_does_not_save_the_request(backend):
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_processor_that_hides_what_is_not_finite_does_not_save_the_request(backend, value):
     logits = LOGITS.astype(np.float32)
-    logits[3] = np.nan
+    logits[3] = value
     params = SamplingParams(logits_processors=[lambda g, row: np.nan_to_num(row)])
     assert isinstance(draw(backend, logits, params), InternalError)

@@ -177,9 +177,9 @@ def test_who_makes_and_who_reads() -> None:
     s = chain()
     view = s.view("half", "a", 32, 32)
     flow = Flow(s.plan())
-    assert flow.maker(view) == 0
-    assert flow.maker(view, "linear") is None
-    assert flow.maker("x") is None
+    assert flow.below(view) == 0
+    assert flow.maker(view, flow.instructions[0].op) is None
+    assert flow.below("x") is None
     assert flow.readers(0) == [2]
     assert flow.is_read_only_by(0, (2,))
     assert not flow.is_read_only_by(0, (1,))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ingot.artifact.plan import Instruction
 from ingot.artifact.traits import traits_of
@@ -12,6 +12,15 @@ from ingot.targets.grouping import Flow, Found, Rule
 # Columns that one thread computes together, in any format: whole panels, as kernels assert.
 UNIT_COLUMNS = 64
 LARGEST_BLOCK = 2 * UNIT_COLUMNS  # columns of results whose sums a thread holds
+
+
+@dataclass(frozen=True)
+class Turning:
+    """A rotation of heads, and the norm before it if nothing else reads that."""
+
+    members: tuple[int, ...]
+    source: str
+    facts: Mapping[str, object]
 
 
 def group_heads(flow: Flow, index: int) -> Found | str | None:
@@ -27,90 +36,69 @@ def group_heads(flow: Flow, index: int) -> Found | str | None:
     readers = [i for i in flow.users(write.inputs["k_cache"]) if i != index]
     if len(readers) != 1:
         return f"{len(readers)} instructions read the cache"
-    k, q = turning(flow, write.inputs["k"], index), turning(flow, read_rows(flow, readers[0]), -1)
+    q, k = turnings(flow, index)
     if k is None or q is None:
         return "queries or keys are read by others, or queries are not turned"
-    for what in ("table", "interleaved", "eps", "offset", "norm"):
-        if q.facts[what] != k.facts[what]:
+    for what, fact in q.facts.items():
+        if fact != k.facts[what]:
             return f"queries and keys differ in {what}"
     return Found("rope_kv_write", (*q.members, *k.members, index))
 
 
-class Turning:
-    """A rotation, and the norm before it if nothing else reads that."""
-
-    def __init__(self, flow: Flow, rope: int, norm: int | None) -> None:
-        self.members = (rope,) if norm is None else (norm, rope)
-        turn = flow.instructions[rope]
-        attrs = {} if norm is None else flow.instructions[norm].attrs
-        self.source = (turn if norm is None else flow.instructions[norm]).inputs["x"]
-        self.facts = {
-            "table": turn.inputs["table"],
-            "interleaved": turn.attrs["interleaved"],
-            "eps": attrs.get("eps"),
-            "offset": attrs.get("offset"),
-            "norm": norm is not None,
-        }
+def turnings(flow: Flow, write: int) -> tuple[Turning | None, Turning | None]:
+    """What turns the queries and the keys of a kv_write, if nothing else needs what it turns."""
+    inputs = flow.instructions[write].inputs
+    reader = next(i for i in flow.users(inputs["k_cache"]) if i != write)
+    queries = flow.instructions[reader].inputs["q"]
+    return turning(flow, queries, reader), turning(flow, inputs["k"], write)
 
 
 def turning(flow: Flow, name: str, reader: int) -> Turning | None:
-    """What turns the heads in a buffer, if only that reader needs them; -1 for any one reader."""
+    """What turns the heads in a buffer, if that reader alone needs them."""
     rope = flow.maker(name, "rope")
-    if rope is None or len(flow.readers(rope)) != 1 or reader not in (-1, *flow.readers(rope)):
+    if rope is None or flow.readers(rope) != [reader]:
         return None
-    norm = flow.maker(flow.instructions[rope].inputs["x"], "rms_norm")
-    alone = norm is not None and flow.is_read_only_by(norm, (rope,))
-    return Turning(flow, rope, norm if alone else None)
-
-
-def read_rows(flow: Flow, index: int) -> str:
-    """The queries that attention reads."""
-    return flow.instructions[index].inputs["q"]
+    turn = flow.instructions[rope]
+    facts = {"table": turn.inputs["table"], "interleaved": turn.attrs["interleaved"]}
+    norm = flow.maker(turn.inputs["x"], "rms_norm")
+    if norm is None or not flow.is_read_only_by(norm, (rope,)):
+        return Turning((rope,), turn.inputs["x"], facts | {"eps": None, "offset": None})
+    before = flow.instructions[norm]
+    constants = {what: before.attrs[what] for what in ("eps", "offset")}
+    return Turning((norm, rope), before.inputs["x"], facts | constants)
 
 
 def group_head_products(flow: Flow, index: int) -> Found | str | None:
     """The product that makes queries, keys and values, with their norms, rotations and writes."""
-    if flow.instructions[index].op != "kv_write" or flow.kernel(index) != "rope_kv_write":
+    write = flow.instructions[index]
+    if write.op != "kv_write" or flow.kernel(index) != "rope_kv_write":
         return None
-    members = flow.members(index)
-    sources = [name for i in members for name in heads_read(flow, i, members)]
-    product = flow.maker(sources[0], "linear")
-    if product is None or any(flow.maker(name) != product for name in sources):
+    q, k = turnings(flow, index)
+    assert q is not None and k is not None, "the kernel turns both"
+    sources = (q.source, k.source, write.inputs["v"])
+    makers = {flow.below(name) for name in sources}
+    product = flow.below(write.inputs["v"])
+    if product is None or flow.instructions[product].op != "linear" or len(makers) > 1:
         return "queries, keys and values are made by several products"
-    size = int(flow.plan.buffer(sources[0]).shape[-1])
+    size = int(flow.plan.buffer(k.source).shape[-1])
     if size % UNIT_COLUMNS:
         return f"head size {size} is no multiple of {UNIT_COLUMNS} columns"
-    if not covers(flow, sorted(sources, key=lambda n: flow.plan.buffer(n).offset)):
-        return "queries, keys and values are not all that the product makes"
-    if not flow.is_read_only_by(product, members):
+    if not flow.covers(sources):
+        return "the product makes more than queries, keys and values, or in another order"
+    if not flow.is_read_only_by(product, flow.members(index)):
         return "something else reads the product"
     return Found("linear_rope_kv_write", (product, index))
-
-
-def heads_read(flow: Flow, index: int, members: Sequence[int]) -> list[str]:
-    """The heads [N, H, D] that an instruction reads and that no member makes."""
-    instruction = flow.instructions[index]
-    names = (instruction.inputs.get(argument) for argument in ("x", "k", "v"))
-    return [name for name in names if name is not None and flow.maker(name) not in members]
-
-
-def covers(flow: Flow, names: Sequence[str]) -> bool:
-    """Whether these views, one after the other, cover all columns of the buffer under them."""
-    views = [flow.plan.buffer(name) for name in names]
-    begins = accumulate((view.columns for view in views), initial=0)
-    whole = flow.plan.root(names[0]).columns
-    return [*(view.offset for view in views), whole] == list(begins)
 
 
 def group_gates(flow: Flow, index: int) -> Found | str | None:
     """The product of a gated MLP, with the gate of its two halves."""
     gate = flow.instructions[index]
-    if gate.op != "gate" or flow.maker(gate.inputs["gate"], "linear") is None:
+    product = flow.below(gate.inputs["gate"]) if gate.op == "gate" else None
+    if product is None or flow.instructions[product].op != "linear":
         return None
-    product = flow.maker(gate.inputs["gate"])
-    if product is None or flow.maker(gate.inputs["up"]) != product:
+    if flow.below(gate.inputs["up"]) != product:
         return "the halves are products of their own"
-    if not covers(flow, (gate.inputs["gate"], gate.inputs["up"])):
+    if not flow.covers((gate.inputs["gate"], gate.inputs["up"])):
         return "gate and up are not the halves of the product"
     size = flow.plan.buffer(gate.inputs["gate"]).columns
     if size % UNIT_COLUMNS:
@@ -126,31 +114,25 @@ def group_residuals(flow: Flow, index: int) -> Found | str | None:
     if add.op != "add":
         return None
     operands = (add.inputs["x"], add.inputs["y"])
-    pairs = [(mine, other) for mine, other in (operands, operands[::-1]) if is_product(flow, mine)]
-    if not pairs:
+    products = [flow.maker(name, "linear") for name in operands]
+    if products == [None, None]:
         return None
-    for mine, other in pairs:
-        product = flow.maker(mine)
-        assert product is not None
+    for product, mine, other in zip(products, operands, operands[::-1], strict=True):
+        if product is None:
+            continue
         alone = flow.is_read_only_by(product, (index,)) and len(flow.members(product)) == 1
         if mine != other and alone and flow.plan.buffer(other).dtype == "float32":
             return Found("linear_add", (product, index))
     return "something else reads the product, or the residual is not float32"
 
 
-def is_product(flow: Flow, name: str) -> bool:
-    """Whether a buffer is, as a whole, the result of a product."""
-    index = flow.maker(name, "linear")
-    return index is not None and name in flow.instructions[index].outputs.values()
-
-
 def group_soft_caps(flow: Flow, index: int) -> Found | str | None:
     """A product, with the soft cap of its results."""
     cap = flow.instructions[index]
-    if cap.op != "soft_cap" or not is_product(flow, cap.inputs["x"]):
+    product = flow.maker(cap.inputs["x"], "linear") if cap.op == "soft_cap" else None
+    if product is None:
         return None
-    product = flow.maker(cap.inputs["x"])
-    if product is None or not flow.is_read_only_by(product, (index,)):
+    if not flow.is_read_only_by(product, (index,)):
         return "something else reads the product"
     return Found("linear_soft_cap", (product, index))
 
@@ -160,13 +142,16 @@ def group_sums(flow: Flow, index: int) -> Found | str | None:
     add = flow.instructions[index]
     if add.op != "add" or len(flow.members(index)) > 1:
         return None
+    (total,) = add.outputs.values()
     norms = [i for i in flow.readers(index) if flow.instructions[i].op == "rms_norm"]
-    whole = [i for i in norms if flow.instructions[i].inputs["x"] in add.outputs.values()]
+    whole = [i for i in norms if flow.instructions[i].inputs["x"] == total]
     if not whole:
         return None
     if min(flow.readers(index)) != whole[0]:
         return "something else reads the sum before the norm does"
-    return Found("add_rms_norm", (index, whole[0]), stores=tuple(add.outputs.values()))
+    if is_of_heads(flow, total):
+        return "the norm is one of heads"
+    return Found("add_rms_norm", (index, whole[0]), stores=(total,))
 
 
 def group_rounding(flow: Flow, index: int) -> Found | str | None:
@@ -175,9 +160,11 @@ def group_rounding(flow: Flow, index: int) -> Found | str | None:
     (out,) = cast.outputs.values() if cast.op == "cast" else ("",)
     if not out or not flow.plan.buffer(out).format.is_scaled:
         return None
-    maker, block = flow.maker(cast.inputs["x"]), flow.plan.buffer(out).format.block
+    maker, block = flow.below(cast.inputs["x"]), flow.plan.buffer(out).format.block
     if maker is None or flow.kernel(maker) not in ROUNDED:
         return None
+    if not flow.covers((cast.inputs["x"],)):
+        return "a part of the results is rounded"
     reason = ROUNDED[flow.kernel(maker)](flow, flow.instructions[maker], block)
     if reason:
         return reason
@@ -187,8 +174,12 @@ def group_rounding(flow: Flow, index: int) -> Found | str | None:
 
 
 def any_block(flow: Flow, norm: Instruction, block: int) -> str:
-    heads = len(flow.plan.buffer(norm.outputs["out"]).shape) > 2
-    return "the norm is one of heads" if heads else ""
+    return "the norm is one of heads" if is_of_heads(flow, norm.outputs["out"]) else ""
+
+
+def is_of_heads(flow: Flow, name: str) -> bool:
+    """Whether rows of a buffer are several heads, each with a norm of its own."""
+    return len(flow.plan.buffer(name).shape) > 2
 
 
 def blocks_of_heads(flow: Flow, attention: Instruction, block: int) -> str:
@@ -197,8 +188,8 @@ def blocks_of_heads(flow: Flow, attention: Instruction, block: int) -> str:
 
 
 def blocks_of_units(flow: Flow, gate: Instruction, block: int) -> str:
-    product = flow.maker(gate.inputs["gate"])
-    assert product is not None
+    product = flow.below(gate.inputs["gate"])
+    assert product is not None, "the kernel has a product"
     linear = flow.instructions[product]
     if not flow.plan.buffer(linear.inputs[traits_of(linear).matrix]).format.is_scaled:
         return "its weights are not integers"

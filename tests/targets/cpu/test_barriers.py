@@ -83,6 +83,10 @@ def test_readers_of_a_linear_wait_for_all_its_columns_once() -> None:
     assert flags(Chain().do("linear a b", "silu b c", "norm b d")) == (False, True, False)
 
 
+def test_kernels_in_between_do_not_make_up_for_a_wait() -> None:
+    assert flags(Chain().do("linear a b", "silu a c", "silu b d")) == (False, False, True)
+
+
 def test_linears_that_only_share_an_input_need_no_barrier() -> None:
     assert flags(Chain().do("linear a b", "linear a c")) == (False, False)
 

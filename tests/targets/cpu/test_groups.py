@@ -223,6 +223,13 @@ def test_of_half_a_sum_there_is_no_norm_with_it() -> None:
     assert untouched(s, "group_sums")
 
 
+def test_a_norm_of_heads_is_none_of_the_sum() -> None:
+    s = Sketch()
+    s.call("add", s.rows("x", 4, 16), s.rows("y", 4, 16), out="sum")
+    s.call("rms_norm", "sum", s.weight("w", 1 + normal(16)), out="normed", eps=1e-5)
+    assert refused(s, "group_sums") == "the norm is one of heads"
+
+
 # Rounding ---------------------------------------------------------------------------------------
 
 
@@ -277,6 +284,13 @@ def norm_of_heads() -> Sketch:
     return rounded(s, "normed", 32, 128)
 
 
+def rounded_in_part() -> Sketch:
+    s = Sketch()
+    norm(s, s.rows("x", 128))
+    s.call("cast", s.view("half", "normed", 64, 64), out="rounded", form=rounded_rows(32))
+    return s
+
+
 def rounded_and_read() -> Sketch:
     s = rounded(normed_once(), "normed", 32)
     read(s, "normed")
@@ -298,6 +312,7 @@ def rounded_twice() -> Sketch:
         (gated_once(256, 256), "blocks of 256 do not suit units of 64 of 256 columns", 1),
         (gated_once(96, 192), "blocks of 96 do not suit units of 64 of 192 columns", 1),
         (gated_once(48, 192), "blocks of 48 do not suit units of 64 of 192 columns", 1),
+        (rounded_in_part(), "a part of the results is rounded", 1),
         (rounded_and_read(), "something else reads what is rounded", 1),
         (rounded_twice(), "something else reads what is rounded", 2),
     ],

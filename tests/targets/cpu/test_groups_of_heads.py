@@ -18,7 +18,13 @@ class Heads:
     """Queries, keys and values from a product to attention; each step can be changed."""
 
     def __init__(
-        self, size: int = 64, *, v_size: int = 0, product: bool = True, gap: int = 0
+        self,
+        size: int = 64,
+        *,
+        v_size: int = 0,
+        product: bool = True,
+        gap: int = 0,
+        order: str = "qkv",
     ) -> None:
         self.s, self.size, v_size = Sketch(), size, v_size or size
         shapes = {"q": (4, size), "k": (2, size), "v": (2, v_size)}
@@ -26,9 +32,9 @@ class Heads:
             outputs = sum(n * d for n, d in shapes.values()) + gap
             weight = self.s.weight("w", normal(outputs, 32))
             self.made, first = self.s.call("linear", self.s.rows("x", 32), weight, out="made"), 0
-            for name, shape in shapes.items():
-                self.s.view(name, self.made, first, *shape)
-                first += shape[0] * shape[1]
+            for name in order:
+                self.s.view(name, self.made, first, *shapes[name])
+                first += shapes[name][0] * shapes[name][1]
         else:
             for name, shape in shapes.items():
                 self.s.rows(name, *shape)
@@ -154,6 +160,32 @@ def test_values_of_another_size_are_written_apart() -> None:
         assert ("kv_write",) in kernels(plan)
 
 
+def norms_of_whole_rows() -> Sketch:
+    """Queries and keys have norms over all their heads together, as in OLMo 2."""
+    heads = Heads()
+    s = heads.s
+    for name, first, count in (("q", 0, 4), ("k", 256, 2)):
+        rows = s.view(f"rows_{name}", heads.made, first, count * 64)
+        weight = s.weight(f"wide_{name}", 1 + normal(count * 64))
+        normed = s.call("rms_norm", rows, weight, out=f"wide_normed_{name}", eps=1e-6)
+        s.view(f"heads_{name}", normed, 0, count, 64)
+    return heads.turns("heads_q", "heads_k").cached()
+
+
+def test_a_norm_of_whole_rows_is_none_of_heads() -> None:
+    made = kernels(grouped(norms_of_whole_rows())[0])
+    assert made.count(("rms_norm",)) == 2
+    assert ("rope_kv_write", "rope", "rope", "kv_write") in made
+
+
+def test_a_part_of_what_is_turned_is_none_of_the_kernel() -> None:
+    heads = Heads(product=False).turns()
+    heads.s.rows("wide", 4, 64)
+    heads.s.call("rope", "wide", "table", out="turned_wide")
+    s = heads.cached(k=heads.s.view("part", "turned_wide", 0, 2, 64))
+    assert untouched(s, "group_heads")
+
+
 def second_reader_of_product() -> Sketch:
     heads = Heads()
     read(heads.s, heads.made)
@@ -175,8 +207,17 @@ def several_products() -> Sketch:
         (several_products, "queries, keys and values are made by several products"),
         (
             lambda: Heads(gap=64).turns().cached(),
-            "queries, keys and values are not all that the product makes",
+            "the product makes more than queries, keys and values, or in another order",
         ),
+        (
+            lambda: Heads(order="kqv").turns().cached(),
+            "the product makes more than queries, keys and values, or in another order",
+        ),
+        (
+            lambda: Heads(order="qvk").turns().cached(),
+            "the product makes more than queries, keys and values, or in another order",
+        ),
+        (norms_of_whole_rows, "queries, keys and values are made by several products"),
         (second_reader_of_product, "something else reads the product"),
     ],
 )

@@ -14,6 +14,7 @@ from ingot.artifact.plan import ALIGNMENT, Plan
 from ingot.errors import InternalError
 from ingot.targets.cpu.memory import Lifetime, lifetimes, plan_memory, with_memory
 from ingot.targets.cpu.memory_check import check_memory
+from ingot.targets.cpu.work import lasting_reads, work_of
 from ingot.targets.grouping import Found
 from tests.targets.cpu.units import apart
 from tests.targets.sketch import LIMITS, STEP, Sketch, normal
@@ -52,6 +53,18 @@ def test_the_arena_is_no_larger_than_keeping_everything(items: list[Lifetime]) -
 def test_a_chain_needs_room_for_two() -> None:
     chain = [Lifetime(f"t{i}", 64, i, i + 1) for i in range(10)]
     assert plan_memory(chain).arena_bytes == 128
+
+
+def test_what_kernels_read_lasts_until_attention_is_done() -> None:
+    """In a step of many rows a slow thread may be any number of kernels behind."""
+    s = Sketch()
+    s.rows("a", 4, 16)
+    for x, out in ("ab", "bc", "cd"):
+        s.call("activation", x, out=out, kind="relu")
+    s.call("paged_attention", "d", *s.caches(2, 16), *STEP, out="e", scale=1.0)
+    s.call("activation", "e", out="f", kind="relu")
+    lasting = [set(names) & set("abcdef") for names in lasting_reads(work_of(s.plan()))]
+    assert lasting == [set("a"), set("ab"), set("abc"), set("abcd"), set("e")]
 
 
 def test_lifetimes_run_from_the_first_touch_to_the_last() -> None:
