@@ -119,10 +119,9 @@ class _Step:
             for dim, size in zip(array.shape, inputs[array.name].shape, strict=True)
         }
         for dim, size in self.sizes.items():
-            if self.placed and size > plan.limits.bound(dim):
-                raise ValueError(
-                    f"{dim} is {size}, the arena has room for {plan.limits.bound(dim)}"
-                )
+            bound = plan.limits.bound(dim)
+            if self.placed and size > bound:
+                raise ValueError(f"{dim} is {size}, the arena has room for {bound}")
         self.batched = {array.name for array in plan.spec.inputs if array.plain}
 
     def run(self, instruction: Instruction) -> dict[str, Value]:
