@@ -7,7 +7,7 @@ from pathlib import Path
 from ingot.artifact.manifest import Manifest, TargetEntry
 from ingot.errors import IncompatibleHostError
 
-ABI = 3  # of kernels.so, as the runtime calls it
+ABI = 4  # of kernels.so, as the runtime calls it
 
 
 def best_target(manifest: Manifest, flags: frozenset[str]) -> TargetEntry | None:

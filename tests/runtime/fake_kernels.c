@@ -22,12 +22,15 @@ struct ingot_step {
 #endif
 
 static int open_states;
+static int num_submitted;
+static const struct ingot_step *submitted;
 
 int32_t ingot_abi(void) { return ABI; }
 #ifdef PLAN
 uint64_t ingot_plan(void) { return PLAN; }
 #endif
 int32_t fake_open_states(void) { return open_states; }
+int32_t fake_num_submitted(void) { return num_submitted; }
 
 void *ingot_open(const struct ingot_model *m) {
   if (m->num_threads > 100) return NULL; /* "no memory for the threads" */
@@ -103,3 +106,12 @@ int32_t ingot_run(void *state, const struct ingot_step *s) {
     s->logits[0] = (float)(1e308 * 1e308) - (float)(1e308 * 1e308);
   return 0;
 }
+
+/* A step that changes before it is waited for shows, too. */
+void ingot_submit(void *state, const struct ingot_step *s) {
+  (void)state;
+  submitted = s;
+  num_submitted++;
+}
+
+int32_t ingot_wait(void *state) { return ingot_run(state, submitted); }

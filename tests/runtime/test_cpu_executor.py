@@ -32,7 +32,7 @@ from tests.runtime.fake_model import (
 ROOT = Path(__file__).resolve().parents[2]
 
 
-NAMES = ("open", "run", "close", "sample", "sampler_bytes")
+NAMES = ("open", "run", "submit", "wait", "close", "sample", "sampler_bytes")
 EMPTY = f"int ingot_abi(void) {{ return {ABI}; }}" + "".join(
     f"void ingot_{name}(void) {{}}" for name in NAMES
 )
@@ -227,3 +227,12 @@ with LLM(sys.argv[1]) as llm:
 def test_a_buffer_of_pages_is_found_by_its_kind():
     assert [b.name for b in make_plan().of_kind("state")] == ["k_cache_0", "v_cache_0"]
     assert isinstance(make_plan().buffer("logits"), Buffer)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_step_beside_the_caller_begins_when_it_is_submitted(fake_artifact, beside):
+    executor = open_executor(fake_artifact)
+    pending = executor.submit(executor.inputs[0], Draws(), beside=beside)
+    assert executor._kernels._library.fake_num_submitted() == beside
+    pending.wait()
+    executor.close()

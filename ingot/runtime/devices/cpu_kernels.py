@@ -104,6 +104,14 @@ class Kernels:
         """One step; 0, or a negative code. Other Python threads run meanwhile."""
         return int(self._library.ingot_run(self._state, step))
 
+    def submit(self, step: StepStruct) -> None:
+        """Begins a step in a thread of the kernels; it must not change until `wait` returns."""
+        self._library.ingot_submit(self._state, step)
+
+    def wait(self) -> int:
+        """Waits for the step that was begun; returns as `run`. Other Python threads run."""
+        return int(self._library.ingot_wait(self._state))
+
     def run_timed(self, step: StepStruct, times: int) -> int:
         """As `run`, and writes how long each kernel took, and last everything else.
 
@@ -173,6 +181,10 @@ def _declare(library: ctypes.CDLL, name: str) -> None:
         library.ingot_open.restype = _POINTER
         library.ingot_run.argtypes = (_POINTER, ctypes.POINTER(StepStruct))
         library.ingot_run.restype = _INT32
+        library.ingot_submit.argtypes = (_POINTER, ctypes.POINTER(StepStruct))
+        library.ingot_submit.restype = None
+        library.ingot_wait.argtypes = (_POINTER,)
+        library.ingot_wait.restype = _INT32
         library.ingot_sampler_bytes.argtypes = (_INT32,)
         library.ingot_sampler_bytes.restype = ctypes.c_int64
         library.ingot_sample.argtypes = (_POINTER, ctypes.POINTER(SamplingStruct))

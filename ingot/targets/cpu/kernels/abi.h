@@ -1,4 +1,4 @@
-// The C interface of a compiled model, version 3. The runtime calls it through these structs.
+// The C interface of a compiled model, version 4. The runtime calls it through these structs.
 #pragma once
 
 #include <cstdint>

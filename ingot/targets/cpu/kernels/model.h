@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "abi.h"
+#include "background.h"
 #include "clock.h"
 #include "pool.h"
 #include "sampler.h"
@@ -64,9 +65,11 @@ class Model {
                       model->others_, arena_bytes, model->head_maxima_};
     if (model->others_ != nullptr || others == 0)
       model->pool_ = Pool::open(buffers.num_threads, run_on_thread);
-    if (model->pool_ != nullptr) return model;
-    std::free(model->others_);
-    std::free(model);
+    if (model->pool_ != nullptr)
+      model->background_ =
+          Background::open(run_submitted, model, patience(buffers.num_threads + 1));
+    if (model->background_ != nullptr) return model;
+    model->close();
     return nullptr;
   }
 
@@ -84,6 +87,19 @@ class Model {
     return 0;
   }
 
+  // Begins a step in a thread beside the caller's, which is the first of the team. The step must
+  // live, and nothing else may run, until `wait` has returned.
+  void submit(const ingot_step& step) {
+    submitted_ = &step;
+    background_->submit();
+  }
+
+  // Waits for that step, and returns what `run` would.
+  std::int32_t wait() {
+    background_->wait();
+    return code_;
+  }
+
   // Draws from rows of logits. For a few rows, waking the threads would take longer than drawing.
   void sample(const ingot_sampling& sampling) {
     const KnownRows known = known_;
@@ -93,8 +109,10 @@ class Model {
     pool_->run(&context);
   }
 
+  // Waits for a step that was begun.
   void close() {
-    pool_->close();
+    if (background_ != nullptr) background_->close();
+    if (pool_ != nullptr) pool_->close();
     std::free(others_);
     std::free(this);
   }
@@ -107,6 +125,11 @@ class Model {
     const ingot_sampling* sampling;
     KnownRows known;
   };
+
+  static void run_submitted(void* model) {
+    auto& self = *static_cast<Model*>(model);
+    self.code_ = self.run(*self.submitted_);
+  }
 
   static void run_on_thread(const void* argument, Team team, Barrier& barrier) {
     const auto& context = *static_cast<const Context*>(argument);
@@ -122,6 +145,9 @@ class Model {
   char* others_;
   Memory memory_;
   Pool* pool_;
+  Background* background_;
+  const ingot_step* submitted_;
+  std::int32_t code_;
 };
 
 }  // namespace ingot
