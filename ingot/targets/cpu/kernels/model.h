@@ -13,6 +13,10 @@ namespace ingot {
 
 inline constexpr std::int32_t invalid_step = -1;
 
+// How long a caller waits awake for a step beside it, and the step's thread for the next one. A
+// step of a small model is over in that time. In a longer one a wake-up no longer counts.
+inline constexpr std::int64_t awake_ns = 300'000;
+
 // What a step reads and writes. The generated code names buffers by number and offset.
 struct Memory {
   const void* const* weights;
@@ -66,8 +70,8 @@ class Model {
     if (model->others_ != nullptr || others == 0)
       model->pool_ = Pool::open(buffers.num_threads, run_on_thread);
     if (model->pool_ != nullptr)
-      model->background_ =
-          Background::open(run_submitted, model, patience(buffers.num_threads + 1));
+      model->background_ = Background::open(run_submitted, model,
+                                            patience(buffers.num_threads + 1, awake_ns));
     if (model->background_ != nullptr) return model;
     model->close();
     return nullptr;

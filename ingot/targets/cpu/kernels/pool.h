@@ -51,7 +51,7 @@ class Pool {
   };
 
   Pool(int size, Body body)
-      : size_(size), body_(body), patience_(patience(size)), barrier_(size, patience_) {}
+      : size_(size), body_(body), patience_(patience(size, 50'000)), barrier_(size, patience_) {}
 
   bool start() {
     const auto threads = static_cast<std::size_t>(size_);
