@@ -8,6 +8,8 @@ import numpy.typing as npt
 from ingot.artifact.plan import Limits
 from ingot.artifact.step import SYMBOLS, TEXT_INPUTS
 
+SIZES = tuple(symbol.name for symbol in SYMBOLS.values())
+
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 Float32 = npt.NDArray[np.float32]
@@ -43,7 +45,7 @@ class StepInputs:
 
     def sizes(self) -> dict[str, int]:
         """The step's sizes, by the names that the symbols have on the host."""
-        return {symbol.name: getattr(self, symbol.name) for symbol in SYMBOLS.values()}
+        return {name: getattr(self, name) for name in SIZES}
 
     def addresses(self) -> dict[str, int]:
         """Where the arrays lie."""

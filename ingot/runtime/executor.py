@@ -14,7 +14,7 @@ from ingot.runtime.output import Logprob
 from ingot.runtime.sampling_state import SampledSequence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Draw:
     """A token, and the log-probabilities that were asked for with it (else empty)."""
 
@@ -52,7 +52,7 @@ class Draws:
     kept: list[int] | slice = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Drawn:
     """What came of them, in the same order. An error ends its request and no other.
 

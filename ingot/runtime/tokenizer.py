@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -16,6 +15,8 @@ from ingot.runtime.detokenizer import Detokenizer, is_byte
 
 if TYPE_CHECKING:
     from ingot.runtime.chat import ChatTemplate
+
+T = TypeVar("T")
 
 _FILE = "tokenizer/tokenizer.json"
 _CONFIG = "tokenizer/tokenizer_config.json"
@@ -74,8 +75,9 @@ class Tokenizer:
     ) -> None:
         import tokenizers  # here, since programs that pass token ids never need it
 
-        with _typed(TokenizerError, _FILE):
-            self.backend = tokenizers.Tokenizer.from_str(data.decode())
+        self.backend = _typed(
+            TokenizerError, _FILE, lambda: tokenizers.Tokenizer.from_str(data.decode())
+        )
         self.backend.no_padding()
         self.backend.no_truncation()
         self.config = dict(config or {})
@@ -111,8 +113,11 @@ class Tokenizer:
                 f"the text is not valid UTF-8: character {error.start} is a lone surrogate",
                 hint="Convert the text to UTF-8.",
             ) from error
-        with _typed(RequestError, "the text cannot be tokenized"):
-            ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
+        ids: list[int] = _typed(
+            RequestError,
+            "the text cannot be tokenized",
+            lambda: self.backend.encode(text, add_special_tokens=add_special_tokens).ids,
+        )
         return ids
 
     def decode(
@@ -124,8 +129,11 @@ class Tokenizer:
         """Text of tokens. Bytes that are not UTF-8 become U+FFFD. Raises RequestError."""
         ids = list(token_ids)
         if skip_special_tokens or spaces_between_special_tokens:
-            with _typed(RequestError, "the tokens cannot be turned into text"):
-                text: str = self.backend.decode(ids, skip_special_tokens=skip_special_tokens)
+            text: str = _typed(
+                RequestError,
+                "the tokens cannot be turned into text",
+                lambda: self.backend.decode(ids, skip_special_tokens=skip_special_tokens),
+            )
             return text
         # A text never begins with a space, so each special token begins a text of its own.
         starts = [i for i in range(1, len(ids)) if self._are_special(ids[i - 1], ids[i])]
@@ -198,11 +206,10 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
     return tokens
 
 
-@contextmanager
-def _typed(kind: type[IngotError], what: str) -> Iterator[None]:
+def _typed(kind: type[IngotError], what: str, call: Callable[[], T]) -> T:
     """Turns whatever the library raises into a typed error. Its panics are not Exceptions."""
     try:
-        yield
+        return call()
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as error:

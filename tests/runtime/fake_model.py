@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import tempfile
@@ -27,6 +28,7 @@ from ingot.artifact.step import TEXT_INPUTS, Array, State, StepSpec
 from ingot.artifact.writer import ArtifactWriter
 from tests.runtime.fake_tokenizer import tokenizer_files
 
+NO_PLAN = 0xFA4E0F0000000BAD  # what kernels say before they are given a plan
 VOCAB, PAGE_SIZE, HEAD, ARENA_BYTES, SCALE = 320, 4, 2, 4096, 8.0
 NAN_TOKEN, EOS = 317, 319
 F32 = Format("float32")
@@ -105,6 +107,7 @@ def kernels(*flags: str) -> bytes:
         "HEAD": HEAD,
         "ARENA_BYTES": ARENA_BYTES,
         "NAN_TOKEN": NAN_TOKEN,
+        "NO_PLAN": f"{NO_PLAN:#x}ull",
     }
     defines = [f"-D{name}={value}" for name, value in values.items()]
     with tempfile.TemporaryDirectory() as folder:
@@ -126,6 +129,12 @@ def kernels(*flags: str) -> bytes:
         ]
         subprocess.run([*command, str(sampler), str(model), "-o", str(out)], check=True)
         return out.read_bytes()
+
+
+def of_plan(code: bytes, plan: bytes) -> bytes:
+    """Those kernels as if they were generated from a plan; none that were are changed."""
+    sha256 = hashlib.sha256(plan).hexdigest()
+    return code.replace(NO_PLAN.to_bytes(8, "little"), int(sha256[:16], 16).to_bytes(8, "little"))
 
 
 def weights() -> bytes:
@@ -157,6 +166,7 @@ def write_fake(
     contents["golden/golden.json"] = golden()
     contents |= tokenizer_files() if tokenizer else {}
     contents |= files or {}
+    contents[KERNELS] = of_plan(contents[KERNELS], contents[PLAN])
     with ArtifactWriter(path) as writer:
         for name, data in contents.items():
             writer.write(name, data)

@@ -211,14 +211,15 @@ def test_closing_ends_what_runs_and_later_calls(fake_artifact):
     asyncio.run(main())
 
 
-def test_a_forgotten_model_ends_its_threads(fake_artifact):
+@pytest.mark.parametrize("overlap", [False, True])
+def test_a_forgotten_model_ends_its_thread(fake_artifact, overlap):
     def names():
         return [t.name for t in threading.enumerate() if t.name.startswith("ingot-")]
 
     before = names()
-    llm = AsyncLLM(fake_artifact, config=EngineConfig(overlap=True))
+    llm = AsyncLLM(fake_artifact, config=EngineConfig(overlap=overlap))
     asyncio.run(last(llm.generate([1], GREEDY)))
-    assert len(names()) == len(before) + 2
+    assert names() == [*before, "ingot-engine"]
     del llm
     gc.collect()
     assert names() == before

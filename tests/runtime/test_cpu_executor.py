@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from ingot.artifact.reader import Artifact
 from ingot.artifact.select import ABI
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
 from ingot.runtime.devices.cpu import CpuExecutor, count_pages, widest_window
-from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
+from ingot.runtime.devices.cpu_kernels import FUNCTIONS, Kernels, ModelStruct, StepStruct
 from ingot.runtime.executor import Draws
 from tests.runtime.fake_model import (
     KERNELS,
@@ -26,13 +25,14 @@ from tests.runtime.fake_model import (
     PLAN,
     kernels,
     make_plan,
+    of_plan,
     write_fake,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-NAMES = ("open", "run", "close", "sample", "sampler_bytes")
+NAMES = [name.removeprefix("ingot_") for name in FUNCTIONS]
 EMPTY = f"int ingot_abi(void) {{ return {ABI}; }}" + "".join(
     f"void ingot_{name}(void) {{}}" for name in NAMES
 )
@@ -188,9 +188,8 @@ def test_a_plan_that_does_not_fit_is_refused(tmp_path, name, change, what):
 
 def test_kernels_of_another_plan_are_refused(tmp_path):
     """Signed anew, with the same limits in the manifest: the kernels still have the old ones."""
-    plan, larger = make_plan(), replace(LIMITS, max_num_batched_tokens=48)
-    sha256 = hashlib.sha256(encode_plan(plan)).hexdigest()
-    code = kernels(f"-DPLAN=0x{sha256[:16]}ull")
+    larger = replace(LIMITS, max_num_batched_tokens=48)
+    code = of_plan(kernels(), encode_plan(make_plan()))
     path = write_fake(tmp_path / "a.ingot", files={KERNELS: code})
     open_executor(path).close()
     path = write_fake(tmp_path / "b.ingot", limits=larger, files={KERNELS: code})
@@ -227,3 +226,21 @@ with LLM(sys.argv[1]) as llm:
 def test_a_buffer_of_pages_is_found_by_its_kind():
     assert [b.name for b in make_plan().of_kind("state")] == ["k_cache_0", "v_cache_0"]
     assert isinstance(make_plan().buffer("logits"), Buffer)
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_step_beside_the_caller_begins_when_it_is_submitted(fake_artifact, beside):
+    executor = open_executor(fake_artifact)
+    pending = executor.submit(executor.inputs[0], Draws(), beside=beside)
+    assert executor._kernels._library.fake_num_submitted() == beside
+    pending.wait()
+    executor.close()
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_step_cannot_be_waited_for_after_closing(fake_artifact, beside):
+    executor = open_executor(fake_artifact)
+    pending = executor.submit(executor.inputs[0], Draws(), beside=beside)
+    executor.close()
+    with pytest.raises(UsageError, match="closed"):
+        pending.wait()

@@ -19,7 +19,6 @@ from ingot.artifact.step import LOGITS
 from ingot.artifact.tensors import ALIGNMENT, TensorFile
 from ingot.errors import ArtifactError, IngotError, InternalError, ResourceError, UsageError
 from ingot.runtime.arrays import Float32, StepInputs
-from ingot.runtime.devices.background import Background
 from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
 from ingot.runtime.devices.memory import Region, align, ask_for_huge_pages, map_address
 from ingot.runtime.devices.sampler import Sampler, drawn
@@ -31,7 +30,7 @@ MAX_THREADS = 1024
 
 
 class CpuPending:
-    """A step that runs in the background, or when it is waited for."""
+    """A step that runs beside the caller, or when it is waited for."""
 
     def __init__(self, executor: CpuExecutor, wait: Callable[[], int], draws: Draws) -> None:
         self._executor = executor
@@ -70,7 +69,6 @@ class CpuExecutor:
         self.window = widest_window(plan)
         self.num_threads = _count_threads(num_threads)
         self.leaves_processors = self.num_threads < len(os.sched_getaffinity(0))
-        self._background: Background[int] = Background("ingot-kernels")
         self.inputs = (StepInputs(plan.limits), StepInputs(plan.limits))
         self._kernels: Kernels | None = None
         self._regions: list[Region] = []
@@ -103,11 +101,16 @@ class CpuExecutor:
         for name, size in inputs.sizes().items():
             setattr(step, name, size)
         self._num_rows = inputs.num_rows
-        if self.clock is None:
-            run = partial(self._kernels.run, step)
-        else:
-            run = partial(self._kernels.run_timed, step, self.clock.ctypes.data)
-        return CpuPending(self, self._background.start(run) if beside else run, draws)
+        return CpuPending(self, self._start(step, self._kernels, beside), draws)
+
+    def _start(self, step: StepStruct, kernels: Kernels, beside: bool) -> Callable[[], int]:
+        """Begins the step, or leaves that to what is returned, which waits for its code."""
+        if self.clock is not None:  # a step that is timed runs alone
+            return partial(kernels.run_timed, step, self.clock.ctypes.data)
+        if not beside:
+            return partial(kernels.run, step)
+        kernels.submit(step)
+        return kernels.wait
 
     def draw(
         self, logits: Float32, sequences: Sequence[SampledSequence]
@@ -121,7 +124,6 @@ class CpuExecutor:
         return done
 
     def close(self) -> None:
-        self._background.close()
         if self._kernels is not None:
             self._kernels.close()
             self._kernels = None

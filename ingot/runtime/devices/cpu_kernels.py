@@ -51,11 +51,12 @@ class SamplingStruct(ctypes.Structure):
     ]
 
 
-# The functions of a library: what each returns, and its arguments. Of the optional ones an older
-# library has none.
-_FUNCTIONS: dict[str, tuple[Any, ...]] = {
+# The functions of a library: what each returns, and its arguments.
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ingot_open": (_POINTER, ctypes.POINTER(ModelStruct)),
     "ingot_run": (_INT32, _POINTER, ctypes.POINTER(StepStruct)),
+    "ingot_submit": (None, _POINTER, ctypes.POINTER(StepStruct)),
+    "ingot_wait": (_INT32, _POINTER),
     "ingot_sampler_bytes": (ctypes.c_int64, _INT32),
     "ingot_sample": (None, _POINTER, ctypes.POINTER(SamplingStruct)),
     "ingot_close": (None, _POINTER),
@@ -63,7 +64,6 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ingot_run_timed": (_INT32, _POINTER, ctypes.POINTER(StepStruct), _POINTER),
     "ingot_measure": (ctypes.c_double, _INT32, _INT32, _POINTER, ctypes.c_int64),
 }
-_OPTIONAL = {"ingot_plan", "ingot_run_timed", "ingot_measure"}
 
 
 class Kernels:
@@ -85,7 +85,7 @@ class Kernels:
         self._library = library
         self._name = name
         self._state: int | None = None
-        self._model: ModelStruct | None = None
+        self._model = ModelStruct()
         self._sampling: SamplingStruct | None = None
         self._memory: Region | None = None
 
@@ -94,8 +94,7 @@ class Kernels:
 
         Their constants would not fit the memory that the plan asks for.
         """
-        function = getattr(self._library, "ingot_plan", None)  # an older ingot wrote none
-        if function is not None and function() != int(sha256[:16], 16):
+        if self._library.ingot_plan() != int(sha256[:16], 16):
             raise ArtifactError(
                 f"{self._name} was generated from another plan", hint="Compile the model again."
             )
@@ -110,47 +109,51 @@ class Kernels:
             )
 
     def run(self, step: StepStruct) -> int:
-        """One step; 0, or a negative code. Other Python threads run meanwhile."""
-        return int(self._library.ingot_run(self._state, step))
+        """One step; 0, or a negative code. Other Python threads run meanwhile.
+
+        This and what follows raise UsageError after `close`.
+        """
+        return int(self._library.ingot_run(self._open_state(), step))
+
+    def submit(self, step: StepStruct) -> None:
+        """Begins a step in a thread of the kernels; it must not change until `wait` returns."""
+        self._library.ingot_submit(self._open_state(), step)
+
+    def wait(self) -> int:
+        """Waits for the step that was begun; returns as `run`. Other Python threads run."""
+        return int(self._library.ingot_wait(self._open_state()))
 
     def run_timed(self, step: StepStruct, times: int) -> int:
         """As `run`, and writes how long each kernel took, and last everything else.
 
-        `times` is the address of int64 nanoseconds. Raises ArtifactError for kernels without a
-        clock.
+        `times` is the address of int64 nanoseconds.
         """
-        return int(self._optional("ingot_run_timed")(self._state, step, times))
+        return int(self._library.ingot_run_timed(self._open_state(), step, times))
 
     def measure(self, limit: int, threads: int, data: int = 0, nbytes: int = 0) -> float:
         """Measures a limit of this machine, per second; 0 if the threads cannot be started.
 
-        `limit` is its number in `machine_limits.h`. Raises ArtifactError for kernels that cannot
-        measure.
+        `limit` is its number in `machine_limits.h`.
         """
-        return float(self._optional("ingot_measure")(limit, threads, data, nbytes))
-
-    def _optional(self, symbol: str) -> Any:
-        """A function that runs no model, and that artifacts need not have."""
-        try:
-            return getattr(self._library, symbol)
-        except AttributeError as error:
-            raise ArtifactError(
-                f"{self._name} has no {symbol}", hint="Compile the model again to measure it."
-            ) from error
+        return float(self._library.ingot_measure(limit, threads, data, nbytes))
 
     def sample(self, rows: int, num_rows: int, vocab_size: int) -> None:
         """Draws from the `num_rows` structs at the address `rows`; not while a step runs.
 
-        Other Python threads run meanwhile. Raises UsageError after `close`.
+        Other Python threads run meanwhile.
         """
-        if self._state is None or self._model is None:
-            raise UsageError("this model is closed", hint="Open it again with LLM(path).")
+        state = self._open_state()
         if self._sampling is None or self._sampling.vocabulary != vocab_size:
             nbytes = self._library.ingot_sampler_bytes(vocab_size) * self._model.num_threads
             self._memory = Region(nbytes, "the sampler")
             self._sampling = SamplingStruct(memory=self._memory.address, vocabulary=vocab_size)
         self._sampling.rows, self._sampling.num_rows = rows, num_rows
-        self._library.ingot_sample(self._state, self._sampling)
+        self._library.ingot_sample(state, self._sampling)
+
+    def _open_state(self) -> int:
+        if self._state is None:
+            raise UsageError("this model is closed", hint="Open it again with LLM(path).")
+        return self._state
 
     def close(self) -> None:
         """Joins the threads and unloads the code."""
@@ -169,10 +172,9 @@ def _declare(library: ctypes.CDLL, name: str) -> None:
         abi = library.ingot_abi()
         if abi != ABI:
             raise ArtifactError(f"{name} has kernel interface {abi}, not {ABI}")
-        for symbol, (result, *arguments) in _FUNCTIONS.items():
-            if symbol not in _OPTIONAL or hasattr(library, symbol):
-                function = getattr(library, symbol)
-                function.restype, function.argtypes = result, arguments
+        for symbol, (result, *arguments) in FUNCTIONS.items():
+            function = getattr(library, symbol)
+            function.restype, function.argtypes = result, arguments
     except AttributeError as error:
         raise _unloadable(name, error) from error
 

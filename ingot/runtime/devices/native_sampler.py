@@ -77,24 +77,28 @@ class NativeSampler:
         self, rows: Rows, logits: Float32, counts: list[int]
     ) -> list[dict[int, Logprob] | IngotError]:
         """Runs the rows; returns each one's log-probabilities or error."""
-        most = max(counts, default=0)
-        ids = np.empty((len(rows), most if most > 0 else 0), np.int32)
-        values = np.empty(ids.shape, np.float64)
-        places = np.arange(len(rows), dtype=np.uint64)
-        rows["logits"] = logits.ctypes.data + places * np.uint64(logits.strides[0])
+        most = max(counts, default=-1)
+        rows["logits"] = _addresses(logits)
         rows["num_logprobs"] = counts
-        if most > 0:
-            rows["top_ids"] = ids.ctypes.data + places * np.uint64(ids.strides[0])
-            rows["top_logprobs"] = values.ctypes.data + places * np.uint64(values.strides[0])
+        if most < 0:
+            self._kernels.sample(rows.ctypes.data, len(rows), self._vocab_size)
+            return [_ERRORS[status]() if status else {} for status in rows["status"].tolist()]
+        ids = np.empty((len(rows), most), np.int32)
+        values = np.empty(ids.shape, np.float64)
+        rows["top_ids"], rows["top_logprobs"] = _addresses(ids), _addresses(values)
         self._kernels.sample(rows.ctypes.data, len(rows), self._vocab_size)
-        if most < 0 and not rows["status"].any():
-            return [{} for _ in counts]
         columns = (rows[name].tolist() for name in ("status", "token", "logprob", "rank"))
         results = zip(counts, *columns, ids.tolist(), values.tolist(), strict=True)
         return [
             _ERRORS[status]() if status else _scores(count, *scores)
             for count, status, *scores in results
         ]
+
+
+def _addresses(matrix: npt.NDArray[Any]) -> list[int]:
+    """Where its rows begin."""
+    begin, stride = matrix.ctypes.data, matrix.strides[0]
+    return [begin + row * stride for row in range(len(matrix))]
 
 
 def _count(logprobs: int | None, vocab_size: int) -> int:

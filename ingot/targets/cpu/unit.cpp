@@ -48,6 +48,16 @@ INGOT_EXPORT std::int32_t ingot_run_timed(void* model, const ingot_step* step,
   return static_cast<StepModel*>(model)->run(*step, times);
 }
 
+// Begins a step, which runs beside the caller. Until `ingot_wait` has returned its code, the step
+// must not change, and no other function may be called but `ingot_close`, which waits as well.
+INGOT_EXPORT void ingot_submit(void* model, const ingot_step* step) {
+  static_cast<StepModel*>(model)->submit(*step);
+}
+
+INGOT_EXPORT std::int32_t ingot_wait(void* model) {
+  return static_cast<StepModel*>(model)->wait();
+}
+
 INGOT_EXPORT std::int64_t ingot_sampler_bytes(std::int32_t vocabulary) {
   return SamplerMemory::bytes(vocabulary);
 }

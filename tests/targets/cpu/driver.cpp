@@ -1,5 +1,5 @@
-// Runs one step of a generated unit on buffers of their exact sizes, read from a job file, draws from
-// its logits, and writes the arena and the caches back. Compiled together with the unit under a sanitizer, which
+// Runs one step of a generated unit on buffers of their exact sizes, read from a job file, once in this
+// thread and once beside it, draws from its logits each time, and writes the arena and the caches back. Compiled together with the unit under a sanitizer, which
 // then sees every read and write past a buffer's end, and within the holes that the job names.
 //
 //   driver JOB RESULT
@@ -21,6 +21,8 @@
 
 extern "C" void* ingot_open(const ingot_model*);
 extern "C" std::int32_t ingot_run(void*, const ingot_step*);
+extern "C" void ingot_submit(void*, const ingot_step*);
+extern "C" std::int32_t ingot_wait(void*);
 extern "C" std::int64_t ingot_sampler_bytes(std::int32_t);
 extern "C" void ingot_sample(void*, const ingot_sampling*);
 extern "C" void ingot_close(void*);
@@ -73,6 +75,14 @@ void draw(void* handle, const ingot_step& step, std::int32_t vocabulary, std::si
   std::free(memory);
 }
 
+// The step is another's as soon as it was waited for.
+std::int32_t run_beside(void* handle, ingot_step step) {
+  ingot_submit(handle, &step);
+  const std::int32_t code = ingot_wait(handle);
+  step = {};
+  return code;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -114,8 +124,9 @@ int main(int argc, char** argv) {
   void* handle = ingot_open(&model);
   require(handle != nullptr, "ingot_open failed");
   const std::int64_t sampler_bytes = ingot_sampler_bytes(vocabulary) * threads - too_few_bytes;
-  for (int again = 0; again < 2; ++again) {
-    require(ingot_run(handle, &step) == 0, "ingot_run failed");
+  for (const bool beside : {false, true}) {
+    const std::int32_t code = beside ? run_beside(handle, step) : ingot_run(handle, &step);
+    require(code == 0, "a step failed");
     if (vocabulary > 0) draw(handle, step, vocabulary, static_cast<std::size_t>(sampler_bytes));
   }
   ingot_close(handle);

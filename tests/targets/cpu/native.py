@@ -101,6 +101,8 @@ def load(source: str, target: str) -> ctypes.CDLL:
     lib.ingot_open.restype = ctypes.c_void_p
     lib.ingot_open.argtypes = [ctypes.POINTER(ModelStruct)]
     lib.ingot_run.argtypes = [ctypes.c_void_p, ctypes.POINTER(StepStruct)]
+    lib.ingot_submit.argtypes = [ctypes.c_void_p, ctypes.POINTER(StepStruct)]
+    lib.ingot_wait.argtypes = [ctypes.c_void_p]
     lib.ingot_close.argtypes = [ctypes.c_void_p]
     return lib
 

@@ -47,8 +47,9 @@ class Driver:
         holes: Sequence[Hole] = (),
         stacks: bool = True,
     ) -> subprocess.CompletedProcess[str]:
-        """Runs the step twice; then memory holds what the step left in the caches and the arena.
+        """Runs the step twice, the second time beside the caller.
 
+        Then memory holds what the step left in the caches and the arena.
         With a vocabulary it draws from the logits, in memory for the sampler that may be too small.
         The address sanitizer takes holes for memory that is not there. Without stacks, what it
         says of an error names no functions and takes a tenth of the time.

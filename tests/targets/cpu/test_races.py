@@ -111,6 +111,14 @@ def test_without_barriers_they_do(tmp_path: Path, sequences: list[tuple[int, int
     assert code != 0 and "data race" in errors
 
 
+def test_a_caller_that_does_not_wait_races(tmp_path: Path) -> None:
+    source = generate(chain(), Target.parse(TARGET)).source
+    hasty = source.replace("return static_cast<StepModel*>(model)->wait();", "return 0;")
+    assert hasty != source
+    code, errors = run_chain(tmp_path, hasty, FEW)
+    assert code != 0 and "data race" in errors
+
+
 def test_a_product_before_a_norm_deals_rows_if_heads_are_uneven(tmp_path: Path) -> None:
     source = generate(chain(), Target.parse(TARGET)).source
     uneven = source.replace("even = true", "even = false")

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "abi.h"
+#include "background.h"
 #include "clock.h"
 #include "pool.h"
 #include "sampler.h"
@@ -11,6 +12,10 @@
 namespace ingot {
 
 inline constexpr std::int32_t invalid_step = -1;
+
+// How long a caller waits awake for a step beside it, and the step's thread for the next one. A
+// step of a small model is over in that time. In a longer one a wake-up no longer counts.
+inline constexpr std::int64_t awake_ns = 300'000;
 
 // What a step reads and writes. The generated code names buffers by number and offset.
 struct Memory {
@@ -64,9 +69,11 @@ class Model {
                       model->others_, arena_bytes, model->head_maxima_};
     if (model->others_ != nullptr || others == 0)
       model->pool_ = Pool::open(buffers.num_threads, run_on_thread);
-    if (model->pool_ != nullptr) return model;
-    std::free(model->others_);
-    std::free(model);
+    if (model->pool_ != nullptr)
+      model->background_ = Background::open(run_submitted, model,
+                                            patience(buffers.num_threads + 1, awake_ns));
+    if (model->background_ != nullptr) return model;
+    model->close();
     return nullptr;
   }
 
@@ -84,6 +91,19 @@ class Model {
     return 0;
   }
 
+  // Begins a step in a thread beside the caller's, which is the first of the team. The step must
+  // live, and nothing else may run, until `wait` has returned.
+  void submit(const ingot_step& step) {
+    submitted_ = &step;
+    background_->submit();
+  }
+
+  // Waits for that step, and returns what `run` would.
+  std::int32_t wait() {
+    background_->wait();
+    return code_;
+  }
+
   // Draws from rows of logits. For a few rows, waking the threads would take longer than drawing.
   void sample(const ingot_sampling& sampling) {
     const KnownRows known = known_;
@@ -93,8 +113,10 @@ class Model {
     pool_->run(&context);
   }
 
+  // Waits for a step that was begun.
   void close() {
-    pool_->close();
+    if (background_ != nullptr) background_->close();
+    if (pool_ != nullptr) pool_->close();
     std::free(others_);
     std::free(this);
   }
@@ -107,6 +129,11 @@ class Model {
     const ingot_sampling* sampling;
     KnownRows known;
   };
+
+  static void run_submitted(void* model) {
+    auto& self = *static_cast<Model*>(model);
+    self.code_ = self.run(*self.submitted_);
+  }
 
   static void run_on_thread(const void* argument, Team team, Barrier& barrier) {
     const auto& context = *static_cast<const Context*>(argument);
@@ -122,6 +149,9 @@ class Model {
   char* others_;
   Memory memory_;
   Pool* pool_;
+  Background* background_;
+  const ingot_step* submitted_;
+  std::int32_t code_;
 };
 
 }  // namespace ingot

@@ -51,14 +51,7 @@ class Pool {
   };
 
   Pool(int size, Body body)
-      : size_(size), body_(body), patience_(patience(size)), barrier_(size, patience_) {}
-
-  static Patience patience(int size) {
-    cpu_set_t cpus;
-    const bool known = sched_getaffinity(0, sizeof cpus, &cpus) == 0;
-    const bool roomy = known && CPU_COUNT(&cpus) >= size;
-    return roomy ? Patience{50'000, 100} : Patience{0, 1};
-  }
+      : size_(size), body_(body), patience_(patience(size, 50'000)), barrier_(size, patience_) {}
 
   bool start() {
     const auto threads = static_cast<std::size_t>(size_);

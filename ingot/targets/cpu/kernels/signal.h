@@ -32,6 +32,14 @@ struct Patience {
   int yields;
 };
 
+// For so many threads that are awake at once.
+inline Patience patience(int threads, std::int64_t spin_ns) {
+  cpu_set_t cpus;
+  const bool known = sched_getaffinity(0, sizeof cpus, &cpus) == 0;
+  const bool roomy = known && CPU_COUNT(&cpus) >= threads;
+  return roomy ? Patience{spin_ns, 100} : Patience{0, 1};
+}
+
 // A counter that only moves forward.
 class Signal {
  public:
