@@ -1,7 +1,7 @@
 """The interface of a program, as data: what a step is given, what outlives it, what it returns.
 
 Graph inputs, plan buffers, host arrays, the native struct and the page in docs/ are made from this,
-so that the name, dtype and shape of an input stand in this file alone.
+so that an input is declared in this file alone. Code that fills or reads an array names it.
 
 Shapes are over the symbols in `SYMBOLS`; a dimension is a number, a symbol or "S+1".
 """

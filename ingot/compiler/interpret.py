@@ -125,7 +125,7 @@ class _Step:
         self.batched = {array.name for array in plan.spec.inputs if array.plain}
 
     def run(self, instruction: Instruction) -> dict[str, Value]:
-        """Runs an instruction; returns copies of its results by buffer name."""
+        """Runs an instruction; returns its results by buffer name. The arena gets copies of them."""
         op = OPS[instruction.op]
         given: dict[str, Any] = {
             name: None if parameter.default is inspect.Parameter.empty else parameter.default

@@ -1,4 +1,4 @@
-"""add: a residual add that no norm reads."""
+"""add: the sum of two tensors of one shape, such as a residual and what a layer adds to it."""
 
 from __future__ import annotations
 
