@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -22,7 +21,6 @@ from ingot.passes.graph import (
     value,
 )
 
-VIEWS = (aten.reshape.default, aten.slice.Tensor, operator.getitem)
 STRAY_VIEWS = {*RESHAPES, *SPLITS, aten.permute.default} - {aten.reshape.default}
 
 
@@ -93,13 +91,11 @@ def read(node: Node, names: Iterable[str]) -> list[Any]:
 
 
 def is_row_view(node: Node) -> bool:
-    """Whether a view leaves rows apart: [1, N, ...] -> [1, N, ...], or picks one of several."""
-    if node.target not in VIEWS:
-        return False
+    """Whether it is a view that leaves rows apart: [1, N, ...] -> [1, N, ...]."""
     if node.target is aten.slice.Tensor:
         return node.args[1:2] == (2,) and len(node.args) == 4
-    if node.target is operator.getitem:
-        return True
+    if node.target is not aten.reshape.default:
+        return False
     source = node.args[0]
     assert isinstance(source, Node)
     return str(value(node).shape[:2]) == str(value(source).shape[:2])

@@ -11,7 +11,7 @@ and `gm.meta["states"]`, for every input that is a state what it is.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch.fx import GraphModule
@@ -23,14 +23,7 @@ from ingot.passes.dump import Dump, node_text
 from ingot.passes.graph import calls, origin
 from ingot.passes.verification import Checker
 
-# Called as progress(stage, detail, fraction).
-Progress = Callable[[str, str, float | None], None]
-
 NEAR_MISSES_SHOWN = 3
-
-
-def silent(stage: str, detail: str, fraction: float | None) -> None:
-    """A progress callback that says nothing."""
 
 
 def run(
@@ -40,7 +33,6 @@ def run(
     *,
     dump_dir: Path | None = None,
     verify: bool = False,
-    progress: Progress = silent,
 ) -> tuple[LedgerEntry, ...]:
     """Apply the passes to the graph, in place; returns how often each had to match, and did.
 
@@ -49,7 +41,6 @@ def run(
         counts: what the model's blocks become, by name, as `ingot.models.counts` sums it up.
         dump_dir: a folder for the graph after every pass and a summary.
         verify: run the graph before and after every pass on random weights and inputs.
-        progress: called before every pass.
 
     Raises:
         PassError: a pass that matched another number of times than the model must have, broke an
@@ -59,7 +50,6 @@ def run(
     held: list[Invariant] = []
     ledger = []
     for index, each in enumerate(passes, start=1):
-        progress("passes", each.name, (index - 1) / len(passes))
         require(gm, each, each.needs, "before")
         start = time.perf_counter()
         matched = apply(gm, each)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -70,7 +69,7 @@ def computed_by_rows(head: Node) -> list[Node]:
 
 def is_part(node: Node) -> bool:
     """Whether it is columns of another node's result."""
-    return is_call(node, operator.getitem, aten.slice.Tensor)
+    return is_call(node, aten.slice.Tensor)
 
 
 def is_by_rows(node: Node) -> bool:
