@@ -32,8 +32,6 @@ def interpret(
     weights: Callable[[Buffer], Value],
     inputs: Mapping[str, Tensor],
     states: States,
-    *,
-    until: int | None = None,
 ) -> list[dict[str, Value]]:
     """Runs a step.
 
@@ -41,17 +39,16 @@ def interpret(
         weights: gives each weight of the plan; see `plan_weights`.
         inputs: the step's arrays by name, without a batch; see `ingot.ops.steps.step_inputs`.
         states: memory that outlives the step, written in place; see `new_states`.
-        until: stop after so many instructions.
 
     Returns:
-        For every instruction that ran its results, by the names of their buffers.
+        For every instruction its results, by the names of their buffers.
 
     Raises:
         ValueError: the step is larger than the plan's limits, and temporaries would overlap.
     """
     with torch.inference_mode():
         step = _Step(plan, weights, inputs, states)
-        return [step.run(instruction) for instruction in plan.instructions[:until]]
+        return [step.run(instruction) for instruction in plan.instructions]
 
 
 def plan_logits(
@@ -125,7 +122,7 @@ class _Step:
         self.batched = {array.name for array in plan.spec.inputs if array.plain}
 
     def run(self, instruction: Instruction) -> dict[str, Value]:
-        """Runs an instruction; returns its results by buffer name. The arena gets copies of them."""
+        """Runs an instruction; returns its results by buffer name. No later one changes them."""
         op = OPS[instruction.op]
         given: dict[str, Any] = {
             name: None if parameter.default is inspect.Parameter.empty else parameter.default

@@ -82,8 +82,8 @@ TOKENS = [4, 0, 7]
 X = TABLE[TOKENS]
 
 
-def run(given: Plan, **options) -> list[dict]:
-    return interpret(given, lambda buffer: TABLE, inputs(TOKENS), {}, **options)
+def run(given: Plan) -> list[dict]:
+    return interpret(given, lambda buffer: TABLE, inputs(TOKENS), {})
 
 
 APART = {"x": 0, "a": SIZE, "b": 2 * SIZE}
@@ -105,11 +105,6 @@ def test_values_are_copies():
     """What later instructions write over them does not show."""
     values = run(plan({"x": 0, "a": SIZE, "b": 0}))
     assert torch.equal(values[0]["x"], X) and torch.equal(values[2]["b"], 6 * X)
-
-
-def test_it_stops_where_it_is_told_to():
-    assert len(run(plan(), until=2)) == 2 and run(plan(), until=0) == []
-    assert len(run(plan(), until=9)) == 4
 
 
 def test_a_value_that_is_written_over_while_it_is_needed_shows():
