@@ -8,17 +8,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from ingot.artifact.traits import TRAITS, Role
 from ingot.ops.attention import scores_of
 from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, like, register, rounded
 from ingot.ops.scaled import Operand, Scaled
-
-# The inputs of a step that say where the keys and values of its sequences lie.
-TABLES = [
-    name
-    for name in TRAITS["paged_attention"].arguments(Role.SEQUENCE)
-    if name not in TRAITS["kv_write"].mutates
-]
 
 
 def gather(cache: Tensor, pages: Tensor, context: int) -> Tensor:

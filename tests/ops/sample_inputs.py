@@ -7,12 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ingot.artifact.traits import TRAITS, Role
 from ingot.ops.activation import KINDS
-from ingot.ops.paged_attention import TABLES
 from ingot.ops.steps import paged_step
 from tests.support import samples
 
 Kwargs = dict[str, Any]
+
+# The inputs of a step that say where the keys and values of its sequences lie.
+TABLES = [
+    name
+    for name in TRAITS["paged_attention"].arguments(Role.SEQUENCE)
+    if name not in TRAITS["kv_write"].mutates
+]
 
 
 def activation(rng: torch.Generator) -> list[Kwargs]:
