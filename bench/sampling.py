@@ -125,7 +125,7 @@ def logits_of(vocab: int, rows: int) -> np.ndarray:
 def open_kernels(target: Target, threads: int) -> Kernels:
     with tempfile.TemporaryDirectory() as folder:
         nothing = dict.fromkeys(
-            ("num_instructions", "num_weights", "num_caches", "arena_bytes", "vocabulary"), 0
+            ("num_kernels", "num_weights", "num_caches", "arena_bytes", "vocabulary"), 0
         )
         text = unit(target=target.name, body="", abi=ABI, plan=0, **nothing)
         (Path(folder) / "step.cpp").write_text(text)

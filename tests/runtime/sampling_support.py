@@ -52,7 +52,7 @@ def code(level: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         source, out = Path(folder), Path(folder) / "kernels.so"
         nothing = dict.fromkeys(
-            ("num_instructions", "num_weights", "num_caches", "arena_bytes", "vocabulary"), 0
+            ("num_kernels", "num_weights", "num_caches", "arena_bytes", "vocabulary"), 0
         )
         text = unit(target=level, body="", abi=ABI, plan=0, **nothing)
         (source / "step.cpp").write_text(text)

@@ -69,7 +69,7 @@ def generate(plan: Plan, target: Target) -> Generated:
         body="\n".join((*_evenness(operands), *_body(operands), *_maxima(operands))),
         abi=ABI,
         plan=hashlib.sha256(encode_plan(plan)).hexdigest()[:16],
-        num_instructions=len(plan.kernels),
+        num_kernels=len(plan.kernels),
         num_weights=len(plan.of_kind("weight")),
         num_caches=len(plan.page_sizes()),
         arena_bytes=plan.memory.arena_bytes,

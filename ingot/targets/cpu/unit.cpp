@@ -24,7 +24,7 @@ using namespace ingot;
 ${body}
 }
 
-using StepModel = Model<run_step, ${num_instructions}, ${num_weights}, ${num_caches}, ${arena_bytes},
+using StepModel = Model<run_step, ${num_kernels}, ${num_weights}, ${num_caches}, ${arena_bytes},
                         ${vocabulary}>;
 
 }  // namespace
@@ -42,7 +42,7 @@ INGOT_EXPORT std::int32_t ingot_run(void* model, const ingot_step* step) {
   return static_cast<StepModel*>(model)->run(*step);
 }
 
-// As ingot_run; the nanoseconds of each instruction go to `times`, those of all else to its end.
+// As ingot_run; the nanoseconds of each kernel go to `times`, those of all else to its end.
 INGOT_EXPORT std::int32_t ingot_run_timed(void* model, const ingot_step* step,
                                           std::int64_t* times) {
   return static_cast<StepModel*>(model)->run(*step, times);

@@ -24,7 +24,7 @@ BODY = """
   __atomic_store_n(&gate[1 + team.rank], int(syscall(SYS_gettid)), __ATOMIC_RELEASE);
   while (__atomic_load_n(gate, __ATOMIC_ACQUIRE) == 0) sched_yield();
 """
-SIZES = ("num_instructions", "num_weights", "num_caches", "arena_bytes", "vocabulary")
+SIZES = ("num_kernels", "num_weights", "num_caches", "arena_bytes", "vocabulary")
 SECONDS = 60.0
 
 

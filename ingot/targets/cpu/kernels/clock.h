@@ -16,15 +16,15 @@ class Clock {
   }
 
   // From here on, time counts for this kernel, which can be marked more than once.
-  void mark(int instruction) {
-    if (__builtin_expect(times_ != nullptr, 0)) turn_to(instruction);
+  void mark(int kernel) {
+    if (__builtin_expect(times_ != nullptr, 0)) turn_to(kernel);
   }
 
  private:
-  __attribute__((noinline, cold)) void turn_to(int instruction) {
+  __attribute__((noinline, cold)) void turn_to(int kernel) {
     const std::int64_t now = nanoseconds();
     times_[current_] += now - since_;
-    current_ = instruction;
+    current_ = kernel;
     since_ = now;
   }
 

@@ -51,7 +51,7 @@ struct Memory {
 using StepFunction = void (*)(const Memory& memory, const ingot_step& step, Team team,
                               Barrier& barrier, Clock& clock);
 
-template <StepFunction run_step, int num_instructions, int num_weights, int num_caches,
+template <StepFunction run_step, int num_kernels, int num_weights, int num_caches,
           std::int64_t arena_bytes, int vocabulary>
 class Model {
  public:
@@ -81,11 +81,11 @@ class Model {
   // its last entry, those of all else: waking the threads and waiting for them at the end.
   std::int32_t run(const ingot_step& step, std::int64_t* times = nullptr) {
     if (step.num_tokens < 0 || step.num_seqs < 0 || step.num_rows < 0) return invalid_step;
-    Clock clock(times, num_instructions);
+    Clock clock(times, num_kernels);
     const Context context{&memory_, &step, &clock, nullptr, {}};
     known_.rows = 0;
     pool_->run(&context);
-    clock.mark(num_instructions);
+    clock.mark(num_kernels);
     if (step.num_rows <= known_rows)
       known_ = {step.logits, vocabulary > 0 ? step.num_rows : 0, vocabulary, head_maxima_};
     return 0;
@@ -138,7 +138,7 @@ class Model {
   static void run_on_thread(const void* argument, Team team, Barrier& barrier) {
     const auto& context = *static_cast<const Context*>(argument);
     if (context.sampling != nullptr) return sample_rows(*context.sampling, team, context.known);
-    Clock off(nullptr, num_instructions);
+    Clock off(nullptr, num_kernels);
     run_step(*context.memory, *context.step, team, barrier, team.rank == 0 ? *context.clock : off);
   }
 
