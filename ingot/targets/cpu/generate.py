@@ -47,16 +47,8 @@ class WeightLayout:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """The text of step.cpp, and the layout of every weight in the order of the plan."""
-
-    source: str
-    weights: tuple[WeightLayout, ...]
-
-
-def generate(plan: Plan, target: Target) -> Generated:
-    """C++ for a plan.
+def generate(plan: Plan, target: Target) -> str:
+    """The text of step.cpp for a plan.
 
     Raises:
         CodegenError: no kernel here takes an operation or a shape.
@@ -64,7 +56,7 @@ def generate(plan: Plan, target: Target) -> Generated:
     if target.kind != "cpu":
         raise CodegenError(f"target {target.name} is not a CPU")
     operands = Operands(plan)
-    source = unit(
+    return unit(
         target=target.name,
         body="\n".join((*_evenness(operands), *_body(operands), *_maxima(operands))),
         abi=ABI,
@@ -75,7 +67,6 @@ def generate(plan: Plan, target: Target) -> Generated:
         arena_bytes=plan.memory.arena_bytes,
         vocabulary=_head(operands)[0],
     )
-    return Generated(source=source, weights=weight_layouts(plan))
 
 
 def unit(**values: object) -> str:

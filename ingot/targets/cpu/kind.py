@@ -46,7 +46,7 @@ class CpuKind:
         return placed
 
     def sources(self, plan: Plan, target: Target) -> Mapping[str, str]:
-        return {"step.cpp": generate(plan, target).source}
+        return {"step.cpp": generate(plan, target)}
 
     def pack(self, path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
         pack(path, plan, weight_layouts(plan), read, integers)

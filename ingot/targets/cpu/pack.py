@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from ingot.ops.scaled import Scaled, stack
 from ingot.targets.cpu.chunked_file import ChunkedFile
 from ingot.targets.cpu.generate import WeightLayout
 from ingot.targets.cpu.quantized_panels import pack_quantized, packed_bytes
+from ingot.targets.target import Read, ScaledWeights
 
 PANEL_COLUMNS = 64
 NARROW_COLUMNS = 16
@@ -36,15 +37,7 @@ PIECE_BYTES = 16 << 20
 THREADS = 2  # both pack while the caller's thread reads and writes
 PIECES_AHEAD = 4
 
-Read = Callable[[str], Tensor]
 Rowed = TypeVar("Rowed", Tensor, Scaled)
-
-
-class Quantized(Protocol):
-    """Gives quantized matrices, by the name of the source parameter."""
-
-    def matrix(self, name: str) -> Scaled:
-        """W [O, K]."""
 
 
 def pack(
@@ -52,12 +45,12 @@ def pack(
     plan: Plan,
     weights: tuple[WeightLayout, ...],
     read: Read,
-    quantized: Quantized | None = None,
+    integers: ScaledWeights,
 ) -> None:
     """Writes the file of all weights: 1-D tensors under the plan's names, 64-byte aligned.
 
     `read` gives a source parameter on the CPU, in any floating dtype. The system may drop what it
-    returned from memory once it is called again, but it must stay readable. `quantized` gives the
+    returned from memory once it is called again, but it must stay readable. `integers` gives the
     parameters that the plan has in int8 and int4.
     """
     sources = {buffer.name: buffer.sources or (buffer.name,) for buffer in plan.of_kind("weight")}
@@ -71,7 +64,7 @@ def pack(
         )
         for weight in weights:
             written = 0
-            for piece in _in_order(pool, _jobs(weight, sources[weight.name], read, quantized)):
+            for piece in _in_order(pool, _jobs(weight, sources[weight.name], read, integers)):
                 data = piece.view(torch.uint8).numpy().data
                 file.write(data)
                 written += data.nbytes
@@ -125,13 +118,11 @@ def pack_panels(rows: Tensor) -> Tensor:
 
 
 def _jobs(
-    weight: WeightLayout, sources: tuple[str, ...], read: Read, quantized: Quantized | None
+    weight: WeightLayout, sources: tuple[str, ...], read: Read, integers: ScaledWeights
 ) -> Iterator[Callable[[], Tensor]]:
     """A job for each piece of the weight. Jobs can run in any order."""
     if weight.format.is_scaled:
-        if quantized is None:
-            raise InternalError(f"weight {weight.name} is quantized, but nothing gives its values")
-        yield from _quantized_jobs(weight, sources, quantized)
+        yield from _quantized_jobs(weight, sources, integers)
         return
     dtype = TORCH_DTYPES[weight.format.dtype]
     row_elements = math.prod(weight.shape[1:])
@@ -147,9 +138,9 @@ def _jobs(
 
 
 def _quantized_jobs(
-    weight: WeightLayout, sources: tuple[str, ...], quantized: Quantized
+    weight: WeightLayout, sources: tuple[str, ...], integers: ScaledWeights
 ) -> Iterator[Callable[[], Tensor]]:
-    pieces = _row_pieces(map(quantized.matrix, sources), _rows_at_once(weight.shape[1]), stack)
+    pieces = _row_pieces(map(integers.matrix, sources), _rows_at_once(weight.shape[1]), stack)
     for piece in _checked(weight, pieces):
         yield partial(pack_quantized, piece, form=weight.format)
 

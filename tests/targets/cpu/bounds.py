@@ -54,7 +54,7 @@ def ends(unit: Unit, memory: Memory, step: Step) -> list[End]:
 
 
 def _weights(unit: Unit, memory: Memory) -> Iterator[End]:
-    layouts = zip(unit.generated.weights, memory.weights, strict=True)
+    layouts = zip(unit.layouts, memory.weights, strict=True)
     for number, (layout, data) in enumerate(layouts):
         end = num_bytes(layout)
         yield End(layout.name, number, end - 1, end, data.nbytes)

@@ -17,12 +17,23 @@ from ingot.artifact.formats import DType, Format
 from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.step import StepSpec
 from ingot.errors import InternalError
+from ingot.ops.scaled import Scaled
 from ingot.targets.cpu import pack as packer
 from ingot.targets.cpu.generate import Layout, WeightLayout
 from ingot.targets.cpu.pack import num_elements, pack, pack_panels
 from tests.targets.sketch import LIMITS, NAMES
 
 TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class _NoIntegers:
+    """No parameter is stored in integers."""
+
+    def matrix(self, name: str) -> Scaled:
+        raise KeyError(name)
+
+
+NO_INTEGERS = _NoIntegers()
 
 
 def defined_panels(weight: Tensor) -> Tensor:
@@ -81,7 +92,7 @@ def test_a_file_holds_every_weight_aligned(
     )
     plan = plan_of(*weights, sources={"qkv": ("q", "k", "v"), "f32": ("q",)})
     path = tmp_path / "w.safetensors"
-    pack(path, plan, weights, lambda name: source[name])
+    pack(path, plan, weights, source.__getitem__, NO_INTEGERS)
 
     stacked = torch.cat([source["q"], source["k"], source["v"]]).to(torch.bfloat16)
     expected = {
@@ -106,14 +117,16 @@ def test_the_same_weights_give_the_same_bytes(tmp_path: Path) -> None:
     weight = layout("w", "panels", "bfloat16", 130, 64)
     value = torch.randn(130, 64, generator=torch.Generator().manual_seed(0))
     for name in ("a", "b"):
-        pack(tmp_path / name, plan_of(weight), (weight,), lambda _: value)
+        pack(tmp_path / name, plan_of(weight), (weight,), lambda _: value, NO_INTEGERS)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_a_source_of_the_wrong_shape_is_noticed(tmp_path: Path) -> None:
     weight = layout("w", "panels", "float32", 130, 64)
     with pytest.raises(InternalError, match="weight w has 129 rows, not 130"):
-        pack(tmp_path / "w", plan_of(weight), (weight,), lambda _: torch.zeros(129, 64))
+        pack(
+            tmp_path / "w", plan_of(weight), (weight,), lambda _: torch.zeros(129, 64), NO_INTEGERS
+        )
 
 
 def test_sources_are_read_one_at_a_time(tmp_path: Path) -> None:
@@ -126,5 +139,5 @@ def test_sources_are_read_one_at_a_time(tmp_path: Path) -> None:
         return value
 
     weights = tuple(layout(n, "panels", "float32", 64, 64) for n in "ab")
-    pack(tmp_path / "w", plan_of(*weights), weights, read)
+    pack(tmp_path / "w", plan_of(*weights), weights, read, NO_INTEGERS)
     assert order == ["a", "b"]

@@ -95,14 +95,14 @@ def run_chain(
 
 @SIZES
 def test_threads_do_not_race(tmp_path: Path, sequences: list[tuple[int, int]]) -> None:
-    source = generate(chain(), Target.parse(TARGET)).source
+    source = generate(chain(), Target.parse(TARGET))
     code, errors = run_chain(tmp_path, source, sequences)
     assert code == 0, errors
 
 
 @pytest.mark.parametrize("sequences", [FEW, SOME])
 def test_without_barriers_they_do(tmp_path: Path, sequences: list[tuple[int, int]]) -> None:
-    source = generate(chain(), Target.parse(TARGET)).source
+    source = generate(chain(), Target.parse(TARGET))
     assert source.count("barrier.wait();") == 4
     meetings = ("even ? some || many : many", "even ? few || some : few")
     for steps in ("some", "few || some", *meetings):
@@ -112,7 +112,7 @@ def test_without_barriers_they_do(tmp_path: Path, sequences: list[tuple[int, int
 
 
 def test_a_caller_that_does_not_wait_races(tmp_path: Path) -> None:
-    source = generate(chain(), Target.parse(TARGET)).source
+    source = generate(chain(), Target.parse(TARGET))
     hasty = source.replace("return static_cast<StepModel*>(model)->wait();", "return 0;")
     assert hasty != source
     code, errors = run_chain(tmp_path, hasty, FEW)
@@ -120,7 +120,7 @@ def test_a_caller_that_does_not_wait_races(tmp_path: Path) -> None:
 
 
 def test_a_product_before_a_norm_deals_rows_if_heads_are_uneven(tmp_path: Path) -> None:
-    source = generate(chain(), Target.parse(TARGET)).source
+    source = generate(chain(), Target.parse(TARGET))
     uneven = source.replace("even = true", "even = false")
     assert uneven != source
     code, errors = run_chain(tmp_path, uneven, SOME)
@@ -132,7 +132,7 @@ def test_a_product_before_a_norm_deals_rows_if_heads_are_uneven(tmp_path: Path) 
 
 
 def test_threads_that_share_what_each_has_for_itself_race(tmp_path: Path) -> None:
-    source = generate(chain(), Target.parse(TARGET)).source.replace("memory.of(team)", "memory")
+    source = generate(chain(), Target.parse(TARGET)).replace("memory.of(team)", "memory")
     code, errors = run_chain(tmp_path, source, FEW)
     assert code != 0 and "data race" in errors
 
@@ -144,7 +144,7 @@ def test_threads_attend_to_what_they_wrote(
     tmp_path: Path, sequences: list[tuple[int, int]], threads: int, product: bool
 ) -> None:
     plan = heads_chain(product)
-    source = generate(plan, Target.parse(TARGET)).source
+    source = generate(plan, Target.parse(TARGET))
     for waits in ("  if (even ? many : true) ", "  ", "  if (few) "):
         assert source.count(f"\n{waits}barrier.wait();") == 1
     code, errors = run_chain(tmp_path, source, sequences, plan, threads)
@@ -158,7 +158,7 @@ def test_with_more_heads_or_rows_of_their_own_they_must_wait(
 ) -> None:
     plan = heads_chain(product)
     unguarded = "if (even ? many : true) barrier.wait();"
-    source = generate(plan, Target.parse(TARGET)).source.replace(unguarded, "")
+    source = generate(plan, Target.parse(TARGET)).replace(unguarded, "")
     code, errors = run_chain(tmp_path, source, sequences, plan, threads=2)
     assert code != 0 and "data race" in errors
 
@@ -166,7 +166,7 @@ def test_with_more_heads_or_rows_of_their_own_they_must_wait(
 def test_what_reads_attention_must_deal_rows_in_steps_of_some(tmp_path: Path) -> None:
     """No thread waits between it and what goes on row by row."""
     plan = heads_chain()
-    source = generate(plan, Target.parse(TARGET)).source
+    source = generate(plan, Target.parse(TARGET))
     columns = source.replace("96>(own_unless_few,", "96>(own_if_many,")
     assert columns != source
     code, errors = run_chain(tmp_path, columns, SOME, plan)

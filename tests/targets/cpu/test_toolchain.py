@@ -68,7 +68,7 @@ def test_only_libc_is_needed_at_run_time(source_dir: Path) -> None:
 @pytest.mark.parametrize("kind, target", list(dict.fromkeys((*PROGRAMS, ("integer", VNNI)))))
 def test_kernels_compile_without_warnings(tmp_path: Path, kind: str, target: str) -> None:
     """But for those that GCC 12 gives on its own headers of intrinsics."""
-    (tmp_path / "step.cpp").write_text(unit_of(kind, target).generated.source)
+    (tmp_path / "step.cpp").write_text(unit_of(kind, target).source)
     warnings = ("-Wall", "-Wextra", "-Wshadow", "-Wno-ignored-attributes", "-Wno-psabi", "-Werror")
     command = [flag for flag in toolchain.command_line(
         tmp_path, tmp_path / "out", Target.parse(target), ("-fsyntax-only", *warnings)

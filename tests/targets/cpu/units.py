@@ -23,7 +23,7 @@ from ingot.artifact.target import Target
 from ingot.compiler.interpret import Value, interpret
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled
-from ingot.targets.cpu.generate import Generated, generate
+from ingot.targets.cpu.generate import WeightLayout, generate, weight_layouts
 from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.pack import num_bytes, pack
 from ingot.targets.cpu.work import Work, work_of
@@ -62,8 +62,12 @@ class Unit:
         self.work = work_of(self.plan)
 
     @cached_property
-    def generated(self) -> Generated:
+    def source(self) -> str:
         return generate(self.plan, Target.parse(self.target))
+
+    @cached_property
+    def layouts(self) -> tuple[WeightLayout, ...]:
+        return weight_layouts(self.plan)
 
     @cached_property
     def given(self) -> tuple[Buffer, ...]:
@@ -72,11 +76,11 @@ class Unit:
     @cached_property
     def packed_weights(self) -> list[np.ndarray]:
         path = folder() / "weights.safetensors"
-        pack(path, self.plan, self.generated.weights, self.weights.__getitem__, _Integers(self))
+        pack(path, self.plan, self.layouts, self.weights.__getitem__, _Integers(self))
         raw = path.read_bytes()
         start = 8 + int.from_bytes(raw[:8], "little")
         packed = []
-        for layout in self.generated.weights:
+        for layout in self.layouts:
             nbytes = aligned(num_bytes(layout))
             packed.append(aligned_bytes(nbytes))
             packed[-1][:] = np.frombuffer(raw, np.uint8, nbytes, start)
@@ -148,7 +152,7 @@ class Unit:
         """All temporaries and states as the step left them, and the logits."""
         memory = self.memory(values, step)
         before = memory.arena.copy()
-        memory.run(load(self.generated.source, self.target), step.inputs, threads)
+        memory.run(load(self.source, self.target), step.inputs, threads)
         after: Values = {
             b.name: torch.from_numpy(memory.logits) for b in self.plan.of_kind("output")
         }
@@ -186,7 +190,7 @@ class Unit:
 
     def start(self) -> None:
         """Starts to build it, ahead of its first use."""
-        built(self.generated.source, self.target)
+        built(self.source, self.target)
 
     def expected(
         self, kernel: Work, step: Step, before: Mapping[str, Value], after: Mapping[str, Value]
