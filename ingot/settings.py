@@ -1,5 +1,7 @@
 """The environment, read here and nowhere else. Nothing in it changes an output.
 
+NO_COLOR is for rich, which draws the progress and looks for it by itself.
+
 INGOT_CACHE   folder of compiled model directories (default: $XDG_CACHE_HOME/ingot)
 INGOT_CXX     C++ compiler to use (default: $CXX, then the system's)
 INGOT_DEBUG   verbosity: 0 quiet, 1 totals, 2 per pass and plan, 3 kernels, 4 sources, 5 graphs
@@ -23,7 +25,6 @@ class Settings:
 
     cxx: str | None
     debug: int
-    color: bool
     environ: Mapping[str, str] = field(repr=False)
 
     @property
@@ -55,6 +56,5 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
     return Settings(
         cxx=env.get("INGOT_CXX") or env.get("CXX") or None,
         debug=int(debug),
-        color=not env.get("NO_COLOR"),
         environ=env,
     )

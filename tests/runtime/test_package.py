@@ -50,13 +50,13 @@ def test_every_public_name_is_there_and_no_other():
 
 
 def test_settings_come_from_the_environment(tmp_path):
-    env = {"INGOT_CACHE": str(tmp_path), "CXX": "clang++", "INGOT_DEBUG": "2", "NO_COLOR": "1"}
+    env = {"INGOT_CACHE": str(tmp_path), "CXX": "clang++", "INGOT_DEBUG": "2"}
     read = settings(env)
-    assert (read.cache_dir, read.cxx, read.debug, read.color) == (tmp_path, "clang++", 2, False)
+    assert (read.cache_dir, read.cxx, read.debug) == (tmp_path, "clang++", 2)
     assert settings(env | {"INGOT_CXX": "g++"}).cxx == "g++"
     assert settings({"XDG_CACHE_HOME": "/x"}).cache_dir == Path("/x/ingot")
     assert settings({"XDG_CACHE_HOME": "x"}).cache_dir == Path.home() / ".cache" / "ingot"
-    assert settings({}).cxx is None and settings({}).debug == 0 and settings({}).color
+    assert settings({}).cxx is None and settings({}).debug == 0
 
 
 def test_a_user_without_a_home_needs_one_for_the_cache_alone():
