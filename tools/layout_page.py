@@ -95,7 +95,7 @@ def weights(artifact: Artifact, layout: str) -> str:
     """The tensors of the weights file."""
     fd, file = artifact.open_weights(layout)
     os.close(fd)
-    return "\n".join(f"{t.name}: {t.nbytes} bytes" for t in file.tensors.values())
+    return "\n".join(f"{name}: {tensor.nbytes} bytes" for name, tensor in file.tensors.items())
 
 
 def arrays(prompt: list[int]) -> str:

@@ -23,9 +23,7 @@ DTYPES = {"F32": "float32", "BF16": "bfloat16", "I32": "int32", "I8": "int8"}
 class TensorEntry:
     """A tensor of a weights file: its dtype as plans write it, and its place in the file."""
 
-    name: str
     dtype: str
-    shape: tuple[int, ...]
     offset: int
     nbytes: int
 
@@ -34,7 +32,6 @@ class TensorEntry:
 class TensorFile:
     """The header of a weights file: its tensors by name, and the hash of the header's bytes."""
 
-    size: int
     tensors: dict[str, TensorEntry]
     header_sha256: str
 
@@ -86,7 +83,7 @@ def read_header(fd: int, file: str) -> TensorFile:
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ArtifactError(f"{file}: header: {error}") from error
     tensors = _place(entries, start, size, file)
-    return TensorFile(size, tensors, hashlib.sha256(data).hexdigest())
+    return TensorFile(tensors, hashlib.sha256(data).hexdigest())
 
 
 def _place(entries: dict[str, _Raw], start: int, size: int, file: str) -> dict[str, TensorEntry]:
@@ -101,7 +98,7 @@ def _place(entries: dict[str, _Raw], start: int, size: int, file: str) -> dict[s
             raise ArtifactError(f"{file}: tensor {name!r} begins at byte {begin}, expected {end}")
         if stop - begin != stored_bytes(dtype, prod(raw.shape)) or stop > size:
             raise ArtifactError(f"{file}: tensor {name!r} does not fit its shape or the file")
-        tensors[name] = TensorEntry(name, dtype, raw.shape, begin, stop - begin)
+        tensors[name] = TensorEntry(dtype, begin, stop - begin)
         end = stop
     if end != size:
         raise ArtifactError(f"{file}: {size} bytes, but its tensors end at byte {end}")

@@ -38,7 +38,7 @@ def test_an_intact_artifact_is_read(original, check):
     assert artifact.read(KERNELS)[:4] == b"\x7fELF"
     fd, header = artifact.open_weights("cpu-float32")
     os.close(fd)
-    assert header.tensors["scale"].shape == (16,)
+    assert header.tensors["scale"].nbytes == 64
 
 
 def test_a_symbolic_link_to_an_artifact_is_followed(original, tmp_path):
