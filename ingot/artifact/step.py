@@ -55,7 +55,6 @@ class State:
         kind: "paged" has a record for every token, in pages; "slotted" has one for every sequence.
         format: how the numbers of a record are stored.
         record: shape of a record, (heads, size); a latent row has one head.
-        cache_group: paged states of one group share a page table.
         window: how many tokens attention looks back at; 0 for all of them.
     """
 
@@ -63,7 +62,6 @@ class State:
     kind: Literal["paged", "slotted"] = "paged"
     format: Format
     record: tuple[int, int]
-    cache_group: int = 0
     window: int = 0
 
     def shape(self, page_size: int) -> tuple[Dim, ...]:

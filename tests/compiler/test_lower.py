@@ -106,10 +106,10 @@ def test_the_interface_is_the_steps(plan: Plan) -> None:
 def test_states_are_what_the_graph_says_of_them() -> None:
     gm = final_graph()
     states = gm.meta["states"]
-    states["v_cache_3"] = replace(states["v_cache_3"], window=9, cache_group=2)
-    found = {s.name: (s.window, s.cache_group) for s in lower(gm, LIMITS).spec.states}
-    assert found.pop("v_cache_3") == (9, 2)
-    assert set(found.values()) == {(0, 0)}
+    states["v_cache_3"] = replace(states["v_cache_3"], window=9)
+    found = {s.name: s.window for s in lower(gm, LIMITS).spec.states}
+    assert found.pop("v_cache_3") == 9
+    assert set(found.values()) == {0}
 
 
 def test_an_unknown_input_is_refused() -> None:
