@@ -75,14 +75,15 @@ def compile_model(
     options = options or CompileOptions()
     clock = Clock(progress)
     model = read_model(model_dir, options, clock)
-    front = lower_model(model, clock)
-    with model.checkpoint, ArtifactWriter(out) as writer:
-        parts = write_parts(writer, model, front, clock)
-        with clock.stage("write", str(out)):
-            manifest = writer.seal(describe(model, front, parts))
-        with clock.stage("check", "golden prompts on this host"):
-            golden_error = check(writer.directory)
-        writer.publish()
+    with model.checkpoint:
+        front = lower_model(model, clock)
+        with ArtifactWriter(out) as writer:
+            parts = write_parts(writer, model, front, clock)
+            with clock.stage("write", str(out)):
+                manifest = writer.seal(describe(model, front, parts))
+            with clock.stage("check", "golden prompts on this host"):
+                golden_error = check(writer.directory)
+            writer.publish()
     return Report(
         artifact=out,
         manifest=manifest,

@@ -14,6 +14,8 @@ import pytest
 from ingot.artifact.reader import Artifact
 from ingot.cli.main import main
 from ingot.compiler import compile as compiler
+from ingot.compiler.options import CompileOptions
+from ingot.errors import PassError
 from tests.support.tiny_models import save_random
 
 OPTIONS = ("--target", "cpu:portable", "--max-model-len", "64")
@@ -45,6 +47,26 @@ def test_a_killed_compile_leaves_no_artifact(stage: str, model: Path, tmp_path: 
     assert main(["compile", str(model), "-o", str(out), *OPTIONS]) == 0
     Artifact.open(out, "full")
     assert not list(tmp_path.glob(".*.tmp-*"))
+
+
+def test_a_failed_compile_closes_the_checkpoint(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once, and not when the error and its traceback are gone."""
+    mapped = Path("/proc/self/maps")
+    seen = []
+
+    def fail(*_: object) -> None:
+        seen.append(str(model) in mapped.read_text())
+        raise PassError("idle", "matched too seldom")
+
+    monkeypatch.setattr(compiler, "lower_model", fail)
+    options = CompileOptions(targets=("cpu:portable",), max_model_len=64)
+    with pytest.raises(PassError) as caught:
+        compiler.compile_model(model, tmp_path / "model.ingot", options)
+    assert seen == [True]
+    assert str(model) not in mapped.read_text()
+    assert caught.tb is not None  # it is held up to here
 
 
 # Starts a process of its own, as g++ does, that holds a pipe open as long as it lives.
