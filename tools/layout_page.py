@@ -101,7 +101,7 @@ def weights(artifact: Artifact, layout: str) -> str:
 def arrays(prompt: list[int]) -> str:
     """The inputs of a step: a new prompt, and one token more of another sequence."""
     inputs = step_inputs([prompt, [LATEST]], [0, CONTEXT], PAGES, page_size=16)
-    inputs["logit_rows"] = inputs["spans"][1:, 0] - 1
+    inputs["logit_rows"] = inputs["spans"][:, 1] - 1
     return "\n".join(f"{name} = {array.tolist()}" for name, array in inputs.items())
 
 

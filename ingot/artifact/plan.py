@@ -47,7 +47,6 @@ class Limits:
         return {
             "N": self.max_num_batched_tokens,
             "S": self.max_num_seqs,
-            "S+1": self.max_num_seqs + 1,
             "R": self.max_logit_rows,
             "P": self.max_pages_per_seq,
         }[dim]

@@ -3,7 +3,7 @@
 Graph inputs, plan buffers, host arrays, the native struct and the page in docs/ are made from this,
 so that an input is declared in this file alone. Code that fills or reads an array names it.
 
-Shapes are over the symbols in `SYMBOLS`; a dimension is a number, a symbol or "S+1".
+Shapes are over the symbols in `SYMBOLS`; a dimension is a number or a symbol.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ TEXT_INPUTS: tuple[Array, ...] = (
     _input("tokens", ("N",), "token ids, sequence by sequence", "input_ids"),
     _input("positions", ("N",), "place of each token in its sequence", "positions"),
     _input("slots", ("N",), "where its keys and values go: page * page size + place in the page"),
-    _input("spans", ("S+1", 2), "first token of each sequence and its position; at last N and 0"),
+    _input("spans", ("S", 3), "first token of each sequence, their end, position of the first"),
     _input("page_table", ("S", "P"), "pages of each sequence, in order"),
     _input("logit_rows", ("R",), "tokens of the step whose logits are wanted"),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -62,12 +61,12 @@ def reference(
 ) -> Tensor:
     """q [1, N, Hq, D], caches [pages, Hk, page size, D] -> [1, N, Hq, D].
 
-    Sequence s owns the rows from spans[s, 0] to spans[s + 1, 0], the first of which stands at
-    position spans[s, 1]; its key j lies in page page_table[s, j // page size]. See
-    `attend_rounded` for what is rounded.
+    Sequence s owns the rows from spans[s, 0] to spans[s, 1], the first of which stands at position
+    spans[s, 2]; its key j lies in page page_table[s, j // page size]. See `attend_rounded` for what
+    is rounded.
     """
     out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-    for s, ((begin, first), (end, _)) in enumerate(pairwise(spans.tolist())):
+    for s, (begin, end, first) in enumerate(spans.tolist()):
         rows, context = slice(begin, end), first + end - begin
         pages = page_table[s, : -(-context // k_cache.shape[2])]
         (k, k_scales), (v, v_scales) = (read(x, pages, context) for x in (k_cache, v_cache))

@@ -24,9 +24,9 @@ def step_inputs(
     """
     positions: list[int] = []
     slots: list[int] = []
-    spans: list[tuple[int, int]] = []
+    spans: list[tuple[int, int, int]] = []
     for new, context, own in zip(tokens, contexts, pages, strict=True):
-        spans.append((len(slots), context))
+        spans.append((len(slots), len(slots) + len(new), context))
         places = range(context, context + len(new))
         positions += places
         slots += [own[p // page_size] * page_size + p % page_size for p in places]
@@ -35,7 +35,7 @@ def step_inputs(
         "tokens": [token for new in tokens for token in new],
         "positions": positions,
         "slots": slots,
-        "spans": [*spans, (len(slots), 0)],
+        "spans": spans,
         "page_table": [[*own, *[0] * (longest - len(own))] for own in pages],
         "logit_rows": range(len(slots)),
     }

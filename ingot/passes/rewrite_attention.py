@@ -103,10 +103,9 @@ def size_of(gm: GraphModule, dim: Dim, sizes: dict[str, Any]) -> Any:
     """The size of a dimension; a symbolic one is made when it first occurs."""
     if isinstance(dim, int):
         return dim
-    symbol, _, more = dim.partition("+")
-    if symbol not in sizes:
-        sizes[symbol] = new_size(gm, symbol, HINTS[symbol])
-    return sizes[symbol] + int(more or 0)
+    if dim not in sizes:
+        sizes[dim] = new_size(gm, dim, HINTS[dim])
+    return sizes[dim]
 
 
 def rename_input(gm: GraphModule, node: Node, array: Array) -> Node:

@@ -71,7 +71,7 @@ class BatchBuilder:
         x["positions"][begin:end] = positions
         page_ids_of_row = x["page_table"][row]
         x["slots"][begin:end] = page_ids_of_row[positions // size] * size + positions % size
-        x["spans"][row : row + 2] = (begin, start), (end, 0)
+        x["spans"][row] = begin, end, start
         rows = x.num_rows + num_logit_rows
         x["logit_rows"][x.num_rows : rows] = self._ramp[:num_logit_rows] + (end - num_logit_rows)
         x.num_seqs, x.num_tokens, x.num_rows = row + 1, end, rows
@@ -101,9 +101,9 @@ class BatchBuilder:
         x["tokens"][:count] = tokens
         x["positions"][:count] = positions
         x["slots"][:count] = slots
-        x["spans"][: count + 1, 0] = self._ramp[: count + 1]
-        x["spans"][:count, 1] = positions
-        x["spans"][count, 1] = 0
+        x["spans"][:count, 0] = self._ramp[:count]
+        x["spans"][:count, 1] = self._ramp[1 : count + 1]
+        x["spans"][:count, 2] = positions
         x["logit_rows"][:count] = self._ramp[:count]
         x.num_tokens = x.num_seqs = x.num_rows = count
         return count

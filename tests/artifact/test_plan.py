@@ -68,8 +68,8 @@ def test_kernels_are_the_groups_and_what_is_in_none():
 
 
 def test_bounds_of_symbols():
-    assert {dim: LIMITS.bound(dim) for dim in (*SYMBOLS, "S+1", 9)} == {
-        "N": 5, "S": 3, "R": 4, "P": 5, "S+1": 4, 9: 9,
+    assert {dim: LIMITS.bound(dim) for dim in (*SYMBOLS, 9)} == {
+        "N": 5, "S": 3, "R": 4, "P": 5, 9: 9,
     }  # fmt: skip
     assert replace(LIMITS, max_model_len=64).max_pages_per_seq == 4
 

@@ -150,7 +150,7 @@ def test_step_inputs_come_in_order():
     by_name = {n.name: value(n) for n in gm.graph.find_nodes(op="placeholder")}
     assert {by_name[n].dtype for n in names[:6]} == {torch.int32}
     num_seqs = by_name["page_table"].shape[0]
-    assert str(by_name["spans"].shape[0]) == str(num_seqs + 1)
+    assert str(by_name["spans"].shape[0]) == str(num_seqs)
     assert str(by_name["slots"].shape[0]) == str(by_name["tokens"].shape[1])
     assert by_name["k_cache_0"].shape[1:4:2] == by_name["v_cache_1"].shape[1:4:2] == (3, HEAD)
     assert [arguments(n)["window"] for n in op_calls(gm, "paged_attention")] == [3, 0]

@@ -121,10 +121,12 @@ def test_foreign_modules_become_primitives_and_keep_their_numbers(family):
     (inputs,) = example_inputs(gm)
     with torch.inference_mode():
         logits = GraphRunner(gm, lambda name: tensors[name].detach()).run(*inputs)[0]
-        tokens, positions = (x.long() for x in inputs[:2])
+        names = [node.name for node in gm.graph.find_nodes(op="placeholder")]
+        step = dict(zip(names, inputs, strict=True))
+        tokens, positions = step["tokens"].long(), step["positions"]
         starts = [*(positions[0] == 0).nonzero().flatten().tolist(), tokens.shape[1]]
         alone = [model(tokens[:, a:b]).logits[0] for a, b in itertools.pairwise(starts)]
-    reference = torch.cat(alone)[inputs[6].long()]
+    reference = torch.cat(alone)[step["logit_rows"].long()]
     assert relative_error(logits, reference) < 1e-5
 
 

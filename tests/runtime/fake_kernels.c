@@ -67,8 +67,8 @@ static uint32_t mix(uint32_t x) {
 
 static int32_t write_tokens(const struct ingot_model *m, const struct ingot_step *s) {
   for (int32_t seq = 0; seq < s->num_seqs; seq++)
-    for (int32_t i = s->spans[2 * seq]; i < s->spans[2 * seq + 2]; i++) {
-      int32_t position = s->spans[2 * seq + 1] + i - s->spans[2 * seq];
+    for (int32_t i = s->spans[3 * seq]; i < s->spans[3 * seq + 1]; i++) {
+      int32_t position = s->spans[3 * seq + 2] + i - s->spans[3 * seq];
       int32_t slot = s->slots[i];
       if (s->positions[i] != position) return -2;
       if (slot != slot_of(s, seq, position)) return -3;
@@ -82,13 +82,14 @@ static int32_t write_tokens(const struct ingot_model *m, const struct ingot_step
 int32_t ingot_run(void *state, const struct ingot_step *s) {
   const struct ingot_model *m = state;
   const float scale = *(const float *)m->weights[0];
-  if (s->spans[0] != 0 || s->spans[2 * s->num_seqs] != s->num_tokens) return -1;
+  if (s->num_seqs && s->spans[0] != 0) return -1;
+  if (s->num_tokens != (s->num_seqs ? s->spans[3 * s->num_seqs - 2] : 0)) return -1;
   int32_t code = write_tokens(m, s);
   if (code) return code;
   for (int32_t r = 0; r < s->num_rows; r++) {
     int32_t row = s->logit_rows[r], seq = 0;
     if (row < 0 || row >= s->num_tokens) return -5;
-    while (s->spans[2 * seq + 2] <= row) seq++;
+    while (s->spans[3 * seq + 1] <= row) seq++;
     uint32_t hash = 2166136261u;
 #ifdef DEPENDS_ON_BATCH /* what no kernel may do */
     if (s->num_seqs > 1) hash ^= 1u;

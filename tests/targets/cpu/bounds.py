@@ -85,8 +85,8 @@ def _last_page(unit: Unit, state: Buffer, step: Step) -> int:
 
 
 def _pages_seen(step: Step, page_size: int, window: int) -> Iterator[Tensor]:
-    spans = pairwise(step.inputs["spans"].tolist())
-    for table, ((begin, first), (end, _)) in zip(step.inputs["page_table"], spans, strict=True):
+    spans = step.inputs["spans"].tolist()
+    for table, (begin, end, first) in zip(step.inputs["page_table"], spans, strict=True):
         oldest = max(0, first - window + 1) if window else 0
         yield from table[oldest // page_size : -(-(first + end - begin) // page_size)]
 

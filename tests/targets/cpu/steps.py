@@ -25,7 +25,7 @@ class Step:
 
     def sequence(self, index: int) -> tuple[Step, slice]:
         """The step of one sequence alone, and where its rows were."""
-        (begin, first), (end, _) = self.inputs["spans"][index : index + 2].tolist()
+        begin, end, first = self.inputs["spans"][index].tolist()
         rows = slice(begin, end)
         return self.part(rows, self.inputs["page_table"][index], first + end - begin), rows
 
@@ -33,7 +33,7 @@ class Step:
         """A step of these rows, which end a sequence of that context."""
         inputs = {n: self.inputs[n][rows] for n in ("tokens", "positions", "slots")}
         count = len(inputs["tokens"])
-        inputs["spans"] = torch.tensor([[0, context - count], [count, 0]])
+        inputs["spans"] = torch.tensor([[0, count, context - count]])
         inputs |= {"page_table": pages.view(1, -1), "logit_rows": torch.arange(count)}
         return replace(self, inputs=inputs)
 

@@ -11,12 +11,12 @@ inline constexpr int groups_per_tile = key_tile / key_group;
 // The sequences of a step, as attention needs them.
 struct Sequences {
   int count;
-  const int *spans, *page_table;  // spans[2 * s]: its first row; spans[2 * s + 1]: that one's place
+  const int *spans, *page_table;  // of each its first row, its end and the position of the first
   int page_table_stride;
 
-  int first_row(int s) const { return spans[2 * s]; }
-  int num_queries(int s) const { return first_row(s + 1) - first_row(s); }
-  int position(int s, int query) const { return spans[2 * s + 1] + query; }
+  int first_row(int s) const { return spans[3 * s]; }
+  int num_queries(int s) const { return spans[3 * s + 1] - spans[3 * s]; }
+  int position(int s, int query) const { return spans[3 * s + 2] + query; }
 };
 
 // Where something of each key group of a tile lies.
