@@ -116,7 +116,7 @@ def test_a_log_holds_a_command_that_is_not_utf8(failing, monkeypatch, tmp_path):
 
 def test_a_missing_extra_is_named(failing, capsys):
     failing(ModuleNotFoundError("No module named 'torch'", name="torch"))
-    assert "pip install 'ingot[compile]'" in capsys.readouterr().err
+    assert "pip install 'ingot-lm[compile]'" in capsys.readouterr().err
 
 
 BROKEN = {
@@ -153,7 +153,7 @@ def test_a_package_that_cannot_be_imported_is_named(name, tmp_path):
 
 def test_a_package_that_is_missing_is_named(failing, capsys):
     assert failing(ModuleNotFoundError("No module named 'msgspec'", name="msgspec")) == 2
-    assert capsys.readouterr().err == "error: msgspec is not installed\n  pip install 'ingot'\n"
+    assert capsys.readouterr().err == "error: msgspec is not installed\n  pip install 'ingot-lm'\n"
 
 
 def test_packages_that_can_break_are_those_of_the_project():
