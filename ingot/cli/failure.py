@@ -14,8 +14,8 @@ from ingot.cli.output import print_json
 from ingot.errors import IngotError, InternalError, ResourceError, UsageError
 from ingot.version import DISTRIBUTION
 
-_EXTRAS = {"torch": "compile"}  # a package, and the extra that installs it
-_PACKAGES = ("numpy", "safetensors", "tokenizers", "jinja2", "msgspec", "xxhash", "rich", *_EXTRAS)
+_EXTRAS = {"torch": "compile", "rich": "compile"}  # a package, and the extra that installs it
+_PACKAGES = ("numpy", "tokenizers", "jinja2", "msgspec", "xxhash", *_EXTRAS)
 REPORT_HINT = "This is a fault of ingot. Please report it with the log: {log}"
 
 
