@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from ingot.errors import (
     UsageError,
     VerificationError,
 )
+from ingot.settings import settings
 from tests.support.odd_files import ODD_PATHS, odd_paths
 
 
@@ -76,6 +78,25 @@ def test_every_error_has_its_exit_code_and_no_traceback(failing, capsys, error, 
 def test_an_error_is_what_was_found_then_the_hint(failing, capsys):
     failing(UsageError("found it", hint="do this\nthen that"))
     assert capsys.readouterr().err == "error: found it\n  do this\n  then that\n"
+
+
+def test_unknown_variables_are_named_once_and_stop_nothing(capsys, monkeypatch):
+    monkeypatch.setenv("INGOT_PORT", "tcp://10.0.0.1:80")
+    monkeypatch.setenv("INGOT_CASHE", "/x")
+
+    def look(args):
+        settings()  # which warns, where it is not the command that runs
+        print("done")
+        return 0
+
+    monkeypatch.setattr(inspect, "main", look)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["inspect", "x.ingot"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "done\n" and captured.err.count("\n") == 1
+    assert captured.err.startswith("warning: unknown environment variables")
+    assert "INGOT_CASHE (did you mean INGOT_CACHE?), INGOT_PORT;" in captured.err
 
 
 def test_debug_puts_the_traceback_into_a_log(failing, capsys, tmp_path):
