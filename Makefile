@@ -18,7 +18,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do 
              "$$p" -c '$(IS_NEW)' >/dev/null 2>&1 && { echo "$$p"; exit; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint bench golden docs size clean
+.PHONY: help setup demo test test-slow lint bench golden docs size wheel clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,9 @@ docs: $(STAMP)  ## Rewrite the pages that are generated from the code
 
 size: $(STAMP)  ## Count lines a folder, passes and ops
 	@$(PY) -m tools.size
+
+wheel: $(STAMP)  ## Build the wheel into dist/
+	@$(PY) -m tools.wheel dist
 
 clean:  ## Remove .venv and everything built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

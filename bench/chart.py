@@ -36,7 +36,7 @@ def draw(results: list[dict[str, Any]], out: Path) -> None:
     try:
         from matplotlib import pyplot
     except ModuleNotFoundError:
-        raise ValueError("matplotlib is not installed: pip install 'ingot[chart]'") from None
+        raise ValueError("matplotlib is not installed: pip install 'ingot-lm[chart]'") from None
 
     pyplot.rcParams.update({"font.family": "DejaVu Sans", "font.size": 10})
     rows = [len(result["phases"]) for result in results]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 CONFIG = "config.json"
 SOURCES = Path(__file__).parent
+COMPILED = ("py", "h", "cpp")  # the endings of what decides about an artifact there
 
 
 def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
@@ -66,28 +67,28 @@ def cache_key(model_dir: Path, options: CompileOptions) -> str:
     The config by its content, other files of the model by size and time of change: reading many
     GB at each start would cost more than the cache saves.
     """
+    from ingot.compiler.surroundings import stamp, surroundings
+
     parts = {
         "version": __version__,
         "host": native_target(host_flags()).name,
         "options": {name: str(value) for name, value in asdict(options).items()},
         "config": read_json_bytes(model_dir / CONFIG).decode(errors="replace"),
         "files": list(_stamps(model_dir, "*")),
-        "calibration": [_stamp(path) for path in (options.calibrate,) if path and path.is_file()],
+        "calibration": [stamp(path) for path in (options.calibrate,) if path and path.is_file()],
+        **surroundings(),
         # The compiler's own sources, for those who work on them.
-        "compiler": [*_stamps(SOURCES, "**/*.py"), *_stamps(SOURCES, "**/*.h")],
+        "compiler": [found for kind in COMPILED for found in _stamps(SOURCES, f"**/*.{kind}")],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def _stamps(folder: Path, pattern: str) -> Iterator[tuple[str, int, int]]:
+    from ingot.compiler.surroundings import stamp
+
     for path in sorted(folder.glob(pattern)):
         if path.is_file():
-            yield str(path.relative_to(folder)), *_stamp(path)
-
-
-def _stamp(path: Path) -> tuple[int, int]:
-    stat = path.stat()
-    return stat.st_size, stat.st_mtime_ns
+            yield str(path.relative_to(folder)), *stamp(path)
 
 
 def _usable(artifact: Path) -> bool:

@@ -9,14 +9,22 @@ INGOT_DEBUG   verbosity: 0 quiet, 1 totals, 2 per pass and plan, 3 kernels, 4 so
 
 from __future__ import annotations
 
+import difflib
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingot.errors import UsageError
 
+PREFIX = "INGOT_"
 VARIABLES = ("INGOT_CACHE", "INGOT_CXX", "INGOT_DEBUG")
+LIKENESS = 0.7  # of a name that may be meant for one of them, without the prefix: 1 is equal
+
+
+class UnknownVariableWarning(UserWarning):
+    """The environment has variables of our prefix that are none of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +51,14 @@ class Settings:
 
 
 def settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Reads the environment. Raises UsageError for an INGOT_* variable that is unknown or wrong."""
+    """Reads the environment, and warns of INGOT_* variables that are unknown.
+
+    Raises UsageError for one that has a wrong value.
+    """
     env = os.environ if environ is None else environ
-    unknown = sorted(n for n in env if n.startswith("INGOT_") and n not in VARIABLES)
+    unknown = unknown_variables(env)
     if unknown:
-        raise UsageError(
-            f"unknown environment variable {unknown[0]}", hint=f"Known: {', '.join(VARIABLES)}."
-        )
+        warnings.warn(unknown, UnknownVariableWarning, stacklevel=2)
     debug = env.get("INGOT_DEBUG", "0") or "0"
     if debug not in tuple("012345"):
         raise UsageError(f"INGOT_DEBUG is {debug!r}", hint="Supported: 0 to 5.")
@@ -58,3 +67,26 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         debug=int(debug),
         environ=env,
     )
+
+
+def unknown_variables(environ: Mapping[str, str] | None = None) -> str:
+    """A sentence about INGOT_* variables that are unknown; empty if there are none.
+
+    They are no error: Kubernetes sets INGOT_PORT and others in every pod beside a service that is
+    called ingot.
+    """
+    env = os.environ if environ is None else environ
+    unknown = sorted(n for n in env if n.startswith(PREFIX) and n not in VARIABLES)
+    if not unknown:
+        return ""
+    return (
+        f"unknown environment variables, which have no effect: {', '.join(map(_named, unknown))}; "
+        f"known: {', '.join(VARIABLES)}"
+    )
+
+
+def _named(name: str) -> str:
+    """The name, with the known one that it is nearly like."""
+    known = [variable.removeprefix(PREFIX) for variable in VARIABLES]
+    near = difflib.get_close_matches(name.removeprefix(PREFIX), known, n=1, cutoff=LIKENESS)
+    return f"{name} (did you mean {PREFIX}{near[0]}?)" if near else name

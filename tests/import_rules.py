@@ -25,13 +25,13 @@ ROOMS: dict[str, set[str]] = {
     "cli": {API, "compiler", "runtime", "artifact"},
 }
 THIRD_PARTY: dict[str, set[str]] = {
-    "artifact": {"numpy", "msgspec", "xxhash", "safetensors"},
+    "artifact": {"numpy", "msgspec"},
     "ops": {"torch"},
-    "models": {"torch", "numpy", "safetensors"},
+    "models": {"torch", "numpy"},
     "passes": {"torch"},
     "targets": {"torch", "numpy"},
-    "compiler": {"torch", "numpy", "safetensors", "tokenizers", "msgspec"},
-    "runtime": {"numpy", "safetensors", "tokenizers", "jinja2", "msgspec", "xxhash"},
+    "compiler": {"torch", "numpy", "tokenizers"},
+    "runtime": {"numpy", "tokenizers", "jinja2", "msgspec", "xxhash"},
     "cli": {"numpy", "rich", "jinja2"},
     API: {"numpy"},
 }

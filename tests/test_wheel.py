@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import email
 import json
+import re
 import subprocess
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
-from tests.wheel_env import ROOT, build_wheel, make_environment, run
+from tests.wheel_env import make_environment, run
+from tools.wheel import ROOT, build_wheel
 
 GENERATE = """
 import sys
@@ -47,6 +51,26 @@ def test_the_wheel_claims_one_name(wheel):
     assert {top for top in tops if not top.endswith(".dist-info")} == {"ingot"}
 
 
+def test_the_index_shows_a_readme_whose_links_work(wheel):
+    (name,) = [n for n in zipfile.ZipFile(wheel).namelist() if n.endswith(".dist-info/METADATA")]
+    shown = email.message_from_bytes(zipfile.ZipFile(wheel).read(name))
+    assert (shown["Name"], shown["Description-Content-Type"]) == ("ingot-lm", "text/markdown")
+    source = dict(line.split(", ") for line in shown.get_all("Project-URL"))["Source"]
+    links = re.findall(r"\]\(([^)]*)\)", shown.get_payload(decode=True).decode())
+    ours = [link for link in links if link.startswith(f"{source}/blob/main/")]
+    assert ours and [link for link in links if not link.startswith("https://")] == []
+    assert [link for link in ours if not (ROOT / link.split("/blob/main/")[1]).exists()] == []
+
+
+def test_no_address_names_another_repository():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    source = project["urls"]["Source"]
+    assert [url for url in project["urls"].values() if not url.startswith(source)] == []
+    pages = [f"{source}/blob/main/", f"{source}/tree/main/"]
+    paths = [url.removeprefix(p) for url in project["urls"].values() for p in pages if p in url]
+    assert paths and [path for path in paths if not (ROOT / path).exists()] == []
+
+
 def test_torch_is_not_there(programs):
     done = subprocess.run([programs / "python", "-c", "import torch"], capture_output=True)
     assert b"No module named 'torch'" in done.stderr
@@ -75,4 +99,4 @@ def test_the_verbs_that_need_one_say_how_to_get_it(programs, shakespeare_dir, tm
     command = [programs / "ingot", verb, shakespeare_dir]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2
-    assert "pip install 'ingot[compile]'" in done.stderr
+    assert "pip install 'ingot-lm[compile]'" in done.stderr

@@ -9,32 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
 import venv
 from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
-
-ROOT = Path(__file__).resolve().parent.parent
-SOURCES = ("ingot", "pyproject.toml", "README.md", "LICENSE")
-
-
-def build_wheel(folder: Path) -> Path:
-    """Builds the wheel from a copy of the sources, so that nothing stale gets in."""
-    source = folder / "source"
-    source.mkdir(parents=True)
-    for name in SOURCES:
-        path = ROOT / name
-        if path.is_dir():
-            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(path, source / name)
-    command = ["pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-q"]
-    run(sys.executable, "-m", *command, "-w", str(folder), str(source))
-    (wheel,) = folder.glob("*.whl")
-    return wheel
 
 
 def make_environment(folder: Path, wheel: Path) -> Path:
@@ -44,7 +24,7 @@ def make_environment(folder: Path, wheel: Path) -> Path:
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
     options = ["--python", str(python), "install", "--no-deps", "--no-index", "-q"]
     run(sys.executable, "-m", "pip", *options, str(wheel))
-    (info,) = site.glob("ingot-*.dist-info")
+    (info,) = site.glob("ingot_lm-*.dist-info")
     for needed in closure(PathDistribution(info)):
         link(needed, site)
     return python.parent

@@ -112,7 +112,7 @@ ARGUMENTS: Arguments = (
 
 def main(args: argparse.Namespace) -> int:
     """Compiles a model directory into an artifact: one folder with packed weights, native code,
-    tokenizer and golden outputs. Needs the extra ingot[compile] and a C++ compiler."""
+    tokenizer and golden outputs. Needs the extra ingot-lm[compile] and a C++ compiler."""
     output = args.output or Path(f"{Path(os.path.abspath(args.model_dir)).name}.ingot")
     _check_output(output, args.force)
     options = _options(args)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from ingot.cli.output import print_json
 from ingot.errors import IngotError, InternalError, ResourceError, UsageError
+from ingot.version import DISTRIBUTION
 
-_EXTRAS = {"torch": "compile"}  # a package, and the extra that installs it
-_PACKAGES = ("numpy", "safetensors", "tokenizers", "jinja2", "msgspec", "xxhash", "rich", *_EXTRAS)
+_EXTRAS = {"torch": "compile", "rich": "compile"}  # a package, and the extra that installs it
+_PACKAGES = ("numpy", "tokenizers", "jinja2", "msgspec", "xxhash", *_EXTRAS)
 REPORT_HINT = "This is a fault of ingot. Please report it with the log: {log}"
 
 
@@ -73,7 +74,7 @@ def _package_of(error: BaseException) -> str:
 def _not_imported(package: str, error: BaseException) -> UsageError:
     extra = _EXTRAS.get(package)
     if isinstance(error, ModuleNotFoundError) and error.name == package:
-        whole = f"ingot[{extra}]" if extra else "ingot"
+        whole = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
         why = "Compiling needs it; running an artifact does not: " if extra else ""
         return UsageError(f"{package} is not installed", hint=f"{why}pip install '{whole}'")
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -105,7 +105,23 @@ def _act(argv: Sequence[str], args: Namespace) -> int:
     if not hasattr(args, "verb"):
         parser.print_help(sys.stderr)
         return 2
-    return int(args.verb.main(args))
+    with _unknown_variables_named():
+        return int(args.verb.main(args))
+
+
+@contextmanager
+def _unknown_variables_named() -> Iterator[None]:
+    """Says on stderr which INGOT_* variables are unknown, once and in place of Python's warning."""
+    import warnings
+
+    from ingot.settings import UnknownVariableWarning, unknown_variables
+
+    unknown = unknown_variables()
+    if unknown:
+        print(f"warning: {unknown}", file=sys.stderr, flush=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnknownVariableWarning)
+        yield
 
 
 if __name__ == "__main__":

@@ -1,10 +1,14 @@
-"""Progress on stderr: a live display on a terminal, and elsewhere a plain line for each stage."""
+"""Progress on stderr: a live display on a terminal, and elsewhere a plain line for each stage.
+
+The live display needs rich, which comes with the extra `compile`. Without it, lines are plain.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from ingot.cli.numbers import format_seconds
@@ -24,7 +28,7 @@ class Progress(Protocol):
 def progress_display(stream: TextIO | None = None) -> Iterator[Progress]:
     """A progress callback that fits the stream (default: stderr); ends the last stage on exit."""
     stream = stream or sys.stderr
-    if not stream.isatty():
+    if not stream.isatty() or find_spec("rich") is None:
         yield PlainProgress(stream)
         return
     with _rich_progress(stream) as rich_progress:

@@ -23,6 +23,7 @@ from ingot.models.fields import Fields
 ENTRY_POINT_GROUP = "ingot.families"
 _BUILT_IN = (llama, mistral, qwen2, qwen3, gemma2, gpt2)
 _registered: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _BUILT_IN}
+_by_hand: dict[str, Family] = {}  # those that `register` was called for
 _plugins_loaded = False
 
 
@@ -32,6 +33,16 @@ def register(family: Family) -> None:
     Raises:
         UsageError: another family has its name or one of its architectures.
     """
+    _add(family)
+    _by_hand[family.name] = family
+
+
+def registered() -> tuple[Family, ...]:
+    """The families that this process has added by `register`."""
+    return tuple(_by_hand.values())
+
+
+def _add(family: Family) -> None:
     for other in _registered.values():
         shared = set(other.architectures) & set(family.architectures)
         if other != family and (other.name == family.name or shared):
@@ -69,7 +80,7 @@ def _load_plugins() -> None:
                 f"the entry point {point.name} gives {type(family).__name__}, not a Family",
                 hint=f"{ENTRY_POINT_GROUP} must name an object of ingot.models.family.Family",
             )
-        register(family)
+        _add(family)
     _plugins_loaded = True
 
 

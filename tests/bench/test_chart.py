@@ -41,4 +41,4 @@ def test_without_matplotlib_it_says_how_to_get_it(tmp_path, capsys, monkeypatch)
     path = tmp_path / "now.json"
     path.write_text(json.dumps(RESULT))
     assert main([str(tmp_path / "out.png"), str(path)]) == 2
-    assert "pip install 'ingot[chart]'" in capsys.readouterr().err
+    assert "pip install 'ingot-lm[chart]'" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from ingot.errors import (
     UsageError,
     VerificationError,
 )
+from ingot.settings import settings
 from tests.support.odd_files import ODD_PATHS, odd_paths
 
 
@@ -78,6 +80,25 @@ def test_an_error_is_what_was_found_then_the_hint(failing, capsys):
     assert capsys.readouterr().err == "error: found it\n  do this\n  then that\n"
 
 
+def test_unknown_variables_are_named_once_and_stop_nothing(capsys, monkeypatch):
+    monkeypatch.setenv("INGOT_PORT", "tcp://10.0.0.1:80")
+    monkeypatch.setenv("INGOT_CASHE", "/x")
+
+    def look(args):
+        settings()  # which warns, where it is not the command that runs
+        print("done")
+        return 0
+
+    monkeypatch.setattr(inspect, "main", look)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["inspect", "x.ingot"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "done\n" and captured.err.count("\n") == 1
+    assert captured.err.startswith("warning: unknown environment variables")
+    assert "INGOT_CASHE (did you mean INGOT_CACHE?), INGOT_PORT;" in captured.err
+
+
 def test_debug_puts_the_traceback_into_a_log(failing, capsys, tmp_path):
     failing(UsageError("found it"), "--debug")
     err = capsys.readouterr().err
@@ -116,7 +137,7 @@ def test_a_log_holds_a_command_that_is_not_utf8(failing, monkeypatch, tmp_path):
 
 def test_a_missing_extra_is_named(failing, capsys):
     failing(ModuleNotFoundError("No module named 'torch'", name="torch"))
-    assert "pip install 'ingot[compile]'" in capsys.readouterr().err
+    assert "pip install 'ingot-lm[compile]'" in capsys.readouterr().err
 
 
 BROKEN = {
@@ -153,7 +174,7 @@ def test_a_package_that_cannot_be_imported_is_named(name, tmp_path):
 
 def test_a_package_that_is_missing_is_named(failing, capsys):
     assert failing(ModuleNotFoundError("No module named 'msgspec'", name="msgspec")) == 2
-    assert capsys.readouterr().err == "error: msgspec is not installed\n  pip install 'ingot'\n"
+    assert capsys.readouterr().err == "error: msgspec is not installed\n  pip install 'ingot-lm'\n"
 
 
 def test_packages_that_can_break_are_those_of_the_project():

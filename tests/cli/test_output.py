@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from ingot.cli import progress as progress_module
 from ingot.cli.output import facts, print_json, table
 from ingot.cli.progress import PlainProgress, progress_display
 
@@ -52,6 +54,13 @@ def test_progress_is_plain_where_there_is_no_terminal():
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def test_progress_is_plain_where_rich_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich", None)  # which makes an import of it fail
+    monkeypatch.setattr(progress_module, "find_spec", lambda name: None)
+    with progress_display(Terminal()) as progress:
+        assert isinstance(progress, PlainProgress)
 
 
 def test_progress_on_a_terminal_marks_stages_as_done(monkeypatch):

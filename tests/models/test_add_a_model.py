@@ -20,6 +20,7 @@ from tests.support.tiny_models import randomise
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The page's files in a folder on the path, and a registry that forgets them after."""
     monkeypatch.setattr(registry, "_registered", dict(registry.families()))
+    monkeypatch.setattr(registry, "_by_hand", {})
     monkeypatch.setattr(registry, "_plugins_loaded", False)
     with files_on_path("add_a_model.md", tmp_path) as files:
         assert files == ["phi3.py", "use.py", "check.py"]

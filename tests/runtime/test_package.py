@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from ingot import cache, compiling
 from ingot.artifact.reader import Artifact
 from ingot.compiler.options import CompileOptions, Report
 from ingot.errors import ArtifactError, ResourceError, UsageError
-from ingot.settings import settings
+from ingot.settings import UnknownVariableWarning, settings
 from tests.runtime.fake_model import greedy, write_fake
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,7 +68,31 @@ def test_a_user_without_a_home_needs_one_for_the_cache_alone():
         _ = read.cache_dir
 
 
-@pytest.mark.parametrize("env", [{"INGOT_CASHE": "x"}, {"INGOT_DEBUG": "6"}, {"INGOT_DEBUG": "on"}])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("INGOT_CASHE", "INGOT_CACHE"),
+        ("INGOT_CACHE_DIR", "INGOT_CACHE"),
+        ("INGOT_DEBUG_PORT", None),
+        ("INGOT_PORT", None),
+        ("INGOT_", None),
+    ],
+)
+def test_an_unknown_variable_warns_and_names_what_it_may_be_meant_for(name, near):
+    with pytest.warns(UnknownVariableWarning, match=rf"no effect: {name}\b") as seen:
+        read = settings({name: "tcp://10.0.0.1:80", "INGOT_DEBUG": "1"})
+    assert read.debug == 1 and seen[0].filename == __file__
+    meant = re.findall(r"did you mean (\w+)\?", str(seen[0].message))
+    assert meant == ([near] if near else [])
+
+
+def test_known_and_foreign_variables_do_not_warn():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        settings({"INGOT_DEBUG": "1", "INGOTS": "x", "HOME": "/"})
+
+
+@pytest.mark.parametrize("env", [{"INGOT_DEBUG": "6"}, {"INGOT_DEBUG": "on"}])
 def test_a_wrong_setting_is_an_error_and_not_ignored(env):
     with pytest.raises(UsageError, match="INGOT_"):
         settings(env)

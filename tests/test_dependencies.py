@@ -1,0 +1,59 @@
+"""What pyproject.toml declares, what `ingot/` imports and what the page names are the same."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.import_rules import API, ROOMS, THIRD_PARTY, imports
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CORE_ROOMS = ("artifact", "runtime", "cli", API)  # an environment without torch runs these
+OPTIONAL = {"rich"}  # used by those rooms where it is installed
+
+
+def names(requirements: Iterable[str]) -> set[str]:
+    """The packages of a list of requirements; those that we import are named like their module."""
+    return {re.split(r"[<>=\[]", line)[0] for line in requirements}
+
+
+def imported(*rooms: str) -> set[str]:
+    """The packages that rooms of `ingot/` import, at any depth of the code."""
+    found = set()
+    for room in rooms:
+        folder = ROOT / "ingot" if room == API else ROOT / "ingot" / room
+        for file in folder.glob("*.py") if room == API else folder.rglob("*.py"):
+            modules = imports(ast.parse(file.read_text(encoding="utf-8")))
+            found |= {module.partition(".")[0] for _, module in modules}
+    return found - {"ingot"} - sys.stdlib_module_names
+
+
+def table(title: str) -> set[str]:
+    """The first column of the table below a heading of the page."""
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    section = page.split(f"\n## {title}", 1)[1].split("\n## ")[0]
+    return set(re.findall(r"^\| (\w+) \|", section, re.M)) - {"package"}
+
+
+def test_the_core_declares_what_it_imports():
+    assert names(PROJECT["dependencies"]) == imported(*CORE_ROOMS) - OPTIONAL
+
+
+def test_the_extra_declares_what_only_compiling_imports():
+    extra = names(PROJECT["optional-dependencies"]["compile"])
+    assert extra == imported(*ROOMS) - names(PROJECT["dependencies"])
+    assert extra >= OPTIONAL
+
+
+def test_the_page_names_every_package():
+    assert table("The core") == names(PROJECT["dependencies"])
+    assert table("The extra `compile`") == names(PROJECT["optional-dependencies"]["compile"])
+
+
+def test_the_rules_of_imports_name_no_other_package():
+    assert set().union(*THIRD_PARTY.values()) == imported(*ROOMS)
