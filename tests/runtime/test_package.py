@@ -49,6 +49,10 @@ def test_every_public_name_is_there_and_no_other():
         _ = ingot.nonsense
 
 
+def test_a_look_around_shows_public_names_only():
+    assert sorted(ingot.__all__) == dir(ingot)
+
+
 def test_settings_come_from_the_environment(tmp_path):
     env = {"INGOT_CACHE": str(tmp_path), "CXX": "clang++", "INGOT_DEBUG": "2"}
     read = settings(env)
