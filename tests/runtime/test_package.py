@@ -262,6 +262,6 @@ def test_another_calibration_text_is_another_artifact(model_dir, tmp_path):
 @pytest.mark.parametrize("options", [{"max_len": 5}, {"num_thread": 1, "seed": 2}])
 def test_a_misspelled_option_is_refused_before_anything_is_compiled(model_dir, options):
     folder, compiles = model_dir
-    with pytest.raises(TypeError, match=next(iter(options))):
+    with pytest.raises(UsageError, match=next(iter(options))):
         ingot.LLM(folder, **options)
     assert not compiles
