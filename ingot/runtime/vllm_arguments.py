@@ -180,8 +180,11 @@ def choose(
     own: Iterable[str] = (),
     *,
     compiled: bool = True,
+    known: Iterable[str] = (),
 ) -> Chosen:
     """Sorts arguments by what they do here; `own` are ours, which are passed on.
+
+    `known` are names that an error may propose instead.
 
     `compiled` says whether the model is an artifact. Raises UsageError for a value that is not
     supported, for a name that nobody knows and for two names of one option.
@@ -191,7 +194,7 @@ def choose(
         row, value = table.get(name), plain(value)
         if row is None:
             if name not in own:
-                raise _unknown(name, [*own, *table])
+                raise _unknown(name, [*own, *known, *table])
             _put(chosen.options, name, value)
         elif row.changes_nothing(value):
             continue

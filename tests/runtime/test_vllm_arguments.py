@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import pydoc
 
@@ -137,3 +138,55 @@ def test_help_shows_every_argument_with_its_meaning(kind):
     assert (shown["dtype"].default, shown["check"].default) == ("auto", "fast")
     text = pydoc.render_doc(kind, renderer=pydoc.plaintext)
     assert [name for name in shown if f"{name}: " not in text.partition("Args:")[2]] == []
+
+
+GREEDY = ingot.SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
+CHAT = [{"role": "user", "content": "b"}]
+
+
+def test_calls_take_what_changes_nothing(llm):
+    plain, chat = llm.generate([[5]], GREEDY), llm.chat(CHAT, GREEDY)
+    same = llm.generate([[5]], GREEDY, use_tqdm=False, lora_request=None, priority=None)
+    again = llm.chat(CHAT, GREEDY, lora_request=None, chat_template_content_format="auto")
+    assert same[0].outputs[0].token_ids == plain[0].outputs[0].token_ids
+    assert (again[0].prompt, again[0].outputs[0].text) == (chat[0].prompt, chat[0].outputs[0].text)
+
+
+def test_calls_refuse_the_rest(llm):
+    for call in (llm.generate, llm.chat):
+        with pytest.raises(UsageError, match="lora_request is 'x'") as caught:
+            call(CHAT, GREEDY, lora_request="x")
+        assert "Merge the adapter" in caught.value.hint
+    with pytest.raises(UsageError, match=r"no argument 'prority'; 'priority'\?"):
+        llm.generate([[5]], GREEDY, prority=1)
+    with pytest.raises(UsageError, match=r"'add_generation_prompt'\?"):
+        llm.chat(CHAT, GREEDY, add_generation_promt=False)
+
+
+def test_asynchronous_calls_do_the_same(fake_artifact):
+    async def texts():
+        async with ingot.AsyncLLM(fake_artifact) as llm:
+            last = [
+                [output async for output in outputs][-1].prompt
+                for outputs in (
+                    llm.generate("b", GREEDY, lora_request=None),
+                    llm.chat(CHAT, GREEDY, lora_request=None, add_generation_prompt=False),
+                )
+            ]
+            for outputs in (
+                llm.generate("b", GREEDY, lora_request="x"),
+                llm.chat(CHAT, GREEDY, lora_request="x"),
+                llm.chat(CHAT, GREEDY, add_generation_promt=False),
+            ):
+                with pytest.raises(UsageError, match=r"lora_request|add_generation_prompt"):
+                    _ = [output async for output in outputs]
+            return last
+
+    assert asyncio.run(texts()) == ["b", "<s>[user]b"]
+
+
+def test_typed_prompts_are_prompts(llm):
+    tokens = ingot.TokensPrompt(prompt_token_ids=[5], prompt="x", cache_salt="s")
+    outputs = llm.generate([ingot.TextPrompt(prompt="b"), tokens], GREEDY)
+    assert [output.prompt for output in outputs] == ["b", "x"]
+    assert ingot.SamplingParams(output_kind=ingot.RequestOutputKind.DELTA) != GREEDY
