@@ -49,6 +49,10 @@ TAIL = """\
 
 `SamplingParams` has vLLM's fields, ranges and defaults ([sampling](sampling.md)). It is frozen:
 `dataclasses.replace` makes one with other values.
+
+`get_tokenizer()` returns ingot's own tokenizer. `tok("text")` gives `input_ids` and
+`attention_mask`, and it has `encode`, `decode`, `apply_chat_template`, `eos_token_id` and
+`bos_token_id`. `TextPrompt`, `TokensPrompt` and `RequestOutputKind` are exported by `ingot`.
 """
 
 
