@@ -58,6 +58,7 @@ golden: $(STAMP)  ## Record the bundled model's outputs anew; look at the diff b
 
 docs: $(STAMP)  ## Rewrite the pages that are generated from the code
 	@$(PY) -m tools.cli_page
+	@$(PY) -m tools.coming_from_page
 	@$(PY) -m tools.passes_page
 	@$(PY) -m tools.layout_page
 	@$(PY) -m tools.step_page

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from ingot.runtime.output import CompletionOutput as CompletionOutput
     from ingot.runtime.output import Logprob as Logprob
     from ingot.runtime.output import RequestOutput as RequestOutput
+    from ingot.runtime.params import RequestOutputKind as RequestOutputKind
     from ingot.runtime.params import SamplingParams as SamplingParams
+    from ingot.runtime.prompts import TextPrompt as TextPrompt
+    from ingot.runtime.prompts import TokensPrompt as TokensPrompt
 
 _HOMES = {
     "compile": "ingot.api",
@@ -35,7 +38,10 @@ _HOMES = {
     "CompletionOutput": "ingot.runtime.output",
     "Logprob": "ingot.runtime.output",
     "RequestOutput": "ingot.runtime.output",
+    "RequestOutputKind": "ingot.runtime.params",
     "SamplingParams": "ingot.runtime.params",
+    "TextPrompt": "ingot.runtime.prompts",
+    "TokensPrompt": "ingot.runtime.prompts",
 }
 
 __all__ = ["__version__", *_HOMES]
@@ -50,4 +56,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted(__all__)

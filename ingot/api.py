@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from inspect import signature
+from dataclasses import fields, replace
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,8 @@ from ingot.artifact.reader import Artifact, is_artifact
 from ingot.errors import UsageError
 from ingot.files import as_path
 from ingot.runtime import llm
+from ingot.runtime.config import EngineConfig, engine_config
+from ingot.runtime.vllm_arguments import CONSTRUCTOR, choose
 
 if TYPE_CHECKING:
     from ingot.compiler.options import CompileOptions, Report
@@ -34,37 +36,119 @@ def compile(model_dir: str | Path, out: str | Path, **options: Any) -> Report:
 
 
 class FromDirectory(llm.Model):
-    """A `Model` that also takes a model directory, and compiles it once.
-
-    Args:
-        model: the folder of an artifact or of a model in Hugging Face's layout, or an artifact
-            that is open already.
-        compile_options: the options of `compile` for a model directory, such as
-            {"dtype": "float32"}; not allowed with an artifact.
-        options: those of `ingot.runtime.llm.Model`, such as max_model_len and num_threads.
-    """
+    """A `Model` that also takes a model directory, and compiles it once."""
 
     def __init__(
         self,
         model: str | Path | Artifact,
         *,
         compile_options: Mapping[str, Any] | None = None,
+        config: EngineConfig | None = None,
         **options: Any,
     ) -> None:
-        path = model.path if isinstance(model, Artifact) else _path("model", model)
-        wanted = None if compile_options is None else _options(compile_options)
-        if compile_options and is_artifact(path):
-            raise UsageError(
-                f"compile_options were given, but {path} is compiled already",
-                hint="Give the model directory, or leave them out.",
-            )
-        signature(llm.Model).bind(path, **options)  # a wrong name, before minutes of compiling
-        opened = model if isinstance(model, Artifact) else cache.resolve(path, wanted)
-        super().__init__(opened, **options)
+        """Opens a model.
+
+        Args:
+            model: the folder of an artifact or of a model in Hugging Face's layout, or an artifact
+                that is open already.
+            compile_options: the options of `ingot.compile` for a model directory, such as
+                {"targets": "cpu:x86-64-v3"}; not allowed with an artifact.
+            config: the engine's switches, an `EngineConfig`.
+            max_model_len: the most tokens of a sequence with its prompt; None: the artifact's.
+            kv_cache_bytes: memory for keys and values; None: what full use can need, and at most
+                half of the memory that is free.
+            num_threads: None: one per processor that this process may use.
+            seed: seeds the draws of requests that have no seed of their own.
+            on_step: a function that the engine's thread calls with the counters after every step.
+            check: "fast" hashes all files but the tensors, "full" these, too.
+            dtype: for a model directory, "float32", "bfloat16" or "auto".
+            quantization: for a model directory, None, "int8" or "int4".
+            kv_cache_dtype: for a model directory, "auto" or "int8".
+            max_num_seqs: the most sequences in a step.
+            max_num_batched_tokens: the most tokens in a step.
+            enable_prefix_caching: whether equal beginnings of prompts are computed once; None: yes.
+            kv_cache_memory_bytes: another name of kv_cache_bytes.
+            vllm: other arguments of vLLM, at values that change nothing; docs/coming_from.md lists
+                them.
+
+        Raises UsageError for an argument or value that is not supported, what `ingot.compile`
+        raises, ArtifactError, IncompatibleHostError or ResourceError.
+        """
+        artifact, options = _found(model, compile_options, config, options)
+        super().__init__(artifact, **options)
 
 
 class LLM(FromDirectory, llm.LLM):
-    """`ingot.runtime.llm.LLM`, opened as `FromDirectory` says."""
+    """A model, ready to generate: an artifact, or a model directory that is compiled once.
+
+    A context manager. Safe to use from several threads. `__init__` describes the arguments.
+    """
+
+
+_OWN = [name for name in signature(llm.Model).parameters if name not in ("model", "config")]
+
+
+def _full_signature() -> Signature:
+    """Of the constructor, with all names that do something here."""
+    parameters = {**signature(FromDirectory).parameters, **signature(llm.Model).parameters}
+    rest = parameters.pop("options")
+    for row in CONSTRUCTOR:
+        if row.acts and row.name not in parameters:
+            parameters[row.name] = Parameter(
+                row.name, Parameter.KEYWORD_ONLY, default=row.harmless[0]
+            )
+    return Signature([*parameters.values(), rest.replace(name="vllm")])
+
+
+# `inspect` and `help` would show what `__init__` takes, which is anything.
+FromDirectory.__signature__ = _full_signature()  # type: ignore[attr-defined]
+
+
+def _found(
+    model: str | Path | Artifact,
+    compile_options: Mapping[str, Any] | None,
+    config: EngineConfig | None,
+    given: Mapping[str, Any],
+) -> tuple[Path | Artifact, dict[str, Any]]:
+    """The artifact of a model, and the options to open it with.
+
+    All names are checked before anything is compiled, which can take minutes.
+    """
+    path = model.path if isinstance(model, Artifact) else _path("model", model)
+    compiled = isinstance(model, Artifact) or is_artifact(path)
+    chosen = choose(given, CONSTRUCTOR, _OWN, compiled=compiled)
+    config = _merged_config(config, chosen.config)
+    wanted = _merged_options(compile_options, chosen.compile)
+    if compile_options and compiled:
+        raise UsageError(
+            f"compile_options were given, but {path} is compiled already",
+            hint="Give the model directory, or leave them out.",
+        )
+    artifact = model if isinstance(model, Artifact) else cache.resolve(path, wanted)
+    return artifact, {**chosen.options, "config": config}
+
+
+def _merged_config(given: object, chosen: Mapping[str, Any]) -> EngineConfig:
+    """The switches that were given, with those that were chosen by vLLM's names."""
+    config = engine_config(given)
+    if given is not None and chosen:
+        raise UsageError(
+            f"config and {next(iter(chosen))} are both given", hint="Set it in the EngineConfig."
+        )
+    return replace(config, **chosen)
+
+
+def _merged_options(given: object, chosen: Mapping[str, Any]) -> CompileOptions | None:
+    """The options of the compile that were given, with those that were chosen by vLLM's names."""
+    if given is None:
+        return _options(chosen) if chosen else None
+    options = _options(given)
+    for name in chosen:
+        if isinstance(given, Mapping) and name in given:
+            raise UsageError(
+                f"{name} is given twice", hint="Leave it out of compile_options, or give it there."
+            )
+    return replace(options, **chosen)
 
 
 def _path(name: str, value: object) -> Path:

@@ -7,4 +7,7 @@ from ingot.runtime import async_llm
 
 
 class AsyncLLM(FromDirectory, async_llm.AsyncLLM):
-    """`ingot.runtime.async_llm.AsyncLLM`, opened as `FromDirectory` says."""
+    """A model whose requests are async iterators; the arguments are those of `ingot.LLM`.
+
+    An async context manager. Use it from one event loop or several.
+    """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tools import cli_page, layout_page
+from tools import cli_page, coming_from_page, layout_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -19,6 +19,10 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 def test_the_page_of_the_command_line_is_current():
     assert cli_page.PAGE.read_text() == cli_page.page(), "run `make docs`"
+
+
+def test_the_page_for_those_who_come_from_vllm_is_current():
+    assert coming_from_page.PAGE.read_text() == coming_from_page.page(), "run `make docs`"
 
 
 def test_quotations_in_the_layout_are_current():

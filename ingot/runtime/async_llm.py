@@ -16,8 +16,13 @@ from ingot.runtime.output import RequestOutput
 from ingot.runtime.params import RequestOutputKind, SamplingParams
 from ingot.runtime.prompts import Messages, Prompt
 from ingot.runtime.request import Request
+from ingot.runtime.vllm_arguments import CALLS, choose
 
 T = TypeVar("T")
+
+_TEMPLATE_OPTIONS = (
+    "chat_template", "add_generation_prompt", "continue_final_message", "chat_template_kwargs",
+)  # fmt: skip
 
 
 class AsyncLLM(Model):
@@ -34,13 +39,15 @@ class AsyncLLM(Model):
         request_id: str | None = None,
         *,
         priority: int = 0,
+        **vllm: Any,
     ) -> AsyncIterator[RequestOutput]:
         """Completes a prompt; yields an output for every step, or fewer to a slow reader.
 
         `sampling_params.output_kind` says what an output holds. Raises RequestError for a prompt
         that cannot be served or a `request_id` that is in use, QueueFullError where the queue is
-        full, and UsageError after `close`.
+        full, and UsageError after `close`. `vllm` is as in `LLM.generate`.
         """
+        choose(vllm, CALLS)
         params = sampling_params or SamplingParams()
         inbox = _Inbox(asyncio.get_running_loop(), params.output_kind)
         ticket = await asyncio.to_thread(self._ticket, prompt, params, priority, request_id)
@@ -63,6 +70,7 @@ class AsyncLLM(Model):
         **template: Any,
     ) -> AsyncIterator[RequestOutput]:
         """Answers a conversation; `template` are the other options of `LLM.chat`."""
+        template = choose(template, CALLS, _TEMPLATE_OPTIONS).options
         prompt = await asyncio.to_thread(self.chat_prompt, messages, tools=tools, **template)
         outputs = self.generate(prompt, sampling_params, request_id, priority=priority)
         async for output in outputs:

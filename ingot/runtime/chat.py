@@ -15,6 +15,7 @@ import jinja2.sandbox
 import jinja2.utils
 
 from ingot.errors import RequestError
+from ingot.runtime.chat_parts import Chat, readable_parts
 
 MAX_PROMPT_CHARS = 16 << 20
 _TAG = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -41,7 +42,13 @@ class ChatTemplate:
         **variables: Any,
     ) -> str:
         """The prompt. Raises RequestError when the template refuses the conversation."""
-        chat = _conversation(messages)
+        variables = {
+            "tools": None if tools is None else _plain(list(tools)),
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            **_plain(variables),
+        }
+        chat = readable_parts(_conversation(messages), lambda chat: self._text(chat, variables))
         if continue_final_message:
             if add_generation_prompt:
                 raise RequestError(
@@ -49,15 +56,13 @@ class ChatTemplate:
                     hint="A prompt either continues a message or begins a new one.",
                 )
             final = _tag_final_message(chat)
+        prompt = self._text(chat, variables)
+        return _cut_at_tag(prompt, final) if continue_final_message else prompt
+
+    def _text(self, chat: Chat, variables: Mapping[str, Any]) -> str:
         pieces, size = [], 0
         try:
-            for piece in self._template.generate(
-                messages=chat,
-                tools=None if tools is None else _plain(list(tools)),
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **_plain(variables),
-            ):
+            for piece in self._template.generate(messages=chat, **variables):
                 pieces.append(piece)
                 size += len(piece)
                 if size > MAX_PROMPT_CHARS:
@@ -67,8 +72,7 @@ class ChatTemplate:
             raise
         except Exception as error:
             raise RequestError(f"the chat template refuses the messages: {error}") from error
-        prompt = "".join(pieces)
-        return _cut_at_tag(prompt, final) if continue_final_message else prompt
+        return "".join(pieces)
 
 
 def template_source(
@@ -95,7 +99,7 @@ def template_source(
     return templates
 
 
-def _conversation(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _conversation(messages: Sequence[Mapping[str, Any]]) -> Chat:
     """A plain copy of the messages, without keys whose value is None."""
     if not isinstance(messages, (list, tuple)) or not messages:
         raise RequestError("messages is empty or not a list", hint="Give a list of dicts.")
@@ -130,7 +134,7 @@ def _plain(value: Any) -> Any:
     )
 
 
-def _tag_final_message(chat: list[dict[str, Any]]) -> str:
+def _tag_final_message(chat: Chat) -> str:
     """Marks the end of the last message's text, and returns that text."""
     final = chat[-1].get("content")
     holder, key = chat[-1], "content"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from ingot.runtime.prompts import (
 from ingot.runtime.session import OnStep, Session, Ticket
 from ingot.runtime.stream import TextStream
 from ingot.runtime.tokenizer import Tokenizer, TokenizerFiles
+from ingot.runtime.vllm_arguments import CALLS, choose
 
 
 class Model:
@@ -157,7 +159,8 @@ class LLM(Model):
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool = True,
         *,
-        priority: int | Sequence[int] = 0,
+        priority: int | Sequence[int] | None = 0,
+        **vllm: Any,
     ) -> list[RequestOutput]:
         """Completes every prompt; the outputs are in the order of the prompts.
 
@@ -165,8 +168,10 @@ class LLM(Model):
         dict may also have a "cache_salt": only prompts with the same salt share cached prefixes.
         `sampling_params` and `priority` are one for all prompts, or a list with one for each. A
         smaller priority comes sooner. `use_tqdm` shows the progress on stderr if that is a
-        terminal. Raises RequestError, with nothing run, if any prompt cannot be served.
+        terminal. `vllm` are other arguments of vLLM, at values that change nothing, such as
+        lora_request=None. Raises RequestError, with nothing run, if any prompt cannot be served.
         """
+        _check_call(self.generate, vllm)
         items = list_of_prompts(prompts)
         params = list_of_params(sampling_params, len(items))
         priorities = list_of_priorities(priority, len(items))
@@ -184,8 +189,10 @@ class LLM(Model):
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        **vllm: Any,
     ) -> list[RequestOutput]:
         """Answers a conversation, or each of several, by the model's chat template."""
+        _check_call(self.chat, vllm)
         items = [
             self.chat_prompt(
                 chat,
@@ -235,6 +242,11 @@ class LLM(Model):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_call(method: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raises UsageError for other arguments of a call than vLLM's that change nothing."""
+    choose(given, CALLS, known=signature(method).parameters if given else ())
 
 
 def _model_len(limit: int, wanted: int | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -219,6 +220,10 @@ class SamplingParams:
         params._set("bad_word_ids", spellings(self.bad_words, encode))
         return params
 
+    def clone(self) -> SamplingParams:
+        """A copy. The fields are frozen: `dataclasses.replace` makes one with other values."""
+        return dataclasses.replace(self)
+
     @property
     def greedy(self) -> bool:
         return self.temperature == 0
@@ -227,6 +232,13 @@ class SamplingParams:
     def stops(self) -> tuple[str, ...]:
         """`stop` as a tuple, whatever it was given as."""
         return tuple(self.stop)
+
+
+# `inspect` and `help` would show what `__new__` takes, which is anything.
+_of_init = inspect.signature(SamplingParams.__init__)
+SamplingParams.__signature__ = _of_init.replace(  # type: ignore[attr-defined]
+    parameters=list(_of_init.parameters.values())[1:]
+)
 
 
 def _bias(given: Any) -> dict[int, float] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -12,7 +12,23 @@ from ingot.runtime.admission import check_priority
 from ingot.runtime.field_checks import plain
 from ingot.runtime.params import SamplingParams
 
-Prompt = str | Sequence[int] | Mapping[str, Any]
+
+class TextPrompt(TypedDict):
+    """A prompt that is a text."""
+
+    prompt: str
+    cache_salt: NotRequired[str]
+
+
+class TokensPrompt(TypedDict):
+    """A prompt that is tokens; a text beside them is only handed back."""
+
+    prompt_token_ids: list[int]
+    prompt: NotRequired[str]
+    cache_salt: NotRequired[str]
+
+
+Prompt = str | Sequence[int] | TextPrompt | TokensPrompt | Mapping[str, Any]
 Messages = Sequence[Mapping[str, Any]]
 
 _FORMS = (
@@ -96,8 +112,9 @@ def prompt_parts(prompt: Prompt) -> tuple[str | None, list[int] | None, bytes]:
     return text, tokens, (salt or "").encode("utf-8", "surrogatepass")
 
 
-def list_of_priorities(priority: int | Sequence[int], count: int) -> list[int]:
-    """A priority for each of `count` prompts."""
+def list_of_priorities(priority: int | Sequence[int] | None, count: int) -> list[int]:
+    """A priority for each of `count` prompts; None is 0."""
+    priority = 0 if priority is None else priority
     result: list[Any] = (
         list(priority) if isinstance(priority, (list, tuple)) else [priority] * count
     )

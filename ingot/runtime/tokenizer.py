@@ -58,6 +58,18 @@ class TokenizerFiles:
         )
 
 
+class Encoding(dict[str, Any]):
+    """What calling a tokenizer gives, as in transformers: a dict whose keys are attributes, too."""
+
+    @property
+    def input_ids(self) -> Any:
+        return self["input_ids"]
+
+    @property
+    def attention_mask(self) -> Any:
+        return self["attention_mask"]
+
+
 class Tokenizer:
     """Wraps a `tokenizer.json`, with the special tokens and templates of `tokenizer_config.json`.
 
@@ -95,6 +107,27 @@ class Tokenizer:
                 f"{_FILE} has token {largest}; the model's vocabulary has {vocab_size}",
                 hint="The tokenizer is of another model.",
             )
+
+    def __call__(self, text: str | Sequence[str], add_special_tokens: bool = True) -> Encoding:
+        """`input_ids` and `attention_mask` of a text; of several, lists of them.
+
+        Nothing is padded or cut. Raises RequestError as `encode` does.
+        """
+        if isinstance(text, (list, tuple)):
+            rows = [self.encode(one, add_special_tokens) for one in text]
+            return Encoding(input_ids=rows, attention_mask=[[1] * len(ids) for ids in rows])
+        ids = self.encode(text, add_special_tokens)  # type: ignore[arg-type]
+        return Encoding(input_ids=ids, attention_mask=[1] * len(ids))
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The token that begins a text, where the tokenizer's config names one."""
+        return self._special_id("bos_token")
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends a text, where the tokenizer's config names one."""
+        return self._special_id("eos_token")
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Tokens of a text, with the tokens that the model expects around every text.
@@ -190,6 +223,10 @@ class Tokenizer:
             self._templates[source] = ChatTemplate(source)
         options = {**self.special_tokens, **options}
         return self._templates[source].render(messages, tools=tools, **options)
+
+    def _special_id(self, name: str) -> int | None:
+        spelling = self.special_tokens.get(name)
+        return None if spelling is None else self.backend.token_to_id(spelling)
 
     def _are_special(self, *token_ids: int) -> bool:
         return self._skipped.issuperset(token_ids)

@@ -207,7 +207,7 @@ CHATS = {
     "thinking": [USER, {"role": "assistant", "content": "so", "thinking": "hm"}, USER],
     "two systems": [SYSTEM, {"role": "system", "content": "And polite."}, USER, ANSWER, USER],
     "empty": [{"role": "user", "content": ""}],
-    "parts": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image"}]}],
+    "an answer": [USER, ANSWER],
 }
 
 
@@ -336,3 +336,58 @@ def test_where_a_template_is_found():
     assert template_source({"chat_template": several}, None, "own", with_tools=True) == "own"
     with pytest.raises(RequestError, match="no chat template"):
         template_source({}, None, None, with_tools=False)
+
+
+GOING = {"add_generation_prompt": True}
+PARTS = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]
+
+
+def as_parts(chat):
+    return [{**message, "content": PARTS} for message in chat]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_parts_are_read_as_transformers_does_or_joined(template):
+    """A template that reads parts writes both texts; one that does not must get them joined."""
+    asks = [{"role": "user", "content": "Hello\nthere"}]
+    ours, with_parts = both(TEMPLATES[template], as_parts(asks), **GOING)
+    joined = both(TEMPLATES[template], asks, **GOING)[1]
+    reads = "Hello" in with_parts and "'Hello'" not in with_parts and '"Hello"' not in with_parts
+    assert ours == (with_parts if reads else joined)
+    assert "Hello" in ours and "there" in ours
+
+
+def test_some_templates_read_parts_and_some_do_not():
+    """The negative control: both ways are taken above."""
+    looped = "{% for m in messages %}{% for p in m.content %}{{ p.text }}{% endfor %}{% endfor %}"
+    chat = as_parts([{"role": "user"}])
+    assert both(looped, chat, **GOING) == ["Hellothere"] * 2
+    assert both(CHATML, chat, add_generation_prompt=False)[0] == (
+        "<|im_start|>user\nHello\nthere<|im_end|>\n"
+    )
+    assert both("{{ messages[0].content }}", chat)[0] == "Hello\nthere"
+    assert both("{{ messages[0].content | tojson }}", chat)[0] == '"Hello\\nthere"'
+
+
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        ({"type": "image_url", "image_url": {"url": "x"}}, "kind 'image_url'"),
+        ({"type": "image"}, "kind 'image'"),
+        ({"type": "text"}, "'type': 'text'"),
+        ({"type": "text", "text": 5}, "'text': 5"),
+    ],
+)
+def test_a_part_that_is_no_text_is_refused_by_its_kind(part, found):
+    tokenizer = Tokenizer(byte_level().to_str().encode())
+    for template in (CHATML, "{{ messages[0].content[0].text }}"):
+        with pytest.raises(RequestError, match=found) as caught:
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": [PARTS[0], part]}], chat_template=template
+            )
+        assert "text" in caught.value.hint
+
+
+def test_a_list_that_is_data_stays_as_it_is():
+    ours, theirs = both("{{ messages[0].content | tojson }}", [{"role": "tool", "content": [1]}])
+    assert ours == theirs == "[1]"

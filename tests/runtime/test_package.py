@@ -51,6 +51,10 @@ def test_every_public_name_is_there_and_no_other():
         _ = ingot.nonsense
 
 
+def test_a_look_around_shows_public_names_only():
+    assert sorted(ingot.__all__) == dir(ingot)
+
+
 def test_settings_come_from_the_environment(tmp_path):
     env = {"INGOT_CACHE": str(tmp_path), "CXX": "clang++", "INGOT_DEBUG": "2"}
     read = settings(env)
@@ -284,6 +288,6 @@ def test_another_calibration_text_is_another_artifact(model_dir, tmp_path):
 @pytest.mark.parametrize("options", [{"max_len": 5}, {"num_thread": 1, "seed": 2}])
 def test_a_misspelled_option_is_refused_before_anything_is_compiled(model_dir, options):
     folder, compiles = model_dir
-    with pytest.raises(TypeError, match=next(iter(options))):
+    with pytest.raises(UsageError, match=next(iter(options))):
         ingot.LLM(folder, **options)
     assert not compiles

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import pydoc
 
 import pytest
 
@@ -152,6 +154,21 @@ def test_what_the_caller_gave_is_copied():
     bias[1] = 5.0
     words.append("b")
     assert params.logit_bias == {1: 2.0} and params.bad_words == ("a",)
+
+
+def test_its_signature_shows_every_field_with_its_default():
+    shown = inspect.signature(SamplingParams).parameters
+    wanted = {field.name: field.default for field in dataclasses.fields(SamplingParams)}
+    del wanted["bad_word_ids"]
+    assert {name: parameter.default for name, parameter in shown.items()} == wanted
+    assert "temperature: 'float' = 1.0" in pydoc.render_doc(
+        SamplingParams, renderer=pydoc.plaintext
+    )
+
+
+def test_a_clone_is_equal_and_another_object():
+    params = SamplingParams(stop=["x"], logit_bias={1: 2.0}, max_tokens=None)
+    assert params.clone() == params and params.clone() is not params
 
 
 def test_it_is_frozen():

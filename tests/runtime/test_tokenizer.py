@@ -84,3 +84,32 @@ def test_what_is_no_text_is_refused(text):
     tokenizer = Tokenizer(fake_tokenizer.byte_level().to_str().encode())
     with pytest.raises(RequestError):
         tokenizer.encode(text)
+
+
+def test_a_call_and_the_ids_of_special_tokens_are_those_of_transformers():
+    config = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
+    ours = Tokenizer(fake_tokenizer.byte_level().to_str().encode(), config)
+    theirs = PreTrainedTokenizerFast(
+        tokenizer_object=fake_tokenizer.byte_level(), bos_token="<s>", eos_token="</s>"
+    )
+    for given in ("the lazy dog", "", TEXTS):
+        for add in (True, False):
+            wanted = theirs(given, add_special_tokens=add, return_token_type_ids=False)
+            found = ours(given, add_special_tokens=add)
+            assert dict(found) == dict(wanted)
+            assert found["input_ids"] == found.input_ids
+            assert found["attention_mask"] == found.attention_mask
+    assert (ours.bos_token_id, ours.eos_token_id) == (theirs.bos_token_id, theirs.eos_token_id)
+    assert (ours.bos_token_id, ours.eos_token_id) == (318, 319)
+    assert ours([]) == {"input_ids": [], "attention_mask": []}
+
+
+def test_a_tokenizer_without_special_tokens_has_no_ids_of_them():
+    tokenizer = Tokenizer(fake_tokenizer.metaspace().to_str().encode(), {"eos_token": "<none>"})
+    assert tokenizer.bos_token_id is tokenizer.eos_token_id is None
+
+
+@pytest.mark.parametrize("text", [None, 5, ["a", 5], [["a"]], {"a": 1}])
+def test_a_call_refuses_what_is_no_text(text):
+    with pytest.raises(RequestError, match="type"):
+        Tokenizer(fake_tokenizer.byte_level().to_str().encode())(text)

@@ -1,0 +1,227 @@
+"""The arguments of vLLM that scripts pass, and what each of them does here.
+
+`docs/coming_from.md` shows the tables. A row is all that another argument takes.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ingot.errors import UsageError
+from ingot.runtime.field_checks import plain
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of vLLM.
+
+    Attributes:
+        name: vLLM's name, which is ours as well.
+        harmless: values that change nothing here, vLLM's default first. They are always taken.
+        advice: what the argument does here, or what to use instead.
+        option: the option of `ingot.LLM` that other values are passed on to,
+        compile: or the option of `ingot.compile`, for a model directory,
+        config: or the field of `EngineConfig`; of an argument that has both, for an artifact.
+        spellings: other values that are taken, and what they are called here. None: all, for the
+            option itself to check.
+    """
+
+    name: str
+    harmless: tuple[Any, ...]
+    advice: str
+    option: str = ""
+    compile: str = ""
+    config: str = ""
+    spellings: Mapping[Any, Any] | None = None
+
+    @property
+    def acts(self) -> bool:
+        """Whether any value of it does something here."""
+        return bool(self.option or self.compile or self.config)
+
+    def changes_nothing(self, value: object) -> bool:
+        # A bool equals 0 or 1, and is another thing.
+        return any(
+            isinstance(value, bool) is isinstance(one, bool) and value == one
+            for one in self.harmless
+            if value is None or isinstance(value, (bool, int, float, str))
+        )
+
+    def spelled(self, value: object) -> Any:
+        """What a value is called here. Raises UsageError for one that is not taken."""
+        if self.acts and self.spellings is None:
+            return value
+        key = str(value).removeprefix("torch.")  # torch.bfloat16 is "bfloat16"
+        if self.acts and self.spellings and key in self.spellings:
+            return self.spellings[key]
+        taken = [*map(repr, self.harmless), *map(repr, self.spellings or ())]
+        raise UsageError(
+            f"{self.name} is {value!r:.80}",
+            hint=f"Supported here: {', '.join(taken)}. {self.advice}",
+        )
+
+
+_ONE_MACHINE = "A model runs in one process, on one machine."
+_NO_CODE = "No code of a model's folder is ever run, and no remote file is read."
+_TEXT_ONLY = "Models take text alone."
+_OFF = (False, None)
+_FLAG = (False, True, None)
+
+CONSTRUCTOR = (
+    Argument("max_model_len", (None, -1, "auto"), "The most tokens of a sequence.",
+             option="max_model_len"),
+    Argument("seed", (0, None), "Seeds the draws of requests that have no seed.", option="seed"),
+    Argument("kv_cache_memory_bytes", (None,), "Another name of `kv_cache_bytes`.",
+             option="kv_cache_bytes"),
+    Argument("enable_prefix_caching", (None,),
+             "The switch `prefix_cache` of `EngineConfig`, which is on unless given.",
+             config="prefix_cache"),
+    Argument("max_num_seqs", (None,),
+             "The most sequences in a step: compiled in for a model directory (64 unless given), "
+             "and a bound below the artifact's own otherwise.",
+             compile="max_num_seqs", config="max_num_seqs"),
+    Argument("max_num_batched_tokens", (None,),
+             "The most tokens in a step: compiled in for a model directory (512 unless given), "
+             "and a bound below the artifact's own otherwise.",
+             compile="max_num_batched_tokens", config="max_num_batched_tokens"),
+    Argument("dtype", ("auto", None),
+             "What a model directory is compiled to compute in: bfloat16 unless its weights are "
+             "float32. There is no float16.",
+             compile="dtype",
+             spellings={"float32": "float32", "float": "float32", "bfloat16": "bfloat16"}),
+    Argument("quantization", (None,),
+             "How the weights of a model directory are stored. ingot makes the integers itself, "
+             "of weights that are not quantized.",
+             compile="quantize", spellings={"int8": "int8", "int4": "int4"}),
+    Argument("kv_cache_dtype", ("auto", None),
+             "How the keys and values of a model directory are stored.",
+             compile="kv_dtype", spellings={"int8": "int8"}),
+    Argument("tokenizer", (None,), "The tokenizer is the model's own."),
+    Argument("tokenizer_mode", ("auto", "hf"), "The tokenizer is the model's tokenizer.json."),
+    Argument("skip_tokenizer_init", _OFF,
+             "The tokenizer is only read when a request needs it: give token ids, and "
+             "SamplingParams(detokenize=False)."),
+    Argument("trust_remote_code", _OFF, f"{_NO_CODE} Leave it out."),
+    Argument("revision", (None,), f"{_NO_CODE} Download the revision, and give its folder."),
+    Argument("code_revision", (None,), _NO_CODE),
+    Argument("tokenizer_revision", (None,), _NO_CODE),
+    Argument("hf_token", (None, False), f"{_NO_CODE} Download the model, and give its folder."),
+    Argument("download_dir", (None,), "Set INGOT_CACHE to where compiled models are to lie."),
+    Argument("load_format", ("auto", "safetensors"), "Weights are safetensors."),
+    Argument("config_format", ("auto", "hf"), "The config is a config.json."),
+    Argument("hf_overrides", (None,), "Change config.json in a copy of the folder."),
+    Argument("generation_config", ("vllm",),
+             "SamplingParams() has vLLM's defaults; those of generation_config.json are not used."),
+    Argument("tensor_parallel_size", (1,), _ONE_MACHINE),
+    Argument("pipeline_parallel_size", (1,), _ONE_MACHINE),
+    Argument("data_parallel_size", (1,), f"{_ONE_MACHINE} Start one process for each copy."),
+    Argument("enable_expert_parallel", _OFF, _ONE_MACHINE),
+    Argument("distributed_executor_backend", (None, "uni"), _ONE_MACHINE),
+    Argument("disable_custom_all_reduce", _FLAG, _ONE_MACHINE),
+    Argument("device", ("auto", "cpu"),
+             "The artifact says what it runs on: compile_options={'target': ...}."),
+    Argument("gpu_memory_utilization", (0.9, 0.92),
+             "Memory for keys and values is `kv_cache_bytes`."),
+    Argument("swap_space", (4, 0, None), "Nothing is swapped: preempted sequences start again."),
+    Argument("cpu_offload_gb", (0, None), "Weights are mapped into memory, and nowhere else."),
+    Argument("block_size", (None, 16),
+             "Tokens of a page of the cache: compile_options={'page_size': ...}."),
+    Argument("num_gpu_blocks_override", (None,),
+             "Memory for keys and values is `kv_cache_bytes`."),
+    Argument("enforce_eager", _FLAG, "Nothing is captured at start: kernels are compiled before."),
+    Argument("compilation_config", (None, 0, 1, 2, 3), "See `compile_options`."),
+    Argument("max_seq_len_to_capture", (8192, None), "Nothing is captured at start."),
+    Argument("enable_chunked_prefill", (True, None),
+             "Prompts are always cut into chunks: EngineConfig(chunk_tokens=...) sets their size."),
+    Argument("scheduling_policy", ("fcfs", "priority"),
+             "The `priority` of a request counts; of equal ones, the first to come is first."),
+    Argument("async_scheduling", (None,), "EngineConfig(overlap=...) switches it."),
+    Argument("disable_sliding_window", _OFF, "Windows are part of the model."),
+    Argument("max_logprobs", (20,), "A request may ask for 1000 log-probabilities, or for all."),
+    Argument("disable_log_stats", _FLAG, "Nothing is logged: `counters()` has the figures."),
+    Argument("disable_log_requests", _FLAG, "Requests are never logged."),
+    Argument("enable_log_requests", _OFF, "Requests are never logged."),
+    Argument("served_model_name", (None,), "There is no server yet."),
+    Argument("chat_template", (None,), "Give it to `chat(..., chat_template=...)`."),
+    Argument("logits_processors", (None,), "Give them to SamplingParams(logits_processors=...)."),
+    Argument("runner", ("auto", "generate"), "Models generate."),
+    Argument("task", ("auto", "generate"), "Models generate."),
+    Argument("convert", ("auto", "none"), "Models generate."),
+    Argument("enable_lora", _OFF, "Merge the adapter into the weights, and compile those."),
+    Argument("speculative_config", (None,), "There is no speculative decoding."),
+    Argument("limit_mm_per_prompt", (None,), _TEXT_ONLY),
+    Argument("mm_processor_kwargs", (None,), _TEXT_ONLY),
+    Argument("allowed_local_media_path", ("", None), _TEXT_ONLY),
+)  # fmt: skip
+
+CALLS = (
+    Argument("lora_request", (None,), "Merge the adapter into the weights, and compile those."),
+    Argument("mm_processor_kwargs", (None,), _TEXT_ONLY),
+    Argument("chat_template_content_format", ("auto",),
+             "Parts are given to templates that read them, and are joined for others."),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What arguments ask for: options of the model, of the compile, and fields of EngineConfig."""
+
+    options: dict[str, Any]
+    compile: dict[str, Any]
+    config: dict[str, Any]
+
+
+def choose(
+    given: Mapping[str, Any],
+    rows: Iterable[Argument],
+    own: Iterable[str] = (),
+    *,
+    compiled: bool = True,
+    known: Iterable[str] = (),
+) -> Chosen:
+    """Sorts arguments by what they do here; `own` are ours, which are passed on.
+
+    `known` are names that an error may propose instead.
+
+    `compiled` says whether the model is an artifact. Raises UsageError for a value that is not
+    supported, for a name that nobody knows and for two names of one option.
+    """
+    table, own, chosen = {row.name: row for row in rows}, list(own), Chosen({}, {}, {})
+    for name, value in given.items():
+        row, value = table.get(name), plain(value)
+        if row is None:
+            if name not in own:
+                raise _unknown(name, [*own, *known, *table])
+            _put(chosen.options, name, value)
+        elif row.changes_nothing(value):
+            continue
+        elif row.option:
+            _put(chosen.options, row.option, row.spelled(value))
+        elif row.config and (compiled or not row.compile):
+            chosen.config[row.config] = row.spelled(value)
+        else:
+            wanted = row.spelled(value)
+            if compiled:
+                raise UsageError(
+                    f"{name} is {value!r:.80}, but the model is compiled already",
+                    hint="Give the model directory, or leave it out.",
+                )
+            chosen.compile[row.compile] = wanted
+    return chosen
+
+
+def _put(options: dict[str, Any], name: str, value: object) -> None:
+    if name in options:
+        raise UsageError(f"{name} is given under two names", hint="Give one of them.")
+    options[name] = value
+
+
+def _unknown(name: str, known: list[str]) -> UsageError:
+    near = difflib.get_close_matches(name, known, 1)
+    return UsageError(
+        f"there is no argument {name!r}" + (f"; {near[0]!r}?" if near else ""),
+        hint="docs/coming_from.md lists the arguments.",
+    )
