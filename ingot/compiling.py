@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingot.artifact.host import available_memory
 from ingot.artifact.reader import Artifact
-from ingot.errors import IncompatibleHostError
+from ingot.artifact.writer import check_writable
+from ingot.errors import CompileError, IncompatibleHostError
+from ingot.models.config_file import check_model_dir, check_tokenizer, read_json_object
 from ingot.runtime.verify import compile_hint, replay
 
 if TYPE_CHECKING:
@@ -24,10 +27,28 @@ def compile_checked(
 
     Raises VerificationError, with nothing left at `out`, when they are not reproduced.
     """
+    check_before_torch(model_dir, out)
     from ingot.compiler.compile import compile_model
     from ingot.compiler.options import silent
 
     return compile_model(model_dir, out, options, progress=progress or silent, check=golden_error)
+
+
+def check_before_torch(model_dir: Path, out: Path) -> None:
+    """Looks for what is missing before PyTorch is imported, which takes seconds.
+
+    Raises:
+        ModelDirError: config.json or the tokenizer is missing, or config.json is no JSON.
+        UsageError: nothing can be written to `out`.
+        CompileError: PyTorch is not installed.
+    """
+    check_model_dir(model_dir)
+    read_json_object(model_dir / "config.json")
+    check_tokenizer(model_dir)
+    check_writable(out)
+    if find_spec("torch") is None:
+        hint = "Compiling needs it; running an artifact does not: pip install 'ingot[compile]'"
+        raise CompileError("torch is not installed", hint=hint)
 
 
 def golden_error(folder: Path) -> float | None:

@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -179,6 +180,17 @@ def refuse_foreign(path: Path) -> None:
         raise UsageError(f"{path} exists and is not an artifact", hint=_ANOTHER)
     if more := sorted(names - _TOP):
         raise UsageError(f"{path} holds {more[0]}, which is no part of an artifact", hint=_ANOTHER)
+
+
+def check_writable(path: Path) -> None:
+    """Raises UsageError if no artifact can be written to `path`, before there is one to write.
+
+    It tries, and leaves nothing: permissions alone do not tell.
+    """
+    refuse_foreign(path)
+    with _usable(path):
+        folder = next(folder for folder in Path(os.path.abspath(path)).parents if folder.exists())
+        tempfile.TemporaryDirectory(prefix=".ingot-try-", dir=folder).cleanup()
 
 
 def _claims_to_be_artifact(path: Path) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from functools import partial
 from inspect import cleandoc
+from itertools import takewhile
 from typing import Any, NoReturn, Protocol
 
 from ingot.cli import bench, explain, inspect, run, verify
@@ -43,7 +46,10 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         # argparse gives up on an optional positional after an option, unless it is asked to mix
         # them. Mixing calls this method again.
-        if self._subparsers is not None or self._intermixed:
+        if self._intermixed:
+            return super().parse_known_args(args, namespace)
+        self._refuse_unknown_options(args)
+        if self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._intermixed = True
         try:
@@ -53,6 +59,43 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"See: {self.prog} --help")
+
+    def _refuse_unknown_options(self, words: Sequence[str]) -> None:
+        """Names a mistyped option before argparse misses an argument or takes its value for one."""
+        until_verb = takewhile(lambda word: word.startswith("-"), words)
+        for word in words if self._subparsers is None else until_verb:
+            name = word.partition("=")[0]
+            if word == "--":
+                return
+            # Like argparse, takes a text with a space for an argument.
+            if (
+                name.startswith("--")
+                and " " not in word
+                and name not in self._option_string_actions
+            ):
+                known = [option for option in self._option_string_actions if option[:2] == "--"]
+                hint = f"{_nearest(name, known)}See: {self.prog} --help"
+                raise UsageError(f"{self.prog} has no option {name}", hint=hint)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        choices = [str(choice) for choice in action.choices or ()]
+        if not choices or value in choices:
+            return
+        near = _nearest(str(value), choices)
+        supported = near or f"Supported: {', '.join(choices)}. "
+        if not isinstance(action, argparse._SubParsersAction):
+            found = f"{'/'.join(action.option_strings) or action.metavar} is {value!r}"
+            raise UsageError(found, hint=f"{supported}See: {self.prog} --help")
+        verb = near and f" {get_close_matches(str(value), choices, 1)[0]}"
+        raise UsageError(
+            f"{self.prog} has no verb {value!r}", hint=f"{supported}See: {self.prog}{verb} --help"
+        )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    """Asks for the one that was probably meant; empty if none is near."""
+    near = get_close_matches(name, known, 1)
+    return f"Did you mean {near[0]}? " if near else ""
 
 
 def build_parser() -> argparse.ArgumentParser:

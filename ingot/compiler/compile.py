@@ -33,6 +33,7 @@ from ingot.compiler.export import export
 from ingot.compiler.golden import TEXT, golden_outputs, golden_prompts
 from ingot.compiler.lower import lower
 from ingot.compiler.options import Clock, CompileOptions, Progress, Report, silent
+from ingot.compiler.preflight import check_disk, check_tools
 from ingot.compiler.quantization.calibrate import calibration_sequences
 from ingot.compiler.quantization.choose import check_calibration, choose_storage, label
 from ingot.compiler.quantization.quantize import quantize_weights
@@ -76,8 +77,10 @@ def compile_model(
     clock = Clock(progress)
     model = read_model(model_dir, options, clock)
     with model.checkpoint:
+        check_tools(model.resolved.targets)
         front = lower_model(model, clock)
         with ArtifactWriter(out) as writer:
+            check_disk(front.plan, model.resolved.targets, writer.directory)
             parts = write_parts(writer, model, front, clock)
             with clock.stage("write", str(out)):
                 manifest = writer.seal(describe(model, front, parts))
@@ -183,11 +186,10 @@ class Part:
 
 def write_parts(writer: ArtifactWriter, model: Model, front: Front, clock: Clock) -> list[Part]:
     """Writes all files but the manifest; the C++ compiler works while weights are packed."""
-    resolved = model.resolved
-    names = ", ".join(target.name for target in resolved.targets)
+    names = ", ".join(target.name for target in model.resolved.targets)
     with Builder() as compiler:
         with clock.stage("generate", names):
-            parts = [add_sources(writer, model, front, t) for t in resolved.targets]
+            parts = [add_sources(writer, model, front, t) for t in model.resolved.targets]
         builds = [compiler.submit(add_kernels, writer, part) for part in parts]
         with QuantizedWeights(model.checkpoint.read, writer.directory) as weights:
             if front.storage:
@@ -251,8 +253,8 @@ def layouts(parts: Sequence[Part]) -> dict[str, Part]:
 def add_weights(writer: ArtifactWriter, parts: Sequence[Part], weights: QuantizedWeights) -> None:
     """Packs the weights, once for all targets that share a layout."""
     for layout, part in layouts(parts).items():
-        path = writer.file(weights_name(layout))
-        kind_of(part.target).pack(path, part.plan, weights.read, weights)
+        kind = kind_of(part.target)
+        kind.pack(writer.file(weights_name(layout)), part.plan, weights.read, weights)
 
 
 def add_golden(
@@ -267,8 +269,8 @@ def add_golden(
         windows=model.config.windows,
     )
     golden = golden_outputs(reference, weights.read, prompts, tolerance=resolved.tolerance)
-    data = json.dumps(golden, separators=(",", ":"), allow_nan=False)
-    writer.write("golden/golden.json", data.encode())
+    data = json.dumps(golden, separators=(",", ":"), allow_nan=False).encode()
+    writer.write("golden/golden.json", data)
 
 
 def describe(model: Model, front: Front, parts: Sequence[Part]) -> Manifest:

@@ -12,9 +12,10 @@ from tokenizers import Tokenizer
 from ingot.compiler.golden import TEXT
 from ingot.errors import TokenizerError
 from ingot.files import read_regular
+from ingot.models.config_file import TOKENIZER, check_tokenizer
 
 FILES = (
-    "tokenizer.json",
+    TOKENIZER,
     "tokenizer_config.json",
     "generation_config.json",
     "chat_template.jinja",
@@ -30,12 +31,7 @@ def load_tokenizer(model_dir: Path, vocab_size: int) -> Tokenizer:
             of the golden prompts, or it has ids beyond the vocabulary.
     """
     path = model_dir / FILES[0]
-    if not os.path.lexists(path):
-        raise TokenizerError(
-            f"{model_dir} has no tokenizer.json",
-            hint="ingot reads tokenizers in the format of the `tokenizers` library. Save one with "
-            "transformers: AutoTokenizer.from_pretrained(...).save_pretrained(directory).",
-        )
+    check_tokenizer(model_dir)
     text, *_ = [_read(found) for found in _present(model_dir)]
     hint = "The file must be a tokenizer.json written by the `tokenizers` library."
     with _refusing(f"{path} cannot be read", hint):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-from ingot.errors import ConfigError, ModelDirError
+from ingot.errors import ConfigError, ModelDirError, TokenizerError
 from ingot.files import read_regular
 
 MAX_JSON_BYTES = 64 * 2**20
+TOKENIZER = "tokenizer.json"
 
 
 def check_model_dir(model_dir: Path) -> None:
@@ -23,6 +25,16 @@ def check_model_dir(model_dir: Path) -> None:
         raise ModelDirError(f"{model_dir} is not a directory", hint=hint) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         raise ModelDirError(f"{str(model_dir)!r} cannot be read: {error}", hint=hint) from error
+
+
+def check_tokenizer(model_dir: Path) -> None:
+    """Raises TokenizerError for a model directory without a tokenizer."""
+    if not os.path.lexists(model_dir / TOKENIZER):
+        raise TokenizerError(
+            f"{model_dir} has no {TOKENIZER}",
+            hint="ingot reads tokenizers in the format of the `tokenizers` library. Save one with "
+            "transformers: AutoTokenizer.from_pretrained(...).save_pretrained(directory).",
+        )
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

@@ -70,6 +70,11 @@ class TargetKind(Protocol):
         """Writes the weights of a plan into one safetensors file."""
         ...
 
+    def try_tools(self, folder: Path, target: Target) -> None:
+        """Builds as little as possible in an empty folder. Raises ToolchainError where `build`
+        could not build anything for the target."""
+        ...
+
     def build(self, folder: Path, out: Path, target: Target) -> None:
         """Compiles the sources in a folder into the file `out`. Raises ToolchainError."""
         ...

@@ -260,6 +260,64 @@ def test_usage_errors(argv, capsys):
     assert "--help" in captured.err
 
 
+@pytest.mark.parametrize(
+    ("argv", "found", "hint"),
+    [
+        (
+            ["run", "a", "hello", "--max-token", "5"],
+            "ingot run has no option --max-token",
+            "Did you mean --max-tokens? See: ingot run --help",
+        ),
+        (  # although the artifact is missing, too
+            ["inspect", "--jsn=1"],
+            "ingot inspect has no option --jsn",
+            "Did you mean --json? See: ingot inspect --help",
+        ),
+        (
+            ["compile", "m", "--max_model_len", "5"],
+            "ingot compile has no option --max_model_len",
+            "Did you mean --max-model-len? See: ingot compile --help",
+        ),
+        (["verify", "a", "--zzz"], "ingot verify has no option --zzz", "See: ingot verify --help"),
+        (
+            ["--versoin"],
+            "ingot has no option --versoin",
+            "Did you mean --version? See: ingot --help",
+        ),
+        (
+            ["complie", "m"],
+            "ingot has no verb 'complie'",
+            "Did you mean compile? See: ingot compile --help",
+        ),
+        (
+            ["compile", "m", "--dtype", "bfloat61"],
+            "--dtype is 'bfloat61'",
+            "Did you mean bfloat16? See: ingot compile --help",
+        ),
+        (
+            ["compile", "m", "--quantize", "fp8"],
+            "--quantize is 'fp8'",
+            "Supported: none, int8, int4. See: ingot compile --help",
+        ),
+    ],
+)
+def test_a_mistyped_word_names_the_nearest(argv, found, hint, capsys):
+    assert main(argv) == 2
+    assert capsys.readouterr().err == f"error: {found}\n  {hint}\n"
+
+
+def test_a_verb_like_no_other_lists_them(capsys):
+    assert main(["xyzzy"]) == 2
+    names = ", ".join(verb.NAME for verb in VERBS)
+    assert f"  Supported: {names}. See: ingot --help\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("prompt", [["--hello there"], ["--", "--hello"]])
+def test_a_prompt_can_begin_like_an_option(prompt, capsys):
+    assert main(["run", "no-such.ingot", *prompt]) == 3
+    assert "no-such.ingot" in capsys.readouterr().err
+
+
 def test_no_verb_prints_the_help_and_fails(capsys):
     assert main([]) == 2
     assert "verbs" in capsys.readouterr().err

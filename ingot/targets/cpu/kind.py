@@ -51,6 +51,9 @@ class CpuKind:
     def pack(self, path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
         pack(path, plan, weight_layouts(plan), read, integers)
 
+    def try_tools(self, folder: Path, target: Target) -> None:
+        toolchain.try_tools(folder, target)
+
     def build(self, folder: Path, out: Path, target: Target) -> None:
         toolchain.build(folder, out, target)
 

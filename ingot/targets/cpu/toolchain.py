@@ -18,6 +18,8 @@ KERNELS = Path(__file__).parent / "kernels"
 COMPILERS = ("g++", "clang++", "c++")
 TIMEOUT_SECONDS = 300
 SHOWN_LINES = 20
+# Enough to miss the library of C++, its headers, or the level of a target.
+TRY = '#include <cmath>\n#include <immintrin.h>\nextern "C" int ingot_try() { return 0; }\n'
 
 # -ffp-contract=off: kernels decide where a product and a sum are fused, so that the bits do not
 # depend on the compiler. Never -ffast-math.
@@ -86,6 +88,12 @@ def command_line(
     if "ziglang" in compiler:  # it spells the names of processors with underscores
         levels = tuple(f.replace("x86-64", "x86_64").replace("_64-v", "_64_v") for f in levels)
     return (*compiler, *COMMON, *levels, *flags, *prefixes, *files, *REPRODUCIBLE)
+
+
+def try_tools(folder: Path, target: Target) -> None:
+    """Builds next to nothing for a target in an empty folder. Raises ToolchainError."""
+    (folder / "step.cpp").write_text(TRY)
+    build(folder, folder / "try.so", target)
 
 
 def build(source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:

@@ -1,0 +1,43 @@
+"""What a compile looks at before its long stages: the tools of its targets, and room on disk."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from ingot.artifact.plan import Plan
+from ingot.artifact.target import Target
+from ingot.errors import ResourceError
+from ingot.targets.target import kind_of
+
+
+def check_tools(targets: Sequence[Target]) -> None:
+    """Builds next to nothing for every target. Raises ToolchainError."""
+    for target in targets:
+        with tempfile.TemporaryDirectory(prefix="ingot-try-") as folder:
+            kind_of(target).try_tools(Path(folder), target)
+
+
+def check_disk(plan: Plan, targets: Sequence[Target], folder: Path) -> None:
+    """Raises ResourceError if the weights of a plan will not fit beside `folder`'s other files."""
+    needed = weight_bytes(plan) * len({kind_of(target).layout for target in targets})
+    needed += weight_bytes(plan, scaled=True)  # lie in a temporary file until all are packed
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise ResourceError(
+            f"the disk of {folder.parent} has {free / 1e6:.1f} MB free, and the weights need "
+            f"{needed / 1e6:.1f} MB",
+            hint="Nothing was left behind. Free some space, or write to another disk with -o.",
+        )
+
+
+def weight_bytes(plan: Plan, *, scaled: bool = False) -> int:
+    """Bytes of the weights of a plan, as they are stored; or only of those in integers."""
+    return sum(
+        buffer.format.nbytes(math.prod(int(dim) for dim in buffer.shape))
+        for buffer in plan.of_kind("weight")
+        if buffer.format.is_scaled or not scaled
+    )
