@@ -20,15 +20,16 @@ REAL = toolchain.build
 
 @dataclass(frozen=True)
 class BuildOnce:
-    """The real build of a step, run once for every different source and target: models that
-    differ in values alone share it, whichever process asks first."""
+    """The real build of a step, run once for every different source, compiler and target:
+    models that differ in values alone share it, whichever process asks first."""
 
     folder: Path
 
     def __call__(
         self, source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = ()
     ) -> None:
-        text = (source_dir / "step.cpp").read_bytes() + " ".join((target.name, *flags)).encode()
+        command = (*toolchain.find_compiler(), target.name, *flags)
+        text = (source_dir / "step.cpp").read_bytes() + " ".join(command).encode()
         kept = self.folder / f"{hashlib.sha256(text).hexdigest()}.so"
         with file_lock(kept.with_suffix(".lock")):
             if not kept.exists():
