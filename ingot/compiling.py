@@ -47,7 +47,7 @@ def check_before_torch(model_dir: Path, out: Path) -> None:
     check_tokenizer(model_dir)
     check_writable(out)
     if find_spec("torch") is None:
-        hint = "Compiling needs it; running an artifact does not: pip install 'ingot[compile]'"
+        hint = "Compiling needs it; running an artifact does not: pip install 'ingot-lm[compile]'"
         raise CompileError("torch is not installed", hint=hint)
 
 

@@ -144,4 +144,4 @@ def test_torch_that_is_missing_is_a_typed_error(model: Path, tmp_path: Path) -> 
     )
     command = [sys.executable, "-c", code, str(model), str(tmp_path / "a.ingot")]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert "pip install 'ingot[compile]'" in done.stdout, done.stderr
+    assert "pip install 'ingot-lm[compile]'" in done.stdout, done.stderr
