@@ -20,8 +20,8 @@ REAL = toolchain.build
 
 @dataclass(frozen=True)
 class BuildOnce:
-    """The real build of a step, run once for every different source, compiler and target:
-    models that differ in values alone share it, whichever process asks first."""
+    """The real build of a step, run once for every different source, compiler and target: models
+    that differ in values alone share it, whichever process asks first."""
 
     folder: Path
 
