@@ -11,6 +11,8 @@ ARGS  ?=
 MODEL    := golden/models/shakespeare
 ARTIFACT := build/shakespeare.ingot
 PROMPT   ?= First Citizen:
+# A test process for each processor. Each begins with neighbouring tests, which share what they make.
+SPREAD   ?= -n auto --maxprocesses 4 --dist worksteal
 
 # The first of these that is Python 3.11 or newer.
 IS_NEW  := import sys; sys.exit(sys.version_info < (3, 11))
@@ -40,10 +42,10 @@ demo: $(STAMP)  ## Compile the bundled model and let it write
 	@$(INGOT) run $(ARTIFACT) "$(PROMPT)" --max-tokens 120 --temperature 0.8 --seed 2 --stats
 
 test: $(STAMP)  ## Run the fast tests (ARGS="-k word" is passed to pytest)
-	@$(PY) -m pytest -q $(ARGS)
+	@$(PY) -m pytest -q $(SPREAD) $(ARGS)
 
 test-slow: $(STAMP)  ## Run the tests that take minutes or gigabytes
-	@$(PY) -m pytest -q -m slow $(ARGS)
+	@$(PY) -m pytest -q $(SPREAD) -m slow $(ARGS)
 
 lint: $(STAMP)  ## Check style (ruff) and types (mypy --strict)
 	@$(PY) -m ruff check .

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,21 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAKESPEARE = ROOT / "golden" / "models" / "shakespeare"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The first process of a test run makes the folder that all share, and removes it.
+
+    Where tests run side by side, each computes in one thread: torch would take all processors.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    else:
+        from tests.support.made_once import FOLDER
+
+        folder = tempfile.mkdtemp(prefix="ingot-tests-")
+        os.environ[FOLDER] = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -32,21 +48,17 @@ def shakespeare_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
-def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where `built_once` keeps what the C++ compiler makes."""
-    return tmp_path_factory.mktemp("builds")
-
-
-@pytest.fixture(scope="session")
-def shakespeare_artifact(tmp_path_factory: pytest.TempPathFactory, builds: Path) -> Path:
-    """The bundled model compiled for this host, once a session; to change it, copy it."""
+def shakespeare_artifact() -> Path:
+    """The bundled model compiled for this host, once a test run; to change it, copy it."""
     import ingot
     from tests.support.build_once import built_once
+    from tests.support.made_once import made_once
 
-    path = tmp_path_factory.mktemp("artifact") / "shakespeare.ingot"
-    with built_once(builds):
-        ingot.compile(SHAKESPEARE, path)
-    return path
+    with built_once():
+        place = made_once(
+            "shakespeare", lambda place: ingot.compile(SHAKESPEARE, place / "shakespeare.ingot")
+        )
+    return place / "shakespeare.ingot"
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -18,11 +18,9 @@ LOGPROB_TOLERANCE = 2e-3  # hosts differ in the order of float32 sums
 
 
 @pytest.fixture(scope="module")
-def float32_outputs(
-    tmp_path_factory: pytest.TempPathFactory, builds: Path
-) -> list[dict[str, object]]:
+def float32_outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
     artifact = tmp_path_factory.mktemp("golden") / "float32.ingot"
-    with built_once(builds):
+    with built_once():
         ingot.compile(MODEL, artifact, dtype="float32")
     return outputs(artifact)
 

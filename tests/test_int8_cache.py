@@ -22,12 +22,10 @@ HEADS, LAYERS, SIZE = 2, 6, 64  # KV heads of the bundled model
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
-def compiled(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, builds: Path
-):
+def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     path = tmp_path_factory.mktemp("cache") / "model.ingot"
     options = VARIANTS[request.param]
-    with built_once(builds):
+    with built_once():
         return ingot.compile(MODEL, path, max_model_len=128, kv_dtype="int8", **options)
 
 

@@ -39,11 +39,9 @@ FORMATS = {
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
-def compiled(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, builds: Path
-):
+def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     path = tmp_path_factory.mktemp("quantized") / "model.ingot"
-    with built_once(builds):
+    with built_once():
         report = ingot.compile(MODEL, path, max_model_len=128, **VARIANTS[request.param])
     return request.param, report
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from ingot.artifact.host import host_flags
 from ingot.artifact.step import TEXT_INPUTS
 from ingot.artifact.target import Target
 from ingot.targets.cpu.toolchain import build
+from tests.support.made_once import made_once
 
 # What builds a target's only feature that a host may lack for one that has it in AVX-512 instead.
 IN_AVX512 = {"avx_vnni": ("-mno-avxvnni", "-mavx512vnni", "-mavx512vl")}
@@ -69,12 +69,6 @@ class StepStruct(ctypes.Structure):
 
 
 @cache
-def folder() -> Path:
-    """Where this session builds."""
-    return Path(tempfile.mkdtemp(prefix="ingot-kernels-"))
-
-
-@cache
 def workers() -> ThreadPoolExecutor:
     """Two workers at once, while tests run."""
     return ThreadPoolExecutor(2, "compiler")
@@ -82,16 +76,14 @@ def workers() -> ThreadPoolExecutor:
 
 @cache
 def built(source: str, target: str) -> Future[Path]:
-    """Starts to build the library that a generated source becomes, once a session."""
-    place = folder() / hashlib.sha256(f"{target}\n{source}".encode()).hexdigest()[:16]
+    """Starts to build the library that a generated source becomes, once a test run."""
 
-    def compiled() -> Path:
-        place.mkdir()
+    def compiled(place: Path) -> None:
         (place / "step.cpp").write_text(source)
         build(place, place / "kernels.so", Target.parse(target), encoding(target))
-        return place / "kernels.so"
 
-    return workers().submit(compiled)
+    content = hashlib.sha256(f"{target}\n{source}".encode()).hexdigest()
+    return workers().submit(lambda: made_once(f"unit-{content}", compiled) / "kernels.so")
 
 
 @cache

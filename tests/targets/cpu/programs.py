@@ -11,9 +11,10 @@ from tempfile import mkdtemp
 
 import torch
 
+from tests.support.made_once import shared_folder
 from tests.targets.cpu.bounds import End, ends
 from tests.targets.cpu.cases import cases
-from tests.targets.cpu.native import Memory, folder, load, workers
+from tests.targets.cpu.native import Memory, load, workers
 from tests.targets.cpu.sanitized import Driver, Hole, build_driver
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.units import Unit
@@ -87,6 +88,6 @@ def program(kind: str, target: str) -> Program:
     """Its build starts here, once a session."""
     chosen = {n: c for n, c in cases(kind).items() if kind == "integer" or n in NAMES}
     unit = Unit(chosen, target)
-    place = Path(mkdtemp(dir=folder()))
+    place = Path(mkdtemp(dir=shared_folder()))
     driver = workers().submit(build_driver, place, unit.source, target, SANITIZERS)
     return Program(unit, driver)

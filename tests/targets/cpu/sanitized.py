@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from torch import Tensor
 
 from ingot.artifact.target import Target
 from ingot.targets.cpu.toolchain import KERNELS, find_compiler, target_flags
+from tests.support.made_once import made_once
 from tests.targets.cpu.native import INPUTS, Memory, encoding
-from tests.targets.cpu.native import folder as builds
 
 DRIVER = Path(__file__).with_name("driver.cpp")
 ACCESSES = Path(__file__).with_name("accesses.h")
@@ -96,17 +97,20 @@ def build_driver(folder: Path, source: str, target: str, sanitizers: str) -> Dri
 
 @cache
 def _program(source: str, target: str, sanitizers: str) -> Path:
-    """Built once a session."""
-    place = Path(mkdtemp(dir=builds()))
-    (place / "step.cpp").write_text(source)
-    command = (
-        *find_compiler(),
-        *FLAGS,
-        f"-fsanitize={sanitizers}",
-        "-fno-sanitize-recover=all",
-        *target_flags(Target.parse(target)),
-        *encoding(target),
-        *("-iquote", KERNELS, place / "step.cpp", DRIVER, "-o", place / "driver"),
-    )
-    subprocess.run(command, check=True, timeout=300)
-    return place / "driver"
+    """Built once a test run."""
+
+    def build(place: Path) -> None:
+        (place / "step.cpp").write_text(source)
+        command = (
+            *find_compiler(),
+            *FLAGS,
+            f"-fsanitize={sanitizers}",
+            "-fno-sanitize-recover=all",
+            *target_flags(Target.parse(target)),
+            *encoding(target),
+            *("-iquote", KERNELS, place / "step.cpp", DRIVER, "-o", place / "driver"),
+        )
+        subprocess.run(command, check=True, timeout=300)
+
+    text = "\n".join((target, sanitizers, source))
+    return made_once(f"driver-{hashlib.sha256(text.encode()).hexdigest()}", build) / "driver"

@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
@@ -32,7 +34,6 @@ from tests.targets.cpu.native import (
     Memory,
     aligned_bytes,
     built,
-    folder,
     load,
     pack_cache,
     tensor_bytes,
@@ -75,9 +76,10 @@ class Unit:
 
     @cached_property
     def packed_weights(self) -> list[np.ndarray]:
-        path = folder() / "weights.safetensors"
-        pack(path, self.plan, self.layouts, self.weights.__getitem__, _Integers(self))
-        raw = path.read_bytes()
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "weights.safetensors")
+            pack(path, self.plan, self.layouts, self.weights.__getitem__, _Integers(self))
+            raw = path.read_bytes()
         start = 8 + int.from_bytes(raw[:8], "little")
         packed = []
         for layout in self.layouts:
