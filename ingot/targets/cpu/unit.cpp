@@ -15,7 +15,8 @@ using namespace ingot;
   [[maybe_unused]] const int N = step.num_tokens, S = step.num_seqs, R = step.num_rows;
   [[maybe_unused]] const Sequences sequences{S, step.spans, step.page_table,
                                              step.page_table_stride};
-  [[maybe_unused]] const bool few = has_few(N, team), many = has_many(N, team);
+  [[maybe_unused]] const bool few = has_few(N, team) && memory.suffices(team);
+  [[maybe_unused]] const bool many = !few && has_many(N, team);
   [[maybe_unused]] const bool some = !few && !many;
   [[maybe_unused]] const Memory own = few ? memory.of(team) : memory;
   [[maybe_unused]] const Team alone = few ? team.alone() : team;

@@ -117,9 +117,9 @@ inline double measure_limit(Limit limit, int threads, const void* data, std::int
   if (pool == nullptr) return 0;
   const LimitWork work{limit, static_cast<const char*>(data), bytes,
                        !reads ? rounds : bytes < read_bytes ? read_bytes / bytes : 1};
-  pool->run(&work);  // wakes the threads, and fills what cache there is
+  pool->run(&work, threads);  // wakes the threads, and fills what cache there is
   const std::int64_t begin = nanoseconds();
-  pool->run(&work);
+  pool->run(&work, threads);
   const double seconds = 1e-9 * static_cast<double>(nanoseconds() - begin);
   pool->close();
   const double amount = reads ? static_cast<double>(bytes / threads / 4096 * 4096 * threads)

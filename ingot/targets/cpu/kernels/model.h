@@ -1,6 +1,8 @@
 // An open model: its buffers and its threads, behind the C interface.
 #pragma once
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 
 #include "abi.h"
@@ -8,6 +10,7 @@
 #include "clock.h"
 #include "pool.h"
 #include "sampler.h"
+#include "team_size.h"
 
 namespace ingot {
 
@@ -17,19 +20,47 @@ inline constexpr std::int32_t invalid_step = -1;
 // step of a small model is over in that time. In a longer one a wake-up no longer counts.
 inline constexpr std::int64_t awake_ns = 300'000;
 
+// Numbers of the same magnitude differ by less than a factor of two.
+inline constexpr int magnitudes = 33;
+inline int magnitude(std::int32_t count) { return count > 0 ? 32 - __builtin_clz(count) : 0; }
+
+// An arena for every thread but the first. Steps of few rows touch their beginnings only, so nearly
+// all of it is an address and no memory. Where not even that can be had, no step has few rows.
+struct OtherArenas {
+  char* data;
+  std::ptrdiff_t each;
+  std::size_t bytes;
+
+  static OtherArenas reserve(int count, std::ptrdiff_t each) {
+    const std::size_t bytes = static_cast<std::size_t>(count) * static_cast<std::size_t>(each);
+    constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    void* data = bytes > 0 ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0) : nullptr;
+    return {data == MAP_FAILED ? nullptr : static_cast<char*>(data), each, bytes};
+  }
+
+  bool exist() const { return data != nullptr || bytes == 0; }
+  char* of(int rank) const { return data + (rank - 1) * each; }
+
+  void free() const {
+    if (data != nullptr) munmap(data, bytes);
+  }
+};
+
 // What a step reads and writes. The generated code names buffers by number and offset.
 struct Memory {
   const void* const* weights;
   void* const* caches;
   char* arena;
-  char* others;  // an arena of its own for every thread but the first
-  std::ptrdiff_t arena_bytes;
+  OtherArenas others;
   float* head_maxima;
+
+  // Whether every thread of a team can have an arena of its own.
+  bool suffices(Team team) const { return team.size == 1 || others.exist(); }
 
   // The same with the thread's own arena. That of the first thread is the shared one.
   Memory of(Team team) const {
     Memory own = *this;
-    if (team.rank > 0) own.arena = others + (team.rank - 1) * arena_bytes;
+    if (team.rank > 0) own.arena = others.of(team.rank);
     return own;
   }
 
@@ -62,13 +93,13 @@ class Model {
     if (model == nullptr) return nullptr;
     for (int i = 0; i < num_weights; ++i) model->weights_[i] = buffers.weights[i];
     for (int i = 0; i < num_caches; ++i) model->caches_[i] = buffers.caches[i];
-    // Pages that no step of few rows touches take no memory.
-    const std::int64_t others = (buffers.num_threads - 1) * arena_bytes;
-    model->others_ = static_cast<char*>(std::aligned_alloc(64, static_cast<std::size_t>(others)));
+    model->others_ = OtherArenas::reserve(buffers.num_threads - 1, arena_bytes);
     model->memory_ = {model->weights_, model->caches_, static_cast<char*>(buffers.arena),
-                      model->others_, arena_bytes, model->head_maxima_};
-    if (model->others_ != nullptr || others == 0)
-      model->pool_ = Pool::open(buffers.num_threads, run_on_thread);
+                      model->others_, model->head_maxima_};
+    model->pool_ = Pool::open(buffers.num_threads, run_on_thread);
+    for (TeamSize& size : model->step_sizes_) size = TeamSize(buffers.num_threads);
+    for (TeamSize& overlap : model->overlaps_) overlap = TeamSize(2);
+    model->sample_size_ = TeamSize(buffers.num_threads);
     if (model->pool_ != nullptr)
       model->background_ = Background::open(run_submitted, model,
                                             patience(buffers.num_threads + 1, awake_ns));
@@ -84,23 +115,33 @@ class Model {
     Clock clock(times, num_kernels);
     const Context context{&memory_, &step, &clock, nullptr, {}};
     known_.rows = 0;
-    pool_->run(&context);
+    run_team(context, step_sizes_[magnitude(step.num_tokens)]);
     clock.mark(num_kernels);
     if (step.num_rows <= known_rows)
       known_ = {step.logits, vocabulary > 0 ? step.num_rows : 0, vocabulary, head_maxima_};
     return 0;
   }
 
-  // Begins a step in a thread beside the caller's, which is the first of the team. The step must
-  // live, and nothing else may run, until `wait` has returned.
+  // Begins a step in a thread beside the caller's, which is the first of the team, or leaves it to
+  // `wait` where two threads hold each other up. The step must live, and nothing else may run,
+  // until `wait` has returned.
   void submit(const ingot_step& step) {
     submitted_ = &step;
-    background_->submit();
+    submitted_at_ = nanoseconds();
+    is_beside_ = overlap().value() > 1;
+    if (is_beside_) background_->submit();
   }
 
   // Waits for that step, and returns what `run` would.
   std::int32_t wait() {
-    background_->wait();
+    const std::int64_t prepared = nanoseconds() - submitted_at_;
+    if (is_beside_)
+      background_->wait();
+    else
+      code_ = run(*submitted_);
+    const std::int64_t end = nanoseconds(), taken = end - submitted_at_;
+    const std::int64_t needed = prepared > computed_ ? prepared : computed_;
+    overlap().learn({end, taken, is_beside_ ? taken - needed : 0});
     return code_;
   }
 
@@ -110,14 +151,14 @@ class Model {
     known_.rows = 0;  // edits change them
     if (sampling.num_rows <= known_rows) return sample_rows(sampling, {0, 1, nullptr}, known);
     const Context context{&memory_, nullptr, nullptr, &sampling, known};
-    pool_->run(&context);
+    run_team(context, sample_size_);
   }
 
   // Waits for a step that was begun.
   void close() {
     if (background_ != nullptr) background_->close();
     if (pool_ != nullptr) pool_->close();
-    std::free(others_);
+    others_.free();
     std::free(this);
   }
 
@@ -130,9 +171,22 @@ class Model {
     KnownRows known;
   };
 
+  // Runs on as many threads as serve it best, and learns from that.
+  void run_team(const Context& context, TeamSize& size) {
+    const std::int64_t begin = nanoseconds();
+    const std::int64_t waited = pool_->run(&context, size.value());
+    const std::int64_t end = nanoseconds();
+    size.learn({end, end - begin, waited});
+  }
+
+  // Whether the caller and the step share the work as two threads, or one does all.
+  TeamSize& overlap() { return overlaps_[magnitude(submitted_->num_tokens)]; }
+
   static void run_submitted(void* model) {
     auto& self = *static_cast<Model*>(model);
+    const std::int64_t begin = nanoseconds(CLOCK_THREAD_CPUTIME_ID);
     self.code_ = self.run(*self.submitted_);
+    self.computed_ = nanoseconds(CLOCK_THREAD_CPUTIME_ID) - begin;
   }
 
   static void run_on_thread(const void* argument, Team team, Barrier& barrier) {
@@ -146,11 +200,17 @@ class Model {
   void* caches_[num_caches > 0 ? num_caches : 1];
   float head_maxima_[known_rows * (num_blocks(vocabulary) + 1)];
   KnownRows known_;
-  char* others_;
+  OtherArenas others_;
   Memory memory_;
   Pool* pool_;
+  TeamSize step_sizes_[magnitudes];  // for each magnitude of the number of tokens
+  TeamSize overlaps_[magnitudes];
+  TeamSize sample_size_;
   Background* background_;
   const ingot_step* submitted_;
+  std::int64_t submitted_at_;
+  bool is_beside_;
+  std::int64_t computed_;  // nanoseconds of processor time that the step beside the caller took
   std::int32_t code_;
 };
 

@@ -27,7 +27,7 @@ class Pool {
 
   void close() {
     stopping_ = true;
-    start_.advance();
+    for (int i = 0; i < started_; ++i) workers_[i].start.advance();
     for (int i = 0; i < started_; ++i) pthread_join(workers_[i].thread, nullptr);
     std::free(scratch_);
     std::free(workers_);
@@ -35,43 +35,48 @@ class Pool {
     std::free(this);
   }
 
-  // Runs the body on all threads, the caller's included, and returns when all are done.
-  void run(const void* context) {
+  int size() const { return size_; }
+
+  // Runs the body on so many threads, the caller's included, and returns when all are done: the
+  // nanoseconds that threads were held up by others, summed.
+  std::int64_t run(const void* context, int threads) {
     context_ = context;
-    start_.advance();
+    threads_ = threads;
+    barrier_.resize(threads);
+    for (int i = 0; i < threads - 1; ++i) workers_[i].start.advance();
     body_(context, team(0), barrier_);
     barrier_.wait();
+    return barrier_.take_waited();
   }
 
  private:
   struct Worker {
-    pthread_t thread;
     Pool* pool;
     int rank;
+    pthread_t thread{};
+    Signal start{};
   };
 
   Pool(int size, Body body)
-      : size_(size), body_(body), patience_(patience(size, 50'000)), barrier_(size, patience_) {}
+      : size_(size), body_(body), patience_(patience(size, 50'000)), barrier_(patience_) {}
 
   bool start() {
     const auto threads = static_cast<std::size_t>(size_);
-    workers_ = static_cast<Worker*>(std::calloc(threads, sizeof(Worker)));
+    workers_ = static_cast<Worker*>(std::aligned_alloc(alignof(Worker), sizeof(Worker) * threads));
     scratch_ = static_cast<char*>(std::aligned_alloc(64, scratch_bytes * threads));
     if (workers_ == nullptr || scratch_ == nullptr) return false;
     for (; started_ < size_ - 1; ++started_) {
-      Worker& worker = workers_[started_];
-      worker.pool = this;
-      worker.rank = started_ + 1;
-      if (pthread_create(&worker.thread, nullptr, work, &worker) != 0) return false;
+      auto* worker = new (&workers_[started_]) Worker{this, started_ + 1};
+      if (pthread_create(&worker->thread, nullptr, work, worker) != 0) return false;
     }
     return true;
   }
 
   static void* work(void* argument) {
-    const Worker& worker = *static_cast<Worker*>(argument);
+    Worker& worker = *static_cast<Worker*>(argument);
     Pool& pool = *worker.pool;
     for (std::uint32_t seen = 0;; ++seen) {
-      pool.start_.wait_past(seen, {pool.patience_.spin_ns, 0});
+      worker.start.wait_past(seen, {pool.patience_.spin_ns, 0});
       if (pool.stopping_) return nullptr;
       pool.body_(pool.context_, pool.team(worker.rank), pool.barrier_);
       pool.barrier_.wait();
@@ -79,7 +84,7 @@ class Pool {
   }
 
   Team team(int rank) const {
-    return {rank, size_, scratch_ + static_cast<std::size_t>(rank) * scratch_bytes};
+    return {rank, threads_, scratch_ + static_cast<std::size_t>(rank) * scratch_bytes};
   }
 
   const int size_;
@@ -89,8 +94,8 @@ class Pool {
   char* scratch_ = nullptr;
   int started_ = 0;
   const void* context_ = nullptr;
+  int threads_ = 1;  // of the body that runs
   bool stopping_ = false;
-  Signal start_;
   Barrier barrier_;
 };
 

@@ -19,9 +19,9 @@ inline void pause() {
 #endif
 }
 
-inline std::int64_t nanoseconds() {
+inline std::int64_t nanoseconds(clockid_t clock = CLOCK_MONOTONIC) {
   timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  clock_gettime(clock, &now);
   return now.tv_sec * 1'000'000'000LL + now.tv_nsec;
 }
 
@@ -51,27 +51,23 @@ class Signal {
       syscall(SYS_futex, &value_, FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
   }
 
-  // Returns once the value is no longer `seen`.
-  void wait_past(std::uint32_t seen, Patience patience) {
-    if (patience.spin_ns > 0) {
-      const std::int64_t deadline = nanoseconds() + patience.spin_ns;
-      do {
-        for (int i = 0; i < 64; ++i) {
-          if (value() != seen) return;
-          pause();
-        }
-      } while (nanoseconds() < deadline);
-    }
-    for (int i = 0; i < patience.yields; ++i) {
-      if (value() != seen) return;
-      sched_yield();
-    }
+  // Returns once the value is no longer `seen`: the nanoseconds that it waited after spinning.
+  std::int64_t wait_past(std::uint32_t seen, Patience patience) {
+    if (value() != seen) return 0;
+    const std::int64_t deadline = nanoseconds() + patience.spin_ns;
+    while (patience.spin_ns > 0 && nanoseconds() < deadline)
+      for (int i = 0; i < 64; ++i) {
+        if (value() != seen) return 0;
+        pause();
+      }
+    for (int i = 0; i < patience.yields && value() == seen; ++i) sched_yield();
     // The kernel sleeps only if the value is still `seen`. So no wake-up is missed: either
     // advance() sees the sleeper, or the sleeper sees the advance.
     sleepers_.fetch_add(1, std::memory_order_seq_cst);
     while (value() == seen)
       syscall(SYS_futex, &value_, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
     sleepers_.fetch_sub(1, std::memory_order_seq_cst);
+    return nanoseconds() - deadline;
   }
 
  private:
@@ -82,23 +78,31 @@ class Signal {
 // Nobody passes before all have arrived. The phase reverses each time.
 class Barrier {
  public:
-  Barrier(int size, Patience patience) : size_(size), patience_(patience) {}
+  explicit Barrier(Patience patience) : patience_(patience) {}
+
+  // For so many threads from now on; nobody may be waiting.
+  void resize(int size) { size_ = size; }
 
   void wait() {
-    if (size_ == 1) return;
+    const int size = size_;  // once others have arrived, it may change
+    if (size == 1) return;
     const std::uint32_t phase = phase_.value();
-    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
       arrived_.store(0, std::memory_order_relaxed);
       phase_.advance();
-    } else {
-      phase_.wait_past(phase, patience_);
+    } else if (const std::int64_t waited = phase_.wait_past(phase, patience_)) {
+      waited_.fetch_add(waited, std::memory_order_relaxed);
     }
   }
+
+  // The nanoseconds that threads have waited after spinning, since this was last asked.
+  std::int64_t take_waited() { return waited_.exchange(0, std::memory_order_relaxed); }
 
  private:
   Signal phase_;
   alignas(64) std::atomic<int> arrived_{0};
-  const int size_;
+  std::atomic<std::int64_t> waited_{0};
+  int size_ = 1;
   const Patience patience_;
 };
 

@@ -54,7 +54,7 @@ inline bool has_few(int rows, Team team) { return rows * (team.size - 1) <= 64; 
 
 // Steps of many rows: each thread takes rows of its own through all products. It then reads all
 // weights, but mostly finds them in a shared cache, where another thread has just put them.
-inline bool has_many(int rows, Team team) { return !has_few(rows, team) && rows > 32 * team.size; }
+inline bool has_many(int rows, Team team) { return rows > 32 * team.size; }
 
 // All rows: for products whose columns are divided.
 inline Slice all_rows(int rows, Team team) { return {team, {0, rows}}; }
