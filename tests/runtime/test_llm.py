@@ -199,7 +199,7 @@ def test_a_bad_prompt_is_refused_and_nothing_runs(llm, prompts):
 
 
 BAD_MESSAGES = [
-    [], None, "hi", [1], [{"content": "x"}], [{"role": 1}], [{"role": "user", "content": object()}],
+    [], None, "hi", [1], [{"content": "x"}], [{"role": 1}], [{"role": "user", "content": b"x"}],
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ingot.artifact.lock import file_lock
 
-FOLDER = "INGOT_TEST_BUILDS"  # the processes of a test run share its value; see tests/conftest.py
+FOLDER = "TESTS_BUILD_IN"  # the processes of a test run share its value; see tests/conftest.py
 
 
 @cache
