@@ -1,4 +1,4 @@
-"""Steps whose threads lose their processors: the unit sleeps where a busy host would let it wait."""
+"""Steps whose threads lose their processors: units sleep where a busy host would hold them up."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.targets.cpu.native import ModelStruct, StepStruct, load
 
 TARGET = "cpu:portable"
 SIZES = ("num_kernels", "num_weights", "num_caches", "arena_bytes", "vocabulary")
-# Logits: milliseconds that the second thread sleeps; those that a thread beside the caller sleeps,
-# and those that the caller sleeps; the caller; then the threads that ran, and whether there were few
-# rows.
+# The logits say for how many milliseconds the second thread sleeps (0), a first one beside the
+# caller (1), and the caller (2), whose id is 3. They are told which threads ran (from 4 on), and
+# whether the step had few rows (7).
 BODY = """
   int* told = reinterpret_cast<int*>(step.logits);
   const int thread = int(syscall(SYS_gettid));
