@@ -49,8 +49,9 @@ INGOT_EXPORT std::int32_t ingot_run_timed(void* model, const ingot_step* step,
   return static_cast<StepModel*>(model)->run(*step, times);
 }
 
-// Begins a step, which runs beside the caller. Until `ingot_wait` has returned its code, the step
-// must not change, and no other function may be called but `ingot_close`, which waits as well.
+// Begins a step beside the caller, or leaves it to `ingot_wait` on a busy host. Until that has
+// returned its code, the step must not change, and no other function may be called but
+// `ingot_close`, which waits for a step that runs.
 INGOT_EXPORT void ingot_submit(void* model, const ingot_step* step) {
   static_cast<StepModel*>(model)->submit(*step);
 }
