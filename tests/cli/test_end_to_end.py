@@ -110,11 +110,11 @@ def test_a_conversation_on_a_terminal(shakespeare_artifact, tmp_path):
         chat.type("What news?\r")
         chat.until("What news?\r\n")
         chat.until("\r\n")  # the first line of the answer
-        chat.type("\x03")
+        chat.interrupt()
         chat.until("> ")
         chat.type("/set max-tokens 8\r")
         chat.until("> ")
-        chat.type(f"{'never ' * 600}\r")
+        chat.type(f"{'a ' * 1300}\r")
         chat.until("error: the context is full")
         chat.type("/clear\r")
         chat.until("(Forgotten.)")

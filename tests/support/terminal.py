@@ -10,6 +10,7 @@ import struct
 import subprocess
 import termios
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 PATIENCE = 300  # seconds until a program that says nothing more has failed
 
@@ -53,6 +54,16 @@ class Terminal:
     def type(self, text: str) -> None:
         """Presses keys; a line ends with \\r."""
         os.write(self._screen, text.encode())
+
+    def interrupt(self) -> None:
+        """Presses Ctrl-C once the program waits for something.
+
+        A signal that comes when Python is about to wait for keys is seen with the next key only.
+        """
+        state = Path(f"/proc/{self.process.pid}/stat")
+        while state.read_text().rpartition(")")[2].split()[0] in "RD":
+            os.sched_yield()
+        self.type("\x03")
 
     def until(self, text: str) -> str:
         """What is written up to this text, from where the last call ended."""

@@ -16,7 +16,7 @@ from tests.support.terminal import Terminal
 
 DIM, PLAIN = "\033[2m", "\033[0m"
 LEFT, UP = "\033[D", "\033[A"
-CTRL_C, CTRL_D = "\x03", "\x04"
+CTRL_D = "\x04"
 LEAVES = "(Ctrl-C again leaves, and so does Ctrl-D.)"
 
 Open = Callable[..., Terminal]
@@ -48,7 +48,7 @@ def open_chat(tmp_path, environment):
 
 def press_ctrl_c(chat: Terminal) -> None:
     """Presses Ctrl-C once, which ends no conversation."""
-    chat.type(CTRL_C)
+    chat.interrupt()
     chat.until(LEAVES)
     chat.until("> ")
 
@@ -93,7 +93,7 @@ def test_ctrl_c_on_an_empty_line_leaves_only_after_another(open_chat: Open):
     chat.until("Once more")
     chat.until("> ")
     press_ctrl_c(chat)
-    chat.type(CTRL_C)
+    chat.interrupt()
     code, rest = chat.end()
     assert (code, LEAVES in rest) == (0, False)
 
@@ -185,7 +185,7 @@ def test_ctrl_c_while_the_model_thinks_leaves_the_terminal_as_it_was(open_chat: 
     chat.until("> ")
     chat.type("ponder\r")
     chat.until("Well" if think == "dim" else "thinking ...")
-    chat.type(CTRL_C)
+    chat.interrupt()
     chat.until(PLAIN if think == "dim" else "\033[K")
     chat.until(LEAVES)
 
