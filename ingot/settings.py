@@ -1,6 +1,7 @@
 """The environment, read here and nowhere else. Nothing in it changes an output.
 
-NO_COLOR is for rich, which draws the progress and looks for it by itself.
+rich, which draws the progress, looks for NO_COLOR and TERM by itself. What a user types in a
+conversation is remembered in $XDG_STATE_HOME/ingot.
 
 INGOT_CACHE   folder of compiled model directories (default: $XDG_CACHE_HOME/ingot)
 INGOT_CXX     C++ compiler to use (default: $CXX, then the system's)
@@ -38,16 +39,32 @@ class Settings:
     @property
     def cache_dir(self) -> Path:
         """The folder of compiled models. Raises UsageError for a user without a home."""
-        base = self.environ.get("XDG_CACHE_HOME", "")
         try:
             if self.environ.get("INGOT_CACHE"):
                 return Path(self.environ["INGOT_CACHE"]).expanduser()
-            # The XDG rule: a relative path is invalid and ignored.
-            return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "ingot"
+            return self._user_dir("XDG_CACHE_HOME", ".cache")
         except RuntimeError as error:  # a user without a home
             raise UsageError(
                 f"no folder for the cache: {error}", hint="Set INGOT_CACHE to a folder."
             ) from error
+
+    @property
+    def state_dir(self) -> Path | None:
+        """The folder of what a user has typed; None for a user without a home."""
+        try:
+            return self._user_dir("XDG_STATE_HOME", ".local/state")
+        except RuntimeError:
+            return None
+
+    @property
+    def escapes(self) -> bool:
+        """Whether a terminal may get escape sequences, such as colours."""
+        return not self.environ.get("NO_COLOR") and self.environ.get("TERM", "") not in ("", "dumb")
+
+    def _user_dir(self, variable: str, below_home: str) -> Path:
+        # The XDG rule: a relative path is invalid and ignored.
+        base = self.environ.get(variable, "")
+        return (Path(base) if base.startswith("/") else Path.home() / below_home) / "ingot"
 
 
 def settings(environ: Mapping[str, str] | None = None) -> Settings:

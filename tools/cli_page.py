@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from ingot.cli.chat.commands import COMMANDS, KEYS, usage
 from ingot.cli.parser import EXIT_CODES, VERBS, build_parser
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "cli.md"
@@ -16,6 +17,22 @@ HEAD = """\
 
 Every verb takes `--json`. Results go to stdout, progress and messages to stderr. On a terminal,
 progress is drawn live; elsewhere it is one line a stage. `NO_COLOR` is honoured.
+"""
+CONVERSATION = """\
+## In a conversation
+
+On a terminal, `ingot run MODEL` without a prompt holds a conversation, if the model has a chat
+template. With `--chat`, so does a pipe: each line of stdin is a message. With `--json`, each answer
+is a line of JSON.
+
+What a user types is remembered in `$XDG_STATE_HOME/ingot/history` (`~/.local/state` by default).
+What is refused, such as a message that is too long, changes nothing, and the conversation goes on.
+
+What the model thinks before it answers is kept apart from the answer. It is dimmed on a terminal
+unless `NO_COLOR` is set; elsewhere it keeps its tags.
+
+| what to enter | meaning |
+|---|---|
 """
 CODES = (
     (0, "ok"),
@@ -34,6 +51,8 @@ def page() -> str:
     verbs = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     parts = [HEAD, "\n".join(f"- [`ingot {v.NAME}`](#ingot-{v.NAME}): {v.SUMMARY}" for v in VERBS)]
     parts += [_verb(name, sub) for name, sub in verbs.choices.items()]
+    entries = [(usage(command), command.meaning) for command in COMMANDS] + list(KEYS)
+    parts.append(CONVERSATION + "\n".join(f"| `{name}` | {text} |" for name, text in entries))
     codes = "\n".join(f"| {code} | {meaning} |" for code, meaning in CODES)
     parts.append(f"## Exit codes\n\n| code | meaning |\n|---|---|\n{codes}")
     return "\n\n".join(part.strip() for part in parts) + "\n"

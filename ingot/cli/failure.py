@@ -19,8 +19,11 @@ _PACKAGES = ("numpy", "tokenizers", "jinja2", "msgspec", "xxhash", *_EXTRAS)
 REPORT_HINT = "This is a fault of ingot. Please report it with the log: {log}"
 
 
-def report(error: BaseException, args: argparse.Namespace) -> int:
-    """Prints the error on stderr, and with --json also on stdout; returns the exit code."""
+def report(error: BaseException, args: argparse.Namespace, indent: int | None = 2) -> int:
+    """Prints the error on stderr, and with --json also on stdout; returns the exit code.
+
+    `indent` is that of the JSON.
+    """
     known = _as_ingot_error(error)
     log = None
     if known is None or isinstance(known, InternalError):
@@ -38,7 +41,7 @@ def report(error: BaseException, args: argparse.Namespace) -> int:
             "exit_code": known.exit_code,
         }
         with contextlib.suppress(OSError):  # a stdout that cannot be written: stderr has it, too
-            print_json({"error": fields})
+            print_json({"error": fields}, indent)
     return known.exit_code
 
 

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 
-def print_json(value: object) -> None:
+def print_json(value: object, indent: int | None = 2) -> None:
     """Writes one JSON document to stdout; dataclasses become objects, paths strings.
+
+    Without an indent it is one line.
 
     Raises nothing if the reader has gone: the exit code still tells the result.
     """
-    text = json.dumps(value, indent=2, ensure_ascii=False, default=_plain)
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
     with contextlib.suppress(BrokenPipeError):
         print(text, flush=True)
 

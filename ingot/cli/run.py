@@ -1,4 +1,4 @@
-"""`ingot run`: generate text from a prompt, or chat."""
+"""`ingot run`: generate text from a prompt, or hold a conversation."""
 
 from __future__ import annotations
 
@@ -7,81 +7,80 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from ingot.cli.answer_options import MAX_TOKENS, SAMPLING, STOP, THINK
 from ingot.cli.arguments import MODEL, Argument, Arguments, Group
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json
 from ingot.errors import UsageError
 
 if TYPE_CHECKING:
-    from ingot.cli.run_stats import RunStats
+    from ingot.cli.answer_options import Options
     from ingot.runtime.llm import LLM
-    from ingot.runtime.params import SamplingParams
 
 NAME = "run"
-SUMMARY = "generate text from a prompt, stdin or a chat"
+SUMMARY = "generate text from a prompt, or hold a conversation"
 ARGUMENTS: Arguments = (
     MODEL,
     Argument(
-        "prompt PROMPT", "the text to continue (default: what is piped into stdin)", nargs="?"
-    ),
-    Argument(
-        "--chat", "send PROMPT as a message in the model's chat template; without PROMPT, converse"
+        "prompt PROMPT",
+        "the text to continue (default: what is piped into stdin; on a terminal, a conversation)",
+        nargs="?",
     ),
     Argument(
         "--max-model-len N",
         "longest sequence to make room for (default: the artifact's limit)",
         human_int,
     ),
-    Argument("--max-tokens N", "most tokens to generate (default: 256)", human_int, default=256),
+    MAX_TOKENS,
+    STOP,
+    Argument("--threads N", "default: one per processor of this process", human_int),
+    Argument("--stats", "print the time to the first token and the speed beside its limit"),
     Group(
-        "sampling",
-        "Defaults come from the model's generation_config.json; without it, greedy.",
+        "chat",
+        "Messages go through the model's chat template.",
         (
-            Argument("--temperature T", "0 takes the likeliest token", float),
-            Argument("--top-k K", "draw from the K likeliest tokens", int),
-            Argument(
-                "--top-p P",
-                "draw from the likeliest tokens that together have probability P",
-                float,
-            ),
-            Argument("--seed N", "draw the same tokens every time", int),
+            Argument("--chat", "PROMPT is a message; without it, so is each line of stdin"),
+            Argument("--system TEXT", "the system message; implies --chat for PROMPT"),
+            THINK,
         ),
     ),
-    Argument("--stats", "print the time to the first token and the speed beside its limit"),
+    SAMPLING,
 )
 
 
 def main(args: argparse.Namespace) -> int:
-    """Generates text and streams it to stdout. Completes PROMPT, or what is piped into stdin. With
-    --chat and neither of them, it holds a conversation, which Ctrl-D ends."""
+    """Generates text and streams it to stdout. Completes PROMPT, or what is piped into stdin.
+    Without either it holds a conversation, in which /help lists what can be entered."""
     from ingot.cache import resolve
+    from ingot.cli.answer import Answer
+    from ingot.cli.chat.display import stdout_display
+    from ingot.cli.chat.loop import converse
     from ingot.runtime.llm import LLM
 
-    converse = args.chat and args.prompt is None and sys.stdin.isatty()
-    prompt = "" if converse else _prompt(args)
+    converses = args.prompt is None and (args.chat or sys.stdin.isatty())
+    chats = converses or args.chat or args.system is not None
+    prompt = "" if converses else _prompt(args)
     artifact = resolve(args.model)  # a model directory is compiled, unless it is cached
     began = time.perf_counter()
-    with LLM(artifact, max_model_len=args.max_model_len) as llm:
-        loaded = time.perf_counter() - began
-        params = _params(args, llm)
-        if converse:
-            return _converse(llm, params)
-        text = prompt if not args.chat else [{"role": "user", "content": prompt}]
-        result, stats = _complete(llm, text, params, show=not args.json)
-        figures = stats.figures(llm.artifact, loaded) if args.stats else None
+    with LLM(artifact, max_model_len=args.max_model_len, num_threads=args.threads) as llm:
+        load_seconds = time.perf_counter() - began
+        options = _options(llm, args, chats)
+        if converses:
+            return converse(llm, args, options, load_seconds)
+        answer = Answer(_prompt_parts(llm, prompt, args, chats), chats=chats)
+        answer.write(llm, options.params, stdout_display(options.think, silent=args.json))
+        figures = answer.stats.figures(llm.artifact, load_seconds) if args.stats else None
     if args.json:
-        print_json(result | ({"stats": figures} if figures else {}))
+        print_json(answer.result() | ({"stats": figures} if figures else {}))
     elif figures:
         print(f"\n{figures.text()}", file=sys.stderr)
     return 0
 
 
 def _prompt(args: argparse.Namespace) -> str:
-    """The prompt from the command line or stdin. Raises UsageError where there is none."""
+    """The prompt from the command line or stdin. Raises UsageError for an empty stdin."""
     if args.prompt not in (None, "-"):
         return str(args.prompt)
-    if args.prompt is None and sys.stdin.isatty():
-        raise UsageError("no prompt", hint='Give one: ingot run MODEL "text", or pipe one in.')
     piped = sys.stdin.read()
     # One newline at the end is the shell's, not the user's.
     piped = piped[:-1] if piped.endswith("\n") else piped
@@ -90,69 +89,30 @@ def _prompt(args: argparse.Namespace) -> str:
     return piped
 
 
-def _params(args: argparse.Namespace, llm: LLM) -> SamplingParams:
+def _options(llm: LLM, args: argparse.Namespace, chats: bool) -> Options:
+    """The user's options over the model's. Raises UsageError for a model that cannot chat."""
+    from ingot.cli.answer_options import Options
     from ingot.cli.sampling_defaults import sampling_defaults
-    from ingot.runtime.params import SamplingParams
 
-    values = sampling_defaults(llm.artifact)
-    given = {name: getattr(args, name) for name in ("temperature", "top_k", "top_p", "seed")}
-    values.update({name: value for name, value in given.items() if value is not None})
-    return SamplingParams(max_tokens=args.max_tokens, **values)
-
-
-def _complete(
-    llm: LLM, prompt: str | list[dict[str, str]], params: SamplingParams, *, show: bool
-) -> tuple[dict[str, Any], RunStats]:
-    """Generates a completion; if `show`, writes its text to stdout as it comes."""
-    from ingot.cli.run_stats import RunStats
-
-    tokens = _tokens(llm, prompt)
-    stats = RunStats(num_prompt_tokens=len(tokens))
-    text, token_ids, finish_reason = [], [], None
-    for delta in stats.watch(llm.stream({"prompt_token_ids": tokens}, params)):
-        text.append(delta.text)
-        token_ids += delta.token_ids
-        finish_reason = delta.finish_reason
-        if show:
-            sys.stdout.write(delta.text)
-            sys.stdout.flush()
-    if show:
-        print()
-    result = {
-        "text": "".join(text),
-        "token_ids": token_ids,
-        "finish_reason": finish_reason,
-        "prompt_token_ids": tokens,
-    }
-    return result, stats
+    if chats and not llm.get_tokenizer().has_chat_template:
+        raise UsageError(
+            "the model has no chat template, so it can only continue a text",
+            hint='Give one: ingot run MODEL "text", or pipe one in.',
+        )
+    max_tokens = max(_room(llm) // 4, 1) if chats else 256
+    return Options.of(args, {"max_tokens": max_tokens, **sampling_defaults(llm.artifact)})
 
 
-def _tokens(llm: LLM, prompt: str | list[dict[str, str]]) -> list[int]:
-    """Tokens of a text, or of a conversation in the model's chat template."""
-    tokenizer = llm.get_tokenizer()
-    if isinstance(prompt, str):
-        return tokenizer.encode(prompt)
-    # The template has written the special tokens itself.
-    return tokenizer.encode(tokenizer.apply_chat_template(prompt), add_special_tokens=False)
+def _room(llm: LLM) -> int:
+    """The most tokens of a sequence, by the model and by the memory for its keys and values."""
+    page_size = llm.artifact.manifest.limits.page_size
+    return min(llm.max_model_len, llm.counters().num_pages * page_size)
 
 
-def _converse(llm: LLM, params: SamplingParams) -> int:
-    """A conversation: a line in, an answer out, until the end of input."""
-    print("Ctrl-D ends the conversation, Ctrl-C an answer.", file=sys.stderr)
-    messages: list[dict[str, str]] = []
-    while True:
-        try:
-            line = input("> ")
-        except EOFError:
-            print(file=sys.stderr)
-            return 0
-        if not line.strip():
-            continue
-        messages.append({"role": "user", "content": line})
-        try:
-            answer, _ = _complete(llm, messages, params, show=True)
-        except KeyboardInterrupt:
-            print("\n(stopped)", file=sys.stderr)
-            messages.pop()
-            continue
-        messages.append({"role": "assistant", "content": answer["text"]})
+def _prompt_parts(llm: LLM, prompt: str, args: argparse.Namespace, chats: bool) -> dict[str, Any]:
+    """The prompt as tokens; of a chat, with its text."""
+    from ingot.cli.chat.conversation import Conversation
+
+    if chats:
+        return llm.chat_prompt(Conversation(args.system or "").with_message(prompt))
+    return {"prompt_token_ids": llm.get_tokenizer().encode(prompt)}

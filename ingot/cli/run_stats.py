@@ -37,18 +37,21 @@ class Figures:
 
     def text(self) -> str:
         """The figures for people."""
+        return facts(self.rows(), indent="")
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Name and value of each figure, for people."""
         decode, limit = self.decode_tokens_per_second, self.decode_limit_tokens_per_second
         share = f", {100 * decode / limit:.0f} % of the limit" if decode else ""
         weights = format_bytes(self.weight_bytes_per_token)
         bandwidth = format_bytes(int(self.read_bytes_per_second))
-        rows = [
+        return [
             ("load", format_seconds(self.load_seconds)),
             ("first token", format_seconds(self.ttft_seconds)),
             ("prefill", _speed(self.num_prompt_tokens, self.prefill_tokens_per_second)),
             ("decode", _speed(self.num_tokens, decode) + share),
             ("limit", f"{limit:.0f} tok/s: a token reads {weights} of weights, at {bandwidth}/s"),
         ]
-        return facts(rows, indent="")
 
 
 @dataclass

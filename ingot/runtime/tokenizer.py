@@ -129,6 +129,17 @@ class Tokenizer:
         """The token that ends a text, where the tokenizer's config names one."""
         return self._special_id("eos_token")
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations can be turned into prompts."""
+        from ingot.runtime.chat import template_source
+
+        try:
+            template_source(self.config, self._chat_template, None, with_tools=False)
+        except RequestError:
+            return False
+        return True
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Tokens of a text, with the tokens that the model expects around every text.
 

@@ -11,6 +11,8 @@ import sys
 
 import pytest
 
+from tests.support.terminal import Terminal
+
 INGOT = (sys.executable, "-m", "ingot")
 
 
@@ -98,6 +100,30 @@ def test_text_is_streamed_and_ctrl_c_ends_it(shakespeare_artifact):
     assert first
     assert process.returncode == 130, (rest, errors)
     assert errors.decode().split() == ["interrupted"]
+
+
+def test_a_conversation_on_a_terminal(shakespeare_artifact, tmp_path):
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "dumb"}
+    command = [*INGOT, "run", str(shakespeare_artifact), "--temperature", "0"]
+    with Terminal([*command, "--max-tokens", "900"], environment) as chat:
+        chat.until("> ")
+        chat.type("What news?\r")
+        chat.until("What news?\r\n")
+        chat.until("\r\n")  # the first line of the answer
+        chat.interrupt()
+        chat.until("> ")
+        chat.type("/set max-tokens 8\r")
+        chat.until("> ")
+        chat.type(f"{'a ' * 1300}\r")
+        chat.until("error: the context is full")
+        chat.type("/clear\r")
+        chat.until("(Forgotten.)")
+        chat.type("What news?\r")
+        chat.until("(Cut after 8 tokens; see /set max-tokens.)")
+        chat.type("/stats\r/bye\r")
+        code, rest = chat.end()
+    assert code == 0, rest
+    assert "of 1024 tokens" in rest
 
 
 def test_a_reader_that_leaves_early_is_no_error(shakespeare_artifact):

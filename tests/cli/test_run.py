@@ -5,66 +5,22 @@ from __future__ import annotations
 import io
 import json
 from types import SimpleNamespace
-from typing import ClassVar
 
 import pytest
 
 import ingot.cli.run_stats
 import ingot.runtime.llm
 from ingot.cli.main import main
-from ingot.runtime.output import TextDelta
-from ingot.runtime.params import SamplingParams
+from tests.cli.fake_llm import MAX_MODEL_LEN, FakeLLM, FakeTokenizer
 from tests.cli.sample_artifact import write_sample
-
-
-class FakeTokenizer:
-    """A token a character."""
-
-    def encode(self, text, add_special_tokens=True):
-        return [ord(character) for character in text]
-
-    def apply_chat_template(self, messages):
-        return "".join(f"<{message['role']}>{message['content']}" for message in messages)
-
-
-class FakeLLM:
-    """Answers with three pieces; the last prompt and parameters are kept on the class."""
-
-    prompts: ClassVar[list[str]] = []
-    params: ClassVar[list[SamplingParams]] = []
-    fail: BaseException | None = None
-    closed = 0
-
-    def __init__(self, path, *, max_model_len=None):
-        from ingot.artifact.reader import Artifact
-
-        self.artifact = Artifact.open(path)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        FakeLLM.closed += 1
-
-    def get_tokenizer(self):
-        return FakeTokenizer()
-
-    def stream(self, prompt, params):
-        FakeLLM.prompts.append("".join(map(chr, prompt["prompt_token_ids"])))
-        FakeLLM.params.append(params)
-        yield TextDelta(text="Once ", token_ids=[1])
-        if FakeLLM.fail:
-            raise FakeLLM.fail
-        yield TextDelta(text="", token_ids=[2])
-        yield TextDelta(text="more", token_ids=[3], finish_reason="length")
 
 
 @pytest.fixture
 def model(monkeypatch, tmp_path):
     monkeypatch.setattr(ingot.runtime.llm, "LLM", FakeLLM)
     monkeypatch.setattr(ingot.cli.run_stats, "read_bandwidth", lambda artifact, nbytes: 1e9)
-    monkeypatch.setattr(FakeLLM, "prompts", [])
-    monkeypatch.setattr(FakeLLM, "params", [])
+    for kept in ("opened", "prompts", "params"):
+        monkeypatch.setattr(FakeLLM, kept, [])
     monkeypatch.setattr(FakeLLM, "closed", 0)
     return str(write_sample(tmp_path / "sample.ingot"))
 
@@ -76,12 +32,12 @@ def type_in(monkeypatch, text: str, terminal: bool) -> None:
 
 
 def test_text_goes_to_stdout(model, capsys):
-    assert main(["run", model, "hello", "--max-tokens", "3", "--temperature", "0.5"]) == 0
+    assert main(["run", model, "hello", "--max-tokens", "9", "--temperature", "0.5"]) == 0
     captured = capsys.readouterr()
     assert captured.out == "Once more\n"
     assert captured.err == ""
     assert FakeLLM.prompts == ["hello"]
-    assert (FakeLLM.params[0].max_tokens, FakeLLM.params[0].temperature) == (3, 0.5)
+    assert (FakeLLM.params[0].max_tokens, FakeLLM.params[0].temperature) == (9, 0.5)
     assert FakeLLM.closed == 1
 
 
@@ -91,9 +47,8 @@ def test_a_piped_prompt_loses_one_newline(model, monkeypatch):
     assert FakeLLM.prompts == ["two\nlines\n"]
 
 
-@pytest.mark.parametrize(("piped", "terminal"), [("", False), ("", True)])
-def test_no_prompt_is_a_usage_error(model, monkeypatch, capsys, piped, terminal):
-    type_in(monkeypatch, piped, terminal)
+def test_an_empty_stdin_is_a_usage_error(model, monkeypatch, capsys):
+    type_in(monkeypatch, "", terminal=False)
     assert main(["run", model]) == 2
     assert "prompt" in capsys.readouterr().err
 
@@ -104,26 +59,89 @@ def test_chat_goes_through_the_template(model, order):
     assert FakeLLM.prompts == ["<user>hello"]
 
 
-def test_a_conversation_keeps_its_turns(model, monkeypatch, capsys):
-    type_in(monkeypatch, "one\n\ntwo\n", terminal=True)
-    assert main(["run", model, "--chat"]) == 0
-    assert FakeLLM.prompts == ["<user>one", "<user>one<assistant>Once more<user>two"]
-    assert "Once more" in capsys.readouterr().out
+def test_a_system_message_makes_the_prompt_a_message(model, monkeypatch):
+    assert main(["run", model, "hello", "--system", "Be brief."]) == 0
+    type_in(monkeypatch, "two\nlines\n", terminal=False)
+    assert main(["run", model, "--system", "Be brief."]) == 0
+    assert FakeLLM.prompts == [
+        "<system>Be brief.<user>hello",
+        "<system>Be brief.<user>two\nlines",
+    ]
+
+
+@pytest.mark.parametrize("arguments", [["--chat"], ["hello", "--chat"], ["hello", "--system=x"]])
+def test_a_model_without_a_template_says_what_to_do(model, monkeypatch, capsys, arguments):
+    monkeypatch.setattr(FakeTokenizer, "has_chat_template", False)
+    assert main(["run", model, *arguments]) == 2
+    assert capsys.readouterr().err == (
+        "error: the model has no chat template, so it can only continue a text\n"
+        '  Give one: ingot run MODEL "text", or pipe one in.\n'
+    )
+    assert FakeLLM.prompts == []
+
+
+@pytest.mark.parametrize("chat", [[], ["--chat"]])
+def test_options_of_answers(model, chat):
+    options = ["--stop", r"\n\n", "--stop=END", "--min-p=0.1", "--repetition-penalty=1.2"]
+    assert main(["run", model, "hello", *chat, *options, "--threads=3"]) == 0
+    (params,) = FakeLLM.params
+    assert params.stop == ("\n\n", "END")
+    assert (params.min_p, params.repetition_penalty) == (0.1, 1.2)
+    assert FakeLLM.opened[0].num_threads == 3
+
+
+def test_a_chat_may_fill_a_quarter_of_what_there_is_room_for(model, monkeypatch):
+    assert main(["run", model, "hello"]) == 0
+    assert main(["run", model, "hello", "--chat"]) == 0
+    assert main(["run", model, "hello", "--chat", "--max-tokens=7"]) == 0
+    monkeypatch.setattr(FakeLLM, "num_pages", 5)  # of 16 tokens
+    assert main(["run", model, "hello", "--chat"]) == 0
+    assert [params.max_tokens for params in FakeLLM.params] == [256, MAX_MODEL_LEN // 4, 7, 20]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ([], "<think>\nWell now\n</think>\n\nYes.\n"),
+        (["--think=show"], "<think>\nWell now\n</think>\n\nYes.\n"),
+        (["--think=hide"], "Yes.\n"),
+    ],
+)
+def test_thinking_keeps_its_tags_where_nothing_can_be_dimmed(model, capsys, arguments, shown):
+    assert main(["run", model, "think", "--chat", *arguments]) == 0
+    assert capsys.readouterr().out == shown
+
+
+def test_json_keeps_thinking_apart(model, monkeypatch, capsys):
+    assert main(["run", model, "think", "--chat", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["thinking"], value["text"]) == ("Well now", "Yes.")
+    assert main(["run", model, "think", "--json"]) == 0  # a completion is what the model wrote
+    value = json.loads(capsys.readouterr().out)
+    assert value["text"] == "<think>\nWell now\n</think>\n\nYes."
+    assert "thinking" not in value
+
+
+def test_a_prompt_can_begin_the_thinking(model, monkeypatch, capsys):
+    monkeypatch.setattr(FakeLLM, "prompt_end", "<think>\n")
+    assert main(["run", model, "hello", "--chat", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["thinking"], value["text"]) == ("Once more", "")
 
 
 def test_stats_go_to_stderr(model, capsys):
     assert main(["run", model, "hello", "--stats"]) == 0
     captured = capsys.readouterr()
     assert captured.out == "Once more\n"
-    for part in ("first token", "5 tokens at", "3 tokens at", "% of the limit", "reads 1.60 KB"):
+    for part in ("first token", "5 tokens at", "9 tokens at", "% of the limit", "reads 1.60 KB"):
         assert part in captured.err
 
 
 def test_json_has_text_tokens_and_stats(model, capsys):
-    assert main(["run", model, "hello", "--json", "--stats"]) == 0
+    assert main(["run", model, "hello", "--json", "--stats", "--max-tokens", "6"]) == 0
     value = json.loads(capsys.readouterr().out)
-    assert value["text"] == "Once more"
-    assert value["token_ids"] == [1, 2, 3]
+    assert value["text"] == "Once m"
+    assert value["token_ids"] == [ord(character) for character in "Once m"]
     assert value["finish_reason"] == "length"
     assert value["stats"]["num_prompt_tokens"] == 5
     assert value["stats"]["weight_bytes_per_token"] == 4 * (48 * 8 + 8 + 8)

@@ -338,6 +338,15 @@ def test_where_a_template_is_found():
         template_source({}, None, None, with_tools=False)
 
 
+def test_whether_there_is_a_template():
+    def has_one(config, file=None):
+        data = byte_level().to_str().encode()
+        return Tokenizer(data, config, chat_template=file).has_chat_template
+
+    assert has_one({"chat_template": "C"}) and has_one({}, "F")
+    assert not has_one({}) and not has_one({"chat_template": [{"name": "rag", "template": "R"}]})
+
+
 GOING = {"add_generation_prompt": True}
 PARTS = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]
 

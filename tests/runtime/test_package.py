@@ -62,6 +62,8 @@ def test_settings_come_from_the_environment(tmp_path):
     assert settings(env | {"INGOT_CXX": "g++"}).cxx == "g++"
     assert settings({"XDG_CACHE_HOME": "/x"}).cache_dir == Path("/x/ingot")
     assert settings({"XDG_CACHE_HOME": "x"}).cache_dir == Path.home() / ".cache" / "ingot"
+    assert settings({"XDG_STATE_HOME": "/x"}).state_dir == Path("/x/ingot")
+    assert settings({}).state_dir == Path.home() / ".local" / "state" / "ingot"
     assert settings({}).cxx is None and settings({}).debug == 0
 
 
@@ -70,6 +72,26 @@ def test_a_user_without_a_home_needs_one_for_the_cache_alone():
     assert read.debug == 0
     with pytest.raises(UsageError, match="no folder for the cache"):
         _ = read.cache_dir
+
+
+def test_a_user_without_a_home_has_no_place_for_what_was_typed(monkeypatch):
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31)  # has no entry in the list of users
+    assert settings({}).state_dir is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "escapes"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "xterm", "NO_COLOR": ""}, True),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+        ({"TERM": "dumb"}, False),
+        ({}, False),
+    ],
+)
+def test_who_gets_escape_sequences(environ, escapes):
+    assert settings(environ).escapes is escapes
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,74 @@
+"""What a model writes, as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ingot.cli.chat.display import Display
+from ingot.cli.chat.thinking import OPEN, split
+from ingot.cli.run_stats import RunStats
+
+if TYPE_CHECKING:
+    from ingot.runtime.llm import LLM
+    from ingot.runtime.params import SamplingParams
+
+
+class Piece(NamedTuple):
+    """New text of an answer, or of the thinking before it."""
+
+    text: str
+    thinking: bool
+
+
+class Answer:
+    """The completion of a prompt as far as it has come.
+
+    Args:
+        prompt: its tokens, and of a chat also its text, as `LLM.chat_prompt` returns them.
+        chats: whether the answer may begin with thinking, which is kept apart from its text.
+    """
+
+    def __init__(self, prompt: Mapping[str, Any], *, chats: bool) -> None:
+        self.prompt_token_ids: list[int] = prompt["prompt_token_ids"]
+        self.token_ids: list[int] = []
+        self.text = self.thinking = ""
+        self.finish_reason: str = "abort"
+        self.stats = RunStats(num_prompt_tokens=len(self.prompt_token_ids))
+        self._chats = chats
+        self._inside = chats and prompt["prompt"].rstrip().endswith(OPEN)
+        self._raw = ""
+
+    def write(self, llm: LLM, params: SamplingParams, display: Display) -> None:
+        """Generates it, and shows it as it comes. What has come stays if an error ends it."""
+        with display:
+            for piece in self._pieces(llm, params):
+                display.show(piece.text, thinking=piece.thinking)
+
+    def result(self) -> dict[str, Any]:
+        """The answer for `--json`."""
+        return {
+            "text": self.text,
+            **({"thinking": self.thinking} if self.thinking else {}),
+            "token_ids": self.token_ids,
+            "finish_reason": self.finish_reason,
+            "prompt_token_ids": self.prompt_token_ids,
+        }
+
+    def _pieces(self, llm: LLM, params: SamplingParams) -> Iterator[Piece]:
+        stream = llm.stream({"prompt_token_ids": self.prompt_token_ids}, params)
+        with closing(stream):
+            for delta in self.stats.watch(stream):
+                self._raw += delta.text
+                self.token_ids += delta.token_ids
+                self.finish_reason = delta.finish_reason or self.finish_reason
+                yield from self._news(whole=delta.finish_reason is not None)
+
+    def _news(self, *, whole: bool) -> Iterator[Piece]:
+        thinking, text = (
+            split(self._raw, inside=self._inside, whole=whole) if self._chats else ("", self._raw)
+        )
+        news = Piece(thinking[len(self.thinking) :], True), Piece(text[len(self.text) :], False)
+        self.thinking, self.text = thinking, text
+        yield from (piece for piece in news if piece.text)

@@ -1,0 +1,1 @@
+"""A conversation with a model: on a terminal, or of piped lines."""

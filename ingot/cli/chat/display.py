@@ -1,0 +1,75 @@
+"""Writes an answer as it comes, and the thinking before it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal, NamedTuple, TextIO, get_args
+
+from ingot.cli.chat.thinking import CLOSE, OPEN
+from ingot.settings import settings
+
+Think = Literal["show", "dim", "hide"]
+THINK_MODES: tuple[Think, ...] = get_args(Think)
+
+_DIM, _PLAIN, _ERASE = "\033[2m", "\033[0m", "\r\033[K"
+
+
+class Marks(NamedTuple):
+    """What is written before thinking, between it and the answer, and where no answer follows."""
+
+    before: str = ""
+    after: str = ""
+    broken_off: str = ""
+
+
+_AS_WRITTEN = Marks(before=f"{OPEN}\n", after=f"\n{CLOSE}\n\n")
+_ON_TERMINAL: dict[Think, Marks] = {
+    "show": _AS_WRITTEN,
+    "dim": Marks(_DIM, f"{_PLAIN}\n\n", _PLAIN),
+    "hide": Marks("thinking ...", _ERASE, _ERASE),
+}
+_ELSEWHERE: dict[Think, Marks] = {"show": _AS_WRITTEN, "dim": _AS_WRITTEN, "hide": Marks()}
+
+
+class Display:
+    """Writes one answer; a context manager, which ends the line.
+
+    Args:
+        out: where to; None: nowhere.
+        escapes: whether `out` understands escape sequences. Otherwise what would be dimmed keeps
+            its tags.
+    """
+
+    def __init__(self, out: TextIO | None, think: Think, *, escapes: bool) -> None:
+        self._out = out
+        self._marks = (_ON_TERMINAL if escapes else _ELSEWHERE)[think]
+        self._hides = think == "hide"
+        self._thinks = False
+
+    def show(self, text: str, *, thinking: bool) -> None:
+        """Writes a piece of text."""
+        if thinking != self._thinks:
+            self._write(self._marks.before if thinking else self._marks.after)
+            self._thinks = thinking
+        if not (thinking and self._hides):
+            self._write(text)
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._thinks:
+            self._write(self._marks.broken_off)
+        if kind is None or issubclass(kind, Exception):  # who is interrupted ends the line himself
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        if self._out is not None:
+            self._out.write(text)
+            self._out.flush()
+
+
+def stdout_display(think: Think, *, silent: bool) -> Display:
+    """A display on stdout, as that is; a `silent` one writes nothing."""
+    escapes = sys.stdout.isatty() and settings().escapes
+    return Display(None if silent else sys.stdout, think, escapes=escapes)
