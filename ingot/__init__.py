@@ -13,9 +13,15 @@ from ingot.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ingot.api import LLM as LLM
+    from ingot.api import EngineArgs as EngineArgs
     from ingot.api import compile as compile
+    from ingot.async_api import AsyncEngineArgs as AsyncEngineArgs
     from ingot.async_api import AsyncLLM as AsyncLLM
+    from ingot.async_api import AsyncLLMEngine as AsyncLLMEngine
     from ingot.errors import IngotError as IngotError
+    from ingot.runtime.beam_search import BeamSearchOutput as BeamSearchOutput
+    from ingot.runtime.beam_search import BeamSearchParams as BeamSearchParams
+    from ingot.runtime.beam_search import BeamSearchSequence as BeamSearchSequence
     from ingot.runtime.config import EngineConfig as EngineConfig
     from ingot.runtime.metrics import EngineCounters as EngineCounters
     from ingot.runtime.metrics import RequestMetrics as RequestMetrics
@@ -31,7 +37,13 @@ _HOMES = {
     "compile": "ingot.api",
     "IngotError": "ingot.errors",
     "LLM": "ingot.api",
+    "EngineArgs": "ingot.api",
     "AsyncLLM": "ingot.async_api",
+    "AsyncLLMEngine": "ingot.async_api",
+    "AsyncEngineArgs": "ingot.async_api",
+    "BeamSearchOutput": "ingot.runtime.beam_search",
+    "BeamSearchParams": "ingot.runtime.beam_search",
+    "BeamSearchSequence": "ingot.runtime.beam_search",
     "EngineConfig": "ingot.runtime.config",
     "EngineCounters": "ingot.runtime.metrics",
     "RequestMetrics": "ingot.runtime.metrics",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from ingot import cache, compiling
 from ingot.artifact.reader import Artifact, is_artifact
@@ -14,6 +14,7 @@ from ingot.errors import UsageError
 from ingot.files import as_path
 from ingot.runtime import llm
 from ingot.runtime.config import EngineConfig, engine_config
+from ingot.runtime.model import Model
 from ingot.runtime.vllm_arguments import CONSTRUCTOR, choose
 
 if TYPE_CHECKING:
@@ -35,7 +36,15 @@ def compile(model_dir: str | Path, out: str | Path, **options: Any) -> Report:
     return compiling.compile_checked(source, artifact, _options(options))
 
 
-class FromDirectory(llm.Model):
+class EngineArgs:
+    """Arguments of `LLM`, as attributes. They are checked when a model is opened with them."""
+
+    def __init__(self, model: str | Path | Artifact, **options: Any) -> None:
+        self.model = model
+        vars(self).update(options)
+
+
+class FromDirectory(Model):
     """A `Model` that also takes a model directory, and compiles it once."""
 
     def __init__(
@@ -61,6 +70,8 @@ class FromDirectory(llm.Model):
             seed: seeds the draws of requests that have no seed of their own.
             on_step: a function that the engine's thread calls with the counters after every step.
             check: "fast" hashes all files but the tensors, "full" these, too.
+            generation_config: where requests without parameters get theirs: "auto", from the
+                model's generation_config.json; "vllm", from `SamplingParams()` alone.
             dtype: for a model directory, "float32", "bfloat16" or "auto".
             quantization: for a model directory, None, "int8" or "int4".
             kv_cache_dtype: for a model directory, "auto" or "int8".
@@ -77,6 +88,13 @@ class FromDirectory(llm.Model):
         artifact, options = _found(model, compile_options, config, options)
         super().__init__(artifact, **options)
 
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> Self:
+        """Opens a model with the arguments that `engine_args` hold. Raises as `__init__` does."""
+        if not isinstance(engine_args, EngineArgs):
+            raise UsageError(f"engine_args is {engine_args!r:.80}", hint="Give EngineArgs.")
+        return cls(**vars(engine_args))
+
 
 class LLM(FromDirectory, llm.LLM):
     """A model, ready to generate: an artifact, or a model directory that is compiled once.
@@ -85,12 +103,12 @@ class LLM(FromDirectory, llm.LLM):
     """
 
 
-_OWN = [name for name in signature(llm.Model).parameters if name not in ("model", "config")]
+_OWN = [name for name in signature(Model).parameters if name not in ("model", "config")]
 
 
 def _full_signature() -> Signature:
     """Of the constructor, with all names that do something here."""
-    parameters = {**signature(FromDirectory).parameters, **signature(llm.Model).parameters}
+    parameters = {**signature(FromDirectory).parameters, **signature(Model).parameters}
     rest = parameters.pop("options")
     for row in CONSTRUCTOR:
         if row.acts and row.name not in parameters:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingot.api import FromDirectory
+from ingot.api import EngineArgs, FromDirectory
 from ingot.runtime import async_llm
 
 
@@ -11,3 +11,12 @@ class AsyncLLM(FromDirectory, async_llm.AsyncLLM):
 
     An async context manager. Use it from one event loop or several.
     """
+
+    def shutdown(self) -> None:
+        """`close`, under vLLM's name."""
+        self.close()
+
+
+# vLLM's names of the same.
+AsyncLLMEngine = AsyncLLM
+AsyncEngineArgs = EngineArgs

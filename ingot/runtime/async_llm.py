@@ -11,10 +11,10 @@ from typing import Any, TypeVar, cast
 
 from ingot.runtime.claim import Claim
 from ingot.runtime.config import EngineConfig, engine_config
-from ingot.runtime.llm import Model
+from ingot.runtime.model import Model
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.params import RequestOutputKind, SamplingParams
-from ingot.runtime.prompts import Messages, Prompt
+from ingot.runtime.prompts import Messages, Prompt, list_of_params
 from ingot.runtime.request import Request
 from ingot.runtime.vllm_arguments import CALLS, choose
 
@@ -48,7 +48,7 @@ class AsyncLLM(Model):
         full, and UsageError after `close`. `vllm` is as in `LLM.generate`.
         """
         choose(vllm, CALLS)
-        params = sampling_params or SamplingParams()
+        params = list_of_params(sampling_params, 1, self.get_default_sampling_params)[0]
         inbox = _Inbox(asyncio.get_running_loop(), params.output_kind)
         ticket = await asyncio.to_thread(self._ticket, prompt, params, priority, request_id)
         with Claim(self._thread) as claim:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,6 +20,17 @@ def refuse(name: str, value: object, wanted: str) -> NoReturn:
     if len(shown) > _SHOWN:
         shown = f"{shown[:_SHOWN]}..."
     raise RequestError(f"{name} is {shown}", hint=f"{name} must be {wanted}.")
+
+
+def refuse_unknown(kind: str, given: Iterable[str], known: list[str]) -> None:
+    """Raises RequestError for a name that is no field of a class; it proposes the nearest."""
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            raise RequestError(
+                f"{kind} has no field {name!r}" + (f"; {near[0]!r}?" if near else ""),
+                hint=f"Supported: {', '.join(known)}.",
+            )
 
 
 def plain(value: Any) -> Any:

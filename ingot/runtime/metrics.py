@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from time import perf_counter, time
 from typing import Any
 
 # What has been counted so far, by the names that it has in CacheCounters and EngineCounters.
 Tally = defaultdict[str, Any]
+
+# The beginning of 1970 by `time.perf_counter`. It is taken once: moments stay in order even where
+# the system's clock is set back.
+EPOCH = perf_counter() - time()
 
 
 @dataclass(slots=True)
@@ -22,12 +27,22 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestMetrics:
-    """How a request fared. Times are in seconds; None means that it has not happened.
+    """How a request fared. None means that it has not happened.
 
-    queue_seconds      from its arrival until a step began to compute it
-    ttft_seconds       from its arrival to its first token
-    tpot_seconds       time of an output token after the first, on average
-    total_seconds      from its arrival to its last token so far
+    In seconds:
+
+    queue_seconds         from its arrival until a step began to compute it
+    ttft_seconds          from its arrival to its first token
+    tpot_seconds          time of an output token after the first, on average
+    total_seconds         from its arrival to its last token so far
+
+    In seconds since 1970, under vLLM's names:
+
+    arrival_time          when it came
+    first_scheduled_time  when a step began to compute it
+    first_token_time      when it got its first token
+    last_token_time       when it got its last token so far
+    finished_time         that of a finished request
     """
 
     num_prompt_tokens: int
@@ -38,6 +53,41 @@ class RequestMetrics:
     ttft_seconds: float | None
     tpot_seconds: float | None
     total_seconds: float | None
+    arrival_time: float
+    first_scheduled_time: float | None
+    first_token_time: float | None
+    last_token_time: float | None
+    finished_time: float | None
+
+    # Other names that vLLM has had. What ends in `_ts` counts from elsewhere there; differences
+    # are the same.
+    @property
+    def num_generation_tokens(self) -> int:
+        return self.num_generated_tokens
+
+    @property
+    def time_in_queue(self) -> float | None:
+        return self.queue_seconds
+
+    @property
+    def first_token_latency(self) -> float | None:
+        return self.ttft_seconds
+
+    @property
+    def queued_ts(self) -> float:
+        return self.arrival_time
+
+    @property
+    def scheduled_ts(self) -> float | None:
+        return self.first_scheduled_time
+
+    @property
+    def first_token_ts(self) -> float | None:
+        return self.first_token_time
+
+    @property
+    def last_token_ts(self) -> float | None:
+        return self.last_token_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

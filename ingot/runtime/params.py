@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
-import difflib
 import enum
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -13,9 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ingot.errors import RequestError
 from ingot.runtime.bad_words import spellings
-from ingot.runtime.field_checks import flag, integer, number, plain, refuse, token_ids, values
+from ingot.runtime.field_checks import (
+    flag,
+    integer,
+    number,
+    plain,
+    refuse,
+    refuse_unknown,
+    token_ids,
+    values,
+)
 
 MAX_N = 16384
 MAX_LOGPROBS = 1000
@@ -46,6 +54,9 @@ class RequestOutputKind(enum.Enum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How the tokens of one request are drawn, and when it ends.
+
+    A field that is assigned to is checked like a new object. A request keeps the values that it
+    was given.
 
     In the order in which they act on the logits:
 
@@ -118,14 +129,7 @@ class SamplingParams:
 
     # Seen before the generated __init__, so that an unknown name gets our error and not TypeError.
     def __new__(cls, **given: Any) -> SamplingParams:
-        known = [f.name for f in fields(cls) if f.init]
-        for name in given:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                raise RequestError(
-                    f"SamplingParams has no field {name!r}" + (f"; {near[0]!r}?" if near else ""),
-                    hint=f"Supported: {', '.join(known)}.",
-                )
+        refuse_unknown(cls.__name__, given, [f.name for f in fields(cls) if f.init])
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
@@ -221,8 +225,8 @@ class SamplingParams:
         return params
 
     def clone(self) -> SamplingParams:
-        """A copy. The fields are frozen: `dataclasses.replace` makes one with other values."""
-        return dataclasses.replace(self)
+        """A copy."""
+        return copy.copy(self)
 
     @property
     def greedy(self) -> bool:
@@ -233,6 +237,16 @@ class SamplingParams:
         """`stop` as a tuple, whatever it was given as."""
         return tuple(self.stop)
 
+
+def _assign(params: SamplingParams, name: str, value: Any) -> None:
+    """Changes a field, or nothing where the parameters together would not be valid."""
+    changed = dataclasses.replace(params, **{name: value})
+    for field in fields(changed):
+        params._set(field.name, getattr(changed, field.name))
+
+
+# The class is frozen, so that what fills it in passes this by.
+SamplingParams.__setattr__ = _assign  # type: ignore[method-assign, assignment]
 
 # `inspect` and `help` would show what `__new__` takes, which is anything.
 _of_init = inspect.signature(SamplingParams.__init__)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
@@ -70,11 +70,14 @@ def list_of_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def list_of_params(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+    params: SamplingParams | Sequence[SamplingParams] | None,
+    count: int,
+    default: Callable[[], SamplingParams],
 ) -> list[SamplingParams]:
-    """A SamplingParams for each of `count` prompts."""
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
+    """A SamplingParams for each of `count` prompts; the default one for None."""
+    params = default() if params is None else params
+    if isinstance(params, SamplingParams):
+        return [params] * count
     result = list(params) if isinstance(params, (list, tuple)) else []
     if len(result) != count or not all(isinstance(p, SamplingParams) for p in result):
         raise RequestError(

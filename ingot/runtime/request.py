@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ingot.runtime.completion import Completion
-from ingot.runtime.metrics import RequestMetrics
+from ingot.runtime.metrics import EPOCH, RequestMetrics
 from ingot.runtime.output import RequestOutput
 from ingot.runtime.sequence import Sequence
 
@@ -71,13 +71,23 @@ def metrics_of(sequences: list[Sequence]) -> RequestMetrics:
     gaps = sum(s.num_generated - 1 for s in begun)
     if started is None:  # the first token came from the logits cache
         started = token
+    finished = last if all(s.finished for s in sequences) else None
     return RequestMetrics(
         num_prompt_tokens=first.num_prompt,
         num_cached_tokens=first.num_cached,
         num_generated_tokens=sum(s.num_generated for s in sequences),
         num_preemptions=sum(s.num_preemptions for s in sequences),
-        queue_seconds=None if started is None else started - arrived,
-        ttft_seconds=None if token is None else token - arrived,
+        queue_seconds=_since(arrived, started),
+        ttft_seconds=_since(arrived, token),
         tpot_seconds=sum(spans) / gaps if gaps else None,
-        total_seconds=None if last is None else last - arrived,
+        total_seconds=_since(arrived, last),
+        arrival_time=arrived - EPOCH,
+        first_scheduled_time=_since(EPOCH, started),
+        first_token_time=_since(EPOCH, token),
+        last_token_time=_since(EPOCH, last),
+        finished_time=_since(EPOCH, finished),
     )
+
+
+def _since(begin: float, moment: float | None) -> float | None:
+    return None if moment is None else moment - begin

@@ -87,6 +87,10 @@ CONSTRUCTOR = (
              "The most tokens in a step: compiled in for a model directory (512 unless given), "
              "and a bound below the artifact's own otherwise.",
              compile="max_num_batched_tokens", config="max_num_batched_tokens"),
+    Argument("generation_config", ("auto",),
+             "Where requests without parameters get theirs: the model's generation_config.json, or "
+             "`SamplingParams()` alone.",
+             option="generation_config", spellings={"vllm": "vllm"}),
     Argument("dtype", ("auto", None),
              "What a model directory is compiled to compute in: bfloat16 unless its weights are "
              "float32. There is no float16.",
@@ -113,8 +117,7 @@ CONSTRUCTOR = (
     Argument("load_format", ("auto", "safetensors"), "Weights are safetensors."),
     Argument("config_format", ("auto", "hf"), "The config is a config.json."),
     Argument("hf_overrides", (None,), "Change config.json in a copy of the folder."),
-    Argument("generation_config", ("vllm",),
-             "SamplingParams() has vLLM's defaults; those of generation_config.json are not used."),
+    Argument("override_generation_config", (None,), "Give SamplingParams to each call."),
     Argument("tensor_parallel_size", (1,), _ONE_MACHINE),
     Argument("pipeline_parallel_size", (1,), _ONE_MACHINE),
     Argument("data_parallel_size", (1,), f"{_ONE_MACHINE} Start one process for each copy."),
@@ -162,6 +165,7 @@ CALLS = (
     Argument("mm_processor_kwargs", (None,), _TEXT_ONLY),
     Argument("chat_template_content_format", ("auto",),
              "Parts are given to templates that read them, and are joined for others."),
+    Argument("concurrency_limit", (None,), "EngineConfig(max_num_seqs=...) bounds a step."),
 )  # fmt: skip
 
 

@@ -169,12 +169,17 @@ def test_a_parameter_out_of_range_is_a_usage_error(model, capsys):
             {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
         ),
         ({"temperature": 0.6}, {"temperature": 0.0}),
+        (
+            {"do_sample": True, "min_p": 0.1, "repetition_penalty": 1.1, "max_new_tokens": 9},
+            {"min_p": 0.1, "repetition_penalty": 1.1},
+        ),
         ({"do_sample": True}, {}),
         (None, {"temperature": 0.0}),
     ],
 )
 def test_sampling_defaults_are_the_models(config, defaults):
-    from ingot.cli.sampling_defaults import FILE, sampling_defaults
+    from ingot.cli.sampling_defaults import sampling_defaults
+    from ingot.runtime.generation_config import FILE
 
     files = {} if config is None else {FILE: json.dumps(config).encode()}
     artifact = SimpleNamespace(manifest=SimpleNamespace(files=files), read=files.__getitem__)

@@ -171,10 +171,25 @@ def test_a_clone_is_equal_and_another_object():
     assert params.clone() == params and params.clone() is not params
 
 
-def test_it_is_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        SamplingParams().top_k = 3
-    assert dataclasses.replace(SamplingParams(), top_k=3).top_k == 3
+def test_a_field_can_be_assigned_and_is_checked():
+    params = SamplingParams(temperature=0)
+    params.max_tokens = 100
+    params.stop = "x"
+    params.bad_words = None
+    assert params == SamplingParams(temperature=0, max_tokens=100, stop=["x"])
+    for name, value in {"top_p": 2.0, "n": 2, "min_tokens": 101, "tok_k": 3}.items():
+        with pytest.raises(RequestError, match=name):
+            setattr(params, name, value)
+    assert params == SamplingParams(temperature=0, max_tokens=100, stop=["x"])
+    with pytest.raises(AttributeError):
+        del params.stop
+
+
+def test_a_new_bad_word_is_spelled_anew():
+    params = SamplingParams(bad_words=["x"]).for_model(10, lambda text: [len(text)])
+    assert params.bad_word_ids
+    params.bad_words = ["yy"]
+    assert params.bad_word_ids == ()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,170 @@
+"""`Model`: an artifact, opened."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ingot.artifact.reader import Artifact, Check
+from ingot.errors import RequestError, UsageError
+from ingot.runtime.config import EngineConfig, engine_config
+from ingot.runtime.devices import open_executor
+from ingot.runtime.engine import Engine
+from ingot.runtime.engine_thread import EngineThread
+from ingot.runtime.generation_config import Source, read_generation_config
+from ingot.runtime.metrics import EngineCounters
+from ingot.runtime.params import SamplingParams
+from ingot.runtime.prompts import Messages, Prompt, integer_option, prompt_parts
+from ingot.runtime.session import OnStep, Session, Ticket
+from ingot.runtime.tokenizer import Tokenizer, TokenizerFiles
+from ingot.runtime.vllm_methods import Refusals
+
+
+class Model(Refusals):
+    """What `LLM` and `AsyncLLM` have in common.
+
+    Args:
+        model: the folder of an artifact, or one that is open already.
+        max_model_len: the most tokens of a sequence, prompt included; None: the artifact's limit.
+        kv_cache_bytes: memory for keys and values; None: what full use can need, and at most half
+            of the memory that is free.
+        num_threads: None: one per processor that this process may use.
+        seed: seeds the draws of requests that have no seed of their own.
+        config: the engine's switches; `config` can be replaced at any time.
+        on_step: a function that the engine's thread calls with the counters after every step. If
+            it raises, that is logged, and it is not called again.
+        check: "fast" hashes all files but the tensors, "full" these, too.
+        generation_config: where requests without parameters get theirs: "auto", from the model's
+            generation_config.json; "vllm", from `SamplingParams()` alone.
+
+    Raises ArtifactError, IncompatibleHostError, ResourceError or UsageError.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | Artifact,
+        *,
+        max_model_len: int | None = None,
+        kv_cache_bytes: int | None = None,
+        num_threads: int | None = None,
+        seed: int = 0,
+        config: EngineConfig | None = None,
+        on_step: OnStep | None = None,
+        check: Check = "fast",
+        generation_config: Source = "auto",
+    ) -> None:
+        max_model_len = integer_option("max_model_len", max_model_len)
+        kv_cache_bytes = integer_option("kv_cache_bytes", kv_cache_bytes)
+        num_threads = integer_option("num_threads", num_threads)
+        seed = integer_option("seed", seed) or 0
+        if on_step is not None and not callable(on_step):
+            raise UsageError(f"on_step is {on_step!r:.80}", hint="on_step is a function or None.")
+        config = engine_config(config)  # before there are threads to end
+        self.artifact = model if isinstance(model, Artifact) else Artifact.open(model, check)
+        self.max_model_len = _model_len(self.artifact.manifest.limits.max_model_len, max_model_len)
+        self._tokenizer_files = TokenizerFiles(self.artifact)
+        self._defaults = read_generation_config(self.artifact, generation_config)
+        executor = open_executor(
+            self.artifact,
+            max_model_len=self.max_model_len,
+            kv_cache_bytes=kv_cache_bytes,
+            num_threads=num_threads,
+        )
+        self._engine = Engine(
+            executor,
+            max_model_len=self.max_model_len,
+            eos_token_ids=self.artifact.manifest.model.eos_token_ids,
+            seed=seed,
+            config=config,
+        )
+        self._thread = EngineThread(Session(self._engine, on_step))
+        # Also runs when the object is forgotten and when Python exits, so that the threads of the
+        # kernels are always joined.
+        weakref.finalize(self, self._thread.close)
+
+    def chat_prompt(
+        self,
+        messages: Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> dict[str, Any]:
+        """The prompt that `chat` makes of a conversation, for `generate` or `stream`.
+
+        Raises RequestError as `chat` does.
+        """
+        tokenizer = self.get_tokenizer()
+        render = partial(
+            tokenizer.apply_chat_template, messages, **options, **(chat_template_kwargs or {})
+        )
+        text = render(tools=tools)
+        if tools and _gives(render, text):
+            raise RequestError(
+                "the chat template ignores tools",
+                hint="Describe them in a message, or pass a chat_template=... that writes them.",
+            )
+        # The template writes the special tokens itself.
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        return {"prompt": text, "prompt_token_ids": ids}
+
+    def counters(self) -> EngineCounters:
+        """How the engine fares, now and since it was opened."""
+        counters = self._engine.counters
+        return counters() if self._thread.is_current else self._thread.ask(counters)
+
+    def get_tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, parsed when first asked for. Raises TokenizerError."""
+        return self._tokenizer_files.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What a request without parameters gets: vLLM's defaults, with those of the model's
+        generation_config.json. Raises ArtifactError where that file has a value out of range."""
+        return self._defaults.sampling_params()
+
+    def close(self) -> None:
+        """Ends all requests with an error, and frees everything: threads, pages, the mapping of
+        the weights. May be called twice."""
+        self._thread.close()
+
+    def _ticket(
+        self, prompt: Prompt, params: SamplingParams, priority: int, request_id: str | None = None
+    ) -> Ticket:
+        """Checks a prompt and turns it into tokens. Raises RequestError."""
+        text, token_ids, salt = prompt_parts(prompt)
+        tokenizer = self.get_tokenizer() if token_ids is None or params.detokenize else None
+        if token_ids is None:
+            token_ids = self.get_tokenizer().encode(text or "")
+        params = params.clone().for_model(
+            self.artifact.manifest.model.vocab_size,
+            lambda text: self.get_tokenizer().encode(text, add_special_tokens=False),
+        )
+        self._engine.check(token_ids, params)
+        return Ticket(
+            prompt=text,
+            token_ids=token_ids,
+            params=params,
+            tokenizer=tokenizer if params.detokenize else None,
+            priority=priority,
+            salt=salt,
+            request_id=request_id,
+        )
+
+
+def _gives(render: Callable[[], str], text: str) -> bool:
+    try:
+        return render() == text
+    except RequestError:  # a template that insists on tools
+        return False
+
+
+def _model_len(limit: int, wanted: int | None) -> int:
+    if wanted is not None and wanted > limit:
+        raise UsageError(
+            f"max_model_len is {wanted}; the artifact was compiled for {limit}",
+            hint=f"Pass at most {limit}, or compile it again with --max-model-len {wanted}.",
+        )
+    return limit if wanted is None else wanted
