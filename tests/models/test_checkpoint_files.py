@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from ingot.errors import CheckpointError, ModelDirError
 from ingot.models import registry
@@ -89,6 +89,21 @@ def test_index_that_disagrees_with_its_shards(copy: Callable[[str], Path]) -> No
         weight_map[Q] = next(shard for shard in weight_map.values() if shard != weight_map[Q])
 
     refused(edit_index(copy("sharded"), swap), Q)
+
+
+@pytest.mark.parametrize("other", [0, -1], ids=["first", "last"])
+def test_a_tensor_in_two_shards(other: int, copy: Callable[[str], Path]) -> None:
+    model_dir = copy("sharded")
+    holds = {path: load_file(path) for path in sorted(model_dir.glob("model-*.safetensors"))}
+    more = list(holds)[other]
+    name, tensor = next(
+        (name, tensor)
+        for path, tensors in holds.items()
+        for name, tensor in tensors.items()
+        if path != more
+    )
+    save_file(holds[more] | {name: tensor}, more)
+    refused(model_dir, "disagree about")
 
 
 @pytest.mark.parametrize("lost", [Q, NORM])

@@ -167,6 +167,14 @@ def test_an_op_with_several_results_is_not_known():
     assert "aten.chunk" in broken and broken.count("built-in function getitem") == 2
 
 
+def test_only_whole_columns_are_a_view_of_rows():
+    def body(lab, x, positions):
+        return lab.q(x)[..., :12].repeat(1, 1, 2) + x[..., ::2].repeat(1, 1, 2)
+
+    broken = only_known_ops(before(lab(body), "rewrite_attention"))
+    assert sum("aten.slice" in line for line in broken) == 1
+
+
 @pytest.mark.parametrize("function", [fail, forget_an_operand])
 def test_a_pass_that_breaks_is_our_fault_and_named(function):
     with pytest.raises(InternalError, match=f"pass {function.__name__} failed"):

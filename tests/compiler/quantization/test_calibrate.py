@@ -14,7 +14,7 @@ from tokenizers.models import WordLevel
 
 from bench.quality import CASES, NUM_CALIBRATING, Bench
 from ingot.artifact.formats import Storage
-from ingot.compiler.quantization.calibrate import MIN_TOKENS, calibration_sequences
+from ingot.compiler.quantization.calibrate import MIN_TOKENS, Calibrator, calibration_sequences
 from ingot.compiler.quantization.choose import choose_storage
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.search import quantize_rows
@@ -94,6 +94,20 @@ def test_the_tied_table_is_searched_and_linears_are_not(bench: Bench, tmp_path: 
         kept = "model.layers.1.mlp.down_proj.weight"
         assert kept not in weights and torch.equal(weights.read(kept), read(kept))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_each_linear_is_rounded_for_what_those_before_it_have_become(
+    bench: Bench, tmp_path: Path
+) -> None:
+    storage = choose_storage(bench.gm, Storage(4, 32), ("layers.[1-5].*=none",), "bfloat16")
+    last, sequences = "model.layers.0.mlp.down_proj.weight", SAMPLED[:NUM_CALIBRATING]
+    read = bench.checkpoint.read
+    with QuantizedWeights(read, tmp_path) as weights, QuantizedWeights(read, tmp_path) as again:
+        quantize_weights(bench.gm, weights, storage, sequences)
+        for name in storage.keys() - {last}:
+            again.add(name, [weights.matrix(name)])
+        Calibrator(bench.gm, again, storage, sequences).run()
+        assert torch.equal(again.matrix(last).values, weights.matrix(last).values)
 
 
 @pytest.mark.parametrize("count", [0, 1])
