@@ -47,7 +47,7 @@ ARGUMENTS: Arguments = (
         human_int,
         default=5,
     ),
-    Argument("--threads N", "default: one per processor of this process", human_int),
+    Argument("--threads N", "default: one per processor that this process may use", human_int),
     Argument("--ops", "also print the time of every kernel"),
 )
 
