@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ingot.cli.arguments import Argument, Arguments
 from ingot.cli.numbers import format_bytes, format_count
 from ingot.cli.output import command, facts, print_json
-from ingot.errors import ModelDirError
+from ingot.errors import ModelDirError, UsageError
 
 if TYPE_CHECKING:
     from ingot.compiler.explain import Explanation
@@ -23,6 +23,14 @@ ARGUMENTS: Arguments = (Argument("model_dir MODEL_DIR", "folder of a model", Pat
 def main(args: argparse.Namespace) -> int:
     """Tells whether a model directory is supported, and what disk and memory it needs; or why it is
     not, and what comes nearest. Reads no weights. Exit code 0 if it is supported, 2 if not."""
+    from ingot.artifact.reader import is_artifact
+
+    if is_artifact(args.model_dir):
+        see = f"{command()} inspect {quote(str(args.model_dir))}"
+        raise UsageError(
+            f"{args.model_dir} is an artifact, and explain is about model directories",
+            hint=f"To see what the artifact holds and needs: {see}",
+        )
     from ingot.compiler.explain import explain
 
     explanation = explain(args.model_dir)
