@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ingot.cli.arguments import MODEL, Argument, Arguments
 from ingot.cli.numbers import human_int
-from ingot.cli.output import print_json
+from ingot.cli.output import print_json, show
 from ingot.errors import UsageError
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print_json(as_object(artifact, results))
         return 0
-    print(text(artifact, results))
+    show(text(artifact, results))
     if args.ops:
         for result in results:
-            print(f"\n{kernels_text(artifact.plan, result)}")
+            show(f"\n{kernels_text(artifact.plan, result)}")
     return 0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from ingot.cli.arguments import Arguments
 from ingot.cli.failure import PACKAGES, how_to_install
 from ingot.cli.numbers import format_bytes
-from ingot.cli.output import facts, print_json
+from ingot.cli.output import facts, print_json, show
 from ingot.errors import IngotError
 from ingot.version import __version__
 
@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print_json({**sections, "missing": missing})
     else:
-        print(summary(sections, missing))
+        show(summary(sections, missing))
     return 0
 
 

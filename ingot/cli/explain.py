@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ingot.cli.arguments import Argument, Arguments
 from ingot.cli.numbers import format_bytes, format_count
-from ingot.cli.output import command, facts, print_json
+from ingot.cli.output import command, facts, next_step, print_json, show
 from ingot.errors import ModelDirError, UsageError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print_json(explanation)
     else:
-        print(summary(args.model_dir, explanation))
+        show(summary(args.model_dir, explanation))
     return 0 if explanation.supported else ModelDirError.exit_code
 
 
@@ -48,7 +48,7 @@ def summary(model_dir: Path, explanation: Explanation) -> str:
     if explanation.reasons:
         lines.append("\n".join(f"  - {reason}" for reason in explanation.reasons))
     if explanation.supported:
-        lines += [_needs(explanation), f"Next: {command()} compile {quote(str(model_dir))}"]
+        lines += [_needs(explanation), next_step("compile", str(model_dir))]
     return "\n\n".join(line for line in lines if line)
 
 

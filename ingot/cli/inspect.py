@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ingot.cli.arguments import MODEL, Argument, Arguments
 from ingot.cli.compile import groups_text, ledger_table
 from ingot.cli.numbers import format_bytes, format_count
-from ingot.cli.output import facts, print_json, table
+from ingot.cli.output import facts, print_json, show, table
 from ingot.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_as_object(view, target))
     elif args.plan:
-        print(plan_table(view.plans[target]))
+        show(plan_table(view.plans[target]))
     elif not args.html:
-        print(summary(view, target))
+        show(summary(view, target))
     return 0
 
 
@@ -110,7 +110,7 @@ def plan_table(plan: Plan) -> str:
     for index, view in enumerate(kernel_views(plan)):
         outputs = " ".join(f"{n}:{shape_text(plan.buffer(n))}" for n in view.outputs)
         rows.append((index, view.name, outputs, view.origin, view.attrs, " ".join(view.inputs)))
-    return table(rows, ("#", "kernel", "outputs", "from", "attributes", "inputs"), indent="")
+    return table(rows, ("#", "kernel", "outputs", "from", "attributes", "inputs"))
 
 
 def _model_facts(view: ArtifactView) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from ingot.cli.arguments import MODEL, Arguments
-from ingot.cli.output import facts, print_json
+from ingot.cli.output import facts, print_json, show
 from ingot.cli.progress import progress_display
 from ingot.errors import VerificationError
 
@@ -37,7 +37,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         return _finish_json(artifact, result)
     if result.passed:
-        print(summary(artifact, result))
+        show(summary(artifact, result))
     result.raise_if_failed()
     return 0
 
