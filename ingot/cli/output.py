@@ -60,11 +60,12 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[str], indent: str =
     widths = _widths(columns, line_width() - len(indent) - len(GAP) * (len(columns) - 1))
     if widths is None:
         return "\n".join(_block(row, header, indent) for row in cells)
+    numeric = [_is_numeric(column) for column in columns]
     lines = []
     for row in (header, *cells):
         parts = [_wrapped(cell, width) for cell, width in zip(row, widths, strict=True)]
         for line in zip_longest(*parts, fillvalue=""):
-            padded = map(_padded, line, widths, map(_is_numeric, columns))
+            padded = map(_padded, line, widths, numeric)
             lines.append((indent + GAP.join(padded)).rstrip())
     return "\n".join(lines)
 

@@ -192,7 +192,7 @@ def write_parts(writer: ArtifactWriter, model: Model, front: Front, clock: Clock
         builds = [compiler.submit(add_kernels, writer, part) for part in parts]
         with QuantizedWeights(model.checkpoint.read, writer.directory) as weights:
             if front.storage:
-                chosen = {name: sizes[name] for name in front.storage}
+                chosen = {name: sizes.get(name, 0) for name in front.storage}
                 with clock.stage_over("quantize", front.quantization, chosen) as weights.on_read:
                     quantize_weights(front.reference, weights, front.storage, model.calibration)
             with clock.stage_over("pack", ", ".join(layouts(parts)), sizes) as weights.on_read:
