@@ -26,6 +26,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from ingot.artifact.host import usable_processors
+
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = Path(__file__).with_name("peer_workers")
 WORK = ROOT / "build" / "peers"
@@ -291,7 +293,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt", type=int, default=512, help="tokens of the prompt")
     parser.add_argument("--tokens", type=int, default=32, help="tokens to generate")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=usable_processors())
     parser.add_argument("--json", type=Path)
     return parser
 

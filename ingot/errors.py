@@ -6,6 +6,9 @@ command line. `InternalError` marks our own faults.
 
 from __future__ import annotations
 
+import copyreg
+from typing import Any
+
 
 class IngotError(Exception):
     """Base of every error that ingot raises on purpose.
@@ -21,6 +24,10 @@ class IngotError(Exception):
         super().__init__(found if not hint else f"{found}\n{hint}")
         self.found = found
         self.hint = hint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # As it is, whatever arguments its type takes: other processes send it back by pickle.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class UsageError(IngotError):

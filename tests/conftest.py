@@ -67,6 +67,12 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["INGOT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _wide_lines() -> None:
+    """Lines are as long as in a pipe, whatever terminal the tests run in."""
+    os.environ.pop("COLUMNS", None)
+
+
 @pytest.fixture(scope="session")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Model directories of every kind: whole, in shards, tied."""

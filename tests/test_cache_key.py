@@ -79,10 +79,10 @@ def test_another_compiler_and_another_file_of_it(key, tmp_path, monkeypatch):
 
 
 def test_a_compiler_that_says_nothing_in_time_is_never_found_again(key, monkeypatch):
-    def late(command, timeout_seconds):
-        raise subprocess.TimeoutExpired(command, timeout_seconds)
+    def late(command):
+        raise subprocess.TimeoutExpired(command, 1)
 
-    monkeypatch.setattr(surroundings, "run_compiler", late)
+    monkeypatch.setattr(surroundings, "version_line", late)
     assert key() != key()
 
 

@@ -12,6 +12,7 @@ from tools import cli_page, coming_from_page, layout_page
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *(ROOT / folder / "README.md" for folder in ("examples", "deploy")),
     *sorted((ROOT / "docs").glob("**/*.md")),
 ]
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
@@ -45,7 +46,7 @@ def broken_links(page: Path) -> list[str]:
     return [target for target in targets if not (page.parent / target).exists()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     assert broken_links(page) == []
 
@@ -60,7 +61,7 @@ def test_contributing_is_short():
     assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 60
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_make_targets_that_pages_name_exist(page):
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     assert set(re.findall(r"`make ([a-z-]+)", page.read_text())) <= targets

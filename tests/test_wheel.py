@@ -92,6 +92,8 @@ def test_the_verbs_that_need_no_compiler_work(programs, shakespeare_artifact):
     assert len(result["token_ids"]) == 4
     assert "verified" in run(ingot, "verify", artifact).stdout
     assert "Qwen3ForCausalLM" in run(ingot, "inspect", artifact).stdout
+    lacks = json.loads(run(ingot, "doctor", "--json").stdout)["missing"]
+    assert [each["what"] for each in lacks if each["what"] in ("torch", "numpy")] == ["torch"]
 
 
 @pytest.mark.parametrize("verb", ["compile", "explain"])

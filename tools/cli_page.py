@@ -17,6 +17,9 @@ HEAD = """\
 
 Every verb takes `--json`. Results go to stdout, progress and messages to stderr. On a terminal,
 progress is drawn live; elsewhere it is one line a stage. `NO_COLOR` is honoured.
+
+`eval "$(ingot completion bash)"` in `~/.bashrc` has the tab key complete verbs, options, values and
+paths; [`ingot completion`](#ingot-completion) serves zsh and fish, too.
 """
 CONVERSATION = """\
 ## In a conversation
@@ -72,7 +75,7 @@ def _usage(parser: argparse.ArgumentParser) -> Iterator[str]:
     for action in parser._actions:
         if not action.option_strings:
             name = str(action.metavar)
-            yield f"[{name}]" if action.nargs == "?" else name
+            yield f"[{name}]" if action.nargs in ("?", "*") else name
     yield "[options]"
 
 

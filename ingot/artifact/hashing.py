@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TypeVar
 
+from ingot.artifact.host import usable_processors
+
 CHUNK_BYTES = 1 << 20
 
 Item = TypeVar("Item")
@@ -46,5 +48,5 @@ def in_threads(function: Callable[[Item], Result], items: Collection[Item]) -> l
     # Imported here: opening an artifact hashes no large file, and must not wait for this import.
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(usable_processors()) as pool:
         return list(pool.map(function, items))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
-from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from ingot.artifact.cpuid import lacking_here
 
@@ -20,36 +20,76 @@ def host_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     return frozenset(listed - lacking_here() | {platform.machine()})
 
 
+def processor_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """What the maker calls the processor; empty if the system does not tell."""
+    lines = (line.partition(":") for line in _text(cpuinfo).splitlines())
+    return next((value.strip() for name, _, value in lines if name.strip() == "model name"), "")
+
+
 def available_memory(root: Path = Path("/")) -> int | None:
     """Bytes that this process may still take, by the system and by its control group.
 
     None if the system does not tell.
     """
-    limits = []
-    for line in _text(root / "proc/meminfo").splitlines():
-        if line.startswith("MemAvailable:"):
-            limits.append(int(line.split()[1]) * 1024)
-    for folder, limit_file, own_memory in _control_groups(root):
-        limit = _text(folder / limit_file).strip()
-        fields = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
-        # Cached file contents give way when memory is needed.
-        if limit.isdigit() and own_memory in fields:
-            limits.append(max(0, int(limit) - int(fields[own_memory])))
+    available = system_memory(root).get("MemAvailable")
+    limits = [] if available is None else [available]
+    for group in _control_groups(root):
+        for folder, limit_file, own_memory in (
+            (root / "sys/fs/cgroup" / group, "memory.max", "anon"),
+            (root / "sys/fs/cgroup/memory" / group, "memory.limit_in_bytes", "total_rss"),
+        ):
+            limit = _text(folder / limit_file).strip()
+            fields = dict(line.split() for line in _text(folder / "memory.stat").splitlines())
+            # Cached file contents give way when memory is needed.
+            if limit.isdigit() and own_memory in fields:
+                limits.append(max(0, int(limit) - int(fields[own_memory])))
     return min(limits, default=None)
 
 
-def _control_groups(root: Path) -> Iterator[tuple[Path, str, str]]:
-    """Folders of control groups that may limit this process, and their files: version 2, then 1.
+def system_memory(root: Path = Path("/")) -> dict[str, int]:
+    """The sizes that the system tells of its memory, such as MemTotal, in bytes."""
+    lines = (line.partition(":") for line in _text(root / "proc/meminfo").splitlines())
+    return {name: int(size.split()[0]) * 1024 for name, _, size in lines if size.endswith(" kB")}
 
-    Inside a container the process sees its own group as the root.
+
+def huge_pages(root: Path = Path("/")) -> str:
+    """When the system gives huge pages: always, madvise or never; empty if it does not tell."""
+    text = _text(root / "sys/kernel/mm/transparent_hugepage/enabled")
+    return text.partition("[")[2].partition("]")[0]
+
+
+def usable_processors(root: Path = Path("/")) -> int:
+    """How many threads of this process can run all the time: what is left by its affinity and by
+    the quota of its control groups."""
+    allowed, quota = len(os.sched_getaffinity(0)), cpu_quota(root)
+    # Rounded down: one thread more would use the quota up, and all would stand still until the
+    # next period.
+    return allowed if quota is None else min(allowed, max(1, int(quota)))
+
+
+def cpu_quota(root: Path = Path("/")) -> float | None:
+    """How many processors' time the control groups of this process may use; None: no limit."""
+    quotas = []
+    for group in _control_groups(root):
+        folder = root / "sys/fs/cgroup/cpu" / group
+        for text in (
+            _text(root / "sys/fs/cgroup" / group / "cpu.max"),
+            " ".join(_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")),
+        ):
+            match text.split():  # microseconds of a period, and the period; max or -1: no limit
+                case quota, period if quota.isdigit() and period.isdigit() and int(period):
+                    quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def _control_groups(root: Path) -> set[PurePath]:
+    """The paths of the control groups that may limit this process: its own, and those above.
+
+    Inside a container the process sees its own group as the root, which is the empty path.
     """
-    paths = {"/"} | {
-        line.split(":", 2)[2] for line in _text(root / "proc/self/cgroup").splitlines()
-    }
-    for path in sorted(paths):
-        name = path.strip("/")
-        yield root / "sys/fs/cgroup" / name, "memory.max", "anon"
-        yield root / "sys/fs/cgroup/memory" / name, "memory.limit_in_bytes", "total_rss"
+    lines = _text(root / "proc/self/cgroup").splitlines()
+    own = [PurePath(line.split(":", 2)[2].strip("/")) for line in lines]
+    return {PurePath(), *own, *(above for group in own for above in group.parents)}
 
 
 def _text(path: Path) -> str:

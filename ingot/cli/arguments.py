@@ -40,7 +40,6 @@ class Group(NamedTuple):
 
 Arguments = tuple[Argument | Group, ...]
 
-ARTIFACT = Argument("artifact ARTIFACT", "folder of an artifact", Path)
 MODEL = Argument(
     "model ARTIFACT|MODEL_DIR",
     "an artifact; a model directory is compiled once into a cache",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.artifact.manifest import Manifest
 from ingot.artifact.plan import Buffer, Group, Plan
-from ingot.artifact.reader import Artifact, is_artifact
+from ingot.artifact.reader import Artifact
 from ingot.artifact.traits import origin_of
-from ingot.errors import ArtifactError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +34,6 @@ def read_artifact(path: Path) -> ArtifactView:
     Raises:
         ArtifactError: it is not an artifact, or it is damaged.
     """
-    if not is_artifact(path) and os.path.isfile(path / "config.json"):
-        hint = f"It is a model directory. Compile it first: ingot compile {path}"
-        raise ArtifactError(f"{path} is not an artifact", hint=hint)
     artifact = Artifact.open(path)
     plans = {entry.name: artifact.plan_of(entry) for entry in artifact.manifest.targets}
     return ArtifactView(path=path, manifest=artifact.manifest, plans=plans)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ingot.cli.arguments import MODEL, Argument, Arguments
 from ingot.cli.numbers import human_int
-from ingot.cli.output import print_json
+from ingot.cli.output import print_json, show
 from ingot.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ ARGUMENTS: Arguments = (
         human_int,
         default=5,
     ),
-    Argument("--threads N", "default: one per processor of this process", human_int),
+    Argument("--threads N", "default: one per processor that this process may use", human_int),
     Argument("--ops", "also print the time of every kernel"),
 )
 
@@ -65,10 +65,10 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print_json(as_object(artifact, results))
         return 0
-    print(text(artifact, results))
+    show(text(artifact, results))
     if args.ops:
         for result in results:
-            print(f"\n{kernels_text(artifact.plan, result)}")
+            show(f"\n{kernels_text(artifact.plan, result)}")
     return 0
 
 

@@ -6,12 +6,11 @@ import argparse
 import os
 from dataclasses import fields
 from pathlib import Path
-from shlex import quote
 from typing import TYPE_CHECKING
 
 from ingot.cli.arguments import Argument, Arguments
 from ingot.cli.numbers import format_bytes, format_seconds, human_int
-from ingot.cli.output import command, facts, print_json, table
+from ingot.cli.output import facts, next_step, print_json, show, table
 from ingot.cli.progress import progress_display
 from ingot.errors import UsageError
 
@@ -123,7 +122,7 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print_json(report)
     else:
-        print(summary(report))
+        show(summary(report))
     return 0
 
 
@@ -145,7 +144,7 @@ def summary(report: Report) -> str:
     # Passes that had something to do; `inspect` shows all.
     ledger = ledger_table(tuple(entry for entry in manifest.ledger if entry.expected))
     groups = groups_text(manifest)
-    following = f'Next: {command()} run {quote(str(root))} "Once upon a time"'
+    following = next_step("run", str(root), "Once upon a time")
     return f"{root}\n{facts(lines)}\n\n{ledger}\n\n{groups}\n\n{following}"
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from ingot.cli.arguments import Argument, Arguments
 from ingot.cli.numbers import format_bytes, format_count
-from ingot.cli.output import command, facts, print_json
-from ingot.errors import ModelDirError
+from ingot.cli.output import command, facts, next_step, print_json, show
+from ingot.errors import ModelDirError, UsageError
 
 if TYPE_CHECKING:
     from ingot.compiler.explain import Explanation
@@ -23,13 +23,21 @@ ARGUMENTS: Arguments = (Argument("model_dir MODEL_DIR", "folder of a model", Pat
 def main(args: argparse.Namespace) -> int:
     """Tells whether a model directory is supported, and what disk and memory it needs; or why it is
     not, and what comes nearest. Reads no weights. Exit code 0 if it is supported, 2 if not."""
+    from ingot.artifact.reader import is_artifact
+
+    if is_artifact(args.model_dir):
+        see = f"{command()} inspect {quote(str(args.model_dir))}"
+        raise UsageError(
+            f"{args.model_dir} is an artifact, and explain is about model directories",
+            hint=f"To see what the artifact holds and needs: {see}",
+        )
     from ingot.compiler.explain import explain
 
     explanation = explain(args.model_dir)
     if args.json:
         print_json(explanation)
     else:
-        print(summary(args.model_dir, explanation))
+        show(summary(args.model_dir, explanation))
     return 0 if explanation.supported else ModelDirError.exit_code
 
 
@@ -40,7 +48,7 @@ def summary(model_dir: Path, explanation: Explanation) -> str:
     if explanation.reasons:
         lines.append("\n".join(f"  - {reason}" for reason in explanation.reasons))
     if explanation.supported:
-        lines += [_needs(explanation), f"Next: {command()} compile {quote(str(model_dir))}"]
+        lines += [_needs(explanation), next_step("compile", str(model_dir))]
     return "\n\n".join(line for line in lines if line)
 
 

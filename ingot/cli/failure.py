@@ -14,9 +14,15 @@ from ingot.cli.output import print_json
 from ingot.errors import IngotError, InternalError, ResourceError, UsageError
 from ingot.version import DISTRIBUTION
 
-_EXTRAS = {"torch": "compile", "rich": "compile"}  # a package, and the extra that installs it
-_PACKAGES = ("numpy", "tokenizers", "jinja2", "msgspec", "xxhash", *_EXTRAS)
-REPORT_HINT = "This is a fault of ingot. Please report it with the log: {log}"
+# The packages of the extra `compile`, and what for.
+_COMPILE = {
+    "torch": "Compiling needs it; running an artifact does not: ",
+    "rich": "It draws progress on a terminal: ",
+}
+PACKAGES = ("numpy", "tokenizers", "jinja2", "msgspec", "xxhash", *_COMPILE)
+REPORT_HINT = (
+    "This is a fault of ingot. Please report it with what `ingot doctor` prints and the log: {log}"
+)
 
 
 def report(error: BaseException, args: argparse.Namespace, indent: int | None = 2) -> int:
@@ -71,15 +77,18 @@ def _package_of(error: BaseException) -> str:
         if frame.f_code.co_name == "<module>":
             names.append(frame.f_globals.get("__name__", ""))
     tops = [name.partition(".")[0] for name in names]
-    return next((top for top in tops if top in _PACKAGES), "")
+    return next((top for top in tops if top in PACKAGES), "")
+
+
+def how_to_install(package: str) -> str:
+    """The command that installs one of PACKAGES, and what an optional one is for."""
+    whole = f"{DISTRIBUTION}[compile]" if package in _COMPILE else DISTRIBUTION
+    return f"{_COMPILE.get(package, '')}pip install '{whole}'"
 
 
 def _not_imported(package: str, error: BaseException) -> UsageError:
-    extra = _EXTRAS.get(package)
     if isinstance(error, ModuleNotFoundError) and error.name == package:
-        whole = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
-        why = "Compiling needs it; running an artifact does not: " if extra else ""
-        return UsageError(f"{package} is not installed", hint=f"{why}pip install '{whole}'")
+        return UsageError(f"{package} is not installed", hint=how_to_install(package))
     reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return UsageError(
         f"{package} cannot be imported: {reason}",

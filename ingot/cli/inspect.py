@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingot.cli.arguments import ARTIFACT, Argument, Arguments
+from ingot.cli.arguments import MODEL, Argument, Arguments
 from ingot.cli.compile import groups_text, ledger_table
 from ingot.cli.numbers import format_bytes, format_count
-from ingot.cli.output import facts, print_json, table
+from ingot.cli.output import facts, print_json, show, table
 from ingot.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 NAME = "inspect"
 SUMMARY = "show targets, sizes, ledger, plan and memory of an artifact"
 ARGUMENTS: Arguments = (
-    ARTIFACT,
+    MODEL,
     Argument("--target NAME", "whose plan to show (default: the first)"),
     Argument("--plan", "print the kernels of the plan"),
     Argument(
@@ -34,9 +34,10 @@ ARGUMENTS: Arguments = (
 def main(args: argparse.Namespace) -> int:
     """Shows what an artifact holds and what it will need. Works on any host, even on one that
     cannot run the artifact."""
+    from ingot.cache import resolve
     from ingot.cli.artifact_view import read_artifact
 
-    view = read_artifact(args.artifact)
+    view = read_artifact(resolve(args.model))
     target = _target(view, args.target)
     if args.html:
         from ingot.cli.page import artifact_page
@@ -46,9 +47,9 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print_json(_as_object(view, target))
     elif args.plan:
-        print(plan_table(view.plans[target]))
+        show(plan_table(view.plans[target]))
     elif not args.html:
-        print(summary(view, target))
+        show(summary(view, target))
     return 0
 
 
@@ -109,7 +110,7 @@ def plan_table(plan: Plan) -> str:
     for index, view in enumerate(kernel_views(plan)):
         outputs = " ".join(f"{n}:{shape_text(plan.buffer(n))}" for n in view.outputs)
         rows.append((index, view.name, outputs, view.origin, view.attrs, " ".join(view.inputs)))
-    return table(rows, ("#", "kernel", "outputs", "from", "attributes", "inputs"), indent="")
+    return table(rows, ("#", "kernel", "outputs", "from", "attributes", "inputs"))
 
 
 def _model_facts(view: ArtifactView) -> list[tuple[str, str]]:

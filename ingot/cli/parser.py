@@ -10,7 +10,7 @@ from inspect import cleandoc
 from itertools import takewhile
 from typing import Any, NoReturn, Protocol
 
-from ingot.cli import bench, explain, inspect, run, verify
+from ingot.cli import bench, completion, doctor, explain, inspect, run, verify
 from ingot.cli import compile as compile_verb
 from ingot.cli.arguments import COMMON, Arguments, add_arguments
 from ingot.errors import UsageError
@@ -31,7 +31,7 @@ class Verb(Protocol):
     def main(self, args: argparse.Namespace) -> int: ...
 
 
-VERBS: tuple[Verb, ...] = (compile_verb, run, bench, inspect, verify, explain)
+VERBS: tuple[Verb, ...] = (compile_verb, run, bench, inspect, verify, explain, doctor, completion)
 
 
 # Keeps the line breaks of descriptions, and gives the column of options more room.
@@ -118,5 +118,5 @@ def build_parser() -> argparse.ArgumentParser:
             allow_abbrev=False,
         )
         add_arguments(sub, (*verb.ARGUMENTS, *COMMON))
-        sub.set_defaults(verb=verb)
+        sub.set_defaults(verb=verb, parser=parser)
     return parser

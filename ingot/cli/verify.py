@@ -7,8 +7,8 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ingot.cli.arguments import ARTIFACT, Arguments
-from ingot.cli.output import facts, print_json
+from ingot.cli.arguments import MODEL, Arguments
+from ingot.cli.output import facts, print_json, show
 from ingot.cli.progress import progress_display
 from ingot.errors import VerificationError
 
@@ -18,24 +18,26 @@ if TYPE_CHECKING:
 
 NAME = "verify"
 SUMMARY = "check every hash, then replay the golden outputs on this host"
-ARGUMENTS: Arguments = (ARTIFACT,)
+ARGUMENTS: Arguments = (MODEL,)
 
 
 def main(args: argparse.Namespace) -> int:
     """Checks the hash of every file, then replays the golden prompts on this host in several ways
     and compares them with the float32 reference. Exit code 4 if they differ."""
     from ingot.artifact.reader import Artifact
+    from ingot.cache import resolve
     from ingot.runtime.verify import replay
 
+    path = resolve(args.model)
     with progress_display() as progress:
-        progress("hashes", str(args.artifact), None)
-        artifact = Artifact.open(args.artifact, "full")
+        progress("hashes", str(path), None)
+        artifact = Artifact.open(path, "full")
         progress("golden", "replaying the golden prompts", None)
         result = replay(artifact)
     if args.json:
         return _finish_json(artifact, result)
     if result.passed:
-        print(summary(artifact, result))
+        show(summary(artifact, result))
     result.raise_if_failed()
     return 0
 

@@ -69,9 +69,7 @@ def compile_model(
     """Compiles a model directory into an artifact at `out`.
 
     `out` appears complete or not at all. An artifact that is there already is replaced in one step.
-
-    Raises:
-        IngotError: its type names the fault; see `ingot.errors`.
+    Raises IngotError, whose type names the fault; see `ingot.errors`.
     """
     options = options or CompileOptions()
     clock = Clock(progress)
@@ -187,17 +185,19 @@ class Part:
 def write_parts(writer: ArtifactWriter, model: Model, front: Front, clock: Clock) -> list[Part]:
     """Writes all files but the manifest; the C++ compiler works while weights are packed."""
     names = ", ".join(target.name for target in model.resolved.targets)
+    sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
     with Builder() as compiler:
         with clock.stage("generate", names):
             parts = [add_sources(writer, model, front, t) for t in model.resolved.targets]
         builds = [compiler.submit(add_kernels, writer, part) for part in parts]
         with QuantizedWeights(model.checkpoint.read, writer.directory) as weights:
             if front.storage:
-                with clock.stage("quantize", front.quantization):
+                chosen = {name: sizes.get(name, 0) for name in front.storage}
+                with clock.stage_over("quantize", front.quantization, chosen) as weights.on_read:
                     quantize_weights(front.reference, weights, front.storage, model.calibration)
-            with clock.stage("pack", ", ".join(layouts(parts))):
+            with clock.stage_over("pack", ", ".join(layouts(parts)), sizes) as weights.on_read:
                 add_weights(writer, parts, weights)
-            with clock.stage("golden", "float32 reference"):
+            with clock.stage_over("golden", "float32 reference", sizes) as weights.on_read:
                 add_golden(writer, model, front.reference, weights)
                 copy_tokenizer(model.model_dir, writer.directory / "tokenizer")
         with clock.stage("build", names):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from functools import partial
@@ -153,3 +153,19 @@ class Clock:
         yield
         self.stage_seconds[name] = time.monotonic() - begun
         self.progress(name, detail, 1.0)
+
+    @contextmanager
+    def stage_over(
+        self, name: str, detail: str, sizes: Mapping[str, int]
+    ) -> Iterator[Callable[[str], None]]:
+        """A stage that goes through parameters of those sizes, and calls what this gives with the
+        name of each that it begins. Its fraction is the share of those that it began before."""
+        left, whole = dict(sizes), max(sum(sizes.values()), 1)
+
+        def began(parameter: str) -> None:
+            if parameter in left:
+                self.progress(name, detail, 1 - sum(left.values()) / whole)
+                del left[parameter]
+
+        with self.stage(name, detail):
+            yield began

@@ -19,11 +19,10 @@ from shutil import which
 from typing import Any
 
 from ingot.errors import ToolchainError
-from ingot.targets.compilers import run_compiler
+from ingot.targets.compilers import version_line
 from ingot.targets.cpu.toolchain import find_compiler
 
 FAMILIES = "ingot.families"  # the entry points of packages that offer families
-TIMEOUT_SECONDS = 20
 _PROCESS = os.urandom(16).hex()  # for what no file tells: it is compiled again in every process
 _asked = count()
 
@@ -59,8 +58,7 @@ def _cxx() -> list[Any]:
         return [error.found]
     path = Path(which(command[0]) or command[0])
     try:
-        done = run_compiler((*command, "--version"), TIMEOUT_SECONDS)
-        return [*command, *stamp(path), (done.stdout.splitlines() or [""])[0]]
+        return [*command, *stamp(path), version_line(command)]
     except (OSError, subprocess.TimeoutExpired):
         return [*command, _unknown()]
 

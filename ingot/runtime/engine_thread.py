@@ -8,7 +8,6 @@ leaves nothing behind that the engine's thread could wait for.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import TypeVar, cast
 from weakref import ref
 
 from ingot.errors import UsageError
+from ingot.runtime.process import Process
 from ingot.runtime.session import Session
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ class EngineThread:
     def __init__(self, session: Session) -> None:
         self.inbox: Inbox = SimpleQueue()
         self.session = session
-        self._process_id = os.getpid()
+        self.process = Process()
         # A daemon, or Python would wait for it before the model's finalizer can end it.
         self._thread = threading.Thread(
             target=_serve, args=(session, self.inbox), name="ingot-engine", daemon=True
@@ -59,11 +59,7 @@ class EngineThread:
 
         Raises UsageError in a forked child, which has none of its parent's threads.
         """
-        if os.getpid() != self._process_id:
-            raise UsageError(
-                "this model was opened in another process, and a fork has none of its threads",
-                hint="Open the model in the child, or start the child with `spawn`.",
-            )
+        self.process.refuse_fork()
         self.inbox.put(job)
         if self.session.closed:  # the thread may have looked into its inbox for the last time
             _drain(self.session, self.inbox)
@@ -97,7 +93,7 @@ class EngineThread:
         May be called twice. Inside a step, all that comes true when the step is over; in a
         forked child, where nothing of it lives, nothing happens.
         """
-        if os.getpid() == self._process_id:
+        if self.process.is_current:
             self.inbox.put(None)
             if not self.is_current:
                 self._thread.join()

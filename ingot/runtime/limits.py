@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
 from ingot.artifact.cost import Cost
+from ingot.artifact.host import usable_processors
 from ingot.artifact.reader import Artifact
 from ingot.errors import ResourceError
 from ingot.runtime.devices.cpu_kernels import Kernels
@@ -60,7 +60,7 @@ class LimitsMeter:
     """
 
     def __init__(self, artifact: Artifact, nbytes: int, num_threads: int | None = None) -> None:
-        self.threads = num_threads or len(os.sched_getaffinity(0))
+        self.threads = num_threads or usable_processors()
         nbytes = min(max(nbytes, LEAST_BYTES), MOST_BYTES)
         program = artifact.target.step
         self._kernels = Kernels(artifact.read(program.kernels), program.kernels)

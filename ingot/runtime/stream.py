@@ -40,6 +40,7 @@ class TextStream:
     def __next__(self) -> TextDelta:
         if self._ended:
             raise StopIteration
+        self._thread.process.refuse_fork()
         self._thread.session.refuse_closed()
         self._thread.refuse_current()
         item = self._mailbox.get()

@@ -16,6 +16,7 @@ from ingot.errors import ToolchainError
 
 GRACE_SECONDS = 5  # in which a compiler that is told to end removes its temporary files
 LOOK_SECONDS = 0.2
+VERSION_SECONDS = 20
 
 
 class Builder(ThreadPoolExecutor):
@@ -66,6 +67,12 @@ def run_compiler(
         except BaseException:
             _end_group(process)
             raise
+
+
+def version_line(command: tuple[str, ...]) -> str:
+    """The first line that a compiler says about its version. Raises as `run_compiler` does."""
+    done = run_compiler((*command, "--version"), VERSION_SECONDS)
+    return (done.stdout.splitlines() or [""])[0]
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:

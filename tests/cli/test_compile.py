@@ -87,7 +87,7 @@ def test_summary_goes_to_stdout_and_progress_to_stderr(calls, tmp_path, capsys):
     ):
         assert part in captured.out
     assert "canonicalize" not in captured.out  # it has no expectation to meet
-    assert captured.out.rstrip().endswith(f'ingot run {out} "Once upon a time"')
+    assert captured.out.rstrip().endswith(f"ingot run {out} 'Once upon a time'")
     assert captured.err == "read      config.json\npack      embed\n"
 
 

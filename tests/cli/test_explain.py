@@ -4,6 +4,7 @@ import json
 import shlex
 
 from ingot.cli.main import main
+from tests.cli.sample_artifact import write_sample
 
 
 def test_a_supported_model_shows_its_needs(shakespeare_dir, capsys):
@@ -42,3 +43,10 @@ def test_json(shakespeare_dir, capsys):
 def test_a_missing_directory_is_an_error(tmp_path, capsys):
     assert main(["explain", str(tmp_path / "none")]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_an_artifact_gets_the_command_that_shows_it(tmp_path, capsys):
+    path = write_sample(tmp_path / "it's done.ingot")
+    assert main(["explain", str(path)]) == 2
+    hint = capsys.readouterr().err.splitlines()[-1]
+    assert shlex.split(hint.partition(": ")[2])[-2:] == ["inspect", str(path)]

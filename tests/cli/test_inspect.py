@@ -91,9 +91,13 @@ def test_a_damaged_artifact_is_refused(sample, capsys):
     assert capsys.readouterr().err.startswith("error: ")
 
 
-def test_a_model_directory_gets_the_command_to_compile_it(shakespeare_dir, capsys):
-    assert main(["inspect", str(shakespeare_dir)]) == 3
-    assert f"ingot compile {shakespeare_dir}" in capsys.readouterr().err
+def test_a_model_directory_is_compiled_into_the_cache(model_dir, capsys):
+    assert main(["inspect", str(model_dir)]) == 0
+    captured = capsys.readouterr()
+    assert "SampleForCausalLM" in captured.out
+    assert f"compiling {model_dir}" in captured.err
+    assert main(["inspect", str(model_dir)]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_an_unknown_target_names_those_there_are(sample, capsys):

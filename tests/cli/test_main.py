@@ -180,7 +180,7 @@ def test_a_package_that_is_missing_is_named(failing, capsys):
 def test_packages_that_can_break_are_those_of_the_project():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     needed = [*project["dependencies"], *project["optional-dependencies"]["compile"]]
-    assert {re.split("[<>=]", text)[0] for text in needed} == set(failure._PACKAGES)
+    assert {re.split("[<>=]", text)[0] for text in needed} == set(failure.PACKAGES)
 
 
 def test_a_panic_of_a_library_in_rust_is_no_traceback(failing, capsys):

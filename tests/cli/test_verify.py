@@ -34,7 +34,7 @@ def replay(monkeypatch, tmp_path):
     """Runs the verb on the sample artifact with a replay that finds the given result."""
     path = write_sample(tmp_path / "sample.ingot")
 
-    def run(result, *options):
+    def run(result, *options, path=path):
         monkeypatch.setattr(ingot.runtime.verify, "replay", lambda artifact: result)
         return main(["verify", str(path), *options])
 
@@ -73,3 +73,10 @@ def test_a_flipped_bit_is_found(replay, capsys):
     weights.write_bytes(data)
     assert replay(GOOD) == 3
     assert "cpu-float32.safetensors" in capsys.readouterr().err
+
+
+def test_a_model_directory_is_compiled_into_the_cache(replay, model_dir, capsys):
+    assert replay(GOOD, path=model_dir) == 0
+    captured = capsys.readouterr()
+    assert "3 hashes match" in captured.out
+    assert f"compiling {model_dir}" in captured.err

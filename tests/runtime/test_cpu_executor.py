@@ -15,6 +15,7 @@ from ingot.artifact.plan import Buffer
 from ingot.artifact.reader import Artifact
 from ingot.artifact.select import ABI
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
+from ingot.runtime.devices import cpu
 from ingot.runtime.devices.cpu import CpuExecutor, count_pages, widest_window
 from ingot.runtime.devices.cpu_kernels import FUNCTIONS, Kernels, ModelStruct, StepStruct
 from ingot.runtime.executor import Draws
@@ -244,3 +245,13 @@ def test_a_step_cannot_be_waited_for_after_closing(fake_artifact, beside):
     executor.close()
     with pytest.raises(UsageError, match="closed"):
         pending.wait()
+
+
+def test_threads_are_by_default_as_many_as_the_process_may_use(fake_artifact, monkeypatch):
+    monkeypatch.setattr(cpu, "usable_processors", lambda: 3)
+    executor = open_executor(fake_artifact)
+    other = open_executor(fake_artifact, num_threads=2)
+    assert (executor.num_threads, executor.leaves_processors) == (3, False)
+    assert (other.num_threads, other.leaves_processors) == (2, True)
+    executor.close()
+    other.close()

@@ -1,8 +1,7 @@
-"""Ctrl-C, forks and calls from inside a step: whoever waits may leave, the engine goes on."""
+"""Ctrl-C and calls from inside a step: whoever waits may leave, the engine goes on."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -191,30 +190,6 @@ def test_closing_ends_who_waits_in_another_thread(fake_artifact):
     closer.join()
     worker.join()
     assert "closed" in str(caught[0])
-
-
-@pytest.mark.parametrize("overlap", [False, True])
-def test_a_forked_child_is_refused_and_the_parent_goes_on(fake_artifact, overlap):
-    with LLM(fake_artifact, config=EngineConfig(overlap=overlap)) as llm:
-        generate(llm)
-        calls = (
-            lambda: llm.generate([[1]], GREEDY),
-            lambda: llm.logits([1]),
-            llm.counters,
-            lambda: llm.stream([1], GREEDY),
-        )
-        child = os.fork()
-        if not child:
-            refused = 0
-            for call in calls:
-                try:
-                    call()
-                except UsageError as error:
-                    refused += "Open the model in the child" in error.hint
-            llm.close()
-            os._exit(refused)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == len(calls)
-        generate(llm)
 
 
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "1 / 0", "os.kill(os.getpid(), signal.SIGINT)"])

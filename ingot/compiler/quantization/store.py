@@ -7,7 +7,7 @@ behind however the process ends.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,13 +31,17 @@ class _Place:
 
 
 class QuantizedWeights:
-    """The model's parameters as the artifact will hold them, quantized or not."""
+    """The model's parameters as the artifact will hold them, quantized or not.
+
+    `on_read` is called with the name of each that is about to be read.
+    """
 
     def __init__(self, read: ReadParameter, folder: Path) -> None:
         """`read` gives the other parameters; the temporary file lies in `folder`."""
         self._read = read
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by __exit__)
         self._places: dict[str, _Place] = {}
+        self.on_read: Callable[[str], None] = lambda name: None
 
     def __contains__(self, name: str) -> bool:
         return name in self._places
@@ -67,6 +71,7 @@ class QuantizedWeights:
 
     def matrix(self, name: str) -> Scaled:
         """A matrix that was added."""
+        self.on_read(name)
         place = self._places[name]
         self._file.seek(place.offset)
         values = self._next(place.rows, place.columns, torch.int8)
@@ -77,6 +82,7 @@ class QuantizedWeights:
     def read(self, name: str) -> Tensor:
         """A parameter: for integers the numbers that they stand for, float32; others unchanged."""
         if name not in self._places:
+            self.on_read(name)
             return self._read(name)
         return self.matrix(name).dequantize()
 

@@ -25,7 +25,7 @@ def open_executor(
         max_model_len: the longest sequence that must fit; at most the artifact's limit.
         kv_cache_bytes: memory for keys and values; None takes what full use can need, and at
             most half of the memory that is free.
-        num_threads: None takes one per processor of this process.
+        num_threads: None takes one per processor that this process may use.
 
     Raises ArtifactError, IncompatibleHostError, ResourceError or UsageError.
     """

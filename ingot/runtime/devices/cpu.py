@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from ingot.artifact.host import available_memory
+from ingot.artifact.host import available_memory, usable_processors
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.step import LOGITS
@@ -68,7 +68,7 @@ class CpuExecutor:
         self.num_pages = count_pages(plan, max_model_len, kv_cache_bytes)
         self.window = widest_window(plan)
         self.num_threads = _count_threads(num_threads)
-        self.leaves_processors = self.num_threads < len(os.sched_getaffinity(0))
+        self.leaves_processors = self.num_threads < usable_processors()
         self.inputs = (StepInputs(plan.limits), StepInputs(plan.limits))
         self._kernels: Kernels | None = None
         self._regions: list[Region] = []
@@ -211,7 +211,7 @@ def _vocab_size(plan: Plan, file: str) -> int:
 
 def _count_threads(num_threads: int | None) -> int:
     if num_threads is None:
-        return len(os.sched_getaffinity(0))
+        return usable_processors()
     if isinstance(num_threads, bool) or not 1 <= num_threads <= MAX_THREADS:
         raise UsageError(f"num_threads is {num_threads}", hint=f"Supported: 1 to {MAX_THREADS}.")
     return num_threads

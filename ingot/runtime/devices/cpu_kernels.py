@@ -15,6 +15,7 @@ from ingot.artifact.select import ABI
 from ingot.artifact.step import LOGITS, SYMBOLS, TEXT_INPUTS
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
 from ingot.runtime.devices.memory import Region
+from ingot.runtime.process import Process
 
 _MFD_NOEXEC_SEAL = 0x8  # hardened kernels demand it; mapping code needs no execute bit
 _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
@@ -84,6 +85,7 @@ class Kernels:
             raise
         self._library = library
         self._name = name
+        self._process = Process()
         self._state: int | None = None
         self._model = ModelStruct()
         self._sampling: SamplingStruct | None = None
@@ -111,7 +113,8 @@ class Kernels:
     def run(self, step: StepStruct) -> int:
         """One step; 0, or a negative code. Other Python threads run meanwhile.
 
-        This and what follows raise UsageError after `close`.
+        This and what follows raise UsageError after `close`, and in a fork, which has none of the
+        threads.
         """
         return int(self._library.ingot_run(self._open_state(), step))
 
@@ -151,15 +154,16 @@ class Kernels:
         self._library.ingot_sample(state, self._sampling)
 
     def _open_state(self) -> int:
+        self._process.refuse_fork()
         if self._state is None:
             raise UsageError("this model is closed", hint="Open it again with LLM(path).")
         return self._state
 
     def close(self) -> None:
-        """Joins the threads and unloads the code."""
-        if self._state:
+        """Joins the threads and unloads the code. A fork has no thread to join."""
+        if self._state and self._process.is_current:
             self._library.ingot_close(self._state)
-            self._state = None
+        self._state = None
         if self._memory is not None:
             self._memory.close()
             self._memory = None

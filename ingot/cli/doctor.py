@@ -1,0 +1,176 @@
+"""`ingot doctor`: what this host can build and run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+from ingot.cli.arguments import Arguments
+from ingot.cli.failure import PACKAGES, how_to_install
+from ingot.cli.numbers import format_bytes
+from ingot.cli.output import facts, print_json, show
+from ingot.errors import IngotError
+from ingot.version import __version__
+
+NAME = "doctor"
+SUMMARY = "show what this host can build and run, for bug reports"
+ARGUMENTS: Arguments = ()
+
+BYTES = "_bytes"  # ends the name of a size
+HUGE_PAGES = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
+
+Section = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What this host lacks, and how to get it."""
+
+    what: str
+    remedy: str
+
+
+def main(args: argparse.Namespace) -> int:
+    """Shows what this host can build and run: processor, memory, C++ compiler, cache and versions.
+    Says what is missing and how to get it. Works without torch. Paste what it prints into bug
+    reports."""
+    missing: list[Missing] = []
+    targets = runnable_targets()
+    if not targets:
+        missing.append(Missing("x86-64", "Nothing here runs on another processor."))
+    sections = {
+        "host": host(targets),
+        "memory": memory(missing),
+        "compiler": compiler((*targets, "cpu:portable")[0], missing),
+        "cache": cache(missing),
+        "versions": versions(missing),
+    }
+    if args.json:
+        print_json({**sections, "missing": missing})
+    else:
+        show(summary(sections, missing))
+    return 0
+
+
+def summary(sections: dict[str, Section], missing: list[Missing]) -> str:
+    """The sections as text, and what is missing."""
+    parts = [
+        f"{title.capitalize()}\n" + facts(_shown(name, value) for name, value in section.items())
+        for title, section in sections.items()
+    ]
+    lacks = facts((each.what, each.remedy) for each in missing) or "  nothing"
+    return "\n\n".join((*parts, f"Missing\n{lacks}"))
+
+
+def runnable_targets() -> list[str]:
+    """The CPU targets that this host runs, the best first, each with the features that the host
+    has beyond its level."""
+    from ingot.artifact.host import host_flags
+    from ingot.artifact.target import CPU_FEATURES, CPU_LEVELS, Target
+
+    flags = host_flags()
+    return [
+        Target("cpu", level, tuple(f for f in CPU_FEATURES.get(level, ()) if f in flags)).name
+        for level, needed in CPU_LEVELS.items()
+        if needed <= flags
+    ]
+
+
+def host(targets: list[str]) -> Section:
+    """The system, the processor, and how many threads a model runs on by default."""
+    from ingot.artifact.host import cpu_quota, processor_name, usable_processors
+
+    return {
+        "system": f"{' '.join(os.uname()[::2])}, {' '.join(platform.libc_ver())}",
+        "processor": processor_name() or platform.machine(),
+        "runs_targets": targets,
+        "processors": os.cpu_count(),
+        "affinity": len(os.sched_getaffinity(0)),
+        "cpu_quota": cpu_quota(),
+        "threads": usable_processors(),
+    }
+
+
+def memory(missing: list[Missing]) -> Section:
+    """How much there is, and when the system gives huge pages."""
+    from ingot.artifact.host import available_memory, huge_pages, system_memory
+
+    pages = huge_pages()
+    if pages == "never":
+        missing.append(Missing("huge pages", f"They make reading weights faster: {HUGE_PAGES}"))
+    return {
+        "total_bytes": system_memory().get("MemTotal"),
+        "available_bytes": available_memory(),
+        "huge_pages": pages or None,
+    }
+
+
+def compiler(target: str, missing: list[Missing]) -> Section:
+    """The C++ compiler, tried for a target."""
+    from ingot.artifact.target import Target
+    from ingot.compiler.cxx import tried_compiler
+
+    try:
+        command, version = tried_compiler(Target.parse(target))
+    except IngotError as error:
+        missing.append(Missing("C++ compiler", f"{error.found}\n{error.hint}"))
+        return {"command": None, "version": None, "builds": None}
+    return {"command": command, "version": version, "builds": target}
+
+
+def cache(missing: list[Missing]) -> Section:
+    """The folder of compiled model directories."""
+    from ingot.settings import settings
+
+    try:
+        folder = settings().cache_dir
+    except IngotError as error:
+        missing.append(Missing("cache", f"{error.found}\n{error.hint}"))
+        return {"folder": None}
+    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return {
+        "folder": folder,
+        "artifacts": len(list(folder.glob("*.ingot"))),
+        "size_bytes": sum(sizes),
+        "free_bytes": shutil.disk_usage(there).free,
+    }
+
+
+def versions(missing: list[Missing]) -> Section:
+    """Of ingot, of what artifacts it reads, of Python and of packages; None: not installed."""
+    from ingot.artifact.manifest import FORMAT_VERSION
+    from ingot.artifact.select import ABI
+
+    packages = {name: _version(name) for name in (*PACKAGES, "triton")}
+    missing += [Missing(name, how_to_install(name)) for name in PACKAGES if packages[name] is None]
+    return {
+        "ingot": __version__,
+        "artifact_format": ".".join(str(part) for part in FORMAT_VERSION),
+        "kernel_interface": ABI,
+        "python": f"{platform.python_version()}, {sys.executable}",
+        **packages,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _shown(name: str, value: Any) -> tuple[str, str]:
+    """A name and its value as people read them."""
+    label = name.removesuffix(BYTES).replace("_", " ")
+    if value is None:
+        return label, "none"
+    if name.endswith(BYTES):
+        return label, format_bytes(value)
+    return label, ", ".join(value) if isinstance(value, list) else str(value)

@@ -1,0 +1,126 @@
+"""`ingot doctor`: on this host, and on hosts that lack something."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from ingot.artifact import host
+from ingot.artifact.host import host_flags, usable_processors
+from ingot.artifact.target import native_target
+from ingot.cli import doctor
+from ingot.cli.main import main
+from ingot.version import __version__
+
+
+@pytest.fixture
+def report(capsys):
+    """What `ingot doctor --json` prints."""
+
+    def run() -> dict:
+        assert main(["doctor", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def remedies(found: dict) -> dict[str, str]:
+    return {each["what"]: each["remedy"] for each in found["missing"]}
+
+
+def test_the_host_as_an_object(report, monkeypatch, tmp_path):
+    monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache/model-0.ingot").mkdir(parents=True)
+    (tmp_path / "cache/model-0.ingot/manifest.json").write_text("12345")
+    found = report()
+    native = native_target(host_flags()).name
+    assert found["host"]["runs_targets"][0] == found["compiler"]["builds"] == native
+    assert found["host"]["runs_targets"][-1] == "cpu:portable"
+    assert found["host"]["threads"] == usable_processors()
+    assert 0 < found["memory"]["available_bytes"] <= found["memory"]["total_bytes"]
+    assert found["cache"]["folder"] == str(tmp_path / "cache")
+    assert (found["cache"]["artifacts"], found["cache"]["size_bytes"]) == (1, 5)
+    assert found["versions"]["numpy"] == metadata.version("numpy")
+    assert found["versions"]["ingot"] == __version__
+
+
+def test_the_host_as_text(capsys):
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for part in ("Host\n", "cpu:portable", "cpu quota", "huge pages", "Missing\n", __version__):
+        assert part in out
+    assert "_bytes" not in out
+
+
+def test_a_whole_host_lacks_nothing():
+    assert doctor.summary({"host": {"threads": 2}}, []).endswith("Missing\n  nothing")
+
+
+WITHOUT_PACKAGES = """
+import sys
+from importlib import metadata
+def version(name):
+    raise metadata.PackageNotFoundError(name)
+metadata.version = version
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name in {"torch", "numpy", "rich", "msgspec", "jinja2", "tokenizers", "xxhash"}:
+            raise ImportError(name)
+sys.meta_path.insert(0, Refuse())
+from ingot.cli.main import main
+sys.exit(main(["doctor", "--json"]))
+"""
+
+
+def test_it_works_where_no_package_is_installed():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_PACKAGES], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found["versions"]["torch"] is None and found["compiler"]["builds"]
+    lacks = remedies(found)
+    assert "running an artifact does not: pip install 'ingot-lm[compile]'" in lacks["torch"]
+    assert lacks["numpy"] == "pip install 'ingot-lm'"
+    assert "triton" not in lacks
+
+
+def test_a_compiler_that_is_not_there(report, monkeypatch):
+    monkeypatch.setenv("INGOT_CXX", "/no/such/g++")
+    found = report()
+    assert found["compiler"]["command"] is None
+    assert "is not a program" in remedies(found)["C++ compiler"]
+
+
+def test_a_compiler_that_builds_nothing(report, monkeypatch, tmp_path):
+    script = tmp_path / "g++"
+    script.write_text("#!/bin/sh\necho no headers >&2; exit 1\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("INGOT_CXX", str(script))
+    found = report()
+    assert found["compiler"]["builds"] is None
+    assert "no headers" in remedies(found)["C++ compiler"]
+
+
+def test_a_host_without_huge_pages_and_home(report, monkeypatch):
+    monkeypatch.setattr(host, "huge_pages", lambda: "never")
+    monkeypatch.setenv("INGOT_CACHE", "~nobody-of-that-name/x")
+    found = report()
+    assert found["memory"]["huge_pages"] == "never" and found["cache"] == {"folder": None}
+    assert "echo madvise" in remedies(found)["huge pages"]
+    assert "Set INGOT_CACHE" in remedies(found)["cache"]
+
+
+def test_a_host_that_is_no_x86_64(report, monkeypatch):
+    monkeypatch.setattr(host, "host_flags", lambda: frozenset({"aarch64"}))
+    found = report()
+    assert found["host"]["runs_targets"] == []
+    assert "another processor" in remedies(found)["x86-64"]
+
+
+def test_features_beyond_the_level_are_told(monkeypatch):
+    flags = native_target(host_flags()).requires | {"avx2", "fma", "f16c", "bmi1", "bmi2"}
+    monkeypatch.setattr(host, "host_flags", lambda: flags | {"avx_vnni"})
+    assert "cpu:x86-64-v3+avx_vnni" in doctor.runnable_targets()

@@ -1,0 +1,56 @@
+"""Every example runs on the bundled model, without torch, and prints what it is about."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+# What each prints, as a whole.
+PRINTS = {
+    "best_of.py": r"( *-\d+\.\d\d  ['\"].*\n){4}",
+    "chat.py": r"user: What news.*\nassistant: [^$]*\nuser: And who.*\nassistant: [^$]*",
+    "generate.py": r"(--- \w+ after \d+ tokens\n[^$]*){3}",
+    "many_at_once.py": r"ROMEO: .*\nJULIET: .*\nHAMLET: .*\n",
+    "own_rule.py": r"[^sS]+",
+    "perplexity.py": r"perplexity \d+\.\d over \d+ tokens\nleast expected: .* -\d+\.\d\n",
+    "shared_prefix.py": r"ROMEO: 0 of .*\nJULIET: \d\d+ of .*\nNURSE: \d\d+ of .*\n",
+    "stream.py": r"[^$]*\n--- ended by .*\n",
+}
+# Runs a program on one processor, whatever else the machine does, and fails if it has loaded what
+# an artifact does not need.
+RUN = """
+import os, runpy, sys
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+loaded = {name.partition(".")[0] for name in sys.modules} & {"torch", "transformers"}
+sys.exit(f"loaded {loaded}" if loaded else 0)
+"""
+
+
+def output(name: str, artifact: Path) -> str:
+    """What an example prints."""
+    command = [sys.executable, "-c", RUN, str(EXAMPLES / name), str(artifact)]
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_every_example_is_run_and_described():
+    programs = {path.name for path in EXAMPLES.glob("*.py")}
+    assert programs == PRINTS.keys()
+    page = (EXAMPLES / "README.md").read_text()
+    assert set(re.findall(r"^\| \[(\w+\.py)\]\(\1\) \|", page, re.M)) == programs
+
+
+@pytest.mark.parametrize("name", PRINTS)
+def test_an_example_prints_what_it_shows(name, shakespeare_artifact):
+    printed = output(name, shakespeare_artifact)
+    assert re.fullmatch(PRINTS[name], printed), printed
