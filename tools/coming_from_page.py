@@ -21,8 +21,9 @@ for output in llm.generate(["Once upon a time"], SamplingParams(max_tokens=32)):
     print(output.outputs[0].text)
 ```
 
-`model` is a folder: an artifact, or a model directory, which is compiled once into a cache. A name
-on the Hugging Face Hub is not looked up.
+`model` is an artifact, a model directory, or a name on the Hugging Face Hub such as
+`Qwen/Qwen3-0.6B`. What is no artifact is compiled once, into a cache
+([models and caches](models_and_cache.md)).
 
 An argument either does what it says, or changes nothing and is taken, or is refused with a
 `UsageError` that says what to use instead. None is ignored silently.

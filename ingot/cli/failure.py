@@ -15,7 +15,8 @@ from ingot.errors import IngotError, InternalError, ResourceError, UsageError
 from ingot.version import DISTRIBUTION
 
 _EXTRAS = {"torch": "compile", "rich": "compile"}  # a package, and the extra that installs it
-_PACKAGES = ("numpy", "tokenizers", "jinja2", "msgspec", "xxhash", *_EXTRAS)
+_CORE = ("numpy", "tokenizers", "huggingface_hub", "jinja2", "msgspec", "xxhash")
+_PACKAGES = (*_CORE, *_EXTRAS)
 REPORT_HINT = "This is a fault of ingot. Please report it with the log: {log}"
 
 

@@ -10,7 +10,7 @@ from inspect import cleandoc
 from itertools import takewhile
 from typing import Any, NoReturn, Protocol
 
-from ingot.cli import bench, explain, inspect, run, verify
+from ingot.cli import bench, cache, explain, inspect, listing, pull, remove, run, verify
 from ingot.cli import compile as compile_verb
 from ingot.cli.arguments import COMMON, Arguments, add_arguments
 from ingot.errors import UsageError
@@ -31,7 +31,18 @@ class Verb(Protocol):
     def main(self, args: argparse.Namespace) -> int: ...
 
 
-VERBS: tuple[Verb, ...] = (compile_verb, run, bench, inspect, verify, explain)
+VERBS: tuple[Verb, ...] = (
+    compile_verb,
+    run,
+    bench,
+    inspect,
+    verify,
+    explain,
+    pull,
+    listing,
+    remove,
+    cache,
+)
 
 
 # Keeps the line breaks of descriptions, and gives the column of options more room.

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from ingot.cli.arguments import MODEL, Argument, Arguments, Group
+from ingot.cli.arguments import MODEL, REVISION, Argument, Arguments, Group
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json
 from ingot.errors import UsageError
@@ -21,6 +21,7 @@ NAME = "run"
 SUMMARY = "generate text from a prompt, stdin or a chat"
 ARGUMENTS: Arguments = (
     MODEL,
+    REVISION,
     Argument(
         "prompt PROMPT", "the text to continue (default: what is piped into stdin)", nargs="?"
     ),
@@ -55,11 +56,13 @@ def main(args: argparse.Namespace) -> int:
     """Generates text and streams it to stdout. Completes PROMPT, or what is piped into stdin. With
     --chat and neither of them, it holds a conversation, which Ctrl-D ends."""
     from ingot.cache import resolve
+    from ingot.hub import model_path
     from ingot.runtime.llm import LLM
 
     converse = args.chat and args.prompt is None and sys.stdin.isatty()
     prompt = "" if converse else _prompt(args)
-    artifact = resolve(args.model)  # a model directory is compiled, unless it is cached
+    # A model on the hub is downloaded and a directory compiled, unless they are cached.
+    artifact = resolve(model_path(args.model, args.revision))
     began = time.perf_counter()
     with LLM(artifact, max_model_len=args.max_model_len) as llm:
         loaded = time.perf_counter() - began
