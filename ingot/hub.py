@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ingot.errors import (
+    CheckpointError,
     GatedModelError,
     HubUnreachableError,
     IngotError,
@@ -131,6 +132,10 @@ def _typed(error: Exception, name: str, revision: str | None, endpoint: str) -> 
             f"there is no folder {name} here, and no model of that name on {endpoint}",
             hint=f"Check the name. A private model needs a token: {login}",
         )
+    if isinstance(error, errors.SafetensorsParsingError):
+        return CheckpointError(
+            f"{name} has damaged weights: {error}", hint="Tell their owner, or take another model."
+        )
     if not isinstance(error, errors.HfHubHTTPError):
         return HubUnreachableError(
             f"{endpoint} cannot be reached: {describe(error)}",
@@ -150,13 +155,13 @@ def _typed(error: Exception, name: str, revision: str | None, endpoint: str) -> 
 
 def _named(model: str | Path, revision: str | None) -> str:
     """The name on the hub, or nothing. Raises UsageError for a revision that can be none."""
+    _check(revision)
     name = hub_name(model)
     if revision is not None and not name:
         raise UsageError(
             f"the revision {revision} is given, but {model} is a path",
             hint="A revision is one of a model on the hub, such as Qwen/Qwen3-0.6B.",
         )
-    _check(revision)
     return name
 
 
@@ -165,5 +170,5 @@ def _check(revision: str | None) -> None:
         return
     if not isinstance(revision, str) or not _REVISION.fullmatch(revision):
         raise UsageError(
-            f"the revision is {revision!r:.80}", hint="Give a branch, a tag or a whole commit."
+            f"revision is {revision!r:.80}", hint="Give a branch, a tag or a whole commit."
         )

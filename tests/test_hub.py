@@ -292,6 +292,12 @@ def test_an_outline_explains_as_the_model_does(hub: Hub, repo: Repo, tiny: Path)
     assert cached(NAME) is None
 
 
+def test_damaged_weights_have_no_outline(hub: Hub, repo: Repo) -> None:
+    repo.files["model.safetensors"] = b"\xff" * 100
+    with pytest.raises(CheckpointError, match="has damaged weights"), model_outline(NAME):
+        pass
+
+
 @pytest.mark.parametrize("revision", ["..", "a/../b", "-x", "", 5])
 def test_what_can_be_no_revision(hub: Hub, revision: str) -> None:
     with pytest.raises(UsageError):
