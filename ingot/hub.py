@@ -6,10 +6,11 @@ huggingface_hub is imported only where a name is given.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from ingot.errors import (
@@ -18,6 +19,7 @@ from ingot.errors import (
     HubUnreachableError,
     IngotError,
     ModelNotFoundError,
+    ResourceError,
     UsageError,
     describe,
 )
@@ -77,7 +79,9 @@ def model_outline(model: str | Path, revision: str | None = None) -> Iterator[Pa
         return
     from ingot.hub_download import outline
 
-    with asking_for(name, revision), outline(name, revision) as folder:
+    with ExitStack() as stack:
+        with asking_for(name, revision):  # and not what happens to the folder
+            folder = stack.enter_context(outline(name, revision))
         yield folder
 
 
@@ -105,10 +109,16 @@ def asking_for(name: str, revision: str | None) -> Iterator[None]:
         )
     try:
         yield
-    except IngotError:
+    except (IngotError, ImportError, MemoryError):
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.filename:  # the disk's, not the hub's
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise ResourceError(
+                f"{name}: no space is left on the disk of {cache_dir()}",
+                hint="Free some space, or set HF_HOME to a folder on another disk. What has come "
+                "is kept.",
+            ) from error
+        if isinstance(error, OSError) and error.errno:  # the disk's, not the hub's
             raise
         raise _typed(error, name, revision, constants.ENDPOINT) from error
 

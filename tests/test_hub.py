@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -245,6 +247,25 @@ def test_no_room_on_the_disk(hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPat
     with pytest.raises(ResourceError, match=r"Tiny/llama needs .* MB more"):
         pull(NAME)
     assert hub.sent("model.safetensors") == []
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(errno.ENOSPC, ResourceError), (errno.EACCES, PermissionError)]
+)
+def test_a_disk_that_fails_is_not_taken_for_the_network(
+    hub: Hub, repo: Repo, number: int, error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(file_download, "http_get", fails)
+    with pytest.raises(error):
+        pull(NAME)
+
+
+def test_what_happens_to_an_outline_is_no_fault_of_the_hub(hub: Hub, repo: Repo) -> None:
+    with pytest.raises(ZeroDivisionError), model_outline(NAME):
+        raise ZeroDivisionError
 
 
 @pytest.mark.parametrize(
