@@ -107,7 +107,8 @@ class Remote:
 
         class Silent(tqdm):
             def __init__(self, *args: Any, **options: Any) -> None:
-                super().__init__(*args, **{**options, "disable": True})
+                quiet = {**options, "disable": True}
+                super().__init__(*args, **quiet)  # type: ignore[no-untyped-call]
 
         snapshot_download(
             self.name, revision=self.commit, allow_patterns=list(names), tqdm_class=Silent

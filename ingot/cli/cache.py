@@ -8,13 +8,14 @@ from ingot.cli.arguments import Argument, Arguments
 from ingot.cli.numbers import format_bytes
 from ingot.cli.output import facts, print_json
 from ingot.errors import UsageError
-from ingot.settings import parse_bytes
 
 NAME = "cache"
 SUMMARY = "show the cache of compiled models, or make it smaller"
 
 
 def _size(text: str) -> int:
+    from ingot.settings import parse_bytes
+
     try:
         return parse_bytes(text)
     except ValueError as error:
