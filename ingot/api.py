@@ -8,7 +8,7 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ingot import cache, compiling
+from ingot import cache, compiling, hub
 from ingot.artifact.reader import Artifact, is_artifact
 from ingot.errors import UsageError
 from ingot.files import as_path
@@ -21,19 +21,23 @@ if TYPE_CHECKING:
     from ingot.compiler.options import CompileOptions, Report
 
 
-def compile(model_dir: str | Path, out: str | Path, **options: Any) -> Report:
+def compile(
+    model_dir: str | Path, out: str | Path, *, revision: str | None = None, **options: Any
+) -> Report:
     """Compiles a model directory into an artifact at `out`; imports PyTorch when called.
 
     Args:
-        model_dir: a model in Hugging Face's layout.
+        model_dir: a model in Hugging Face's layout, or a name on the hub, which is downloaded.
         out: the folder to write; an artifact that is already there is replaced.
+        revision: a branch, tag or commit of a model on the hub; None: its main branch.
         options: fields of `ingot.compiler.options.CompileOptions`, such as dtype. `target` is
             another name of `targets`: one or several, such as "cpu:x86-64-v3".
 
     Returns what was written and how long each stage took. Raises IngotError.
     """
     source, artifact = _path("model_dir", model_dir), _path("out", out)
-    return compiling.compile_checked(source, artifact, _options(options))
+    wanted = _options(options)
+    return compiling.compile_checked(_local(model_dir, source, revision), artifact, wanted)
 
 
 class EngineArgs:
@@ -58,8 +62,9 @@ class FromDirectory(Model):
         """Opens a model.
 
         Args:
-            model: the folder of an artifact or of a model in Hugging Face's layout, or an artifact
-                that is open already.
+            model: the folder of an artifact or of a model in Hugging Face's layout, a name on the
+                hub, which is downloaded once, or an artifact that is open already.
+            revision: a branch, tag or commit of a model on the hub; None: its main branch.
             compile_options: the options of `ingot.compile` for a model directory, such as
                 {"targets": "cpu:x86-64-v3"}; not allowed with an artifact.
             config: the engine's switches, an `EngineConfig`.
@@ -130,7 +135,7 @@ def _found(
 ) -> tuple[Path | Artifact, dict[str, Any]]:
     """The artifact of a model, and the options to open it with.
 
-    All names are checked before anything is compiled, which can take minutes.
+    All names are checked before anything is downloaded or compiled, which can take minutes.
     """
     path = model.path if isinstance(model, Artifact) else _path("model", model)
     compiled = isinstance(model, Artifact) or is_artifact(path)
@@ -142,8 +147,11 @@ def _found(
             f"compile_options were given, but {path} is compiled already",
             hint="Give the model directory, or leave them out.",
         )
+    options = {**chosen.options, "config": config}
+    revision = options.pop("revision", None)
+    path = _local(model, path, revision)
     artifact = model if isinstance(model, Artifact) else cache.resolve(path, wanted)
-    return artifact, {**chosen.options, "config": config}
+    return artifact, options
 
 
 def _merged_config(given: object, chosen: Mapping[str, Any]) -> EngineConfig:
@@ -167,6 +175,11 @@ def _merged_options(given: object, chosen: Mapping[str, Any]) -> CompileOptions 
                 f"{name} is given twice", hint="Leave it out of compile_options, or give it there."
             )
     return replace(options, **chosen)
+
+
+def _local(model: object, path: Path, revision: str | None) -> Path:
+    """`path`, or the folder of the model on the hub that `model` names."""
+    return hub.model_path(model if isinstance(model, str) else path, revision)
 
 
 def _path(name: str, value: object) -> Path:

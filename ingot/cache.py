@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -16,15 +15,18 @@ from ingot.artifact.host import host_flags
 from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact, is_artifact
 from ingot.artifact.target import native_target
+from ingot.cache_entries import entry_name, shrink, touch
 from ingot.errors import ArtifactError, ResourceError
-from ingot.models.config_file import read_json_bytes
+from ingot.models.config_file import model_name, read_json_bytes
+from ingot.models.file_names import CONFIG
+from ingot.models.other_formats import refuse_other_format
+from ingot.say import say
 from ingot.settings import settings
 from ingot.version import __version__
 
 if TYPE_CHECKING:
     from ingot.compiler.options import CompileOptions
 
-CONFIG = "config.json"
 SOURCES = Path(__file__).parent
 COMPILED = ("py", "h", "cpp")  # the endings of what decides about an artifact there
 
@@ -35,9 +37,14 @@ def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
     The first use compiles it into the cache and says so on stderr; later uses find it there.
     Anything else than a model directory is returned as it is, for the reader to judge.
     `options` are for the compile and have no effect on an artifact.
+
+    Raises CheckpointError for a model in a format of another program, and what a compile raises.
     """
     source = Path(path)
-    if is_artifact(source) or not os.path.isfile(source / CONFIG):
+    if is_artifact(source):
+        return source
+    if not os.path.isfile(source / CONFIG):
+        refuse_other_format(source)
         return source
     from ingot.compiler.options import CompileOptions
 
@@ -50,14 +57,13 @@ def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
             f"no cache for compiled models at {folder}: {error.strerror}",
             hint="Set INGOT_CACHE to a folder that can be written, or use `ingot compile`.",
         ) from error
-    stem = source.resolve().name
-    artifact = folder / f"{stem}-{cache_key(source, options)[:16]}.ingot"
-    if _usable(artifact):
-        return artifact
-    lock = folder / f".{artifact.name}.resolve.lock"
-    with file_lock(lock, on_wait=lambda: _say(f"another process compiles {source}; waiting")):
-        if not _usable(artifact):
-            _compile(source, artifact, options)
+    artifact = folder / entry_name(model_name(source), cache_key(source, options))
+    if not _usable(artifact):
+        lock = folder / f".{artifact.name}.resolve.lock"
+        with file_lock(lock, on_wait=lambda: say(f"another process compiles {source}; waiting")):
+            if not _usable(artifact):
+                _compile(source, artifact, options)
+    touch(artifact)
     return artifact
 
 
@@ -97,7 +103,7 @@ def _usable(artifact: Path) -> bool:
     try:
         Artifact.open(artifact)
     except ArtifactError as error:
-        _say(f"the cached artifact is unusable and will be compiled again: {error.found}")
+        say(f"the cached artifact is unusable and will be compiled again: {error.found}")
         return False
     return True
 
@@ -105,12 +111,12 @@ def _usable(artifact: Path) -> bool:
 def _compile(source: Path, artifact: Path, options: CompileOptions) -> None:
     from ingot.compiling import compile_checked  # with all of the runtime
 
-    _say(f"compiling {source} into {artifact} (once)")
+    say(f"compiling {source} into {artifact} (once)")
     if artifact.exists() and not is_artifact(artifact):
         shutil.rmtree(artifact)  # ours to remove: nothing else lives in the cache
     report = compile_checked(source, artifact, options)
-    _say(f"compiled in {report.seconds:.1f} s")
-
-
-def _say(text: str) -> None:
-    print(f"ingot: {text}", file=sys.stderr, flush=True)
+    say(f"compiled in {report.seconds:.1f} s")
+    limit = settings().cache_limit
+    if limit is not None:
+        for entry in shrink(artifact.parent, limit, keep=artifact):
+            say(f"removed {entry.path.name}: the cache is limited to {limit / 1e9:g} GB")

@@ -46,6 +46,11 @@ def check_before_torch(model_dir: Path, out: Path) -> None:
     read_json_object(model_dir / "config.json")
     check_tokenizer(model_dir)
     check_writable(out)
+    check_torch()
+
+
+def check_torch() -> None:
+    """Raises CompileError where PyTorch is not installed."""
     if find_spec("torch") is None:
         hint = "Compiling needs it; running an artifact does not: pip install 'ingot-lm[compile]'"
         raise CompileError("torch is not installed", hint=hint)

@@ -62,6 +62,22 @@ class TokenizerError(ModelDirError):
     """A tokenizer that is missing, unreadable or larger than the vocabulary."""
 
 
+class HubError(ModelDirError):
+    """A model that the hub does not hand out."""
+
+
+class ModelNotFoundError(HubError):
+    """A name or a revision that the hub does not know, or does not show to this account."""
+
+
+class GatedModelError(HubError):
+    """A model that needs a token, of an account with access."""
+
+
+class HubUnreachableError(HubError):
+    """A model that is not in the hub's cache, while the hub cannot be asked."""
+
+
 class ExportError(CompileError):
     """A model whose graph could not be captured."""
 
@@ -123,3 +139,9 @@ def describe(error: BaseException) -> str:
     except BaseException:
         text = "(it has no message that can be read)"
     return f"{type(error).__name__}: {text:.200}"
+
+
+def listed(names: list[str], most: int = 8) -> str:
+    """The first names of a list, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -3,15 +3,19 @@
 rich, which draws the progress, looks for NO_COLOR and TERM by itself. What a user types in a
 conversation is remembered in $XDG_STATE_HOME/ingot.
 
-INGOT_CACHE   folder of compiled model directories (default: $XDG_CACHE_HOME/ingot)
-INGOT_CXX     C++ compiler to use (default: $CXX, then the system's)
-INGOT_DEBUG   verbosity: 0 quiet, 1 totals, 2 per pass and plan, 3 kernels, 4 sources, 5 graphs
+INGOT_CACHE        folder of compiled model directories (default: $XDG_CACHE_HOME/ingot)
+INGOT_CACHE_LIMIT  most bytes there after a compile, such as 20GB (default: no limit)
+INGOT_CXX          C++ compiler to use (default: $CXX, then the system's)
+INGOT_DEBUG        verbosity: 0 quiet, 1 totals, 2 per pass and plan, 3 kernels, 4 sources, 5 graphs
+
+The hub's client reads HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and others by itself.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +24,8 @@ from pathlib import Path
 from ingot.errors import UsageError
 
 PREFIX = "INGOT_"
-VARIABLES = ("INGOT_CACHE", "INGOT_CXX", "INGOT_DEBUG")
+VARIABLES = ("INGOT_CACHE", "INGOT_CACHE_LIMIT", "INGOT_CXX", "INGOT_DEBUG")
+_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE | re.ASCII)
 LIKENESS = 0.7  # of a name that may be meant for one of them, without the prefix: 1 is equal
 
 
@@ -32,6 +37,7 @@ class UnknownVariableWarning(UserWarning):
 class Settings:
     """What the environment asks for."""
 
+    cache_limit: int | None
     cxx: str | None
     debug: int
     environ: Mapping[str, str] = field(repr=False)
@@ -79,11 +85,29 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
     debug = env.get("INGOT_DEBUG", "0") or "0"
     if debug not in tuple("012345"):
         raise UsageError(f"INGOT_DEBUG is {debug!r}", hint="Supported: 0 to 5.")
+    limit = env.get("INGOT_CACHE_LIMIT", "")
+    try:
+        cache_limit = parse_bytes(limit) if limit else None
+    except ValueError as error:
+        raise UsageError(f"INGOT_CACHE_LIMIT is {limit!r}", hint=f"{error}") from None
     return Settings(
+        cache_limit=cache_limit,
         cxx=env.get("INGOT_CXX") or env.get("CXX") or None,
         debug=int(debug),
         environ=env,
     )
+
+
+def parse_bytes(text: str) -> int:
+    """A size such as `500MB`, `20GB` or `20G`, in powers of 1000 as sizes are printed.
+
+    Raises ValueError for anything else.
+    """
+    found = _BYTES.fullmatch(text.strip())
+    if not found:
+        raise ValueError("Write a size such as 500MB, 20GB or 1.5TB.")
+    number, unit = found.groups()
+    return int(float(number) * 1000 ** " KMGT".index(unit.upper() or " "))
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> str:

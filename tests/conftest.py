@@ -8,8 +8,12 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.support.hub import Hub
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAKESPEARE = ROOT / "golden" / "models" / "shakespeare"
@@ -71,6 +75,25 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def _wide_lines() -> None:
     """Lines are as long as in a pipe, whatever terminal the tests run in."""
     os.environ.pop("COLUMNS", None)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
+    """A hub on this machine, which this process takes for the real one, and an empty cache."""
+    from huggingface_hub import constants
+
+    from tests.support.hub import serve_hub
+
+    for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with serve_hub() as hub:
+        urls = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", urls)
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        yield hub
 
 
 @pytest.fixture(scope="session")

@@ -33,7 +33,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "compiler": {"torch", "numpy", "tokenizers"},
     "runtime": {"numpy", "tokenizers", "jinja2", "msgspec", "xxhash"},
     "cli": {"numpy", "rich", "jinja2"},
-    API: {"numpy"},
+    API: {"numpy", "huggingface_hub"},
 }
 READS_ENVIRONMENT = "settings.py"
 

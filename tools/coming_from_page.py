@@ -20,8 +20,9 @@ HEAD = """\
 - [llama.cpp](#llamacpp), [Ollama](#ollama), [transformers](#transformers)
 - [Perplexity](#perplexity)
 
-`MODEL` is a folder: an artifact, or a model directory, which is compiled once into a cache. A name
-on the Hugging Face Hub is not looked up.
+`MODEL` is an artifact, a model directory, or a name on the Hugging Face Hub such as
+`Qwen/Qwen3-0.6B`. What is no artifact is compiled once, into a cache
+([models and caches](models_and_cache.md)).
 """
 VLLM_HEAD = """\
 ## vLLM

@@ -1,11 +1,15 @@
-"""A lock between processes, on a file beside what it guards. No file is left behind."""
+"""Locks between processes. The kernel frees them when their holder dies.
+
+`file_lock` is on a file beside what it guards, and leaves none behind. `hold` keeps a folder from
+being removed by those who ask `unheld`.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -13,7 +17,7 @@ from pathlib import Path
 def file_lock(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iterator[None]:
     """Holds an exclusive lock on `path`. Calls `on_wait` once before it has to wait.
 
-    The kernel frees the lock when its holder dies. Raises OSError if the file cannot be made.
+    Raises OSError if the file cannot be made, and what `on_wait` raises.
     """
     fd = _acquire(path, on_wait)
     try:
@@ -21,6 +25,32 @@ def file_lock(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iter
     finally:
         path.unlink(missing_ok=True)
         os.close(fd)
+
+
+def hold(folder: Path) -> int:
+    """A descriptor that keeps the folder until it is closed. Raises OSError if there is none."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with suppress(OSError):  # a file system without locks, where nothing can be held
+        fcntl.flock(fd, fcntl.LOCK_SH)
+    return fd
+
+
+@contextmanager
+def unheld(folder: Path) -> Iterator[bool]:
+    """Whether nobody holds the folder; if so, nobody can until the end. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield _try_exclusive(fd)
+    finally:
+        os.close(fd)
+
+
+def _try_exclusive(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _acquire(path: Path, on_wait: Callable[[], None]) -> int:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Literal
 
 from ingot.artifact.codec import decode_manifest, decode_plan
 from ingot.artifact.hashing import hash_fd, in_threads
 from ingot.artifact.host import host_flags
+from ingot.artifact.lock import hold
 from ingot.artifact.manifest import FileEntry, Manifest, TargetEntry
 from ingot.artifact.plan import Plan
 from ingot.artifact.select import best_target, choose_target
@@ -55,6 +57,8 @@ class Artifact:
     ) -> Artifact:
         """Opens and checks the artifact at `path`.
 
+        The cache does not remove its folder while this object lives.
+
         `flags` are the host's CPU flags. `unfinished` allows a writer's folder that does not have
         its name yet, for the checks before it gets one.
 
@@ -63,8 +67,14 @@ class Artifact:
         if check not in ("fast", "full"):
             raise UsageError(f"check is {check!r}", hint='Supported: "fast" and "full".')
         root = Path(path)
-        manifest = _read_manifest(root, unfinished)
-        artifact = cls(root, manifest, host_flags() if flags is None else flags)
+        held = _hold(root)
+        try:
+            manifest = _read_manifest(root, unfinished)
+            artifact = cls(root, manifest, host_flags() if flags is None else flags)
+        except BaseException:
+            held()
+            raise
+        weakref.finalize(artifact, held)
         try:
             artifact._check_listing()
             artifact._check_files(check)
@@ -153,6 +163,14 @@ class Artifact:
 def weights_name(layout: str) -> str:
     """The weights file of a layout."""
     return f"{_WEIGHTS}{layout}.safetensors"
+
+
+def _hold(root: Path) -> Callable[[], object]:
+    """Holds the folder; what is returned lets it go."""
+    try:
+        return partial(os.close, hold(root))
+    except (OSError, ValueError):  # no folder, which is told later, by name
+        return lambda: None
 
 
 def _read_manifest(root: Path, unfinished: bool) -> Manifest:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from argparse import _ActionsContainer
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 
@@ -41,10 +40,16 @@ class Group(NamedTuple):
 Arguments = tuple[Argument | Group, ...]
 
 MODEL = Argument(
-    "model ARTIFACT|MODEL_DIR",
-    "an artifact; a model directory is compiled once into a cache",
-    Path,
+    "model ARTIFACT|MODEL_DIR|NAME",
+    "an artifact; a model directory, or a model on the hub such as Qwen/Qwen3-0.6B, is compiled "
+    "once into a cache",
 )
+SOURCE = Argument(
+    "model MODEL_DIR|NAME",
+    "folder with config.json, *.safetensors and tokenizer.json, or a model on the hub such as "
+    "Qwen/Qwen3-0.6B",
+)
+REVISION = Argument("--revision REV", "branch, tag or commit of a model on the hub (default: main)")
 COMMON = (
     Argument("--json", "print the result as JSON"),
     Argument("--debug", "on an error, write its traceback to a log file"),

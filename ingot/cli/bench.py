@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ingot.cli.arguments import MODEL, Argument, Arguments
+from ingot.cli.arguments import MODEL, REVISION, Argument, Arguments
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json, show
 from ingot.errors import UsageError
@@ -27,6 +27,7 @@ BATCH_CONTEXT = 32  # tokens of each sequence of a batch; their prefill is not m
 
 ARGUMENTS: Arguments = (
     MODEL,
+    REVISION,
     Argument(
         "--prompt N", f"tokens of the prompt that is prefilled (default: {PROMPT})", human_int
     ),
@@ -59,8 +60,9 @@ def main(args: argparse.Namespace) -> int:
     from ingot.artifact.reader import Artifact
     from ingot.cache import resolve
     from ingot.cli.bench_report import as_object, kernels_text, text
+    from ingot.hub import model_path
 
-    artifact = Artifact.open(resolve(args.model))
+    artifact = Artifact.open(resolve(model_path(args.model, args.revision)))
     results = measure(artifact, args)
     if args.json:
         print_json(as_object(artifact, results))

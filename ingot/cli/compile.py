@@ -8,7 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingot.cli.arguments import Argument, Arguments
+from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
 from ingot.cli.numbers import format_bytes, format_seconds, human_int
 from ingot.cli.output import facts, next_step, print_json, show, table
 from ingot.cli.progress import progress_display
@@ -31,12 +31,11 @@ def _names(text: str) -> tuple[str, ...]:
 
 # The names of options and their defaults are those of `CompileOptions`.
 ARGUMENTS: Arguments = (
-    Argument(
-        "model_dir MODEL_DIR", "folder with config.json, *.safetensors and tokenizer.json", Path
-    ),
+    SOURCE,
+    REVISION,
     Argument(
         "-o --output OUT.ingot",
-        "where to write the artifact (default: MODEL_DIR's name + .ingot, here)",
+        "where to write the artifact (default: the model's name + .ingot, here)",
         Path,
     ),
     Argument("--force", "replace the artifact if it is there already"),
@@ -112,13 +111,15 @@ ARGUMENTS: Arguments = (
 def main(args: argparse.Namespace) -> int:
     """Compiles a model directory into an artifact: one folder with packed weights, native code,
     tokenizer and golden outputs. Needs the extra ingot-lm[compile] and a C++ compiler."""
-    output = args.output or Path(f"{Path(os.path.abspath(args.model_dir)).name}.ingot")
+    output = args.output or Path(f"{Path(os.path.abspath(args.model)).name}.ingot")
     _check_output(output, args.force)
     options = _options(args)
     from ingot.compiling import compile_checked
+    from ingot.hub import model_path
 
+    model_dir = model_path(args.model, args.revision)
     with progress_display() as progress:
-        report = compile_checked(args.model_dir, output, options, progress)
+        report = compile_checked(model_dir, output, options, progress)
     if args.json:
         print_json(report)
     else:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ingot.cli.arguments import Argument, Arguments
+from ingot.cli.arguments import REVISION, SOURCE, Arguments
 from ingot.cli.numbers import format_bytes, format_count
 from ingot.cli.output import command, facts, next_step, print_json, show
 from ingot.errors import ModelDirError, UsageError
@@ -16,39 +15,42 @@ if TYPE_CHECKING:
     from ingot.compiler.explain import Explanation
 
 NAME = "explain"
-SUMMARY = "tell whether a model directory is supported, why, and what it needs"
-ARGUMENTS: Arguments = (Argument("model_dir MODEL_DIR", "folder of a model", Path),)
+SUMMARY = "tell whether a model is supported, why, and what it needs"
+ARGUMENTS: Arguments = (SOURCE, REVISION)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Tells whether a model directory is supported, and what disk and memory it needs; or why it is
-    not, and what comes nearest. Reads no weights. Exit code 0 if it is supported, 2 if not."""
+    """Tells whether a model is supported, and what disk and memory it needs; or why it is not, and
+    what comes nearest. Reads no weights, and downloads none. Exit code 0 if it is supported, 2 if
+    not."""
     from ingot.artifact.reader import is_artifact
 
-    if is_artifact(args.model_dir):
-        see = f"{command()} inspect {quote(str(args.model_dir))}"
+    if is_artifact(args.model):
+        see = f"{command()} inspect {quote(args.model)}"
         raise UsageError(
-            f"{args.model_dir} is an artifact, and explain is about model directories",
+            f"{args.model} is an artifact, and explain is about model directories",
             hint=f"To see what the artifact holds and needs: {see}",
         )
     from ingot.compiler.explain import explain
+    from ingot.hub import model_outline
 
-    explanation = explain(args.model_dir)
+    with model_outline(args.model, args.revision) as model_dir:
+        explanation = explain(model_dir)
     if args.json:
         print_json(explanation)
     else:
-        show(summary(args.model_dir, explanation))
+        show(summary(args.model, explanation))
     return 0 if explanation.supported else ModelDirError.exit_code
 
 
-def summary(model_dir: Path, explanation: Explanation) -> str:
+def summary(model: str, explanation: Explanation) -> str:
     """The explanation as text."""
     verdict = "supported" if explanation.supported else "not supported"
-    lines = [f"{model_dir}: {verdict}", _identity(explanation)]
+    lines = [f"{model}: {verdict}", _identity(explanation)]
     if explanation.reasons:
         lines.append("\n".join(f"  - {reason}" for reason in explanation.reasons))
     if explanation.supported:
-        lines += [_needs(explanation), next_step("compile", str(model_dir))]
+        lines += [_needs(explanation), next_step("compile", model)]
     return "\n\n".join(line for line in lines if line)
 
 

@@ -19,7 +19,7 @@ _COMPILE = {
     "torch": "Compiling needs it; running an artifact does not: ",
     "rich": "It draws progress on a terminal: ",
 }
-PACKAGES = ("numpy", "tokenizers", "jinja2", "msgspec", "xxhash", *_COMPILE)
+PACKAGES = ("numpy", "tokenizers", "huggingface_hub", "jinja2", "msgspec", "xxhash", *_COMPILE)
 REPORT_HINT = (
     "This is a fault of ingot. Please report it with what `ingot doctor` prints and the log: {log}"
 )

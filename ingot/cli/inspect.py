@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingot.cli.arguments import MODEL, Argument, Arguments
+from ingot.cli.arguments import MODEL, REVISION, Argument, Arguments
 from ingot.cli.compile import groups_text, ledger_table
 from ingot.cli.numbers import format_bytes, format_count
 from ingot.cli.output import facts, print_json, show, table
@@ -21,6 +21,7 @@ NAME = "inspect"
 SUMMARY = "show targets, sizes, ledger, plan and memory of an artifact"
 ARGUMENTS: Arguments = (
     MODEL,
+    REVISION,
     Argument("--target NAME", "whose plan to show (default: the first)"),
     Argument("--plan", "print the kernels of the plan"),
     Argument(
@@ -36,8 +37,9 @@ def main(args: argparse.Namespace) -> int:
     cannot run the artifact."""
     from ingot.cache import resolve
     from ingot.cli.artifact_view import read_artifact
+    from ingot.hub import model_path
 
-    view = read_artifact(resolve(args.model))
+    view = read_artifact(resolve(model_path(args.model, args.revision)))
     target = _target(view, args.target)
     if args.html:
         from ingot.cli.page import artifact_page

@@ -46,6 +46,15 @@ def format_seconds(seconds: float) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
 
+def format_age(seconds: float) -> str:
+    """How long ago something was, roughly: `now`, `5 min ago`, `3 h ago`, `12 days ago`."""
+    for unit, name in ((86400, "days"), (3600, "h"), (60, "min")):
+        count = int(seconds // unit)
+        if count > 0:
+            return f"{count} {name if name != 'days' or count > 1 else 'day'} ago"
+    return "now"
+
+
 def _in_units(count: int, units: Sequence[str]) -> str:
     """Three digits in the unit that fits; each is 1000 times the one before."""
     value, power = float(count), 0

@@ -10,7 +10,19 @@ from inspect import cleandoc
 from itertools import takewhile
 from typing import Any, NoReturn, Protocol
 
-from ingot.cli import bench, completion, doctor, explain, inspect, run, verify
+from ingot.cli import (
+    bench,
+    cache,
+    completion,
+    doctor,
+    explain,
+    inspect,
+    listing,
+    pull,
+    remove,
+    run,
+    verify,
+)
 from ingot.cli import compile as compile_verb
 from ingot.cli.arguments import COMMON, Arguments, add_arguments
 from ingot.errors import UsageError
@@ -31,7 +43,20 @@ class Verb(Protocol):
     def main(self, args: argparse.Namespace) -> int: ...
 
 
-VERBS: tuple[Verb, ...] = (compile_verb, run, bench, inspect, verify, explain, doctor, completion)
+VERBS: tuple[Verb, ...] = (
+    compile_verb,
+    run,
+    bench,
+    inspect,
+    verify,
+    explain,
+    pull,
+    listing,
+    remove,
+    cache,
+    doctor,
+    completion,
+)
 
 
 # Keeps the line breaks of descriptions, and gives the column of options more room.

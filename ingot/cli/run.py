@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ingot.cli.answer_options import MAX_TOKENS, SAMPLING, STOP, THINK
-from ingot.cli.arguments import MODEL, Argument, Arguments, Group
+from ingot.cli.arguments import MODEL, REVISION, Argument, Arguments, Group
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json
 from ingot.errors import UsageError
@@ -21,6 +21,7 @@ NAME = "run"
 SUMMARY = "generate text from a prompt, or hold a conversation"
 ARGUMENTS: Arguments = (
     MODEL,
+    REVISION,
     Argument(
         "prompt PROMPT",
         "the text to continue (default: what is piped into stdin; on a terminal, a conversation)",
@@ -55,12 +56,14 @@ def main(args: argparse.Namespace) -> int:
     from ingot.cli.answer import Answer
     from ingot.cli.chat.display import stdout_display
     from ingot.cli.chat.loop import converse
+    from ingot.hub import model_path
     from ingot.runtime.llm import LLM
 
     converses = args.prompt is None and (args.chat or sys.stdin.isatty())
     chats = converses or args.chat or args.system is not None
     prompt = "" if converses else _prompt(args)
-    artifact = resolve(args.model)  # a model directory is compiled, unless it is cached
+    # A model on the hub is downloaded and a directory compiled, unless they are cached.
+    artifact = resolve(model_path(args.model, args.revision))
     began = time.perf_counter()
     with LLM(artifact, max_model_len=args.max_model_len, num_threads=args.threads) as llm:
         load_seconds = time.perf_counter() - began

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ingot.cli.arguments import MODEL, Arguments
+from ingot.cli.arguments import MODEL, REVISION, Arguments
 from ingot.cli.output import facts, print_json, show
 from ingot.cli.progress import progress_display
 from ingot.errors import VerificationError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NAME = "verify"
 SUMMARY = "check every hash, then replay the golden outputs on this host"
-ARGUMENTS: Arguments = (MODEL,)
+ARGUMENTS: Arguments = (MODEL, REVISION)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -26,9 +26,10 @@ def main(args: argparse.Namespace) -> int:
     and compares them with the float32 reference. Exit code 4 if they differ."""
     from ingot.artifact.reader import Artifact
     from ingot.cache import resolve
+    from ingot.hub import model_path
     from ingot.runtime.verify import replay
 
-    path = resolve(args.model)
+    path = resolve(model_path(args.model, args.revision))
     with progress_display() as progress:
         progress("hashes", str(path), None)
         artifact = Artifact.open(path, "full")

@@ -44,6 +44,7 @@ from ingot.compiler.verify import PlanChecker
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
 from ingot.models.config import ModelConfig
+from ingot.models.config_file import model_name
 from ingot.models.counts import module_counts
 from ingot.passes import runner
 from ingot.passes.pipeline import check_disabled, pipeline
@@ -280,7 +281,7 @@ def describe(model: Model, front: Front, parts: Sequence[Part]) -> Manifest:
         format=FORMAT_VERSION,
         ingot_version=__version__,
         model=ModelInfo(
-            name=model.model_dir.resolve().name,
+            name=model_name(model.model_dir),
             architecture=config.architecture,
             vocab_size=config.vocab_size,
             num_layers=config.num_layers,

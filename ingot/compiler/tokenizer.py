@@ -12,14 +12,9 @@ from tokenizers import Tokenizer
 from ingot.compiler.golden import TEXT
 from ingot.errors import TokenizerError
 from ingot.files import read_regular
-from ingot.models.config_file import TOKENIZER, check_tokenizer
+from ingot.models.config_file import check_tokenizer
+from ingot.models.file_names import TOKENIZER, TOKENIZER_FILES
 
-FILES = (
-    TOKENIZER,
-    "tokenizer_config.json",
-    "generation_config.json",
-    "chat_template.jinja",
-)
 MAX_BYTES = 512 << 20
 
 
@@ -30,7 +25,7 @@ def load_tokenizer(model_dir: Path, vocab_size: int) -> Tokenizer:
         TokenizerError: there is none, one of its files cannot be read, it cannot encode the text
             of the golden prompts, or it has ids beyond the vocabulary.
     """
-    path = model_dir / FILES[0]
+    path = model_dir / TOKENIZER
     check_tokenizer(model_dir)
     text, *_ = [_read(found) for found in _present(model_dir)]
     hint = "The file must be a tokenizer.json written by the `tokenizers` library."
@@ -67,7 +62,7 @@ def copy_tokenizer(model_dir: Path, out: Path) -> None:
 
 
 def _present(model_dir: Path) -> list[Path]:
-    return [path for name in FILES if os.path.lexists(path := model_dir / name)]
+    return [path for name in TOKENIZER_FILES if os.path.lexists(path := model_dir / name)]
 
 
 def _read(path: Path) -> bytes:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NoReturn
 
-from ingot.errors import CheckpointError, ConfigError, ModelDirError
+from ingot.errors import CheckpointError, ConfigError, ModelDirError, listed
 from ingot.models.config_file import read_json_object
+from ingot.models.file_names import INDEX, SINGLE
+from ingot.models.other_formats import refuse_other_format
 from ingot.models.safetensors_file import SafetensorsFile, TensorInfo
 
-SINGLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
-_PICKLES = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
@@ -32,6 +31,17 @@ def open_files(model_dir: Path) -> tuple[SafetensorsFile, ...]:
     if index.exists():
         return _open_shards(model_dir, _read_index(index))
     _refuse_others(model_dir)
+
+
+def weight_names(model_dir: Path) -> list[str]:
+    """The names of the files that should hold the tensors; empty if nothing tells.
+
+    Raises CheckpointError for an index that cannot be read.
+    """
+    if (model_dir / SINGLE).is_file():
+        return [SINGLE]
+    index = model_dir / INDEX
+    return sorted(set(_read_index(index).values())) if index.is_file() else []
 
 
 def guess_dtype(model_dir: Path) -> str:
@@ -97,23 +107,10 @@ def _open_shards(model_dir: Path, weight_map: dict[str, str]) -> tuple[Safetenso
 
 
 def _refuse_others(model_dir: Path) -> NoReturn:
-    pickles = sorted(path.name for pattern in _PICKLES for path in model_dir.glob(pattern))
-    if pickles:
-        raise CheckpointError(
-            f"{model_dir} has its weights as Python pickles: {listed(pickles)}",
-            hint="pickles run code when read and are refused; convert them where you trust them: "
-            "AutoModelForCausalLM.from_pretrained(dir).save_pretrained(new_dir), which writes "
-            "safetensors",
-        )
+    refuse_other_format(model_dir)
     others = sorted(path.name for path in model_dir.glob("*.safetensors"))
     raise CheckpointError(
         f"{model_dir} has neither {SINGLE} nor {INDEX}"
         + (f", only {listed(others)}" if others else ""),
         hint=f"fetch the weights, or name the file {SINGLE} if it is the whole checkpoint",
     )
-
-
-def listed(names: list[str], most: int = 8) -> str:
-    """The first names of a list, and how many more there are."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -9,32 +9,55 @@ from typing import Any
 
 from ingot.errors import ConfigError, ModelDirError, TokenizerError
 from ingot.files import read_regular
+from ingot.models.file_names import CONFIG, TOKENIZER
+from ingot.models.other_formats import refuse_other_format
 
 MAX_JSON_BYTES = 64 * 2**20
-TOKENIZER = "tokenizer.json"
 
 
 def check_model_dir(model_dir: Path) -> None:
-    """Raises ModelDirError unless the path is a readable directory."""
+    """Looks at what a path is, before anything in it is read.
+
+    Raises:
+        ModelDirError: it is no readable directory.
+        CheckpointError: it is a model in a format of another program.
+    """
     hint = "give a directory with config.json, *.safetensors and tokenizer.json"
     try:
         next(model_dir.iterdir(), None)
     except FileNotFoundError as error:
         raise ModelDirError(f"{model_dir} does not exist", hint=hint) from error
     except NotADirectoryError as error:
+        refuse_other_format(model_dir)
         raise ModelDirError(f"{model_dir} is not a directory", hint=hint) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         raise ModelDirError(f"{str(model_dir)!r} cannot be read: {error}", hint=hint) from error
+    if not os.path.lexists(model_dir / CONFIG):
+        refuse_other_format(model_dir)
 
 
 def check_tokenizer(model_dir: Path) -> None:
     """Raises TokenizerError for a model directory without a tokenizer."""
     if not os.path.lexists(model_dir / TOKENIZER):
-        raise TokenizerError(
-            f"{model_dir} has no {TOKENIZER}",
-            hint="ingot reads tokenizers in the format of the `tokenizers` library. Save one with "
-            "transformers: AutoTokenizer.from_pretrained(...).save_pretrained(directory).",
-        )
+        raise no_tokenizer(str(model_dir))
+
+
+def model_name(model_dir: Path) -> str:
+    """What a model is called: owner/name for one in the hub's cache, else by its folder."""
+    folder = model_dir.resolve()
+    repository = folder.parent.parent.name
+    if folder.parent.name == "snapshots" and repository.startswith("models--"):
+        return repository.removeprefix("models--").replace("--", "/", 1)
+    return folder.name
+
+
+def no_tokenizer(where: str) -> TokenizerError:
+    """The error of a model that has none; `where` is what the message calls the model."""
+    return TokenizerError(
+        f"{where} has no {TOKENIZER}",
+        hint="ingot reads tokenizers in the format of the `tokenizers` library. Save one with "
+        "transformers: AutoTokenizer.from_pretrained(...).save_pretrained(directory).",
+    )
 
 
 def read_json_object(path: Path) -> dict[str, Any]:

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from ingot.errors import CheckpointError
+from ingot.errors import CheckpointError, listed
 from ingot.models import registry
-from ingot.models.checkpoint_files import DTYPE_NAMES, listed
+from ingot.models.checkpoint_files import DTYPE_NAMES
 from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Rows
 from ingot.models.safetensors_file import TensorInfo

@@ -65,7 +65,7 @@ class Argument:
 
 
 _ONE_MACHINE = "A model runs in one process, on one machine."
-_NO_CODE = "No code of a model's folder is ever run, and no remote file is read."
+_NO_CODE = "No code of a model's folder is ever run."
 _TEXT_ONLY = "Models take text alone."
 _OFF = (False, None)
 _FLAG = (False, True, None)
@@ -109,11 +109,13 @@ CONSTRUCTOR = (
              "The tokenizer is only read when a request needs it: give token ids, and "
              "SamplingParams(detokenize=False)."),
     Argument("trust_remote_code", _OFF, f"{_NO_CODE} Leave it out."),
-    Argument("revision", (None,), f"{_NO_CODE} Download the revision, and give its folder."),
+    Argument("revision", (None,), "The branch, tag or commit of a model on the hub.",
+             option="revision"),
     Argument("code_revision", (None,), _NO_CODE),
     Argument("tokenizer_revision", (None,), _NO_CODE),
-    Argument("hf_token", (None, False), f"{_NO_CODE} Download the model, and give its folder."),
-    Argument("download_dir", (None,), "Set INGOT_CACHE to where compiled models are to lie."),
+    Argument("hf_token", (None, True), "Set HF_TOKEN, or run `hf auth login`."),
+    Argument("download_dir", (None,),
+             "Set HF_HOME to where downloaded models lie, and INGOT_CACHE for compiled ones."),
     Argument("load_format", ("auto", "safetensors"), "Weights are safetensors."),
     Argument("config_format", ("auto", "hf"), "The config is a config.json."),
     Argument("hf_overrides", (None,), "Change config.json in a copy of the folder."),

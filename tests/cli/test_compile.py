@@ -52,6 +52,15 @@ def test_defaults_are_those_of_the_options(calls, tmp_path, monkeypatch):
     assert options == CompileOptions()
 
 
+def test_a_name_on_the_hub_is_downloaded_and_names_the_output(calls, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = []
+    monkeypatch.setattr("ingot.hub.model_path", lambda *name: asked.append(name) or tmp_path)
+    assert main(["compile", "Tiny/llama", "--revision", "v1"]) == 0
+    ((model_dir, out, _),) = calls
+    assert (asked, model_dir, str(out)) == ([("Tiny/llama", "v1")], tmp_path, "llama.ingot")
+
+
 def test_every_option_reaches_the_compiler(calls, tmp_path):
     argv = ["compile", "m", "-o", str(tmp_path / "x.ingot"), "--dtype", "float32"]
     argv += ["--target", "cpu:x86-64-v3, cpu:portable", "--max-model-len", "4k"]

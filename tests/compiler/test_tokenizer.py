@@ -11,8 +11,9 @@ import pytest
 
 from bench.make_model import write_byte_tokenizer
 from ingot.compiler.golden import TEXT
-from ingot.compiler.tokenizer import FILES, copy_tokenizer, encode, load_tokenizer
+from ingot.compiler.tokenizer import copy_tokenizer, encode, load_tokenizer
 from ingot.errors import TokenizerError
+from ingot.models.file_names import TOKENIZER_FILES
 from tests.support.odd_files import ODD_FILES
 
 VOCAB_SIZE = 320
@@ -87,7 +88,7 @@ def test_what_a_tokenizer_pads_and_cuts_is_not_seen(model: Path) -> None:
 
 
 @pytest.mark.parametrize("make", ODD_FILES.values(), ids=ODD_FILES)
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", TOKENIZER_FILES)
 def test_what_is_no_file_is_refused_at_once(
     name: str, make: Callable[[Path], object], model: Path
 ) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import pydoc
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import ingot
-from ingot import cache
+from ingot import cache, hub
 from ingot.artifact.reader import Artifact
 from ingot.compiler.options import CompileOptions
 from ingot.errors import ArtifactError, UsageError
@@ -71,6 +72,28 @@ def test_a_model_directory_is_compiled_as_they_say(compiles):
     ingot.LLM(folder, dtype="float").close()
     ingot.LLM(folder, dtype="auto", quantization=None, max_num_seqs=None).close()
     assert seen == [wanted, CompileOptions(dtype="float32"), None]
+
+
+def test_a_name_on_the_hub_and_its_revision(compiles, monkeypatch):
+    folder, seen = compiles
+    asked = []
+    monkeypatch.setattr(hub, "model_path", lambda *name: asked.append(name) or folder)
+    ingot.LLM("Tiny/llama", revision="v1", dtype="float32").close()
+    ingot.LLM(folder).close()
+    assert asked == [("Tiny/llama", "v1"), (folder, None)]
+    assert seen == [CompileOptions(dtype="float32"), None]
+    with pytest.raises(UsageError):
+        ingot.LLM("Tiny/llama", dtype="float8")
+    assert len(asked) == 2  # nothing is downloaded for arguments that are wrong
+
+
+def test_compile_takes_a_name_on_the_hub(tmp_path, monkeypatch):
+    asked, compiled = [], []
+    monkeypatch.setattr(hub, "model_path", lambda *name: asked.append(name) or tmp_path)
+    monkeypatch.setattr("ingot.compiling.compile_checked", lambda *given: compiled.append(given))
+    ingot.compile("Tiny/llama", "out.ingot", revision="v1", dtype="float32")
+    assert asked == [("Tiny/llama", "v1")]
+    assert compiled == [(tmp_path, Path("out.ingot"), CompileOptions(dtype="float32"))]
 
 
 def test_every_row_is_taken_at_its_harmless_values(compiles):

@@ -1,0 +1,48 @@
+"""`ingot list`: the models and artifacts that lie in caches."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import time
+from collections.abc import Sequence
+
+from ingot.cli.arguments import Arguments
+from ingot.cli.numbers import format_age, format_bytes
+from ingot.cli.output import print_json, table
+
+NAME = "list"
+SUMMARY = "show the downloaded models and the artifacts in the cache"
+ARGUMENTS: Arguments = ()
+
+
+def main(args: argparse.Namespace) -> int:
+    """Shows the models in the hub's cache that have all that ingot needs, and the artifacts that
+    were compiled into its own cache, the last used first."""
+    from ingot.cache_entries import entries
+    from ingot.hub_cache import cache_dir, models
+    from ingot.settings import settings
+
+    folder, hub = settings().cache_dir, cache_dir()
+    found, artifacts = models(), entries(folder)
+    if args.json:
+        print_json({"models": found, "artifacts": artifacts})
+        return 0
+    now = time.time()
+    rows = [(m.name, format_bytes(m.nbytes), format_age(now - m.last_used)) for m in found]
+    print(f"models in {hub}\n{_rows(rows, ('model', 'size', 'used'))}\n")
+    kept = [
+        (e.model, e.id, format_bytes(e.nbytes), format_age(now - e.last_used)) for e in artifacts
+    ]
+    print(f"artifacts in {folder}\n{_rows(kept, ('compiled from', 'id', 'size', 'used'))}")
+    return 0
+
+
+def _rows(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
+    """A table; in a terminal that is narrower, names stand on lines of their own."""
+    if not rows:
+        return "  none"
+    wide = table(rows, header)
+    if max(map(len, wide.splitlines())) <= shutil.get_terminal_size().columns:
+        return wide
+    return "\n".join(f"  {name}\n    {'  '.join(rest)}" for name, *rest in rows)

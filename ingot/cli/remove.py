@@ -1,0 +1,48 @@
+"""`ingot rm`: remove a model, or artifacts from the cache."""
+
+from __future__ import annotations
+
+import argparse
+
+from ingot.cli.arguments import Argument, Arguments
+from ingot.cli.numbers import format_bytes
+from ingot.cli.output import print_json
+from ingot.errors import UsageError
+
+NAME = "rm"
+SUMMARY = "remove a downloaded model, or artifacts from the cache"
+ARGUMENTS: Arguments = (
+    Argument("name NAME|ID", "a model, or the id of an artifact, as `ingot list` shows them"),
+)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Removes a model from the hub's cache, which other programs share, and every artifact in
+    ingot's cache that was compiled from it; or, given an id, that artifact. What is open stays."""
+    from ingot import cache_entries
+    from ingot.hub_cache import models, remove_model
+    from ingot.settings import settings
+
+    entries = cache_entries.entries(settings().cache_dir)
+    artifacts = [entry for entry in entries if args.name in (entry.model, entry.id)]
+    found = [model for model in models() if model.name == args.name]
+    if not artifacts and not found:
+        raise UsageError(f"no model and no artifact is called {args.name}", hint="See: ingot list")
+    in_use = [entry for entry in artifacts if not cache_entries.remove(entry)]
+    for model in found:
+        remove_model(model)
+    removed = [
+        *(("model", model.name, model.nbytes) for model in found),
+        *(("artifact", entry.id, entry.nbytes) for entry in artifacts if entry not in in_use),
+    ]
+    if args.json:
+        print_json([{"kind": kind, "name": name, "nbytes": n} for kind, name, n in removed])
+    else:
+        for kind, name, nbytes in removed:
+            print(f"removed the {kind} {name}, {format_bytes(nbytes)}")
+    if in_use:
+        raise UsageError(
+            f"the artifact {in_use[0].id} of {in_use[0].model} is open",
+            hint="End the programs that run it, and try again.",
+        )
+    return 0

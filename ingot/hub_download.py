@@ -1,0 +1,231 @@
+"""Downloading a model into the hub's cache: what ingot reads of it, and nothing else.
+
+The order makes what is whole safe to tell: small files, weights, and the name of the revision last.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ingot.artifact.hashing import hash_files
+from ingot.artifact.lock import file_lock
+from ingot.errors import HubUnreachableError, ModelDirError, ResourceError
+from ingot.hub_cache import MAIN, cache_dir, repository
+from ingot.models.checkpoint_files import weight_names
+from ingot.models.config_file import no_tokenizer
+from ingot.models.file_names import CONFIG, INDEX, SINGLE, TOKENIZER, TOKENIZER_FILES
+from ingot.models.other_formats import other_format
+from ingot.say import say
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import RepoSibling
+
+
+class Remote:
+    """A model on the hub, at one commit.
+
+    Raises ModelDirError or CheckpointError for one without config, tokenizer or safetensors.
+    """
+
+    def __init__(self, name: str, revision: str | None) -> None:
+        from huggingface_hub import HfApi
+
+        info = HfApi().model_info(name, revision=revision, files_metadata=True)
+        self.name, self.commit = name, str(info.sha)
+        self.files: dict[str, RepoSibling] = {f.rfilename: f for f in info.siblings or ()}
+        self._refuse()
+
+    @property
+    def folder(self) -> Path:
+        """Where its files lie in the cache, or will."""
+        return repository(self.name) / "snapshots" / self.commit
+
+    def size(self, file: str) -> int:
+        """Bytes of a file; 0 for one that the hub does not have."""
+        return (self.files[file].size or 0) if file in self.files else 0
+
+    def fetch_small_files(self) -> None:
+        """Brings the config, the tokenizer and the index of the shards."""
+        # The index of a single file would be of another checkpoint.
+        index = () if SINGLE in self.files else (INDEX,)
+        self._fetch([f for f in (CONFIG, *TOKENIZER_FILES, *index) if f in self.files])
+
+    def weights(self) -> list[str]:
+        """The names of the files with the tensors, once the small files are there."""
+        return [SINGLE] if SINGLE in self.files else weight_names(self.folder)
+
+    def fetch_weights(self, names: Sequence[str]) -> None:
+        """Brings the tensors. What an earlier try has left is gone on with."""
+        missing = [name for name in names if not (self.folder / name).is_file()]
+        self._check_disk(sum(map(self._bytes_to_come, missing)))
+        for name in missing:
+            self._fetch_blob(name)
+        self._fetch(names)
+
+    def name_revision(self, revision: str | None) -> None:
+        """Lets the revision mean this commit in the cache."""
+        from huggingface_hub import hf_hub_download
+
+        hf_hub_download(self.name, CONFIG, revision=revision or MAIN)
+
+    def header(self, file: str) -> bytes:
+        """The header of a file of tensors, and with it how large the file is."""
+        from huggingface_hub import HfApi
+
+        found = HfApi().parse_safetensors_file_metadata(self.name, file, revision=self.commit)
+        tensors: dict[str, Any] = {
+            name: {"dtype": t.dtype, "shape": t.shape, "data_offsets": t.data_offsets}
+            for name, t in found.tensors.items()
+        }
+        return json.dumps(tensors).encode()
+
+    def _refuse(self) -> None:
+        error = other_format(self.name, self.files)
+        if error:
+            raise error
+        lacks = "" if SINGLE in self.files or INDEX in self.files else "weights as safetensors"
+        lacks = lacks if CONFIG in self.files else CONFIG
+        if lacks:
+            raise ModelDirError(
+                f"{self.name} has no {lacks}",
+                hint=f"ingot compiles models with {CONFIG}, {TOKENIZER} and {SINGLE} or shards.",
+            )
+        if TOKENIZER not in self.files:
+            raise no_tokenizer(self.name)
+
+    def _fetch(self, names: Sequence[str]) -> None:
+        """Brings files by the hub's own client, which links those whose content is there."""
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.utils import tqdm
+
+        class Silent(tqdm):
+            def __init__(self, *args: Any, **options: Any) -> None:
+                quiet = {**options, "disable": True}
+                super().__init__(*args, **quiet)  # type: ignore[no-untyped-call]
+
+        snapshot_download(
+            self.name, revision=self.commit, allow_patterns=list(names), tqdm_class=Silent
+        )
+
+    def _fetch_blob(self, name: str) -> None:
+        """Brings the content of a large file to where the client looks for it.
+
+        The client itself begins a file anew in every process.
+        """
+        partial = self._partial(name)
+        if partial is None:  # small; or absent, which a compile tells
+            return
+        sha256 = partial.name.partition(".")[0]
+        blob = partial.with_name(sha256)
+        wait = f"another process downloads {name} of {self.name}; waiting"
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        with file_lock(partial.with_suffix(".lock"), on_wait=lambda: say(wait)):
+            if blob.exists():
+                return
+            self._append_rest(partial, name)
+            if hash_files([partial]) != [sha256]:
+                partial.unlink()
+                raise HubUnreachableError(
+                    f"{name} of {self.name} came damaged: its hash is not the hub's",
+                    hint="It was removed. Try again, and check the network or proxy if it recurs.",
+                )
+            partial.replace(blob)
+
+    def _partial(self, name: str) -> Path | None:
+        """Where a large file grows. None for one that the hub does not keep by its hash."""
+        lfs = self.files[name].lfs if name in self.files else None
+        blobs = repository(self.name) / "blobs"
+        return blobs / f"{lfs.sha256}.ingot.incomplete" if lfs else None
+
+    def _append_rest(self, partial: Path, name: str) -> None:
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils import build_hf_headers
+
+        with partial.open("ab") as file:
+            if file.tell() > self.size(name):
+                file.seek(0)
+                file.truncate()
+            http_get(
+                hf_hub_url(self.name, name, revision=self.commit),
+                file,
+                resume_size=file.tell(),
+                headers=build_hf_headers(),
+                expected_size=self.size(name),
+                displayed_filename=name,
+            )
+
+    def _bytes_to_come(self, name: str) -> int:
+        partial = self._partial(name)
+        here = partial.stat().st_size if partial and partial.exists() else 0
+        return max(self.size(name) - here, 0)
+
+    def _check_disk(self, needed: int) -> None:
+        folder = next(f for f in (cache_dir(), *cache_dir().parents) if f.exists())
+        free = shutil.disk_usage(folder).free
+        if free < needed:
+            raise ResourceError(
+                f"{self.name} needs {megabytes(needed)} more on the disk of {folder}, which has "
+                f"{megabytes(free)} free",
+                hint="Free some space (`ingot list` shows what there is), or set HF_HOME to a "
+                "folder on another disk.",
+            )
+
+
+def download(name: str, revision: str | None) -> Path:
+    """Brings what is new of a model; returns its folder. Raises the client's errors and ours."""
+    remote = Remote(name, revision)
+    remote.fetch_small_files()
+    _check_family(remote.folder)
+    weights = remote.weights()
+    size = megabytes(sum(map(remote.size, weights)))
+    if not all((remote.folder / file).is_file() for file in weights):
+        say(f"downloading {name}, {size}, into {cache_dir()}")
+    remote.fetch_weights(weights)
+    remote.name_revision(revision)
+    return remote.folder
+
+
+@contextmanager
+def outline(name: str, revision: str | None) -> Iterator[Path]:
+    """A folder with the small files of a model and its weights without their numbers.
+
+    The files of weights are as long as the real ones, and take no room on the disk.
+    """
+    remote = Remote(name, revision)
+    remote.fetch_small_files()
+    with tempfile.TemporaryDirectory(prefix="ingot-outline-") as temporary:
+        folder = Path(temporary) / name.rpartition("/")[2]
+        folder.mkdir()
+        for file in remote.folder.iterdir():
+            if file.suffix != ".safetensors":
+                (folder / file.name).symlink_to(file.resolve())
+        for weights in remote.weights():
+            header = remote.header(weights)
+            with (folder / weights).open("wb") as out:
+                out.write(len(header).to_bytes(8, "little") + header)
+                out.truncate(out.tell() + _data_bytes(header))
+        yield folder
+
+
+def megabytes(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB"
+
+
+def _check_family(folder: Path) -> None:
+    """Refuses a model that no family builds, before its weights come."""
+    if find_spec("torch"):  # without it nothing compiles here, and no family can be asked
+        from ingot.models.registry import load_config
+
+        load_config(folder)
+
+
+def _data_bytes(header: bytes) -> int:
+    return max((tensor["data_offsets"][1] for tensor in json.loads(header).values()), default=0)

@@ -1,0 +1,52 @@
+"""Models in the formats of other programs: every way in says what they are and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingot.cli.main import main
+from ingot.errors import CheckpointError
+from ingot.models.other_formats import other_format, refuse_other_format
+
+FILES = {
+    "model-Q4_K_M.gguf": ("a GGUF file of llama.cpp", "--quantize int4"),
+    "pytorch_model.bin": ("Python pickles", "safe_serialization=True"),
+    "model.pt": ("Python pickles", "save_pretrained"),
+    "model.pth": ("Python pickles", "save_pretrained"),
+    "model.ckpt": ("Python pickles", "save_pretrained"),
+    "adapter_config.json": ("a LoRA adapter", "merge_and_unload"),
+}
+
+
+@pytest.mark.parametrize("in_folder", [False, True])
+@pytest.mark.parametrize("verb", ["compile", "explain", "run"])
+@pytest.mark.parametrize("name", FILES)
+def test_each_verb_says_what_it_is(name, verb, in_folder, tmp_path: Path, capsys) -> None:
+    (tmp_path / name).write_bytes(b"x")
+    model = tmp_path if in_folder else tmp_path / name
+    assert main([verb, str(model), *(["hello"] if verb == "run" else [])]) == 2
+    error = capsys.readouterr().err
+    what, advice = FILES[name]
+    assert f"error: {model} is {what}" in error or f"{model} is a PyTorch checkpoint" in error
+    assert what in error and advice in error
+
+
+def test_an_adapter_beside_a_config_is_one_too(tmp_path: Path) -> None:
+    names = ["config.json", "adapter_config.json", "adapter_model.safetensors", "training_args.bin"]
+    assert "a LoRA adapter" in str(other_format("x", names))
+
+
+def test_a_whole_model_may_lie_beside_others(tmp_path: Path) -> None:
+    for whole in ("model.safetensors", "model.safetensors.index.json"):
+        assert other_format("x", [whole, *FILES]) is None
+    assert other_format("x", ["config.json", "README.md"]) is None
+
+
+def test_what_is_not_there_is_no_format(tmp_path: Path) -> None:
+    refuse_other_format(tmp_path / "model.gguf")
+    refuse_other_format(tmp_path / "a\0b.gguf")
+    (tmp_path / "model.gguf").touch()
+    with pytest.raises(CheckpointError):
+        refuse_other_format(tmp_path / "model.gguf")

@@ -1,0 +1,199 @@
+"""The cache of compiled models: what lies there, in which order it goes, and what never goes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ingot import cache, cache_entries
+from ingot.artifact.lock import file_lock
+from ingot.artifact.reader import Artifact
+from ingot.cache_entries import entries, entry_name, remove, shrink, touch
+from ingot.errors import ArtifactError, UsageError
+from ingot.settings import parse_bytes, settings
+from tests.cli.sample_artifact import write_sample
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> list[Path]:
+    """Three artifacts in a cache, the first used longest ago."""
+    paths = []
+    for index, model in enumerate(("owner/one", "two", "three--x")):
+        path = write_sample(tmp_path / entry_name(model, f"{index}" * 64))
+        os.utime(path, (index, index))
+        paths.append(path)
+    (tmp_path / "notes.txt").write_text("of somebody else")
+    (tmp_path / "other-folder.ingot").mkdir()
+    return paths
+
+
+def size(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+
+
+def test_entries_are_the_artifacts_the_last_used_first(tmp_path: Path, kept: list[Path]) -> None:
+    found = entries(tmp_path)
+    assert [entry.path for entry in found] == kept[::-1]
+    assert [(entry.model, entry.id) for entry in found[1:]] == [
+        ("two", "11111111"),
+        ("owner/one", "00000000"),
+    ]
+    assert found[0].nbytes == size(kept[2]) and found[0].last_used == 2
+    assert entries(tmp_path / "none") == []
+
+
+def test_using_one_makes_it_the_last(tmp_path: Path, kept: list[Path]) -> None:
+    touch(kept[0])
+    assert entries(tmp_path)[0].path == kept[0]
+    Artifact.open(kept[0])  # it is as good as before
+
+
+@pytest.mark.parametrize("room", [0, 1, 2, 3])
+def test_the_longest_unused_go_first(tmp_path: Path, kept: list[Path], room: int) -> None:
+    removed = shrink(tmp_path, room * size(kept[0]) + 10)
+    assert [entry.path for entry in removed] == kept[: 3 - room]
+    assert [entry.path for entry in entries(tmp_path)] == kept[3 - room :][::-1]
+    assert (tmp_path / "notes.txt").exists() and (tmp_path / "other-folder.ingot").exists()
+
+
+def test_what_is_to_be_kept_stays(tmp_path: Path, kept: list[Path]) -> None:
+    assert [entry.path for entry in shrink(tmp_path, 0, keep=kept[0])] == kept[1:]
+    assert [entry.path for entry in entries(tmp_path)] == kept[:1]
+
+
+def test_what_is_open_stays(tmp_path: Path, kept: list[Path]) -> None:
+    artifact = Artifact.open(kept[1])
+    assert not remove(entries(tmp_path)[1])
+    assert [entry.path for entry in shrink(tmp_path, 0)] == [kept[0], kept[2]]
+    assert Artifact.open(kept[1]).manifest == artifact.manifest
+    del artifact
+    gc.collect()
+    assert [entry.path for entry in shrink(tmp_path, 0)] == [kept[1]]
+
+
+HOLD = """
+import sys
+from ingot.artifact.reader import Artifact
+artifact = Artifact.open(sys.argv[1])
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_another_process_has_open_stays_until_it_ends(
+    tmp_path: Path, kept: list[Path]
+) -> None:
+    command = [sys.executable, "-c", HOLD, str(kept[1])]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT) as process:
+        assert process.stdout.readline() == "open\n"
+        assert [entry.path for entry in shrink(tmp_path, 0)] == [kept[0], kept[2]]
+        process.kill()
+    assert [entry.path for entry in shrink(tmp_path, 0)] == [kept[1]]
+
+
+def test_an_artifact_that_cannot_be_opened_is_not_held(tmp_path: Path, kept: list[Path]) -> None:
+    (kept[0] / "weights" / "cpu-float32.safetensors").unlink()
+    with pytest.raises(ArtifactError):
+        Artifact.open(kept[0])
+    (kept[1] / "manifest.json").write_text("{}")
+    with pytest.raises(ArtifactError):
+        Artifact.open(kept[1])
+    gc.collect()
+    assert len(shrink(tmp_path, 0)) == 3
+
+
+def test_an_interrupted_removal_leaves_no_artifact(
+    tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache_entries.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            shrink(tmp_path, 0)
+    assert [entry.path for entry in entries(tmp_path)] == kept[:0:-1]
+    left = [path for path in tmp_path.iterdir() if ".tmp-" in path.name]
+    assert len(left) == 1
+    with pytest.raises(ArtifactError, match="never finished"):
+        Artifact.open(left[0])
+    shrink(tmp_path, 10**9)
+    assert not left[0].exists() and len(entries(tmp_path)) == 2
+
+
+def test_leftovers_go_unless_a_compile_is_at_work(tmp_path: Path) -> None:
+    dead, busy = (tmp_path / f".{name}-0.ingot.tmp-1-aa" for name in ("dead", "busy"))
+    dead.mkdir()
+    busy.mkdir()
+    with file_lock(tmp_path / ".busy-0.ingot.lock"):
+        shrink(tmp_path, 0)
+        assert busy.exists() and not dead.exists()
+    shrink(tmp_path, 0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_limit_holds_after_a_compile(
+    tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    def compile_checked(source: Path, artifact: Path, options: object) -> object:
+        write_sample(artifact)
+        return type("Report", (), {"seconds": 1.0})
+
+    monkeypatch.setattr("ingot.compiling.compile_checked", compile_checked)
+    monkeypatch.setenv("INGOT_CACHE", str(tmp_path))
+    monkeypatch.setenv("INGOT_CACHE_LIMIT", f"{2.5 * size(kept[0]) / 1000}K")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    new = cache.resolve(model)
+    assert {entry.path for entry in entries(tmp_path)} == {new, kept[2]}
+    assert f"removed {kept[0].name}: the cache is limited to" in capsys.readouterr().err
+    monkeypatch.delenv("INGOT_CACHE_LIMIT")
+    (model / "config.json").write_text('{"another": 1}')
+    assert {entry.path for entry in entries(tmp_path)} < {cache.resolve(model), new, kept[2]}
+
+
+def test_finding_it_in_the_cache_is_a_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INGOT_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache, "_compile", lambda source, artifact, _: write_sample(artifact))
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    artifact = cache.resolve(model)
+    os.utime(artifact, (1, 1))
+    assert cache.resolve(model) == artifact and entries(tmp_path)[0].last_used > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("0", 0),
+        ("512", 512),
+        ("20G", 20 * 10**9),
+        ("20GB", 20 * 10**9),
+        ("1.5 tb", 15 * 10**11),
+        ("10kB", 10_000),
+    ],
+)
+def test_sizes(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+    assert settings({"INGOT_CACHE_LIMIT": text}).cache_limit == count
+
+
+@pytest.mark.parametrize("text", ["-1", "many", "20GiB", "1e9", "G"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(UsageError, match="INGOT_CACHE_LIMIT is"):
+        settings({"INGOT_CACHE_LIMIT": text})
+
+
+def test_there_is_no_limit_unless_it_is_set() -> None:
+    assert settings({}).cache_limit is None
+    assert settings({"INGOT_CACHE_LIMIT": ""}).cache_limit is None
