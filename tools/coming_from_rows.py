@@ -32,7 +32,7 @@ VLLM = (
 LLAMA_CPP = (
     Row("llama-cli -m FILE -p TEXT -n 64", "ingot run MODEL TEXT --max-tokens 64",
         "The model is a folder with safetensors. GGUF is not read."),
-    Row("llama-cli -m FILE -cnv", "ingot run MODEL", "On a terminal; `--system` and `--stop` are there."),
+    Row("llama-cli -m FILE -cnv", "ingot run MODEL", "`--system` and `--stop`, too."),
     Row("-hf OWNER/MODEL", "ingot run OWNER/MODEL TEXT"),
     Row("-c 4096", "ingot run MODEL TEXT --max-model-len 4096"),
     Row("--temp 0.8 --top-k 40 --top-p 0.9",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ def main(args: argparse.Namespace) -> int:
     not."""
     from ingot.artifact.reader import is_artifact
 
-    if is_artifact(args.model):
+    if is_artifact(Path(args.model)):
         see = f"{command()} inspect {quote(args.model)}"
         raise UsageError(
             f"{args.model} is an artifact, and explain is about model directories",
