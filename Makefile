@@ -20,7 +20,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do 
              "$$p" -c '$(IS_NEW)' >/dev/null 2>&1 && { echo "$$p"; exit; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint bench golden docs size wheel clean
+.PHONY: help setup demo test test-all test-slow lint bench golden docs size wheel clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,8 +41,11 @@ demo: $(STAMP)  ## Compile the bundled model and let it write
 	@echo && echo '$$ ingot run $(ARTIFACT) "$(PROMPT)"'
 	@$(INGOT) run $(ARTIFACT) "$(PROMPT)" --max-tokens 120 --temperature 0.8 --seed 2 --stats
 
-test: $(STAMP)  ## Run the fast tests (ARGS="-k word" is passed to pytest)
-	@$(PY) -m pytest -q $(SPREAD) $(ARGS)
+test: $(STAMP)  ## Run the core of the tests (ARGS="-k word" is passed to pytest)
+	@$(PY) -m pytest -q $(SPREAD) -m "not thorough and not slow" $(ARGS)
+
+test-all: test  ## Run the core, then the same tests on all further cases
+	@$(PY) -m pytest -q $(SPREAD) -m "thorough and not slow" $(ARGS)
 
 test-slow: $(STAMP)  ## Run the tests that take minutes or gigabytes
 	@$(PY) -m pytest -q $(SPREAD) -m slow $(ARGS)

@@ -100,19 +100,26 @@ def runs(name: str, dtype: str) -> list[Compile]:
     return [Compile(name, dtype, longest) for longest in lengths_by_limit(name)]
 
 
+def when(name: str, dtype: str) -> list[pytest.MarkDecorator]:
+    """With the core of the tests only the plain model of each family."""
+    if dtype == "float32" and name in WITH_SLOW:
+        return [pytest.mark.slow]
+    return [pytest.mark.thorough] if "_" in name else []
+
+
 RUNS = [
-    pytest.param(runs(name, "float32"), marks=[pytest.mark.slow] if name in WITH_SLOW else [])
-    for name in sorted(CASES)
+    pytest.param(runs(name, dtype), marks=when(name, dtype))
+    for dtype, names in (("float32", sorted(CASES)), ("bfloat16", BFLOAT16))
+    for name in names
 ]
-RUNS += [runs(name, "bfloat16") for name in BFLOAT16]
 # Four builds each: every model and both dtypes; the other pairs are with the slow tests.
 LEVELS = [
     pytest.param([Compile(name, dtype, 300, levels())], marks=marks)
     for name, dtype, marks in (
-        ("llama_head_dim_20", "float32", ()),
+        ("llama_head_dim_20", "float32", pytest.mark.thorough),
         ("llama_head_dim_20", "bfloat16", pytest.mark.slow),
         ("qwen3_layer_types", "float32", pytest.mark.slow),
-        ("qwen3_layer_types", "bfloat16", ()),
+        ("qwen3_layer_types", "bfloat16", pytest.mark.thorough),
         ("qwen2", "float32", ()),
         ("qwen2", "bfloat16", pytest.mark.slow),
     )

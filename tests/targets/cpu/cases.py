@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 
+import pytest
 import torch
 
 from ingot.artifact.formats import DType, Format, rounded_rows
@@ -30,6 +31,17 @@ TARGETS_OF = {
 # Every kind of cases at every level of instructions, the best first.
 PROGRAMS = tuple((kind, target) for kind, targets in TARGETS_OF.items() for target in targets)
 BEST = tuple((kind, targets[0]) for kind, targets in TARGETS_OF.items())
+
+
+def at_levels(*kinds: str) -> pytest.MarkDecorator:
+    """Runs a test at every level of instructions, the best alone where few tests are wanted."""
+    thorough = {True: (), False: pytest.mark.thorough}
+    chosen = [(kind, target) for kind, target in PROGRAMS if kind in kinds]
+    parameters = [pytest.param(*pair, marks=thorough[pair in BEST]) for pair in chosen]
+    return pytest.mark.parametrize("kind, target", parameters)
+
+
+every_program = at_levels(*TARGETS_OF)
 F32: DType = "float32"
 DTYPES: dict[str, DType] = {"f32": "float32", "bf16": "bfloat16"}
 KINDS = ("silu", "gelu", "gelu_tanh", "relu")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ingot.compiler.interpret import Value
 from ingot.ops.scaled import Scaled
-from tests.targets.cpu.cases import BEST, PROGRAMS, ungrouped, unit
+from tests.targets.cpu.cases import BEST, every_program, ungrouped, unit
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.units import Unit, Values, parts_of
 
@@ -22,7 +22,6 @@ LONGEST = 4
 INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 
 pytestmark = pytest.mark.deterministic
-every_program = pytest.mark.parametrize("kind, target", PROGRAMS)
 
 
 def drawn(kind: str, target: str) -> tuple[Unit, Step, Values]:

@@ -14,14 +14,12 @@ from torch import Tensor
 from ingot.compiler.interpret import Value
 from ingot.ops import OPS
 from ingot.targets.cpu.work import Work
-from tests.targets.cpu.cases import PROGRAMS, unit
+from tests.targets.cpu.cases import every_program, unit
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.units import Unit, parts_of
 
 MOST_ROWS = 70
 EXACT = {"cast", "embedding", "kv_write", "select_rows"}  # they copy, or round once
-
-every_program = pytest.mark.parametrize("kind, target", PROGRAMS)
 
 
 def tolerance(kernel: Work, dtype: torch.dtype) -> tuple[float, float]:

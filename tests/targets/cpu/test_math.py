@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ingot.compiler.interpret import Value
-from tests.targets.cpu.cases import KINDS, TARGETS_OF, unit
+from tests.targets.cpu.cases import KINDS, at_levels, unit
 from tests.targets.cpu.steps import Step, make_step
 
 ROWS, COLUMNS = 128, 200
 
-pytestmark = pytest.mark.parametrize("kind, target", [("f32", t) for t in TARGETS_OF["f32"]])
+pytestmark = at_levels("f32")
 
 
 def run(kind: str, target: str, x: Tensor, positions: Tensor) -> dict[str, Value]:

@@ -6,15 +6,13 @@ import pytest
 import torch
 
 from ingot.ops.scaled import Scaled
-from tests.targets.cpu.cases import TARGETS_OF, unit
+from tests.targets.cpu.cases import TARGETS_OF, at_levels, unit
 from tests.targets.cpu.matrices import MATRICES, Matrix
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.test_kernels import check
 from tests.targets.cpu.units import Unit, Values
 
-every_level = pytest.mark.parametrize(
-    "kind, target", [("integer", t) for t in TARGETS_OF["integer"]]
-)
+every_level = at_levels("integer")
 # Without those that multiply two sums, of which float32 holds no more than some.
 ALONE = ("cast", "embedding", "linear", "linear_add", "linear_soft_cap")
 

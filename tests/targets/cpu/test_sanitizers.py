@@ -9,7 +9,7 @@ import pytest
 
 from ingot.targets.cpu.calls import CALLS
 from ingot.targets.cpu.toolchain import KERNELS
-from tests.targets.cpu.cases import BEST, PROGRAMS
+from tests.targets.cpu.cases import BEST, every_program
 from tests.targets.cpu.native import workers
 from tests.targets.cpu.programs import program
 from tests.targets.cpu.sanitized import ACCESSES
@@ -19,8 +19,6 @@ SINGLE = [(1, 41)]
 FEW = [(1, 41), (13, 13), (50, 96)]
 WIDE = [(1, 7), (129, 144)]  # more rows than a block
 SHORT = re.compile(r"AddressSanitizer: (use-after-poison|heap-buffer-overflow)")
-
-every_program = pytest.mark.parametrize("kind, target", PROGRAMS)
 
 
 @every_program
