@@ -58,9 +58,17 @@ def test_a_broken_compiler_is_found_before_the_export(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("quantize", "times"), [("none", 1), ("int8", 2)])
+@pytest.mark.parametrize(
+    ("options", "times"),
+    [
+        ((), 1),
+        (("--quantize", "int8"), 2),
+        (("--target", "cpu:portable,cpu:x86-64-v3"), 1),  # they share the weights
+    ],
+    ids=["plain", "int8", "two targets"],
+)
 def test_a_disk_without_room_for_the_weights_is_found_before_they_are_packed(
-    quantize: str,
+    options: tuple[str, ...],
     times: int,
     model: Path,
     tmp_path: Path,
@@ -68,7 +76,7 @@ def test_a_disk_without_room_for_the_weights_is_found_before_they_are_packed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "a.ingot"
-    argv = ["compile", str(model), "-o", str(out), *OPTIONS, "--quantize", quantize]
+    argv = ["compile", str(model), "-o", str(out), *OPTIONS, *options]
     assert main(argv) == 0
     stored = sum(file.stat().st_size for file in (out / "weights").iterdir())
     shutil.rmtree(out)
