@@ -15,7 +15,7 @@ def model_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model directory; what is compiled of it, with the cache, is this test's own."""
 
     def compile(source: Path, artifact: Path, options: object) -> None:
-        cache._say(f"compiling {source}")
+        cache.say(f"compiling {source}")
         write_sample(artifact)
 
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "cache"))

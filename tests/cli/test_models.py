@@ -42,7 +42,7 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str:
 
 
 def test_a_name_is_explained_pulled_run_listed_and_removed(
-    hub: Hub, tiny: Path, folder: Path, builds: Path, capsys
+    hub: Hub, tiny: Path, folder: Path, capsys
 ) -> None:
     hub.add(NAME, tiny)
     out = said(capsys, "explain", NAME)
@@ -52,7 +52,7 @@ def test_a_name_is_explained_pulled_run_listed_and_removed(
     found = json.loads(said(capsys, "pull", NAME, "--json"))
     assert (found["name"], found["commit"]) == (NAME, hub.repos[NAME].commit)
     asked = len(hub.requests)
-    with built_once(builds):
+    with built_once():
         run = ("run", NAME, "hello", "--max-tokens", "2", "--json")
         first = json.loads(said(capsys, *run))
         assert json.loads(said(capsys, *run)) == first
