@@ -10,12 +10,14 @@ before committing it: a refactoring leaves all of it as it is.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from pathlib import Path
 
 import ingot
 from ingot.cli.compile import groups_text, ledger_table
 from ingot.cli.inspect import plan_table
+from ingot.cli.output import NO_LIMIT
 
 MODEL = Path(__file__).parent / "models" / "shakespeare"
 FOLDER = Path(__file__).parent / "shakespeare"
@@ -58,6 +60,7 @@ def outputs(artifact: Path) -> list[dict[str, object]]:
 
 
 def main() -> None:
+    os.environ["COLUMNS"] = str(NO_LIMIT)  # whatever terminal this runs in
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
         artifacts = {dtype: Path(temporary) / f"{dtype}.ingot" for dtype in ("bfloat16", "float32")}

@@ -113,7 +113,7 @@ CASES: dict[str, tuple[Damage, str]] = {
     ),
     "not finite": (lambda model: edit(model, not_finite), Q),
     "truncated": (truncate, "model.safetensors"),
-    "pickle": (pickled, "safetensors"),
+    "pickle": (pickled, "safe_serialization=True"),
     "shard absent": (shard_listed_but_absent, "model-00001-of-00002.safetensors"),
     "no tokenizer": (lambda model: (model / "tokenizer.json").unlink(), "tokenizer.json"),
     "tokenizer is damaged": (write("tokenizer.json", "[]"), "tokenizer.json"),
