@@ -162,14 +162,19 @@ def sequence(number: int, length: int, rank: int | None = None) -> Sequence:
 
 
 def scheduler(
-    num_pages=NUM_PAGES, max_num_seqs=4, max_num_tokens=11, max_num_rows=None, chunk_tokens=None
+    num_pages=NUM_PAGES,
+    max_num_seqs=4,
+    max_num_tokens=11,
+    max_num_rows=None,
+    chunk_tokens=None,
+    prefix_cache=False,
 ) -> Scheduler:
     return Scheduler(
         PageTable(num_pages, PAGE_SIZE),
         max_num_seqs=max_num_seqs,
         max_num_tokens=max_num_tokens,
         max_num_rows=max_num_rows or max_num_seqs,
-        config=EngineConfig(prefix_cache=False, chunk_tokens=chunk_tokens),
+        config=EngineConfig(prefix_cache=prefix_cache, chunk_tokens=chunk_tokens),
     )
 
 
@@ -215,6 +220,16 @@ def test_the_last_in_rank_is_preempted_and_comes_back():
     while s.running or s.waiting:
         run_step(s)
     assert s.pages.num_free == 9
+
+
+def test_what_a_preempted_sequence_finds_again_does_not_count_as_cached():
+    s, q = scheduler(prefix_cache=True), sequence(0, 11)
+    s.add(q)
+    run_step(s)
+    s.free_up(NUM_PAGES)
+    assert (q.num_preemptions, q.num_computed) == (1, 0)
+    assert run_step(s) == [(0, 4, True)]  # its first two pages are found again
+    assert q.num_cached == 0
 
 
 def test_a_waiting_sequence_is_not_passed_by_a_shorter_one():

@@ -1,0 +1,52 @@
+"""The figures of `--stats`, from pieces that come at known moments."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from ingot.artifact.reader import Artifact
+from ingot.cli import run_stats
+from ingot.cli.run_stats import RunStats
+from ingot.runtime.output import TextDelta
+from tests.cli.sample_artifact import write_sample
+
+
+def deltas(*counts):
+    return (TextDelta(text="", token_ids=[1] * count) for count in counts)
+
+
+@pytest.fixture
+def figures(monkeypatch, tmp_path):
+    """Of pieces with so many tokens each; the first comes after 2 s, each later one after 0.5 s."""
+    artifact = Artifact.open(write_sample(tmp_path / "sample.ingot"))
+    monkeypatch.setattr(run_stats, "read_bandwidth", lambda artifact, nbytes: 1e9)
+
+    def figures(*counts):
+        moments = iter([10.0, *(12.0 + 0.5 * i for i in range(len(counts)))])
+        clock = SimpleNamespace(perf_counter=lambda: next(moments))
+        monkeypatch.setattr(run_stats, "time", clock)
+        stats = RunStats(num_prompt_tokens=8)
+        assert [len(delta.token_ids) for delta in stats.watch(deltas(*counts))] == list(counts)
+        return stats.figures(artifact, load_seconds=1.0)
+
+    return figures
+
+
+def test_the_first_token_is_prefill_and_the_others_are_decode(figures):
+    of = figures(1, 1, 1, 1, 1)
+    assert (of.ttft_seconds, of.num_tokens) == (2.0, 5)
+    assert of.prefill_tokens_per_second == 8 / 2.0
+    assert of.decode_tokens_per_second == 4 / 2.0
+
+
+def test_pieces_without_tokens_only_take_time(figures):
+    of = figures(0, 1, 1, 0)
+    assert of.ttft_seconds == 2.5
+    assert of.decode_tokens_per_second == 1 / 1.0
+
+
+@pytest.mark.parametrize("counts", [(), (0,), (1,), (2,)])
+def test_a_speed_needs_two_moments(figures, counts):
+    assert figures(*counts).decode_tokens_per_second is None
