@@ -17,6 +17,7 @@ from ingot.artifact.reader import Artifact, is_artifact
 from ingot.artifact.target import native_target
 from ingot.cache_entries import entry_name, shrink, touch
 from ingot.errors import ArtifactError, ResourceError
+from ingot.files import stamp
 from ingot.models.config_file import model_name, read_json_bytes
 from ingot.models.file_names import CONFIG
 from ingot.models.other_formats import refuse_other_format
@@ -73,7 +74,7 @@ def cache_key(model_dir: Path, options: CompileOptions) -> str:
     The config by its content, other files of the model by size and time of change: reading many
     GB at each start would cost more than the cache saves.
     """
-    from ingot.compiler.surroundings import stamp, surroundings
+    from ingot.compiler.surroundings import surroundings
 
     parts = {
         "version": __version__,
@@ -90,8 +91,6 @@ def cache_key(model_dir: Path, options: CompileOptions) -> str:
 
 
 def _stamps(folder: Path, pattern: str) -> Iterator[tuple[str, int, int]]:
-    from ingot.compiler.surroundings import stamp
-
     for path in sorted(folder.glob(pattern)):
         if path.is_file():
             yield str(path.relative_to(folder)), *stamp(path)

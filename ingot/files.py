@@ -1,4 +1,4 @@
-"""Opening files that somebody else has put where they are: regular ones alone, and bounded.
+"""Files that somebody else has put where they are: only regular ones are opened, and bounded.
 
 A pipe, a device, a socket or a folder under the name of a file is refused at once instead of
 waited for or read without end.
@@ -43,3 +43,9 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise OSError(errno.EINVAL, f"larger than {max_bytes} bytes", str(path))
     return data
+
+
+def stamp(path: Path) -> tuple[int, int]:
+    """The size of a file and its time of change, in nanoseconds. Raises OSError."""
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns

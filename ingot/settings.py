@@ -25,6 +25,7 @@ from ingot.errors import UsageError
 
 PREFIX = "INGOT_"
 VARIABLES = ("INGOT_CACHE", "INGOT_CACHE_LIMIT", "INGOT_CXX", "INGOT_DEBUG")
+_COMPILER_PATHS = "CPATH CPLUS_INCLUDE_PATH LIBRARY_PATH COMPILER_PATH GCC_EXEC_PREFIX".split()
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE | re.ASCII)
 LIKENESS = 0.7  # of a name that may be meant for one of them, without the prefix: 1 is equal
 
@@ -53,6 +54,16 @@ class Settings:
             raise UsageError(
                 f"no folder for the cache: {error}", hint="Set INGOT_CACHE to a folder."
             ) from error
+
+    @property
+    def kernels_dir(self) -> Path:
+        """The folder of kernels that were built before. Raises as `cache_dir` does."""
+        return self.cache_dir / "kernels"
+
+    @property
+    def compiler_paths(self) -> tuple[str, ...]:
+        """Where the C++ compiler looks for headers, libraries and its own parts by itself."""
+        return tuple(f"{name}={self.environ.get(name, '')}" for name in _COMPILER_PATHS)
 
     @property
     def state_dir(self) -> Path | None:

@@ -82,7 +82,7 @@ def test_a_compiler_that_says_nothing_in_time_is_never_found_again(key, monkeypa
     def late(command):
         raise subprocess.TimeoutExpired(command, 1)
 
-    monkeypatch.setattr(surroundings, "version_line", late)
+    monkeypatch.setattr(surroundings, "identity", late)
     assert key() != key()
 
 

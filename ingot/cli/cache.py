@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 
 from ingot.cli.arguments import Argument, Arguments
 from ingot.cli.numbers import format_bytes
@@ -24,7 +25,7 @@ def _size(text: str) -> int:
 
 ARGUMENTS: Arguments = (
     Argument("--limit SIZE", "remove the longest unused artifacts beyond SIZE, as in 20GB", _size),
-    Argument("--clean", "remove all artifacts, and what interrupted compiles have left"),
+    Argument("--clean", "remove all artifacts, built kernels, and leftovers of compiles"),
 )
 
 
@@ -39,6 +40,8 @@ def main(args: argparse.Namespace) -> int:
     folder, always = settings().cache_dir, settings().cache_limit
     limit = 0 if args.clean else args.limit
     removed = [] if limit is None else shrink(folder, limit)
+    if args.clean:
+        shutil.rmtree(settings().kernels_dir, ignore_errors=True)
     left = entries(folder)
     nbytes = sum(entry.nbytes for entry in left)
     if args.json:

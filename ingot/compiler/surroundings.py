@@ -15,11 +15,11 @@ from importlib.util import find_spec
 from inspect import isclass, isfunction
 from itertools import count
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 from ingot.errors import ToolchainError
-from ingot.targets.compilers import version_line
+from ingot.files import stamp
+from ingot.targets.compilers import identity
 from ingot.targets.cpu.toolchain import find_compiler
 
 FAMILIES = "ingot.families"  # the entry points of packages that offer families
@@ -37,12 +37,6 @@ def surroundings() -> dict[str, Any]:
     }
 
 
-def stamp(path: Path) -> tuple[int, int]:
-    """The size of a file and its time of change, in nanoseconds."""
-    stat = path.stat()
-    return stat.st_size, stat.st_mtime_ns
-
-
 def _version(package: str) -> str:
     try:
         return metadata.version(package)
@@ -56,9 +50,8 @@ def _cxx() -> list[Any]:
         command = find_compiler()
     except ToolchainError as error:  # a compile will say so, if there has to be one
         return [error.found]
-    path = Path(which(command[0]) or command[0])
     try:
-        return [*command, *stamp(path), version_line(command)]
+        return list(identity(command))
     except (OSError, subprocess.TimeoutExpired):
         return [*command, _unknown()]
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
+from pathlib import Path
 from threading import Event
 from types import TracebackType
 
 from ingot.errors import ToolchainError
+from ingot.files import stamp
 
 GRACE_SECONDS = 5  # in which a compiler that is told to end removes its temporary files
 LOOK_SECONDS = 0.2
@@ -73,6 +76,15 @@ def version_line(command: tuple[str, ...]) -> str:
     """The first line that a compiler says about its version. Raises as `run_compiler` does."""
     done = run_compiler((*command, "--version"), VERSION_SECONDS)
     return (done.stdout.splitlines() or [""])[0]
+
+
+def identity(command: tuple[str, ...]) -> tuple[str | int, ...]:
+    """Changes with the compiler: its command, its program's size and time of change, its version.
+
+    Raises as `run_compiler` does.
+    """
+    program = Path(shutil.which(command[0]) or command[0])
+    return (*command, *stamp(program), version_line(command))
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:

@@ -124,7 +124,9 @@ def test_the_cache_is_shown_limited_and_cleaned(kept, folder, monkeypatch, capsy
     out = said(capsys, "cache", "--limit", f"{nbytes}")
     assert "artifacts  1, " in out and "removed    2, " in out and kept[2].exists()
     monkeypatch.setenv("INGOT_CACHE_LIMIT", "20GB")
+    (folder / "kernels").mkdir()
     found = json.loads(said(capsys, "cache", "--clean", "--json"))
+    assert not (folder / "kernels").exists()
     assert (found["artifacts"], found["limit"], len(found["removed"])) == (0, 20 * 10**9, 1)
 
 

@@ -12,6 +12,7 @@ from ingot.artifact.target import NAMES, Target
 from ingot.targets.cpu import toolchain
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.groups import RULES
+from ingot.targets.cpu.kept_kernels import build_once
 from ingot.targets.cpu.memory import with_memory
 from ingot.targets.cpu.memory_check import check_memory
 from ingot.targets.cpu.pack import pack
@@ -55,7 +56,7 @@ class CpuKind:
         toolchain.try_tools(folder, target)
 
     def build(self, folder: Path, out: Path, target: Target) -> None:
-        toolchain.build(folder, out, target)
+        build_once(folder, out, target)
 
 
 KIND = CpuKind()

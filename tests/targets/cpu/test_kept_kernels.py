@@ -1,0 +1,113 @@
+"""What was built before is not built again, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ingot.artifact.target import Target
+from ingot.targets.cpu import kept_kernels, toolchain
+from ingot.targets.cpu.kept_kernels import build_once
+
+TARGET = Target.parse("cpu:portable")
+
+
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bytes]:
+    """Builds a source in a folder of its own; `builds` on it counts what a compiler was asked."""
+    monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(toolchain, "KERNELS", tmp_path / "headers")
+    (tmp_path / "headers").mkdir()
+    (tmp_path / "headers" / "a.h").write_text("")
+
+    def compiler(source_dir: Path, out: Path, target: Target) -> None:
+        build.builds += 1
+        out.write_bytes((source_dir / "step.cpp").read_bytes() + target.name.encode())
+
+    monkeypatch.setattr(toolchain, "build", compiler)
+
+    def build(source: str, folder: str = "one", target: Target = TARGET) -> bytes:
+        place = tmp_path / folder
+        place.mkdir(exist_ok=True)
+        (place / "step.cpp").write_text(source)
+        build_once(place, place / "kernels.so", target)
+        return (place / "kernels.so").read_bytes()
+
+    build.builds = 0
+    return build
+
+
+def kept(tmp_path: Path) -> list[Path]:
+    return sorted((tmp_path / "cache" / "kernels").iterdir())
+
+
+def test_the_same_source_is_built_once_wherever_it_lies(built: Callable[..., bytes]) -> None:
+    assert built("a") == built("a", "two") == b"a" + TARGET.name.encode()
+    assert built.builds == 1
+
+
+def test_whatever_the_compiler_sees_makes_another_library(
+    built: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built("a")
+    built("b")
+    built("a", target=Target.parse("cpu:x86-64-v3"))
+    (tmp_path / "headers" / "a.h").write_text("changed")
+    built("a")
+    monkeypatch.setenv("CPATH", "/elsewhere")
+    built("a")
+    wrapper = tmp_path / "c++"
+    wrapper.write_text("#!/bin/sh\necho version 1\n")
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("INGOT_CXX", str(wrapper))
+    built("a")
+    wrapper.write_text("#!/bin/sh\necho version 2\n")
+    built("a")
+    assert built.builds == 7
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"\0" + data[1:]])
+def test_a_damaged_library_is_built_again(
+    damage: Callable[[bytes], bytes], built: Callable[..., bytes], tmp_path: Path
+) -> None:
+    whole = built("a")
+    (file,) = kept(tmp_path)
+    file.write_bytes(damage(file.read_bytes()))
+    assert built("a") == whole and built.builds == 2
+    assert [path.read_bytes() for path in kept(tmp_path)] == [whole]
+
+
+def test_the_longest_unused_go_first(
+    built: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_kernels, "MOST", 2)
+    for age, source in enumerate("ba"):
+        built(source)
+        for path in kept(tmp_path):
+            if path.read_bytes().startswith(source.encode()):
+                os.utime(path, (1000 - age, 1000 - age))
+    built("a")  # the older one is used again
+    built("c")
+    assert sorted(path.read_bytes()[:1] for path in kept(tmp_path)) == [b"a", b"c"]
+
+
+def test_a_compile_needs_no_cache(built: Callable[..., bytes], tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file is in the way")
+    built("a")
+    built("a")
+    assert built.builds == 2
+
+
+def test_a_failed_build_keeps_nothing(
+    built: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(toolchain, "build", fails)
+    with pytest.raises(RuntimeError):
+        built("a")
+    assert kept(tmp_path) == []
