@@ -71,7 +71,8 @@ class FromDirectory(Model):
             max_model_len: the most tokens of a sequence with its prompt; None: the artifact's.
             kv_cache_bytes: memory for keys and values; None: what full use can need, and at most
                 half of the memory that is free.
-            num_threads: None: one per processor that this process may use.
+            num_threads: the most threads of a step. None: one per processor that this process may
+                use.
             seed: seeds the draws of requests that have no seed of their own.
             on_step: a function that the engine's thread calls with the counters after every step.
             check: "fast" hashes all files but the tensors, "full" these, too.

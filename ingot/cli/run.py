@@ -34,7 +34,7 @@ ARGUMENTS: Arguments = (
     ),
     MAX_TOKENS,
     STOP,
-    Argument("--threads N", "default: one per processor of this process", human_int),
+    Argument("--threads N", "default: one per processor that this process may use", human_int),
     Argument("--stats", "print the time to the first token and the speed beside its limit"),
     Group(
         "chat",
