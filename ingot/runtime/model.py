@@ -32,7 +32,7 @@ class Model(Refusals):
         kv_cache_bytes: memory for keys and values; None: what full use can need, and at most half
             of the memory that is free.
         num_threads: the most threads of a step. None: one per processor that this process may
-                use.
+            use.
         seed: seeds the draws of requests that have no seed of their own.
         config: the engine's switches; `config` can be replaced at any time.
         on_step: a function that the engine's thread calls with the counters after every step. If

@@ -180,11 +180,15 @@ def test_what_is_no_artifact_is_said_to_be_none(tmp_path):
             Artifact.open(tmp_path / path)
 
 
-def test_an_unfinished_folder_is_refused_even_when_it_is_complete(original, tmp_path):
+def test_an_unfinished_folder_is_refused_even_when_it_is_complete(original, tmp_path, monkeypatch):
     folder = tmp_path / ".fake.ingot.tmp-123-0badcafe"
     shutil.copytree(original, folder)
-    with pytest.raises(ArtifactError, match="never finished"):
-        Artifact.open(folder)
+    (tmp_path / "link.ingot").symlink_to(folder)
+    monkeypatch.chdir(folder)
+    for path in (folder, tmp_path / "link.ingot", ".", "manifest/.."):
+        (folder / "manifest").mkdir(exist_ok=True)
+        with pytest.raises(ArtifactError, match="never finished"):
+            Artifact.open(path)
 
 
 def test_an_unknown_kind_of_check_is_refused(original):

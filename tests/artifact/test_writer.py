@@ -36,8 +36,8 @@ def test_the_same_files_give_the_same_artifact(tmp_path):
     finally:
         os.umask(old)
     assert (one / "manifest.json").read_bytes() == (other / "manifest.json").read_bytes()
-    modes = {p.stat().st_mode & 0o777 for p in other.rglob("*") if p.is_file()}
-    assert modes == {0o644}
+    modes = {(p.is_dir(), p.stat().st_mode & 0o777) for p in (other, *other.rglob("*"))}
+    assert modes == {(True, 0o755), (False, 0o644)}
     changed = write_fake(tmp_path / "changed.ingot", files={"golden/more.json": b"{}"})
     assert Artifact.open(changed).manifest.digest != Artifact.open(one).manifest.digest
 

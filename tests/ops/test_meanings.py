@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ingot.ops import OPS
+from ingot.ops import OPS, linear
 from ingot.ops.scaled import Scaled, round_to_int8
 from ingot.ops.steps import step_inputs
 
@@ -165,3 +165,7 @@ def test_the_small_ones():
     assert close(call("mul", x, -3.0), -3.0 * x) and close(call("add", x, y), y + x)
     assert call("cast", x, torch.bfloat16).dtype == torch.bfloat16
     assert torch.equal(call("select_rows", x, torch.tensor([1, 1, 0])), x[:, [1, 1, 0]])
+
+
+def test_float32_holds_the_sums_that_are_left_to_it() -> None:
+    assert linear.EXACT_IN_FLOAT32 * 127 * 127 <= 2**24

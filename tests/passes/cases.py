@@ -159,6 +159,11 @@ def turned_twice_as_fast(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return flat(turn(heads(x), cos, sin))
 
 
+def turned_by_swapped_waves(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    cos, sin = cos_sin(lab, positions)
+    return flat(turn(heads(x), sin, cos))
+
+
 def turned_unevenly(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     cos, sin = cos_sin(lab, positions)
     x = heads(x)
@@ -358,6 +363,7 @@ CASES = {
             turned_other_way,
             turned_twice_as_fast,
             turned_unevenly,
+            turned_by_swapped_waves,
             turned_neighbours_by_halves,
         ),
     ),

@@ -209,8 +209,15 @@ def test_options_give_the_storage_and_its_label() -> None:
     assert base(quantize="int8", group_size="channel") == Storage(8, 0)
     # The widest group that divides them all: 256, 768 and 256.
     assert base(quantize="int8") == Storage(8, 128)
-    for width, group in ((1024 - 64, 64), (1024 - 96, 32), (1000, 32)):
-        config = replace(CONFIG, intermediate_size=width)
+    for changes, group in (
+        ({"intermediate_size": 1024 - 64}, 64),
+        ({"intermediate_size": 1024 - 96}, 32),
+        ({"intermediate_size": 1000}, 32),
+        ({"hidden_size": 320}, 64),
+        ({"head_dim": 80}, 64),
+        ({"head_dim": 88}, 32),
+    ):
+        config = replace(CONFIG, **changes)
         assert base_storage(CompileOptions(quantize="int8"), config) == Storage(8, group)
     assert label({}, calibrated=False) == "none"
     several = {"a": INT4, "b": INT4, "c": Storage(8, 0)}
