@@ -61,7 +61,7 @@ def touch(artifact: Path) -> None:
 
 
 def remove(entry: Entry) -> bool:
-    """Removes an artifact; False if it is open somewhere.
+    """Removes an artifact; False if it is open somewhere, or this user may not.
 
     It loses its name in one step, so that what is left of an interrupted removal is no artifact.
     """
@@ -74,6 +74,8 @@ def remove(entry: Entry) -> bool:
             entry.path.rename(aside)
     except FileNotFoundError:  # somebody else was faster
         return True
+    except PermissionError:  # in a cache that users share
+        return False
     shutil.rmtree(aside, ignore_errors=True)
     return True
 
@@ -81,8 +83,8 @@ def remove(entry: Entry) -> bool:
 def shrink(folder: Path, limit: int, *, keep: Path | None = None) -> list[Entry]:
     """Removes artifacts until at most `limit` bytes are left, the longest unused first.
 
-    What is open stays, and so does `keep`. What interrupted compiles have left goes in any case.
-    Returns what was removed.
+    What is open stays, and so do `keep` and what this user may not remove. What interrupted
+    compiles have left goes in any case. Returns what was removed.
     """
     _remove_leftovers(folder)
     found, removed = entries(folder), []
@@ -122,5 +124,8 @@ def _remove_leftovers(folder: Path) -> None:
     for path in folder.iterdir() if folder.is_dir() else ():
         if UNFINISHED.match(path.name):
             artifact = path.name.rpartition(".tmp-")[0]  # with the dot in front
-            with suppress(_Busy), file_lock(folder / f"{artifact}.lock", on_wait=busy):
+            with (
+                suppress(_Busy, PermissionError),
+                file_lock(folder / f"{artifact}.lock", on_wait=busy),
+            ):
                 shutil.rmtree(path, ignore_errors=True)
