@@ -26,7 +26,7 @@ from ingot.errors import UsageError
 PREFIX = "INGOT_"
 VARIABLES = ("INGOT_CACHE", "INGOT_CACHE_LIMIT", "INGOT_CXX", "INGOT_DEBUG")
 _COMPILER_PATHS = "CPATH CPLUS_INCLUDE_PATH LIBRARY_PATH COMPILER_PATH GCC_EXEC_PREFIX".split()
-_BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE | re.ASCII)
+_BYTES = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE | re.ASCII)
 LIKENESS = 0.7  # of a name that may be meant for one of them, without the prefix: 1 is equal
 
 

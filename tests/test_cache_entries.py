@@ -110,6 +110,21 @@ def test_an_artifact_that_cannot_be_opened_is_not_held(tmp_path: Path, kept: lis
     assert len(shrink(tmp_path, 0)) == 3
 
 
+def test_what_another_user_owns_stays(
+    tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def refused(path: Path, target: Path) -> Path:
+        if path == kept[1]:
+            raise PermissionError(1, "Operation not permitted", str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", refused)
+    assert [entry.path for entry in shrink(tmp_path, 0)] == [kept[0], kept[2]]
+    assert Artifact.open(kept[1])
+
+
 def test_an_interrupted_removal_leaves_no_artifact(
     tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +203,7 @@ def test_sizes(text: str, count: int) -> None:
     assert settings({"INGOT_CACHE_LIMIT": text}).cache_limit == count
 
 
-@pytest.mark.parametrize("text", ["-1", "many", "20GiB", "1e9", "G"])
+@pytest.mark.parametrize("text", ["-1", "many", "20GiB", "1e9", "G", "9" * 400])
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UsageError, match="INGOT_CACHE_LIMIT is"):
         settings({"INGOT_CACHE_LIMIT": text})
