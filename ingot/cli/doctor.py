@@ -7,8 +7,10 @@ import os
 import platform
 import shutil
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 from ingot.cli.arguments import Arguments
@@ -133,12 +135,12 @@ def cache(missing: list[Missing]) -> Section:
     except IngotError as error:
         missing.append(Missing("cache", f"{error.found}\n{error.hint}"))
         return {"folder": None}
-    sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    there = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
+    names = os.listdir(folder) if os.path.isdir(folder) else []
     return {
         "folder": folder,
-        "artifacts": len(list(folder.glob("*.ingot"))),
-        "size_bytes": sum(sizes),
+        "artifacts": sum(name.endswith(".ingot") for name in names),
+        "size_bytes": _size(folder),
         "free_bytes": shutil.disk_usage(there).free,
     }
 
@@ -157,6 +159,16 @@ def versions(missing: list[Missing]) -> Section:
         "python": f"{platform.python_version()}, {sys.executable}",
         **packages,
     }
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the files below a folder. Other processes may remove some meanwhile."""
+    total = 0
+    for parent, _, names in os.walk(folder):  # passes over what it cannot read
+        for name in names:
+            with suppress(OSError):
+                total += os.stat(os.path.join(parent, name)).st_size
+    return total
 
 
 def _version(package: str) -> str | None:

@@ -48,6 +48,16 @@ def test_the_host_as_an_object(report, monkeypatch, tmp_path):
     assert found["versions"]["ingot"] == __version__
 
 
+@pytest.mark.parametrize("cache", ["a" * 300, "removed"])
+def test_a_cache_that_is_none_or_changes_meanwhile(report, monkeypatch, tmp_path, cache):
+    monkeypatch.setenv("INGOT_CACHE", str(tmp_path / cache))
+    if cache == "removed":
+        (tmp_path / cache).mkdir()
+        (tmp_path / cache / "gone").symlink_to("nowhere")
+        monkeypatch.setattr(doctor.Path, "is_file", lambda path: True)  # it was there just now
+    assert report()["cache"]["size_bytes"] == 0
+
+
 def test_the_host_as_text(capsys):
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
