@@ -40,18 +40,19 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print_json(explanation)
     else:
-        show(summary(args.model, explanation))
+        show(summary(args.model, explanation, args.revision))
     return 0 if explanation.supported else ModelDirError.exit_code
 
 
-def summary(model: str, explanation: Explanation) -> str:
+def summary(model: str, explanation: Explanation, revision: str | None = None) -> str:
     """The explanation as text."""
     verdict = "supported" if explanation.supported else "not supported"
     lines = [f"{model}: {verdict}", _identity(explanation)]
     if explanation.reasons:
         lines.append("\n".join(f"  - {reason}" for reason in explanation.reasons))
     if explanation.supported:
-        lines += [_needs(explanation), next_step("compile", model)]
+        option = ("--revision", revision) if revision else ()
+        lines += [_needs(explanation), next_step("compile", model, *option)]
     return "\n\n".join(line for line in lines if line)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from ingot.cli.arguments import Argument, Arguments
 from ingot.cli.numbers import format_bytes
@@ -28,21 +29,20 @@ def main(args: argparse.Namespace) -> int:
     found = [model for model in models() if model.name == args.name]
     if not artifacts and not found:
         raise UsageError(f"no model and no artifact is called {args.name}", hint="See: ingot list")
-    in_use = [entry for entry in artifacts if not cache_entries.remove(entry)]
+    left = [entry for entry in artifacts if not cache_entries.remove(entry)]
     for model in found:
         remove_model(model)
     removed = [
         *(("model", model.name, model.nbytes) for model in found),
-        *(("artifact", entry.id, entry.nbytes) for entry in artifacts if entry not in in_use),
+        *(("artifact", entry.id, entry.nbytes) for entry in artifacts if entry not in left),
     ]
     if args.json:
-        print_json([{"kind": kind, "name": name, "nbytes": n} for kind, name, n in removed])
+        objects = [{"kind": kind, "name": name, "nbytes": n} for kind, name, n in removed]
+        print_json({"removed": objects, "left": [entry.id for entry in left]})
     else:
         for kind, name, nbytes in removed:
             print(f"removed the {kind} {name}, {format_bytes(nbytes)}")
-    if in_use:
-        raise UsageError(
-            f"the artifact {in_use[0].id} of {in_use[0].model} is open",
-            hint="End the programs that run it, and try again.",
-        )
-    return 0
+    for entry in left:  # not raised: with --json, stdout has its one object
+        what = f"the artifact {entry.id} of {entry.model} is open, or another user's"
+        print(f"error: {what}\n  End the programs that run it, and try again.", file=sys.stderr)
+    return UsageError.exit_code if left else 0
