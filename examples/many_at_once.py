@@ -20,7 +20,7 @@ async def main() -> None:
         await asyncio.sleep(0)  # all four begin
         tasks.pop().cancel()  # its request is aborted, and its memory is free again
         for name, text in zip(names, await asyncio.gather(*tasks), strict=False):
-            print(f"{name}: {text.splitlines()[0]}")
+            print(f"{name}: {text!r}")
 
 
 asyncio.run(main())
