@@ -101,11 +101,11 @@ def asking_for(name: str, revision: str | None) -> Iterator[None]:
     """Raises the typed error of whatever goes wrong with the hub inside."""
     from huggingface_hub import constants
 
-    if constants.is_offline_mode():
+    if constants.HF_HUB_OFFLINE:
         raise HubUnreachableError(
-            f"{name} is not whole in the hub's cache, {cache_dir()}, and HF_HUB_OFFLINE is set",
-            hint=f"Unset HF_HUB_OFFLINE, or run `ingot pull {name}` where there is a network and "
-            "copy that cache.",
+            f"HF_HUB_OFFLINE is set, so that the hub cannot be asked for {name}",
+            hint="Unset it; or download the model where there is a network, and copy the hub's "
+            f"cache to {cache_dir()}.",
         )
     try:
         yield
@@ -148,9 +148,9 @@ def _typed(error: Exception, name: str, revision: str | None, endpoint: str) -> 
         )
     if not isinstance(error, errors.HfHubHTTPError):
         return HubUnreachableError(
-            f"{endpoint} cannot be reached: {describe(error)}",
+            f"{name} would come from {endpoint}, which cannot be reached: {describe(error)}",
             hint="Check the network, and HF_ENDPOINT if it is set. What has come is kept: the same "
-            "command goes on from there.",
+            f"command goes on from there. If a folder is meant, write ./{name}.",
         )
     status = error.response.status_code
     if status in (401, 403):

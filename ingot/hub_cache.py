@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,9 +11,10 @@ from typing import TYPE_CHECKING
 from ingot.errors import IngotError
 
 if TYPE_CHECKING:
-    from huggingface_hub import HFCacheInfo
+    from huggingface_hub import CachedRepoInfo, HFCacheInfo
 
 MAIN = "main"  # the revision of a model of which none is named
+PARTIAL = ".ingot.incomplete"  # ends the name of a file that has not come whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,12 +23,14 @@ class HubModel:
 
     Attributes:
         name: owner/name.
+        whole: whether a revision has all that ingot needs; if not, ingot began to download one.
         nbytes: its size on the disk, of all its revisions and files.
         last_used: when a program read a file of it, in seconds since 1970.
         commits: its revisions in the cache.
     """
 
     name: str
+    whole: bool
     nbytes: int
     last_used: float
     commits: tuple[str, ...]
@@ -57,6 +62,11 @@ def repository(name: str) -> Path:
     return cache_dir() / f"models--{name.replace('/', '--')}"
 
 
+def partial_of(blob: Path) -> Path:
+    """Where a large file grows until it is whole."""
+    return blob.with_name(blob.name + PARTIAL)
+
+
 def cache_dir() -> Path:
     """The hub's cache, which other programs share."""
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -65,19 +75,11 @@ def cache_dir() -> Path:
 
 
 def models() -> list[HubModel]:
-    """Those of which a revision has all that ingot needs, the last used first."""
+    """Those that are whole, and those that ingot began to download; the last used first."""
     scan = _scan()
-    found = [
-        HubModel(
-            repo.repo_id,
-            repo.size_on_disk,
-            repo.last_accessed,
-            tuple(sorted(revision.commit_hash for revision in repo.revisions)),
-        )
-        for repo in (scan.repos if scan else ())
-        if repo.repo_type == "model" and any(is_whole(r.snapshot_path) for r in repo.revisions)
-    ]
-    return sorted(found, key=lambda model: -model.last_used)
+    repos = [repo for repo in (scan.repos if scan else ()) if repo.repo_type == "model"]
+    found = (_model(repo) for repo in repos)
+    return sorted((model for model in found if model), key=lambda model: -model.last_used)
 
 
 def remove_model(model: HubModel) -> None:
@@ -87,11 +89,25 @@ def remove_model(model: HubModel) -> None:
         scan.delete_revisions(*model.commits).execute()
 
 
+def _model(repo: CachedRepoInfo) -> HubModel | None:
+    """None for one that other programs keep, of which ingot could read nothing."""
+    whole = any(is_whole(revision.snapshot_path) for revision in repo.revisions)
+    partial = 0
+    blobs = repo.repo_path / "blobs"
+    for name in os.listdir(blobs) if blobs.is_dir() else ():
+        if name.endswith(PARTIAL):
+            with suppress(FileNotFoundError):  # it has come whole meanwhile
+                partial += (blobs / name).stat().st_size
+    if not whole and not partial:
+        return None
+    commits = sorted(revision.commit_hash for revision in repo.revisions)
+    nbytes = repo.size_on_disk + partial
+    return HubModel(repo.repo_id, whole, nbytes, repo.last_accessed, tuple(commits))
+
+
 def _scan() -> HFCacheInfo | None:
     """None where there is no cache."""
-    from huggingface_hub import CacheNotFound, scan_cache_dir
+    from huggingface_hub import scan_cache_dir
 
-    try:
-        return scan_cache_dir(cache_dir())
-    except CacheNotFound:
-        return None
+    folder = cache_dir()
+    return scan_cache_dir(folder) if os.path.isdir(folder) else None

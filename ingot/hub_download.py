@@ -16,8 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.artifact.hashing import hash_files
 from ingot.artifact.lock import file_lock
-from ingot.errors import HubUnreachableError, ModelDirError, ResourceError
-from ingot.hub_cache import MAIN, cache_dir, repository
+from ingot.errors import (
+    CheckpointError,
+    HubUnreachableError,
+    ModelDirError,
+    ResourceError,
+    listed,
+)
+from ingot.hub_cache import MAIN, cache_dir, partial_of, repository
 from ingot.models.checkpoint_files import weight_names
 from ingot.models.config_file import no_tokenizer
 from ingot.models.file_names import CONFIG, INDEX, SINGLE, TOKENIZER, TOKENIZER_FILES
@@ -48,8 +54,8 @@ class Remote:
         return repository(self.name) / "snapshots" / self.commit
 
     def size(self, file: str) -> int:
-        """Bytes of a file; 0 for one that the hub does not have."""
-        return (self.files[file].size or 0) if file in self.files else 0
+        """Bytes of a file."""
+        return self.files[file].size or 0
 
     def fetch_small_files(self) -> None:
         """Brings the config, the tokenizer and the index of the shards."""
@@ -58,14 +64,27 @@ class Remote:
         self._fetch([f for f in (CONFIG, *TOKENIZER_FILES, *index) if f in self.files])
 
     def weights(self) -> list[str]:
-        """The names of the files with the tensors, once the small files are there."""
-        return [SINGLE] if SINGLE in self.files else weight_names(self.folder)
+        """The names of the files with the tensors, once the small files are there.
+
+        Raises CheckpointError for an index with a shard that the hub does not have.
+        """
+        names = [SINGLE] if SINGLE in self.files else weight_names(self.folder)
+        absent = [name for name in names if name not in self.files]
+        if absent:
+            raise CheckpointError(
+                f"{self.name} lacks shards that its {INDEX} lists: {listed(absent)}",
+                hint="Tell its owner, or take another model.",
+            )
+        return names
+
+    def bytes_to_come(self, names: Sequence[str]) -> int:
+        """How much of the tensors is not in the cache yet, under whatever revision."""
+        return sum(map(self._rest, self._missing(names)))
 
     def fetch_weights(self, names: Sequence[str]) -> None:
         """Brings the tensors. What an earlier try has left is gone on with."""
-        missing = [name for name in names if not (self.folder / name).is_file()]
-        self._check_disk(sum(map(self._bytes_to_come, missing)))
-        for name in missing:
+        self._check_disk(self.bytes_to_come(names))
+        for name in self._missing(names):
             self._fetch_blob(name)
         self._fetch(names)
 
@@ -114,23 +133,25 @@ class Remote:
             self.name, revision=self.commit, allow_patterns=list(names), tqdm_class=Silent
         )
 
+    def _missing(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if not (self.folder / name).is_file()]
+
     def _fetch_blob(self, name: str) -> None:
         """Brings the content of a large file to where the client looks for it.
 
         The client itself begins a file anew in every process.
         """
-        partial = self._partial(name)
-        if partial is None:  # small; or absent, which a compile tells
+        blob = self._blob(name)
+        if blob is None:  # so small that the client brings it
             return
-        sha256 = partial.name.partition(".")[0]
-        blob = partial.with_name(sha256)
+        partial = partial_of(blob)
         wait = f"another process downloads {name} of {self.name}; waiting"
         blob.parent.mkdir(parents=True, exist_ok=True)
         with file_lock(partial.with_suffix(".lock"), on_wait=lambda: say(wait)):
             if blob.exists():
                 return
             self._append_rest(partial, name)
-            if hash_files([partial]) != [sha256]:
+            if hash_files([partial]) != [blob.name]:
                 partial.unlink()
                 raise HubUnreachableError(
                     f"{name} of {self.name} came damaged: its hash is not the hub's",
@@ -138,11 +159,10 @@ class Remote:
                 )
             partial.replace(blob)
 
-    def _partial(self, name: str) -> Path | None:
-        """Where a large file grows. None for one that the hub does not keep by its hash."""
-        lfs = self.files[name].lfs if name in self.files else None
-        blobs = repository(self.name) / "blobs"
-        return blobs / f"{lfs.sha256}.ingot.incomplete" if lfs else None
+    def _blob(self, name: str) -> Path | None:
+        """Where the content of a large file lies. None for one that the hub keeps in Git."""
+        lfs = self.files[name].lfs
+        return repository(self.name) / "blobs" / lfs.sha256 if lfs else None
 
     def _append_rest(self, partial: Path, name: str) -> None:
         from huggingface_hub import hf_hub_url
@@ -162,9 +182,12 @@ class Remote:
                 displayed_filename=name,
             )
 
-    def _bytes_to_come(self, name: str) -> int:
-        partial = self._partial(name)
-        here = partial.stat().st_size if partial and partial.exists() else 0
+    def _rest(self, name: str) -> int:
+        """How many bytes of a file are still to come."""
+        blob = self._blob(name)
+        if blob is None:
+            return self.size(name)
+        here = next((p.stat().st_size for p in (blob, partial_of(blob)) if p.exists()), 0)
         return max(self.size(name) - here, 0)
 
     def _check_disk(self, needed: int) -> None:
@@ -185,9 +208,9 @@ def download(name: str, revision: str | None) -> Path:
     remote.fetch_small_files()
     _check_family(remote.folder)
     weights = remote.weights()
-    size = megabytes(sum(map(remote.size, weights)))
-    if not all((remote.folder / file).is_file() for file in weights):
-        say(f"downloading {name}, {size}, into {cache_dir()}")
+    to_come = remote.bytes_to_come(weights)
+    if to_come:
+        say(f"downloading {name}, {megabytes(to_come)}, into {cache_dir()}")
     remote.fetch_weights(weights)
     remote.name_revision(revision)
     return remote.folder

@@ -27,7 +27,7 @@ from ingot.errors import (
     UsageError,
 )
 from ingot.hub import hub_name, model_outline, model_path, pull
-from ingot.hub_cache import cached, is_whole, repository
+from ingot.hub_cache import cached, is_whole, models, repository
 from ingot.models.config_file import model_name
 from tests.support.hub import TOKEN, Hub, Repo
 
@@ -104,7 +104,12 @@ def test_shards_are_those_of_the_index(hub: Hub, saved: Path, tiny: Path) -> Non
     assert cached(NAME) == folder
 
 
-def test_what_lies_there_is_used_and_pull_asks_for_what_is_new(hub: Hub, repo: Repo) -> None:
+FULL = shutil.disk_usage("/")._replace(free=1000)
+
+
+def test_what_lies_there_is_used_and_pull_asks_for_what_is_new(
+    hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
     old = model_path(NAME)
     asked = len(hub.requests)
     assert model_path(NAME) == old and len(hub.requests) == asked
@@ -112,7 +117,10 @@ def test_what_lies_there_is_used_and_pull_asks_for_what_is_new(hub: Hub, repo: R
     assert len(hub.sent("model.safetensors")) == 2  # the redirect and the content, once
     repo.files["generation_config.json"] = b'{"temperature": 0.5}'
     assert model_path(NAME) == old
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: FULL)
+    capsys.readouterr()
     new = pull(NAME)
+    assert capsys.readouterr().err == ""  # there is nothing large to download
     assert (new.name, model_path(NAME)) == (repo.commit, new) and new != old
     assert model_path(NAME, old.name) == old
     assert len(hub.sent("model.safetensors")) == 2  # the weights are the same
@@ -144,8 +152,11 @@ def test_an_interrupted_download_goes_on_where_it_was(
         with pytest.raises(KeyboardInterrupt):
             pull(NAME)
     assert cached(NAME) is None and cached(NAME, repo.commit) is None
+    (part,) = models()
+    assert (part.name, part.whole) == (NAME, False) and part.nbytes > 5000
     hub.requests.clear()
     folder = pull(NAME)
+    assert [model.whole for model in models()] == [True]
     assert hub.sent("model.safetensors") == ["bytes=5000-"] * 2
     weights = "model.safetensors"
     assert (folder / weights).read_bytes() == (tiny / weights).read_bytes()
@@ -228,6 +239,8 @@ def test_no_network(hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(HubUnreachableError, match="cannot be reached"):
         pull(NAME)
     assert model_path(NAME) == folder
+    with pytest.raises(HubUnreachableError, match=r"(?s)models/lama would .* write ./models/lama"):
+        model_path("models/lama")  # a folder, with a mistake in its name
 
 
 def test_offline(hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,11 +252,20 @@ def test_offline(hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = pull(NAME)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert model_path(NAME) == folder
+    with pytest.raises(HubUnreachableError) as caught:
+        pull(NAME)
+    assert "not whole" not in str(caught.value)
+
+
+def test_offline_is_a_constant_of_every_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(constants, "is_offline_mode", raising=False)  # the oldest have none
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(HubUnreachableError, match="HF_HUB_OFFLINE is set"):
+        pull(NAME)
 
 
 def test_no_room_on_the_disk(hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = shutil.disk_usage("/")._replace(free=1000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: FULL)
     with pytest.raises(ResourceError, match=r"Tiny/llama needs .* MB more"):
         pull(NAME)
     assert hub.sent("model.safetensors") == []
@@ -284,6 +306,23 @@ def test_what_ingot_cannot_read_is_not_downloaded(hub, files, error, said) -> No
     with pytest.raises(error, match=f"Tiny/llama .*{said}"):
         pull(NAME)
     assert not Path(constants.HF_HUB_CACHE).exists()
+
+
+def test_shards_that_the_hub_lacks_are_told_before_the_others_come(hub, saved, tiny) -> None:
+    repo = hub.add(NAME, saved / "sharded")
+    repo.files["tokenizer.json"] = (tiny / "tokenizer.json").read_bytes()
+    absent = next(name for name in repo.files if name.startswith("model-"))
+    del repo.files[absent]
+    with pytest.raises(CheckpointError, match=f"lacks shards that its .* lists: {absent}"):
+        pull(NAME)
+    with pytest.raises(CheckpointError, match="lacks shards"), model_outline(NAME):
+        pass
+    assert hub.sent(".safetensors") == []
+
+
+def test_a_cache_that_is_a_file_has_no_models(hub: Hub) -> None:
+    Path(constants.HF_HUB_CACHE).write_text("")
+    assert models() == []
 
 
 def test_an_unknown_family_is_refused_before_its_weights_come(hub: Hub, repo: Repo) -> None:

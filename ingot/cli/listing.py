@@ -17,8 +17,9 @@ ARGUMENTS: Arguments = ()
 
 
 def main(args: argparse.Namespace) -> int:
-    """Shows the models in the hub's cache that have all that ingot needs, and the artifacts that
-    were compiled into its own cache, the last used first."""
+    """Shows the models in the hub's cache that have all that ingot needs, or that `ingot pull` has
+    begun with; and the artifacts that were compiled into ingot's own cache. The last used come
+    first."""
     from ingot.cache_entries import entries
     from ingot.hub_cache import cache_dir, models
     from ingot.settings import settings
@@ -29,7 +30,14 @@ def main(args: argparse.Namespace) -> int:
         print_json({"models": found, "artifacts": artifacts})
         return 0
     now = time.time()
-    rows = [(m.name, format_bytes(m.nbytes), format_age(now - m.last_used)) for m in found]
+    rows = [
+        (
+            m.name if m.whole else f"{m.name} (in part)",
+            format_bytes(m.nbytes),
+            format_age(now - m.last_used),
+        )
+        for m in found
+    ]
     print(f"models in {hub}\n{_rows(rows, ('model', 'size', 'used'))}\n")
     kept = [
         (e.model, e.id, format_bytes(e.nbytes), format_age(now - e.last_used)) for e in artifacts

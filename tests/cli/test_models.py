@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ingot import hub_cache
 from ingot.artifact.reader import Artifact
 from ingot.cache_entries import entries, entry_name
 from ingot.cli.main import main
@@ -45,6 +46,8 @@ def test_a_name_is_explained_pulled_run_listed_and_removed(
     hub: Hub, tiny: Path, folder: Path, capsys
 ) -> None:
     hub.add(NAME, tiny)
+    out = said(capsys, "explain", NAME, "--revision", "main")
+    assert out.endswith(f"ingot compile {NAME} --revision main\n")
     out = said(capsys, "explain", NAME)
     assert out.startswith(f"{NAME}: supported\n") and out.endswith(f"ingot compile {NAME}\n")
     assert "models in" in said(capsys, "list")
@@ -111,11 +114,23 @@ def test_an_artifact_is_removed_by_its_id_or_all_by_their_model(hub, kept, capsy
     assert "no model and no artifact is called three" in capsys.readouterr().err
 
 
+def test_a_download_in_part_is_listed_and_removed(hub, folder, capsys) -> None:
+    repository = hub_cache.repository(NAME)
+    (repository / "snapshots" / ("0" * 40)).mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    (repository / "blobs" / f"aa{hub_cache.PARTIAL}").write_bytes(bytes(5000))
+    assert f"{NAME} (in part)  5.00 KB" in said(capsys, "list")
+    assert f"removed the model {NAME}, 5.00 KB" in said(capsys, "rm", NAME)
+    assert not repository.exists()
+
+
 def test_what_is_open_is_not_removed(hub, kept, capsys) -> None:
     artifact = Artifact.open(kept[2])
     assert main(["rm", "two"]) == 2
     assert "the artifact 22222222 of two is open" in capsys.readouterr().err
     assert artifact.path.exists() and not kept[1].exists()
+    assert main(["rm", "two", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out) == {"removed": [], "left": ["22222222"]}
 
 
 def test_the_cache_is_shown_limited_and_cleaned(kept, folder, monkeypatch, capsys) -> None:
