@@ -67,6 +67,13 @@ def partial_of(blob: Path) -> Path:
     return blob.with_name(blob.name + PARTIAL)
 
 
+def size_here(file: Path) -> int:
+    """Bytes of a file; 0 if it is not there, as one that has come whole meanwhile."""
+    with suppress(FileNotFoundError):
+        return file.stat().st_size
+    return 0
+
+
 def cache_dir() -> Path:
     """The hub's cache, which other programs share."""
     from huggingface_hub.constants import HF_HUB_CACHE
@@ -92,12 +99,7 @@ def remove_model(model: HubModel) -> None:
 def _model(repo: CachedRepoInfo) -> HubModel | None:
     """None for one that other programs keep, of which ingot could read nothing."""
     whole = any(is_whole(revision.snapshot_path) for revision in repo.revisions)
-    partial = 0
-    blobs = repo.repo_path / "blobs"
-    for name in os.listdir(blobs) if blobs.is_dir() else ():
-        if name.endswith(PARTIAL):
-            with suppress(FileNotFoundError):  # it has come whole meanwhile
-                partial += (blobs / name).stat().st_size
+    partial = sum(map(size_here, repo.repo_path.glob(f"blobs/*{PARTIAL}")))
     if not whole and not partial:
         return None
     commits = sorted(revision.commit_hash for revision in repo.revisions)

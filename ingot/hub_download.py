@@ -23,7 +23,7 @@ from ingot.errors import (
     ResourceError,
     listed,
 )
-from ingot.hub_cache import MAIN, cache_dir, partial_of, repository
+from ingot.hub_cache import MAIN, cache_dir, partial_of, repository, size_here
 from ingot.models.checkpoint_files import weight_names
 from ingot.models.config_file import no_tokenizer
 from ingot.models.file_names import CONFIG, INDEX, SINGLE, TOKENIZER, TOKENIZER_FILES
@@ -187,7 +187,7 @@ class Remote:
         blob = self._blob(name)
         if blob is None:
             return self.size(name)
-        here = next((p.stat().st_size for p in (blob, partial_of(blob)) if p.exists()), 0)
+        here = size_here(blob) or size_here(partial_of(blob))
         return max(self.size(name) - here, 0)
 
     def _check_disk(self, needed: int) -> None:
