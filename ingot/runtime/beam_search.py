@@ -13,7 +13,7 @@ from ingot.runtime.params import MAX_LOGPROBS, UNLIMITED, SamplingParams
 from ingot.runtime.session import Ticket
 
 MAX_BEAMS = MAX_LOGPROBS // 2
-MAX_LENGTH_PENALTY = 100.0
+MAX_LENGTH_PENALTY = 30.0  # no length to this power, or to its negative, is beyond a float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
