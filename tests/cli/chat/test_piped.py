@@ -37,6 +37,11 @@ def test_each_line_is_a_message(chat):
     assert FakeLLM.prompts == ["<user>one", "<user>one<assistant>Once more<user>two"]
 
 
+def test_lines_may_end_as_windows_ends_them(chat):
+    assert chat("one\\\r", "two\r", "/bye\r", "three")[0] == 0
+    assert FakeLLM.prompts == ["<user>one\ntwo"]
+
+
 def test_thinking_is_kept_apart_from_what_was_said(chat):
     chat("think", "one")
     assert FakeLLM.prompts[1] == "<user>think<assistant>Yes.<user>one"
