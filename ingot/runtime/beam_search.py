@@ -54,8 +54,10 @@ class BeamSearchParams:
 
     @property
     def step(self) -> SamplingParams:
-        """What a beam asks for to be continued: of each beam twice as many tokens are looked at
-        as beams go on, since some may end."""
+        """The request for the next token of a beam.
+
+        It asks for twice as many candidates as beams go on, since some of them may end.
+        """
         return SamplingParams(
             temperature=0, max_tokens=1, ignore_eos=True, logprobs=2 * self.beam_width
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def note(text: str) -> None:
-    """Tells the user something that no answer is."""
+    """Tells the user something that is not part of an answer."""
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)
 

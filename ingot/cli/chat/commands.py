@@ -41,7 +41,7 @@ def obey(chat: Chat, name: str, text: str) -> None:
             hint=f"{hint}/help lists them. A message can begin with / after a space.",
         )
     if text and not command.argument:
-        raise UsageError(f"{name} takes no argument", hint=f"It will: {command.meaning}.")
+        raise UsageError(f"{name} takes no argument", hint=f"Enter {name} alone.")
     if not text and command.argument and not command.argument.startswith("["):
         raise UsageError(f"{name} needs an argument", hint=f"Enter {usage(command)}.")
     command.act(chat, text)

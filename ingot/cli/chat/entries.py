@@ -91,7 +91,7 @@ class Lines:
         return line
 
     def is_empty(self) -> bool:
-        """Whether nothing stood on the line whose reading Ctrl-C has ended."""
+        """Whether the line that Ctrl-C has just ended was empty."""
         return not (self._editor and self._editor.get_line_buffer())
 
 
