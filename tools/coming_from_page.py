@@ -21,7 +21,7 @@ HEAD = """\
 - [Perplexity](#perplexity)
 
 `MODEL` is an artifact, a model directory, or a name on the Hugging Face Hub such as
-`Qwen/Qwen3-0.6B`. What is no artifact is compiled once, into a cache
+`Qwen/Qwen3-0.6B`. Anything but an artifact is compiled once, into a cache
 ([models and caches](models_and_cache.md)).
 """
 VLLM_HEAD = """\
@@ -44,8 +44,8 @@ An argument either does what it says, or changes nothing and is taken, or is ref
 PERPLEXITY = """\
 ## Perplexity
 
-`LLM.score` of vLLM compares two texts by a model that returns vectors. How likely a model finds one
-text is the log-probability of its tokens:
+`LLM.score` of vLLM compares two texts by a model that returns vectors. The
+log-probabilities of a text's tokens say how likely a model finds it:
 
 ```python
 # perplexity.py

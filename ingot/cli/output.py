@@ -21,15 +21,17 @@ NARROWEST, NARROWEST_CELL = 20, 12  # of a line, and of a text in a table
 
 
 def print_json(value: object, indent: int | None = 2) -> None:
-    """Writes one JSON document to stdout; dataclasses become objects, paths strings.
-
-    Without an indent it is one line.
+    """Writes `json_text` to stdout.
 
     Raises nothing if the reader has gone: the exit code still tells the result.
     """
-    text = json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
     with contextlib.suppress(BrokenPipeError):
-        print(text, flush=True)
+        print(json_text(value, indent), flush=True)
+
+
+def json_text(value: object, indent: int | None = 2) -> str:
+    """One JSON document, a line without an indent; dataclasses become objects, paths strings."""
+    return json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
 
 
 def _plain(value: Any) -> Any:

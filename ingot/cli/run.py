@@ -102,14 +102,8 @@ def _options(llm: LLM, args: argparse.Namespace, chats: bool) -> Options:
             "the model has no chat template, so it can only continue a text",
             hint='Give one: ingot run MODEL "text", or pipe one in.',
         )
-    max_tokens = max(_room(llm) // 4, 1) if chats else 256
+    max_tokens = max(llm.max_model_len // 4, 1) if chats else 256
     return Options.of(args, {"max_tokens": max_tokens, **sampling_defaults(llm.artifact)})
-
-
-def _room(llm: LLM) -> int:
-    """The most tokens of a sequence, by the model and by the memory for its keys and values."""
-    page_size = llm.artifact.manifest.limits.page_size
-    return min(llm.max_model_len, llm.counters().num_pages * page_size)
 
 
 def _prompt_parts(llm: LLM, prompt: str, args: argparse.Namespace, chats: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ingot.runtime.params import MAX_LOGPROBS, UNLIMITED, SamplingParams
 from ingot.runtime.session import Ticket
 
 MAX_BEAMS = MAX_LOGPROBS // 2
-MAX_LENGTH_PENALTY = 100.0
+MAX_LENGTH_PENALTY = 30.0  # no length to this power, or to its negative, is beyond a float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +54,10 @@ class BeamSearchParams:
 
     @property
     def step(self) -> SamplingParams:
-        """What a beam asks for to be continued: of each beam twice as many tokens are looked at
-        as beams go on, since some may end."""
+        """The request for the next token of a beam.
+
+        It asks for twice as many candidates as beams go on, since some of them may end.
+        """
         return SamplingParams(
             temperature=0, max_tokens=1, ignore_eos=True, logprobs=2 * self.beam_width
         )

@@ -48,7 +48,8 @@ class GenerationConfig:
         except RequestError as error:
             raise ArtifactError(
                 f"{FILE}: {error.found}",
-                hint="Give SamplingParams, or LLM(..., generation_config='vllm').",
+                hint="Repair it and compile again; or, in Python, give SamplingParams or "
+                "LLM(..., generation_config='vllm').",
             ) from error
 
 

@@ -139,7 +139,7 @@ class Model(Refusals):
         tokenizer = self.get_tokenizer() if token_ids is None or params.detokenize else None
         if token_ids is None:
             token_ids = self.get_tokenizer().encode(text or "")
-        params = params.clone().for_model(
+        params = params.for_model(
             self.artifact.manifest.model.vocab_size,
             lambda text: self.get_tokenizer().encode(text, add_special_tokens=False),
         )

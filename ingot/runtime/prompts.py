@@ -74,17 +74,20 @@ def list_of_params(
     count: int,
     default: Callable[[], SamplingParams],
 ) -> list[SamplingParams]:
-    """A SamplingParams for each of `count` prompts; the default one for None."""
+    """A SamplingParams for each of `count` prompts; the default one for None.
+
+    They are copies, which nobody else can assign to.
+    """
     params = default() if params is None else params
     if isinstance(params, SamplingParams):
-        return [params] * count
+        return [params.clone()] * count
     result = list(params) if isinstance(params, (list, tuple)) else []
     if len(result) != count or not all(isinstance(p, SamplingParams) for p in result):
         raise RequestError(
             f"sampling_params is {params!r:.80} for {count} prompts",
             hint="Give one SamplingParams, or a list with one for each prompt.",
         )
-    return result
+    return [each.clone() for each in result]
 
 
 def list_of_chats(messages: Messages | Sequence[Messages]) -> list[Messages]:

@@ -40,7 +40,6 @@ class FakeLLM:
     params: ClassVar[list[SamplingParams]] = []
     fail: BaseException | None = None
     closed = 0
-    num_pages = 100
     prompt_end = ""  # what the chat template ends a prompt with
 
     def __init__(self, path, *, max_model_len=None, num_threads=None):
@@ -56,9 +55,6 @@ class FakeLLM:
 
     def get_tokenizer(self):
         return FakeTokenizer()
-
-    def counters(self):
-        return SimpleNamespace(num_pages=self.num_pages)
 
     def chat_prompt(self, messages, *, add_generation_prompt=True):
         text = "".join(f"<{message['role']}>{message['content']}" for message in messages)

@@ -11,6 +11,9 @@ import pytest
 import ingot.cli.run_stats
 import ingot.runtime.llm
 from ingot.cli.main import main
+from ingot.cli.sampling_defaults import sampling_defaults
+from ingot.errors import ArtifactError
+from ingot.runtime.generation_config import FILE
 from tests.cli.fake_llm import MAX_MODEL_LEN, FakeLLM, FakeTokenizer
 from tests.cli.sample_artifact import write_sample
 
@@ -90,12 +93,11 @@ def test_options_of_answers(model, chat):
     assert FakeLLM.opened[0].num_threads == 3
 
 
-def test_a_chat_may_fill_a_quarter_of_what_there_is_room_for(model, monkeypatch):
+def test_an_answer_may_be_a_quarter_of_the_longest_sequence(model):
     assert main(["run", model, "hello"]) == 0
     assert main(["run", model, "hello", "--chat"]) == 0
     assert main(["run", model, "hello", "--chat", "--max-tokens=7"]) == 0
-    monkeypatch.setattr(FakeLLM, "num_pages", 5)  # of 16 tokens
-    assert main(["run", model, "hello", "--chat"]) == 0
+    assert main(["run", model, "hello", "--chat", "--max-model-len=80"]) == 0
     assert [params.max_tokens for params in FakeLLM.params] == [256, MAX_MODEL_LEN // 4, 7, 20]
 
 
@@ -168,7 +170,11 @@ def test_a_parameter_out_of_range_is_a_usage_error(model, capsys):
             {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95, "eos_token_id": 0},
             {"temperature": 0.6, "top_k": 20, "top_p": 0.95},
         ),
-        ({"temperature": 0.6}, {"temperature": 0.0}),
+        ({"temperature": 0.6, "top_k": "all", "top_p": 0}, {"temperature": 0.0}),
+        (
+            {"do_sample": False, "repetition_penalty": 1.1, "max_new_tokens": 9},
+            {"temperature": 0.0, "repetition_penalty": 1.1},
+        ),
         (
             {"do_sample": True, "min_p": 0.1, "repetition_penalty": 1.1, "max_new_tokens": 9},
             {"min_p": 0.1, "repetition_penalty": 1.1},
@@ -178,9 +184,17 @@ def test_a_parameter_out_of_range_is_a_usage_error(model, capsys):
     ],
 )
 def test_sampling_defaults_are_the_models(config, defaults):
-    from ingot.cli.sampling_defaults import sampling_defaults
-    from ingot.runtime.generation_config import FILE
+    assert sampling_defaults(artifact_with(config)) == defaults
 
+
+def artifact_with(config):
     files = {} if config is None else {FILE: json.dumps(config).encode()}
-    artifact = SimpleNamespace(manifest=SimpleNamespace(files=files), read=files.__getitem__)
-    assert sampling_defaults(artifact) == defaults
+    return SimpleNamespace(manifest=SimpleNamespace(files=files), read=files.__getitem__)
+
+
+@pytest.mark.parametrize(
+    "config", [{"do_sample": True, "temperature": "0.6"}, {"repetition_penalty": -1}]
+)
+def test_a_default_out_of_range_is_a_fault_of_the_models_file(config):
+    with pytest.raises(ArtifactError, match=r"generation_config\.json: (temperature|repetition)"):
+        sampling_defaults(artifact_with(config))

@@ -144,3 +144,11 @@ def test_closed_streams_of_errors(damaged):
 def test_a_closed_stdin_is_an_empty_one(sample):
     done = ingot("run", sample, closed=0)
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: the prompt is empty")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_conversation_ends_when_nobody_reads_the_answers(sample, unread, options):
+    arguments = ("run", sample, "--chat", *options)
+    says = "nothing\n" * 3  # each of which would be told to be taken back
+    done = ingot(*arguments, program=("-m", "tests.cli.fake_llm"), input=says, stdout=unread)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
@@ -29,6 +30,23 @@ def use(path, scenario, **options):
             return result
 
     return asyncio.run(main())
+
+
+def test_a_request_keeps_the_values_that_it_was_given(fake_artifact):
+    params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
+
+    async def scenario(llm):
+        loop, free = asyncio.get_running_loop(), threading.Event()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        busy = loop.run_in_executor(None, free.wait)  # so that the request waits to be checked
+        request = asyncio.create_task(last(llm.generate([5, 6], params)))
+        await asyncio.sleep(0)
+        params.max_tokens = 1
+        free.set()
+        await busy
+        return await request
+
+    assert use(fake_artifact, scenario).outputs[0].token_ids == greedy([5, 6], 5)
 
 
 async def last(outputs):

@@ -11,9 +11,14 @@ import numpy as np
 import pytest
 
 from ingot.errors import RequestError, UsageError
-from ingot.runtime.beam_search import BeamSearchParams, Search
+from ingot.runtime.beam_search import (
+    MAX_LENGTH_PENALTY,
+    BeamSearchParams,
+    BeamSearchSequence,
+    Search,
+)
 from ingot.runtime.output import Logprob
-from ingot.runtime.params import SamplingParams
+from ingot.runtime.params import UNLIMITED, SamplingParams
 from ingot.runtime.session import Ticket
 from tests.runtime.fake_model import EOS, LIMITS, VOCAB, greedy, logprobs
 
@@ -128,6 +133,13 @@ def test_an_end_of_sequence_token_ends_a_beam(llm):
     assert {len(beam.tokens) for beam in going_on} == {4}
 
 
+@pytest.mark.parametrize("length_penalty", [-MAX_LENGTH_PENALTY, MAX_LENGTH_PENALTY])
+def test_the_longest_beam_has_a_finite_score(length_penalty):
+    beam = BeamSearchSequence(tokens=range(UNLIMITED), logprobs=[], cum_logprob=-1e6)
+    assert -math.inf < beam.score(length_penalty) < 0
+    BeamSearchParams(beam_width=1, max_tokens=1, length_penalty=length_penalty)
+
+
 def test_prompts_may_have_any_form_and_a_text_comes_back_whole(llm):
     params = BeamSearchParams(beam_width=2, max_tokens=3, ignore_eos=True)
     text, salted = llm.beam_search(
@@ -156,7 +168,7 @@ def test_more_beams_than_tokens_are_a_narrower_search(llm):
     "given",
     [
         {"beam_width": 0}, {"beam_width": 501}, {"max_tokens": 0}, {"temperature": 0.5},
-        {"length_penalty": math.inf}, {"ignore_eos": 1}, {"beam_widht": 2},
+        {"length_penalty": math.inf}, {"length_penalty": 31}, {"ignore_eos": 1}, {"beam_widht": 2},
     ],
 )  # fmt: skip
 def test_bad_params_are_refused_by_name(given):

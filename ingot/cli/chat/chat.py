@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ingot.cli.answer import Answer
 from ingot.cli.chat.conversation import Conversation
 from ingot.cli.chat.display import stdout_display
-from ingot.cli.output import print_json
+from ingot.cli.output import json_text
 from ingot.errors import RequestError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def note(text: str) -> None:
-    """Tells the user something that no answer is."""
+    """Tells the user something that is not part of an answer."""
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)
 
@@ -88,7 +88,8 @@ class Chat:
         """What is said after an answer."""
         figures = self.figures(answer) if self.args.stats else None
         if self.args.json:
-            print_json(answer.result() | ({"stats": figures} if figures else {}), indent=None)
+            result = answer.result() | ({"stats": figures} if figures else {})
+            print(json_text(result, indent=None), flush=True)  # who has left gets no other answer
         elif figures:
             note(figures.text())
         num_tokens = len(answer.prompt_token_ids) + len(answer.token_ids)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import textwrap
 from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,18 +14,15 @@ from ingot.cli.output import facts
 from ingot.errors import UsageError
 
 NONE = "none"
-NARROW = 60  # columns; below it, what a command means stands under it
 
 
 class Leave(Exception):
     """The user leaves."""
 
 
-def help_text(width: int) -> str:
-    """What can be entered, for a terminal of `width` columns."""
-    rows = [(usage(command), command.meaning) for command in COMMANDS] + list(KEYS)
-    column = 6 if width < NARROW else max(len(name) for name, _ in rows) + 4
-    return "\n".join(_row(name, meaning, column, width) for name, meaning in rows)
+def help_text() -> str:
+    """What can be entered."""
+    return facts([*((usage(command), command.meaning) for command in COMMANDS), *KEYS])
 
 
 def usage(command: Command) -> str:
@@ -46,14 +41,14 @@ def obey(chat: Chat, name: str, text: str) -> None:
             hint=f"{hint}/help lists them. A message can begin with / after a space.",
         )
     if text and not command.argument:
-        raise UsageError(f"{name} takes no argument", hint=f"It will: {command.meaning}.")
+        raise UsageError(f"{name} takes no argument", hint=f"Enter {name} alone.")
     if not text and command.argument and not command.argument.startswith("["):
         raise UsageError(f"{name} needs an argument", hint=f"Enter {usage(command)}.")
     command.act(chat, text)
 
 
 def _help(chat: Chat, text: str) -> None:
-    note(help_text(shutil.get_terminal_size().columns))
+    note(help_text())
 
 
 def _leave(chat: Chat, text: str) -> None:
@@ -93,11 +88,11 @@ def _stats(chat: Chat, text: str) -> None:
 
 
 def _set(chat: Chat, text: str) -> None:
-    name, _, value = text.partition(" ")
+    name, *value = text.split(maxsplit=1) or [""]
     if name and not value:
         raise UsageError(f"/set {name} needs a value", hint="/set alone shows all settings.")
     if name:
-        chat.options.set(name, value.strip())
+        chat.options.set(name, *value)
     note(facts(row for row in chat.options.rows() if name in ("", row[0])))
 
 
@@ -138,9 +133,3 @@ KEYS = (
     ("Ctrl-C", "stop an answer or drop a line; leave, after another Ctrl-C on an empty line"),
     ("Ctrl-D", "leave"),
 )
-
-
-def _row(name: str, meaning: str, column: int, width: int) -> str:
-    lines = textwrap.wrap(meaning, max(width - column, 20))
-    first = f"  {name}" if len(name) + 4 > column else f"  {name}".ljust(column) + lines.pop(0)
-    return "\n".join([first, *(" " * column + line for line in lines)])

@@ -60,7 +60,7 @@ class Display:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._thinks:
             self._write(self._marks.broken_off)
-        if kind is None or issubclass(kind, Exception):  # who is interrupted ends the line himself
+        if kind is None or issubclass(kind, Exception):  # the message after Ctrl-C ends the line
             self._write("\n")
 
     def _write(self, text: str) -> None:

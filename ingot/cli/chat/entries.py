@@ -82,7 +82,7 @@ class Lines:
     def read(self, prompt: str) -> str:
         """The next line. Raises EOFError where there is none."""
         known = self._editor.get_current_history_length() if self._editor else 0
-        line = input(prompt if self._prompts else "")
+        line = input(prompt if self._prompts else "").removesuffix("\r")  # of files of Windows
         self.interrupted = False
         if self._editor and self._history:
             new = self._editor.get_current_history_length() - known
@@ -91,7 +91,7 @@ class Lines:
         return line
 
     def is_empty(self) -> bool:
-        """Whether nothing stood on the line whose reading Ctrl-C has ended."""
+        """Whether the line that Ctrl-C has just ended was empty."""
         return not (self._editor and self._editor.get_line_buffer())
 
 

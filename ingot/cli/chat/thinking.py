@@ -9,8 +9,8 @@ def split(text: str, *, inside: bool, whole: bool) -> tuple[str, str]:
     """Thinking and answer in the text so far, without the tags and the white space beside them.
 
     Only at its beginning does a text think; with `inside`, the prompt has opened the thinking.
-    Unless the text is `whole`, its end is left out while it may be part of a tag, so that either
-    part of a longer text begins with what a shorter one gave.
+    Unless the text is `whole`, its end is left out while it may be part of a tag. So both results
+    only ever get longer as the text does.
     """
     if not inside:
         begin = text.lstrip()

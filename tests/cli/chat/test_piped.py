@@ -37,6 +37,11 @@ def test_each_line_is_a_message(chat):
     assert FakeLLM.prompts == ["<user>one", "<user>one<assistant>Once more<user>two"]
 
 
+def test_lines_may_end_as_windows_ends_them(chat):
+    assert chat("one\\\r", "two\r", "/bye\r", "three")[0] == 0
+    assert FakeLLM.prompts == ["<user>one\ntwo"]
+
+
 def test_thinking_is_kept_apart_from_what_was_said(chat):
     chat("think", "one")
     assert FakeLLM.prompts[1] == "<user>think<assistant>Yes.<user>one"
@@ -149,7 +154,7 @@ def test_stats_show_speed_and_context(chat):
 
 
 def test_set_changes_what_answers_are_made_by(chat):
-    chat("one", "/set temperature 0.5", "/set top-k 7", r"/set stop \n\n", "two")
+    chat("one", "/set temperature 0.5", "/set  top-k\t 7", r"/set stop \n\n", "two")
     before, after = FakeLLM.params
     assert (before.temperature, before.top_k, before.stop) == (0.0, 0, ())
     assert (after.temperature, after.top_k, after.stop) == (0.5, 7, ("\n\n",))
@@ -203,8 +208,9 @@ def test_a_wrong_command_changes_nothing(chat, line, found):
 
 
 @pytest.mark.parametrize("columns", [40, 80])
-def test_help_names_everything_and_fits(columns):
-    lines = help_text(columns).splitlines()
+def test_help_names_everything_and_fits(monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = help_text().splitlines()
     assert max(map(len, lines)) <= columns
     first_words = [line.split()[0] for line in lines]
     for name in [command.name for command in COMMANDS] + [key for key, _ in KEYS]:
