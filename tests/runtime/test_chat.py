@@ -234,7 +234,7 @@ def both(template, messages, **options):
 @pytest.mark.parametrize("chat", CHATS)
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_prompts_are_the_bytes_of_transformers(template, chat):
-    for tools in (None, TOOLS):
+    for tools in (None, [], TOOLS):
         for add in (True, False):
             ours, theirs = both(
                 TEMPLATES[template], CHATS[chat], tools=tools, add_generation_prompt=add
