@@ -44,8 +44,10 @@ demo: $(STAMP)  ## Compile the bundled model and let it write
 test: $(STAMP)  ## Run the core of the tests (ARGS="-k word" is passed to pytest)
 	@$(PY) -m pytest -q $(SPREAD) -m "not thorough and not slow" $(ARGS)
 
-test-all: test  ## Run the core, then the same tests on all further cases
-	@$(PY) -m pytest -q $(SPREAD) -m "thorough and not slow" $(ARGS)
+test-all: $(STAMP)  ## Run the core, then the same tests on all further cases
+	@TESTS_BUILD_IN=$$(mktemp -d) && export TESTS_BUILD_IN && trap 'rm -rf "$$TESTS_BUILD_IN"' EXIT \
+	  && $(MAKE) --no-print-directory test \
+	  && $(PY) -m pytest -q $(SPREAD) -m "thorough and not slow" $(ARGS)
 
 test-slow: $(STAMP)  ## Run the tests that take minutes or gigabytes
 	@$(PY) -m pytest -q $(SPREAD) -m slow $(ARGS)

@@ -20,15 +20,16 @@ SHAKESPEARE = ROOT / "golden" / "models" / "shakespeare"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The first process of a test run makes the folder that all share, and removes it.
+    """The first process of a test run makes the folder that all share, and removes it, unless it is
+    given one.
 
     Where tests run side by side, each computes in one thread: torch would take all processors.
     """
+    from tests.support.made_once import FOLDER
+
     if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-    else:
-        from tests.support.made_once import FOLDER
-
+    elif FOLDER not in os.environ:
         folder = tempfile.mkdtemp(prefix="ingot-tests-")
         os.environ[FOLDER] = folder
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
