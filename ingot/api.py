@@ -71,8 +71,7 @@ class FromDirectory(Model):
             max_model_len: the most tokens of a sequence with its prompt; None: the artifact's.
             kv_cache_bytes: memory for keys and values; None: what full use can need, and at most
                 half of the memory that is free.
-            num_threads: the most threads of a step. None: one per processor that this process may
-                use.
+            num_threads: the most threads of a step; None: one per usable processor.
             seed: seeds the draws of requests that have no seed of their own.
             on_step: a function that the engine's thread calls with the counters after every step.
             check: "fast" hashes all files but the tensors, "full" these, too.
@@ -85,8 +84,7 @@ class FromDirectory(Model):
             max_num_batched_tokens: the most tokens in a step.
             enable_prefix_caching: whether equal beginnings of prompts are computed once; None: yes.
             kv_cache_memory_bytes: another name of kv_cache_bytes.
-            vllm: other arguments of vLLM, at values that change nothing; docs/coming_from.md lists
-                them.
+            vllm: other arguments of vLLM, if they change nothing; see docs/coming_from.md.
 
         Raises UsageError for an argument or value that is not supported, what `ingot.compile`
         raises, ArtifactError, IncompatibleHostError or ResourceError.

@@ -131,9 +131,8 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
 class Front:
     """What the front end makes of a model: the exported graph, the plan, and the ledger.
 
-    The plan consists of primitives, and is the same for every target. `storage` says which of the
-    model's matrices are stored in integers, and how; `quantization` says it in the words of the
-    manifest.
+    The plan consists of primitives, and is the same for every target. `storage` says which matrices
+    are stored in integers, and how; `quantization` says it in the words of the manifest.
     """
 
     reference: GraphModule

@@ -31,8 +31,7 @@ class Model(Refusals):
         max_model_len: the most tokens of a sequence, prompt included; None: the artifact's limit.
         kv_cache_bytes: memory for keys and values; None: what full use can need, and at most half
             of the memory that is free.
-        num_threads: the most threads of a step. None: one per processor that this process may
-            use.
+        num_threads: the most threads of a step; None: one per usable processor.
         seed: seeds the draws of requests that have no seed of their own.
         config: the engine's switches; `config` can be replaced at any time.
         on_step: a function that the engine's thread calls with the counters after every step. If
@@ -82,8 +81,7 @@ class Model(Refusals):
             config=config,
         )
         self._thread = EngineThread(Session(self._engine, on_step))
-        # Also runs when the object is forgotten and when Python exits, so that the threads of the
-        # kernels are always joined.
+        # Runs at Python's exit, too, so that the threads of the kernels are always joined.
         weakref.finalize(self, self._thread.close)
 
     def chat_prompt(
