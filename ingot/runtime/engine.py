@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from time import perf_counter
 
-import numpy as np
-
 from ingot.errors import IngotError, InternalError
 from ingot.runtime.admission import Admission, check_priority
 from ingot.runtime.arrays import Float32
 from ingot.runtime.batch import Batch, BatchBuilder
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.drawing import Drawing, Wanted
-from ingot.runtime.executor import Draws, Executor
+from ingot.runtime.executor import Executor
+from ingot.runtime.forced import ForcedSteps
 from ingot.runtime.logits_cache import LogitsCache
 from ingot.runtime.metrics import EngineCounters, Tally, Times
 from ingot.runtime.output import FinishReason
@@ -23,7 +22,6 @@ from ingot.runtime.scheduler import AGING, Scheduler
 from ingot.runtime.sequence import Sequence
 
 INDEX_BITS = 16  # of a sequence's key; the rest is the request's number
-_SCRATCH = -1  # the sequence id of `logits`
 
 
 class Engine:
@@ -230,29 +228,22 @@ class Engine:
             logits_cache=self._logits_cache.counters(),
         )
 
-    def logits(self, token_ids: list[int], chunk_tokens: int | None = None) -> Float32:
-        """Logits [T, V] of every position, in chunks of `chunk_tokens` (default: the largest).
-
-        If pages are short, running sequences give up theirs and are computed again later.
-        """
-        self.check(token_ids)
-        most = min(chunk_tokens or self._max_num_rows, self._max_num_rows)
-        result = np.empty((len(token_ids), self._executor.vocab_size), np.float32)
+    def logits(
+        self, sequences: Iterable[list[int]], chunk_tokens: int | None = None
+    ) -> list[Float32]:
+        """Logits [T, V] of every position of each sequence; see `forced`."""
+        forced = list(sequences)
+        for token_ids in forced:
+            self.check(token_ids)
         self._prepared = None
-        self.scheduler.free_up(self.pages.most_of(len(token_ids)))
-        builder = self._builders[0]
-        try:
-            for start in range(0, len(token_ids), most):
-                chunk = token_ids[start : start + most]
-                self.pages.drop_behind(_SCRATCH, start)
-                self.pages.grow(_SCRATCH, start + len(chunk))
-                builder.inputs.clear()
-                builder.append(chunk, start, self.pages.page_ids(_SCRATCH), len(chunk))
-                pending = self._executor.submit(builder.inputs, Draws(kept=slice(None)))
-                result[start : start + len(chunk)] = pending.wait().logits
-        finally:
-            self.pages.release(_SCRATCH)
-        return result
+        steps = ForcedSteps(
+            self.scheduler,
+            self._executor,
+            self._builders[0],
+            self._executor.limits.max_num_seqs,
+            self._max_num_rows,
+        )
+        return steps.logits(forced, chunk_tokens)
 
     def close(self) -> None:
         """Closes the executor; a second call does nothing."""

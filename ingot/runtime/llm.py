@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from itertools import chain
@@ -136,7 +136,14 @@ class LLM(Model):
 
         `chunk_tokens` is how many tokens a step computes. The bits do not depend on it.
         """
-        tokens, session = list_of_tokens(token_ids), self._thread.session
+        (logits,) = self.batch_logits([token_ids], chunk_tokens=chunk_tokens)
+        return logits
+
+    def batch_logits(
+        self, sequences: Iterable[Sequence[int]], *, chunk_tokens: int | None = None
+    ) -> list[Float32]:
+        """As `logits`, of several sequences, which steps compute side by side."""
+        tokens, session = [list_of_tokens(each) for each in sequences], self._thread.session
         most = integer_option("chunk_tokens", chunk_tokens)
         return self._thread.ask(lambda: session.logits(tokens, most))
 

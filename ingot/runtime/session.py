@@ -111,10 +111,10 @@ class Session:
                     completion.finished = True
                 self._tell(request)
 
-    def logits(self, token_ids: list[int], chunk_tokens: int | None) -> Float32:
-        """Logits [T, V] of one sequence."""
+    def logits(self, sequences: list[list[int]], chunk_tokens: int | None) -> list[Float32]:
+        """Logits [T, V] of each sequence."""
         self.refuse_closed()
-        return self._engine.logits(token_ids, chunk_tokens)
+        return self._engine.logits(sequences, chunk_tokens)
 
     def output(self, request: Request) -> RequestOutput:
         """The request so far. Raises the error that ended it."""

@@ -105,7 +105,7 @@ def test_every_limit_of_an_artifact_is_kept(tmp_path, limits):
     prompts = prompts_of(random.Random(5), 7)
     engine = make_engine(path)
     assert run(engine, [engine.add(p, GREEDY) for p in prompts]) == [greedy(p, 12) for p in prompts]
-    assert np.array_equal(engine.logits(prompts[0]), logits(prompts[0]))
+    assert np.array_equal(engine.logits([prompts[0]])[0], logits(prompts[0]))
 
 
 @given(st.integers(0, 2**32), st.integers(10, 40))
@@ -124,7 +124,7 @@ def test_arrivals_and_departures_at_any_time_change_nobodys_tokens(tmp_engine, s
             engine.abort(gone[-1][1])
         elif action < 0.4:
             prompt = prompts_of(rng, 1)[0]
-            assert np.array_equal(engine.logits(prompt), logits(prompt))
+            assert np.array_equal(engine.logits([prompt])[0], logits(prompt))
         else:
             engine.step()
         engine.pages.check()
@@ -148,7 +148,7 @@ def test_a_step_without_sequences_does_nothing(fake_artifact):
 @pytest.mark.parametrize("chunk", [None, 1, 3, 7, 1000])
 def test_logits_are_the_same_bits_in_any_chunks(fake_artifact, chunk):
     tokens = prompts_of(random.Random(8), 1)[0] + [1] * 12
-    got = make_engine(fake_artifact).logits(tokens, chunk)
+    got = make_engine(fake_artifact).logits([tokens], chunk)[0]
     assert got.dtype == np.float32 and np.array_equal(got, logits(tokens))
 
 
@@ -156,7 +156,7 @@ def test_logits_preempt_what_runs_and_it_goes_on(fake_artifact):
     engine = make_engine(fake_artifact, num_pages=10)
     sequence = engine.add([1] * 20, GREEDY)
     engine.step()
-    assert np.array_equal(engine.logits([2] * 40), logits([2] * 40))
+    assert np.array_equal(engine.logits([[2] * 40])[0], logits([2] * 40))
     assert engine.scheduler.num_preemptions == 1
     assert run(engine, [sequence]) == [greedy([1] * 20, 12)]
 
@@ -237,7 +237,7 @@ def test_a_prompt_that_cannot_be_served_is_refused(fake_artifact, tokens, what):
 
 
 def test_logits_may_fill_the_whole_length(fake_artifact):
-    assert make_engine(fake_artifact).logits([1] * 40).shape == (40, VOCAB)
+    assert make_engine(fake_artifact).logits([[1] * 40])[0].shape == (40, VOCAB)
 
 
 def test_a_stop_token_beyond_the_vocabulary_is_refused(fake_artifact):
@@ -325,3 +325,24 @@ def test_a_step_allocates_no_arrays_of_its_own(fake_artifact):
     while engine.has_unfinished:
         engine.step()
     assert addresses() == before and len(rows) == 1
+
+
+@pytest.mark.parametrize("chunk", [None, 1, 3, 7])
+@pytest.mark.parametrize("max_num_seqs", [1, 2, 6])
+@pytest.mark.parametrize("pages", [24, 9])
+def test_sequences_side_by_side_have_the_logits_of_each_alone(tmp_path, chunk, max_num_seqs, pages):
+    """However many fit into a step or into memory; nothing is left of them."""
+    rng = random.Random(0)
+    sequences = [[rng.randrange(300) for _ in range(n)] for n in (1, 5, 30, 16, 3, 16, 2)]
+    path = write_fake(tmp_path / "a", limits=replace(LIMITS, max_num_seqs=max_num_seqs))
+    engine = make_engine(path, num_pages=pages, max_model_len=32)
+    running = engine.add([1, 2, 3], GREEDY)
+    engine.step()
+    found = engine.logits(sequences, chunk)
+    assert all(map(np.array_equal, found, map(logits, sequences)))
+    engine.pages.check()
+    assert run(engine, [running]) == [greedy([1, 2, 3], 12)]
+
+
+def test_of_no_sequence_there_are_no_logits(fake_artifact):
+    assert make_engine(fake_artifact).logits([]) == []

@@ -109,15 +109,15 @@ def test_a_nan_is_a_failure(tmp_path):
 
 def test_ways_that_differ_are_a_failure(tmp_path):
     with LLM(write_fake(tmp_path / "a.ingot")) as llm:
-        logits = llm.logits
+        batch_logits = llm.batch_logits
 
-        def moved(tokens, *, chunk_tokens=None):
-            result = logits(tokens, chunk_tokens=chunk_tokens)
+        def moved(prompts, chunk_tokens):
+            found = batch_logits(prompts, chunk_tokens=chunk_tokens)
             if chunk_tokens == 1:
-                result[-1, 0] += 1e-6
-            return result
+                found[0][-1, 0] += 1e-6
+            return found
 
-        llm.logits = moved
+        llm.batch_logits = moved
         result = verify(llm)
     assert not result.bitwise_equal and not result.passed
     with pytest.raises(VerificationError, match="differ from each other"):
@@ -151,12 +151,19 @@ def test_a_failure_of_one_prompt_in_one_way_is_never_forgotten(fake_artifact, wa
             self.artifact = llm.artifact
             self._llm, self._first = llm, []
 
-        def logits(self, tokens, chunk_tokens):
-            found = self._llm.logits(tokens, chunk_tokens=chunk_tokens)
-            if tokens not in self._first:
-                self._first.append(tokens)
-            if self._first.index(tokens) == prompt and chunk_tokens == way:
-                found[2, found[2].argmin()] += 30 * shift
+        def logits(self, tokens):
+            found = self._llm.logits(tokens)
+            self._first.append(tokens)
+            return self._spoilt(found) if way is None and len(self._first) == prompt + 1 else found
+
+        def batch_logits(self, prompts, chunk_tokens):
+            found = self._llm.batch_logits(prompts, chunk_tokens=chunk_tokens)
+            if chunk_tokens == way:
+                self._spoilt(found[prompt])
+            return found
+
+        def _spoilt(self, found):
+            found[2, found[2].argmin()] += 30 * shift
             return found
 
     with LLM(fake_artifact) as llm:
