@@ -29,7 +29,7 @@ from ingot.runtime.devices.sampler import Sampler
 from ingot.runtime.limits import READ
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampling_state import SamplingState
-from ingot.targets.cpu.generate import unit
+from ingot.targets.cpu.generate import step_sources
 from ingot.targets.cpu.toolchain import build
 
 ROWS = 128  # together far larger than any second-level cache
@@ -127,8 +127,9 @@ def open_kernels(target: Target, threads: int) -> Kernels:
         nothing = dict.fromkeys(
             ("num_kernels", "num_weights", "num_caches", "arena_bytes", "vocabulary"), 0
         )
-        text = unit(target=target.name, body="", abi=ABI, plan=0, **nothing)
-        (Path(folder) / "step.cpp").write_text(text)
+        sources = step_sources(target=target.name, body="", abi=ABI, plan=0, **nothing)
+        for name, text in sources.items():
+            (Path(folder) / name).write_text(text)
         build(Path(folder), Path(folder) / "kernels.so", target)
         kernels = Kernels((Path(folder) / "kernels.so").read_bytes(), "kernels.so")
     kernels.open(ModelStruct(num_pages=0, num_threads=threads))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer
 from torch import nn
@@ -75,12 +76,14 @@ def compile_model(
     options = options or CompileOptions()
     clock = Clock(progress)
     model = read_model(model_dir, options, clock)
-    with model.checkpoint:
+    with model.checkpoint, Builder() as compiler:
         check_tools(model.resolved.targets)
+        for target in model.resolved.targets:
+            compiler.submit(prepare, target)
         front = lower_model(model, clock)
         with ArtifactWriter(out) as writer:
             check_disk(front.plan, model.resolved.targets, writer.directory)
-            parts = write_parts(writer, model, front, clock)
+            parts = write_parts(writer, model, front, compiler, clock)
             with clock.stage("write", str(out)):
                 manifest = writer.seal(describe(model, front, parts))
             with clock.stage("check", "golden prompts on this host"):
@@ -182,27 +185,34 @@ class Part:
     entry: TargetEntry
 
 
-def write_parts(writer: ArtifactWriter, model: Model, front: Front, clock: Clock) -> list[Part]:
+def prepare(target: Target) -> None:
+    """Compiles what does not depend on the model."""
+    with TemporaryDirectory(prefix="ingot-prepare-") as folder:
+        kind_of(target).prepare(Path(folder), target)
+
+
+def write_parts(
+    writer: ArtifactWriter, model: Model, front: Front, compiler: Builder, clock: Clock
+) -> list[Part]:
     """Writes all files but the manifest; the C++ compiler works while weights are packed."""
     names = ", ".join(target.name for target in model.resolved.targets)
     sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
-    with Builder() as compiler:
-        with clock.stage("generate", names):
-            parts = [add_sources(writer, model, front, t) for t in model.resolved.targets]
-        builds = [compiler.submit(add_kernels, writer, part) for part in parts]
-        with QuantizedWeights(model.checkpoint.read, writer.directory) as weights:
-            if front.storage:
-                chosen = {name: sizes.get(name, 0) for name in front.storage}
-                with clock.stage_over("quantize", front.quantization, chosen) as weights.on_read:
-                    quantize_weights(front.reference, weights, front.storage, model.calibration)
-            with clock.stage_over("pack", ", ".join(layouts(parts)), sizes) as weights.on_read:
-                add_weights(writer, parts, weights)
-            with clock.stage_over("golden", "float32 reference", sizes) as weights.on_read:
-                add_golden(writer, model, front.reference, weights)
-                copy_tokenizer(model.model_dir, writer.directory / "tokenizer")
-        with clock.stage("build", names):
-            for job in builds:
-                job.result()
+    with clock.stage("generate", names):
+        parts = [add_sources(writer, model, front, t) for t in model.resolved.targets]
+    builds = [compiler.submit(add_kernels, writer, part) for part in parts]
+    with QuantizedWeights(model.checkpoint.read, writer.directory) as weights:
+        if front.storage:
+            chosen = {name: sizes.get(name, 0) for name in front.storage}
+            with clock.stage_over("quantize", front.quantization, chosen) as weights.on_read:
+                quantize_weights(front.reference, weights, front.storage, model.calibration)
+        with clock.stage_over("pack", ", ".join(layouts(parts)), sizes) as weights.on_read:
+            add_weights(writer, parts, weights)
+        with clock.stage_over("golden", "float32 reference", sizes) as weights.on_read:
+            add_golden(writer, model, front.reference, weights)
+            copy_tokenizer(model.model_dir, writer.directory / "tokenizer")
+    with clock.stage("build", names):
+        for job in builds:
+            job.result()
     return parts
 
 

@@ -7,13 +7,15 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from pathlib import Path
 from threading import Event
 from types import TracebackType
 
+from ingot.artifact.host import usable_processors
 from ingot.errors import ToolchainError
 from ingot.files import stamp
 
@@ -69,6 +71,21 @@ def run_compiler(
             raise ToolchainError("the compiler was stopped")
         except BaseException:
             _end_group(process)
+            raise
+
+
+def side_by_side(jobs: Iterable[Callable[[], None]]) -> None:
+    """Runs jobs that run compilers, one for each processor at a time, and raises their first error.
+
+    In the thread of a Builder they are stopped as it is.
+    """
+    with ThreadPoolExecutor(usable_processors()) as pool:
+        futures = [pool.submit(copy_context().run, job) for job in jobs]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 

@@ -75,6 +75,11 @@ class TargetKind(Protocol):
         could not build anything for the target."""
         ...
 
+    def prepare(self, folder: Path, target: Target) -> None:
+        """Compiles what every model of the target needs, in an empty folder, so that `build` finds
+        it in the cache. Runs beside the first stages of a compile; `build` must not rely on it."""
+        ...
+
     def build(self, folder: Path, out: Path, target: Target) -> None:
         """Compiles the sources in a folder into the file `out`. Raises ToolchainError."""
         ...

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 
 from ingot.artifact.host import host_flags
-from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
 from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct
 from ingot.runtime.devices.native_sampler import ROW, pack
 from ingot.runtime.devices.sampler import Sampler
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampling_state import SamplingState
-from ingot.targets.cpu.generate import unit
-from ingot.targets.cpu.toolchain import build
+from tests.targets.cpu.native import built, step_of
 
 LEVELS = tuple(
     level
@@ -49,15 +45,7 @@ class Asked:
 @cache
 def code(level: str) -> bytes:
     """The kernels of a model that has no instructions."""
-    with tempfile.TemporaryDirectory() as folder:
-        source, out = Path(folder), Path(folder) / "kernels.so"
-        nothing = dict.fromkeys(
-            ("num_kernels", "num_weights", "num_caches", "arena_bytes", "vocabulary"), 0
-        )
-        text = unit(target=level, body="", abi=ABI, plan=0, **nothing)
-        (source / "step.cpp").write_text(text)
-        build(source, out, Target.parse(level))
-        return out.read_bytes()
+    return built(step_of(level, ""), level).result().read_bytes()
 
 
 @cache

@@ -14,19 +14,19 @@ from ingot.artifact.target import Target
 from ingot.targets.cpu import toolchain
 from tests.support.made_once import made_once
 
-REAL = toolchain.build
+REAL = toolchain.compile_unit
 
 
-def build(source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:
-    """The real build of a step, run once for every different source, compiler and target: models
-    that differ in values alone share it."""
+def compile_unit(source: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:
+    """The real compiler, run once for every different source, compiler and target: models that
+    differ in values alone share all of it, and all models the C interface."""
     command = (*toolchain.find_compiler(), target.name, *flags)
-    text = (source_dir / "step.cpp").read_bytes() + " ".join(command).encode()
+    text = source.read_bytes() + " ".join(command).encode()
     built = made_once(
-        f"step-{hashlib.sha256(text).hexdigest()}",
-        lambda place: REAL(source_dir, place / "kernels.so", target, flags),
+        f"object-{hashlib.sha256(text).hexdigest()}",
+        lambda place: REAL(source, place / "unit.o", target, flags),
     )
-    shutil.copyfile(built / "kernels.so", out)
+    shutil.copyfile(built / "unit.o", out)
 
 
 @contextmanager
@@ -34,5 +34,5 @@ def built_once() -> Iterator[None]:
     """What is compiled meanwhile is built so. Other tests hand the compiler sources and flags of
     their own, and must meet the real one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toolchain, "build", build)
+        patch.setattr(toolchain, "compile_unit", compile_unit)
         yield

@@ -1,13 +1,13 @@
-"""The CPU code generator: a plan becomes one C++ translation unit.
+"""The CPU code generator: a plan becomes C++, in the units that functions.py lists.
 
-The unit holds the whole step as one function that every thread of the pool runs: a straight line of
-kernel calls, with the model's constants as template arguments. The text depends on the plan alone.
+The step is one function that every thread of the pool runs: a straight line of kernel calls, with
+the model's constants as template arguments. The text depends on the plan and the target alone.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -21,13 +21,14 @@ from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
 from ingot.errors import CodegenError
 from ingot.targets.cpu.barriers import Barrier, barriers
-from ingot.targets.cpu.call import WIDTH
+from ingot.targets.cpu.call import WIDTH, Call
 from ingot.targets.cpu.calls import emit, stored_as_panels
+from ingot.targets.cpu.functions import INTERFACE, Function, functions_of, kernel_units
 from ingot.targets.cpu.operands import Operands
 from ingot.targets.cpu.sizes import SIZES, Size, sizes_with_own_rows
 from ingot.targets.cpu.work import Work
 
-UNIT = Path(__file__).parent / "unit.cpp"
+STEP = Path(__file__).parent / "step.cpp"
 Layout = Literal["rows", "panels", "int8-panels", "int4-panels"]
 
 
@@ -47,8 +48,8 @@ class WeightLayout:
     shape: tuple[int, ...]
 
 
-def generate(plan: Plan, target: Target) -> str:
-    """The text of step.cpp for a plan.
+def generate(plan: Plan, target: Target) -> dict[str, str]:
+    """The source files of a plan, by name.
 
     Raises:
         CodegenError: no kernel here takes an operation or a shape.
@@ -56,9 +57,17 @@ def generate(plan: Plan, target: Target) -> str:
     if target.kind != "cpu":
         raise CodegenError(f"target {target.name} is not a CPU")
     operands = Operands(plan)
-    return unit(
+    calls = [emit(operands, kernel) for kernel in operands.work]
+    maxima = _maxima(operands)
+    parts = ["Team" if kernel.attends else "Slice" for kernel in operands.work]
+    functions = functions_of([*zip(calls, parts, strict=True), *((c, "Team") for c in maxima)])
+    body = [*_evenness(operands), *_body(operands, calls, functions)]
+    for call in maxima:
+        body += ["", *functions[call].lines(call, "team", "  ")]
+    return step_sources(
+        *functions.values(),
         target=target.name,
-        body="\n".join((*_evenness(operands), *_body(operands), *_maxima(operands))),
+        body="\n".join(body),
         abi=ABI,
         plan=hashlib.sha256(encode_plan(plan)).hexdigest()[:16],
         num_kernels=len(plan.kernels),
@@ -69,12 +78,17 @@ def generate(plan: Plan, target: Target) -> str:
     )
 
 
-def unit(**values: object) -> str:
-    """The text of unit.cpp with these values in it."""
-    return Template(UNIT.read_text(encoding="utf-8")).substitute(values)
+def step_sources(*functions: Function, **values: object) -> dict[str, str]:
+    """The source files of a step that calls these functions; `values` are those of step.cpp."""
+    declarations = "\n".join(f"{function.signature};" for function in functions)
+    template = Template(STEP.read_text(encoding="utf-8"))
+    step = template.substitute(values, declarations=declarations)
+    return {"step.cpp": step, **kernel_units(functions), **INTERFACE}
 
 
-def _body(operands: Operands) -> list[str]:
+def _body(
+    operands: Operands, calls: Sequence[Call], functions: Mapping[Call, Function]
+) -> list[str]:
     """A paragraph for each kernel: its number and place, and its call.
 
     Row-wise kernels that follow one another without a barrier share a loop over blocks of rows, so
@@ -82,7 +96,6 @@ def _body(operands: Operands) -> list[str]:
     """
     lines: list[str] = []
     blocks = ""
-    calls = [emit(operands, kernel) for kernel in operands.work]
     parts, waits = _parts(operands), barriers(operands)
     for index, (kernel, call, part, barrier) in enumerate(
         zip(operands.work, calls, parts, waits, strict=True)
@@ -96,7 +109,7 @@ def _body(operands: Operands) -> list[str]:
             lines.append(f"  for (const Slice block : {blocks}) {{")
         indent = "    " if blocks else "  "
         lines += [*_comment(index, kernel, indent), f"{indent}clock.mark({index});"]
-        lines += call.lines(part, indent)
+        lines += functions[call.of_places()].lines(call, part, indent)
     return [*lines, "  }"] if blocks else lines
 
 
@@ -126,11 +139,11 @@ def _evenness(operands: Operands) -> list[str]:
     ]
 
 
-def _maxima(operands: Operands) -> list[str]:
-    """The call that follows a head, before anybody reads its logits."""
+def _maxima(operands: Operands) -> list[Call]:
+    """The call that follows a head, before anybody reads its logits; none for other models."""
     vocabulary, columns = _head(operands)
-    call = f"head_maxima<{vocabulary}, {columns}>(team, R, step.logits, memory.head_maxima);"
-    return ["", f"  {call}"] if vocabulary else []
+    arguments = ("step.num_rows", "step.logits", "memory.head_maxima")
+    return [Call("head_maxima", (vocabulary, columns), arguments)] if vocabulary else []
 
 
 def _head(operands: Operands) -> tuple[int, str]:

@@ -10,9 +10,10 @@ from ingot.artifact.manifest import GroupEntry
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import NAMES, Target
 from ingot.targets.cpu import toolchain
+from ingot.targets.cpu.functions import INTERFACE
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.groups import RULES
-from ingot.targets.cpu.kept_kernels import build_once
+from ingot.targets.cpu.kept_objects import compile_once
 from ingot.targets.cpu.memory import with_memory
 from ingot.targets.cpu.memory_check import check_memory
 from ingot.targets.cpu.pack import pack
@@ -47,16 +48,21 @@ class CpuKind:
         return placed
 
     def sources(self, plan: Plan, target: Target) -> Mapping[str, str]:
-        return {"step.cpp": generate(plan, target)}
+        return generate(plan, target)
 
     def pack(self, path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
         pack(path, plan, weight_layouts(plan), read, integers)
 
     def try_tools(self, folder: Path, target: Target) -> None:
-        toolchain.try_tools(folder, target)
+        toolchain.try_tools(folder, target, compile_once)
+
+    def prepare(self, folder: Path, target: Target) -> None:
+        for name, text in INTERFACE.items():
+            (folder / name).write_text(text)
+            compile_once(folder / name, folder / "unit.o", target)
 
     def build(self, folder: Path, out: Path, target: Target) -> None:
-        build_once(folder, out, target)
+        toolchain.build(folder, out, target, compile_unit=compile_once)
 
 
 KIND = CpuKind()

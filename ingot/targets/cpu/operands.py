@@ -11,6 +11,7 @@ from ingot.artifact.formats import stored_bytes
 from ingot.artifact.plan import Buffer, Instruction, Plan, arrays_of, scales_offset
 from ingot.artifact.traits import traits_of
 from ingot.errors import CodegenError
+from ingot.targets.cpu.call import place
 from ingot.targets.cpu.limits import check_cache
 from ingot.targets.cpu.work import Work, memory_of, work_of
 
@@ -83,7 +84,7 @@ class Operands:
         if buffer.kind == "view":
             offset += stored_bytes(buffer.dtype, buffer.offset)
             stride = buffer.row_stride
-        return f"{holder}.rows<{element}>({offset}, {stride})"
+        return f"{holder}.rows<{element}>({place(offset)}, {stride})"
 
     def scales(self, buffer: Buffer, *, const: bool = True) -> str:
         """`Rows<float>` over the scales of a temporary in integers."""
@@ -91,7 +92,8 @@ class Operands:
         count = math.prod(map(self.plan.limits.bound, buffer.shape))
         offset += scales_offset(buffer.format, count)
         stride = buffer.columns // buffer.format.block
-        return f"{holder}.rows<{_element(buffer.format.scale, const=const)}>({offset}, {stride})"
+        element = _element(buffer.format.scale, const=const)
+        return f"{holder}.rows<{element}>({place(offset)}, {stride})"
 
     def _place(self, buffer: Buffer) -> tuple[str, int]:
         """The variable that holds a temporary, and its byte offset."""
@@ -108,7 +110,7 @@ class Operands:
         if buffer is None:
             return "nullptr"
         element = "std::uint8_t" if buffer.format.is_scaled else CPP_TYPES[buffer.dtype]
-        return f"memory.weight<{element}>({self._weights[buffer.name]})"
+        return f"memory.weight<{element}>({place(self._weights[buffer.name])})"
 
     def cache(self, keys: Buffer, values: Buffer) -> str:
         """`Cache<...>` over a layer's keys and values, shape (pages, kv heads, page size, D)."""
@@ -126,7 +128,8 @@ class Operands:
         dtypes = [dtype for dtype, _ in arrays_of(state.format, 0)]
         if index >= len(dtypes):
             return "nullptr"
-        return f"memory.cache<{CPP_TYPES[dtypes[index]]}>({self._states[state.name] + index})"
+        number = place(self._states[state.name] + index)
+        return f"memory.cache<{CPP_TYPES[dtypes[index]]}>({number})"
 
 
 def _element(dtype: str, *, const: bool) -> str:

@@ -1,4 +1,4 @@
-"""Finds a C++ compiler and builds a generated unit into a shared library."""
+"""Finds a C++ compiler and builds the generated units into a shared library."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.settings import settings
-from ingot.targets.compilers import run_compiler
+from ingot.targets.compilers import run_compiler, side_by_side
 
 KERNELS = Path(__file__).parent / "kernels"
+# Compiles one source file for a target, with further flags, to an object file.
+CompileUnit = Callable[[Path, Path, Target, tuple[str, ...]], None]
 COMPILERS = ("g++", "clang++", "c++")
 TIMEOUT_SECONDS = 300
 SHOWN_LINES = 20
@@ -25,13 +30,14 @@ TRY = '#include <cmath>\n#include <immintrin.h>\nextern "C" int ingot_try() { re
 # depend on the compiler. Never -ffast-math.
 COMMON = (
     *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-exceptions", "-fno-rtti"),
-    *("-fPIC", "-shared", "-pthread", "-fvisibility=hidden"),
+    *("-fPIC", "-pthread", "-fvisibility=hidden"),
     "-w",  # a user can do nothing about warnings; the tests compile with them
 )
-# No paths, dates or symbols in the library: the same source gives the same bytes. Kernels use
+# No paths, dates or symbols in the library: the same sources give the same bytes. Kernels use
 # headers of libstdc++, but not its library.
-REPRODUCIBLE = (
-    *("-frandom-seed=ingot", "-static-libgcc", "-s"),
+SEED = "-frandom-seed=ingot"
+LINK = (
+    *("-shared", "-pthread", "-static-libgcc", "-s"),
     *("-Wl,--build-id=none", "-Wl,--as-needed", "-Wl,-z,defs"),
 )
 
@@ -76,34 +82,55 @@ def target_flags(target: Target) -> tuple[str, ...]:
     return (f"-march={target.level}", "-mprefer-vector-width=512", *features)
 
 
-def command_line(
-    source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = ()
+def compile_command(
+    source: Path, out: Path, target: Target, flags: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    """The whole command that builds `source_dir`/step.cpp; `flags` come after the target's."""
-    prefixes = (f"-ffile-prefix-map={source_dir}=.", f"-ffile-prefix-map={KERNELS}=kernels")
+    """The whole command that compiles one source file; `flags` come after the target's."""
+    prefixes = (f"-ffile-prefix-map={source.parent}=.", f"-ffile-prefix-map={KERNELS}=kernels")
     # -iquote serves quoted includes only, so that no kernel header hides one of the system.
-    files = ("-iquote", str(KERNELS), str(source_dir / "step.cpp"), "-o", str(out))
+    files = ("-iquote", str(KERNELS), "-c", str(source), "-o", str(out))
     compiler = find_compiler()
     levels = target_flags(target)
     if "ziglang" in compiler:  # it spells the names of processors with underscores
         levels = tuple(f.replace("x86-64", "x86_64").replace("_64-v", "_64_v") for f in levels)
-    return (*compiler, *COMMON, *levels, *flags, *prefixes, *files, *REPRODUCIBLE)
+    return (*compiler, *COMMON, *levels, *flags, *prefixes, SEED, *files)
 
 
-def try_tools(folder: Path, target: Target) -> None:
-    """Builds next to nothing for a target in an empty folder. Raises ToolchainError."""
-    (folder / "step.cpp").write_text(TRY)
-    build(folder, folder / "try.so", target)
+def compile_unit(source: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:
+    """Compiles one source file to an object file. Raises as `build` does."""
+    _run(compile_command(source, out, target, flags))
 
 
-def build(source_dir: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:
-    """Compiles step.cpp into the shared library `out`.
+def build(
+    source_dir: Path,
+    out: Path,
+    target: Target,
+    flags: tuple[str, ...] = (),
+    compile_unit: CompileUnit = compile_unit,
+) -> None:
+    """Builds all source files of a folder into the shared library `out`.
 
     Raises:
         ToolchainError: there is no compiler, it fails (with the command and its first lines), or it
             takes longer than five minutes.
     """
-    command = command_line(source_dir, out, target, flags)
+    sources = sorted(source_dir.glob("*.cpp"))
+    with TemporaryDirectory(prefix="ingot-build-") as folder:
+        objects = [Path(folder, f"{source.stem}.o") for source in sources]
+        side_by_side(
+            partial(compile_unit, source, made, target, flags)
+            for source, made in zip(sources, objects, strict=True)
+        )
+        _run((*find_compiler(), *LINK, *map(str, objects), "-o", str(out)))
+
+
+def try_tools(folder: Path, target: Target, compile_unit: CompileUnit = compile_unit) -> None:
+    """Builds next to nothing for a target in an empty folder. Raises ToolchainError."""
+    (folder / "try.cpp").write_text(TRY)
+    build(folder, folder / "try.so", target, compile_unit=compile_unit)
+
+
+def _run(command: tuple[str, ...]) -> None:
     shown = shlex.join(command)
     try:
         done = run_compiler(command, TIMEOUT_SECONDS)

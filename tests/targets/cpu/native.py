@@ -15,10 +15,15 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.host import host_flags
+from ingot.artifact.select import ABI
 from ingot.artifact.step import TEXT_INPUTS
 from ingot.artifact.target import Target
+from ingot.targets.cpu.generate import step_sources
 from ingot.targets.cpu.toolchain import build
+from tests.support.build_once import compile_unit
 from tests.support.made_once import made_once
+
+Sources = tuple[tuple[str, str], ...]  # file names and texts
 
 # What builds a target's only feature that a host may lack for one that has it in AVX-512 instead.
 IN_AVX512 = {"avx_vnni": ("-mno-avxvnni", "-mavx512vnni", "-mavx512vl")}
@@ -74,22 +79,39 @@ def workers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(2, "compiler")
 
 
+def sources_of(generated: Mapping[str, str]) -> Sources:
+    return tuple(sorted(generated.items()))
+
+
+def step_of(target: str, body: str, **sizes: int) -> Sources:
+    """A step with that body, which calls no kernels."""
+    names = ("num_kernels", "num_weights", "num_caches", "arena_bytes", "vocabulary")
+    sizes = dict.fromkeys(names, 0) | sizes
+    return sources_of(step_sources(target=target, body=body, abi=ABI, plan=0, **sizes))
+
+
+def write_sources(place: Path, sources: Sources) -> None:
+    for name, text in sources:
+        (place / name).write_text(text)
+
+
 @cache
-def built(source: str, target: str) -> Future[Path]:
-    """Starts to build the library that a generated source becomes, once a test run."""
+def built(sources: Sources, target: str) -> Future[Path]:
+    """Starts to build the library that generated sources become, once a test run."""
 
     def compiled(place: Path) -> None:
-        (place / "step.cpp").write_text(source)
-        build(place, place / "kernels.so", Target.parse(target), encoding(target))
+        write_sources(place, sources)
+        flags = encoding(target)
+        build(place, place / "kernels.so", Target.parse(target), flags, compile_unit)
 
-    content = hashlib.sha256(f"{target}\n{source}".encode()).hexdigest()
+    content = hashlib.sha256(f"{target}\n{sources}".encode()).hexdigest()
     return workers().submit(lambda: made_once(f"unit-{content}", compiled) / "kernels.so")
 
 
 @cache
-def load(source: str, target: str) -> ctypes.CDLL:
+def load(sources: Sources, target: str) -> ctypes.CDLL:
     """That library; each is loaded once a session."""
-    lib = ctypes.CDLL(str(built(source, target).result()))
+    lib = ctypes.CDLL(str(built(sources, target).result()))
     lib.ingot_open.restype = ctypes.c_void_p
     lib.ingot_open.argtypes = [ctypes.POINTER(ModelStruct)]
     lib.ingot_run.argtypes = [ctypes.c_void_p, ctypes.POINTER(StepStruct)]

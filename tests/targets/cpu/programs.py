@@ -79,7 +79,7 @@ class Program:
 
     def run_optimised(self, memory: Memory, step: Step) -> None:
         """Runs the unit as it is built for use."""
-        library = load(self.unit.source, self.unit.target)
+        library = load(self.unit.sources, self.unit.target)
         memory.run(library, step.inputs, THREADS)
 
 
@@ -89,5 +89,5 @@ def program(kind: str, target: str) -> Program:
     chosen = {n: c for n, c in cases(kind).items() if kind == "integer" or n in NAMES}
     unit = Unit(chosen, target)
     place = Path(mkdtemp(dir=shared_folder()))
-    driver = workers().submit(build_driver, place, unit.source, target, SANITIZERS)
+    driver = workers().submit(build_driver, place, unit.sources, target, SANITIZERS)
     return Program(unit, driver)

@@ -16,7 +16,7 @@ from torch import Tensor
 from ingot.artifact.target import Target
 from ingot.targets.cpu.toolchain import KERNELS, find_compiler, target_flags
 from tests.support.made_once import made_once
-from tests.targets.cpu.native import INPUTS, Memory, encoding
+from tests.targets.cpu.native import INPUTS, Memory, Sources, encoding, write_sources
 
 DRIVER = Path(__file__).with_name("driver.cpp")
 ACCESSES = Path(__file__).with_name("accesses.h")
@@ -87,20 +87,20 @@ class Driver:
         return done
 
 
-def build_driver(folder: Path, source: str, target: str, sanitizers: str) -> Driver:
+def build_driver(folder: Path, sources: Sources, target: str, sanitizers: str) -> Driver:
     """The unit and the driver in one program, under those sanitizers, with its jobs in the folder.
 
     Without optimisation: a step of a few rows is fast enough, and a build takes half of the time.
     """
-    return Driver(_program(source, target, sanitizers), folder)
+    return Driver(_program(sources, target, sanitizers), folder)
 
 
 @cache
-def _program(source: str, target: str, sanitizers: str) -> Path:
+def _program(sources: Sources, target: str, sanitizers: str) -> Path:
     """Built once a test run."""
 
     def build(place: Path) -> None:
-        (place / "step.cpp").write_text(source)
+        write_sources(place, sources)
         command = (
             *find_compiler(),
             *FLAGS,
@@ -108,9 +108,9 @@ def _program(source: str, target: str, sanitizers: str) -> Path:
             "-fno-sanitize-recover=all",
             *target_flags(Target.parse(target)),
             *encoding(target),
-            *("-iquote", KERNELS, place / "step.cpp", DRIVER, "-o", place / "driver"),
+            *("-iquote", KERNELS, *place.glob("*.cpp"), DRIVER, "-o", place / "driver"),
         )
         subprocess.run(command, check=True, timeout=300)
 
-    text = "\n".join((target, sanitizers, source))
+    text = "\n".join((target, sanitizers, str(sources)))
     return made_once(f"driver-{hashlib.sha256(text.encode()).hexdigest()}", build) / "driver"

@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from ingot.artifact.select import ABI
-from ingot.targets.cpu.generate import unit
-from tests.targets.cpu.native import ModelStruct, StepStruct, load
+from tests.targets.cpu.native import ModelStruct, StepStruct, load, step_of
 
 TARGET = "cpu:portable"
 # The logits are the gate, and the id of the thread of each rank.
@@ -24,7 +22,6 @@ BODY = """
   __atomic_store_n(&gate[1 + team.rank], int(syscall(SYS_gettid)), __ATOMIC_RELEASE);
   while (__atomic_load_n(gate, __ATOMIC_ACQUIRE) == 0) sched_yield();
 """
-SIZES = ("num_kernels", "num_weights", "num_caches", "arena_bytes", "vocabulary")
 SECONDS = 60.0
 
 
@@ -55,7 +52,7 @@ class GatedStep:
 
 @contextmanager
 def gated_step(threads: int) -> Iterator[GatedStep]:
-    lib = load(unit(target=TARGET, body=BODY, abi=ABI, plan=0, **dict.fromkeys(SIZES, 0)), TARGET)
+    lib = load(step_of(TARGET, BODY), TARGET)
     step = GatedStep(lib, lib.ingot_open(ctypes.byref(ModelStruct(num_threads=threads))))
     try:
         yield step

@@ -11,12 +11,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from ingot.artifact.select import ABI
-from ingot.targets.cpu.generate import unit
-from tests.targets.cpu.native import ModelStruct, StepStruct, load
+from tests.targets.cpu.native import ModelStruct, StepStruct, load, step_of
 
 TARGET = "cpu:portable"
-SIZES = ("num_kernels", "num_weights", "num_caches", "arena_bytes", "vocabulary")
 # The logits say for how many milliseconds the second thread sleeps (0), a first one beside the
 # caller (1), and the caller (2), whose id is 3. They are told which threads ran (from 4 on), and
 # whether the step had few rows (7).
@@ -51,8 +48,7 @@ class Model:
 
 @contextmanager
 def opened(threads: int, arena_bytes: int = 0) -> Iterator[Model]:
-    sizes = dict.fromkeys(SIZES, 0) | {"arena_bytes": arena_bytes}
-    lib = load(unit(target=TARGET, body=BODY, abi=ABI, plan=0, **sizes), TARGET)
+    lib = load(step_of(TARGET, BODY, arena_bytes=arena_bytes), TARGET)
     handle = lib.ingot_open(ctypes.byref(ModelStruct(num_threads=threads)))
     assert handle
     try:

@@ -13,7 +13,7 @@ from ingot.targets.cpu.limits import MAX_HEAD_SIZE
 from tests.targets.cpu.native import TARGETS
 
 # What grows with a head, in the largest types: attention, and products that end in heads.
-SOURCE = """#include "ingot.h"
+SOURCE = """#include "kernels.h"
 namespace ingot {{
 using Attention = QueryRows<float, std::int8_t, {size}, true>;
 using Product = UnitMemory<HeadSink<4, {size} / 2, false, float, 2, 16, {size}, float>, unit_rows>;
@@ -25,7 +25,8 @@ static_assert(sizeof(Product) <= scratch_bytes, "product");
 
 def check(folder: Path, target: str, size: int) -> None:
     (folder / "step.cpp").write_text(SOURCE.format(size=size))
-    toolchain.build(folder, folder / "out", Target.parse(target), ("-fsyntax-only", "-O0"))
+    flags = ("-fsyntax-only", "-O0")
+    toolchain.compile_unit(folder / "step.cpp", folder / "out", Target.parse(target), flags)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -22,12 +22,12 @@ from tests.targets.cpu.cases import unit as unit_of
 
 TARGET = Target.parse("cpu:x86-64-v3")
 VNNI = "cpu:x86-64-v3+avx_vnni"
-STEP = """#include "ingot.h"
+STEP = """#include "kernels.h"
 __attribute__((visibility("default"))) ingot::vi step(ingot::vi sums, ingot::vi w, ingot::vi x) {
   return ingot::QuadDot<4>::step(sums, w, x);
 }
 """
-SOURCE = '#include "ingot.h"\nextern "C" int answer() { return 42; }\n'
+SOURCE = '#include "kernels.h"\nextern "C" int answer() { return 42; }\n'
 
 
 @pytest.fixture
@@ -69,13 +69,16 @@ def test_only_libc_is_needed_at_run_time(source_dir: Path) -> None:
 @pytest.mark.parametrize("kind, target", list(dict.fromkeys((*PROGRAMS, ("integer", VNNI)))))
 def test_kernels_compile_without_warnings(tmp_path: Path, kind: str, target: str) -> None:
     """But for those that GCC 12 gives on its own headers of intrinsics."""
-    (tmp_path / "step.cpp").write_text(unit_of(kind, target).source)
     warnings = ("-Wall", "-Wextra", "-Wshadow", "-Wno-ignored-attributes", "-Wno-psabi", "-Werror")
-    command = [flag for flag in toolchain.command_line(
-        tmp_path, tmp_path / "out", Target.parse(target), ("-fsyntax-only", *warnings)
-    ) if flag != "-w"]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[:4000]
+    flags = ("-fsyntax-only", *warnings)
+    for name, text in unit_of(kind, target).sources:
+        (tmp_path / name).write_text(text)
+        command = toolchain.compile_command(
+            tmp_path / name, tmp_path / "out", Target.parse(target), flags
+        )
+        command = [flag for flag in command if flag != "-w"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[:4000]
 
 
 def test_the_portable_target_means_the_same_wherever_it_is_built(
@@ -110,7 +113,7 @@ def test_ziglang_is_told_levels_in_its_own_spelling(
     monkeypatch.setenv("CXX", "python3 -m ziglang c++")
     for name, flag in (("x86-64-v3", "-march=x86_64_v3"), ("portable", "-march=x86_64")):
         target = Target.parse(f"cpu:{name}")
-        assert flag in toolchain.command_line(source_dir, source_dir / "a.so", target)
+        assert flag in toolchain.compile_command(source_dir / "a.cpp", source_dir / "a.o", target)
 
 
 def test_a_failing_compiler_is_shown(source_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:

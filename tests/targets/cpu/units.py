@@ -32,10 +32,12 @@ from ingot.targets.cpu.work import Work, work_of
 from tests.support import samples
 from tests.targets.cpu.native import (
     Memory,
+    Sources,
     aligned_bytes,
     built,
     load,
     pack_cache,
+    sources_of,
     tensor_bytes,
     unpack_cache,
 )
@@ -63,8 +65,8 @@ class Unit:
         self.work = work_of(self.plan)
 
     @cached_property
-    def source(self) -> str:
-        return generate(self.plan, Target.parse(self.target))
+    def sources(self) -> Sources:
+        return sources_of(generate(self.plan, Target.parse(self.target)))
 
     @cached_property
     def layouts(self) -> tuple[WeightLayout, ...]:
@@ -154,7 +156,7 @@ class Unit:
         """All temporaries and states as the step left them, and the logits."""
         memory = self.memory(values, step)
         before = memory.arena.copy()
-        memory.run(load(self.source, self.target), step.inputs, threads)
+        memory.run(load(self.sources, self.target), step.inputs, threads)
         after: Values = {
             b.name: torch.from_numpy(memory.logits) for b in self.plan.of_kind("output")
         }
@@ -192,7 +194,7 @@ class Unit:
 
     def start(self) -> None:
         """Starts to build it, ahead of its first use."""
-        built(self.source, self.target)
+        built(self.sources, self.target)
 
     def expected(
         self, kernel: Work, step: Step, before: Mapping[str, Value], after: Mapping[str, Value]

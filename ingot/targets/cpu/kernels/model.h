@@ -1,15 +1,12 @@
 // An open model: its buffers and its threads, behind the C interface.
 #pragma once
 
-#include <sys/mman.h>
-
 #include <cstdlib>
 
-#include "abi.h"
 #include "background.h"
-#include "clock.h"
 #include "pool.h"
 #include "sampler.h"
+#include "step.h"
 #include "team_size.h"
 
 namespace ingot {
@@ -24,66 +21,6 @@ inline constexpr std::int64_t awake_ns = 300'000;
 inline constexpr int magnitudes = 33;
 inline int magnitude(std::int32_t count) { return count > 0 ? 32 - __builtin_clz(count) : 0; }
 
-// An arena for every thread but the first. Steps of few rows touch their beginnings only, so nearly
-// all of it is an address and no memory. Where not even that can be had, no step has few rows.
-struct OtherArenas {
-  char* data;
-  std::ptrdiff_t each;
-  std::size_t bytes;
-
-  static OtherArenas reserve(int count, std::ptrdiff_t each) {
-    const std::size_t bytes = static_cast<std::size_t>(count) * static_cast<std::size_t>(each);
-    constexpr int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-    void* data = bytes > 0 ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0) : nullptr;
-    return {data == MAP_FAILED ? nullptr : static_cast<char*>(data), each, bytes};
-  }
-
-  bool exist() const { return data != nullptr || bytes == 0; }
-  char* of(int rank) const { return data + (rank - 1) * each; }
-
-  void free() const {
-    if (data != nullptr) munmap(data, bytes);
-  }
-};
-
-// What a step reads and writes. The generated code names buffers by number and offset.
-struct Memory {
-  const void* const* weights;
-  void* const* caches;
-  char* arena;
-  OtherArenas others;
-  float* head_maxima;
-
-  // Whether every thread of a team can have an arena of its own.
-  bool suffices(Team team) const { return team.size == 1 || others.exist(); }
-
-  // The same with the thread's own arena. That of the first thread is the shared one.
-  Memory of(Team team) const {
-    Memory own = *this;
-    if (team.rank > 0) own.arena = others.of(team.rank);
-    return own;
-  }
-
-  template <class T>
-  const T* weight(int index) const {
-    return static_cast<const T*>(weights[index]);
-  }
-  template <class T>
-  T* cache(int index) const {
-    return static_cast<T*>(caches[index]);
-  }
-  // Rows of a temporary; the offset is in bytes, the stride in elements.
-  template <class T>
-  Rows<T> rows(std::ptrdiff_t offset, std::ptrdiff_t stride) const {
-    return {reinterpret_cast<T*>(arena + offset), stride};
-  }
-};
-
-using StepFunction = void (*)(const Memory& memory, const ingot_step& step, Team team,
-                              Barrier& barrier, Clock& clock);
-
-template <StepFunction run_step, int num_kernels, int num_weights, int num_caches,
-          std::int64_t arena_bytes, int vocabulary>
 class Model {
  public:
   // Copies the tables of pointers, so that the caller may free them.
@@ -91,16 +28,18 @@ class Model {
     if (buffers.num_threads < 1) return nullptr;
     auto* model = static_cast<Model*>(std::calloc(1, sizeof(Model)));
     if (model == nullptr) return nullptr;
-    for (int i = 0; i < num_weights; ++i) model->weights_[i] = buffers.weights[i];
-    for (int i = 0; i < num_caches; ++i) model->caches_[i] = buffers.caches[i];
-    model->others_ = OtherArenas::reserve(buffers.num_threads - 1, arena_bytes);
+    const int maxima = known_rows * (num_blocks(generated.vocabulary) + 1);
+    model->weights_ = copied(buffers.weights, generated.num_weights);
+    model->caches_ = copied(buffers.caches, generated.num_caches);
+    model->head_maxima_ = array<float>(maxima);
+    model->others_ = OtherArenas::reserve(buffers.num_threads - 1, generated.arena_bytes);
     model->memory_ = {model->weights_, model->caches_, static_cast<char*>(buffers.arena),
                       model->others_, model->head_maxima_};
     model->pool_ = Pool::open(buffers.num_threads, run_on_thread);
     for (TeamSize& size : model->step_sizes_) size = TeamSize(buffers.num_threads);
     for (TeamSize& overlap : model->overlaps_) overlap = TeamSize(2);
     model->sample_size_ = TeamSize(buffers.num_threads);
-    if (model->pool_ != nullptr)
+    if (model->has_tables() && model->pool_ != nullptr)
       model->background_ = Background::open(run_submitted, model,
                                             patience(buffers.num_threads + 1, awake_ns));
     if (model->background_ != nullptr) return model;
@@ -112,11 +51,12 @@ class Model {
   // its last entry, those of all else: waking the threads and waiting for them at the end.
   std::int32_t run(const ingot_step& step, std::int64_t* times = nullptr) {
     if (step.num_tokens < 0 || step.num_seqs < 0 || step.num_rows < 0) return invalid_step;
-    Clock clock(times, num_kernels);
+    Clock clock(times, generated.num_kernels);
     const Context context{&memory_, &step, &clock, nullptr, {}};
     known_.rows = 0;
     run_team(context, step_sizes_[magnitude(step.num_tokens)]);
-    clock.mark(num_kernels);
+    clock.mark(generated.num_kernels);
+    const int vocabulary = generated.vocabulary;
     if (step.num_rows <= known_rows)
       known_ = {step.logits, vocabulary > 0 ? step.num_rows : 0, vocabulary, head_maxima_};
     return 0;
@@ -159,6 +99,9 @@ class Model {
     if (background_ != nullptr) background_->close();
     if (pool_ != nullptr) pool_->close();
     others_.free();
+    std::free(head_maxima_);
+    std::free(caches_);
+    std::free(weights_);
     std::free(this);
   }
 
@@ -192,13 +135,29 @@ class Model {
   static void run_on_thread(const void* argument, Team team, Barrier& barrier) {
     const auto& context = *static_cast<const Context*>(argument);
     if (context.sampling != nullptr) return sample_rows(*context.sampling, team, context.known);
-    Clock off(nullptr, num_kernels);
-    run_step(*context.memory, *context.step, team, barrier, team.rank == 0 ? *context.clock : off);
+    Clock off(nullptr, generated.num_kernels);
+    Clock& clock = team.rank == 0 ? *context.clock : off;
+    generated.run(*context.memory, *context.step, team, barrier, clock);
   }
 
-  const void* weights_[num_weights > 0 ? num_weights : 1];
-  void* caches_[num_caches > 0 ? num_caches : 1];
-  float head_maxima_[known_rows * (num_blocks(vocabulary) + 1)];
+  // An array of zeros; null if memory is short.
+  template <class T>
+  static T* array(int count) {
+    return static_cast<T*>(std::calloc(static_cast<std::size_t>(count) + 1, sizeof(T)));
+  }
+  template <class T>
+  static T* copied(const T* from, int count) {
+    T* to = array<T>(count);
+    for (int i = 0; to != nullptr && i < count; ++i) to[i] = from[i];
+    return to;
+  }
+  bool has_tables() const {
+    return weights_ != nullptr && caches_ != nullptr && head_maxima_ != nullptr;
+  }
+
+  const void** weights_;
+  void** caches_;
+  float* head_maxima_;
   KnownRows known_;
   OtherArenas others_;
   Memory memory_;

@@ -1,4 +1,4 @@
-// Everything that a generated step may call.
+// The kernels, which a generated step may call.
 //
 // Kernels are `noinline`: a step calls the same kernel for every layer, and a single copy compiles
 // in a fraction of the time. They are also `noipa`: if a kernel works on an array of its own, GCC
@@ -11,9 +11,9 @@
 #include "gather.h"
 #include "heads.h"
 #include "linear.h"
-#include "machine_limits.h"
-#include "model.h"
+#include "maxima.h"
 #include "norm.h"
 #include "quantize.h"
 #include "quantized_linear.h"
 #include "rope.h"
+#include "step.h"

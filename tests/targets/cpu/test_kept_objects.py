@@ -9,32 +9,34 @@ from pathlib import Path
 import pytest
 
 from ingot.artifact.target import Target
-from ingot.targets.cpu import kept_kernels, toolchain
-from ingot.targets.cpu.kept_kernels import build_once
+from ingot.targets.cpu import kept_objects, toolchain
+from ingot.targets.cpu.kept_objects import compile_once
 
 TARGET = Target.parse("cpu:portable")
 
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bytes]:
-    """Builds a source in a folder of its own; `builds` on it counts what a compiler was asked."""
+    """Compiles a source in a folder of its own; `builds` on it counts what a compiler was asked."""
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(toolchain, "KERNELS", tmp_path / "headers")
     (tmp_path / "headers").mkdir()
     (tmp_path / "headers" / "a.h").write_text("")
 
-    def compiler(source_dir: Path, out: Path, target: Target) -> None:
+    def compiler(source: Path, out: Path, target: Target, flags: tuple[str, ...]) -> None:
         build.builds += 1
-        out.write_bytes((source_dir / "step.cpp").read_bytes() + target.name.encode())
+        out.write_bytes(source.read_bytes() + " ".join((target.name, *flags)).encode())
 
-    monkeypatch.setattr(toolchain, "build", compiler)
+    monkeypatch.setattr(toolchain, "compile_unit", compiler)
 
-    def build(source: str, folder: str = "one", target: Target = TARGET) -> bytes:
-        place = tmp_path / folder
-        place.mkdir(exist_ok=True)
-        (place / "step.cpp").write_text(source)
-        build_once(place, place / "kernels.so", target)
-        return (place / "kernels.so").read_bytes()
+    def build(
+        source: str, path: str = "one/a.cpp", target: Target = TARGET, flags: tuple[str, ...] = ()
+    ) -> bytes:
+        place = tmp_path / path
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(source)
+        compile_once(place, place.with_suffix(".o"), target, flags)
+        return place.with_suffix(".o").read_bytes()
 
     build.builds = 0
     return build
@@ -45,16 +47,17 @@ def kept(tmp_path: Path) -> list[Path]:
 
 
 def test_the_same_source_is_built_once_wherever_it_lies(built: Callable[..., bytes]) -> None:
-    assert built("a") == built("a", "two") == b"a" + TARGET.name.encode()
+    assert built("a") == built("a", "two/b.cpp") == b"a" + TARGET.name.encode()
     assert built.builds == 1
 
 
-def test_whatever_the_compiler_sees_makes_another_library(
+def test_whatever_the_compiler_sees_makes_another_object_file(
     built: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built("a")
     built("b")
     built("a", target=Target.parse("cpu:x86-64-v3"))
+    built("a", flags=("-O1",))
     (tmp_path / "headers" / "a.h").write_text("changed")
     built("a")
     monkeypatch.setenv("CPATH", "/elsewhere")
@@ -66,11 +69,11 @@ def test_whatever_the_compiler_sees_makes_another_library(
     built("a")
     wrapper.write_text("#!/bin/sh\necho version 2\n")
     built("a")
-    assert built.builds == 7
+    assert built.builds == 8
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: b"\0" + data[1:]])
-def test_a_damaged_library_is_built_again(
+def test_a_damaged_object_file_is_built_again(
     damage: Callable[[bytes], bytes], built: Callable[..., bytes], tmp_path: Path
 ) -> None:
     whole = built("a")
@@ -83,7 +86,7 @@ def test_a_damaged_library_is_built_again(
 def test_the_longest_unused_go_first(
     built: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_kernels, "MOST", 2)
+    monkeypatch.setattr(kept_objects, "MOST", 2)
     for age, source in enumerate("ba"):
         built(source)
         for path in kept(tmp_path):
@@ -107,7 +110,7 @@ def test_a_failed_build_keeps_nothing(
     def fails(*_: object) -> None:
         raise RuntimeError
 
-    monkeypatch.setattr(toolchain, "build", fails)
+    monkeypatch.setattr(toolchain, "compile_unit", fails)
     with pytest.raises(RuntimeError):
         built("a")
     assert kept(tmp_path) == []

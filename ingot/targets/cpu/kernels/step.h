@@ -1,0 +1,42 @@
+// What a generated step consists of: a function that every thread runs, and the kernels it calls.
+#pragma once
+
+#include <initializer_list>
+
+#include "abi.h"
+#include "clock.h"
+#include "memory.h"
+#include "sequences.h"
+#include "signal.h"
+#include "team.h"
+
+namespace ingot {
+
+// What every kernel of a step can read. `own` is `memory`, with the thread's own arena in a step of
+// few rows.
+struct Frame {
+  const Memory& memory;
+  const Memory& own;
+  const ingot_step& step;
+  Sequences sequences;
+};
+
+// Where the operands of a kernel lie: offsets in the arena in bytes, numbers of weights and caches.
+using Places = std::initializer_list<std::int64_t>;
+
+using StepFunction = void (*)(const Memory& memory, const ingot_step& step, Team team,
+                              Barrier& barrier, Clock& clock);
+
+// The step of a model, and what a model needs to know of it. Every generated step defines one.
+struct Step {
+  StepFunction run;
+  int num_kernels, num_weights, num_caches;
+  std::int64_t arena_bytes;
+  int vocabulary;  // of the logits that the step ends with; 0 for none
+  std::int32_t abi;
+  std::uint64_t plan;  // the beginning of the SHA-256 of the plan that it was generated from
+};
+
+extern const Step generated;
+
+}  // namespace ingot
