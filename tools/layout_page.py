@@ -21,6 +21,7 @@ from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler.compile import describe, lower_model, read_model, write_parts
 from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.ops.steps import step_inputs
+from ingot.targets.compilers import Builder
 from ingot.targets.cpu import toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,11 +62,12 @@ def compile_bundled(folder: Path) -> None:
     model = read_model(MODEL, options, clock)
     front = lower_model(model, clock)
     with (
-        patch.object(toolchain, "build", lambda source, out, target: out.write_bytes(b"")),
+        patch.object(toolchain, "build", lambda source, out, target, **_: out.write_bytes(b"")),
         model.checkpoint,
+        Builder() as compiler,
         ArtifactWriter(out) as writer,
     ):
-        (part,) = write_parts(writer, model, front, clock)
+        (part,) = write_parts(writer, model, front, compiler, clock)
         writer.seal(describe(model, front, [part]))
         writer.publish()
     prompt = model.tokenizer.encode(PROMPT, add_special_tokens=False).ids
@@ -75,12 +77,20 @@ def compile_bundled(folder: Path) -> None:
         "plan.json": encode_plan(front.plan).decode(),
         "target.json": encode_plan(part.plan).decode(),
         "ledger.txt": ledger(part.entry.step.groups),
-        "step.cpp": artifact.read("targets/cpu-x86-64-v4/source/step.cpp").decode(),
+        **sources(artifact),
         "weights.txt": weights(artifact, part.entry.layout),
         "artifact.txt": "\n".join(["manifest.json", *sorted(artifact.manifest.files)]),
         "arrays.txt": arrays(prompt),
     }.items():
         (folder / name).write_text(text)
+
+
+def sources(artifact: Artifact) -> dict[str, str]:
+    """The units of the step, and one text of all functions."""
+    folder = "targets/cpu-x86-64-v4/source"
+    names = ("kernels_0.cpp", "kernels_1.cpp")
+    kernels = "\n".join(artifact.read(f"{folder}/{name}").decode() for name in names)
+    return {"step.cpp": artifact.read(f"{folder}/step.cpp").decode(), "kernels.cpp": kernels}
 
 
 def ledger(entries: Iterable[GroupEntry]) -> str:

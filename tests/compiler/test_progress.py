@@ -8,7 +8,7 @@ from ingot.targets.cpu import toolchain
 
 
 def test_long_stages_tell_the_share_of_the_parameters(shakespeare_dir, tmp_path, monkeypatch):
-    def build(source_dir, out, target, flags=()):
+    def build(source_dir, out, target, flags=(), compile_unit=None):
         out.write_bytes(b"no code")
 
     told: dict[str, list[float]] = {}

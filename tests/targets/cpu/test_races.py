@@ -12,7 +12,8 @@ from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
 from ingot.targets.cpu.generate import generate
 from ingot.targets.cpu.kind import KIND
-from tests.targets.cpu.native import TARGETS, Memory, aligned_bytes
+from ingot.targets.cpu.toolchain import KERNELS
+from tests.targets.cpu.native import TARGETS, Memory, aligned_bytes, sources_of
 from tests.targets.cpu.sanitized import build_driver
 from tests.targets.cpu.steps import make_step
 from tests.targets.cpu.units import apart
@@ -75,15 +76,24 @@ def heads_chain(product: bool = False) -> Plan:
     return placed(s)
 
 
+def step_cpp(plan: Plan) -> str:
+    """The text of step.cpp; the other units do not depend on how threads wait."""
+    return generate(plan, Target.parse(TARGET))["step.cpp"]
+
+
 def run_chain(
     folder: Path,
     source: str,
     sequences: list[tuple[int, int]],
     plan: Plan | None = None,
     threads: int = 3,
+    **others: str,
 ) -> tuple[int, str]:
+    """The code and the errors of a run of that step.cpp, and of `others` among its units."""
     plan = plan or chain()
-    driver = build_driver(folder, source, TARGET, "thread")
+    units = generate(plan, Target.parse(TARGET)) | {"step.cpp": source}
+    units |= {f"{name}.cpp": text for name, text in others.items()}
+    driver = build_driver(folder, sources_of(units), TARGET, "thread")
     weights = [aligned_bytes(768 * 80 * 4) for _ in plan.of_kind("weight")]
     step = make_step(torch.Generator().manual_seed(0), sequences)
     caches = [aligned_bytes(size * step.num_pages) for size in plan.page_sizes()]
@@ -95,14 +105,14 @@ def run_chain(
 
 @SIZES
 def test_threads_do_not_race(tmp_path: Path, sequences: list[tuple[int, int]]) -> None:
-    source = generate(chain(), Target.parse(TARGET))
+    source = step_cpp(chain())
     code, errors = run_chain(tmp_path, source, sequences)
     assert code == 0, errors
 
 
 @pytest.mark.parametrize("sequences", [FEW, SOME])
 def test_without_barriers_they_do(tmp_path: Path, sequences: list[tuple[int, int]]) -> None:
-    source = generate(chain(), Target.parse(TARGET))
+    source = step_cpp(chain())
     assert source.count("barrier.wait();") == 4
     meetings = ("even ? some || many : many", "even ? few || some : few")
     for steps in ("some", "few || some", *meetings):
@@ -112,27 +122,27 @@ def test_without_barriers_they_do(tmp_path: Path, sequences: list[tuple[int, int
 
 
 def test_a_caller_that_does_not_wait_races(tmp_path: Path) -> None:
-    source = generate(chain(), Target.parse(TARGET))
-    hasty = source.replace("return static_cast<StepModel*>(model)->wait();", "return 0;")
-    assert hasty != source
-    code, errors = run_chain(tmp_path, hasty, FEW)
+    text = (KERNELS / "interface.h").read_text()
+    hasty = text.replace("return static_cast<Model*>(model)->wait();", "return 0;")
+    assert hasty != text
+    code, errors = run_chain(tmp_path, step_cpp(chain()), FEW, interface=hasty)
     assert code != 0 and "data race" in errors
 
 
 def test_a_product_before_a_norm_deals_rows_if_heads_are_uneven(tmp_path: Path) -> None:
-    source = generate(chain(), Target.parse(TARGET))
+    source = step_cpp(chain())
     uneven = source.replace("even = true", "even = false")
     assert uneven != source
     code, errors = run_chain(tmp_path, uneven, SOME)
     assert code == 0, errors
-    columns = uneven.replace("48>(own_if_uneven,", "48>(own_if_many,")
+    columns = uneven.replace("linear_1(frame, own_if_uneven,", "linear_1(frame, own_if_many,")
     assert columns != uneven
     code, errors = run_chain(tmp_path, columns, SOME)
     assert code != 0 and "data race" in errors
 
 
 def test_threads_that_share_what_each_has_for_itself_race(tmp_path: Path) -> None:
-    source = generate(chain(), Target.parse(TARGET)).replace("memory.of(team)", "memory")
+    source = step_cpp(chain()).replace("memory.of(team)", "memory")
     code, errors = run_chain(tmp_path, source, FEW)
     assert code != 0 and "data race" in errors
 
@@ -144,7 +154,7 @@ def test_threads_attend_to_what_they_wrote(
     tmp_path: Path, sequences: list[tuple[int, int]], threads: int, product: bool
 ) -> None:
     plan = heads_chain(product)
-    source = generate(plan, Target.parse(TARGET))
+    source = step_cpp(plan)
     for waits in ("  if (even ? many : true) ", "  ", "  if (few) "):
         assert source.count(f"\n{waits}barrier.wait();") == 1
     code, errors = run_chain(tmp_path, source, sequences, plan, threads)
@@ -158,7 +168,7 @@ def test_with_more_heads_or_rows_of_their_own_they_must_wait(
 ) -> None:
     plan = heads_chain(product)
     unguarded = "if (even ? many : true) barrier.wait();"
-    source = generate(plan, Target.parse(TARGET)).replace(unguarded, "")
+    source = step_cpp(plan).replace(unguarded, "")
     code, errors = run_chain(tmp_path, source, sequences, plan, threads=2)
     assert code != 0 and "data race" in errors
 
@@ -166,8 +176,8 @@ def test_with_more_heads_or_rows_of_their_own_they_must_wait(
 def test_what_reads_attention_must_deal_rows_in_steps_of_some(tmp_path: Path) -> None:
     """No thread waits between it and what goes on row by row."""
     plan = heads_chain()
-    source = generate(plan, Target.parse(TARGET))
-    columns = source.replace("96>(own_unless_few,", "96>(own_if_many,")
+    source = step_cpp(plan)
+    columns = source.replace("(frame, own_unless_few,", "(frame, own_if_many,")
     assert columns != source
     code, errors = run_chain(tmp_path, columns, SOME, plan)
     assert code != 0 and "data race" in errors

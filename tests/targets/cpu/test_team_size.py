@@ -38,7 +38,7 @@ class Run:
     spent: Counter[int] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.lib = ctypes.CDLL(str(built(SOURCE, "cpu:portable").result()))
+        self.lib = ctypes.CDLL(str(built((("step.cpp", SOURCE),), "cpu:portable").result()))
         self.lib.team_open.restype = ctypes.c_void_p
         self.lib.team_value.argtypes = [ctypes.c_void_p]
         self.lib.team_learn.argtypes = [ctypes.c_void_p, *[ctypes.c_long] * 3]
