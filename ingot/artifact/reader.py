@@ -19,7 +19,7 @@ from ingot.artifact.manifest import FileEntry, Manifest, TargetEntry
 from ingot.artifact.plan import Plan
 from ingot.artifact.select import best_target, choose_target
 from ingot.artifact.tensors import TensorFile, read_header
-from ingot.artifact.tree import MANIFEST, UNFINISHED, check_name, list_files, open_file
+from ingot.artifact.tree import MANIFEST, UNFINISHED, list_files, open_file
 from ingot.errors import ArtifactError, UsageError
 
 Check = Literal["fast", "full"]
@@ -79,7 +79,7 @@ class Artifact:
             artifact._check_listing()
             artifact._check_files(check)
         except ArtifactError as error:
-            raise ArtifactError(f"{root}: {error.found}", hint=error.hint or _AGAIN) from error
+            raise ArtifactError(f"{root}: {error.found}", hint=_AGAIN) from error
         except OSError as error:
             raise ArtifactError(f"{root} cannot be read: {error}", hint=_AGAIN) from error
         return artifact
@@ -135,8 +135,6 @@ class Artifact:
             raise
 
     def _check_listing(self) -> None:
-        for name in self.manifest.files:
-            check_name(name)
         found = list_files(self.path) - {MANIFEST}
         _refuse(sorted(set(self.manifest.files) - found), "is missing")
         _refuse(sorted(found - set(self.manifest.files)), "is not in the manifest")
@@ -212,7 +210,6 @@ def _check_size(fd: int, name: str, entry: FileEntry) -> None:
 
 
 def _check_header(fd: int, name: str, entry: FileEntry) -> TensorFile:
-    _check_size(fd, name, entry)
     header = read_header(fd, name)
     if header.header_sha256 != entry.header_sha256:
         raise ArtifactError(f"{name}: the hash of its header is not the manifest's", hint=_AGAIN)

@@ -96,8 +96,8 @@ def _place(entries: dict[str, _Raw], start: int, size: int, file: str) -> dict[s
             raise ArtifactError(f"{file}: tensor {name!r} has dtype {raw.dtype!r}")
         if begin != end or begin % ALIGNMENT or min(raw.shape, default=0) < 0:
             raise ArtifactError(f"{file}: tensor {name!r} begins at byte {begin}, expected {end}")
-        if stop - begin != stored_bytes(dtype, prod(raw.shape)) or stop > size:
-            raise ArtifactError(f"{file}: tensor {name!r} does not fit its shape or the file")
+        if stop - begin != stored_bytes(dtype, prod(raw.shape)):
+            raise ArtifactError(f"{file}: tensor {name!r} does not fit its shape")
         tensors[name] = TensorEntry(dtype, begin, stop - begin)
         end = stop
     if end != size:

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -189,6 +189,8 @@ def check_writable(path: Path) -> None:
     """
     refuse_foreign(path)
     with _usable(path):
+        with suppress(FileNotFoundError):  # anything else is wrong with the path itself
+            ArtifactWriter(path).directory.lstat()
         folder = next(folder for folder in Path(os.path.abspath(path)).parents if folder.exists())
         tempfile.TemporaryDirectory(prefix=".ingot-try-", dir=folder).cleanup()
 

@@ -65,6 +65,8 @@ def test_a_plan_has_a_line_for_every_item_and_none_of_its_defaults():
 def test_a_plan_of_nothing_but_defaults_comes_back():
     plan = Plan(limits=LIMITS, spec=StepSpec(), buffers=(), instructions=())
     assert decode_plan(encode_plan(plan)) == plan
+    built = replace(plan, memory=MemoryPlan(arena_bytes=int("0"), slots=()))
+    assert encode_plan(built) == encode_plan(plan)
 
 
 def test_a_default_that_a_value_only_equals_is_not_left_out():
@@ -125,9 +127,27 @@ def test_an_unknown_field_is_refused_but_read_in_a_newer_minor_version():
     assert decode_manifest(edit(data, lambda m: None)) == decode_manifest(data)
 
 
-def test_another_major_version_is_refused_before_anything_else_is_looked_at():
-    with pytest.raises(ArtifactError, match=r"format version 3\.0\n.*reads 2\.x"):
-        decode_manifest(b'{"format": [3, 0], "nothing": "else"}')
+@pytest.mark.parametrize("major", [0, 1, 3])
+def test_another_major_version_is_refused_before_anything_else_is_looked_at(major):
+    with pytest.raises(ArtifactError, match=rf"format version {major}\.9\n.*reads 2\.x"):
+        decode_manifest(b'{"format": [%d, 9], "nothing": "else"}' % major)
+
+
+def test_nothing_may_follow_the_digest_even_in_a_newer_version():
+    newer = edit(encode_manifest(make_manifest()), lambda m: m.update(format=[2, 7]))
+    assert decode_manifest(newer).format == (2, 7)
+    with pytest.raises(ArtifactError, match="ends without a digest"):
+        decode_manifest(newer + b"\n")
+
+
+def test_faults_are_told_with_the_name_of_the_file():
+    manifest = edit(encode_manifest(make_manifest()), lambda m: m.update(targets=7))
+    with pytest.raises(ArtifactError, match=r"^there/manifest\.json: .*targets"):
+        decode_manifest(manifest, file="there/manifest.json")
+    with pytest.raises(ArtifactError, match=r"^there/plan\.json: "):
+        decode_plan(b"{}", file="there/plan.json")
+    with pytest.raises(ArtifactError, match=r"^there/plan\.json: not what ingot writes"):
+        decode_plan(encode_plan(make_plan()) + b" ", file="there/plan.json")
 
 
 @pytest.mark.parametrize(

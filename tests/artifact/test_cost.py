@@ -133,6 +133,15 @@ def test_rows_of_a_table_in_integers_bring_their_part_of_its_scales():
     assert step_cost(plan, StepShape(new_tokens=7, context=7)).weight_bytes == 7 * (WIDTH + 2 * 2)
 
 
+def test_an_op_reads_its_weights_and_not_what_else_it_is_given():
+    plan = replace(
+        small_plan(),
+        buffers=(weight("inv_freq", SIZE // 2, form=WIDE), arena("rope_table.out", SIZE)),
+        instructions=(instruction("rope_table", positions="positions", inv_freq="inv_freq"),),
+    )
+    assert step_cost(plan, StepShape(new_tokens=9, context=9)) == Cost(weight_bytes=4 * SIZE // 2)
+
+
 def test_a_group_costs_what_its_instructions_cost():
     plan, shape = small_plan(), StepShape(sequences=2, context=9)
     single = kernel_costs(plan, shape)

@@ -50,7 +50,13 @@ def test_a_feature_is_lacking_by_its_own_bit(name: str) -> None:
     assert lacking(processor, lambda: ALL_STATE) == {name}
 
 
-@pytest.mark.parametrize(("state", "missing"), [(0x07, AVX512), (0x03, WIDE), (0x01, WIDE)])
+# XCR0 without each of the bits that keep registers: SSE, AVX, and three for AVX-512.
+LOST = [(ALL_STATE & ~(1 << bit), WIDE if bit < 5 else AVX512) for bit in (1, 2, 5, 6, 7)]
+
+
+@pytest.mark.parametrize(
+    ("state", "missing"), [(0x07, AVX512), (0x03, WIDE), (0x01, WIDE), (0xE1, WIDE), *LOST]
+)
 def test_registers_that_the_system_does_not_keep_are_lacking(state: int, missing: set[str]) -> None:
     assert lacking(Processor({}), lambda: state) == missing
 
@@ -74,6 +80,24 @@ def test_this_host_answers_and_agrees_with_its_kernel() -> None:
     with open("/proc/cpuinfo") as file:
         listed = next(line for line in file if line.startswith("flags")).split()
     assert not lacking_here() & set(listed)
+
+
+def test_only_x86_64_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = frozenset({"fma"})
+    monkeypatch.setattr(cpuid, "_asked", lambda *_: asked)
+    for machine, lacks in (("x86_64", asked), ("aarch64", frozenset())):
+        monkeypatch.setattr(cpuid.platform, "machine", lambda machine=machine: machine)
+        assert lacking_here() == lacks
+
+
+def test_no_code_stays_mapped_and_no_file_open() -> None:
+    def held() -> tuple[int, list[str]]:
+        with open("/proc/self/maps") as maps:
+            return sum("memfd:cpuid" in line for line in maps), os.listdir("/proc/self/fd")
+
+    before = held()
+    lacking_here()
+    assert held() == before and before[0] == 0
 
 
 def test_where_code_cannot_be_mapped_nothing_is_denied(monkeypatch: pytest.MonkeyPatch) -> None:

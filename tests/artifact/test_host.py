@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
 import pytest
 
 from ingot.artifact import hashing
+from ingot.artifact.cpuid import lacking_here
 from ingot.artifact.host import (
+    available_memory,
     cpu_quota,
+    host_flags,
     huge_pages,
     processor_name,
     system_memory,
@@ -68,11 +72,11 @@ def test_the_quota_of_a_group_above_counts_too(tmp_path, line):
 
 @pytest.mark.parametrize(
     ("affinity", "quota", "usable"),
-    [(8, None, 8), (8, 200_000, 2), (8, 290_000, 2), (8, 50_000, 1), (2, 400_000, 2)],
+    [(8, None, 8), (8, 200_000, 2), (8, 290_000, 2), (8, 50_000, 1), (2, 400_000, 2), (8, 0, 1)],
 )
 def test_processors_by_affinity_and_quota(tmp_path, monkeypatch, affinity, quota, usable):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(affinity)))
-    files(tmp_path, {f"{V2}/cpu.max": f"{quota or 'max'} 100000\n"})
+    files(tmp_path, {f"{V2}/cpu.max": f"{'max' if quota is None else quota} 100000\n"})
     assert usable_processors(tmp_path) == usable
 
 
@@ -90,3 +94,42 @@ def test_memory_huge_pages_and_the_name_of_the_processor(tmp_path):
     files(tmp_path, {"cpuinfo": "processor : 0\nmodel name\t: Fast 9: the first\nflags : x\n"})
     assert processor_name(tmp_path / "cpuinfo") == "Fast 9: the first"
     assert processor_name(tmp_path / "none") == ""
+
+
+def test_other_lines_that_speak_of_flags_or_models_are_no_matter(tmp_path):
+    lines = (
+        *("model\t\t: 85", "model name\t: Fast 9", "flags\t\t: avx2 fma"),
+        *("vmx flags\t: vnmi ept", "bugs\t\t: flags"),
+    )
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("\n".join((*lines, "", *lines)))
+    assert host_flags(cpuinfo) == {platform.machine(), "avx2", "fma"} - lacking_here()
+    assert processor_name(cpuinfo) == "Fast 9"
+
+
+def test_what_cannot_be_read_tells_nothing(tmp_path):
+    """A folder, for one."""
+    assert processor_name(tmp_path) == ""
+    assert host_flags(tmp_path) == {platform.machine()}
+
+
+def test_a_control_group_may_have_a_colon_in_its_name(tmp_path):
+    files(tmp_path, {"proc/self/cgroup": "0::/a:b\n", f"{V2}/a:b/cpu.max": "200000 100000\n"})
+    assert cpu_quota(tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    ("limit", "stat", "left"),
+    [
+        ("3000", "anon 1000\nfile 9999\n", 2000),
+        ("3000", "anon 3001\n", 0),
+        ("3000", "file 1\n", 4096),
+        ("3000", None, 4096),
+        ("9000", "anon 0\n", 4096),
+    ],
+)
+def test_memory_of_a_control_group_beside_that_of_the_system(tmp_path, limit, stat, left):
+    files(tmp_path, {"proc/meminfo": "MemAvailable: 4 kB\n", f"{V2}/memory.max": f"{limit}\n"})
+    if stat is not None:
+        files(tmp_path, {f"{V2}/memory.stat": stat})
+    assert available_memory(tmp_path) == left

@@ -7,7 +7,16 @@ from dataclasses import replace
 import pytest
 
 from ingot.artifact.formats import Format, rounded_rows
-from ingot.artifact.plan import Buffer, Group, Instruction, Limits, Plan, arrays_of, scales_offset
+from ingot.artifact.plan import (
+    Buffer,
+    Group,
+    Instruction,
+    Limits,
+    Plan,
+    aligned,
+    arrays_of,
+    scales_offset,
+)
 from ingot.artifact.step import SYMBOLS, TEXT_INPUTS, Array, State, StepSpec
 
 LIMITS = Limits(
@@ -83,10 +92,19 @@ def test_temporaries_have_their_scales_behind_them():
     assert scales_offset(scaled.format, 120) == 128 and scales_offset(scaled.format, 128) == 128
     assert arrays_of(scaled.format, 120) == [("int8", 120), ("float32", 15)]
     assert arrays_of(plain.format, 120) == [("float32", 120)]
+    grouped = Format("int4", 128, 32, "float16")
+    assert arrays_of(grouped, 256) == [("int4", 256), ("float16", 2)]
+
+
+def test_alignment_is_that_of_a_cache_line():
+    assert [aligned(n) for n in (0, 1, 63, 64, 65, 128)] == [0, 64, 64, 64, 128, 128]
 
 
 def test_pages_and_tokens_take_what_their_formats_say():
     assert plan().page_sizes() == [2 * 16 * 8, 2 * 16 * 4, 3 * 16 * 4 * 2]
     assert plan().kv_bytes_per_token == 2 * (8 + 4) + 3 * 4 * 2
+    wide = plan(limits=replace(LIMITS, page_size=48))
+    assert wide.page_sizes()[0] == 2 * 48 * 8
+    assert wide.kv_bytes_per_token == plan().kv_bytes_per_token
     assert plan().kv_dtype == "int8"
     assert plan(spec=StepSpec()).kv_dtype == ""

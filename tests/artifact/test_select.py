@@ -57,10 +57,19 @@ def test_a_host_that_lacks_something_is_told_what_and_what_to_do():
 
 
 def test_another_kernel_interface_is_no_target():
-    with pytest.raises(
-        IncompatibleHostError, match=f"kernel interface {ABI + 1}, this ingot has {ABI}"
-    ):
-        choose_target(manifest_with("cpu:portable", abi=ABI + 1), frozenset(), Path("m.ingot"))
+    for abi in (ABI - 1, ABI + 1):
+        said = f"kernel interface {abi}, this ingot has {ABI}"
+        manifest = manifest_with("cpu:portable", abi=abi)
+        for flags in (frozenset(), frozenset({"x86_64"})):
+            with pytest.raises(IncompatibleHostError, match=said):
+                choose_target(manifest, flags, Path("m.ingot"))
+
+
+def test_of_equally_many_features_the_order_decides_nothing():
+    names = ("cpu:x86-64-v4+avx512_bf16", "cpu:x86-64-v4+avx512_vnni")
+    flags = frozenset().union(*(Target.parse(name).requires for name in names))
+    one, other = (best_target(manifest_with(*order), flags) for order in (names, names[::-1]))
+    assert one.name == other.name
 
 
 def test_flags_are_those_that_all_processors_have(tmp_path):

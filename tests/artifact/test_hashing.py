@@ -1,0 +1,52 @@
+"""Hashes of files, against hashlib."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from ingot.artifact.hashing import CHUNK_BYTES, hash_fd, hash_file, hash_files, in_threads
+
+
+@pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1])
+def test_a_file_is_hashed_from_its_start_and_stays_where_it_was(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "file"
+    data = os.urandom(size)
+    path.write_bytes(data)
+    with path.open("rb") as file:
+        place = file.seek(size // 2)
+        assert hash_fd(file.fileno()) == hashlib.sha256(data).hexdigest()
+        assert os.lseek(file.fileno(), 0, os.SEEK_CUR) == place
+
+
+def test_reads_may_give_less_than_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, pread = tmp_path / "file", os.pread
+    path.write_bytes(bytes(range(256)) * 20)
+    monkeypatch.setattr(os, "pread", lambda fd, count, at: pread(fd, min(count, 1000), at))
+    assert hash_file(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("file")
+    with pytest.raises(OSError, match="symbolic links"):
+        hash_file(tmp_path / "link")
+    before = os.listdir("/proc/self/fd")
+    assert hash_files([tmp_path / "file"]) == [hashlib.sha256(b"x").hexdigest()]
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_results_and_errors_come_in_the_order_of_the_items() -> None:
+    assert in_threads(str, range(50)) == [str(n) for n in range(50)]
+
+    def refuse(number: int) -> None:
+        if number > 3:
+            raise ValueError(number)
+
+    with pytest.raises(ValueError, match=r"^4$"):
+        in_threads(refuse, range(9))
