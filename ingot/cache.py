@@ -111,8 +111,8 @@ def _compile(source: Path, artifact: Path, options: CompileOptions) -> None:
     from ingot.compiling import compile_checked  # with all of the runtime
 
     say(f"compiling {source} into {artifact} (once)")
-    if artifact.exists() and not is_artifact(artifact):
-        shutil.rmtree(artifact)  # ours to remove: nothing else lives in the cache
+    if artifact.exists():
+        shutil.rmtree(artifact)  # unusable, and ours to remove: nothing else lives in the cache
     report = compile_checked(source, artifact, options)
     say(f"compiled in {report.seconds:.1f} s")
     limit = settings().cache_limit
