@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,3 +117,66 @@ def test_a_failed_build_keeps_nothing(
     with pytest.raises(RuntimeError):
         built("a")
     assert kept(tmp_path) == []
+
+
+def test_what_is_kept_is_as_usable_as_what_is_built(
+    built: Callable[..., bytes], tmp_path: Path
+) -> None:
+    built("a")
+    built("a", "two")
+    assert built.builds == 1
+    assert (tmp_path / "two" / "kernels.so").stat().st_mode & 0o777 == 0o755
+    (file,) = kept(tmp_path)
+    data = b"a" + TARGET.name.encode()
+    assert file.read_bytes() == data and file.suffix == ".so"
+    assert file.stem.endswith(f"-{hashlib.sha256(data).hexdigest()[:16]}")
+
+
+@pytest.mark.parametrize("name", ["INGOT_CXX", "INGOT_CACHE"])
+def test_where_nothing_can_be_kept_it_is_built(
+    name: str, built: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a home there is no folder; a compiler may not say its version in time."""
+
+    def late(command: object) -> None:
+        raise subprocess.TimeoutExpired("c++", 1)
+
+    def homeless() -> Path:
+        raise RuntimeError("no home")
+
+    if name == "INGOT_CXX":
+        monkeypatch.setattr(kept_kernels, "identity", late)
+    else:
+        monkeypatch.delenv("INGOT_CACHE")
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(Path, "home", homeless)
+    for _ in range(2):
+        built("a")
+    assert built.builds == 2
+
+
+def test_a_full_disk_is_no_fault_of_the_build(
+    built: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left")
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert built("a") == b"a" + TARGET.name.encode()
+    assert kept(tmp_path) == []
+
+
+def test_headers_count_by_their_content(built: Callable[..., bytes], tmp_path: Path) -> None:
+    header = tmp_path / "headers" / "z.h"
+    for text in ("12", "34"):
+        header.write_text(text)
+        os.utime(header, (1, 1))
+        built("a")
+    header.with_name("notes.txt").write_text("of no matter")
+    built("a")
+    assert built.builds == 2
+
+
+def test_many_libraries_are_kept() -> None:
+    """Of a target for each level and size of the models that somebody works on."""
+    assert kept_kernels.MOST >= 32
