@@ -157,3 +157,24 @@ def test_what_threads_may_still_read_keeps_its_place_until_they_meet() -> None:
     slots = {slot.name: slot for slot in with_memory(s.plan()).memory.slots}
     assert slots["a"].last_use == slots["b"].last_use == 3
     assert slots["p"].last_use == 5
+
+
+def test_a_gap_that_just_fits_is_taken() -> None:
+    """`y` lies behind `x`, whose place is free again when `g` and `h` live."""
+    x, y = Lifetime("x", 256, 0, 1), Lifetime("y", 128, 1, 2)
+    g, h = Lifetime("g", 128, 2, 2), Lifetime("h", 100, 2, 2)
+    memory = plan_memory([h, g, y, x])
+    assert [(slot.name, slot.offset) for slot in memory.slots] == [
+        ("h", 128), ("g", 0), ("y", 256), ("x", 0),
+    ]  # fmt: skip
+    assert memory.arena_bytes == 384
+    assert plan_memory([h]).arena_bytes == 128 and plan_memory([]).arena_bytes == 0
+
+
+def test_lives_go_from_the_first_kernel_that_touches_it_to_the_last() -> None:
+    uses = [(["w"], ["a"]), (["a", "w"], ["b"]), (["b"], []), ([], ["c"]), (["a"], ["a"])]
+    assert lifetimes(uses, {"a": 1, "b": 2, "c": 3}) == (
+        Lifetime("a", 1, 0, 4),
+        Lifetime("b", 2, 1, 2),
+        Lifetime("c", 3, 3, 3),
+    )
