@@ -7,7 +7,10 @@ import pytest
 from ingot.artifact.formats import rounded_rows
 from ingot.artifact.plan import Limits
 from ingot.targets.cpu.barriers import SIZES, Barrier, Size, barriers
+from ingot.targets.cpu.calls import CALLS
 from ingot.targets.cpu.operands import Operands
+from ingot.targets.cpu.sizes import NORMS, sizes_with_own_rows
+from ingot.targets.cpu.work import work_of
 from ingot.targets.grouping import Flow, Found, group
 from tests.targets.cpu.units import apart
 from tests.targets.sketch import STEP, Sketch, normal
@@ -238,3 +241,15 @@ def test_many_rows_do_not_overwrite_what_another_thread_reads() -> None:
     s = Chain().do("linear a b")
     s.call("linear", "b", s.weight("narrow", normal(16, 32)), out="c")
     assert flags(s, {"c": 0}, size="many") == (False, True)
+
+
+def test_every_kernel_that_is_a_norm_is_known_as_one() -> None:
+    assert set(NORMS) == {kernel for kernel in CALLS if "norm" in kernel}
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "layer_norm"])
+def test_products_deal_rows_before_any_norm_where_heads_are_uneven(op: str) -> None:
+    s = Chain().do("linear a b")
+    s.call(op, "b", "v", *(("v",) if op == "layer_norm" else ()), out="c", eps=1e-5)
+    even, uneven = (sizes_with_own_rows(work_of(s.plan()), even=even)[0] for even in (True, False))
+    assert (even, uneven) == ({"many"}, {"some", "many"})

@@ -178,3 +178,11 @@ def test_lives_go_from_the_first_kernel_that_touches_it_to_the_last() -> None:
         Lifetime("b", 2, 1, 2),
         Lifetime("c", 3, 3, 3),
     )
+
+
+def test_views_stay_where_they_are_in_their_base() -> None:
+    s = Sketch()
+    s.call("activation", s.rows("a", 64), out="b", kind="silu")
+    s.call("activation", s.view("half", "b", 32, 32), out="c", kind="silu")
+    placed = with_memory(s.plan())
+    assert placed.buffer("half").offset == 32 and placed.buffer("half").row_stride == 64

@@ -59,6 +59,9 @@ def test_heads_are_rounded_as_the_rows_that_a_product_reads() -> None:
     s.call("linear", row, integers(s, "w", 128))
     (cast, _) = round_activations(s.plan()).instructions
     assert cast.inputs == {"x": "row"}
+    s.call("linear", "heads", "w", out="of_heads")
+    plan = round_activations(s.plan())
+    assert plan.buffer("heads_int8_b128").shape == ("N", 128)
 
 
 def test_rows_that_are_chosen_are_as_many_when_rounded() -> None:
