@@ -48,14 +48,20 @@ def test_compile_prints_one_json_document_and_a_line_a_stage(shakespeare_dir, tm
 
 
 def test_compile_interrupted_leaves_nothing(shakespeare_dir, tmp_path):
-    process = start("compile", str(shakespeare_dir), "-o", str(tmp_path / "x.ingot"), text=True)
-    while not process.stderr.readline().startswith("pack"):
-        assert process.poll() is None, "it ended before it packed"
+    compiler = tmp_path / "c++"
+    hangs = 'case "$*" in *step.cpp*) exec tail -f /dev/null;; esac'
+    compiler.write_text(f'#!/bin/sh\n{hangs}\nexec g++ "$@"\n')
+    compiler.chmod(0o755)
+    environment = {**os.environ, "INGOT_CXX": str(compiler), "INGOT_CACHE": str(tmp_path / "cache")}
+    out = tmp_path / "out" / "x.ingot"
+    process = start("compile", str(shakespeare_dir), "-o", str(out), text=True, env=environment)
+    while not process.stderr.readline().startswith("build"):
+        assert process.poll() is None, "it ended before it was built"
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in errors
-    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert not [path for path in out.parent.iterdir() if path.is_dir()]
 
 
 def test_a_model_directory_is_compiled_once(shakespeare_dir, tmp_path):

@@ -53,17 +53,36 @@ def test_flags_of_targets(target: str, flags: tuple[str, ...]) -> None:
 def test_the_whole_command(program: Callable[..., Path]) -> None:
     """Each of them is there for a reason: the same bits and bytes wherever it is built."""
     compiler = program("g++")
-    command = toolchain.command_line(Path("/s"), Path("/o/k.so"), TARGET, ("-more",))
+    command = toolchain.compile_command(Path("/s/step.cpp"), Path("/o/k.o"), TARGET, ("-more",))
     assert command == (
         str(compiler),
         *("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno"),
-        *("-fno-exceptions", "-fno-rtti", "-fPIC", "-shared", "-pthread"),
+        *("-fno-exceptions", "-fno-rtti", "-fPIC", "-pthread"),
         *("-fvisibility=hidden", "-w", "-march=x86-64-v3", "-mprefer-vector-width=512", "-more"),
         *("-ffile-prefix-map=/s=.", f"-ffile-prefix-map={toolchain.KERNELS}=kernels"),
-        *("-iquote", str(toolchain.KERNELS), "/s/step.cpp", "-o", "/o/k.so"),
-        *("-frandom-seed=ingot", "-static-libgcc", "-s"),
-        *("-Wl,--build-id=none", "-Wl,--as-needed", "-Wl,-z,defs"),
+        *("-frandom-seed=ingot", "-iquote", str(toolchain.KERNELS)),
+        *("-c", "/s/step.cpp", "-o", "/o/k.o"),
     )
+
+
+def test_how_units_become_a_library(program: Callable[..., Path], tmp_path: Path) -> None:
+    """Every C++ file of the folder, and nothing else, in an order that does not depend on it."""
+    compiler = program("g++", f'echo "$0 $*" >> {tmp_path}/said')
+    for name in ("b.cpp", "a.cpp", "c.h"):
+        (tmp_path / name).write_text("")
+    toolchain.build(tmp_path, tmp_path / "k.so", TARGET, ("-more",))
+    *units, link = (tmp_path / "said").read_text().splitlines()
+    assert sorted(line.split(" -c ")[1].split()[0] for line in units) == [
+        f"{tmp_path}/a.cpp",
+        f"{tmp_path}/b.cpp",
+    ]
+    assert all(" -more " in line for line in units)
+    flags = "-shared -pthread -static-libgcc -s"
+    flags += " -Wl,--build-id=none -Wl,--as-needed -Wl,-z,defs"
+    assert link.startswith(f"{compiler} {flags} ")
+    objects, out = link.removeprefix(f"{compiler} {flags} ").split(" -o ")
+    assert [Path(each).name for each in objects.split()] == ["a.o", "b.o"]
+    assert out == f"{tmp_path}/k.so"
 
 
 @pytest.mark.parametrize(
@@ -78,7 +97,7 @@ def test_ziglang_spells_levels_with_underscores(
     target: str, flag: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(toolchain, "find_compiler", lambda: ("python", "-m", "ziglang", "c++"))
-    command = toolchain.command_line(Path("/s"), Path("/o"), Target.parse(target))
+    command = toolchain.compile_command(Path("/s"), Path("/o"), Target.parse(target))
     assert command[:4] == ("python", "-m", "ziglang", "c++")
     assert [word for word in command if word.startswith("-march")] == [flag]
 
@@ -105,7 +124,7 @@ def test_what_is_told_of_a_compiler_that_fails(
             toolchain.build(tmp_path, tmp_path / "k.so", TARGET)
         shown = [line for line in info.value.found.splitlines() if line.startswith("line ")]
         assert shown == [f"line {n}" for n in range(1, 21)]
-        assert info.value.hint.startswith(f"Command: {tmp_path}/bin/g++ -std=c++17 ")
+        assert info.value.hint.startswith(f"Command: {tmp_path}/bin/g++ -shared ")
 
 
 def test_a_compiler_that_is_killed_has_failed(program: Callable[..., Path], tmp_path: Path) -> None:
@@ -126,11 +145,12 @@ def test_a_program_that_is_none_cannot_be_started(
 def test_the_try_is_for_the_target_and_its_headers(
     program: Callable[..., Path], tmp_path: Path
 ) -> None:
-    program("g++", f'echo "$@" > {tmp_path}/said')
+    program("g++", f'echo "$@" >> {tmp_path}/said')
     toolchain.try_tools(tmp_path, TARGET)
     said = (tmp_path / "said").read_text()
-    assert "-march=x86-64-v3" in said and f"{tmp_path}/step.cpp -o {tmp_path}/try.so" in said
-    source = (tmp_path / "step.cpp").read_text()
+    assert "-march=x86-64-v3" in said and f"{tmp_path}/try.cpp -o " in said
+    assert said.endswith(f" -o {tmp_path}/try.so\n")
+    source = (tmp_path / "try.cpp").read_text()
     assert "<cmath>" in source and "<immintrin.h>" in source
 
 
@@ -174,4 +194,4 @@ def test_compilers_have_minutes_and_versions_seconds(
     monkeypatch.setattr(toolchain, "run_compiler", recorded)
     version_line(("g++",))
     toolchain.build(tmp_path, tmp_path / "k.so", TARGET)
-    assert given == [20, 300]
+    assert given == [20, 300]  # the version, and the link of no units
