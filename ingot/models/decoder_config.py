@@ -117,8 +117,8 @@ def read_architecture(fields: Fields) -> str:
 def read_dtype(fields: Fields) -> str:
     """The dtype that the config gives, or "" if it gives none."""
     keys: Mapping[str, str] = _DTYPES | {"": ""}
-    newer = fields.choice("dtype", keys, "")
-    return fields.choice("torch_dtype", keys, newer)
+    older = fields.choice("torch_dtype", keys, "")
+    return fields.choice("dtype", keys, older)
 
 
 def layer_windows(fields: Fields, window: int, slides: Sequence[bool]) -> tuple[int, ...]:

@@ -33,10 +33,10 @@ def parse_rope(
         ConfigError: unknown type or key, missing or wrong value, both spellings at odds.
     """
     scaling = _find(fields)
-    old = scaling.raw("type", None)
-    if "rope_type" in scaling and old not in (None, scaling.raw("rope_type")):
+    old, new = scaling.raw("type", None), scaling.raw("rope_type", None)
+    if None not in (old, new) and old != new:
         raise scaling.wrong("type", old, "the same as rope_type")
-    key = "rope_type" if old is None or "rope_type" in scaling else "type"
+    key = "type" if new is None else "rope_type"
     kind = cast(RopeType, scaling.choice(key, _SPELLINGS, "default"))
     theta = _either(fields, scaling, "rope_theta", 10000.0)
     fraction = _either(fields, scaling, "partial_rotary_factor", 1.0)

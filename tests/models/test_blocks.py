@@ -16,7 +16,7 @@ from ingot.models import registry
 from ingot.models.blocks.activation import activate
 from ingot.models.blocks.attention import Attention
 from ingot.models.blocks.constants import named_constants, register_constant
-from ingot.models.blocks.decoder import LAYERS
+from ingot.models.blocks.decoder import LAYERS, Decoder
 from ingot.models.blocks.embedding import Embedding
 from ingot.models.blocks.layer_norm import LayerNorm
 from ingot.models.blocks.linear import Linear
@@ -149,6 +149,14 @@ def test_embedding(scale: float) -> None:
     assert torch.equal(embedding(ids), expected)
 
 
+def test_embeddings_of_positions_are_added_unscaled(saved: Path) -> None:
+    config = config_of(saved / "single", learned_positions=True, embedding_scale=3.0, layers=())
+    decoder = filled(Decoder(replace(config, rope=NO_ROPE), max_model_len=8))
+    ids, positions = torch.tensor([[3, 0, 3]]), torch.tensor([[0, 1, 511]])
+    x = 3.0 * decoder.embed_tokens.weight[ids] + decoder.embed_positions.weight[positions]
+    torch.testing.assert_close(decoder(ids, positions), decoder.norm(x))
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_linear(bias: bool) -> None:
     linear, x = filled(Linear(8, 12, bias=bias)), sample(1, 5, 8)
@@ -219,6 +227,8 @@ def test_constants_have_values_beside_meta_buffers() -> None:
     assert named_constants(outer)["inner.table"].tolist() == [0, 1, 2]
     with pytest.raises(ValueError, match="table"):
         register_constant(inner, "table", torch.arange(3))
+    with pytest.raises(ValueError, match="table"):
+        register_constant(inner, "table", torch.ones(3, device="meta"))
 
 
 # The op vocabulary of exported graphs, which is what passes are written against.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -107,6 +108,20 @@ def test_a_module_with_parameters_must_say_what_it_becomes(inner: nn.Module) -> 
     with pytest.raises(UnsupportedModelError, match=f"{type(inner).__name__} at 1") as caught:
         module_counts(outer)
     assert "becomes" in caught.value.hint
+    with pytest.raises(UnsupportedModelError, match=f"{type(inner).__name__} at the model itself"):
+        module_counts(inner)
+
+
+def test_parameters_that_become_nothing_of_their_own() -> None:
+    class Kept(nn.Module):
+        becomes: ClassVar = {}
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+            self.norm = RMSNorm(8, 1e-5)
+
+    assert module_counts(Kept()) == {"rms_norm": 1}
 
 
 def test_a_module_of_its_own_with_known_children(tmp_path: Path) -> None:

@@ -33,6 +33,34 @@ def test_each_verb_says_what_it_is(name, verb, in_folder, tmp_path: Path, capsys
     assert what in error and advice in error
 
 
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["adapter_config.json"], "a LoRA adapter, which is no whole model: adapter_config.json"),
+        (["adapter_model.safetensors"], "a LoRA adapter"),
+        (["adapter_model.bin"], "a LoRA adapter, which is no whole model: adapter_model.bin"),
+        (["b.gguf", "a.gguf", "pytorch_model.bin"], "llama.cpp: a.gguf, b.gguf"),
+        (["pytorch_model-00001-of-00002.bin"], "of Python pickles: pytorch_model-00001-of"),
+        (["pytorch_model.bin.index.json"], "of Python pickles: pytorch_model.bin.index.json"),
+        (["consolidated.00.pth"], "of Python pickles"),
+        (["model.pkl"], "of Python pickles"),
+        (["model.pt"], "of Python pickles"),
+        (["last.ckpt"], "of Python pickles"),
+    ],
+)
+def test_formats_by_the_names_of_their_files(names: list[str], found: str) -> None:
+    error = other_format("x", ["config.json", "tokenizer.json", *names])
+    assert error is not None and error.found.startswith("x is a") and found in error.found
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["weights.safetensors", "model.gguf.txt", "tokenizer.bin.json", "adapter.json", "bin", "pt"],
+)
+def test_names_that_tell_no_format(name: str) -> None:
+    assert other_format("x", [name]) is None
+
+
 def test_an_adapter_beside_a_config_is_one_too(tmp_path: Path) -> None:
     names = ["config.json", "adapter_config.json", "adapter_model.safetensors", "training_args.bin"]
     assert "a LoRA adapter" in str(other_format("x", names))

@@ -62,7 +62,7 @@ def calibration_sequences(
         )
     length = min(SEQUENCE_TOKENS, max_model_len)
     count = min(SEQUENCE_TOKENS * MAX_SEQUENCES, len(tokens)) // length
-    starts = [i * (len(tokens) - length) // max(1, count - 1) for i in range(count)]
+    starts = [i * (len(tokens) - length) // (count - 1) for i in range(count)]
     return [tokens[start : start + length] for start in starts]
 
 

@@ -118,7 +118,7 @@ def block_scales(groups: Tensor, scales: Tensor, num_groups: int) -> Tensor:
 def multipliers_of(scales: Tensor, block_scales: Tensor) -> Tensor:
     """Scales divided by those of their blocks: integers in range, as float32; 0 only for 0."""
     units = scales * torch.where(block_scales == 0, 0.0, 1 / block_scales)
-    return torch.where(units.abs() < 0.5, units.sign(), units.round().clamp_(*MULTIPLIERS))
+    return torch.where(units.abs() <= 0.5, units.sign(), units.round().clamp_(*MULTIPLIERS))
 
 
 def round_to(groups: Tensor, scales: Tensor, bits: int) -> Tensor:

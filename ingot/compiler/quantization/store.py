@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -58,6 +59,7 @@ class QuantizedWeights:
             if whole.multipliers is not None:
                 self._file.write(whole.multipliers.numpy().data)
             self._file.write(whole.scales.half().numpy().data)
+            self._file.flush()
         except OSError as error:
             raise ResourceError(
                 f"cannot store the quantized weights: {error.strerror}",
@@ -90,7 +92,8 @@ class QuantizedWeights:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
+        with suppress(OSError):  # closing tries again to write what did not fit
+            self._file.close()
 
     def _next(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
         data = torch.empty(rows, columns, dtype=dtype)

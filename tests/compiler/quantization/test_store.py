@@ -1,0 +1,106 @@
+"""The temporary file of quantized matrices: what goes in comes out, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from ingot.artifact.formats import Format
+from ingot.compiler.quantization.search import quantize_rows
+from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.errors import ResourceError
+from ingot.ops.scaled import Scaled, stack
+from tests.compiler.quantization.integers import integers
+
+FORMS = {"a": integers(8, 32), "b": integers(4, 32, 128), "c": integers(8, 256)}
+
+
+def read(name: str) -> torch.Tensor:
+    return torch.full((2, 3), float(len(name)), dtype=torch.bfloat16)
+
+
+def matrix(seed: int, form: Format, rows: int = 6) -> Scaled:
+    rng = torch.Generator().manual_seed(seed)
+    return quantize_rows(torch.randn(rows, 256, generator=rng), form)
+
+
+def same(one: Scaled, other: Scaled) -> bool:
+    if one.multipliers is None or other.multipliers is None:
+        together = one.multipliers is other.multipliers
+    else:
+        together = torch.equal(one.multipliers, other.multipliers)
+    values = torch.equal(one.values, other.values) and one.values.dtype == other.values.dtype
+    scales = torch.equal(one.scales, other.scales) and one.scales.dtype == other.scales.dtype
+    return together and values and scales
+
+
+def test_matrices_come_out_as_they_went_in_whatever_is_read_between(tmp_path: Path) -> None:
+    made = {name: matrix(seed, form) for seed, (name, form) in enumerate(FORMS.items())}
+    with QuantizedWeights(read, tmp_path) as weights:
+        for name, whole in made.items():
+            assert name not in weights
+            weights.add(name, [whole])
+            assert name in weights
+            assert same(weights.matrix("a"), made["a"])  # leaves the file's position behind it
+        for name in reversed(made):
+            assert same(weights.matrix(name), made[name])
+            assert torch.equal(weights.read(name), made[name].dequantize())
+
+
+def test_pieces_are_one_matrix(tmp_path: Path) -> None:
+    with QuantizedWeights(read, tmp_path) as weights:
+        for name, form in FORMS.items():
+            rows = torch.randn(7, 256, generator=torch.Generator().manual_seed(1))
+            pieces = [quantize_rows(part, form) for part in rows.split(3)]
+            weights.add(name, iter(pieces))
+            assert same(weights.matrix(name), stack(pieces))
+
+
+def test_a_matrix_that_is_added_again_is_the_new_one(tmp_path: Path) -> None:
+    with QuantizedWeights(read, tmp_path) as weights:
+        for seed in (1, 2):
+            weights.add("a", [matrix(seed, FORMS["a"])])
+        assert same(weights.matrix("a"), matrix(2, FORMS["a"]))
+
+
+def test_other_parameters_are_read_as_they_are(tmp_path: Path) -> None:
+    with QuantizedWeights(read, tmp_path) as weights:
+        assert torch.equal(weights.read("norm"), read("norm"))
+        assert weights.read("norm").dtype == torch.bfloat16
+
+
+def test_each_reading_is_told_once(tmp_path: Path) -> None:
+    told: list[str] = []
+    with QuantizedWeights(read, tmp_path) as weights:
+        weights.add("a", [matrix(0, FORMS["a"])])
+        weights.on_read = told.append
+        weights.add("b", [matrix(1, FORMS["b"])])
+        assert told == []
+        weights.read("a"), weights.read("norm"), weights.matrix("b")
+        assert told == ["a", "norm", "b"]
+
+
+def test_the_file_is_in_the_folder_nameless_and_gone_after(tmp_path: Path) -> None:
+    def held() -> list[str]:
+        links = [os.path.join("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+        return [os.readlink(link) for link in links if os.path.lexists(link)]
+
+    with QuantizedWeights(read, tmp_path) as weights:
+        weights.add("a", [matrix(0, FORMS["a"])])
+        assert any(path.startswith(str(tmp_path)) for path in held())
+        assert list(tmp_path.iterdir()) == []
+    assert not any(path.startswith(str(tmp_path)) for path in held())
+
+
+@pytest.mark.parametrize("rows", [1, 6, 4000], ids=["within the buffer", "small", "large"])
+def test_a_full_disk_is_no_fault_of_ingot(rows: int, tmp_path: Path) -> None:
+    with QuantizedWeights(read, tmp_path) as weights:
+        full = os.open("/dev/full", os.O_RDWR)
+        os.dup2(full, weights._file.fileno())
+        os.close(full)
+        with pytest.raises(ResourceError, match="No space left") as caught:
+            weights.add("a", [matrix(0, FORMS["a"], rows)])
+    assert "a byte for each parameter" in caught.value.hint

@@ -1,0 +1,205 @@
+"""What a config.json leaves out, and values that a careless reader takes for left out.
+
+`transformers` fills in a silent config.json and writes all of it. Both must be one model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.activations import ACT2FN
+
+from ingot.errors import ConfigError
+from ingot.models import registry
+from ingot.models.blocks.activation import activate
+from ingot.models.config import ModelConfig
+
+GIVEN: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 96,
+    "intermediate_size": 80,
+    "num_hidden_layers": 30,  # more than Qwen's default number of layers without a window
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GPT2 = {"vocab_size": 320, "n_embd": 96, "n_layer": 3, "n_head": 6, "n_positions": 512}
+GPT2 |= {"bos_token_id": 1, "eos_token_id": 2}
+CLASSES = {
+    "LlamaForCausalLM": (transformers.LlamaConfig, GIVEN),
+    "MistralForCausalLM": (transformers.MistralConfig, GIVEN),
+    "Qwen2ForCausalLM": (transformers.Qwen2Config, GIVEN),
+    "Qwen3ForCausalLM": (transformers.Qwen3Config, GIVEN),
+    "Gemma2ForCausalLM": (transformers.Gemma2Config, GIVEN),
+    "GPT2LMHeadModel": (transformers.GPT2Config, GPT2),
+}
+
+FLAG = st.booleans()
+NUMBER = st.sampled_from([0.5, 1, 30.0, 500])
+WINDOW = st.sampled_from([1, 7, 4096])
+ACTIVATIONS = ("silu", "swish", "gelu", "gelu_python", "gelu_new", "gelu_fast", "relu")
+COMMON = {
+    "head_dim": st.sampled_from([4, 16, 32]),
+    "hidden_act": st.sampled_from([*ACTIVATIONS, "gelu_pytorch_tanh"]),
+    "rms_norm_eps": st.sampled_from([0.0, 1e-6, 0.1]),
+    "rope_theta": NUMBER,
+    "tie_word_embeddings": FLAG,
+    "bos_token_id": st.sampled_from([None, 0, 319]),
+    "eos_token_id": st.sampled_from([None, 0, 319, [0], [319, 0]]),
+    "dtype": st.sampled_from(["float32", "bfloat16", "float16"]),
+}
+QWEN = {
+    "use_sliding_window": FLAG,
+    "sliding_window": WINDOW,
+    "max_window_layers": st.sampled_from([0, 1, 29, 30, 31]),
+}
+CAP = st.sampled_from([None, 0.5, 50.0])
+OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "LlamaForCausalLM": COMMON | {"attention_bias": FLAG, "mlp_bias": FLAG},
+    "MistralForCausalLM": COMMON | {"sliding_window": st.none() | WINDOW},
+    "Qwen2ForCausalLM": COMMON | QWEN,
+    "Qwen3ForCausalLM": COMMON | QWEN | {"attention_bias": FLAG},
+    "Gemma2ForCausalLM": {name: s for name, s in COMMON.items() if name != "hidden_act"}
+    | {
+        "attention_bias": FLAG,
+        "attn_logit_softcapping": CAP,
+        "final_logit_softcapping": CAP,
+        "hidden_activation": st.sampled_from(ACTIVATIONS),
+        "query_pre_attn_scalar": st.sampled_from([1, 24, 256]),
+        "sliding_window": WINDOW,
+    },
+    "GPT2LMHeadModel": {
+        "activation_function": st.sampled_from(ACTIVATIONS),
+        "layer_norm_epsilon": st.sampled_from([0.0, 1e-5, 0.1]),
+        "n_inner": st.sampled_from([None, 64]),
+        "reorder_and_upcast_attn": FLAG,
+        "scale_attn_by_inverse_layer_idx": FLAG,
+        "scale_attn_weights": FLAG,
+        "tie_word_embeddings": FLAG,
+        "eos_token_id": st.sampled_from([None, 0, 319]),
+    },
+}
+
+
+def both(name: str, options: dict[str, Any]) -> tuple[ModelConfig, ModelConfig]:
+    """A short config.json as it is, and as `transformers` writes what it made of it."""
+    kind, given = CLASSES[name]
+    values = {**given, "architectures": [name], **options}
+    written = kind(**values).to_dict()
+    # Its own tokens stand for missing ones; here generation_config.json gives them.
+    for key in ("bos_token_id", "eos_token_id"):
+        written[key] = values.get(key)
+    return registry.parse_config(values), registry.parse_config(written)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_silent_config_is_what_transformers_makes_of_it(name: str) -> None:
+    silent, written = both(name, {})
+    assert silent == written
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("Qwen2ForCausalLM", {"use_sliding_window": True}),
+        ("Qwen3ForCausalLM", {"use_sliding_window": True}),
+        ("Qwen2ForCausalLM", {"use_sliding_window": True, "max_window_layers": 0}),
+    ],
+)
+def test_layers_with_a_window_in_a_silent_config(name: str, options: dict[str, Any]) -> None:
+    silent, written = both(name, options)
+    assert silent.windows == written.windows
+    assert set(silent.windows[28:]) == {4096}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_options_are_what_transformers_makes_of_them(name: str, data: st.DataObject) -> None:
+    options = data.draw(st.fixed_dictionaries({}, optional=OPTIONS[name]))
+    silent, written = both(name, options)
+    assert silent == written
+    assert silent.tie_embeddings == CLASSES[name][0](**options).tie_word_embeddings
+
+
+@pytest.mark.parametrize("key", ["head_dim", "rope_scaling", "quantization_config", "hidden_act"])
+def test_null_is_as_good_as_nothing(key: str) -> None:
+    values = {**GIVEN, "architectures": ["LlamaForCausalLM"]}
+    assert registry.parse_config({**values, key: None}) == registry.parse_config(values)
+
+
+@pytest.mark.parametrize("alias", ["LlamaForCausalLM", "LLaMAForCausalLM"])
+def test_both_spellings_of_llama(alias: str) -> None:
+    config = registry.parse_config({**GIVEN, "architectures": [alias]})
+    assert (config.family, config.architecture) == ("llama", alias)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_every_spelling_of_the_dtype(dtype: str) -> None:
+    values = {**GIVEN, "architectures": ["LlamaForCausalLM"]}
+    old = {"torch_dtype": f"torch.{dtype}"}
+    assert registry.parse_config({**values, **old}).checkpoint_dtype == dtype
+    for spelled in (
+        {"dtype": dtype},
+        {"torch_dtype": dtype},
+        {"dtype": dtype, "torch_dtype": None},
+        {"dtype": dtype, "torch_dtype": "float16" if dtype == "float32" else "float32"},
+    ):
+        assert registry.parse_config({**values, **spelled}).checkpoint_dtype == dtype
+        assert str(transformers.LlamaConfig(**spelled).dtype) == f"torch.{dtype}"
+
+
+@pytest.mark.parametrize("name", sorted(ACT2FN))
+def test_an_activation_is_that_of_transformers_or_refused(name: str) -> None:
+    values = {**GIVEN, "architectures": ["LlamaForCausalLM"], "hidden_act": name}
+    if name not in (*ACTIVATIONS, "gelu_pytorch_tanh"):
+        with pytest.raises(ConfigError, match=f"hidden_act = '{name}'"):
+            registry.parse_config(values)
+        return
+    x = torch.linspace(-6, 6, 500)
+    kind = registry.parse_config(values).hidden_act
+    torch.testing.assert_close(activate(kind, x), ACT2FN[name](x), rtol=1e-5, atol=1e-6)
+
+
+# What transformers 4 wrote beside the model, of GPT-2 and of others, in one config.json.
+WRITTEN_BESIDE: dict[str, Any] = {
+    "_attn_implementation": "sdpa", "_attn_implementation_autoset": True, "_commit_hash": None,
+    "_name_or_path": "x", "add_cross_attention": False, "attention_dropout": 0.0,
+    "attn_implementation": None, "attn_pdrop": 0.1, "bad_words_ids": None,
+    "begin_suppress_tokens": None, "cache_implementation": "hybrid", "chunk_size_feed_forward": 0,
+    "decoder_start_token_id": None, "diversity_penalty": 0.0, "do_sample": False, "dropout": 0.1,
+    "early_stopping": False, "embd_pdrop": 0.1, "encoder_no_repeat_ngram_size": 0,
+    "exponential_decay_length_penalty": None, "finetuning_task": None,
+    "forced_bos_token_id": None, "forced_eos_token_id": None, "gradient_checkpointing": False,
+    "hidden_dropout": 0.0, "id2label": {"0": "LABEL_0"}, "initializer_range": 0.02,
+    "is_encoder_decoder": False, "is_llama_config": True, "label2id": {"LABEL_0": 0},
+    "length_penalty": 1.0, "max_length": 20, "min_length": 0, "model_type": "llama",
+    "n_special": 0, "name_or_path": "x", "no_repeat_ngram_size": 0, "num_beam_groups": 1,
+    "num_beams": 1, "num_labels": 2, "num_return_sequences": 1, "output_attentions": False,
+    "output_hidden_states": False, "output_past": True, "output_scores": False,
+    "pad_token_id": 0, "predict_special_tokens": True, "prefix": None, "pretraining_tp": 1,
+    "problem_type": None, "pruned_heads": {}, "remove_invalid_values": False,
+    "repetition_penalty": 1.0, "resid_pdrop": 0.1, "return_dict": True,
+    "return_dict_in_generate": False, "sep_token_id": None, "summary_activation": None,
+    "summary_first_dropout": 0.1, "summary_proj_to_labels": True, "summary_type": "cls_index",
+    "summary_use_proj": True, "suppress_tokens": None, "task_specific_params": None,
+    "temperature": 1.0, "tf_legacy_loss": False, "tokenizer_class": None, "top_k": 50,
+    "top_p": 1.0, "torchscript": False, "transformers.js_config": {},
+    "transformers_version": "4.30.2", "typical_p": 1.0, "_unsloth_fixed": True,
+    "unsloth_fixed": True, "unsloth_version": "2024.9", "use_bfloat16": False, "use_cache": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pruned", [{}, []])
+def test_what_is_written_beside_a_model_changes_nothing(pruned: object) -> None:
+    values = {**GIVEN, "architectures": ["LlamaForCausalLM"]}
+    beside = WRITTEN_BESIDE | {"pruned_heads": pruned}
+    assert registry.parse_config({**values, **beside}) == registry.parse_config(values)
