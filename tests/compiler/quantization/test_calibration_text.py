@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,9 @@ def counting() -> Tokenizer:
     return tokenizer
 
 
-def starts(counting: Tokenizer, folder: Path, tokens: int, length: int, space: int = 1) -> list[int]:
+def starts(
+    counting: Tokenizer, folder: Path, tokens: int, length: int, space: int = 1
+) -> list[int]:
     """Where the sequences begin, all of which are that long and go on without a gap."""
     path = folder / "text"
     path.write_text((" " * space).join(map(str, range(tokens))))
@@ -49,7 +52,7 @@ def test_so_many_sequences_lie_evenly_from_the_first_token_to_the_last(
 ) -> None:
     found = starts(counting, tmp_path, tokens, length)
     assert found[0] == 0 and found[-1] == tokens - length and len(found) == count
-    steps = {later - earlier for earlier, later in zip(found, found[1:], strict=False)}
+    steps = {later - earlier for earlier, later in pairwise(found)}
     assert max(steps) - min(steps) <= 1 and min(steps) >= length
 
 

@@ -55,7 +55,9 @@ def loss(weights: list[float], scale: float, low: int, high: int) -> float:
 def test_no_start_is_better_than_the_scale_that_is_taken(bits: int, low: int, high: int) -> None:
     """A start is the largest magnitude at one of the levels; it is fitted to the integers."""
     groups = torch.cat([sample(32, 30), sample(32, 30).exp(), -sample(32, 30).exp()], 1)
-    for group, scale in zip(groups.T.tolist(), best_scales(groups, bits=bits).tolist(), strict=True):
+    for group, scale in zip(
+        groups.T.tolist(), best_scales(groups, bits=bits).tolist(), strict=True
+    ):
         extreme, least = max(group, key=abs), math.inf
         for level in search.STARTS[bits]:
             q = [min(max(round(w * level / extreme), low), high) for w in group]
