@@ -20,6 +20,8 @@ from ingot.compiler.quantization.choose import (
     int8_storage,
     label,
     matches,
+    nearest,
+    read_rule,
 )
 from ingot.errors import UsageError
 from ingot.models import registry
@@ -106,6 +108,16 @@ def test_a_group_that_does_not_divide_names_the_matrices_and_what_does(
     assert "--group-size 32 or 64 or 128 or channel, or --keep 'embed_tokens=" in caught.value.hint
     with pytest.raises(UsageError, match="--group-size 32 or 64 or 128, or"):
         choose(graph, base=Storage(4, 96))
+
+
+@pytest.mark.parametrize(
+    "base, keep", [(Storage(4, 96), "*=int8"), (Storage(8, 96), "lm_head=int4")]
+)
+def test_channels_are_offered_only_where_nothing_is_int4(
+    graph: torch.fx.GraphModule, base: Storage, keep: str
+) -> None:
+    with pytest.raises(UsageError, match="--group-size 32 or 64 or 128, or"):
+        choose(graph, keep, base=base)
 
 
 def narrow(hidden: int, intermediate: int) -> torch.fx.GraphModule:
@@ -222,6 +234,24 @@ def test_options_give_the_storage_and_its_label() -> None:
     assert label({}, calibrated=False) == "none"
     several = {"a": INT4, "b": INT4, "c": Storage(8, 0)}
     assert label(several, calibrated=True) == "int4-g32 + int8-channel, calibrated"
+
+
+def test_labels_name_the_most_frequent_first_then_by_name() -> None:
+    assert label({"a": INT8, "b": INT4}, calibrated=False) == "int4-g32 + int8-g32"
+    several = {"a": INT4, "b": INT8, "c": INT8, "d": Storage(8, 64)}
+    assert label(several, calibrated=True) == "int8-g32 + int4-g32 + int8-g64, calibrated"
+
+
+def test_the_last_sign_of_equality_ends_a_pattern() -> None:
+    assert read_rule("[=a]*=none", INT4, INT8, "bfloat16") == ("[=a]*", None)
+    assert read_rule("a=int8", INT4, Storage(8, 0), "float32") == ("a", Storage(8, 0))
+    assert read_rule("a=int4", Storage(8, 64), INT8, "float32") == ("a", Storage(4, 64))
+    assert read_rule("a=bf16", INT4, INT8, "bfloat16") == ("a", None)
+
+
+def test_up_to_three_names_are_near() -> None:
+    names = {f"layers.{i}.proj.weight": (f"layers.{i}.proj",) for i in range(9)}
+    assert nearest("layers.0.pro", names) == "Near: layers.0.proj, layers.8.proj, layers.7.proj."
 
 
 def test_what_is_int8_beside_int4_has_a_group_of_its_own(graph) -> None:

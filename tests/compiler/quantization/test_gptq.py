@@ -101,3 +101,43 @@ def test_fewer_tokens_than_inputs_and_none_at_all() -> None:
 def test_moments_that_are_not_finite_are_refused() -> None:
     with pytest.raises(CompileError, match="calibrat"):
         inverse_factor(torch.full((4, 4), float("nan")))
+
+
+def damped(moments: torch.Tensor, share: float) -> torch.Tensor:
+    """The inverse that the factor is of: that share of the mean diagonal is added to all of it."""
+    mean, dead = moments.diagonal().mean(), moments.diagonal() == 0
+    return (moments + torch.diag(share * mean + mean * dead)).double().inverse().float()
+
+
+def test_the_factor_is_of_the_inverse_of_the_damped_moments() -> None:
+    for dead in ([], [7, 100]):
+        x = inputs(3)
+        x[:, dead] = 0
+        moments = second_moments(x)
+        torch.testing.assert_close(moments, x.T @ x / len(x))
+        upper = inverse_factor(moments)
+        assert torch.equal(upper, upper.triu())
+        torch.testing.assert_close(upper.T @ upper, damped(moments, 0.01), rtol=1e-3, atol=1e-3)
+
+
+def test_without_inputs_every_column_is_as_important() -> None:
+    nothing = second_moments(torch.empty(0, 8))
+    assert torch.equal(nothing, torch.zeros(8, 8))
+    assert torch.equal(inverse_factor(nothing), torch.eye(8))
+
+
+@pytest.mark.parametrize("below, attempts", [(0.005, 0), (0.05, 1), (0.5, 2), (5.0, 3), (500.0, 5)])
+def test_moments_that_have_no_root_are_damped_tenfold(below: float, attempts: int) -> None:
+    """As rounding leaves them: the least eigenvalue lies below zero by a share of the mean."""
+    moments = torch.full((8, 8), 0.0).fill_diagonal_(1.0)
+    moments[0, 1] = moments[1, 0] = 1.0 + below
+    upper = inverse_factor(moments)
+    expected = damped(moments, 0.01 * 10**attempts)
+    torch.testing.assert_close(upper.T @ upper, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_moments_that_no_damping_helps_are_refused() -> None:
+    moments = torch.eye(8)
+    moments[0, 1] = moments[1, 0] = 2000.0
+    with pytest.raises(CompileError, match="too large or not finite"):
+        inverse_factor(moments)
