@@ -203,3 +203,21 @@ def test_what_is_written_beside_a_model_changes_nothing(pruned: object) -> None:
     values = {**GIVEN, "architectures": ["LlamaForCausalLM"]}
     beside = WRITTEN_BESIDE | {"pruned_heads": pruned}
     assert registry.parse_config({**values, **beside}) == registry.parse_config(values)
+
+
+@pytest.mark.parametrize("name", ["Qwen2ForCausalLM", "Qwen3ForCausalLM", "Gemma2ForCausalLM"])
+@pytest.mark.parametrize("count", [0, 29, 31])
+def test_each_layer_has_one_type(name: str, count: int) -> None:
+    values = {**GIVEN, "architectures": [name], "layer_types": ["full_attention"] * count}
+    with pytest.raises(ConfigError, match="layer_types") as caught:
+        registry.parse_config(values)
+    assert caught.value.hint == "layer_types must be a list of 30 layer types"
+
+
+@pytest.mark.parametrize("count", [1, 126, 10_000])
+def test_models_may_have_many_layers(count: int) -> None:
+    values = {**GIVEN, "architectures": ["MistralForCausalLM"]}
+    config = registry.parse_config({**values, "num_hidden_layers": count})
+    assert config.windows == (4096,) * count
+    with pytest.raises(ConfigError, match="num_hidden_layers = 10001"):
+        registry.parse_config({**values, "num_hidden_layers": 10_001})
