@@ -50,3 +50,16 @@ def test_pieces_without_tokens_only_take_time(figures):
 @pytest.mark.parametrize("counts", [(), (0,), (1,), (2,)])
 def test_a_speed_needs_two_moments(figures, counts):
     assert figures(*counts).decode_tokens_per_second is None
+
+
+@pytest.mark.parametrize(
+    ("share", "told"), [(None, False), (0.0, False), (0.049, False), (0.05, True), (0.9, True)]
+)
+def test_a_busy_host_is_told_beside_the_speed(figures, monkeypatch, share, told):
+    monkeypatch.setattr(run_stats.ThreadTimes, "share_waited", lambda self, since: share)
+    of = figures(1, 1, 1)
+    assert of.share_waited == share
+    lines = [line for line in of.text().splitlines() if line.startswith("busy host")]
+    assert len(lines) == told
+    if told:
+        assert f"other work had the processors {100 * share:.0f} % of the time" in lines[0]
