@@ -75,7 +75,7 @@ def round_to_int8(x: Tensor, block: int) -> Scaled:
     largest = torch.where(largest < SMALLEST, 0.0, largest)
     # A division of tensors: a number over one is a product with its rounded reciprocal.
     inverse = torch.where(largest > 0, torch.full_like(largest, LARGEST) / largest, 0.0)
-    values = (blocks * inverse).round().clamp(-LARGEST, LARGEST)
+    values = (blocks * inverse).round()
     return Scaled(values.flatten(-2).to(torch.int8), None, (largest / LARGEST).squeeze(-1))
 
 

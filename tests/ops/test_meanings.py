@@ -11,6 +11,7 @@ from torch import Tensor
 from ingot.ops import OPS, linear
 from ingot.ops.scaled import Scaled, round_to_int8
 from ingot.ops.steps import step_inputs
+from tests.ops.sample_inputs import SAMPLES
 
 
 def call(name: str, *args: object, **kwargs: object) -> Tensor:
@@ -29,7 +30,7 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 @pytest.mark.parametrize("size", [1.0, 1e-4, 0.0])
 def test_an_rms_norm_adds_epsilon_to_the_mean_square(eps, size):
     x, weight = size * normal(1, 2, 6), normal(6, seed=1)
-    for offset in (0.0, 1.0):
+    for offset in (0.0, 1.0, -0.25):
         rows = [
             [v / math.sqrt(sum(u * u for u in row) / 6 + eps) for v in row] for row in x[0].tolist()
         ]
@@ -165,6 +166,67 @@ def test_the_small_ones():
     assert close(call("mul", x, -3.0), -3.0 * x) and close(call("add", x, y), y + x)
     assert call("cast", x, torch.bfloat16).dtype == torch.bfloat16
     assert torch.equal(call("select_rows", x, torch.tensor([1, 1, 0])), x[:, [1, 1, 0]])
+
+
+def narrowed(kwargs: dict) -> dict:
+    return {k: v.bfloat16() if is_float(v) else v for k, v in kwargs.items() if k != "out_dtype"}
+
+
+def is_float(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+KEEPING = ("cast", "select_rows", "kv_write", "paged_attention")  # have rules of their own
+
+
+@pytest.mark.parametrize("name", SAMPLES.keys() - set(KEEPING))
+def test_narrow_arguments_count_as_the_wide_numbers_that_they_are(name):
+    """References widen first and round last, to the dtype that is asked for, or not at all."""
+    for kwargs in SAMPLES[name](torch.Generator().manual_seed(2)):
+        narrow = narrowed(kwargs)
+        wide = {k: v.float() if is_float(v) else v for k, v in narrow.items()}
+        got = call(name, **narrow)
+        assert got.dtype == torch.float32 and torch.equal(got, call(name, **wide))
+        fake = OPS[name].fake(OPS[name].bind(**narrow))
+        assert (fake.shape, fake.dtype) == (got.shape, torch.float32)
+        if "out_dtype" in OPS[name].signature.parameters:
+            assert torch.equal(call(name, **narrow, out_dtype=torch.bfloat16), got.bfloat16())
+
+
+def test_a_cast_is_a_copy():
+    x = normal(1, 2, 5)
+    for dtype in (torch.float32, torch.bfloat16):
+        assert call("cast", x, dtype).data_ptr() != x.data_ptr()
+
+
+def rounded_attention(q: Tensor, k: Tensor, v: Tensor, v_scales: Tensor | None) -> Tensor:
+    """q [N, H, D] over k, v [N, H, D], in loops: each weight is rounded as q is."""
+    out = torch.zeros(q.shape)
+    for i in range(q.shape[0]):
+        for h in range(q.shape[1]):
+            x = torch.stack([q[i, h].float() @ k[j, h].float() for j in range(i + 1)]) * 0.3
+            x = x / math.log(2)
+            weights = torch.exp2(x - x.max().round()).to(q.dtype).float()
+            scaled = weights if v_scales is None else weights * v_scales[: i + 1, h]
+            out[i, h] = scaled.to(q.dtype).float() @ v[: i + 1, h].float() / weights.sum()
+    return out
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_attention_over_pages_rounds_its_weights_as_its_queries(scaled):
+    step = step_inputs([[0] * 9], [0], [[1, 2, 0]], 4)
+    q, k, v = (3 * normal(1, 9, 2, 16, seed=i).bfloat16() for i in range(3))
+    caches = [torch.zeros(3, 2, 4, 16).bfloat16() for _ in range(2)]
+    values, scales = v[0], None
+    if scaled:
+        caches = [round_to_int8(c, 16) for c in caches]
+        numbers = round_to_int8(v[0], 16)
+        values, scales = numbers.values, numbers.scales[..., 0]
+        k = round_to_int8(k, 16).dequantize()
+    call("kv_write", k, v, *caches, step["slots"])
+    got = call("paged_attention", q, *caches, step["spans"], step["page_table"], 0.3)
+    expected = rounded_attention(q[0], k[0], values, scales)
+    assert torch.allclose(got[0], expected, rtol=1e-5, atol=1e-5)
 
 
 def test_float32_holds_the_sums_that_are_left_to_it() -> None:

@@ -2,12 +2,15 @@
 
 import copy
 import inspect
+from typing import get_args
 
 import pytest
 import torch
 
+from ingot.artifact.formats import DType
 from ingot.artifact.traits import TRAITS
 from ingot.ops import OPS
+from ingot.ops.dtypes import NAMES, TORCH_DTYPES
 from ingot.ops.registry import Op
 from tests.ops.sample_inputs import SAMPLES
 
@@ -111,6 +114,30 @@ def test_samples_are_seeded_and_cover_bfloat16(op):
     assert torch.bfloat16 in dtypes or op.name in ("rope_table", "add")
     outs = [out for kwargs in first for out in results(op.fake(op.bind(**on_meta(kwargs))))]
     assert {out.dtype for out in outs} <= op.tolerance.keys()
+
+
+def test_kernels_are_held_to_written_bounds():
+    """A bound that is too wide lets a wrong kernel pass."""
+    plain = {
+        torch.float32: (1e-5, 1e-5),
+        torch.bfloat16: (8e-3, 1e-4),
+        torch.int32: (0.0, 0.0),
+        torch.int8: (0.0, 1.0),
+    }
+    others = {
+        "linear": plain | {torch.float32: (1e-5, 5e-5)},
+        "paged_attention": plain | {torch.bfloat16: (8e-3, 2e-3)},
+        "rope_table": plain | {torch.float32: (1e-5, 2e-6)},
+    }
+    for name, op in OPS.items():
+        found = {dtype: (bound.rtol, bound.atol) for dtype, bound in op.tolerance.items()}
+        assert found == others.get(name, plain), name
+
+
+def test_dtypes_and_their_names():
+    assert TORCH_DTYPES == {name: getattr(torch, name) for name in set(get_args(DType)) - {"int4"}}
+    assert {NAMES[dtype] for dtype in (torch.int32, torch.int64)} == {"int32"}
+    assert all(NAMES[dtype] == name for name, dtype in TORCH_DTYPES.items())
 
 
 def test_ops_trace_with_symbolic_rows():

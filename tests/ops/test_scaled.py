@@ -1,0 +1,105 @@
+"""Integers with scales: rounding to them, rows of them, and products."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from ingot.ops import OPS
+from ingot.ops.linear import EXACT_IN_FLOAT32
+from ingot.ops.scaled import SMALLEST, Scaled, round_to_int8, stack
+
+
+def large_int8(*shape: int, seed: int) -> torch.Tensor:
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randint(100, 128, shape, generator=rng, dtype=torch.int8)
+
+
+def with_multipliers(rows: int, seed: int) -> Scaled:
+    """Groups of 2 in blocks of 4."""
+    rng = torch.Generator().manual_seed(seed)
+    multipliers = torch.randint(-8, 8, (rows, 4), generator=rng, dtype=torch.int8)
+    values = torch.randint(-8, 8, (rows, 8), generator=rng, dtype=torch.int8)
+    return Scaled(values, multipliers, torch.rand(rows, 2, generator=rng))
+
+
+@pytest.mark.parametrize("block", [4, 32])
+def test_rounding_is_numpys_in_single_precision(block):
+    """Where a value lies halfway between integers, too, and a rounding more would show."""
+    x = torch.rand(4096, 64, generator=torch.Generator().manual_seed(3))
+    x[:, 1:block] = x[:, :1] * ((torch.arange(block - 1) * 4 + 0.5) / 127)
+    blocks = x.numpy().reshape(4096, -1, block)
+    largest = np.abs(blocks).max(-1, keepdims=True)
+    values = np.rint(blocks * (np.float32(127) / largest)).reshape(x.shape)
+    got = round_to_int8(x, block)
+    assert got.block == block and got.multipliers is None
+    assert np.array_equal(got.values.numpy(), values)
+    assert np.array_equal(got.scales.numpy(), (largest / np.float32(127))[..., 0])
+
+
+def test_the_smallest_block_that_counts_is_not_zero():
+    rows = torch.tensor([[SMALLEST, -SMALLEST / 2], [SMALLEST * 0.99, 0.0]])
+    assert round_to_int8(rows, 2).values.tolist() == [[127, -64], [0, 0]]
+    assert torch.equal(round_to_int8(rows, 2).scales, rows.new_tensor([[SMALLEST], [0.0]]) / 127)
+
+
+def test_narrow_numbers_are_rounded_as_the_wide_ones_that_they_are():
+    x = torch.randn(8, 32, generator=torch.Generator().manual_seed(4)).bfloat16()
+    narrow, wide = round_to_int8(x, 16), round_to_int8(x.float(), 16)
+    assert torch.equal(narrow.values, wide.values) and torch.equal(narrow.scales, wide.scales)
+    assert narrow.scales.dtype == torch.float32
+
+
+def test_a_row_takes_its_multipliers_and_scales_along():
+    whole = with_multipliers(5, seed=1)
+    for index in (slice(1, 3), torch.tensor([4, 0, 0]), 2):
+        assert torch.equal(whole[index].dequantize(), whole.dequantize()[index])
+    plain = round_to_int8(whole.dequantize(), 4)
+    assert torch.equal(plain[1:4].dequantize(), plain.dequantize()[1:4])
+
+
+def test_rows_are_written_with_their_scales():
+    rng = torch.Generator().manual_seed(2)
+    cache = round_to_int8(torch.ones(5, 8), 4)
+    rows = round_to_int8(torch.randn(2, 8, generator=rng), 4)
+    cache[torch.tensor([3, 1])] = rows
+    assert torch.equal(cache.dequantize()[[3, 1]], rows.dequantize())
+    assert torch.equal(cache.dequantize()[[0, 2, 4]], torch.ones(3, 8))
+
+
+def test_a_stack_is_the_rows_of_its_parts():
+    parts = [with_multipliers(rows, seed) for seed, rows in enumerate((3, 1, 2))]
+    assert torch.equal(stack(parts).dequantize(), torch.cat([p.dequantize() for p in parts]))
+    plain = [round_to_int8(p.dequantize(), 8) for p in parts]
+    assert torch.equal(stack(plain).dequantize(), torch.cat([p.dequantize() for p in plain]))
+    assert stack(plain).multipliers is None
+
+
+@pytest.mark.parametrize("block", [32, EXACT_IN_FLOAT32, 4 * EXACT_IN_FLOAT32])
+def test_products_of_integers_are_exact_before_they_are_scaled(block):
+    """Of long blocks, too: their sums need more bits than a float32 has."""
+    width, rng = 4 * EXACT_IN_FLOAT32, torch.Generator().manual_seed(6)
+    x = Scaled(large_int8(3, width, seed=0), None, torch.rand(3, width // block, generator=rng))
+    w = Scaled(large_int8(5, width, seed=1), None, torch.rand(5, width // block, generator=rng).half())
+    expected = np.zeros((3, 5), np.float32)
+    for i in range(width // block):
+        part = slice(i * block, (i + 1) * block)
+        dots = x.values.numpy()[:, part].astype(np.int64) @ w.values.numpy()[:, part].T
+        scales = np.outer(x.scales.numpy()[:, i], w.scales.float().numpy()[:, i])
+        expected += dots.astype(np.float32) * scales
+    got = OPS["linear"].reference(Scaled(x.values[None], None, x.scales[None]), w)
+    assert np.array_equal(got[0].numpy(), expected)
+
+
+def test_a_cache_has_a_scale_for_every_block_of_a_head():
+    k, v = torch.randn(2, 1, 3, 2, 8, generator=torch.Generator().manual_seed(5))
+    caches = [
+        Scaled(torch.zeros(2, 2, 4, 8, dtype=torch.int8), None, torch.zeros(2, 2, 4, 2))
+        for _ in range(2)
+    ]
+    OPS["kv_write"].reference(k, v, *caches, torch.tensor([5, -1, 2]))
+    for x, cache in zip((k, v), caches, strict=True):
+        rounded = round_to_int8(x[0], 4).dequantize()
+        assert torch.equal(cache.dequantize()[1, :, 1], rounded[0])
+        assert torch.equal(cache.dequantize()[0, :, 2], rounded[2])
