@@ -120,3 +120,38 @@ def test_dtype_comes_from_the_checkpoint_if_the_config_is_silent(copy: Copy) -> 
         for path in model_dir.glob("*.safetensors"):
             path.write_bytes(b"damaged")
         assert registry.load_config(model_dir).checkpoint_dtype == "float32"
+
+
+PER_HEAD = "queries and keys are normalised per head"
+
+
+def test_the_reasons_of_a_plain_model(saved: Path) -> None:
+    assert explain(saved / "float16").reasons == (
+        "2 layers of width 64, gated MLP of 96",
+        "4 query heads over 2 key-value heads of 16",
+        "vocabulary of 320, separate head",
+        "rotary embedding default, up to 512 positions",
+        "checkpoint in float16",
+    )
+    assert "vocabulary of 320, tied head" in explain(saved / "tied").reasons
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("qwen3", {PER_HEAD}),
+        ("qwen2", {"biases: q, k, v"}),
+        ("llama_attention_bias", {"biases: q, k, v, attention output"}),
+        ("llama_mlp_bias", {"biases: MLP"}),
+    ],
+)
+def test_what_only_some_models_have_is_said_of_those_alone(
+    name: str, more: set[str], tmp_path: Path
+) -> None:
+    assert set(explain(save_random(name, tmp_path)).reasons[5:]) == more
+
+
+def test_a_refusal_has_its_reason_and_what_to_do(copy: Copy) -> None:
+    refused = explain(change_config(copy("single"), head_dim=10))
+    assert len(refused.reasons) == 2 and all(refused.reasons)
+    assert refused.nearest == "" and refused.differing == ()

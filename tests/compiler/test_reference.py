@@ -116,3 +116,66 @@ def test_prompts_fit_short_models_and_skip_huge_windows() -> None:
     assert [len(prompt) for prompt in short] == [1, 5, 10]
     huge = golden_prompts([1], page_size=16, max_model_len=9999, windows=(4096,))
     assert max(len(prompt) for prompt in huge) == 35
+
+
+@pytest.mark.parametrize(("window", "longest"), [(1023, 1040), (1024, 1041), (1025, 35)])
+def test_windows_are_exercised_up_to_a_thousand_tokens(window: int, longest: int) -> None:
+    prompts = golden_prompts([1], page_size=16, max_model_len=9999, windows=(0, window))
+    assert max(map(len, prompts)) == longest
+
+
+def test_a_graph_runs_by_single_calls_whatever_its_parts_are() -> None:
+    """Biases, constants of integers, and tensors that are made on the way; a tiny vocabulary."""
+
+    class Odd(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(5, 4)
+            self.head = torch.nn.Linear(4, 5)
+            self.register_buffer("shift", torch.zeros(1, dtype=torch.int64))
+
+        def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+            made = torch.ones(1, 1, 4, device=input_ids.device)
+            x = self.table(input_ids) + made * (positions + self.shift)[..., None]
+            return self.head(x.relu())
+
+    torch.manual_seed(0)
+    model = Odd()
+    tensors = dict(model.named_parameters()) | {"shift": torch.tensor([3])}
+    with torch.device("meta"):
+        gm = export(Odd(), registry.load_config(MODEL))
+    model.shift.fill_(3)
+    prompts = [[1, 4, 0], [2]]
+    with torch.inference_mode():
+        expected = [model(torch.tensor([p]), torch.arange(len(p))[None])[0] for p in prompts]
+        got = reference_logits(gm, lambda name: tensors[name].detach(), prompts)
+        golden = golden_outputs(gm, lambda name: tensors[name].detach(), prompts, tolerance=0.5)
+    for ours, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert len(golden["prompts"][1]["positions"][0]["top"]) == 5
+
+
+def test_values_are_let_go_and_narrow_weights_are_widened(graph, checkpoint, judged) -> None:
+    def read(name: str) -> torch.Tensor:
+        tensor = checkpoint.read(name)
+        return tensor.bfloat16() if tensor.dim() == 2 else tensor
+
+    wide = reference_logits(graph, lambda name: read(name).float(), PROMPTS[:1])
+    run = reference.Interpreter(graph, read, PROMPTS[:1])
+    (got,) = run.run()
+    assert torch.equal(got[0], wide[0]) and got.dtype == torch.float32
+    (result,) = graph.graph.output_node().all_input_nodes
+    kept = [value for node in run.values if node is not result for value in run.values[node]]
+    assert result in run.values and not any(isinstance(value, torch.Tensor) for value in kept)
+
+
+def test_one_of_several_outputs_that_is_not_finite_is_refused(graph, checkpoint) -> None:
+    def read(name: str) -> torch.Tensor:
+        tensor = checkpoint.read(name).float()
+        if name == "model.embed_tokens.weight":
+            tensor = tensor.clone()
+            tensor[7] = torch.inf
+        return tensor
+
+    with pytest.raises(CompileError):
+        golden_outputs(graph, read, [[7], [1]], tolerance=0.1)

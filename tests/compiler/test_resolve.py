@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from ingot.artifact.formats import Storage
+from ingot.artifact.host import host_flags
+from ingot.artifact.target import native_target
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.resolve import resolve
 from ingot.errors import UsageError
@@ -63,3 +66,110 @@ def test_a_folder_for_dumps_is_made_or_refused_before_the_work(
 def test_a_path_that_is_none_is_refused(option: str) -> None:
     with pytest.raises(UsageError, match=f"{option} is"):
         CompileOptions(**{option: "a\0b"})
+
+
+LIMITS = {
+    "max_model_len": (1, 1024),
+    "max_num_seqs": (1, 4096),
+    "max_num_batched_tokens": (1, 65536),
+    "page_size": (16, 256),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_is_taken_from_its_least_to_its_largest(name: str, config: ModelConfig) -> None:
+    config = replace(config, max_position_embeddings=1024)
+    for value in LIMITS[name]:
+        asked = {"max_num_batched_tokens": 8192, **PORTABLE, name: value}
+        assert getattr(resolve(CompileOptions(**asked), config).limits, name) == value
+    flag = "--" + name.replace("_", "-")
+    for value in (0, -1, LIMITS[name][1] + 1):
+        with pytest.raises(UsageError) as caught:
+            resolve(CompileOptions(**PORTABLE, **{name: value}), config)
+        assert caught.value.found == f"{flag} is {value}"
+        assert caught.value.hint == f"Supported: 1 to {LIMITS[name][1]}."
+
+
+@pytest.mark.parametrize("size", [1, 8, 24, 40])
+def test_pages_come_in_sixteens(size: int, config: ModelConfig) -> None:
+    with pytest.raises(UsageError, match=f"--page-size is {size}") as caught:
+        resolve(CompileOptions(page_size=size, **PORTABLE), config)
+    assert caught.value.hint == "Supported: multiples of 16."
+
+
+def test_what_is_left_open_follows_from_the_model_and_the_other_limits(config: ModelConfig) -> None:
+    config = replace(config, max_position_embeddings=777)
+    few = resolve(CompileOptions(max_num_batched_tokens=5, **PORTABLE), config).limits
+    assert (few.max_model_len, few.max_num_seqs, few.max_logit_rows) == (777, 5, 5)
+    many = resolve(CompileOptions(max_num_seqs=7, max_model_len=20, **PORTABLE), config).limits
+    assert (many.max_model_len, many.max_num_seqs, many.max_logit_rows) == (20, 7, 7)
+    assert (many.max_num_batched_tokens, many.page_size) == (512, 16)
+
+
+def test_dynamic_frequencies_stretch_to_any_length(config: ModelConfig) -> None:
+    stretched = replace(config, rope=replace(config.rope, type="dynamic"))
+    length = 1 << 20
+    options = CompileOptions(max_model_len=length, **PORTABLE)
+    assert resolve(options, stretched).limits.max_model_len == length
+    found = resolve(CompileOptions(**PORTABLE), stretched).limits.max_model_len
+    assert found == config.max_position_embeddings
+    with pytest.raises(UsageError, match="--max-model-len"):
+        resolve(options, config)
+    with pytest.raises(UsageError, match="--max-model-len"):
+        resolve(CompileOptions(max_model_len=length + 1, **PORTABLE), stretched)
+
+
+@pytest.mark.parametrize(
+    ("asked", "kv_dtype", "stored_as", "tolerance"),
+    [
+        ({"dtype": "float32"}, "float32", "float32", 2e-3),
+        ({"dtype": "bfloat16"}, "bfloat16", "bfloat16", 0.25),
+        ({"dtype": "float32", "kv_dtype": "int8"}, "int8", "float32", 0.5),
+        ({"dtype": "bfloat16", "quantize": "int4"}, "bfloat16", "bfloat16-int4-g32", 0.5),
+        (
+            {"dtype": "float32", "quantize": "int8", "group_size": "channel"},
+            "float32",
+            "float32-int8-channel",
+            0.5,
+        ),
+    ],
+)
+def test_what_is_stored_sets_what_is_allowed(
+    asked: dict[str, str], kv_dtype: str, stored_as: str, tolerance: float, config: ModelConfig
+) -> None:
+    found = resolve(CompileOptions(**asked, **PORTABLE), config)
+    assert (found.kv_dtype, found.stored_as, found.tolerance) == (kv_dtype, stored_as, tolerance)
+
+
+def test_matrices_that_are_kept_in_int8_have_the_groups_that_were_asked_for(
+    config: ModelConfig,
+) -> None:
+    asked = {"quantize": "int4", "group_size": 64}
+    found = resolve(CompileOptions(**asked, **PORTABLE), config)
+    assert (found.storage, found.int8) == (Storage(4, 64), Storage(8, 64))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("dtype", "float16", "unknown dtype 'float16'"),
+        ("dtype", "", "unknown dtype ''"),
+        ("kv_dtype", "int4", "unknown KV dtype 'int4'"),
+        ("kv_dtype", "bfloat16", "unknown KV dtype 'bfloat16'"),
+        ("quantize", "int2", "int2"),
+        ("targets", "cpu:quick", "cpu:quick"),
+    ],
+)
+def test_what_is_unknown_is_refused(
+    option: str, value: str, message: str, config: ModelConfig
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        resolve(CompileOptions(**{**PORTABLE, option: value}), config)
+
+
+def test_a_target_that_is_named_twice_is_built_once(config: ModelConfig) -> None:
+    names = ["cpu:x86-64-v3", "cpu:portable", "cpu:x86-64-v3"]
+    found = resolve(CompileOptions(targets=names), config).targets
+    assert [target.name for target in found] == ["cpu:x86-64-v3", "cpu:portable"]
+    native = resolve(CompileOptions(), config).targets
+    assert native == (native_target(host_flags()),)

@@ -81,7 +81,9 @@ def test_products_of_integers_are_exact_before_they_are_scaled(block):
     """Of long blocks, too: their sums need more bits than a float32 has."""
     width, rng = 4 * EXACT_IN_FLOAT32, torch.Generator().manual_seed(6)
     x = Scaled(large_int8(3, width, seed=0), None, torch.rand(3, width // block, generator=rng))
-    w = Scaled(large_int8(5, width, seed=1), None, torch.rand(5, width // block, generator=rng).half())
+    w = Scaled(
+        large_int8(5, width, seed=1), None, torch.rand(5, width // block, generator=rng).half()
+    )
     expected = np.zeros((3, 5), np.float32)
     for i in range(width // block):
         part = slice(i * block, (i + 1) * block)

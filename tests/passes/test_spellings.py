@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from ingot.passes.dump import op_counts
 from ingot.passes.graph import aten, calls
 from ingot.passes.runner import run
-from tests.passes.support import before, flat, heads, lab, rms, step
+from tests.passes.support import before, heads, lab, rms, step
 
 torch.set_num_threads(1)
 
@@ -23,7 +23,10 @@ KEPT = {
         (lambda lab, x, p: F.dropout(x, 0.5, False), {"aten.dropout": 0}),
         (lambda lab, x, p: x * 1, {"aten.mul": 0}),
         (lambda lab, x, p: x / 1.0, {"aten.div": 0}),
-        (lambda lab, x, p: aten.div.Scalar(aten.mul.Scalar(x, 1), 1), {"aten.mul": 0, "aten.div": 0}),
+        (
+            lambda lab, x, p: aten.div.Scalar(aten.mul.Scalar(x, 1), 1),
+            {"aten.mul": 0, "aten.div": 0},
+        ),
         (lambda lab, x, p: 1.0 / x, {"aten.reciprocal": 1}),
         (lambda lab, x, p: p * 1.0, {"aten.mul": 1}),
         (lambda lab, x, p: p / 1, {"aten.div": 1}),
@@ -43,7 +46,10 @@ KEPT = {
         (lambda lab, x, p: p + p.flip(0), {"aten.add": 1, "add": 0}),
         (lambda lab, x, p: torch.add(x, lab.q(x), alpha=-1), {"aten.add": 1, "add": 0}),
         (lambda lab, x, p: x + 1, {"aten.add": 1, "add": 0}),
-        (lambda lab, x, p: torch.square(x) + x * x, {"aten.pow": 2, "aten.square": 0, "aten.mul": 0, "add": 1}),
+        (
+            lambda lab, x, p: torch.square(x) + x * x,
+            {"aten.pow": 2, "aten.square": 0, "aten.mul": 0, "add": 1},
+        ),
         (lambda lab, x, p: F.linear(x, lab.q.weight, bias=lab.w), {"linear": 2, "aten.linear": 0}),
     ],
     "fuse_rms_norm": [
