@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ingot.compiler import compile as compiler
 from ingot.compiler.compile import compile_model
 from ingot.compiler.golden import TEXT
 from ingot.compiler.options import CompileOptions, Report, silent
-from ingot.errors import IngotError, ToolchainError, UsageError, VerificationError
+from ingot.errors import IngotError, ResourceError, ToolchainError, UsageError, VerificationError
 from ingot.targets.cpu import toolchain
 from tests.support.tiny_models import save_random
 
@@ -205,4 +206,16 @@ def test_what_can_be_refused_early_is_refused_before_the_export(
     asked = CompileOptions(targets=V3[0], **options)
     with pytest.raises(error, match=message):
         compile_model(model, tmp_path / "a.ingot", asked, progress=silent)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_found_before_weights_are_packed(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_compiler(monkeypatch)
+    full = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+    monkeypatch.setattr(compiler, "write_parts", never)
+    with pytest.raises(ResourceError, match=str(tmp_path)):
+        compile_model(model, tmp_path / "a.ingot", CompileOptions(targets=V3[0]))
     assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -106,3 +107,16 @@ def test_a_compiler_is_told_by_its_whole_command(
     program = script(tmp_path / "a b" / "g++", "echo 'g++ 12.1'; echo more")
     monkeypatch.setenv("INGOT_CXX", f"'{program}' -O1")
     assert cxx.tried_compiler(PORTABLE) == (f"'{program}' -O1", "g++ 12.1")
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), subprocess.TimeoutExpired("g++", 1)])
+def test_a_compiler_that_builds_but_does_not_say_what_it_is_is_refused(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(command: tuple[str, ...]) -> str:
+        raise error
+
+    monkeypatch.setattr(toolchain, "build", lambda *given: None)
+    monkeypatch.setattr(cxx, "version_line", fail)
+    with pytest.raises(ToolchainError, match="--version: "):
+        cxx.tried_compiler(PORTABLE)
