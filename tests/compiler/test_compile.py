@@ -43,8 +43,8 @@ class Made:
 
 
 def no_compiler(patch: pytest.MonkeyPatch) -> None:
-    def build(source_dir: Path, out: Path, target: object, flags: tuple[str, ...] = ()) -> None:
-        assert (source_dir / "step.cpp").stat().st_size
+    def build(source_dir: Path, out: Path, *_: object, **__: object) -> None:
+        assert all(path.stat().st_size for path in source_dir.glob("*.cpp"))
         out.write_bytes(BUILT)
 
     patch.setattr(toolchain, "build", build)
@@ -198,7 +198,7 @@ def test_what_can_be_refused_early_is_refused_before_the_export(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def build(*given: object) -> None:
+    def build(*given: object, **_: object) -> None:
         raise ToolchainError("no compiler")
 
     monkeypatch.setattr(toolchain, "build", build)

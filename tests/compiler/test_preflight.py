@@ -68,8 +68,8 @@ def test_tools_are_tried_for_every_target_in_folders_that_go(
 ) -> None:
     tried: list[tuple[Path, Target]] = []
 
-    def build(source: Path, out: Path, target: Target) -> None:
-        assert (source / "step.cpp").exists() and out.parent.is_dir()
+    def build(source: Path, out: Path, target: Target, **_: object) -> None:
+        assert (source / "try.cpp").exists() and out.parent.is_dir()
         tried.append((source, target))
 
     monkeypatch.setattr(toolchain, "build", build)
@@ -81,7 +81,7 @@ def test_tools_are_tried_for_every_target_in_folders_that_go(
 def test_a_target_without_tools_is_refused_though_another_has_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def build(source: Path, out: Path, target: Target) -> None:
+    def build(source: Path, out: Path, target: Target, **_: object) -> None:
         if target == V3:
             raise ToolchainError("no such flag")
 
@@ -102,7 +102,7 @@ def script(path: Path, text: str) -> str:
 def test_a_compiler_is_told_by_its_whole_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(toolchain, "build", lambda *given: None)
+    monkeypatch.setattr(toolchain, "build", lambda *given, **_: None)
     (tmp_path / "a b").mkdir()
     program = script(tmp_path / "a b" / "g++", "echo 'g++ 12.1'; echo more")
     monkeypatch.setenv("INGOT_CXX", f"'{program}' -O1")
@@ -116,7 +116,7 @@ def test_a_compiler_that_builds_but_does_not_say_what_it_is_is_refused(
     def fail(command: tuple[str, ...]) -> str:
         raise error
 
-    monkeypatch.setattr(toolchain, "build", lambda *given: None)
+    monkeypatch.setattr(toolchain, "build", lambda *given, **_: None)
     monkeypatch.setattr(cxx, "version_line", fail)
     with pytest.raises(ToolchainError, match="--version: "):
         cxx.tried_compiler(PORTABLE)
