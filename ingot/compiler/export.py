@@ -8,10 +8,17 @@ import torch
 from torch import nn
 from torch.fx import GraphModule
 
+from ingot.compiler.layers import all_tensors, find_layers
+from ingot.compiler.record import Recorder
+from ingot.compiler.repeat import repeat
 from ingot.errors import ExportError
 from ingot.models.config import ModelConfig
 
 EXAMPLE_TOKENS = 8
+# What a node's `meta` holds; see `ingot.passes.graph`.
+KEPT = ("val", "nn_module_stack")
+# Two numbers, so that none that stands in the model's code is taken for the number of tokens.
+RECORDED_TOKENS = (8, 3)
 
 
 def export(module: nn.Module, config: ModelConfig) -> GraphModule:
@@ -29,8 +36,12 @@ def export(module: nn.Module, config: ModelConfig) -> GraphModule:
     Raises:
         ExportError: the module cannot be captured as one graph.
     """
+    module.eval()
+    graph = repeated(module)
+    if graph is not None:
+        return graph
     try:
-        program = capture(module)
+        return flatten(capture(module))
     except Exception as error:
         first = str(error).strip().splitlines()[:1]
         raise ExportError(
@@ -38,7 +49,31 @@ def export(module: nn.Module, config: ModelConfig) -> GraphModule:
             hint="A model is a plain module: no branch or loop on values of tensors or on the "
             "number of tokens, no cache, no mask.",
         ) from error
-    return flatten(program)
+
+
+def repeated(module: nn.Module) -> GraphModule | None:
+    """The graph by way of an export of one layer of each kind; None where that is another graph.
+
+    Records of the module and of the graph must be equal. So a module may do with its layers what
+    it likes: call one twice, skip one, or treat the last in a way of its own.
+    """
+    layers = find_layers(module)
+    if layers is None:
+        return None
+    try:
+        with layers.shortened():
+            short = flatten(capture(module))
+        gm = GraphModule(module, repeat(short.graph, module, layers))
+        same = all(makes_same_calls(module, gm, count) for count in RECORDED_TOKENS)
+    except Exception:  # of whatever sort: exporting the whole module tells what is wrong with it
+        return None
+    return gm if same else None
+
+
+def makes_same_calls(module: nn.Module, gm: GraphModule, num_tokens: int) -> bool:
+    """Whether the module and the graph compute the same, by the same calls in the same order."""
+    recorder = Recorder(all_tensors(module), num_tokens)
+    return recorder.record(module) == recorder.record(gm)
 
 
 def capture(module: nn.Module) -> torch.export.ExportedProgram:
@@ -49,7 +84,7 @@ def capture(module: nn.Module) -> torch.export.ExportedProgram:
     examples = tuple(torch.zeros(shape, dtype=torch.int64, device="meta") for _ in range(2))
     with torch.no_grad():
         return torch.export.export(
-            module.eval(), examples, dynamic_shapes=({1: tokens}, {1: tokens}), strict=False
+            module, examples, dynamic_shapes=({1: tokens}, {1: tokens}), strict=False
         )
 
 
@@ -67,4 +102,6 @@ def flatten(program: torch.export.ExportedProgram) -> GraphModule:
         node.target = name
         node._rename(name)
     graph.eliminate_dead_code()
+    for node in graph.nodes:
+        node.meta = {key: node.meta[key] for key in KEPT if key in node.meta}
     return GraphModule(unlifted, graph)

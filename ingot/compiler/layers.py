@@ -1,0 +1,92 @@
+"""Layers that are alike: the list of them in a module, and a short list with one of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """A list of layers in a module.
+
+    `path` is the list's name. `chosen` are the indices of the layers that stand for all: the first,
+    and the first of each kind after it, which shows what a layer takes from the one before.
+    `stand_ins` has for every layer the place of its stand-in among those.
+    """
+
+    path: str
+    entries: nn.ModuleList
+    chosen: tuple[int, ...]
+    stand_ins: tuple[int, ...]
+
+    @contextmanager
+    def shortened(self) -> Iterator[None]:
+        """While it is open, the list holds only the chosen layers."""
+        every = self.entries._modules
+        self.entries._modules = {
+            str(place): every[str(index)] for place, index in enumerate(self.chosen)
+        }
+        try:
+            yield
+        finally:
+            self.entries._modules = every
+
+
+def find_layers(module: nn.Module) -> Layers | None:
+    """The list from which most layers can be left out; None where there is none."""
+    found = [
+        layers
+        for path, child in module.named_modules()
+        if isinstance(child, nn.ModuleList) and owns_tensors(module, child)
+        if (layers := sort_by_kind(path, child)) and len(layers.chosen) < len(child)
+    ]
+    return max(found, key=lambda each: len(each.entries) - len(each.chosen), default=None)
+
+
+def sort_by_kind(path: str, entries: nn.ModuleList) -> Layers | None:
+    """Chooses a layer of each kind."""
+    chosen: list[int] = []
+    stand_ins = []
+    for index, entry in enumerate(entries):
+        same = (p for p, i in enumerate(chosen) if i and alike(entries[i], entry))
+        place = next(same, len(chosen))
+        if place == len(chosen):
+            chosen.append(index)
+        stand_ins.append(place)
+    return Layers(path, entries, tuple(chosen), tuple(stand_ins))
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two modules, or two attributes of them, are equal in all but weights."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, nn.Module):
+        return alike(vars(one), vars(other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(alike(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    if isinstance(one, torch.Tensor):
+        facts = [(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in (one, other)]
+        return facts[0] == facts[1] and (one.is_meta or torch.equal(one, other))
+    return bool(one == other)
+
+
+def owns_tensors(module: nn.Module, entries: nn.ModuleList) -> bool:
+    """Whether every parameter and buffer of a list's entries has one name in the whole module."""
+    names: dict[int, int] = {}
+    for tensor in all_tensors(module).values():
+        names[id(tensor)] = names.get(id(tensor), 0) + 1
+    return all(names[id(tensor)] == 1 for tensor in all_tensors(entries).values())
+
+
+def all_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters, then buffers, by every name that they have."""
+    parameters = dict(module.named_parameters(remove_duplicate=False))
+    return {**parameters, **dict(module.named_buffers(remove_duplicate=False))}

@@ -1,0 +1,145 @@
+"""Layers that are exported once and repeated: the graph is that of the whole module's export."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from ingot.compiler import export as exporting
+from ingot.compiler.export import capture, export, flatten, repeated
+from ingot.compiler.layers import find_layers
+from ingot.errors import ExportError
+from ingot.models import registry
+from ingot.models.config import LayerConfig, ModelConfig
+from tests.compiler import loops
+from tests.passes.support import Facts
+from tests.support.tiny_models import CASES
+
+FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gpt2"]
+FURTHER = ["qwen2_layer_types", "qwen3_window", "llama_longrope", "gemma2_layer_types"]
+
+
+def config_of(name: str) -> ModelConfig:
+    config = CASES[name]()
+    architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]
+    return registry.parse_config({**config.to_dict(), "architectures": [architecture]})
+
+
+def model(config: ModelConfig) -> nn.Module:
+    return registry.build(config, max_model_len=64)
+
+
+def told(gm: GraphModule) -> list[Any]:
+    """All that there is to know of a graph's nodes, in order, and of its weights."""
+    nodes = [
+        (n.op, n.name, str(n.target), str(n.args), str(n.kwargs), *map(shown, n.meta.items()))
+        for n in gm.graph.nodes
+    ]
+    tensors = [*gm.named_parameters(), *gm.named_buffers()]
+    return nodes + [(name, id(tensor)) for name, tensor in tensors]
+
+
+def shown(entry: tuple[str, Any]) -> str:
+    name, value = entry
+    if isinstance(value, Tensor):
+        value = (value.shape, value.stride(), value.dtype, value.device, value.requires_grad)
+    return f"{name}: {list(value.items()) if isinstance(value, dict) else value}"
+
+
+def whole(module: nn.Module) -> GraphModule:
+    return flatten(capture(module.eval()))
+
+
+@pytest.mark.parametrize(
+    "name", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.thorough) for name in FURTHER)]
+)
+def test_every_family_is_repeated_node_for_node(name):
+    config = config_of(name)
+    module = model(replace(config, layers=config.layers * 2))
+    gm = repeated(module.eval())
+    assert gm is not None and told(gm) == told(whole(module))
+
+
+@pytest.mark.parametrize("kinds", ["abbb", "abab", "aabba", "abcacb"])
+def test_kinds_may_follow_on_each_other_in_any_order(kinds):
+    config = config_of("mistral")
+    layers = tuple(LayerConfig(attention_scale=0.3, window=ord(kind)) for kind in kinds)
+    module = model(replace(config, layers=layers))
+    gm = repeated(module.eval())
+    assert gm is not None and told(gm) == told(whole(module))
+
+
+@pytest.mark.parametrize("kinds", ["", "a", "aa", "abc"])
+def test_lists_with_nothing_to_leave_out_are_left_alone(kinds):
+    module = nn.Module()
+    module.layers = nn.ModuleList(nn.Linear(2, ord(kind)) for kind in kinds)
+    assert find_layers(module) is None
+
+
+def test_what_is_traced_does_not_grow_with_depth(monkeypatch):
+    sizes = []
+
+    def watched(module):
+        program = capture(module)
+        sizes.append(len(program.graph.nodes))
+        return program
+
+    monkeypatch.setattr(exporting, "capture", watched)
+    config = config_of("qwen3")
+    for depth in (4, 40):
+        gm = export(model(replace(config, layers=config.layers[:1] * depth)), config)
+        found = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.silu.default)
+        assert len(found) == depth
+    assert len(sizes) == 2 and sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize("body", [*loops.REPEATED, *loops.NOT_REPEATED])
+def test_layers_are_repeated_where_a_model_does_nothing_else(body):
+    module = loops.model(body)
+    assert (repeated(module.eval()) is None) == (body in loops.NOT_REPEATED)
+    assert told(export(module, Facts())) == told(whole(module))
+
+
+@pytest.mark.parametrize("body", loops.NOT_EXPORTED)
+def test_what_only_the_last_layer_does_wrong_is_found(body):
+    with pytest.raises(ExportError):
+        export(loops.model(body), Facts())
+
+
+def share_a_layer(module):
+    module.layers[3] = module.layers[1]
+
+
+def share_a_weight(module):
+    module.layers[3].w = module.layers[1].w
+
+
+def double(layer, inputs, result):
+    return result * 2.0
+
+
+def hook_a_layer(module):
+    module.layers[3].register_forward_hook(double)
+
+
+@pytest.mark.parametrize(
+    ("change", "same"), [(share_a_layer, False), (share_a_weight, False), (hook_a_layer, True)]
+)
+def test_a_layer_with_something_of_its_own(change, same):
+    module = loops.model(loops.plain)
+    change(module)
+    assert (repeated(module.eval()) is not None) == same
+    assert told(export(module, Facts())) == told(whole(module))
+
+
+def test_layers_are_all_there_after_an_export():
+    module = loops.model(loops.plain)
+    before = list(module.named_modules())
+    export(module, Facts())
+    assert list(module.named_modules()) == before
