@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 from ingot.artifact.plan import Plan
 from ingot.errors import InternalError
 
@@ -14,19 +12,19 @@ def check_memory(plan: Plan) -> None:
     Lifetimes come from the instructions, not from the slots: a temporary lives from the first to
     the last kernel with an instruction that touches it, directly or through a view.
     """
-    arena = {b.name: b for b in plan.of_kind("arena")}
+    places = {b.name: (b.offset, b.offset + plan.arena_bytes_of(b)) for b in plan.of_kind("arena")}
+    for name, (start, end) in places.items():
+        if start % 64 or start < 0 or end > plan.memory.arena_bytes:
+            raise InternalError(f"temporary {name} at {start} is outside the arena")
     lives = _lives(plan)
-    for buffer in arena.values():
-        end = buffer.offset + plan.arena_bytes_of(buffer)
-        if buffer.offset % 64 or buffer.offset < 0 or end > plan.memory.arena_bytes:
-            raise InternalError(f"temporary {buffer.name} at {buffer.offset} is outside the arena")
-    for a, b in combinations(sorted(lives), 2):
-        (a_first, a_last), (b_first, b_last) = lives[a], lives[b]
-        alive_together = a_first <= b_last and b_first <= a_last
-        a_end = arena[a].offset + plan.arena_bytes_of(arena[a])
-        b_end = arena[b].offset + plan.arena_bytes_of(arena[b])
-        if alive_together and arena[a].offset < b_end and arena[b].offset < a_end:
-            raise InternalError(f"temporaries {a} and {b} overlap in the arena while both live")
+    alive: list[str] = []
+    for name in sorted(lives, key=lambda each: lives[each]):
+        alive = [other for other in alive if lives[other][1] >= lives[name][0]]
+        for other in alive:
+            if places[name][0] < places[other][1] and places[other][0] < places[name][1]:
+                a, b = sorted((name, other))
+                raise InternalError(f"temporaries {a} and {b} overlap in the arena while both live")
+        alive.append(name)
 
 
 def _lives(plan: Plan) -> dict[str, tuple[int, int]]:
