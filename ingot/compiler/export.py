@@ -17,8 +17,9 @@ from ingot.models.config import ModelConfig
 EXAMPLE_TOKENS = 8
 # What a node's `meta` holds; see `ingot.passes.graph`.
 KEPT = ("val", "nn_module_stack")
-# Two numbers, so that none that stands in the model's code is taken for the number of tokens.
-RECORDED_TOKENS = (8, 3)
+# Fewer and more than any number that a model's code compares or cuts to; tensors on the meta device
+# may be of any size.
+RECORDED_TOKENS = (3, 1_000_003)
 
 
 def export(module: nn.Module, config: ModelConfig) -> GraphModule:
@@ -57,10 +58,10 @@ def repeated(module: nn.Module) -> GraphModule | None:
     Records of the module and of the graph must be equal. So a module may do with its layers what
     it likes: call one twice, skip one, or treat the last in a way of its own.
     """
-    layers = find_layers(module)
-    if layers is None:
-        return None
     try:
+        layers = find_layers(module)
+        if layers is None:
+            return None
         with layers.shortened():
             short = flatten(capture(module))
         gm = GraphModule(module, repeat(short.graph, module, layers))

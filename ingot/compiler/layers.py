@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,24 +38,33 @@ class Layers:
         finally:
             self.entries._modules = every
 
+    @property
+    def num_left_out(self) -> int:
+        """How many modules the short list saves."""
+        left_out = (each for i, each in enumerate(self.entries) if i not in self.chosen)
+        return sum(1 for entry in left_out for _ in entry.modules())
+
 
 def find_layers(module: nn.Module) -> Layers | None:
-    """The list from which most layers can be left out; None where there is none."""
+    """The list from which most can be left out; None where there is none."""
+    names = Counter(map(id, all_tensors(module).values()))
     found = [
-        layers
+        sort_by_kind(path, child)
         for path, child in module.named_modules()
-        if isinstance(child, nn.ModuleList) and owns_tensors(module, child)
-        if (layers := sort_by_kind(path, child)) and len(layers.chosen) < len(child)
+        # A tensor with two names would be read under one of them only.
+        if isinstance(child, nn.ModuleList)
+        and all(names[id(tensor)] == 1 for tensor in all_tensors(child).values())
     ]
-    return max(found, key=lambda each: len(each.entries) - len(each.chosen), default=None)
+    best = max(found, key=lambda each: each.num_left_out, default=None)
+    return best if best and best.num_left_out else None
 
 
-def sort_by_kind(path: str, entries: nn.ModuleList) -> Layers | None:
-    """Chooses a layer of each kind."""
+def sort_by_kind(path: str, entries: nn.ModuleList) -> Layers:
+    """Chooses the first layer, which stands only for itself, and one of each kind after it."""
     chosen: list[int] = []
     stand_ins = []
     for index, entry in enumerate(entries):
-        same = (p for p, i in enumerate(chosen) if i and alike(entries[i], entry))
+        same = (p for p, i in enumerate(chosen) if i > 0 and alike(entries[i], entry))
         place = next(same, len(chosen))
         if place == len(chosen):
             chosen.append(index)
@@ -76,14 +86,6 @@ def alike(one: Any, other: Any) -> bool:
         facts = [(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in (one, other)]
         return facts[0] == facts[1] and (one.is_meta or torch.equal(one, other))
     return bool(one == other)
-
-
-def owns_tensors(module: nn.Module, entries: nn.ModuleList) -> bool:
-    """Whether every parameter and buffer of a list's entries has one name in the whole module."""
-    names: dict[int, int] = {}
-    for tensor in all_tensors(module).values():
-        names[id(tensor)] = names.get(id(tensor), 0) + 1
-    return all(names[id(tensor)] == 1 for tensor in all_tensors(entries).values())
 
 
 def all_tensors(module: nn.Module) -> dict[str, torch.Tensor]:

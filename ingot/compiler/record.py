@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 INPUTS = ("input_ids", "positions")
+INDEXING = (torch.ops.aten.slice.Tensor, torch.ops.aten.alias.default)
 
 
 class Recorder(TorchDispatchMode):
@@ -58,8 +59,8 @@ class Recorder(TorchDispatchMode):
             self.examples[like] = func(*args, **kwargs)
         # On the meta device a like call gives a like result: running it again would tell no more.
         result = made_like(self.examples[like])
-        if func is torch.ops.aten.slice.Tensor and result.shape == args[0].shape:
-            # An index with a whole slice is no call where sizes are numbers, but one in a graph.
+        if func in INDEXING and result.shape == args[0].shape:
+            # Where sizes are numbers, an index with whole slices makes other calls than in a graph.
             self.keep(result, self.name(args[0]))
         else:
             self.add_call(func, given, result)

@@ -103,6 +103,10 @@ def first_for_all(layers, x):
     return x
 
 
+def whole_slices(layers, x):
+    return plain(layers, x[:, :])
+
+
 def input_for_all(layers, x):
     table = x * 2.0
     for layer in layers:
@@ -157,7 +161,7 @@ def model(body: Callable[[Any, Tensor], Tensor]) -> Loop:
         return Loop(body)
 
 
-REPEATED = [plain, by_length, twice, input_for_all, two_results]
+REPEATED = [plain, by_length, twice, whole_slices, input_for_all, two_results]
 NOT_REPEATED = [
     backwards,
     by_number,

@@ -29,6 +29,7 @@ EQUAL = {
     "itself": product,
     "what is not needed": lambda ids, positions: (positions.cos(), rows(ids) @ w)[1],
     "a whole slice": lambda ids, positions: aten.slice(rows(ids), 0, 0, 9) @ w,
+    "an index with whole slices": lambda ids, positions: rows(ids)[:, :9] @ w,
 }
 DIFFERENT = {
     "another weight": lambda ids, positions: rows(ids) @ v,

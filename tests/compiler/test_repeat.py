@@ -13,7 +13,6 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from ingot.compiler import export as exporting
 from ingot.compiler.export import capture, export, flatten, repeated
-from ingot.compiler.layers import find_layers
 from ingot.errors import ExportError
 from ingot.models import registry
 from ingot.models.config import LayerConfig, ModelConfig
@@ -73,13 +72,6 @@ def test_kinds_may_follow_on_each_other_in_any_order(kinds):
     module = model(replace(config, layers=layers))
     gm = repeated(module.eval())
     assert gm is not None and told(gm) == told(whole(module))
-
-
-@pytest.mark.parametrize("kinds", ["", "a", "aa", "abc"])
-def test_lists_with_nothing_to_leave_out_are_left_alone(kinds):
-    module = nn.Module()
-    module.layers = nn.ModuleList(nn.Linear(2, ord(kind)) for kind in kinds)
-    assert find_layers(module) is None
 
 
 def test_what_is_traced_does_not_grow_with_depth(monkeypatch):
