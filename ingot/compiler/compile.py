@@ -76,12 +76,13 @@ def compile_model(
     options = options or CompileOptions()
     clock = Clock(progress)
     model = read_model(model_dir, options, clock)
-    with model.checkpoint, Builder() as compiler:
+    with model.checkpoint:
         check_tools(model.resolved.targets)
-        for target in model.resolved.targets:
-            compiler.submit(prepare, target)
-        front = lower_model(model, clock)
-        with ArtifactWriter(out) as writer:
+        # The compiler writes into the writer's folder, so it has to end first.
+        with ArtifactWriter(out) as writer, Builder() as compiler:
+            for target in model.resolved.targets:
+                compiler.submit(prepare, target)
+            front = lower_model(model, clock)
             check_disk(front.plan, model.resolved.targets, writer.directory)
             parts = write_parts(writer, model, front, compiler, clock)
             with clock.stage("write", str(out)):

@@ -72,7 +72,7 @@ def test_a_failed_compile_closes_the_checkpoint(
 # Starts a process of its own, as g++ does, that holds a pipe open as long as it lives; but not
 # where it is only tried.
 SLOW_COMPILER = """#!/bin/sh
-case "$*" in */ingot-try-*) exit 0;; esac
+case "$*" in *--version|*/ingot-try-*) exit 0;; esac
 exec 3>{pipe}
 tail -f /dev/null > /dev/null 2>&1 &
 echo started >&3
