@@ -17,23 +17,23 @@ from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
 
 
-def make_environment(folder: Path, wheel: Path) -> Path:
-    """Makes the environment; returns the folder of its programs."""
+def make_environment(folder: Path, wheel: Path, extra: str = "") -> Path:
+    """Makes the environment, with what an extra of the wheel needs; returns its programs."""
     venv.EnvBuilder(with_pip=False, symlinks=True).create(folder)
     python = folder / "bin" / "python"
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder)}))
     options = ["--python", str(python), "install", "--no-deps", "--no-index", "-q"]
     run(sys.executable, "-m", "pip", *options, str(wheel))
     (info,) = site.glob("ingot_lm-*.dist-info")
-    for needed in closure(PathDistribution(info)):
+    for needed in closure(PathDistribution(info), extra):
         link(needed, site)
     return python.parent
 
 
-def closure(root: Distribution) -> list[Distribution]:
-    """What a distribution requires without extras, and what that requires, as installed here."""
+def closure(root: Distribution, extra: str = "") -> list[Distribution]:
+    """What a distribution requires, and what that requires without extras, as installed here."""
     found: dict[str, Distribution] = {}
-    waiting = requirements(root)
+    waiting = requirements(root, extra)
     while waiting:
         name = waiting.pop()
         if name not in found:
@@ -42,12 +42,12 @@ def closure(root: Distribution) -> list[Distribution]:
     return list(found.values())
 
 
-def requirements(dist: Distribution) -> list[str]:
-    """Normalised names of what it requires on this platform, extras left out."""
+def requirements(dist: Distribution, extra: str = "") -> list[str]:
+    """Normalised names of what it requires on this platform, with an extra or without."""
     from packaging.requirements import Requirement
 
     needed = (Requirement(line) for line in dist.requires or ())
-    here = (r for r in needed if r.marker is None or r.marker.evaluate({"extra": ""}))
+    here = (r for r in needed if r.marker is None or r.marker.evaluate({"extra": extra}))
     return [re.sub(r"[-_.]+", "-", r.name).lower() for r in here]
 
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from pathlib import Path
 
 import pytest
 
 from ingot.runtime.generation_config import FILE
 from tests.runtime.fake_model import greedy, logprobs, write_fake
+from tests.support.vllm_script import SCRIPTS, ported
 
-SCRIPTS = Path(__file__).with_name("vllm_scripts")
 DEFAULTS = {"do_sample": True, "temperature": 0.6, "top_p": 0.9}
-IMPORT = re.compile(r"^from vllm[\w.]* import", re.M)
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +25,8 @@ def run(artifact, monkeypatch, capsys):
     """Runs a script; the lines that it prints."""
 
     def run(name: str) -> list[str]:
-        text = (SCRIPTS / f"{name}.py").read_text()
-        ported, count = IMPORT.subn("from ingot import", text)
-        assert count and "vllm" not in ported
         monkeypatch.setattr(sys, "argv", [name, str(artifact)])
-        exec(compile(ported, name, "exec"), {"__name__": "__main__"})
+        exec(compile(ported(name), name, "exec"), {"__name__": "__main__"})
         return capsys.readouterr().out.splitlines()
 
     return run
