@@ -20,7 +20,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do 
              "$$p" -c '$(IS_NEW)' >/dev/null 2>&1 && { echo "$$p"; exit; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow lint bench golden docs size wheel clean
+.PHONY: help setup demo test test-all test-slow tour lint bench golden docs size wheel clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,9 @@ test-all: $(STAMP)  ## Run the core, then the same tests on all further cases
 
 test-slow: $(STAMP)  ## Run the tests that take minutes or gigabytes
 	@$(PY) -m pytest -q $(SPREAD) -m slow $(ARGS)
+
+tour: $(STAMP)  ## Do what a new user does, from the wheel to a page in Chromium if there is one
+	@$(PY) -m tools.tour $(ARGS)
 
 lint: $(STAMP)  ## Check style (ruff) and types (mypy --strict)
 	@$(PY) -m ruff check .
