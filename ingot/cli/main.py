@@ -29,12 +29,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             code = _run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
+        _forget_interrupt()
         code = INTERRUPTED
     except _Ended as end:
         print(f"\nended by {end.signal.name}", file=sys.stderr)
         code = 128 + end.signal
     settle_stdout()
     return code
+
+
+def _forget_interrupt() -> None:
+    """Makes Python end with our exit code.
+
+    An interrupt that passed through code that C runs, as torch does, is taken for unhandled, and
+    Python ends by killing itself. Running more such code takes that back.
+    """
+    import ctypes
+
+    ctypes.pythonapi.PyRun_SimpleString(b"")
 
 
 class _Ended(SystemExit):

@@ -172,3 +172,25 @@ def test_exit_codes(tmp_path, arguments, code):
     done = ingot(*arguments, cwd=tmp_path, env=environment)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
+
+
+INTERRUPTED_IN_C = """
+import ctypes, sys
+from ingot.cli import main
+
+def run(argv):
+    run_string, names = ctypes.pythonapi.PyRun_String, ctypes.py_object({})
+    run_string.restype = ctypes.py_object
+    run_string(b"raise KeyboardInterrupt", FILE_INPUT, names, names)
+
+FILE_INPUT = 257  # of Python's C interface
+main._run = run
+sys.exit(main.main([]))
+"""
+
+
+def test_an_interrupt_within_code_that_c_runs_has_the_same_exit_code():
+    """Python would otherwise end by a signal, since it takes the interrupt for unhandled."""
+    command = [sys.executable, "-c", INTERRUPTED_IN_C]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "\ninterrupted\n")
