@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -189,8 +190,10 @@ sys.exit(main.main([]))
 """
 
 
-def test_an_interrupt_within_code_that_c_runs_has_the_same_exit_code():
-    """Python would otherwise end by a signal, since it takes the interrupt for unhandled."""
-    command = [sys.executable, "-c", INTERRUPTED_IN_C]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_an_interrupt_within_code_that_c_runs_has_the_same_exit_code(tmp_path):
+    """`python -m` would otherwise end by a signal, since it takes the interrupt for unhandled."""
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED_IN_C)
+    command = [sys.executable, "-m", "interrupted"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (130, "\ninterrupted\n")
