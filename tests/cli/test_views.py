@@ -1,0 +1,217 @@
+"""What people read about an artifact, a model and a check: every figure beside its name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from ingot.artifact.manifest import GroupEntry, ProgramEntry
+from ingot.artifact.plan import Buffer, Group, MemoryPlan, Plan, Slot
+from ingot.cli import compile, explain, inspect, verify
+from ingot.cli.artifact_view import (
+    ArtifactView,
+    KernelView,
+    kernel_counts,
+    kernel_views,
+    live_bytes,
+    read_artifact,
+)
+from ingot.cli.page import artifact_page
+from ingot.compiler.explain import Explanation
+from ingot.compiler.options import Report
+from ingot.errors import UsageError
+from ingot.runtime.verify import Mismatch, Verification
+from tests.cli.sample_artifact import F32, sample_manifest, sample_plan, write_sample
+
+
+@pytest.fixture
+def view(tmp_path: Path) -> ArtifactView:
+    """The sample with a second target: more code, other groups, and one kernel for the last two."""
+    seen = read_artifact(write_sample(tmp_path / "sample.ingot"))
+    (first,) = seen.manifest.targets
+    groups = (
+        GroupEntry(name="group_x", allowed=4, formed=1, reasons=(("even", 2), ("odd", 1))),
+        GroupEntry(name="group_y", allowed=0, formed=0, reasons=()),
+    )
+    step = ProgramEntry(plan=first.step.plan, kernels=first.step.plan, groups=groups)
+    second = replace(first, name="cpu:x86-64-v3", programs={"step": step})
+    manifest = replace(seen.manifest, targets=(first, second))
+    return replace(seen, manifest=manifest, plans=seen.plans | {second.name: grouped()})
+
+
+def slot(name: str, offset: int, nbytes: int, first: int, last: int) -> Slot:
+    return Slot(name=name, offset=offset, nbytes=nbytes, first_use=first, last_use=last)
+
+
+def grouped() -> Plan:
+    """The sample, whose norm and product are one kernel; the product reads half of the norm."""
+    plan = sample_plan()
+    half = Buffer(name="half", format=F32, shape=("N", 4), kind="view", base="%1<b>", row_stride=8)
+    buffers = tuple(replace(b, kind="inner") if b.name == "%1<b>" else b for b in plan.buffers)
+    lookup, norm, product = plan.instructions
+    product = replace(product, inputs={"x": "half", "weight": "embed.weight"}, attrs={"cap": 2.0})
+    return replace(
+        plan,
+        buffers=(*buffers, half),
+        instructions=(lookup, norm, product),
+        groups=(Group(kernel="both", first=1, count=2),),
+        memory=MemoryPlan(arena_bytes=4096, slots=(slot("%0", 0, 1024, 0, 1),)),
+    )
+
+
+def test_a_summary_names_every_figure(view: ArtifactView) -> None:
+    text = inspect.summary(view, "cpu:portable")
+    assert text.startswith(f"{view.path}   format 2.0, written by ingot 0.1.0\n")
+    assert "128 B a token; 8.19 KB for 64 tokens" in text
+    for part in (
+        "  model       sample (SampleForCausalLM)\n  parameters  392 in 1 layers\n"
+        "  vocabulary  48 tokens\n  sequence    at most 64 tokens\n"
+        "  step        at most 32 tokens of 4 sequences\n"
+        "  numerics    float32; goldens within 0.002\n",
+        "Files\n  targets  1.24 KB\n  weights  1.79 KB\n",
+        "  weights   1.79 KB, mapped from the file and shared by processes\n"
+        "  arena     2.05 KB for the temporaries of a step\n",
+        "  decode   a token reads 1.60 KB of weights; 768 operations\n"
+        "  prefill  64 tokens take 49.2K operations\n",
+        "  target         weights         code  kernels    arena\n"
+        "  cpu:portable   cpu-float32      7 B        3  2.05 KB\n"
+        "  cpu:x86-64-v3  cpu-float32  1.23 KB        2  4.10 KB\n",
+        "  canonicalize         5         -  exact\n  fuse_rms_norm        1         1  exact\n",
+        "Groups\n  for cpu:portable\n  group    formed  allowed\n  group_x       1        2\n"
+        "  group_x: 1 not formed, odd\n\n"
+        "  for cpu:x86-64-v3\n  group    formed  allowed\n  group_x       1        4\n"
+        "  group_x: 2 not formed, even\n  group_x: 1 not formed, odd\n\n",
+        "Plan of cpu:portable\n  count  kernel\n      1  embedding\n      1  rms_norm\n",
+    ):
+        assert part in text
+    assert "Plan of cpu:x86-64-v3\n  count  kernel\n      1  embedding\n      1  both\n" in (
+        inspect.summary(view, "cpu:x86-64-v3")
+    )
+
+
+def test_the_first_target_is_shown_unless_one_is_named(view: ArtifactView) -> None:
+    assert inspect._target(view, None) == "cpu:portable"
+    assert inspect._target(view, "cpu:x86-64-v3") == "cpu:x86-64-v3"
+    with pytest.raises(UsageError, match="no target 'x'") as caught:
+        inspect._target(view, "x")
+    assert caught.value.hint == "It has: cpu:portable, cpu:x86-64-v3."
+
+
+def test_quantized_weights_are_told(view: ArtifactView) -> None:
+    numerics = replace(view.manifest.numerics, quantization="int4-g32", dtype="bfloat16")
+    told = replace(view, manifest=replace(view.manifest, numerics=numerics))
+    assert "numerics    bfloat16, int4-g32; goldens" in inspect.summary(told, "cpu:portable")
+    assert compile.stored(numerics) == "int4-g32"
+    assert compile.stored(view.manifest.numerics) == "float32"
+
+
+def test_a_kernel_shows_what_passes_in_and_out() -> None:
+    assert kernel_views(grouped()) == [
+        KernelView(
+            name="embedding", ops=("embedding",), origin="embed",
+            inputs=("tokens", "embed.weight"), outputs=("%0",), attrs="",
+        ),
+        KernelView(
+            name="both", ops=("rms_norm", "linear"), origin="head",
+            inputs=("%0", "norm.weight", "embed.weight"), outputs=("logits",),
+            attrs="eps=1e-06 cap=2.0",
+        ),
+    ]  # fmt: skip
+
+
+def test_kernels_are_counted_and_the_most_frequent_is_first() -> None:
+    plan = sample_plan()
+    first, second, third = plan.instructions
+    plan = replace(plan, instructions=(first, second, third, third, second, third))
+    assert list(kernel_counts(plan).items()) == [("linear", 3), ("rms_norm", 2), ("embedding", 1)]
+
+
+def test_bytes_are_in_use_from_the_first_kernel_to_the_last() -> None:
+    plan = sample_plan()
+    slots = (slot("a", 0, 5, 0, 1), slot("b", 5, 70, 1, 1), slot("c", 0, 600, 2, 9))
+    assert live_bytes(replace(plan, memory=replace(plan.memory, slots=slots))) == [5, 75, 600]
+
+
+def test_the_page_has_the_same_figures(view: ArtifactView) -> None:
+    page = artifact_page(view, "cpu:portable")
+    for number, what in (
+        ("392", "parameters, 1 layers"),
+        ("1.79 KB", "weights in float32"),
+        ("2.05 KB", "arena of a step"),
+        ("128 B", "KV cache a token in ; 8.19 KB a full sequence"),
+        ("64", "tokens in a sequence at most"),
+        ("0.002", "error allowed to a golden log-probability"),
+    ):
+        assert f'<div class="card"><b>{number}</b><span>{what}</span></div>' in page
+    assert page.index("<code>weights</code>") < page.index("<code>targets</code>")
+    assert 'class="c1" x="1" y="1024" width="2" height="1024"' in page
+    assert "%1&lt;b&gt; of rms_norm: 1.02 KB at 1024, kernels 1 to 2" in page
+    assert "at a context of 64" in page and "Plan of cpu:portable" in page
+    assert '<b class="op">both</b>' in artifact_page(view, "cpu:x86-64-v3")
+
+
+def test_an_explanation_has_what_is_known() -> None:
+    known = Explanation(
+        supported=True, architecture="A", family="f", reasons=("one", "two"),
+        num_parameters=5_246_976, bytes_by_dtype={"bfloat16": 10_500_000, "int8": 5_500_000},
+        kv_bytes_per_token=2048,
+    )  # fmt: skip
+    text = explain.summary("it's m", known, "v1")
+    assert text.endswith("compile 'it'\"'\"'s m' --revision v1")
+    assert text.split("\n\n")[:-1] == [
+        "it's m: supported",
+        "  architecture  A\n  family        f",
+        "  - one\n  - two",
+        "  parameters   5.25M\n"
+        "  as bfloat16  10.5 MB on disk and in memory\n"
+        "  as int8      5.50 MB on disk and in memory\n"
+        "  KV cache     2.05 KB a token",
+    ]
+    unknown = Explanation(
+        supported=False, architecture="", reasons=("why",), nearest="N", differing=("x", "y")
+    )
+    assert explain.summary("m", unknown).split("\n\n") == [
+        "m: not supported",
+        "  architecture  none named\n  nearest       N\n  differing     x, y",
+        "  - why",
+    ]
+
+
+def test_a_verification_has_what_was_checked(view: ArtifactView) -> None:
+    checked = SimpleNamespace(
+        path="m.ingot", manifest=view.manifest, target=view.manifest.targets[1]
+    )
+    tie = Mismatch("prefill", 0, 3, 7, 8, 1e-4, True)
+    found = Verification(2, 9, 2e-3, {"prefill": 1e-6, "tokens": 2e-6}, (tie, tie), True)
+    assert verify.summary(checked, found).splitlines() == [
+        "m.ingot: verified on this host as cpu:x86-64-v3",
+        "  files      3 hashes match",
+        "  golden     2 prompts, 9 positions",
+        "  error      2.0e-06 at most, 0.002 allowed",
+        "  near ties  2",
+        "  ways       prefill, tokens: the same bits",
+    ]
+    assert "near ties  none" in verify.summary(checked, replace(found, mismatches=()))
+
+
+def test_a_report_names_the_slowest_stages() -> None:
+    stages = {"read": 1.0, "export": 5.0, "pack": 3.0, "golden": 0.5, "build": 9.0}
+    report = Report(
+        artifact=Path("out.ingot"), manifest=sample_manifest(), seconds=18.5,
+        stage_seconds=stages, dtype_reason="because", bytes_total=12_345_678,
+        weight_bytes=10_000_000, golden_error=None,
+    )  # fmt: skip
+    assert compile.summary(report).splitlines()[:7] == [
+        "out.ingot",
+        "  model         sample (SampleForCausalLM)",
+        "  targets       cpu:portable",
+        "  dtype         because",
+        "  size          12.3 MB, of which weights 10.0 MB in float32",
+        "  time          18.5 s, most of it build 9.0 s, export 5.0 s, pack 3.0 s, read 1.0 s",
+        "  golden error  not measured: this host has none of the targets, or too little free "
+        "memory (allowed: 0.002)",
+    ]
+    assert compile.golden_error(0.0, 0.02) == "0.0e+00 in log-probability (allowed: 0.02)"
