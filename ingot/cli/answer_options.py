@@ -131,7 +131,7 @@ def _value(argument: Argument, text: str) -> Any:
     choices = options.get("choices", (value,))
     if value not in choices:
         raise UsageError(f"{_name(argument)} is {text!r}", hint=f"Supported: {', '.join(choices)}.")
-    return [value] if options.get("action") == "append" else value
+    return value
 
 
 def _as_text(value: Any) -> str:

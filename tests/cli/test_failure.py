@@ -115,8 +115,41 @@ def test_json_can_be_of_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert '\n    "type"' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("raised", "reason"),
+    [
+        ("RuntimeError('no such\\ninstruction')", "no such"),
+        ("RuntimeError()", "RuntimeError"),
+        ("OSError(2, 'No such file', 'lib.so')", "[Errno 2] No such file: 'lib.so'"),
+    ],
+)
+def test_a_package_that_fails_as_it_is_imported_is_broken(told, raised, reason) -> None:
+    with pytest.raises(Exception) as caught:
+        exec(f"raise {raised}", {"__name__": "numpy.core"})
+    again = "  Install it again: pip install --force-reinstall numpy"
+    assert told(caught.value) == (2, "", f"error: numpy cannot be imported: {reason}\n{again}\n")
+
+
+def test_a_package_that_fails_later_is_not(told) -> None:
+    module = {"__name__": "numpy.core"}
+    exec("def divide(): return 1 / 0", module)
+    with pytest.raises(ZeroDivisionError) as caught:
+        module["divide"]()
+    assert told(caught.value)[0] == 1
+
+
 def test_packages_come_with_what_needs_them() -> None:
     assert how_to_install("numpy") == "pip install 'ingot-lm'"
     assert how_to_install("torch") == TORCH
     rich = "It draws progress on a terminal: pip install 'ingot-lm[compile]'"
     assert how_to_install("rich") == rich
+
+
+def test_an_object_that_cannot_be_written_leaves_the_exit_code(monkeypatch, capsys) -> None:
+    with open("/dev/full", "w", buffering=1) as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert report(ArtifactError("found"), argparse.Namespace(json=True, debug=False)) == 3
+        monkeypatch.undo()
+        with pytest.raises(OSError):  # it still holds what it could not write
+            full.close()
+    assert capsys.readouterr().err == "error: found\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -57,3 +58,10 @@ def test_what_stdout_still_holds_is_written_or_dropped(
         full.write("lost")
         settle_stdout()
         full.flush()  # as Python does at its end
+
+
+def test_a_message_is_there_as_soon_as_its_line_ends() -> None:
+    code = "import os, sys; from ingot.cli.streams import *; open_streams();"
+    code += "print('now', file=sys.stderr); os._exit(0)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr == "now\n"

@@ -50,6 +50,24 @@ def test_the_arena_is_no_larger_than_keeping_everything(items: list[Lifetime]) -
     assert plan_memory(items).arena_bytes <= padded
 
 
+@settings(deadline=None, derandomize=True, database=None)
+@given(random_lifetimes)
+def test_the_largest_take_the_lowest_place_that_is_free(items: list[Lifetime]) -> None:
+    """Places are tried one by one here; of those as large, the first used goes first."""
+    placed: list[tuple[Lifetime, int]] = []
+    for item in sorted(items, key=lambda i: (-i.nbytes, i.first_use, i.name)):
+        others = [(o, at) for o, at in placed if item.overlaps(o)]
+        ends = [at + -(-o.nbytes // ALIGNMENT) * ALIGNMENT for o, at in others]
+        free = (
+            at
+            for at in sorted({0, *ends})
+            if all(at + item.nbytes <= b or b + o.nbytes <= at for o, b in others)
+        )
+        placed.append((item, next(free)))
+    offsets = {slot.name: slot.offset for slot in plan_memory(items).slots}
+    assert offsets == {item.name: offset for item, offset in placed}
+
+
 def test_a_chain_needs_room_for_two() -> None:
     chain = [Lifetime(f"t{i}", 64, i, i + 1) for i in range(10)]
     assert plan_memory(chain).arena_bytes == 128
