@@ -160,9 +160,9 @@ class Flow:
                     )
 
     def _must_follow(self, second: int, first: int) -> bool:
-        """Whether one instruction writes what the other reads or writes."""
+        """Whether one instruction writes what the other reads, as who writes a state does."""
         (reads, writes), (before, written) = self._touched(second), self._touched(first)
-        return bool(written & (reads | writes) or before & writes)
+        return bool(written & reads or before & writes)
 
     def _touched(self, index: int) -> tuple[set[str], set[str]]:
         """The buffers that an instruction reads, and those that it writes."""

@@ -180,9 +180,26 @@ def test_who_makes_and_who_reads() -> None:
     assert flow.below(view) == 0
     assert flow.maker(view, flow.instructions[0].op) is None
     assert flow.below("x") is None
+    assert (flow.maker("a", "activation"), flow.maker("c", "add")) == (0, 2)
+    assert flow.maker("a", "add") is flow.maker("x", "activation") is None
     assert flow.readers(0) == [2]
     assert flow.is_read_only_by(0, (2,))
     assert not flow.is_read_only_by(0, (1,))
+
+
+@pytest.mark.parametrize(
+    ("names", "whole"),
+    [
+        (("x",), True), (("left", "right"), True), (("right", "left"), False), (("left",), False),
+        (("right",), False), (("left", "left"), False), (("quarter", "right"), False),
+    ],
+)  # fmt: skip
+def test_views_cover_a_buffer_in_order_or_do_not(names: tuple[str, ...], whole: bool) -> None:
+    s = Sketch()
+    x = s.rows("x", 64)
+    for name, first, size in (("left", 0, 32), ("right", 32, 32), ("quarter", 0, 16)):
+        s.view(name, x, first, size)
+    assert Flow(s.plan()).covers(names) is whole
 
 
 def test_a_rounding_inside_a_group_keeps_its_instructions_apart() -> None:
