@@ -203,7 +203,13 @@ def several_products() -> Sketch:
 @pytest.mark.parametrize(
     "make, reason",
     [
-        (lambda: Heads(80).turns().cached(), "head size 80 is no multiple of 64 columns"),
+        *(
+            (
+                lambda size=size: Heads(size).turns().cached(),
+                f"head size {size} is no multiple of 64 columns",
+            )
+            for size in (32, 80, 96)
+        ),
         (several_products, "queries, keys and values are made by several products"),
         (
             lambda: Heads(gap=64).turns().cached(),
