@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,7 @@ from huggingface_hub import constants, errors
 
 from ingot import hub
 from ingot.errors import (
+    CheckpointError,
     GatedModelError,
     HubUnreachableError,
     ModelNotFoundError,
@@ -88,13 +90,21 @@ def test_a_revision_that_is_here_is_what_is_used(monkeypatch: pytest.MonkeyPatch
     name_revision("o/m", "main", OLD)
     name_revision("o/m", "v2", NEW)
     asked: list[tuple[str, str | None]] = []
+    monkeypatch.setattr("ingot.compiling.check_torch", lambda: asked.append(("torch", None)))
     monkeypatch.setattr(hub, "pull", lambda *what: asked.append(what) or Path("pulled"))
     for revision, folder in ((None, old), ("main", old), ("v2", new), (NEW, new)):
         assert hub.model_path("o/m", revision) == folder
         with hub.model_outline("o/m", revision) as outline:
             assert outline == folder
     assert asked == []
-    assert hub.model_path("o/m", "v3") == Path("pulled") and asked == [("o/m", "v3")]
+    assert hub.model_path("o/m", "v3") == Path("pulled")
+    assert asked == [("torch", None), ("o/m", "v3")]  # nothing comes that cannot be compiled
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(
+        "ingot.hub_download.outline", lambda *what: asked.append(what) or nullcontext(Path("out"))
+    )
+    with hub.model_outline("o/m", "v4") as outline:
+        assert outline == Path("out") and asked[2:] == [("o/m", "v4")]
 
 
 def test_models_are_listed_with_what_is_known_of_them(cache: Path) -> None:
@@ -167,6 +177,9 @@ def answered(kind: str, status: int) -> Exception:
         (MemoryError("x"), MemoryError, "x"),
         (ModuleNotFoundError("x"), ModuleNotFoundError, "x"),
         (UsageError("ours"), UsageError, "ours"),
+        (errors.HFValidationError("x"), ModelNotFoundError, "no folder o/m here"),
+        (errors.SafetensorsParsingError("x"), CheckpointError, "o/m has damaged weights: x"),
+        (ValueError("x"), HubUnreachableError, "cannot be reached: .*x"),
         (answered("GatedRepoError", 403), GatedModelError, "o/m is gated"),
         (answered("RevisionNotFoundError", 404), ModelNotFoundError, "o/m has no revision main"),
         (answered("RepositoryNotFoundError", 404), ModelNotFoundError, "no folder o/m here"),

@@ -120,7 +120,7 @@ def group_residuals(flow: Flow, index: int) -> Found | str | None:
     for product, mine, other in zip(products, operands, operands[::-1], strict=True):
         if product is None:
             continue
-        alone = flow.is_read_only_by(product, (index,)) and len(flow.members(product)) == 1
+        alone = flow.is_read_only_by(product, (index,))
         if mine != other and alone and flow.plan.buffer(other).dtype == "float32":
             return Found("linear_add", (product, index))
     return "something else reads the product, or the residual is not float32"
