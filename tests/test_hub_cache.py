@@ -44,7 +44,7 @@ def keep(name: str, commit: str = OLD, size: int = 10, used: int = 0, files=FILE
         blob.write_bytes(bytes(size))
         os.utime(blob, (used, 1))
         snapshot.mkdir(parents=True, exist_ok=True)
-        (snapshot / each).symlink_to(blob)
+        (snapshot / each).symlink_to(os.path.relpath(blob, snapshot))
     return snapshot
 
 
