@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from ingot.artifact.plan import Limits
 
 FORMAT_VERSION = (2, 0)  # a reader refuses another major version, and reads a newer minor one
+STEP = "step"  # the program that advances text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +58,7 @@ class ProgramEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetEntry:
-    """One target's part of the artifact: its programs, by name; "step" advances text."""
+    """One target's part of the artifact: its programs, by name."""
 
     name: str
     requires: tuple[str, ...]
@@ -67,7 +68,7 @@ class TargetEntry:
 
     @property
     def step(self) -> ProgramEntry:
-        return self.programs["step"]
+        return self.programs[STEP]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,17 +6,18 @@ import json
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from tokenizers import Tokenizer
 from torch import nn
 from torch.fx import GraphModule
 
 from ingot.artifact.codec import encode_plan
-from ingot.artifact.formats import Format, Storage
+from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import (
     FORMAT_VERSION,
+    STEP,
     GroupEntry,
     LedgerEntry,
     Manifest,
@@ -34,7 +35,7 @@ from ingot.compiler.export import export
 from ingot.compiler.golden import TEXT, golden_outputs, golden_prompts
 from ingot.compiler.lower import lower
 from ingot.compiler.options import Clock, CompileOptions, Progress, Report, silent
-from ingot.compiler.preflight import check_disk, check_tools
+from ingot.compiler.preflight import check_disk, check_tools, prepare
 from ingot.compiler.quantization.calibrate import calibration_sequences
 from ingot.compiler.quantization.choose import check_calibration, choose_storage, label
 from ingot.compiler.quantization.quantize import quantize_weights
@@ -50,14 +51,12 @@ from ingot.models.counts import module_counts
 from ingot.passes import runner
 from ingot.passes.pipeline import check_disabled, pipeline
 from ingot.targets.compilers import Builder
-from ingot.targets.target import TargetKind, kind_of
+from ingot.targets.target import TargetKind, all_fit, kind_of
 from ingot.version import __version__
 
 # Gets the complete artifact before it has its name. Returns its largest golden error, or None if
 # this host cannot run it. If it raises, the artifact does not appear.
 Check = Callable[[Path], float | None]
-
-STEP = "step"  # the program that advances text
 
 
 def compile_model(
@@ -80,8 +79,7 @@ def compile_model(
         check_tools(model.resolved.targets)
         # The compiler writes into the writer's folder, so it has to end first.
         with ArtifactWriter(out) as writer, Builder() as compiler:
-            for target in model.resolved.targets:
-                compiler.submit(prepare, target)
+            prepare(model.resolved.targets, compiler)
             front = lower_model(model, clock)
             check_disk(front.plan, model.resolved.targets, writer.directory)
             parts = write_parts(writer, model, front, compiler, clock)
@@ -152,10 +150,7 @@ def lower_model(model: Model, clock: Clock) -> Front:
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
         graph = export(model.module, config)
         reference = GraphModule(graph, deepcopy(graph.graph))
-
-    def fits(columns: int, form: Format) -> bool:
-        return all(kind_of(target).fits(columns, form) for target in resolved.targets)
-
+    fits = partial(all_fit, resolved.targets)
     storage = choose_storage(
         reference, resolved.storage, options.keep, resolved.dtype, resolved.int8, fits
     )
@@ -184,12 +179,6 @@ class Part:
     target: Target
     plan: Plan
     entry: TargetEntry
-
-
-def prepare(target: Target) -> None:
-    """Compiles what does not depend on the model."""
-    with TemporaryDirectory(prefix="ingot-prepare-") as folder:
-        kind_of(target).prepare(Path(folder), target)
 
 
 def write_parts(

@@ -1,4 +1,4 @@
-"""What a compile looks at before its long stages: the tools of its targets, and room on disk."""
+"""What a compile does before its long stages: it tries its tools, and looks for room on disk."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from pathlib import Path
 
 from ingot.artifact.plan import Plan
@@ -19,6 +20,17 @@ def check_tools(targets: Sequence[Target]) -> None:
     for target in targets:
         with tempfile.TemporaryDirectory(prefix="ingot-try-") as folder:
             kind_of(target).try_tools(Path(folder), target)
+
+
+def prepare(targets: Sequence[Target], compiler: Executor) -> None:
+    """Begins to compile what does not depend on the model."""
+
+    def work(target: Target) -> None:
+        with tempfile.TemporaryDirectory(prefix="ingot-prepare-") as folder:
+            kind_of(target).prepare(Path(folder), target)
+
+    for target in targets:
+        compiler.submit(work, target)
 
 
 def check_disk(plan: Plan, targets: Sequence[Target], folder: Path) -> None:

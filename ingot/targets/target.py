@@ -101,6 +101,11 @@ def kind_of(target: Target) -> TargetKind:
     return found
 
 
+def all_fit(targets: Collection[Target], columns: int, form: Format) -> bool:
+    """Whether products of all targets take a matrix with rows of so many columns in that format."""
+    return all(kind_of(target).fits(columns, form) for target in targets)
+
+
 def register(kind: TargetKind) -> None:
     """Adds a kind of machine and the names of its targets, or replaces one."""
     KINDS[kind.name], NAMES[kind.name] = kind, kind.names
