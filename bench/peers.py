@@ -5,8 +5,8 @@
 
 Every peer lives in an environment of its own under build/peers, and its copy of the weights beside
 it. Ours and the peers' processes stay open; round by round each gets the same prompt, one after
-the other, so that what disturbs the machine disturbs all. The best round counts. What is not
-installed, or cannot take a kind of weights, is reported as such.
+the other, so that what disturbs the machine disturbs all. Figures are medians over the rounds.
+What is not installed, or cannot take a kind of weights, is reported as such.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from operator import truediv
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -103,8 +104,7 @@ class Contender:
             self._process.wait()
             self._errors.seek(0)
             raise Unavailable(reason(self._errors.read()))
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+        return dict(json.loads(line))
 
 
 def reason(stderr: str) -> str:
@@ -118,7 +118,7 @@ def reason(stderr: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The best round of a contender, and how much faster ours is; None for ours."""
+    """Medians of a contender's rounds, and how much faster ours is; None for ours."""
 
     name: str
     kind: str
@@ -129,22 +129,21 @@ class Result:
 
 
 def results(contenders: Sequence[Contender], prompt_tokens: int) -> list[Result]:
-    """Figures of those that ran, ours first; ratios are ours over theirs, of the same kind."""
-    speeds = {(c.name, c.kind): _speeds(c.rounds, prompt_tokens) for c in contenders if c.rounds}
+    """Figures of those that ran; ratios are ours over theirs of the same kind, round by round."""
+    ran = [
+        (each, ([r[0] for r in each.rounds], [median(r[1:]) for r in each.rounds]))
+        for each in contenders if each.rounds
+    ]  # fmt: skip
+    ours = {each.kind: seconds for each, seconds in ran if each.name == "ingot"}
     found = []
-    for (name, kind), (prefill, decode) in speeds.items():
-        ours = speeds.get(("ingot", kind))
-        if name == "ingot" or ours is None:
-            found.append(Result(name, kind, prefill, decode))
-        else:
-            found.append(Result(name, kind, prefill, decode, ours[0] / prefill, ours[1] / decode))
+    for each, (prefill, decode) in ran:
+        speeds = prompt_tokens / median(prefill), 1 / median(decode)
+        ratios: Sequence[float] = ()
+        if each.name != "ingot" and each.kind in ours:
+            pairs = zip((prefill, decode), ours[each.kind], strict=True)
+            ratios = [median(map(truediv, theirs, own)) for theirs, own in pairs]
+        found.append(Result(each.name, each.kind, *speeds, *ratios))
     return found
-
-
-def _speeds(rounds: Sequence[Sequence[float]], prompt_tokens: int) -> tuple[float, float]:
-    prefill = min(seconds[0] for seconds in rounds)
-    decode = min(median(seconds[1:]) for seconds in rounds)
-    return prompt_tokens / prefill, 1 / decode
 
 
 def compete(
@@ -246,8 +245,7 @@ def main(argv: list[str] | None = None) -> int:
         install(name)
     if args.model is None:
         return 0
-    excuses: dict[str, str] = {}
-    contenders = []
+    excuses, contenders = {}, []
     for kind, artifact in args.artifacts:
         worker = [sys.executable, str(WORKERS / "run_ingot.py"), artifact, str(args.threads)]
         contenders.append(Contender("ingot", kind, worker))

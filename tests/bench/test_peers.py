@@ -43,10 +43,13 @@ def test_ratios_are_ours_over_theirs_of_the_same_kind():
     assert (second.prefill_ratio, second.decode_ratio) == (pytest.approx(2), pytest.approx(3))
 
 
-def test_the_best_round_counts():
-    best = Contender("ingot", "int8", [], rounds=[[2.0, 0.2, 0.2], [1.0, 0.3, 0.3]])
-    (found,) = results([best], 10)
-    assert (found.prefill_tokens_per_second, found.decode_tokens_per_second) == (10.0, 5.0)
+def test_figures_are_medians_and_a_ratio_is_of_one_round():
+    ours = Contender("ingot", "int8", [], rounds=[[1.0, 0.1], [8.0, 0.8], [2.0, 0.2]])
+    theirs = Contender("b", "int8", [], rounds=[[2.0, 0.3], [8.0, 2.4], [9.0, 0.4]])
+    first, second = results([ours, theirs], 10)
+    assert (first.prefill_tokens_per_second, first.decode_tokens_per_second) == (5.0, 5.0)
+    assert second.prefill_tokens_per_second == 1.25
+    assert (second.prefill_ratio, second.decode_ratio) == (2.0, pytest.approx(3.0))
 
 
 @pytest.mark.parametrize("dies_at", [0, 1])
