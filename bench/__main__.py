@@ -11,18 +11,17 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+from bench.processes import WORK, ingot_bench, made_model, processors, run_script
 
 # Required by the project's contract; None: reported only.
 COMPILE_SECONDS = {"qwen3-0.6b": 25.0}
 COMPILE_GB = {"qwen3-0.6b": 3.0, "qwen3-4b": 4.0}
+MEMORY_MB = 150.0
 SHARES = {"prefill 512": 50.0, "decode context 512": 80.0}
 
 
@@ -48,7 +47,8 @@ def main() -> int:
     """Prints the table; 1 if a limit is missed."""
     args = _parser().parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    print(f"{_cpu()}, Python {platform.python_version()}, model {args.shape}\n")
+    names = processors()
+    print(f"{len(names)} x {names[0]}, Python {platform.python_version()}, model {args.shape}\n")
     figures = []
     for figure in measure(args.shape, args.work):
         print(_line(figure), flush=True)
@@ -60,17 +60,16 @@ def main() -> int:
 
 def measure(shape: str, work: Path) -> Iterator[Figure]:
     """All figures of a shape, as they are measured."""
-    model, artifact = work / shape, work / f"{shape}.ingot"
-    if not (model / "config.json").exists():
-        _run("bench/make_model.py", str(model), "--shape", shape)
-    compiled = _run("bench/compile_figures.py", str(model), str(artifact))
+    artifact = work / f"{shape}.ingot"
+    compiled = run_script("compile_figures.py", str(made_model(shape, work)), str(artifact))
     yield Figure("compile", compiled["seconds"], "s", COMPILE_SECONDS.get(shape))
     yield Figure("compile, peak memory", compiled["peak_gb"], "GB", COMPILE_GB.get(shape))
-    started = _run("bench/start_figures.py", str(artifact))
+    started = run_script("start_figures.py", str(artifact))
     yield Figure("import ingot", started["import_seconds"], "s", 0.2)
     yield Figure("artifact open to ready", started["open_seconds"], "s", 0.15)
     yield Figure("process start to first token", started["first_token_seconds"], "s")
-    ran = _bench(artifact, work / f"{shape}.json")
+    ran = ingot_bench(artifact)
+    (work / f"{shape}.json").write_text(json.dumps(ran))  # for bench/chart.py
     limits = ran["limits"]
     yield Figure("read bandwidth", limits["read_bytes_per_second"] / 1e9, "GB/s")
     for kind, peak in limits["operations_per_second"].items():
@@ -79,33 +78,14 @@ def measure(shape: str, work: Path) -> Iterator[Figure]:
         yield Figure(phase["name"], phase["tokens_per_second"], "tok/s")
         least = SHARES.get(phase["name"])
         yield Figure(f"{phase['name']}, of the limit", 100 * phase["share"], "%", least, "higher")
-    held = _run("bench/memory_figures.py", str(artifact))
+    held = run_script("memory_figures.py", str(artifact))
     yield Figure(
         "memory beyond weights and KV pool",
         held["extra_mb"],
         "MB",
-        150,
+        MEMORY_MB,
         note=f"{held['peak_mb']:.0f} MB in all",
     )
-
-
-def _bench(artifact: Path, out: Path) -> dict[str, Any]:
-    """What `ingot bench` measures; its whole result is left in `out`, for the chart."""
-    command = [sys.executable, "-m", "ingot", "bench", str(artifact), "--json"]
-    text = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
-    out.write_text(text)
-    found: dict[str, Any] = json.loads(text)
-    return found
-
-
-def _run(script: str, *args: str) -> dict[str, float]:
-    """Runs a script of this folder by itself; it prints one line of JSON at its end."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / script), *args],
-        cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    values: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return values
 
 
 def _line(figure: Figure) -> str:
@@ -117,16 +97,10 @@ def _line(figure: Figure) -> str:
     return f"{figure.name:<36}{value:>16}   {limit:<22} {figure.note}".rstrip()
 
 
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} x {names[0]}"
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
     parser.add_argument("--shape", default="qwen3-0.6b", help="a shape of bench/make_model.py")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "bench")
+    parser.add_argument("--work", type=Path, default=WORK)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     return parser
 
