@@ -1,0 +1,186 @@
+"""Measures what README.md and docs/performance.md show, one part after the other.
+
+    python bench/peers.py --install llama.cpp openvino onnxruntime     # once
+    python -m bench.sitting docs/figures.json [--parts qwen3-0.6b/int8 peers/int8 ...]
+    make docs                                                          # writes the pages
+
+Each part goes into the file as soon as it is measured: the file keeps its other parts. So a sitting
+that was stopped goes on with `--parts`. Models and artifacts stay in the work folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from bench.peers import PEERS
+from bench.peers import WORK as PEERS_WORK
+from bench.processes import ROOT, WORK, ingot_bench, made_model, processors, run_script
+from ingot.artifact.host import usable_processors
+from ingot.version import __version__
+
+Values = dict[str, Any]
+
+SHAPE = "qwen3-0.6b"  # of all formats, and beside the other runtimes
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "bf16": (), "int8": ("--quantize", "int8"), "int4": ("--quantize", "int4"),
+}  # fmt: skip
+PEER_GROUP = "peers"
+PARTS = (
+    *(f"{SHAPE}/{kind}" for kind in OPTIONS),
+    *(f"{PEER_GROUP}/{kind}" for kind in OPTIONS),
+    "qwen2.5-0.5b/bf16",
+    "llama-3.2-1b/bf16",
+)
+PHASES = ("prefill", "decode", "streams")
+STREAMS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """Where models and artifacts are, and how often a phase is measured."""
+
+    work: Path
+    rounds: int
+
+    def measure(self, part: str) -> Values:
+        """The figures of a part, and what ran when."""
+        group, kind = part.split("/")
+        found = self.peers(kind) if group == PEER_GROUP else self.model(group, kind)
+        ran = {"date": date.today().isoformat(), "ingot": __version__}
+        return {**ran, "python": platform.python_version(), **found}
+
+    def model(self, shape: str, kind: str) -> Values:
+        """What a model of that shape does in that format, beside the limits of this machine."""
+        artifact = str(self._artifact(shape, kind))
+        compiled = run_script(
+            "compile_figures.py", str(made_model(shape, self.work)), artifact, *OPTIONS[kind]
+        )
+        started = run_script("start_figures.py", artifact)
+        ran = ingot_bench(Path(artifact), "--batch", str(STREAMS), "--rounds", str(self.rounds))
+        reads = [phase["limits"]["read_bytes_per_second"] / 1e9 for phase in ran["phases"]]
+        return {
+            "read_gb_per_second": number(median(reads)),
+            **{name: speed(phase) for name, phase in zip(PHASES, ran["phases"], strict=True)},
+            "compile_seconds": number(compiled["seconds"]),
+            "compile_gb": number(compiled["peak_gb"]),
+            "first_token_seconds": number(started["first_token_seconds"]),
+            "memory_mb": number(run_script("memory_figures.py", artifact)["extra_mb"]),
+        }
+
+    def peers(self, kind: str) -> Values:
+        """How many times as fast as each other runtime ingot is, in rounds of the same prompts."""
+        model, artifact = made_model(SHAPE, self.work), self._artifact(SHAPE, kind)
+        if not artifact.exists():
+            run_script("compile_figures.py", str(model), str(artifact), *OPTIONS[kind])
+        out = self.work / f"peers-{kind}.json"
+        command = [
+            sys.executable, "-m", "bench.peers", str(model), f"{kind}={artifact}",
+            "--rounds", str(self.rounds), "--json", str(out),
+        ]  # fmt: skip
+        subprocess.run(command, cwd=ROOT, check=True)
+        return {"times": {
+            name: {"version": peer_version(name), **ratios}
+            for name, ratios in times(json.loads(out.read_text())["results"]).items()
+        }}  # fmt: skip
+
+    def _artifact(self, shape: str, kind: str) -> Path:
+        return self.work / f"{shape}-{kind}.ingot"
+
+
+def times(results: list[Values]) -> dict[str, Values]:
+    """By peer: how many times as fast ingot is. Raises ValueError where ingot did not run."""
+    if not any(result["name"] == "ingot" for result in results):
+        raise ValueError("ingot itself was not measured beside the other runtimes")
+    return {
+        result["name"]: {
+            "prefill": number(result["prefill_ratio"]), "decode": number(result["decode_ratio"]),
+        }
+        for result in results if result["name"] != "ingot"
+    }  # fmt: skip
+
+
+def peer_version(name: str) -> str:
+    """The package of a peer that is installed, with its version."""
+    code = "import sys, importlib.metadata as m; print(sys.argv[1], m.version(sys.argv[1]))"
+    command = [str(PEERS_WORK / name / "bin" / "python"), "-c", code, PEERS[name].packages[0]]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+
+
+def speed(phase: Values) -> Values:
+    """A phase's speed, and its share of the limit."""
+    return {
+        "tokens_per_second": number(phase["tokens_per_second"]),
+        "share": number(phase["share"]),
+    }
+
+
+def number(value: float) -> float:
+    """With four digits: more would be noise."""
+    return float(f"{value:.4g}")
+
+
+def this_machine() -> Values:
+    return {"processor": processors()[0], "cores": usable_processors()}
+
+
+def begun(file: Path, machine: Values) -> Values:
+    """The figures that the file has. Raises ValueError for those of another machine."""
+    if not file.exists():
+        name = f"{machine['cores']} cores of {machine['processor']}"
+        return {"machine": {"name": name, **machine}, "parts": {}}
+    figures: Values = json.loads(file.read_text())
+    there = {key: figures["machine"].get(key) for key in machine}
+    if there != machine:
+        raise ValueError(f"{file} has figures of {there}, and this is {machine}: remove it first")
+    return figures
+
+
+def merged(figures: Values, part: str, found: Values) -> Values:
+    """The figures with one part new, and all parts in their order."""
+    parts = {**figures["parts"], part: found}
+    return {**figures, "parts": {name: parts[name] for name in PARTS if name in parts}}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Writes the file; 2 for one of another machine."""
+    args = _parser().parse_args(argv)
+    args.work.mkdir(parents=True, exist_ok=True)
+    try:
+        figures = begun(args.out, this_machine())
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if args.machine:
+        figures["machine"]["name"] = args.machine
+    sitting = Sitting(args.work, args.rounds)
+    for part in args.parts:
+        print(f"{part} ...", file=sys.stderr, flush=True)
+        figures = merged(figures, part, sitting.measure(part))
+        args.out.write_text(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    doc = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m bench.sitting", description=doc)
+    parser.add_argument("out", metavar="OUT.json", type=Path)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, metavar="PART",
+                        help=f"default: all of {', '.join(PARTS)}")  # fmt: skip
+    parser.add_argument("--rounds", type=int, default=5, help="of every phase and every prompt")
+    parser.add_argument("--machine", help="what the pages call it: '2 cores of a Zen 4 server'")
+    parser.add_argument("--work", type=Path, default=WORK)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
