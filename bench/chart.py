@@ -31,14 +31,19 @@ def bars(result: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def draw(results: list[dict[str, Any]], out: Path) -> None:
-    """Writes the chart, a panel a result."""
+def plotter() -> Any:
+    """matplotlib's pyplot, with our letters. Raises ValueError where it is not installed."""
     try:
         from matplotlib import pyplot
     except ModuleNotFoundError:
         raise ValueError("matplotlib is not installed: pip install 'ingot-lm[chart]'") from None
-
     pyplot.rcParams.update({"font.family": "DejaVu Sans", "font.size": 10})
+    return pyplot
+
+
+def draw(results: list[dict[str, Any]], out: Path) -> None:
+    """Writes the chart, a panel a result."""
+    pyplot = plotter()
     rows = [len(result["phases"]) for result in results]
     figure, axes = pyplot.subplots(
         len(results), 1, figsize=(9, 1.0 + 0.52 * sum(rows) + 0.55 * len(rows)), squeeze=False,
