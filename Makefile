@@ -66,12 +66,13 @@ bench: $(STAMP)  ## Measure speed beside this machine's limits
 golden: $(STAMP)  ## Record the bundled model's outputs anew; look at the diff before committing it
 	@$(PY) -m golden.update
 
-docs: $(STAMP)  ## Rewrite the pages that are generated from the code
+docs: $(STAMP)  ## Rewrite the pages that are generated from the code and from figures
 	@$(PY) -m tools.cli_page
 	@$(PY) -m tools.coming_from_page
 	@$(PY) -m tools.passes_page
 	@$(PY) -m tools.layout_page
 	@$(PY) -m tools.step_page
+	@$(PY) -m tools.figures_page
 
 size: $(STAMP)  ## Count lines a folder, passes and ops
 	@$(PY) -m tools.size

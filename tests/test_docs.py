@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tools import cli_page, coming_from_page, layout_page
+from bench.figures_chart import is_current
+from tools import cli_page, coming_from_page, figures_page, layout_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -29,6 +30,16 @@ def test_the_page_for_those_who_come_from_vllm_is_current():
 def test_quotations_in_the_layout_are_current():
     page = layout_page.PAGE.read_text()
     assert page == layout_page.page(page), "run `make docs`"
+
+
+@pytest.mark.parametrize("path", figures_page.PAGES, ids=lambda path: path.name)
+def test_figures_are_those_of_the_file(path):
+    page = path.read_text()
+    assert page == figures_page.with_figures(page, figures_page.read()), "run `make docs`"
+
+
+def test_the_picture_shows_the_figures_of_the_file():
+    assert is_current(figures_page.read(), figures_page.PICTURE), "run `make docs`"
 
 
 def test_a_quotation_is_the_lines_that_are_searched_for(tmp_path):
