@@ -47,6 +47,11 @@ def test_claims_are_beside_the_best_other_of_each_format():
 
 def test_nothing_is_claimed_that_was_not_measured():
     assert claims(NOTHING).splitlines() == ["| Qwen3-0.6B, a box | |", "|---|---|"]
+    assert origin(NOTHING) == "Nothing is measured yet."
+    one_day = {**FIGURES, "parts": {"qwen2.5-0.5b/bf16": {**RAN, **SPEEDS}}}
+    assert origin(one_day) == (
+        "Measured on 1 March 2026 on a box (abacus), with ingot 0.1.0, Python 3.12.1."
+    )
     assert len(models(NOTHING).splitlines()) == len(phases(NOTHING).splitlines()) == 2
 
 
@@ -70,11 +75,11 @@ def test_a_phase_stands_beside_its_limit_and_the_others():
 
 def test_the_origin_names_days_machine_memory_versions_and_notes():
     text = origin(FIGURES)
-    assert "on 1 March 2026 to 2 March 2026 on a box (abacus)" in text
+    assert text.startswith("Measured from 1 March 2026 to 2 March 2026 on a box (abacus), while")
     assert "while its memory gave 40 to 51 GB/s" in text
     assert "with ingot 0.1.0, Python 3.12.1, llama 1. It rained." in text
-    assert "A compile takes 20.0 s and at most 2.0 GB (25 s and 3 GB are allowed)." in text
-    assert text.endswith("61 MB beyond its weights, keys and values (150 are allowed).")
+    assert "needs 61 MB (150 are allowed) beyond its weights" in text
+    assert text.endswith("takes 20.0 s and at most 2.0 GB (25 s and 3 GB are allowed).")
 
 
 def test_only_what_stands_between_the_marks_is_written():

@@ -101,10 +101,13 @@ def phases(figures: Figures) -> str:
 
 def origin(figures: Figures) -> str:
     """When and where all of it was measured, and what has no place in the table."""
+    if not figures["parts"]:
+        return "Nothing is measured yet."
     parts = list(figures["parts"].values())
-    days = " to ".join(day(each) for each in ends(part["date"] for part in parts))
+    days = [day(each) for each in ends(part["date"] for part in parts)]
+    when = f"from {' to '.join(days)}" if len(days) > 1 else f"on {''.join(days)}"
     memory = ends(part["read_gb_per_second"] for part in parts if "read_gb_per_second" in part)
-    text = f"Measured on {days} on {figures['machine']['name']} ({figures['machine']['processor']})"
+    text = f"Measured {when} on {figures['machine']['name']} ({figures['machine']['processor']})"
     if memory:
         text += f", while its memory gave {' to '.join(f'{each:.0f}' for each in memory)} GB/s"
     ran = {f"ingot {part['ingot']}": None for part in parts}
@@ -112,23 +115,20 @@ def origin(figures: Figures) -> str:
     beside = (times for part in parts for times in part.get("times", {}).values())
     ran |= {times["version"]: None for times in beside if "version" in times}
     notes = {part["note"]: None for part in parts if "note" in part}
-    return " ".join((f"{text}, with {', '.join(ran)}.", *notes, *costs(figures)))
+    measured = " ".join((f"{text}, with {', '.join(ran)}.", *notes))
+    return "\n\n".join((measured, *costs(figures)))
 
 
 def costs(figures: Figures) -> Iterator[str]:
     """What a compile and a process of the first model take, beside what is allowed."""
-    ours = figures["parts"].get(f"{SHAPE}/bf16")
-    if ours is None:
-        return
-    yield f"In bfloat16, a process has its first token {milliseconds(ours)} after its start."
-    yield (
-        f"A compile takes {ours['compile_seconds']:.1f} s and at most {ours['compile_gb']:.1f} GB"
-        f" ({COMPILE_SECONDS[SHAPE]:.0f} s and {COMPILE_GB[SHAPE]:.0f} GB are allowed)."
-    )
-    yield (
-        f"A process needs {ours['memory_mb']:.0f} MB beyond its weights, keys and values"
-        f" ({MEMORY_MB:.0f} are allowed)."
-    )
+    if ours := figures["parts"].get(f"{SHAPE}/bf16"):
+        yield (
+            f"In bfloat16, a process has its first token {milliseconds(ours)} after its start, and "
+            f"needs {ours['memory_mb']:.0f} MB ({MEMORY_MB:.0f} are allowed) beyond its weights, "
+            f"keys and values. A compile takes {ours['compile_seconds']:.1f} s and at most "
+            f"{ours['compile_gb']:.1f} GB ({COMPILE_SECONDS[SHAPE]:.0f} s and "
+            f"{COMPILE_GB[SHAPE]:.0f} GB are allowed)."
+        )
 
 
 BLOCKS: dict[str, Callable[[Figures], str]] = {
