@@ -90,23 +90,22 @@ class Sitting:
         subprocess.run(command, cwd=ROOT, check=True)
         return {"times": {
             name: {"version": peer_version(name), **ratios}
-            for name, ratios in times(json.loads(out.read_text())["results"]).items()
+            for name, ratios in times(json.loads(out.read_text())).items()
         }}  # fmt: skip
 
     def _artifact(self, shape: str, kind: str) -> Path:
         return self.work / f"{shape}-{kind}.ingot"
 
 
-def times(results: list[Values]) -> dict[str, Values]:
+def times(found: Values) -> dict[str, Values]:
     """By peer: how many times as fast ingot is. Raises ValueError where ingot did not run."""
-    if not any(result["name"] == "ingot" for result in results):
-        raise ValueError("ingot itself was not measured beside the other runtimes")
+    results = {result["name"]: result for result in found["results"]}
+    if results.pop("ingot", None) is None:
+        raise ValueError(f"ingot itself was not measured: {found['not_measured']}")
     return {
-        result["name"]: {
-            "prefill": number(result["prefill_ratio"]), "decode": number(result["decode_ratio"]),
-        }
-        for result in results if result["name"] != "ingot"
-    }  # fmt: skip
+        name: {phase: number(result[f"{phase}_ratio"]) for phase in ("prefill", "decode")}
+        for name, result in results.items()
+    }
 
 
 def peer_version(name: str) -> str:
