@@ -68,8 +68,10 @@ def shakespeare_artifact() -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """No test reads or fills the user's cache of compiled models."""
-    os.environ["INGOT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    """No test reads or fills the user's cache of compiled models, and all share object files."""
+    from tests.support.made_once import cache_folder
+
+    os.environ["INGOT_CACHE"] = str(cache_folder(tmp_path_factory.mktemp("own") / "cache"))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -19,6 +19,7 @@ from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import ArtifactWriter
 from ingot.errors import ArtifactError, ResourceError, UsageError
 from tests.runtime.fake_model import make_manifest, write_fake
+from tests.support.core import core
 from tests.support.odd_files import ODD_PATHS, odd_paths
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -224,7 +225,7 @@ def run_killed(path: Path, at: int) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize("existing", [True, False])
+@pytest.mark.parametrize("existing", core(True, further=[False]))
 def test_a_killed_writer_leaves_the_old_artifact_or_none(tmp_path, existing):
     path = tmp_path / "a.ingot"
     if existing:

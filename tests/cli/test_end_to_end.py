@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.made_once import cache_folder
 from tests.support.terminal import Terminal
 
 INGOT = (sys.executable, "-m", "ingot")
@@ -66,7 +67,7 @@ def test_compile_interrupted_leaves_nothing(shakespeare_dir, tmp_path):
 
 
 def test_a_model_directory_is_compiled_once(shakespeare_dir, tmp_path):
-    environment = {**os.environ, "INGOT_CACHE": str(tmp_path)}
+    environment = {**os.environ, "INGOT_CACHE": str(cache_folder(tmp_path / "cache"))}
     runs = [
         ingot("run", shakespeare_dir, "ROMEO:", "--max-tokens", 8, "--seed", 1, env=environment)
         for _ in range(2)

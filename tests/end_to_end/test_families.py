@@ -23,6 +23,7 @@ from tests.end_to_end.support import (
     random_tokens,
     relative_error,
 )
+from tests.support.core import core
 from tests.support.tiny_models import CASES, TRAINED
 from tests.targets.cpu.native import runnable
 
@@ -126,11 +127,12 @@ LEVELS = [
 ]
 # Every pass that may be left out, and the one without which heads are normed by themselves.
 OPTIONAL = (*optional_passes(), *KIND.rules)
-QUANTIZED = [
+IN_INTEGERS = [
     [Compile(name, "bfloat16", 300, quantize=kind, kv_dtype=kv_dtype)]
-    for name in ("gemma2", "gpt2")
     for kind, kv_dtype in (("int8", "auto"), ("int4", "int8"))
+    for name in ("gemma2", "gpt2")
 ]
+QUANTIZED = core(IN_INTEGERS[0], IN_INTEGERS[3], further=IN_INTEGERS)
 UNFUSED = [
     [Compile("qwen3", "float32", 300, disable_passes=disabled)]
     for disabled in (("group_heads",), OPTIONAL)

@@ -16,6 +16,7 @@ from ingot.cli.main import main
 from ingot.compiler import compile as compiler
 from ingot.compiler.options import CompileOptions
 from ingot.errors import PassError
+from tests.support.core import core
 from tests.support.tiny_models import save_random
 
 OPTIONS = ("--target", "cpu:portable", "--max-model-len", "64")
@@ -31,7 +32,7 @@ def start(model: Path, out: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 
-@pytest.mark.parametrize("stage", ["generate", "golden", "write"])
+@pytest.mark.parametrize("stage", core("golden", further=["generate", "write"]))
 def test_a_killed_compile_leaves_no_artifact(stage: str, model: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.ingot"
     process = start(model, out)
@@ -81,7 +82,8 @@ wait
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)]
+    ("number", "code"),
+    core((signal.SIGTERM, 143), further=[(signal.SIGHUP, 129), (signal.SIGINT, 130)]),
 )
 def test_a_compile_that_is_told_to_end_takes_its_compiler_with_it(
     number: int, code: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -12,6 +12,7 @@ from ingot.passes.graph import arguments, op_calls
 from ingot.passes.invariants import INVARIANTS
 from ingot.passes.pipeline import pipeline
 from ingot.passes.runner import run
+from tests.support.core import core
 
 torch.set_num_threads(1)
 
@@ -79,7 +80,7 @@ def graph_of(config):
         return module, export(module, config)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", core("bfloat16", further=["float32"]))
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_compiles_and_keeps_its_numbers(name, dtype):
     config = ModelConfig(**{**BASE, **OPTIONS[name]})

@@ -19,6 +19,7 @@ from ingot.passes.pipeline import optional_passes, pipeline
 from ingot.passes.runner import run
 from ingot.passes.verification import Checker, GraphRunner, example_inputs, relative_error
 from tests.passes.support import Facts
+from tests.support.core import core
 
 torch.set_num_threads(1)
 
@@ -104,7 +105,7 @@ def compiled(model: nn.Module, **options):
     return gm
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", core("qwen3", further=FAMILIES))
 def test_foreign_modules_become_primitives_and_keep_their_numbers(family):
     model = model_of(family)
     gm = compiled(model)

@@ -10,6 +10,7 @@ from ingot.runtime.chat import template_source
 from ingot.runtime.tokenizer import Tokenizer
 from tests.runtime.chat_templates import MORE
 from tests.runtime.fake_tokenizer import byte_level
+from tests.support.core import core
 
 LLAMA3 = """{{- bos_token }}
 {%- if custom_tools is defined %}
@@ -232,7 +233,7 @@ def both(template, messages, **options):
 
 
 @pytest.mark.parametrize("chat", CHATS)
-@pytest.mark.parametrize("template", TEMPLATES)
+@pytest.mark.parametrize("template", core("llama3", "qwen", "mistral", further=TEMPLATES))
 def test_prompts_are_the_bytes_of_transformers(template, chat):
     for tools in (None, [], TOOLS):
         for add in (True, False):

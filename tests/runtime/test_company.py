@@ -12,6 +12,7 @@ from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from tests.runtime.fake_model import KERNELS, kernels, write_fake
+from tests.support.core import core
 
 pytestmark = pytest.mark.deterministic
 
@@ -117,7 +118,8 @@ def test_logits_are_those_of_each_prompt_alone(shakespeare_artifact, prompts, wa
 
 
 @pytest.mark.parametrize(
-    ("num_pages", "overlap"), [(PAGES_OF_ONE, True), (13, False), (13, True), (40, False)]
+    ("num_pages", "overlap"),
+    core((13, True), further=[(PAGES_OF_ONE, True), (13, False), (40, False)]),
 )
 def test_logits_are_the_same_with_few_pages(
     shakespeare_artifact, prompts, page_bytes, num_pages, overlap

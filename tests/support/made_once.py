@@ -31,3 +31,12 @@ def made_once(name: str, make: Callable[[Path], object]) -> Path:
             make(making)
             making.rename(place)
     return place
+
+
+def cache_folder(path: Path) -> Path:
+    """A new cache of ingot's with no models in it, but with the object files of the test run."""
+    kernels = shared_folder() / "kernels"
+    kernels.mkdir(exist_ok=True)
+    path.mkdir()
+    (path / "kernels").symlink_to(kernels)
+    return path

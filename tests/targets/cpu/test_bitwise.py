@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ingot.compiler.interpret import Value
 from ingot.ops.scaled import Scaled
+from tests.support.core import core
 from tests.targets.cpu.cases import BEST, every_program, ungrouped, unit
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.units import Unit, Values, parts_of
@@ -150,7 +151,7 @@ def test_a_changed_row_changes_what_may_see_it_alone(kind: str, target: str) -> 
             assert not differs.any(), name
 
 
-@pytest.mark.parametrize("kind, target", BEST)
+@pytest.mark.parametrize("kind, target", core(BEST[-1], further=BEST))
 def test_a_kernel_has_the_bits_of_its_instructions(kind: str, target: str) -> None:
     """Whether a group is one kernel or many changes nothing."""
     kernels, step, values = drawn(kind, target)

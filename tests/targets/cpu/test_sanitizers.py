@@ -9,6 +9,7 @@ import pytest
 
 from ingot.targets.cpu.calls import CALLS
 from ingot.targets.cpu.toolchain import KERNELS
+from tests.support.core import core
 from tests.targets.cpu.cases import BEST, every_program
 from tests.targets.cpu.native import workers
 from tests.targets.cpu.programs import program
@@ -51,7 +52,7 @@ def test_an_operand_that_ends_sooner_is_noticed(kind: str, target: str) -> None:
     assert SHORT.search(kernels.errors(memory, step, fewer_sampler_bytes=64))
 
 
-@pytest.mark.parametrize("kind, target", BEST)
+@pytest.mark.parametrize("kind, target", core(BEST[-1], further=BEST))
 def test_the_compiler_has_no_say_in_the_bits(kind: str, target: str) -> None:
     """Without optimisation they are those of the build that is in use."""
     kernels = program(kind, target)
