@@ -67,14 +67,15 @@ def split_to_slices(node: Node) -> int:
 def one_reshape(node: Node) -> int:
     """View, reshape, flatten: one reshape of the tensor below, or nothing."""
     source: Any = node.args[0]
-    if shape(source) == shape(node):
-        replace(node, source)
-        return 1
+    below = source.args[0] if source.target is aten.reshape.default else source
+    for same in (source, below):
+        if shape(same) == shape(node):
+            replace(node, same)
+            return 1
     sizes = [d if isinstance(d, int) else -1 for d in value(node).shape]
     if sizes.count(-1) > 1:
         return 0
-    if source.target is aten.reshape.default:
-        source = source.args[0]
+    source = below
     if node.target is aten.reshape.default and node.args == (source, sizes):
         return 0
     with node.graph.inserting_before(node):
@@ -94,7 +95,7 @@ def swap_to_transpose(node: Node) -> int:
     else:
         first, second = cast(tuple[int, int], node.args[1:3])
         moved = sorted({first % size, second % size})
-    if not moved:
+    if len(moved) < 2:
         replace(node, source)
         return 1
     if len(moved) != 2 or (node.target is aten.transpose.int and node.args[1:] == tuple(moved)):
@@ -118,7 +119,7 @@ def full_slice(node: Node) -> int:
     start, end = argument(node, 2, "start") or 0, argument(node, 3, "end")
     if not all(isinstance(x, int) for x in (size, start, 0 if end is None else end)):
         return 0
-    start = start + size if start < 0 else start
+    start = max(start + size, 0) if start < 0 else start
     end = size if end is None else min(end + size if end < 0 else end, size)
     args = (source, dim, start, end) if step == 1 else (source, dim, start, end, step)
     changed = node.args != args
