@@ -13,6 +13,7 @@ from ingot.passes.graph import (
     is_call,
     op_calls,
     replace,
+    shape,
     value,
 )
 
@@ -41,7 +42,7 @@ def name_attention(node: Node) -> int:
     heads = [q, unrepeat(k), unrepeat(v)]
     size = value(q).shape[3]
     num_q, num_k, num_v = (int(value(x).shape[1]) for x in heads)
-    if value(heads[2]).shape[3] != size or num_k != num_v or num_q % num_k:
+    if len({shape(x)[2:] for x in heads}) > 1 or num_k != num_v or num_q % num_k:
         return 0
     with node.graph.inserting_before(node):
         q, k, v = (call(node.graph, aten.transpose.int, x, 1, 2, like=node) for x in heads)
@@ -76,5 +77,7 @@ def unrepeat(node: Node) -> Node:
     expanded = node.args[0]
     inserted = expanded.args[0]  # type: ignore[union-attr]
     if not is_call(inserted, aten.unsqueeze.default) or inserted.args[1] != 2:  # type: ignore[union-attr]
+        return node
+    if shape(inserted.args[0])[2:] != shape(node)[2:]:  # type: ignore[union-attr, arg-type]
         return node
     return inserted.args[0]  # type: ignore[union-attr, return-value]

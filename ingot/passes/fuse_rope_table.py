@@ -15,6 +15,7 @@ from ingot.passes.graph import (
     is_call,
     op_calls,
     rank,
+    shape,
     strip,
     value,
 )
@@ -99,6 +100,7 @@ def double(gm: GraphModule, node: Node, order: Order) -> Node:
 
 def angle_factors(angles: object) -> tuple[Node, Node] | None:
     """Positions [1, N] and frequencies [D] of their outer product [1, N, D], in any spelling."""
+    product = angles
     if is_call(angles, aten.transpose.int):
         angles = angles.args[0]  # type: ignore[attr-defined]
     if not is_call(angles, aten.mul.Tensor, aten.matmul.default, aten.bmm.default):
@@ -108,6 +110,8 @@ def angle_factors(angles: object) -> tuple[Node, Node] | None:
     frequencies = [r for r in roots if r.op == "get_attr" and rank(r) == 1]
     positions = [r for r in roots if r.op != "get_attr" and rank(r) == 2]
     if len(frequencies) != 1 or len(positions) != 1:
+        return None
+    if shape(product) != (*shape(positions[0]), *shape(frequencies[0])):  # type: ignore[arg-type]
         return None
     return positions[0], frequencies[0]
 

@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from ingot.passes.dump import op_counts
 from ingot.passes.graph import aten, calls
 from ingot.passes.runner import run
-from tests.passes.support import before, heads, lab, rms, step
+from tests.passes import cases
+from tests.passes.support import before, cos_sin, heads, lab, rms, step, turn
 
 torch.set_num_threads(1)
 
@@ -71,7 +72,56 @@ KEPT = {
         (lambda lab, x, p: F.layer_norm(x * 1e-3, (24,), lab.w), {"layer_norm": 1}),
         (lambda lab, x, p: F.layer_norm(x, (24,), lab.w, lab.w2, 0.0), {"layer_norm": 1}),
     ],
+    "fuse_rope_table": [
+        (lambda lab, x, p: x * waves(angles(lab, p), 2)[..., :1], {"rope_table": 1}),
+        (
+            lambda lab, x, p: x * read_twice(angles(lab, p))[..., :1],
+            {"rope_table": 1, "aten.cos": 0},
+        ),
+        (lambda lab, x, p: x * waves(angles(lab, p) * lab.head_w[:4])[..., :1], {"rope_table": 0}),
+        (lambda lab, x, p: x * across(lab, p)[:, 0][..., None], {"rope_table": 0, "aten.cos": 1}),
+        *(
+            (lambda lab, x, p, double=double: x * waves(double(angles(lab, p))).mean(), kept)
+            for double, kept in (
+                (lambda a: torch.cat((a, a), -1), {"rope_table": 1}),
+                (lambda a: torch.cat((a, a), 1), {"rope_table": 0}),
+                (lambda a: torch.cat((a, a, a), -1), {"rope_table": 0}),
+                (lambda a: torch.cat((a, 2 * a), -1), {"rope_table": 0}),
+                (lambda a: a.repeat_interleave(2, -1), {"rope_table": 1}),
+                (lambda a: a.repeat_interleave(2, 2), {"rope_table": 1}),
+                (lambda a: a.repeat_interleave(2, 1), {"rope_table": 0}),
+                (lambda a: a.repeat_interleave(3, -1), {"rope_table": 0}),
+            )
+        ),
+    ],
+    "fuse_rope": [
+        (lambda lab, x, p: cases.turned_in_part(lab, x, p), {"rope": 1}),
+        (lambda lab, x, p: part_of_a_part(lab, x, p), {"rope": 1, "aten.cat": 1}),
+        (lambda lab, x, p: half_of_wider_heads(lab, x, p), {"rope": 0}),
+        (lambda lab, x, p: by_two_tables(lab, x, p), {"rope": 0}),
+        (lambda lab, x, p: halves_by_pairs(lab, x, p), {"rope": 0}),
+        (lambda lab, x, p: turn(x[..., :8], *cos_sin(lab, p)).mean(), {"rope": 0}),
+        (lambda lab, x, p: turn(square(x), *cos_sin(lab, p)).mean(), {"rope": 1}),
+        (lambda lab, x, p: turn(square(x), *cos_sin(lab, p), dim=3).mean(), {"rope": 0}),
+    ],
+    "lower_activations": [
+        (lambda lab, x, p: F.gelu(x, approximate="none"), {"activation": 1}),
+        (lambda lab, x, p: torch.sigmoid(x) + F.leaky_relu(x), {"activation": 0}),
+        (lambda lab, x, p: F.relu(F.silu(x)), {"activation": 2}),
+    ],
+    "merge_linears": [
+        (lambda lab, x, p: lab.q(x) + lab.gate(x) * (lab.k(x) + lab.up(x)), {"linear": 3}),
+        (
+            lambda lab, x, p: F.linear(x, lab.q.weight * 2) * F.linear(x, -lab.k.weight),
+            {"linear": 3},
+        ),
+        (lambda lab, x, p: lab.q(x) * lab.k(x * 2), {"linear": 3}),
+        (lambda lab, x, p: lab.q(x)[..., :5] * F.linear(x, lab.k.weight[:5]), {"linear": 3}),
+    ],
     "fuse_attention": [
+        (lambda lab, x, p: sdpa(x, keys=twice_the_tokens), {"attention": 0}),
+        (lambda lab, x, p: sdpa(x, keys=tokens_as_heads), {"attention": 0}),
+        (lambda lab, x, p: sdpa(x, keys=over_one_head, values=three_heads), {"attention": 0}),
         (lambda lab, x, p: sdpa(x, dropout_p=0.5), {"attention": 0}),
         (lambda lab, x, p: sdpa(x, is_causal=False), {"attention": 0}),
         (lambda lab, x, p: sdpa(x, values=lambda v: v[..., :4]), {"attention": 0}),
@@ -106,6 +156,71 @@ def sdpa(x, *, keys=None, values=None, dims=None, **given):
     q, k, v = (dims(y) if dims else y for y in (q, k, v))
     out = F.scaled_dot_product_attention(q, k, v, **{"is_causal": True, **given})
     return out.flatten(0, -3).transpose(0, 1).flatten(1)[None]
+
+
+def three_heads(y):
+    """Of one head that is repeated, three that are not alike."""
+    return torch.cat((y[:, :1], 2 * y[:, :1], 3 * y[:, :1]), 1)
+
+
+def twice_the_tokens(y):
+    return torch.cat((y, y), 2)
+
+
+def tokens_as_heads(y):
+    """Repeated as heads are, but what is repeated is read as more tokens."""
+    return y[:, :, None].expand(-1, -1, 2, -1, -1).reshape(1, 3, -1, 8)
+
+
+def angles(lab, positions):
+    return positions[..., None] * lab.inv_freq
+
+
+def waves(angles, scale=1.5):
+    return angles.cos() * scale + angles.sin() * scale
+
+
+def read_twice(angles):
+    """As they are, and scaled."""
+    cos, sin = angles.cos(), angles.sin()
+    return cos * 3 + cos + sin * 3 - sin
+
+
+def across(lab, positions):
+    """Angles [1, D, N], which stay so."""
+    angles = positions[:, None] * lab.inv_freq[None, :, None]
+    return angles.cos() + angles.sin()
+
+
+def part_of_a_part(lab, x, positions):
+    """Some columns are neither turned nor handed on."""
+    x = x.view(1, x.shape[1], 2, 12)
+    turned = turn(x[..., :8], *cos_sin(lab, positions))
+    return torch.cat((turned, x[..., 8:10]), dim=-1).mean()
+
+
+def half_of_wider_heads(lab, x, positions):
+    x = x.view(1, x.shape[1], 2, 12)
+    a, b = x[..., :4], x[..., 4:8]
+    cos, sin = (
+        wave[:, :, None] for wave in (angles(lab, positions).cos(), angles(lab, positions).sin())
+    )
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).mean()
+
+
+def by_two_tables(lab, x, positions):
+    (cos, other_sin), (other_cos, sin) = cos_sin(lab, positions), cos_sin(lab, positions + 1)
+    return turn(heads(x), cos, sin).mean() + (other_cos + other_sin).mean()
+
+
+def halves_by_pairs(lab, x, positions):
+    pairs = angles(lab, positions).repeat_interleave(2, -1)
+    return turn(heads(x), pairs.cos(), pairs.sin()).mean()
+
+
+def square(x):
+    """As many heads as they have columns."""
+    return torch.cat((x, 2 * x, 3 * x), -1)[..., :64].reshape(1, -1, 8, 8)
 
 
 def over_one_head(y):
