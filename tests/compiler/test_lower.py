@@ -210,3 +210,39 @@ def test_a_result_that_is_a_view_is_refused() -> None:
     gm.graph.output_node().args = (part,)
     with pytest.raises(InternalError, match="must end with the operation that computes the logits"):
         lower(gm, LIMITS)
+
+
+@pytest.mark.parametrize(
+    ("target", "given"),
+    [(torch.ops.aten.slice.Tensor, (1, 0, 3)), (torch.ops.aten.transpose.int, (1, 2))],
+)
+def test_what_moves_rows_is_no_view(target, given) -> None:
+    gm = final_graph()
+    node = next(n for n in gm.graph.nodes if n.name == "linear_6")
+    with gm.graph.inserting_after(node):
+        moved = gm.graph.call_function(target, (node, *given))
+    moved.meta = dict(node.meta)
+    node.replace_all_uses_with(moved, delete_user_cb=lambda user: user is not moved)
+    with pytest.raises(CodegenError, match=target._schema.name.split("::")[1]) as caught:
+        lower(gm, LIMITS)
+    assert caught.value.found.startswith(f"operation {target} at model.layers.")
+
+
+def test_an_instruction_says_what_it_was_given_and_nothing_else(plan: Plan) -> None:
+    """No dtypes, which buffers have, and nothing that was left out."""
+    given = {i.op: i.attrs for i in plan.instructions}
+    assert given["linear"] == given["add"] == given["embedding"] == given["kv_write"] == {}
+    assert given["paged_attention"] == {"scale": 0.125, "window": 0, "softcap": 0.0}
+    assert given["rope"] == {"interleaved": False}
+    assert given["gate"] == {"kind": "silu"}
+    named = {i.op: (set(i.inputs), set(i.outputs)) for i in plan.instructions}
+    assert named["linear"] == ({"x", "weight"}, {"out"}) and named["kv_write"][1] == set()
+
+
+def test_only_what_instructions_name_has_a_buffer(plan: Plan) -> None:
+    named = {n for i in plan.instructions for n in (*i.inputs.values(), *i.outputs.values())}
+    below = {b.base for b in plan.of_kind("view")}
+    assert {b.name for b in plan.buffers} <= named | below
+    assert plan.instructions[-1].outputs == {"out": "logits"}
+    dense = [b for b in plan.of_kind("view") if b.row_stride == plan.root(b.name).columns]
+    assert len(dense) == len(plan.of_kind("view")) and all(b.base for b in dense)

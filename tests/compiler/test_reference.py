@@ -92,6 +92,14 @@ def test_goldens_are_the_judges_log_probabilities(
                 assert position["next_logprob"] is None
 
 
+def test_log_probabilities_have_six_digits_and_the_likeliest_come_first(graph, checkpoint) -> None:
+    golden = golden_outputs(graph, checkpoint.read, PROMPTS[:1], tolerance=0.1)
+    for position in golden["prompts"][0]["positions"]:
+        found = [logprob for _, logprob in position["top"]]
+        assert found == sorted(found, reverse=True) == [round(value, 6) for value in found]
+        assert any(value != round(value, 5) for value in found)
+
+
 def test_outputs_that_are_not_finite_are_refused(
     graph: torch.fx.GraphModule, checkpoint: Checkpoint
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from bench.make_model import write_byte_tokenizer
+from ingot.compiler import tokenizer as reader
 from ingot.compiler.golden import TEXT
 from ingot.compiler.tokenizer import copy_tokenizer, encode, load_tokenizer
 from ingot.errors import TokenizerError
@@ -107,3 +108,46 @@ def test_links_to_files_are_followed_and_copied_as_files(model: Path, tmp_path: 
     copied = tmp_path / "out" / "tokenizer.json"
     assert not copied.is_symlink()
     assert copied.read_bytes() == (model / "blob").read_bytes()
+
+
+def test_the_last_id_is_that_of_the_vocabulary(model: Path) -> None:
+    """256 bytes and two special tokens: ids 0 to 257."""
+    load_tokenizer(model, 258)
+    with pytest.raises(TokenizerError, match=r"has token id 257, but .* ends at 256") as caught:
+        load_tokenizer(model, 257)
+    assert "another model" in caught.value.hint
+
+
+def test_every_file_is_copied_as_it_is_and_no_other(model: Path, tmp_path: Path) -> None:
+    (model / "chat_template.jinja").write_bytes(b"\r\n{{ x }}\xff")
+    (model / "vocab.json").write_text("{}")
+    copy_tokenizer(model, tmp_path / "out")
+    copied = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    names = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+    assert copied == {name: (model / name).read_bytes() for name in names}
+
+
+def test_special_tokens_are_added_where_they_are_asked_for(model: Path) -> None:
+    change(model, post_processor=template([7]))
+    tokenizer = load_tokenizer(model, VOCAB_SIZE)
+    plain = encode(tokenizer, "ab", "it")
+    assert len(plain) == 2 and encode(tokenizer, "ab", "it", add_special_tokens=True) == [7, *plain]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_a_user_who_interrupts_is_no_fault_of_the_tokenizer(kind: type[BaseException]) -> None:
+    class Slow:
+        def encode(self, text: str, add_special_tokens: bool) -> None:
+            raise kind
+
+    with pytest.raises(kind):
+        encode(Slow(), "a", "it")  # type: ignore[arg-type]
+
+
+def test_a_file_that_is_too_large_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = (model / "tokenizer.json").stat().st_size
+    monkeypatch.setattr(reader, "MAX_BYTES", size)
+    load_tokenizer(model, VOCAB_SIZE)
+    monkeypatch.setattr(reader, "MAX_BYTES", size - 1)
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json cannot be read: "):
+        load_tokenizer(model, VOCAB_SIZE)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from ingot.artifact.formats import Storage
-from ingot.artifact.plan import Instruction, Plan
-from ingot.compiler.verify import REGROUPED, ROUNDED, PlanChecker, tolerance
+from ingot.artifact.plan import Instruction, Limits, Plan
+from ingot.compiler.verify import REGROUPED, ROUNDED, PlanChecker, step_within, tolerance
 from ingot.errors import PassError
 from ingot.targets.cpu.kind import KIND
 from tests.compiler.tiny import Tiny, tiny
@@ -130,3 +130,34 @@ def test_the_formats_of_a_plan_say_what_it_may_differ_by() -> None:
     assert tolerance(tiny(int8_states=True).plan) == ROUNDED[8]
     assert tolerance(tiny("bfloat16", Storage(8, 32)).plan) == ROUNDED[8]
     assert tolerance(tiny(storage=Storage(4, 32), int8_states=True).plan) == ROUNDED[4]
+
+
+@pytest.mark.parametrize(
+    ("limits", "lengths", "rows"),
+    [
+        # longest sequence, sequences, tokens of a step, rows with logits
+        ((64, 4, 64, 8), [6, 3], [5, 0, 8, 7]),
+        ((64, 2, 9, 4), [6, 3], [5, 0, 8, 7]),
+        ((64, 1, 64, 8), [6], [5, 0]),
+        ((64, 2, 8, 8), [6, 2], [5, 0, 7]),
+        ((64, 2, 6, 8), [6], [5, 0]),
+        ((64, 2, 1, 8), [1], [0]),
+        ((4, 2, 64, 8), [4, 3], [5, 0]),
+        ((2, 2, 64, 8), [2, 2], [0]),
+        ((64, 2, 64, 3), [6, 3], [5, 0, 8]),
+        ((64, 2, 64, 1), [6, 3], [5]),
+    ],
+)
+def test_a_step_is_as_large_as_the_limits_allow(
+    limits: tuple[int, int, int, int], lengths: list[int], rows: list[int]
+) -> None:
+    names = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_logit_rows")
+    given = Limits(**dict(zip(names, limits, strict=True)), page_size=4)
+    assert step_within(given) == (lengths, rows)
+
+
+def test_what_is_allowed_is_said(made: Tiny) -> None:
+    checker, broken = PlanChecker(made.reference), changed(made.plan, "rms_norm", eps=50.0)
+    with pytest.raises(PassError) as caught:
+        checker.check_lowered(made.graph, broken)
+    assert caught.value.hint == f"Allowed: at most {tolerance(made.plan):.0e}."
