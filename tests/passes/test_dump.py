@@ -10,7 +10,7 @@ from torch.fx import Graph, GraphModule
 
 from ingot.errors import PassError
 from ingot.passes.declaration import Pass
-from ingot.passes.dump import count_delta, graph_text
+from ingot.passes.dump import count_delta, graph_text, node_text
 from ingot.passes.graph import aten
 from ingot.passes.pipeline import PIPELINE
 from ingot.passes.runner import near_misses, run
@@ -96,6 +96,21 @@ def test_a_graph_is_a_line_for_each_node():
     assert split.startswith("float32[1, N, 8], float32[1, N, 8], float32[1, N, 8] split")
 
 
+def test_arguments_are_shown_by_name_unless_they_are_the_default():
+    graph = Graph()
+    x, weight = graph.placeholder("x"), graph.get_attr("norm.weight")
+    norm = graph.call_function(ops.rms_norm.default, (x, weight, 0.0, 0.0))
+    gelu = graph.call_function(aten.gelu.default, (norm,), {"approximate": "tanh"})
+    graph.output((gelu, norm))
+    assert [node_text(node) for node in graph.nodes] == [
+        "x = input",
+        "norm_weight = weight norm.weight",
+        "rms_norm_default = rms_norm(x, norm_weight, eps=0.0)",
+        "gelu_default = aten.gelu(rms_norm_default, approximate=tanh)",
+        "output(gelu_default, rms_norm_default)",
+    ]
+
+
 def test_sizes_of_a_step_have_their_letters():
     text = graph_text(before(lab(cases.two_layers), "lower_dtypes"))
     left = [line.partition(" = ")[0].rpartition(" ") for line in text.splitlines()]
@@ -112,20 +127,27 @@ def test_sizes_of_a_step_have_their_letters():
     assert types["select_rows"].startswith("float32[1, R, ")
 
 
-def fails(gm):
-    """Changes the graph to what the model does not have."""
-    with gm.graph.inserting_before(gm.graph.output_node()):
-        node = gm.graph.call_function(aten.neg.default, gm.graph.output_node().args)
+def negate(gm):
+    """One call more."""
+    output = gm.graph.output_node()
+    with gm.graph.inserting_before(output):
+        node = gm.graph.call_function(aten.neg.default, output.args)
     node.meta = dict(node.args[0].meta)
-    gm.graph.output_node().args = (node,)
+    output.args = (node,)
     return 1
 
 
 def test_the_graph_that_a_pass_failed_on_is_there(tmp_path):
     with pytest.raises(PassError, match="account for 0"):
-        run(lab(cases.swiglu), [Pass(function=fails, expect="rope")], {}, dump_dir=tmp_path)
-    assert "output(neg_default)" in (tmp_path / "01_fails.txt").read_text()
+        run(lab(cases.swiglu), [Pass(function=negate, expect="rope")], {}, dump_dir=tmp_path)
+    assert "output(neg_default)" in (tmp_path / "01_negate.txt").read_text()
     assert "aten.neg 0 -> 1" in (tmp_path / "summary.txt").read_text()
+
+
+def test_each_pass_is_compared_with_what_it_was_given(tmp_path):
+    run(lab(cases.swiglu), [Pass(function=negate), Pass(function=negate)], {}, dump_dir=tmp_path)
+    lines = (tmp_path / "summary.txt").read_text().splitlines()
+    assert lines[1].endswith("; aten.neg 0 -> 1") and lines[2].endswith("; aten.neg 1 -> 2")
 
 
 def test_a_change_of_arguments_is_a_change(tmp_path):

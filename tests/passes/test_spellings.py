@@ -103,6 +103,7 @@ KEPT = {
         (lambda lab, x, p: turn(x[..., :8], *cos_sin(lab, p)).mean(), {"rope": 0}),
         (lambda lab, x, p: turn(square(x), *cos_sin(lab, p)).mean(), {"rope": 1}),
         (lambda lab, x, p: turn(square(x), *cos_sin(lab, p), dim=3).mean(), {"rope": 0}),
+        (lambda lab, x, p: turned_across(lab, x, p), {"rope": 0}),
     ],
     "lower_activations": [
         (lambda lab, x, p: F.gelu(x, approximate="none"), {"activation": 1}),
@@ -221,6 +222,14 @@ def halves_by_pairs(lab, x, positions):
 def square(x):
     """As many heads as they have columns."""
     return torch.cat((x, 2 * x, 3 * x), -1)[..., :64].reshape(1, -1, 8, 8)
+
+
+def turned_across(lab, x, positions):
+    """Heads are turned, each as a whole, instead of their columns."""
+    cos, sin = (wave.unsqueeze(2) for wave in cos_sin(lab, positions))
+    x = square(x)[:, None]
+    turned = torch.cat((-x[:, :, :, 4:8], x[:, :, :, :4]), dim=3)
+    return (x * cos + turned * sin).mean()
 
 
 def over_one_head(y):
