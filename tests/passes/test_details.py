@@ -126,6 +126,8 @@ def test_merged_weights_name_their_sources():
     assert gm.get_parameter("q_k_v.weight").is_meta
     merged = [origin(n) for n in op_calls(gm, "linear")]
     assert merged == ["part", "part", "head"]
+    parts = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.slice.Tensor)
+    assert [origin(n) for n in parts] == ["q", "k", "v", "gate", "up"]
 
 
 @pytest.mark.parametrize(
@@ -135,6 +137,7 @@ def test_merged_weights_name_their_sources():
         (("m.gate_proj.bias", "m.up_proj.bias"), "m.gate_up_proj.bias"),
         (("m.a.w", "m.b.w"), "m.a_b.w"),
         (("w1", "w2"), "w1_w2"),
+        (("m.proj.weight", "m.q_proj.weight"), "m.proj_q_proj.weight"),
     ],
 )
 def test_stacked_names(names, expected):

@@ -20,6 +20,7 @@ def heads(x):
     return x.view(1, -1, 3, 8)
 
 
+FIRST = [("select", 0, 0), ("t",)]  # x[0].t()
 # A function of x [1, N, 24], and the calls that are left of it, with what follows the tensor.
 SPELLED = [
     (lambda x: x.view(1, -1, 3, 8), [("reshape", [1, -1, 3, 8])]),
@@ -39,8 +40,8 @@ SPELLED = [
     (lambda x: x.split_with_sizes([4, 20], -1)[1], [("slice", 2, 4, 24)]),
     (lambda x: x.split(24, -1)[0], []),
     (lambda x: torch.ops.aten.split.sizes(x, [4, 20], -1)[0], [("slice", 2, 0, 4)]),
-    (lambda x: (x @ x.mT).unflatten(0, (1, 1)), [("transpose", 1, 2), ("unflatten", 0, [1, 1])]),
-    (lambda x: x[0].t().split(9)[1], [("select", 0, 0), ("t",), ("slice", 0, 9, 18)]),
+    (lambda x: (x @ x[0].t()).unflatten(0, (1, 1)), [*FIRST, ("unflatten", 0, [1, 1])]),
+    (lambda x: x[0].t().split(9)[1], [*FIRST, ("slice", 0, 9, 18)]),
     (lambda x: x.permute(0, 2, 1), [("transpose", 1, 2)]),
     (lambda x: x.permute(0, -1, -2), [("transpose", 1, 2)]),
     (lambda x: x.permute(-3, 2, 1), [("transpose", 1, 2)]),
