@@ -138,6 +138,7 @@ def test_merged_weights_name_their_sources():
         (("m.a.w", "m.b.w"), "m.a_b.w"),
         (("w1", "w2"), "w1_w2"),
         (("m.proj.weight", "m.q_proj.weight"), "m.proj_q_proj.weight"),
+        (("m.a.w", "m.a.v", "m.b.w"), "m.a_a_b.w"),
     ],
 )
 def test_stacked_names(names, expected):
