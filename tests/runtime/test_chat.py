@@ -258,6 +258,18 @@ def test_a_message_that_goes_on_is_left_open(template, content):
     assert ours == theirs == content
 
 
+ALL_PARTS = "{% for p in messages[-1].content %}{{ p.text }}|{% endfor %}END"
+
+
+@pytest.mark.parametrize("texts", [["one", "two"], ["one", "two", "three"], ["", "two"]])
+def test_of_a_message_in_parts_the_last_text_goes_on(texts):
+    parts = [{"type": "text", "text": text} for text in texts]
+    chat = [USER, {"role": "assistant", "content": parts}]
+    options = {"continue_final_message": True, "add_generation_prompt": False}
+    ours, theirs = both(ALL_PARTS, chat, **options)
+    assert ours == theirs == "|".join(texts)
+
+
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_most_of_these_prompts_are_not_errors(template):
     """The negative control: two errors are equal, too."""
