@@ -123,12 +123,14 @@ def module(folder: Path, name: str, source: str) -> types.ModuleType:
     return loaded
 
 
-def test_a_registered_family_by_its_sources_and_its_tables(key, tmp_path, monkeypatch):
+@pytest.mark.parametrize("part", ["parse", "build"])
+def test_a_registered_family_by_its_sources_and_its_tables(key, tmp_path, monkeypatch, part):
+    """Each of its functions may come from a package of its own."""
     monkeypatch.syspath_prepend(tmp_path)
     keys = [key()]
-    for source in ("def parse(fields): ...", "def parse(fields): return None"):
-        parse = module(tmp_path, "moon_family", source).parse
-        family = replace(llama.FAMILY, name="moon", architectures=("Moon",), parse=parse)
+    for source in ("def part(fields): ...", "def part(fields): return None"):
+        function = module(tmp_path, f"moon_{part}", source).part
+        family = replace(llama.FAMILY, name="moon", architectures=("Moon",), **{part: function})
         registry._registered.pop("moon", None)
         registry.register(family)
         keys.append(key())
