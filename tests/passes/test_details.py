@@ -39,6 +39,33 @@ def test_scale_of_the_table_is_captured():
     assert [arguments(n)["scale"] for n in op_calls(gm, "rope_table")] == [1.3, 1.0]
 
 
+def waves(positions, frequencies, *, halves=False, scale=1.0):
+    angles = positions[..., None] * frequencies
+    angles = torch.cat((angles, angles), -1) if halves else angles
+    return angles.cos() * scale, angles.sin() * scale
+
+
+OTHER_TABLES = {
+    "positions": lambda lab, positions: waves(positions + 3, lab.inv_freq),
+    "frequencies": lambda lab, positions: waves(positions, lab.head_w),
+    "order": lambda lab, positions: waves(positions, lab.inv_freq, halves=True),
+    "scale": lambda lab, positions: waves(positions, lab.inv_freq, scale=0.5),
+}
+
+
+@pytest.mark.parametrize("differing", OTHER_TABLES)
+def test_tables_that_differ_in_one_thing_stay_two(differing):
+    """Cosines of both come first, so that each has sines of another table to be mistaken for."""
+
+    def body(lab, x, positions):
+        cos, sin = waves(positions, lab.inv_freq)
+        other_cos, other_sin = OTHER_TABLES[differing](lab, positions)
+        first, second = (cos - sin)[..., 1:2], (other_cos + other_sin)[..., 1:2]
+        return x * first * second
+
+    assert len(op_calls(after(body, "fuse_rope_table"), "rope_table")) == 2
+
+
 def test_gates_of_every_kind_keep_their_kind_and_the_order_of_their_operands():
     gm = after(cases.gated, "fuse_gates")
     found = op_calls(gm, "gate")
