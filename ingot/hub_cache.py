@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,7 +93,10 @@ def remove_model(model: HubModel) -> None:
     """Removes all its revisions, which other programs may use as well."""
     scan = _scan()
     if scan:
-        scan.delete_revisions(*model.commits).execute()
+        # The client looks for a commit in all that it is given. A model that was renamed on the
+        # hub can lie there under both names, with the same commits.
+        own = {r for r in scan.repos if (r.repo_type, r.repo_id) == ("model", model.name)}
+        replace(scan, repos=frozenset(own)).delete_revisions(*model.commits).execute()
 
 
 def _model(repo: CachedRepoInfo) -> HubModel | None:

@@ -155,33 +155,47 @@ def test_leftovers_go_unless_a_compile_is_at_work(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_limit_holds_after_a_compile(
-    tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model whose compile writes a sample, into the cache that `kept` lies in."""
+
     def compile_checked(source: Path, artifact: Path, options: object) -> object:
         write_sample(artifact)
         return type("Report", (), {"seconds": 1.0})
 
     monkeypatch.setattr("ingot.compiling.compile_checked", compile_checked)
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path))
-    monkeypatch.setenv("INGOT_CACHE_LIMIT", f"{2.5 * size(kept[0]) / 1000}K")
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("room", "left"), [("", 3), ("0", 0), (0, 0), (1, 0), (1.9, 0), (2, 1), (3.9, 2), (4, 3)]
+)
+def test_the_limit_holds_after_a_compile(
+    tmp_path, kept, model, room, left, monkeypatch, capsys
+) -> None:
+    """It counts what was just compiled, which stays; none and zero are two limits."""
+    limit = room if isinstance(room, str) else f"{int(room * size(kept[0]))}"
+    monkeypatch.setenv("INGOT_CACHE_LIMIT", limit)
     new = cache.resolve(model)
-    assert {entry.path for entry in entries(tmp_path)} == {new, kept[2]}
-    assert f"removed {kept[0].name}: the cache is limited to" in capsys.readouterr().err
-    monkeypatch.delenv("INGOT_CACHE_LIMIT")
-    (model / "config.json").write_text('{"another": 1}')
-    assert {entry.path for entry in entries(tmp_path)} < {cache.resolve(model), new, kept[2]}
+    assert [entry.path for entry in entries(tmp_path)] == [new, *kept[3 - left :][::-1]]
+    told = [line for line in capsys.readouterr().err.splitlines() if "removed" in line]
+    amount = f"{int(limit or 0) / 1e9:g} GB"
+    said = [f"ingot: removed {p.name}: the cache is limited to {amount}" for p in kept[: 3 - left]]
+    assert told == said
+    others = {"model", "notes.txt", "other-folder.ingot", new.name}
+    assert {path.name for path in tmp_path.iterdir()} == others | {
+        path.name for path in kept[3 - left :]
+    }
+    monkeypatch.setenv("INGOT_CACHE_LIMIT", "0")
+    assert cache.resolve(model) == new  # what is found again removes nothing
+    assert len(entries(tmp_path)) == 1 + left
 
 
-def test_finding_it_in_the_cache_is_a_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("INGOT_CACHE", str(tmp_path))
-    monkeypatch.setattr(cache, "_compile", lambda source, artifact, _: write_sample(artifact))
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "config.json").write_text("{}")
+def test_finding_it_in_the_cache_is_a_use(tmp_path: Path, model: Path) -> None:
     artifact = cache.resolve(model)
     os.utime(artifact, (1, 1))
     assert cache.resolve(model) == artifact and entries(tmp_path)[0].last_used > 1

@@ -27,7 +27,7 @@ from ingot.errors import (
     UsageError,
 )
 from ingot.hub import hub_name, model_outline, model_path, pull
-from ingot.hub_cache import cached, is_whole, models, repository
+from ingot.hub_cache import cached, is_whole, models, remove_model, repository
 from ingot.models.config_file import model_name
 from tests.support.hub import TOKEN, Hub, Repo
 
@@ -161,6 +161,27 @@ def test_an_interrupted_download_goes_on_where_it_was(
     weights = "model.safetensors"
     assert (folder / weights).read_bytes() == (tiny / weights).read_bytes()
     assert not list(folder.parent.parent.glob("blobs/*incomplete*"))
+
+
+def test_a_newer_revision_in_part_takes_nothing_from_an_older_one(
+    hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it comes, and after its download was stopped, the model is as whole as it was."""
+    old = pull(NAME)
+    (was,) = models()
+    repo.files["model.safetensors"] += b"1"
+    with monkeypatch.context() as patch:
+        break_off(hub, patch, after=5000)
+        with pytest.raises(KeyboardInterrupt):
+            pull(NAME)
+    (now,) = models()
+    assert set(now.commits) == {old.name, repo.commit} and now.nbytes >= was.nbytes + 5000
+    assert (now.name, now.whole) == (NAME, True)
+    hub.requests.clear()
+    assert cached(NAME) == model_path(NAME) == model_path(NAME, old.name) == old
+    assert cached(NAME, repo.commit) is None and hub.requests == []
+    remove_model(now)
+    assert models() == [] and not repository(NAME).exists()
 
 
 def test_a_connection_that_breaks_is_made_again(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -131,10 +132,32 @@ def test_models_are_listed_with_what_is_known_of_them(cache: Path) -> None:
     assert not repository("o/both").exists() and repository("o/old").exists()
 
 
-def test_one_whole_revision_makes_a_model_whole() -> None:
+@pytest.mark.parametrize("partial", [0, 7])
+@pytest.mark.parametrize("states", list(product([True, False], repeat=3)))
+def test_one_whole_revision_makes_a_model_whole(states: tuple[bool, ...], partial: int) -> None:
+    """Whichever it is, and whatever lies there in part. Where none is, a model was begun with."""
+    for commit, whole in zip("abc", states, strict=True):
+        keep("o/m", commit * 40, files=FILES if whole else FILES[:2])
+    if partial:
+        (repository("o/m") / "blobs" / f"x{PARTIAL}").write_bytes(bytes(partial))
+    found = [(model.whole, len(model.commits), model.nbytes) for model in models()]
+    nbytes = 10 * (6 + sum(states)) + partial
+    assert found == ([(any(states), 3, nbytes)] if any(states) or partial else [])
+
+
+def test_a_model_is_removed_alone(cache: Path) -> None:
+    """Even where others have its commits: one that was renamed on the hub, or a set of data."""
     keep("o/m")
-    keep("o/m", NEW, files=("config.json",))
-    assert [model.whole for model in models()] == [True]
+    keep("o/m", NEW)
+    (cache / "models--o--m").rename(cache / "datasets--o--m")
+    names = ("a/m", "o/m", "o/n", "z/m")
+    for name in names:
+        keep(name)
+        keep(name, NEW)
+    for gone in names:
+        left = {path for path in cache.rglob("*") if repository(gone) not in (path, *path.parents)}
+        remove_model(next(model for model in models() if model.name == gone))
+        assert {path for path in cache.rglob("*") if ".locks" not in path.parts} == left
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -38,7 +40,7 @@ def test_who_waits_is_told_once_however_often_the_file_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each wait ends with a file that has lost its name to that of the next holder."""
-    path, told, waits = tmp_path / "lock", [], []
+    path, told, waits, before = tmp_path / "lock", [], [], open_files()
     holders = [locked(path)]
     flock = fcntl.flock
 
@@ -55,7 +57,14 @@ def test_who_waits_is_told_once_however_often_the_file_changes(
     monkeypatch.setattr(lock.fcntl, "flock", waiting)
     with file_lock(path, on_wait=lambda: told.append(1)):
         assert len(waits) == 3 and told == [1]
-    assert not path.exists() and holders == []
+    assert not path.exists() and holders == [] and open_files() == before
+
+
+def test_a_lock_that_lost_its_file_ends_like_any_other(tmp_path: Path) -> None:
+    before = open_files()
+    with file_lock(tmp_path / "lock"):
+        (tmp_path / "lock").unlink()
+    assert open_files() == before
 
 
 def test_who_does_not_want_to_wait_leaves_the_lock_to_its_holder(tmp_path: Path) -> None:
@@ -88,6 +97,27 @@ def test_many_may_hold_a_folder_and_nobody_removes_it_meanwhile(tmp_path: Path) 
     with unheld(tmp_path) as free, unheld(tmp_path) as free_for_another:
         assert free and not free_for_another
     assert open_files() == before
+
+
+def test_who_comes_during_a_removal_waits_and_then_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, asked = fcntl.flock, Event()
+
+    def asking(fd: int, operation: int) -> None:
+        if operation & fcntl.LOCK_SH:
+            asked.set()
+        flock(fd, operation)
+
+    monkeypatch.setattr(lock.fcntl, "flock", asking)
+    with ThreadPoolExecutor(1) as pool:
+        with unheld(tmp_path) as free:
+            holding = pool.submit(hold, tmp_path)
+            assert free and asked.wait(60)
+        fd = holding.result()
+    with unheld(tmp_path) as free:
+        assert not free
+    os.close(fd)
 
 
 def test_only_a_folder_can_be_held(tmp_path: Path) -> None:

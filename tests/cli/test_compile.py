@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 import ingot.compiling
+from ingot.artifact.manifest import GroupEntry, LedgerEntry
+from ingot.cli.compile import groups_text, ledger_table, summary
 from ingot.cli.main import main
 from ingot.compiler.options import CompileOptions, Report
 from tests.cli.sample_artifact import sample_manifest, write_sample
+
+
+def sample_report() -> Report:
+    return Report(
+        artifact=Path("x.ingot"),
+        manifest=sample_manifest(),
+        seconds=3.25,
+        stage_seconds={"read": 0.25, "pack": 3.0},
+        dtype_reason="float32, for a float32 checkpoint",
+        bytes_total=12_345_678,
+        weight_bytes=10_000_000,
+        golden_error=None,
+    )
 
 
 @pytest.fixture
@@ -28,16 +45,7 @@ def calls(monkeypatch, errors):
         calls.append((model_dir, out, options))
         progress("read", "config.json", None)
         progress("pack", "embed", 0.5)
-        return Report(
-            artifact=out,
-            manifest=sample_manifest(),
-            seconds=3.25,
-            stage_seconds={"read": 0.25, "pack": 3.0},
-            dtype_reason="float32, for a float32 checkpoint",
-            bytes_total=12_345_678,
-            weight_bytes=10_000_000,
-            golden_error=errors[0],
-        )
+        return replace(sample_report(), artifact=out, golden_error=errors[0])
 
     monkeypatch.setattr(ingot.compiling, "compile_checked", compile_checked)
     return calls
@@ -138,3 +146,65 @@ def test_an_error_that_was_not_measured_says_so(calls, errors, tmp_path, capsys)
     errors[0] = None
     assert main(["compile", "m", "-o", str(tmp_path / "x.ingot")]) == 0
     assert "not measured" in capsys.readouterr().out
+
+
+OUTPUTS = {
+    "an artifact": (write_sample, "--force"),
+    "a folder of somebody": (lambda path: (path / "x").mkdir(parents=True), "is not an artifact"),
+    "an empty folder": (lambda path: path.mkdir(), ""),
+    "nothing": (lambda path: None, ""),
+}
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+def test_what_is_at_the_output_is_seen_before_anything_is_downloaded(
+    calls, tmp_path, monkeypatch, kind, capsys
+) -> None:
+    """What replaces nothing needs no force."""
+    put, said = OUTPUTS[kind]
+    out, asked = tmp_path / "x.ingot", []
+    put(out)
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr("ingot.hub.model_path", lambda *name: asked.append(name) or tmp_path)
+    assert main(["compile", "Tiny/llama", "-o", str(out)]) == (2 if said else 0)
+    assert said in capsys.readouterr().err
+    assert len(asked) == len(calls) == (0 if said else 1)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_summary_has_the_passes_that_had_something_to_do() -> None:
+    """A ledger has all of them; none expected is not the same as no expectation."""
+    ledger = tuple(
+        LedgerEntry(name=f"pass_{expected}", tier="exact", expected=expected, matched=7)
+        for expected in (None, 0, 3)
+    )
+    rows = [line.split() for line in ledger_table(ledger).splitlines()]
+    assert [row[:4] for row in rows if row[0].startswith("pass_")] == [
+        ["pass_None", "7", "-", "exact"],
+        ["pass_0", "7", "0", "exact"],
+        ["pass_3", "7", "3", "exact"],
+    ]
+    report = sample_report()
+    text = summary(replace(report, manifest=replace(report.manifest, ledger=ledger)))
+    assert [name in text for name in ("pass_None", "pass_0", "pass_3")] == [False, False, True]
+
+
+def test_targets_that_agree_share_a_table_of_groups() -> None:
+    def target(name: str, formed: int):
+        group = GroupEntry(name="group_x", allowed=2, formed=formed, reasons=(("odd", 2 - formed),))
+        none = GroupEntry(name="group_none", allowed=0, formed=0, reasons=())
+        program = replace(first.step, groups=(group, none))
+        return replace(first, name=name, programs={"step": program})
+
+    manifest = sample_manifest()
+    first = manifest.targets[0]
+    same = replace(manifest, targets=(target("a", 1), target("b", 1)))
+    assert groups_text(same) == groups_text(replace(manifest, targets=(target("a", 1),)))
+    assert "  for " not in groups_text(same) and "group_none" not in groups_text(same)
+    others = replace(manifest, targets=(target("a", 1), target("c", 0), target("b", 1)))
+    tables = groups_text(others).split("\n\n")
+    assert [table.splitlines()[0] for table in tables] == ["  for a, b", "  for c"]
+    assert [table.splitlines()[-1] for table in tables] == [
+        "  group_x: 1 not formed, odd",
+        "  group_x: 2 not formed, odd",
+    ]
