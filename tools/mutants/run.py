@@ -53,7 +53,7 @@ def mirror(folder: Path) -> str:
 def survives(mutant: Mutant, tree: Path) -> bool:
     """Plants a mistake in a clean worktree, runs its tests, and takes it out again.
 
-    Tests that hang have found the mistake, too.
+    Tests that hang or crash have found the mistake, too.
     """
     git("apply", str(mutant.patch), at=tree)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests]
@@ -66,7 +66,8 @@ def survives(mutant: Mutant, tree: Path) -> bool:
         return False
     finally:
         git("checkout", "--quiet", ".", at=tree)
-    if done.returncode not in (0, 1, 2):  # passed; failed; could not even be collected
+    # Passed; failed; could not even be collected; less than 0: crashed.
+    if done.returncode > 2:
         raise RuntimeError(f"{mutant.patch.name}: pytest said {done.returncode}\n{done.stdout}")
     return done.returncode == 0
 
