@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ingot.artifact.cost import StepShape
 from ingot.artifact.step_cost import step_cost
 from ingot.cli.numbers import format_bytes, format_seconds
+from ingot.cli.other_work import ProcessorTimes
 from ingot.cli.output import facts
-from ingot.cli.waiting import ThreadTimes
 
 if TYPE_CHECKING:
     from ingot.artifact.reader import Artifact
     from ingot.runtime.output import TextDelta
 
 
-TOLD_SHARE = 0.05  # less says nothing about the speed
+TOLD_SHARE = 0.25  # the kernel counts in ticks, of which a short run has few
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +26,9 @@ class Figures:
     """What `--stats` prints. A speed is None where too little was generated to measure it.
 
     `weight_bytes_per_token` is what decoding one token of one sequence must read, and
-    `read_bytes_per_second` is how fast this host reads a buffer of that size. `share_waited` is the
-    part of the time that threads waited for a processor, because other work had it; None where the
-    system does not tell.
+    `read_bytes_per_second` is how fast this host reads a buffer of that size. `share_of_others` is
+    the part of the processors' time that other processes had meanwhile; None where the system does
+    not tell.
     """
 
     load_seconds: float
@@ -40,7 +40,7 @@ class Figures:
     weight_bytes_per_token: int
     read_bytes_per_second: float
     decode_limit_tokens_per_second: float
-    share_waited: float | None
+    share_of_others: float | None
 
     def text(self) -> str:
         """The figures for people."""
@@ -52,15 +52,15 @@ class Figures:
         share = f", {100 * decode / limit:.0f} % of the limit" if decode else ""
         weights = format_bytes(self.weight_bytes_per_token)
         bandwidth = format_bytes(int(self.read_bytes_per_second))
-        waited = self.share_waited or 0.0
-        busy = f"other work had the processors {100 * waited:.0f} % of the time: speeds are too low"
+        others = self.share_of_others or 0.0
+        busy = f"other work had {100 * others:.0f} % of the processors' time: speeds are too low"
         return [
             ("load", format_seconds(self.load_seconds)),
             ("first token", format_seconds(self.ttft_seconds)),
             ("prefill", _speed(self.num_prompt_tokens, self.prefill_tokens_per_second)),
             ("decode", _speed(self.num_tokens, decode) + share),
             ("limit", f"{limit:.0f} tok/s: a token reads {weights} of weights, at {bandwidth}/s"),
-            *([("busy host", busy)] if waited >= TOLD_SHARE else []),
+            *([("busy host", busy)] if others >= TOLD_SHARE else []),
         ]
 
 
@@ -72,18 +72,17 @@ class RunStats:
     num_tokens: int = 0
     first_seconds: float = 0.0
     total_seconds: float = 0.0
-    share_waited: float | None = None
+    began: ProcessorTimes = field(default_factory=ProcessorTimes.now)
 
     def watch(self, deltas: Iterator[TextDelta]) -> Iterator[TextDelta]:
         """Passes the pieces on and times them."""
-        before, start = ThreadTimes.now(), time.perf_counter()
+        start = time.perf_counter()
         for delta in deltas:
             self.total_seconds = time.perf_counter() - start
             if self.num_tokens == 0 and delta.token_ids:
                 self.first_seconds = self.total_seconds
             self.num_tokens += len(delta.token_ids)
             yield delta
-        self.share_waited = ThreadTimes.now().share_waited(before)
 
     def figures(self, artifact: Artifact, load_seconds: float) -> Figures:
         """All figures; measures this host's memory, so it takes a moment."""
@@ -100,7 +99,7 @@ class RunStats:
             weight_bytes_per_token=nbytes,
             read_bytes_per_second=bandwidth,
             decode_limit_tokens_per_second=bandwidth / max(nbytes, 1),
-            share_waited=self.share_waited,
+            share_of_others=ProcessorTimes.now().share_of_others(self.began),
         )
 
 

@@ -53,13 +53,13 @@ def test_a_speed_needs_two_moments(figures, counts):
 
 
 @pytest.mark.parametrize(
-    ("share", "told"), [(None, False), (0.0, False), (0.049, False), (0.05, True), (0.9, True)]
+    ("share", "told"), [(None, False), (0.0, False), (0.24, False), (0.25, True), (0.9, True)]
 )
 def test_a_busy_host_is_told_beside_the_speed(figures, monkeypatch, share, told):
-    monkeypatch.setattr(run_stats.ThreadTimes, "share_waited", lambda self, since: share)
+    monkeypatch.setattr(run_stats.ProcessorTimes, "share_of_others", lambda self, since: share)
     of = figures(1, 1, 1)
-    assert of.share_waited == share
+    assert of.share_of_others == share
     lines = [line for line in of.text().splitlines() if line.startswith("busy host")]
     assert len(lines) == told
     if told:
-        assert f"other work had the processors {100 * share:.0f} % of the time" in lines[0]
+        assert f"other work had {100 * share:.0f} % of the processors' time" in lines[0]
