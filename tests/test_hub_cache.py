@@ -147,13 +147,12 @@ def test_one_whole_revision_makes_a_model_whole(states: tuple[bool, ...], partia
 
 def test_a_model_is_removed_alone(cache: Path) -> None:
     """Even where others have its commits: one that was renamed on the hub, or a set of data."""
-    keep("o/m")
-    keep("o/m", NEW)
-    (cache / "models--o--m").rename(cache / "datasets--o--m")
     names = ("a/m", "o/m", "o/n", "z/m")
-    for name in names:
+    for kind, name in product(("datasets", "spaces", "models"), names):
         keep(name)
         keep(name, NEW)
+        folder = repository(name)
+        folder.rename(folder.with_name(folder.name.replace("models", kind, 1)))
     for gone in names:
         left = {path for path in cache.rglob("*") if repository(gone) not in (path, *path.parents)}
         remove_model(next(model for model in models() if model.name == gone))
