@@ -88,6 +88,19 @@ def test_verbosity(text: str, debug: int) -> None:
     assert settings({}).debug == 0
 
 
+def test_an_empty_environment_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("INGOT_CACHE_LIMIT", "1"), ("INGOT_DEBUG", "2"), ("INGOT_NONE", "")):
+        monkeypatch.setenv(name, value)
+    with pytest.warns(UnknownVariableWarning, match="INGOT_NONE"):
+        found = settings()
+    assert (found.cache_limit, found.debug, unknown_variables({})) == (1, 2, "")
+    assert "INGOT_NONE" in unknown_variables()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = settings({})
+    assert (found.cache_limit, found.debug) == (None, 0)
+
+
 @pytest.mark.parametrize("text", ["6", "-1", "01", "yes", " 1"])
 def test_what_is_no_verbosity(text: str) -> None:
     with pytest.raises(UsageError, match="INGOT_DEBUG is") as info:

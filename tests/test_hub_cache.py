@@ -21,7 +21,7 @@ from ingot.errors import (
     ResourceError,
     UsageError,
 )
-from ingot.hub_cache import PARTIAL, cached, is_whole, models, remove_model, repository
+from ingot.hub_cache import PARTIAL, cached, is_whole, models, remove_model, repository, size_here
 from ingot.hub_download import megabytes
 
 FILES = ("config.json", "tokenizer.json", "model.safetensors")
@@ -72,6 +72,20 @@ def test_a_shard_that_is_absent_is_missed() -> None:
     assert is_whole(folder)
 
 
+@pytest.mark.parametrize("index", ["", "{", "[]", "{}", '{"weight_map": {}}', '{"weight_map": 1}'])
+def test_an_index_that_cannot_be_read_makes_nothing_whole(index: str) -> None:
+    folder = keep("o/m", files=("config.json", "tokenizer.json"))
+    (folder / "model.safetensors.index.json").write_text(index)
+    assert not is_whole(folder)
+    keep("o/Good")
+    assert [model.name for model in models()] == ["o/Good"]
+
+
+def test_what_has_gone_meanwhile_has_no_size(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(bytes(5))
+    assert [size_here(tmp_path / name) for name in ("x", "gone")] == [5, 0]
+
+
 def test_a_revision_is_a_name_or_a_commit(cache: Path) -> None:
     assert repository("o/m") == cache / "models--o--m"
     old, new = keep("o/m"), keep("o/m", NEW)
@@ -118,8 +132,9 @@ def test_models_are_listed_with_what_is_known_of_them(cache: Path) -> None:
     keep("o/partial", "d" * 40, used=2500, files=("config.json",))
     (repository("o/partial") / "blobs" / f"y{PARTIAL}").write_bytes(bytes(5000))
     keep("o/other", "e" * 40, used=9000, files=("config.json",))
-    keep("o/data", "f" * 40, used=9000)
-    (cache / "models--o--data").rename(cache / "datasets--o--data")
+    for kind in ("datasets", "spaces"):
+        keep("o/data", "f" * 40, used=9000)
+        (cache / "models--o--data").rename(cache / f"{kind}--o--data")
     listed = [(m.name, m.whole, m.nbytes, m.last_used) for m in models()]
     assert listed == [
         ("o/both", True, 3 * 20 + 3 * 30 + 7, 3000),
