@@ -39,14 +39,13 @@ class Function:
 
     @property
     def signature(self) -> str:
-        return f"void {self.name}(const Frame& frame, {self.part} part, Places places)"
+        return f"void {self.name}(const Frame& frame, {self.part} part, [[maybe_unused]] Places at)"
 
     @property
     def definition(self) -> str:
         lines = [
             f"{self.signature} {{",
             "  [[maybe_unused]] const auto& [memory, own, step, sequences] = frame;",
-            "  [[maybe_unused]] const std::int64_t* at = places.begin();",
             *self.call.lines("part", "  "),
             "}",
         ]
@@ -54,7 +53,7 @@ class Function:
 
     def lines(self, call: Call, part: str, indent: str) -> list[str]:
         """The statement that makes a call by this function."""
-        places = f"{{{', '.join(map(str, call.places))}}}"
+        places = f"places<{', '.join(map(str, call.places))}>"
         return statement(self.name, ("frame", part, places), indent)
 
     @property

@@ -54,8 +54,8 @@ def test_calls_that_differ_in_places_alone_are_one_function() -> None:
     assert "norm<8>(part, memory.rows<float>(at[0], 8), memory.rows<float>(at[1], 8));" in (
         first.definition
     )
-    assert first.lines(calls[0], "block", "") == ["norm_0(frame, block, {0, 64});"]
-    assert first.lines(calls[1], "block", "") == ["norm_0(frame, block, {64, 64});"]
+    assert first.lines(calls[0], "block", "") == ["norm_0(frame, block, places<0, 64>);"]
+    assert first.lines(calls[1], "block", "") == ["norm_0(frame, block, places<64, 64>);"]
 
 
 def test_units_take_about_as_long_to_compile() -> None:

@@ -1,7 +1,7 @@
 // What a generated step consists of: a function that every thread runs, and the kernels it calls.
 #pragma once
 
-#include <initializer_list>
+#include <cstdint>
 
 #include "abi.h"
 #include "clock.h"
@@ -22,7 +22,12 @@ struct Frame {
 };
 
 // Where the operands of a kernel lie: offsets in the arena in bytes, numbers of weights and caches.
-using Places = std::initializer_list<std::int64_t>;
+using Places = const std::int64_t*;
+
+// A constant for each list of places, so that a call passes one address. The 0 at its end is for a
+// kernel without operands of that kind.
+template <std::int64_t... at>
+inline constexpr std::int64_t places[] = {at..., 0};
 
 using StepFunction = void (*)(const Memory& memory, const ingot_step& step, Team team,
                               Barrier& barrier, Clock& clock);
