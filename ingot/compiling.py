@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,10 +32,28 @@ def compile_checked(
     Raises VerificationError, with nothing left at `out`, when they are not reproduced.
     """
     check_before_torch(model_dir, out)
-    from ingot.compiler.compile import compile_model
-    from ingot.compiler.options import silent
+    with _little_collected():
+        from ingot.compiler.compile import compile_model
+        from ingot.compiler.options import silent
 
-    return compile_model(model_dir, out, options, progress=progress or silent, check=golden_error)
+        progress = progress or silent
+        return compile_model(model_dir, out, options, progress=progress, check=golden_error)
+
+
+@contextmanager
+def _little_collected() -> Iterator[None]:
+    """Lets Python look for garbage rarely, and not at all when the process ends.
+
+    PyTorch makes a million objects that stay. Looking through them takes a second at the end, and
+    another while it is imported and a model is exported.
+    """
+    thresholds = gc.get_threshold()
+    gc.set_threshold(100_000, 20, 100)
+    atexit.register(gc.freeze)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def check_before_torch(model_dir: Path, out: Path) -> None:

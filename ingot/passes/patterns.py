@@ -1,4 +1,4 @@
-"""Patterns: pairs of plain functions, found with PyTorch's matcher and written back.
+"""Patterns: pairs of plain functions, one that is looked for and one that is written instead.
 
 `search` is traced once on small meta tensors and canonicalised like any graph. Its scalars (an
 epsilon, half a head) are traced as values that occur nowhere else and become captures, so that one
@@ -19,7 +19,7 @@ from torch.fx import Graph, GraphModule, Node
 from ingot.passes.canonicalize_casts import canonicalize_casts
 from ingot.passes.canonicalize_ops import canonicalize_ops
 from ingot.passes.canonicalize_views import canonicalize_views
-from ingot.passes.torch_matcher import Matcher
+from ingot.passes.match import Matcher
 
 Captures = dict[str, Any]
 
@@ -50,21 +50,22 @@ def apply_patterns(gm: GraphModule, patterns: Sequence[Pattern]) -> int:
 def _apply(gm: GraphModule, pattern: Pattern) -> int:
     matcher = compile_pattern(pattern)
     count = 0
+    erased: set[Node] = set()
     for node in list(gm.graph.nodes):
-        match = matcher.at(node)
+        match = None if node in erased else matcher.at(node)
         if match is None or not pattern.check(match.captures):
             continue
         with gm.graph.inserting_before(node):
             new = pattern.replace(gm.graph, node, match.captures)
         node.replace_all_uses_with(new)
-        match.erase()
+        erased |= match.erase()
         count += 1
     return count
 
 
 @cache
 def compile_pattern(pattern: Pattern) -> Matcher:
-    """The pattern in the form of PyTorch's matcher."""
+    """What finds a pattern."""
     names = [n for n in inspect.signature(pattern.search).parameters if n in pattern.tensors]
     return Matcher(trace(pattern), names, pattern.scalars)
 

@@ -6,13 +6,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
-from torch.fx import Graph, GraphModule, symbolic_trace
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from ingot.passes.graph import value
-from ingot.passes.torch_matcher import Matcher, is_erased
 from ingot.passes.torch_symbols import fake_mode, new_size
 from tests.passes import cases
 from tests.passes.support import lab
@@ -20,12 +16,9 @@ from tests.passes.support import lab
 PACKAGE = Path(__file__).resolve().parents[2] / "ingot"
 # A file for each part; `torch._ops.OpOverload` is the type of what `torch.ops` gives.
 HOMES = {
-    "torch._inductor": ["passes/torch_matcher.py"],
     "torch._dynamo": ["passes/torch_symbols.py"],
     "torch._ops": ["ops/registry.py", "passes/dump.py"],
 }
-aten = torch.ops.aten
-EPS = 0.123
 
 
 def private_parts(tree: ast.AST) -> Iterator[str]:
@@ -47,57 +40,6 @@ def test_private_parts_stay_where_they_are_looked_after():
         for part in sorted(set(private_parts(ast.parse(path.read_text())))):
             found.setdefault(part, []).append(path.relative_to(PACKAGE).as_posix())
     assert found == HOMES
-
-
-def matcher() -> Matcher:
-    def pattern(x, w):
-        return aten.mul(aten.add(x, EPS), w)
-
-    graph = make_fx(pattern)(torch.empty(2), torch.empty(2))
-    return Matcher(graph, ("x", "w"), {"eps": EPS})
-
-
-def traced(function, inputs: int) -> GraphModule:
-    return make_fx(function)(*(torch.empty(2) for _ in range(inputs)))
-
-
-def test_a_pattern_is_found_with_its_nodes_and_scalars():
-    gm = traced(lambda a, b: aten.relu(aten.mul(aten.add(a, 7.5), b)), 2)
-    a, b = gm.graph.find_nodes(op="placeholder")
-    found = [match for match in map(matcher().at, gm.graph.nodes) if match]
-    assert [match.captures for match in found] == [{"x": a, "w": b, "eps": 7.5}]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda a, b: aten.mul(aten.sub(a, 7.5), b),
-        lambda a, b: aten.mul(aten.add(a, 7.5, alpha=2), b),  # an option that the pattern has not
-        lambda a, b: [aten.mul(s := aten.add(a, 7.5), b), s],  # a reader of what is inside
-    ],
-    ids=["another op", "another option", "another reader"],
-)
-def test_what_only_looks_like_a_pattern_is_not_found(other):
-    gm = traced(other, 2)
-    assert not any(map(matcher().at, gm.graph.nodes))
-
-
-def test_what_was_matched_is_erased_when_nobody_reads_it():
-    gm = traced(lambda a, b: aten.mul(aten.add(a, 7.5), b), 2)
-    calls = gm.graph.find_nodes(op="call_function", target=aten.mul.Tensor)
-    calls += gm.graph.find_nodes(op="call_function", target=aten.add.Tensor)
-    match = matcher().at(calls[0])
-    assert match is not None
-    calls[0].replace_all_uses_with(match.captures["x"])
-    assert not any(map(is_erased, calls))
-    match.erase()
-    assert all(map(is_erased, calls))
-    assert matcher().at(calls[0]) is None
-
-
-def test_a_graph_that_was_never_traced_matches_nothing():
-    gm = symbolic_trace(torch.nn.Identity())
-    assert isinstance(gm.graph, Graph) and not any(map(matcher().at, gm.graph.nodes))
 
 
 def test_sizes_are_symbols_of_their_own_that_nothing_specializes():
