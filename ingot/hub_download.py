@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingot.artifact.hashing import hash_files
+from ingot.artifact.hashing import hash_file
 from ingot.artifact.lock import file_lock
 from ingot.errors import (
     CheckpointError,
@@ -151,7 +151,7 @@ class Remote:
             if blob.exists():
                 return
             self._append_rest(partial, name)
-            if hash_files([partial]) != [blob.name]:
+            if hash_file(partial) != blob.name:
                 partial.unlink()
                 raise HubUnreachableError(
                     f"{name} of {self.name} came damaged: its hash is not the hub's",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
 
@@ -33,11 +33,6 @@ def hash_file(path: Path) -> str:
         return hash_fd(fd)
     finally:
         os.close(fd)
-
-
-def hash_files(paths: Iterable[Path]) -> list[str]:
-    """`hash_file` of each, in order."""
-    return in_threads(hash_file, list(paths))
 
 
 def in_threads(function: Callable[[Item], Result], items: Collection[Item]) -> list[Result]:

@@ -10,13 +10,15 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
 from ingot.artifact.codec import decode_manifest, encode_manifest
-from ingot.artifact.hashing import hash_files
+from ingot.artifact.hashing import hash_fd
+from ingot.artifact.host import usable_processors
 from ingot.artifact.lock import file_lock
 from ingot.artifact.manifest import FileEntry, Manifest
 from ingot.artifact.tensors import read_header
@@ -45,6 +47,8 @@ class ArtifactWriter:
             f".{self.path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
         )
         self._lock = file_lock(self.path.parent / f".{self.path.name}.lock", on_wait=on_wait)
+        self._pool = ThreadPoolExecutor(usable_processors())
+        self._finished: dict[str, Future[FileEntry]] = {}
 
     def __enter__(self) -> ArtifactWriter:
         refuse_foreign(self.path)
@@ -65,6 +69,7 @@ class ArtifactWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._pool.shutdown(cancel_futures=True)
         shutil.rmtree(self.directory, ignore_errors=True)
         self._lock.__exit__(None, None, None)
         if isinstance(error, OSError):
@@ -83,6 +88,13 @@ class ArtifactWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
+    def finish(self, name: str) -> None:
+        """Takes a file for complete: hashes it and brings it to the disk while others are written.
+
+        Files that nobody says this of are finished by `seal`.
+        """
+        self._finished[name] = self._pool.submit(_finish, self.directory, name)
+
     def commit(self, manifest: Manifest) -> Manifest:
         """Seals and publishes; returns the manifest as written."""
         sealed = self.seal(manifest)
@@ -98,12 +110,11 @@ class ArtifactWriter:
             if (self.directory / MANIFEST).exists():
                 raise ArtifactError(f"{MANIFEST} is written by the writer")
             names = sorted(list_files(self.directory))
-            hashes = hash_files([self.directory / name for name in names])
-            files = {n: _entry(self.directory, n, h) for n, h in zip(names, hashes, strict=True)}
-            manifest = replace(manifest, files=files)
-            data = encode_manifest(manifest)
             for name in names:
-                _make_durable(self.directory / name, 0o644)
+                if name not in self._finished:
+                    self.finish(name)
+            manifest = replace(manifest, files={n: self._finished[n].result() for n in names})
+            data = encode_manifest(manifest)
             (self.directory / MANIFEST).write_bytes(data)
             _make_durable(self.directory / MANIFEST, 0o644)
             for folder, _, _ in os.walk(self.directory, topdown=False):
@@ -141,14 +152,15 @@ def _usable(path: Path) -> Iterator[None]:
         raise UsageError(f"{str(path)!r} cannot be written: {what}", hint=_ANOTHER) from error
 
 
-def _entry(root: Path, name: str, sha256: str) -> FileEntry:
+def _finish(root: Path, name: str) -> FileEntry:
+    """Brings a file to the disk; returns its entry in the manifest."""
     fd = open_file(root, name)
     try:
-        size = os.fstat(fd).st_size
+        _make_fd_durable(fd, 0o644)
         weights = name.endswith(".safetensors")
         return FileEntry(
-            size=size,
-            sha256=sha256,
+            size=os.fstat(fd).st_size,
+            sha256=hash_fd(fd),
             header_sha256=read_header(fd, name).header_sha256 if weights else "",
         )
     finally:
@@ -158,11 +170,15 @@ def _entry(root: Path, name: str, sha256: str) -> FileEntry:
 def _make_durable(path: Path, mode: int | None) -> None:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        if mode is not None:
-            os.fchmod(fd, mode)  # the same whatever the umask
-        os.fsync(fd)
+        _make_fd_durable(fd, mode)
     finally:
         os.close(fd)
+
+
+def _make_fd_durable(fd: int, mode: int | None) -> None:
+    if mode is not None:
+        os.fchmod(fd, mode)  # the same whatever the umask
+    os.fsync(fd)
 
 
 def refuse_foreign(path: Path) -> None:

@@ -253,8 +253,9 @@ def layouts(parts: Sequence[Part]) -> dict[str, Part]:
 def add_weights(writer: ArtifactWriter, parts: Sequence[Part], weights: QuantizedWeights) -> None:
     """Packs the weights, once for all targets that share a layout."""
     for layout, part in layouts(parts).items():
-        kind = kind_of(part.target)
-        kind.pack(writer.file(weights_name(layout)), part.plan, weights.read, weights)
+        name = weights_name(layout)
+        kind_of(part.target).pack(writer.file(name), part.plan, weights.read, weights)
+        writer.finish(name)
 
 
 def add_golden(

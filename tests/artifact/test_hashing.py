@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.artifact.hashing import CHUNK_BYTES, hash_fd, hash_file, hash_files, in_threads
+from ingot.artifact.hashing import CHUNK_BYTES, hash_fd, hash_file, in_threads
 
 
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1])
@@ -37,7 +37,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="symbolic links"):
         hash_file(tmp_path / "link")
     before = os.listdir("/proc/self/fd")
-    assert hash_files([tmp_path / "file"]) == [hashlib.sha256(b"x").hexdigest()]
+    assert hash_file(tmp_path / "file") == hashlib.sha256(b"x").hexdigest()
     assert os.listdir("/proc/self/fd") == before
 
 

@@ -9,11 +9,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 import ingot.artifact.writer as writer_module
-from ingot.artifact.hashing import hash_file, hash_files
+from ingot.artifact.hashing import hash_file
 from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import ArtifactWriter
@@ -190,6 +191,46 @@ def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch)
     assert tmp_path in synced, "the name itself is on the disk"
 
 
+def test_what_is_finished_early_is_in_the_manifest(tmp_path):
+    path, expected = tmp_path / "a.ingot", tmp_path / "b.ingot"
+    write_fake(expected)
+    with ArtifactWriter(path) as writer:
+        for name, data in SAMPLE.items():
+            writer.write(name, data)
+            writer.finish(name)
+        writer.write("golden/n", b"0")
+        files = writer.commit(make_manifest()).files
+    assert sorted(files) == sorted([*SAMPLE, "golden/n"])
+    for name, entry in files.items():
+        data = (path / name).read_bytes()
+        assert (entry.size, entry.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+    assert Artifact.open(path, "full").names("golden") == ["golden/n"]
+
+
+@pytest.mark.parametrize("ending", ["seals", "fails"])
+def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch, ending):
+    """The disk may refuse what it had taken; nobody waits for it where the writer fails anyway."""
+    failed = Event()
+
+    def refusing(fd):
+        failed.set()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", refusing)
+    def write():
+        with ArtifactWriter(tmp_path / "a.ingot") as writer:
+            writer.write("golden/n", b"0")
+            writer.finish("golden/n")
+            assert failed.wait(60)
+            if ending == "fails":
+                raise PermissionError(errno.EACCES, "no")
+            writer.commit(make_manifest())
+
+    with pytest.raises(ResourceError if ending == "seals" else PermissionError):
+        write()
+    assert names_in(tmp_path) == []
+
+
 def test_other_errors_keep_their_type(tmp_path):
     with pytest.raises(PermissionError), ArtifactWriter(tmp_path / "a.ingot"):
         raise PermissionError(errno.EACCES, "no")
@@ -316,6 +357,4 @@ def test_hashes_are_sha256(tmp_path):
         paths.append(tmp_path / str(size))
         paths[-1].write_bytes(os.urandom(size))
     expected = [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
-    assert hash_files(paths) == expected
-    assert hash_file(paths[2]) == expected[2]
-    assert hash_files([]) == []
+    assert list(map(hash_file, paths)) == expected
