@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -33,6 +34,11 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix="ingot-tests-")
         os.environ[FOLDER] = folder
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+def pytest_collection_finish() -> None:
+    """Spares Python to look for garbage in what PyTorch and the tests have imported: it stays."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

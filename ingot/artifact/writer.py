@@ -10,11 +10,11 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from ingot.artifact.codec import decode_manifest, encode_manifest
 from ingot.artifact.hashing import hash_fd
@@ -24,6 +24,9 @@ from ingot.artifact.manifest import FileEntry, Manifest
 from ingot.artifact.tensors import read_header
 from ingot.artifact.tree import MANIFEST, check_name, list_files, open_file
 from ingot.errors import ArtifactError, ResourceError, UsageError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 _TOP = {MANIFEST, "golden", "targets", "tokenizer", "weights"}
@@ -47,10 +50,12 @@ class ArtifactWriter:
             f".{self.path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
         )
         self._lock = file_lock(self.path.parent / f".{self.path.name}.lock", on_wait=on_wait)
-        self._pool = ThreadPoolExecutor(usable_processors())
         self._finished: dict[str, Future[FileEntry]] = {}
 
     def __enter__(self) -> ArtifactWriter:
+        # Imported here: opening an artifact loads this module, and must not wait for the import.
+        from concurrent.futures import ThreadPoolExecutor
+
         refuse_foreign(self.path)
         with _usable(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -61,6 +66,7 @@ class ArtifactWriter:
             except BaseException:
                 self._lock.__exit__(None, None, None)
                 raise
+        self._pool = ThreadPoolExecutor(usable_processors())
         return self
 
     def __exit__(

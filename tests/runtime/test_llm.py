@@ -251,6 +251,13 @@ def test_a_forgotten_model_is_closed(fake_artifact):
     assert "memfd:kernels.so" not in Path("/proc/self/maps").read_text()
 
 
+def test_a_compiled_model_is_unloaded(shakespeare_artifact):
+    with LLM(shakespeare_artifact) as llm:
+        llm.generate([[1, 2, 3]], GREEDY)
+        assert "memfd:kernels.so" in Path("/proc/self/maps").read_text()
+    assert "memfd:kernels.so" not in Path("/proc/self/maps").read_text()
+
+
 def test_no_signal_handler_is_touched(fake_artifact):
     import signal
 

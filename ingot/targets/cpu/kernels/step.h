@@ -25,9 +25,9 @@ struct Frame {
 using Places = const std::int64_t*;
 
 // A constant for each list of places, so that a call passes one address. The 0 at its end is for a
-// kernel without operands of that kind.
+// kernel without operands of that kind. Static: a library of shared constants is never unloaded.
 template <std::int64_t... at>
-inline constexpr std::int64_t places[] = {at..., 0};
+static constexpr std::int64_t places[] = {at..., 0};
 
 using StepFunction = void (*)(const Memory& memory, const ingot_step& step, Team team,
                               Barrier& barrier, Clock& clock);
