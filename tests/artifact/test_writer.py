@@ -217,6 +217,7 @@ def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch, en
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", refusing)
+
     def write():
         with ArtifactWriter(tmp_path / "a.ingot") as writer:
             writer.write("golden/n", b"0")

@@ -13,6 +13,7 @@ import pytest
 
 from ingot.cli.main import main
 from ingot.compiler import compile as compiler
+from tests.support.core import core
 from tests.support.tiny_models import save_random
 
 Usage = namedtuple("Usage", "total used free")
@@ -60,11 +61,13 @@ def test_a_broken_compiler_is_found_before_the_export(
 
 @pytest.mark.parametrize(
     ("options", "times"),
-    [
+    core(
         ((), 1),
-        (("--quantize", "int8"), 2),
-        (("--target", "cpu:portable,cpu:x86-64-v3"), 1),  # they share the weights
-    ],
+        further=[
+            (("--quantize", "int8"), 2),
+            (("--target", "cpu:portable,cpu:x86-64-v3"), 1),  # they share the weights
+        ],
+    ),
     ids=["plain", "int8", "two targets"],
 )
 def test_a_disk_without_room_for_the_weights_is_found_before_they_are_packed(

@@ -58,6 +58,7 @@ WITH_SLOW = (
 # Largest relative error of logits: random weights are the hardest to round.
 QUANTIZED_LIMITS = {"int8": 4e-2, "int4": 2.5e-1}
 NEW_TOKENS = 12
+IN_BOTH = ("gemma2", "qwen3")  # have their bfloat16 tested in the core as well
 
 
 def lengths_by_limit(name: str) -> dict[int, tuple[int, ...]]:
@@ -102,10 +103,11 @@ def runs(name: str, dtype: str) -> list[Compile]:
 
 
 def when(name: str, dtype: str) -> list[pytest.MarkDecorator]:
-    """With the core of the tests only the plain model of each family."""
+    """With the core of the tests only the plain model of each family, and of few in bfloat16."""
     if dtype == "float32" and name in WITH_SLOW:
         return [pytest.mark.slow]
-    return [pytest.mark.thorough] if "_" in name else []
+    plain = "_" not in name and (dtype == "float32" or name in IN_BOTH)
+    return [] if plain else [pytest.mark.thorough]
 
 
 RUNS = [
@@ -121,7 +123,7 @@ LEVELS = [
         ("llama_head_dim_20", "bfloat16", pytest.mark.slow),
         ("qwen3_layer_types", "float32", pytest.mark.slow),
         ("qwen3_layer_types", "bfloat16", pytest.mark.thorough),
-        ("qwen2", "float32", ()),
+        ("qwen2", "float32", pytest.mark.thorough),
         ("qwen2", "bfloat16", pytest.mark.slow),
     )
 ]

@@ -16,6 +16,7 @@ from ingot.models.blocks.decoder import CausalLM
 from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.rms_norm import RMSNorm
 from ingot.models.counts import module_counts
+from tests.support.core import core
 from tests.support.tiny_models import CASES, ROPES, save_random
 
 
@@ -77,9 +78,10 @@ CALLS = {
 
 # Rotary types differ in values alone.
 STRUCTURES = sorted(set(CASES) - {f"llama_{rope}" for rope in ROPES})
+FAMILIES = [name for name in STRUCTURES if "_" not in name]
 
 
-@pytest.mark.parametrize("name", STRUCTURES)
+@pytest.mark.parametrize("name", core(*FAMILIES, further=STRUCTURES))
 def test_counts_are_those_of_the_exported_graph(name: str, tmp_path: Path) -> None:
     counts, module = counts_of(name, tmp_path)
     inputs = tuple(torch.zeros(1, 8, dtype=torch.int64, device="meta") for _ in range(2))

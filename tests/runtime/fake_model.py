@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import subprocess
-import tempfile
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +26,7 @@ from ingot.artifact.select import ABI
 from ingot.artifact.step import TEXT_INPUTS, Array, State, StepSpec
 from ingot.artifact.writer import ArtifactWriter
 from tests.runtime.fake_tokenizer import tokenizer_files
+from tests.support.made_once import made_once
 
 NO_PLAN = 0xFA4E0F0000000BAD  # what kernels say before they are given a plan
 VOCAB, PAGE_SIZE, HEAD, ARENA_BYTES, SCALE = 320, 4, 2, 4096, 8.0
@@ -100,6 +100,11 @@ def make_manifest(
 @cache
 def kernels(*flags: str) -> bytes:
     """The compiled `fake_kernels.c`; `-DDEPENDS_ON_BATCH` makes other logits in a batch."""
+    name = "".join(("fake-kernels", *flags))
+    return (made_once(name, partial(_compile_kernels, flags)) / "kernels.so").read_bytes()
+
+
+def _compile_kernels(flags: tuple[str, ...], folder: Path) -> None:
     values = {
         "ABI": ABI,
         "VOCAB": VOCAB,
@@ -110,25 +115,15 @@ def kernels(*flags: str) -> bytes:
         "NO_PLAN": f"{NO_PLAN:#x}ull",
     }
     defines = [f"-D{name}={value}" for name, value in values.items()]
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "kernels.so"
-        options = ["-O1", "-fPIC", "-ffp-contract=off"]
-        model, sampler = Path(folder) / "model.o", SOURCE.with_name("fake_sampler.cpp")
-        subprocess.run(
-            ["cc", *options, *defines, *flags, "-c", str(SOURCE), "-o", str(model)], check=True
-        )
-        # Symbols that are not hidden may keep the loader from ever unloading the library.
-        command = [
-            "c++",
-            *options,
-            "-std=c++17",
-            "-fvisibility=hidden",
-            "-shared",
-            "-I",
-            str(HEADERS),
-        ]
-        subprocess.run([*command, str(sampler), str(model), "-o", str(out)], check=True)
-        return out.read_bytes()
+    options = ["-O1", "-fPIC", "-ffp-contract=off"]
+    model, sampler = folder / "model.o", SOURCE.with_name("fake_sampler.cpp")
+    subprocess.run(
+        ["cc", *options, *defines, *flags, "-c", str(SOURCE), "-o", str(model)], check=True
+    )
+    # Symbols that are not hidden may keep the loader from ever unloading the library.
+    linking = ["-std=c++17", "-fvisibility=hidden", "-shared", "-I", str(HEADERS)]
+    out = ["-o", str(folder / "kernels.so")]
+    subprocess.run(["c++", *options, *linking, str(sampler), str(model), *out], check=True)
 
 
 def of_plan(code: bytes, plan: bytes) -> bytes:

@@ -23,6 +23,7 @@ from tests.runtime.sampling_support import (
     exact,
     sampler_of,
 )
+from tests.support.core import core
 
 RNG = np.random.default_rng(5)
 LOGITS = RNG.normal(0, 2, 40).astype(np.float32)
@@ -47,7 +48,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", core(LEVELS[0], further=LEVELS))
 @pytest.mark.parametrize("params", SETTINGS)
 def test_a_million_draws_follow_the_exact_distribution(level, params):
     asked = Asked(params, [*PROMPT, *GENERATED], len(PROMPT), key=1, seed=3)

@@ -13,6 +13,7 @@ from ingot.artifact.target import Target
 from ingot.targets.cpu.generate import generate
 from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.toolchain import KERNELS
+from tests.support.core import core
 from tests.targets.cpu.native import TARGETS, Memory, aligned_bytes, sources_of
 from tests.targets.cpu.sanitized import build_driver
 from tests.targets.cpu.steps import make_step
@@ -149,7 +150,7 @@ def test_threads_that_share_what_each_has_for_itself_race(tmp_path: Path) -> Non
 
 @SIZES
 @pytest.mark.parametrize("threads", [2, 3])
-@pytest.mark.parametrize("product", [False, True])
+@pytest.mark.parametrize("product", core(True, further=[False]))
 def test_threads_attend_to_what_they_wrote(
     tmp_path: Path, sequences: list[tuple[int, int]], threads: int, product: bool
 ) -> None:
@@ -162,7 +163,7 @@ def test_threads_attend_to_what_they_wrote(
 
 
 @pytest.mark.parametrize("sequences", [SOME, MANY])
-@pytest.mark.parametrize("product", [False, True])
+@pytest.mark.parametrize("product", core(True, further=[False]))
 def test_with_more_heads_or_rows_of_their_own_they_must_wait(
     tmp_path: Path, sequences: list[tuple[int, int]], product: bool
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from ingot.targets.cpu.calls import CALLS
 from ingot.targets.cpu.toolchain import KERNELS
 from tests.support.core import core
-from tests.targets.cpu.cases import BEST, every_program
+from tests.targets.cpu.cases import BEST, PROGRAMS, every_program
 from tests.targets.cpu.native import workers
 from tests.targets.cpu.programs import program
 from tests.targets.cpu.sanitized import ACCESSES
@@ -34,7 +34,7 @@ def test_no_read_or_write_is_out_of_bounds(
     assert not kernels.errors(memory, step, rests)
 
 
-@every_program
+@pytest.mark.parametrize("kind, target", core(BEST[-1], further=PROGRAMS))
 def test_an_operand_that_ends_sooner_is_noticed(kind: str, target: str) -> None:
     """The control, for each: all that a kernel is handed, one after the other."""
     kernels = program(kind, target)
