@@ -53,7 +53,7 @@ PEERS: Mapping[str, Peer] = {
         ("openvino-genai",), "run_openvino.py", {"bf16": "fp16", "int8": "int8", "int4": "int4"}
     ),
     "onnxruntime": Peer(
-        ("onnxruntime-genai", "torch", "transformers>=5,<6", "onnx", "onnx-ir"),
+        ("onnxruntime-genai", "torch==2.13.0", "transformers>=5,<6", "onnx", "onnx-ir"),
         "run_onnxruntime.py", {"int4": "int4"},
     ),
 }  # fmt: skip

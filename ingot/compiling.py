@@ -49,6 +49,7 @@ def _little_collected() -> Iterator[None]:
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(100_000, 20, 100)
+    atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)
     try:
         yield

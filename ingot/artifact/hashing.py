@@ -16,11 +16,14 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def hash_fd(fd: int) -> str:
-    """Hex SHA-256 of an open file, from its start. The file position does not change."""
+def hash_fd(fd: int, stopped: Callable[[], bool] = lambda: False) -> str:
+    """Hex SHA-256 of an open file, from its start. The file position does not change.
+
+    Once `stopped` says so, no more is read.
+    """
     digest = hashlib.sha256()
     offset = 0
-    while chunk := os.pread(fd, CHUNK_BYTES, offset):
+    while not stopped() and (chunk := os.pread(fd, CHUNK_BYTES, offset)):
         digest.update(chunk)
         offset += len(chunk)
     return digest.hexdigest()

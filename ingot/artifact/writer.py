@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ class ArtifactWriter:
         )
         self._lock = file_lock(self.path.parent / f".{self.path.name}.lock", on_wait=on_wait)
         self._finished: dict[str, Future[FileEntry]] = {}
+        self._left = Event()
 
     def __enter__(self) -> ArtifactWriter:
         # Imported here: opening an artifact loads this module, and must not wait for the import.
@@ -75,9 +77,12 @@ class ArtifactWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._pool.shutdown(cancel_futures=True)
-        shutil.rmtree(self.directory, ignore_errors=True)
-        self._lock.__exit__(None, None, None)
+        self._left.set()
+        try:
+            self._pool.shutdown(cancel_futures=True)
+        finally:  # whoever waits may lose patience
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self._lock.__exit__(None, None, None)
         if isinstance(error, OSError):
             with _resources():
                 raise error
@@ -99,7 +104,7 @@ class ArtifactWriter:
 
         Files that nobody says this of are finished by `seal`.
         """
-        self._finished[name] = self._pool.submit(_finish, self.directory, name)
+        self._finished[name] = self._pool.submit(_finish, self.directory, name, self._left)
 
     def commit(self, manifest: Manifest) -> Manifest:
         """Seals and publishes; returns the manifest as written."""
@@ -158,15 +163,18 @@ def _usable(path: Path) -> Iterator[None]:
         raise UsageError(f"{str(path)!r} cannot be written: {what}", hint=_ANOTHER) from error
 
 
-def _finish(root: Path, name: str) -> FileEntry:
-    """Brings a file to the disk; returns its entry in the manifest."""
+def _finish(root: Path, name: str, left: Event) -> FileEntry:
+    """Brings a file to the disk; returns its entry in the manifest. It ends soon once the writer
+    was left, and the entry is then worth nothing."""
     fd = open_file(root, name)
     try:
-        _make_fd_durable(fd, 0o644)
+        sha256 = hash_fd(fd, left.is_set)
+        if not left.is_set():
+            _make_fd_durable(fd, 0o644)
         weights = name.endswith(".safetensors")
         return FileEntry(
             size=os.fstat(fd).st_size,
-            sha256=hash_fd(fd),
+            sha256=sha256,
             header_sha256=read_header(fd, name).header_sha256 if weights else "",
         )
     finally:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -77,8 +78,12 @@ def compile_model(
     model = read_model(model_dir, options, clock)
     with model.checkpoint:
         check_tools(model.resolved.targets)
+
+        def wait() -> None:
+            progress("wait", f"another process writes {out}", None)
+
         # The compiler writes into the writer's folder, so it has to end first.
-        with ArtifactWriter(out) as writer, Builder() as compiler:
+        with ArtifactWriter(out, on_wait=wait) as writer, Builder() as compiler:
             prepare(model.resolved.targets, compiler)
             front = lower_model(model, clock)
             check_disk(front.plan, model.resolved.targets, writer.directory)
@@ -195,8 +200,10 @@ def write_parts(
             chosen = {name: sizes.get(name, 0) for name in front.storage}
             with clock.stage_over("quantize", front.quantization, chosen) as weights.on_read:
                 quantize_weights(front.reference, weights, front.storage, model.calibration)
+        raise_failed(builds)
         with clock.stage_over("pack", ", ".join(layouts(parts)), sizes) as weights.on_read:
             add_weights(writer, parts, weights)
+        raise_failed(builds)
         with clock.stage_over("golden", "float32 reference", sizes) as weights.on_read:
             add_golden(writer, model, front.reference, weights)
             copy_tokenizer(model.model_dir, writer.directory / "tokenizer")
@@ -204,6 +211,13 @@ def write_parts(
         for job in builds:
             job.result()
     return parts
+
+
+def raise_failed(builds: Iterable[Future[None]]) -> None:
+    """Raises what a build that has ended raised: what is left of the compile would be in vain."""
+    for job in builds:
+        if job.done():
+            job.result()
 
 
 def add_sources(writer: ArtifactWriter, model: Model, front: Front, target: Target) -> Part:

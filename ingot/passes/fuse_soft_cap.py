@@ -32,8 +32,7 @@ def write(graph: Graph, node: Node, captures: Captures) -> Node:
 
 def is_cap(captures: Captures) -> bool:
     """One number before and after."""
-    numbers = captures["inner"], captures["outer"]
-    return all(isinstance(n, (int, float)) for n in numbers) and numbers[0] == numbers[1]
+    return bool(captures["inner"] == captures["outer"])
 
 
 PATTERNS = (

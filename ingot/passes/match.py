@@ -34,8 +34,9 @@ class Matcher:
     """Finds the graph of a pattern in other graphs.
 
     `names` are those of its placeholders, in order; `scalars` are values that stand in its calls
-    for what they are named: they match anything, and capture it. Where an argument occurs twice, it
-    must be the same both times. Nodes inside a match are read by nobody outside of it.
+    for what they are named. A placeholder matches any node, a scalar any number, and both capture
+    it; where one occurs twice, it must be the same both times. Nodes inside a match are read by
+    nobody outside of it.
     """
 
     def __init__(
@@ -60,9 +61,9 @@ class Matcher:
                 and len(wanted) == len(given)
                 and all(self._fits(*pair, match) for pair in zip(wanted, given, strict=True))
             )
-        if wanted in self._names:
-            captured = match.captures.setdefault(self._names[wanted], given)
-            return captured is given or captured == given
+        if name := self._names.get(wanted):
+            kind = Node if isinstance(wanted, Node) else (int, float)
+            return isinstance(given, kind) and match.captures.setdefault(name, given) == given
         if isinstance(wanted, Node):
             return self._fits_call(wanted, given, match)
         return bool(wanted == given)

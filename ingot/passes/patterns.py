@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,6 +41,11 @@ class Pattern:
     scalars: Mapping[str, float | int] = field(default_factory=dict)
     check: Callable[[Captures], bool] = lambda captures: True
 
+    @property
+    def names(self) -> list[str]:
+        """The arguments that are tensors, in order."""
+        return [name for name in inspect.signature(self.search).parameters if name in self.tensors]
+
 
 def apply_patterns(gm: GraphModule, patterns: Sequence[Pattern]) -> int:
     """Rewrite every match of every pattern, in graph order; returns how many there were."""
@@ -66,28 +71,19 @@ def _apply(gm: GraphModule, pattern: Pattern) -> int:
 @cache
 def compile_pattern(pattern: Pattern) -> Matcher:
     """What finds a pattern."""
-    names = [n for n in inspect.signature(pattern.search).parameters if n in pattern.tensors]
-    return Matcher(trace(pattern), names, pattern.scalars)
+    return Matcher(trace(pattern), pattern.names, pattern.scalars)
 
 
 def trace(pattern: Pattern) -> GraphModule:
     """The canonical graph of a pattern's search function."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    examples = [
-        torch.empty(pattern.tensors[name], device="meta")
-        for name in inspect.signature(pattern.search).parameters
-        if name in pattern.tensors
-    ]
-    search = partial(_call_by_name, pattern)
+    def search(*given: torch.Tensor) -> torch.Tensor:
+        return pattern.search(**dict(zip(pattern.names, given, strict=True)), **pattern.scalars)
+
+    examples = [torch.empty(pattern.tensors[name], device="meta") for name in pattern.names]
     gm = make_fx(search, tracing_mode="fake", pre_dispatch=True)(*examples)
     for canonicalize in (canonicalize_casts, canonicalize_views, canonicalize_ops):
         canonicalize(gm)
     gm.graph.eliminate_dead_code()
-    gm.recompile()
     return gm
-
-
-def _call_by_name(pattern: Pattern, *tensors: torch.Tensor) -> torch.Tensor:
-    names = [n for n in inspect.signature(pattern.search).parameters if n in pattern.tensors]
-    return pattern.search(**dict(zip(names, tensors, strict=True)), **pattern.scalars)

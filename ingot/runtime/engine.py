@@ -229,7 +229,10 @@ class Engine:
         )
 
     def logits(
-        self, sequences: Iterable[list[int]], chunk_tokens: int | None = None
+        self,
+        sequences: Iterable[list[int]],
+        chunk_tokens: int | None = None,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> list[Float32]:
         """Logits [T, V] of every position of each sequence; see `forced`."""
         forced = list(sequences)
@@ -243,7 +246,7 @@ class Engine:
             self._executor.limits.max_num_seqs,
             self._max_num_rows,
         )
-        return steps.logits(forced, chunk_tokens)
+        return steps.logits(forced, chunk_tokens, stopped)
 
     def close(self) -> None:
         """Closes the executor; a second call does nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
@@ -44,10 +44,13 @@ class ForcedSteps:
     def pages(self) -> PageTable:
         return self.scheduler.pages
 
-    def logits(self, sequences: Sequence[list[int]], chunk_tokens: int | None) -> list[Float32]:
+    def logits(
+        self, sequences: Sequence[list[int]], chunk_tokens: int | None, stopped: Callable[[], bool]
+    ) -> list[Float32]:
         """Logits [T, V] of every position of each sequence, in chunks of `chunk_tokens`.
 
         As many sequences as fit run side by side. By default chunks are as large as they can be.
+        Once `stopped` says so, no further step runs, and what is returned is incomplete.
         """
         most = min(chunk_tokens or self.max_num_rows, self.max_num_rows)
         vocab_size = self.executor.vocab_size
@@ -57,7 +60,7 @@ class ForcedSteps:
         ]
         for group in self._groups(forced):
             try:
-                while group:
+                while group and not stopped():
                     self._step(group, most)
                     group = [each for each in group if each.num_left]
             finally:

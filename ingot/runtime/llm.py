@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from itertools import chain
+from threading import Event
 from typing import Any
 
 from ingot.errors import RequestError
@@ -145,7 +146,11 @@ class LLM(Model):
         """As `logits`, of several sequences, which steps compute side by side."""
         tokens, session = [list_of_tokens(each) for each in sequences], self._thread.session
         most = integer_option("chunk_tokens", chunk_tokens)
-        return self._thread.ask(lambda: session.logits(tokens, most))
+        left = Event()
+        try:
+            return self._thread.ask(lambda: session.logits(tokens, most, left.is_set))
+        finally:
+            left.set()  # after Ctrl-C nobody waits for the steps that are left
 
     @property
     def config(self) -> EngineConfig:

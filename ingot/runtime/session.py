@@ -111,10 +111,12 @@ class Session:
                     completion.finished = True
                 self._tell(request)
 
-    def logits(self, sequences: list[list[int]], chunk_tokens: int | None) -> list[Float32]:
-        """Logits [T, V] of each sequence."""
+    def logits(
+        self, sequences: list[list[int]], chunk_tokens: int | None, stopped: Callable[[], bool]
+    ) -> list[Float32]:
+        """Logits [T, V] of each sequence, incomplete once `stopped` says that nobody waits."""
         self.refuse_closed()
-        return self._engine.logits(sequences, chunk_tokens)
+        return self._engine.logits(sequences, chunk_tokens, stopped)
 
     def output(self, request: Request) -> RequestOutput:
         """The request so far. Raises the error that ended it."""

@@ -140,29 +140,39 @@ def replay(artifact: Artifact) -> Verification:
 def verify(llm: LLM) -> Verification:
     """Replays the golden prompts of an opened artifact. Raises ArtifactError if it has none."""
     golden = read_golden(llm.artifact)
-    errors = dict.fromkeys(WAYS, 0.0)
-    mismatches: list[Mismatch] = []
-    bitwise_equal = True
-    found = {way: _logits(llm, golden, chunk_tokens) for way, chunk_tokens in WAYS.items()}
-    first, *_ = found.values()
-    for index, prompt in enumerate(golden.prompts):
-        expected = log_softmax(first[index])
-        for way in WAYS:
-            logits = found[way][index]
-            # Not np.array_equal: a nan must not be taken for a difference between the ways.
-            same = first[index].tobytes() == logits.tobytes()
-            bitwise_equal &= same
-            logprobs = expected if same else log_softmax(logits)
-            errors[way] = _worse(errors[way], _max_error(prompt, logprobs))
-            mismatches += _mismatches(way, index, prompt, logprobs, golden.tolerance)
+    first = _logits(llm, golden, None)
+    # No more than two ways at a time: logits of long prompts are gigabytes.
+    found = {
+        way: _compare(way, golden, first if size is None else _logits(llm, golden, size), first)
+        for way, size in WAYS.items()
+    }
     return Verification(
         num_prompts=len(golden.prompts),
         num_positions=sum(len(prompt.tokens) for prompt in golden.prompts),
         tolerance=golden.tolerance,
-        max_errors=errors,
-        mismatches=tuple(mismatches),
-        bitwise_equal=bitwise_equal,
+        max_errors={way: each.max_error for way, each in found.items()},
+        mismatches=tuple(mismatch for each in found.values() for mismatch in each.mismatches),
+        bitwise_equal=all(each.bitwise_equal for each in found.values()),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """What one way gave, beside the golden outputs and beside the first way."""
+
+    max_error: float
+    mismatches: list[Mismatch]
+    bitwise_equal: bool
+
+
+def _compare(way: str, golden: Golden, found: list[Float32], first: list[Float32]) -> _Compared:
+    error, mismatches, equal = 0.0, list[Mismatch](), True
+    for index, (prompt, logits) in enumerate(zip(golden.prompts, found, strict=True)):
+        # Not np.array_equal: a nan must not be taken for a difference between the ways.
+        equal &= first[index].tobytes() == logits.tobytes()
+        error = _worse(error, _max_error(prompt, logits))
+        mismatches += _mismatches(way, index, prompt, logits, golden.tolerance)
+    return _Compared(error, mismatches, equal)
 
 
 def _logits(llm: LLM, golden: Golden, chunk_tokens: int | None) -> list[Float32]:
@@ -189,23 +199,24 @@ def read_golden(artifact: Artifact) -> Golden:
     return golden
 
 
-def log_softmax(logits: Float32) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Log-probabilities [T, V] in float64."""
-    wide = logits.astype(np.float64)
-    wide -= wide.max(axis=-1, keepdims=True)
-    wide -= np.log(np.exp(wide).sum(axis=-1, keepdims=True))
-    return wide
-
-
-def _max_error(prompt: GoldenPrompt, logprobs: np.ndarray) -> float:
+def _max_error(prompt: GoldenPrompt, logits: Float32) -> float:
     worst = 0.0
     for t, position in enumerate(prompt.positions):
         expected = list(position.top)
         if position.next_logprob is not None and t + 1 < len(prompt.tokens):
             expected.append((prompt.tokens[t + 1], position.next_logprob))
-        for token, logprob in expected:
-            worst = _worse(worst, abs(float(logprobs[t, token]) - logprob))
+        got = logprobs_of(logits[t], [token for token, _ in expected])
+        for ours, (_, theirs) in zip(got, expected, strict=True):
+            worst = _worse(worst, abs(ours - theirs))
     return worst
+
+
+def logprobs_of(row: Float32, tokens: list[int]) -> list[float]:
+    """Log-probabilities of some tokens, in float64, from the logits [V] of all."""
+    wide = row.astype(np.float64)
+    wide -= wide.max()
+    found: list[float] = (wide[tokens] - np.log(np.exp(wide).sum())).tolist()
+    return found
 
 
 def _worse(a: float, b: float) -> float:
@@ -214,12 +225,12 @@ def _worse(a: float, b: float) -> float:
 
 
 def _mismatches(
-    way: str, index: int, prompt: GoldenPrompt, logprobs: np.ndarray, tolerance: float
+    way: str, index: int, prompt: GoldenPrompt, logits: Float32, tolerance: float
 ) -> list[Mismatch]:
     found = []
     for t, position in enumerate(prompt.positions):
         expected, best = position.top[0]
-        got = int(logprobs[t].argmax())
+        got = int(logits[t].argmax())
         if got != expected:
             # A token that the reference does not list is less likely than all that it lists.
             margin = best - dict(position.top).get(got, position.top[-1][1])

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from pathlib import Path
 from threading import Event
 from types import TracebackType
@@ -25,7 +25,7 @@ VERSION_SECONDS = 20
 
 
 class Builder(ThreadPoolExecutor):
-    """A thread for compilers. Leaving it by an error ends the one that it runs, at once."""
+    """A thread for compilers. Leaving it by an error ends those that run, at once."""
 
     def __init__(self) -> None:
         self._stop = Event()
@@ -77,14 +77,16 @@ def run_compiler(
 def side_by_side(jobs: Iterable[Callable[[], None]]) -> None:
     """Runs jobs that run compilers, one for each processor at a time, and raises their first error.
 
-    In the thread of a Builder they are stopped as it is.
+    That error, an interrupt, or the end of the Builder whose thread this is, stops all of them.
     """
-    with ThreadPoolExecutor(usable_processors()) as pool:
-        futures = [pool.submit(copy_context().run, job) for job in jobs]
+    stop = _stopping.get(None) or Event()
+    with ThreadPoolExecutor(usable_processors(), "", _stopping.set, (stop,)) as pool:
+        futures = [pool.submit(job) for job in jobs]
         try:
             for future in futures:
                 future.result()
         except BaseException:
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 

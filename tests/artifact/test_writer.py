@@ -232,6 +232,43 @@ def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch, en
     assert names_in(tmp_path) == []
 
 
+def test_nobody_waits_for_the_hash_of_what_is_given_up(tmp_path, monkeypatch):
+    """Weights of a file that is never at its end, or their hash takes as long as it likes."""
+    reads, begun = [], Event()
+
+    def endless(fd, count, offset):
+        reads.append(offset)
+        begun.set()
+        return b"x" if len(reads) < 100_000 else b""
+
+    def write():
+        with ArtifactWriter(tmp_path / "a.ingot") as writer:
+            writer.write("golden/n", b"0")
+            monkeypatch.setattr(os, "pread", endless)
+            writer.finish("golden/n")
+            assert begun.wait(60)
+            raise PermissionError(errno.EACCES, "no")
+
+    with pytest.raises(PermissionError):
+        write()
+    assert len(reads) < 100_000 and names_in(tmp_path) == []
+
+
+def test_a_second_interrupt_leaves_nothing_either(tmp_path, monkeypatch):
+    def interrupted(pool, **given):
+        raise KeyboardInterrupt
+
+    def write():
+        with ArtifactWriter(tmp_path / "a.ingot") as writer:
+            writer.write("golden/n", b"0")
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadPoolExecutor, "shutdown", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write()
+    assert names_in(tmp_path) == []
+
+
 def test_other_errors_keep_their_type(tmp_path):
     with pytest.raises(PermissionError), ArtifactWriter(tmp_path / "a.ingot"):
         raise PermissionError(errno.EACCES, "no")

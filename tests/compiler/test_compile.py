@@ -6,19 +6,23 @@ import hashlib
 import json
 import os
 import shutil
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
+from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler import compile as compiler
 from ingot.compiler.compile import compile_model
 from ingot.compiler.golden import TEXT
 from ingot.compiler.options import CompileOptions, Report, silent
 from ingot.errors import IngotError, ResourceError, ToolchainError, UsageError, VerificationError
+from ingot.targets.compilers import Builder
 from ingot.targets.cpu import toolchain
 from tests.support.tiny_models import save_random
 
@@ -219,3 +223,47 @@ def test_a_full_disk_is_found_before_weights_are_packed(
     with pytest.raises(ResourceError, match=str(tmp_path)):
         compile_model(model, tmp_path / "a.ingot", CompileOptions(targets=V3[0]))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_waits_for_another_compile_is_told(model: Path, tmp_path: Path) -> None:
+    out, told, held = tmp_path / "a.ingot", Event(), Event()
+
+    def other() -> None:
+        with ArtifactWriter(out):
+            held.set()
+            assert told.wait(60)
+
+    def progress(stage: str, detail: str, fraction: float | None) -> None:
+        if stage == "wait":
+            assert str(out) in detail
+            told.set()
+
+    thread = Thread(target=other)
+    thread.start()
+    assert held.wait(60)
+    with pytest.MonkeyPatch.context() as patch:
+        no_compiler(patch)
+        compile_model(model, out, CompileOptions(), progress=progress)
+    thread.join()
+    assert told.is_set() and out.exists()
+
+
+def test_a_build_that_fails_ends_the_compile_at_once(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builds: list[Future[Any]] = []
+    submit = Builder.submit
+
+    def submitted(self: Builder, *job: Any) -> Future[Any]:
+        builds.append(submit(self, *job))
+        return builds[-1]
+
+    def failing(*_: object) -> None:
+        raise ToolchainError("no such instruction")
+
+    monkeypatch.setattr(Builder, "submit", submitted)
+    monkeypatch.setattr(compiler, "add_kernels", failing)
+    monkeypatch.setattr(compiler, "add_weights", lambda *_: wait(builds))
+    monkeypatch.setattr(compiler, "add_golden", pytest.fail)
+    with pytest.raises(ToolchainError, match="no such instruction"):
+        compile_model(model, tmp_path / "a.ingot", CompileOptions())

@@ -87,6 +87,11 @@ def test_a_call_that_the_pattern_reads_twice_is_one_call():
     assert not found(two, shared)
 
 
+def test_a_tensor_is_no_number_and_a_number_no_tensor():
+    assert not found(traced(lambda a: aten.mul(aten.add(a, 7.5), 2.0), 1), matcher())
+    assert not found(traced(lambda a, b: aten.mul(aten.add(a, a), b), 2), matcher())
+
+
 def test_lists_match_by_length_and_entries():
     def joined(*order: int):
         return lambda a, b: aten.cat([(a, b)[i] for i in order], 0)

@@ -346,3 +346,15 @@ def test_sequences_side_by_side_have_the_logits_of_each_alone(tmp_path, chunk, m
 
 def test_of_no_sequence_there_are_no_logits(fake_artifact):
     assert make_engine(fake_artifact).logits([]) == []
+
+
+def test_logits_of_given_tokens_stop_between_steps(fake_artifact):
+    engine, asked = make_engine(fake_artifact), []
+
+    def stopped():
+        asked.append(engine.pages.num_free)
+        return len(asked) > 3
+
+    (found,) = engine.logits([[1] * 20], 1, stopped)
+    assert np.array_equal(found[:3], logits([1] * 20)[:3]) and len(asked) == 4
+    assert engine.pages.num_free == engine.pages.num_pages

@@ -258,6 +258,22 @@ def test_a_compiled_model_is_unloaded(shakespeare_artifact):
     assert "memfd:kernels.so" not in Path("/proc/self/maps").read_text()
 
 
+def test_nobody_computes_logits_for_a_caller_who_has_left(llm, monkeypatch):
+    """Ctrl-C ends the wait; steps that are left would only delay the end of the process."""
+    jobs = []
+
+    def interrupted(work):
+        jobs.append(work)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(llm._thread, "ask", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.logits([1, 2, 3])
+    monkeypatch.setattr(type(llm._engine._executor), "submit", pytest.fail)
+    (found,) = jobs[0]()
+    assert found.shape[0] == 3
+
+
 def test_no_signal_handler_is_touched(fake_artifact):
     import signal
 

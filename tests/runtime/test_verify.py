@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -174,3 +175,25 @@ def test_a_failure_of_one_prompt_in_one_way_is_never_forgotten(fake_artifact, wa
     wrong = [n for n, error in found.max_errors.items() if error > found.tolerance]
     assert wrong == ([name] if shift == 1 else [])
     assert [(m.way, m.prompt) for m in found.mismatches] == ([(name, prompt)] if shift == 1 else [])
+
+
+def test_logits_are_not_held_longer_than_they_are_compared(fake_artifact):
+    """Those of a long prompt and a large vocabulary are gigabytes."""
+    made = []
+
+    class Watched:
+        def __init__(self, llm):
+            self.artifact, self._llm = llm.artifact, llm
+
+        def logits(self, tokens):
+            return self._llm.logits(tokens)
+
+        def batch_logits(self, prompts, chunk_tokens):
+            assert [way for way, logits in made if logits() is not None] == []
+            found = self._llm.batch_logits(prompts, chunk_tokens=chunk_tokens)
+            made.extend((chunk_tokens, weakref.ref(logits)) for logits in found)
+            return found
+
+    with LLM(fake_artifact) as llm:
+        assert verify(Watched(llm)).passed
+    assert len({way for way, _ in made}) == 2

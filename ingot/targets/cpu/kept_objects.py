@@ -39,7 +39,9 @@ def _key(source: Path, target: Target, flags: tuple[str, ...]) -> str:
     """Changes with everything that the compiler's output depends on, and with nothing else."""
     anywhere = Path("source")
     command = toolchain.compile_command(anywhere / "unit.cpp", anywhere / "unit.o", target, flags)
-    text = [*command, *identity(toolchain.find_compiler()), *settings().compiler_paths]
+    # Where ingot is installed is no part of what is built.
+    parts = [part.replace(str(toolchain.KERNELS), "kernels") for part in command]
+    text = [*parts, *identity(toolchain.find_compiler()), *settings().compiler_paths]
     content = hashlib.sha256("\0".join(map(str, text)).encode())
     for path in (source, *sorted(toolchain.KERNELS.glob("*.h"))):
         content.update(hashlib.sha256(path.read_bytes()).digest())
@@ -52,8 +54,9 @@ def _take(folder: Path, key: str, out: Path) -> bool:
         with suppress(OSError):  # another process has removed it
             data = path.read_bytes()
             if path.name == _name(key, data):
-                os.utime(path)
                 out.write_bytes(data)
+                with suppress(OSError):  # a cache that this user may only read
+                    os.utime(path)
                 return True
             path.unlink()
     return False

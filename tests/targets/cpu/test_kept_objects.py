@@ -172,6 +172,27 @@ def test_headers_count_by_their_content(built: Callable[..., bytes], tmp_path: P
     assert built.builds == 2
 
 
+def test_another_installation_has_the_same_object_files(
+    built: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built("a")
+    (tmp_path / "headers").rename(tmp_path / "elsewhere")
+    monkeypatch.setattr(toolchain, "KERNELS", tmp_path / "elsewhere")
+    built("a")
+    assert built.builds == 1
+
+
+def test_a_cache_that_may_only_be_read_serves(
+    built: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: object) -> None:
+        raise PermissionError(errno.EPERM, "not yours")
+
+    first = built("a")
+    monkeypatch.setattr(os, "utime", refused)
+    assert built("a", "two/a.cpp") == first and built.builds == 1
+
+
 def test_many_files_are_kept() -> None:
     """Of a target for each level and size of the models that somebody works on."""
     assert kept_objects.MOST >= 128
