@@ -69,7 +69,8 @@ def remove(entry: Entry) -> bool:
     aside = entry.path.with_name(name)
     try:
         with unheld(entry.path) as free:
-            if not free:
+            # In a cache that users share, the name may go where the files may not.
+            if not free or not os.access(entry.path, os.W_OK):
                 return False
             entry.path.rename(aside)
     except FileNotFoundError:  # somebody else was faster

@@ -125,6 +125,19 @@ def test_what_another_user_owns_stays(
     assert Artifact.open(kept[1])
 
 
+def test_what_this_user_may_rename_but_not_empty_stays(
+    tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that a group may write, of an artifact that its owner alone may."""
+    access = os.access
+    monkeypatch.setattr(
+        cache_entries.os, "access", lambda path, mode: path != kept[1] and access(path, mode)
+    )
+    assert not remove(entries(tmp_path)[1])
+    assert [entry.path for entry in shrink(tmp_path, 0)] == [kept[0], kept[2]]
+    assert Artifact.open(kept[1])
+
+
 def test_an_interrupted_removal_leaves_no_artifact(
     tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
