@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,22 +51,33 @@ def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
     from ingot.compiler.options import CompileOptions
 
     options = options or CompileOptions()
-    folder = settings().cache_dir
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResourceError(
-            f"no cache for compiled models at {folder}: {error.strerror}",
-            hint="Set INGOT_CACHE to a folder that can be written, or use `ingot compile`.",
-        ) from error
-    artifact = folder / entry_name(model_name(source), cache_key(source, options))
+    name = entry_name(model_name(source), cache_key(source, options))
+    artifact = settings().cache_dir / name
     if not _usable(artifact):
-        lock = folder / f".{artifact.name}.resolve.lock"
-        with file_lock(lock, on_wait=lambda: say(f"another process compiles {source}; waiting")):
+        with _locked(artifact, source):
             if not _usable(artifact):
                 _compile(source, artifact, options)
     touch(artifact)
     return artifact
+
+
+@contextmanager
+def _locked(artifact: Path, source: Path) -> Iterator[None]:
+    """Lets nobody else compile into that artifact. Raises ResourceError if the cache is none."""
+    folder = artifact.parent
+    lock = folder / f".{artifact.name}.resolve.lock"
+    with ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(
+                file_lock(lock, on_wait=lambda: say(f"another process compiles {source}; waiting"))
+            )
+        except OSError as error:
+            raise ResourceError(
+                f"no cache for compiled models at {folder}: {error.strerror}",
+                hint="Set INGOT_CACHE to a folder that can be written, or use `ingot compile`.",
+            ) from error
+        yield
 
 
 def cache_key(model_dir: Path, options: CompileOptions) -> str:

@@ -126,7 +126,7 @@ def _remove_leftovers(folder: Path) -> None:
         if UNFINISHED.match(path.name):
             artifact = path.name.rpartition(".tmp-")[0]  # with the dot in front
             with (
-                suppress(_Busy, PermissionError),
+                suppress(_Busy, OSError),  # where there can be no lock, somebody may be at work
                 file_lock(folder / f"{artifact}.lock", on_wait=busy),
             ):
                 shutil.rmtree(path, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -109,6 +110,24 @@ def test_a_cache_that_cannot_be_is_told(model, compiled, tmp_path) -> None:
     ) as info:
         resolve(model)
     assert "INGOT_CACHE" in info.value.hint and compiled == []
+
+
+def test_a_cache_that_takes_no_lock_is_told(model, compiled, tmp_path) -> None:
+    artifact = resolve(model)
+    (artifact / "manifest.json").unlink()
+    (artifact.parent / f".{artifact.name}.resolve.lock").mkdir()
+    with pytest.raises(ResourceError, match=r"at .*deep/cache: Is a directory") as info:
+        resolve(model)
+    assert "INGOT_CACHE" in info.value.hint and len(compiled) == 1
+
+
+def test_a_fault_of_the_compile_is_none_of_the_cache(model, compiled, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left")
+
+    monkeypatch.setattr("ingot.compiling.compile_checked", full)
+    with pytest.raises(OSError, match="No space left"):
+        resolve(model)
 
 
 @pytest.mark.parametrize("name", OTHER_OPTIONS)
