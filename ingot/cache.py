@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -16,7 +15,7 @@ from ingot.artifact.host import host_flags
 from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact, is_artifact
 from ingot.artifact.target import native_target
-from ingot.cache_entries import entry_name, shrink, touch
+from ingot.cache_entries import discard, entry_name, shrink, touch
 from ingot.errors import ArtifactError, ResourceError
 from ingot.files import stamp
 from ingot.models.config_file import model_name, read_json_bytes
@@ -55,7 +54,7 @@ def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
     artifact = settings().cache_dir / name
     if not _usable(artifact):
         with _locked(artifact, source):
-            if not _usable(artifact):
+            if not _usable(artifact, tell=True):
                 _compile(source, artifact, options)
     touch(artifact)
     return artifact
@@ -108,13 +107,15 @@ def _stamps(folder: Path, pattern: str) -> Iterator[tuple[str, int, int]]:
             yield str(path.relative_to(folder)), *stamp(path)
 
 
-def _usable(artifact: Path) -> bool:
+def _usable(artifact: Path, *, tell: bool = False) -> bool:
+    """Whether an artifact is there and whole; if it is damaged, `tell` says so on stderr."""
     if not is_artifact(artifact):
         return False
     try:
         Artifact.open(artifact)
     except ArtifactError as error:
-        say(f"the cached artifact is unusable and will be compiled again: {error.found}")
+        if tell:
+            say(f"the cached artifact is unusable and will be compiled again: {error.found}")
         return False
     return True
 
@@ -124,7 +125,7 @@ def _compile(source: Path, artifact: Path, options: CompileOptions) -> None:
 
     say(f"compiling {source} into {artifact} (once)")
     if artifact.exists():
-        shutil.rmtree(artifact)  # unusable, and ours to remove: nothing else lives in the cache
+        discard(artifact)  # unusable, and ours to remove: nothing else lives in the cache
     report = compile_checked(source, artifact, options)
     say(f"compiled in {report.seconds:.1f} s")
     limit = settings().cache_limit

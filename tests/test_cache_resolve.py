@@ -79,8 +79,29 @@ def test_what_is_damaged_is_compiled_again(model, compiled, damage, capsys) -> N
     artifact = resolve(model)
     (artifact / damage).write_bytes(b"{}")
     assert resolve(model) == artifact and len(compiled) == 2
-    assert "the cached artifact is unusable and will be compiled again: " in capsys.readouterr().err
+    told = "the cached artifact is unusable and will be compiled again: "
+    assert capsys.readouterr().err.count(told) == 1
     Artifact.open(artifact, "full")
+
+
+@pytest.mark.parametrize("damage", ["manifest.json", "weights/cpu-float32.safetensors"])
+def test_an_interrupted_removal_of_what_is_damaged_is_found(
+    model, compiled, damage, monkeypatch
+) -> None:
+    artifact = resolve(model)
+    (artifact / damage).write_bytes(b"{}")
+
+    def killed(folder: Path, **_: object) -> None:
+        (folder / "manifest.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            resolve(model)
+    assert len(os.listdir(artifact.parent)) == 1
+    shrink(artifact.parent, 0)
+    assert os.listdir(artifact.parent) == []
 
 
 def test_what_is_no_artifact_makes_room_for_one(model, compiled) -> None:
