@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.artifact.lock import file_lock, unheld
-from ingot.artifact.reader import is_artifact
-from ingot.artifact.tree import UNFINISHED
+from ingot.artifact.tree import UNFINISHED, is_artifact
 
 _NAME = re.compile(r"(.+)-([0-9a-f]{16})\.ingot")
 ID_DIGITS = 8
