@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from ingot.artifact.host import host_flags
 from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact, is_artifact
 from ingot.artifact.target import native_target
-from ingot.cache_entries import entry_name, shrink, touch
+from ingot.cache_entries import discard, entry_name, shrink, touch
 from ingot.errors import ArtifactError, ResourceError
 from ingot.files import stamp
 from ingot.models.config_file import model_name, read_json_bytes
@@ -50,22 +50,33 @@ def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
     from ingot.compiler.options import CompileOptions
 
     options = options or CompileOptions()
-    folder = settings().cache_dir
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResourceError(
-            f"no cache for compiled models at {folder}: {error.strerror}",
-            hint="Set INGOT_CACHE to a folder that can be written, or use `ingot compile`.",
-        ) from error
-    artifact = folder / entry_name(model_name(source), cache_key(source, options))
+    name = entry_name(model_name(source), cache_key(source, options))
+    artifact = settings().cache_dir / name
     if not _usable(artifact):
-        lock = folder / f".{artifact.name}.resolve.lock"
-        with file_lock(lock, on_wait=lambda: say(f"another process compiles {source}; waiting")):
-            if not _usable(artifact):
+        with _locked(artifact, source):
+            if not _usable(artifact, tell=True):
                 _compile(source, artifact, options)
     touch(artifact)
     return artifact
+
+
+@contextmanager
+def _locked(artifact: Path, source: Path) -> Iterator[None]:
+    """Lets nobody else compile into that artifact. Raises ResourceError if the cache is none."""
+    folder = artifact.parent
+    lock = folder / f".{artifact.name}.resolve.lock"
+    with ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(
+                file_lock(lock, on_wait=lambda: say(f"another process compiles {source}; waiting"))
+            )
+        except OSError as error:
+            raise ResourceError(
+                f"no cache for compiled models at {folder}: {error.strerror}",
+                hint="Set INGOT_CACHE to a folder that can be written, or use `ingot compile`.",
+            ) from error
+        yield
 
 
 def cache_key(model_dir: Path, options: CompileOptions) -> str:
@@ -96,13 +107,15 @@ def _stamps(folder: Path, pattern: str) -> Iterator[tuple[str, int, int]]:
             yield str(path.relative_to(folder)), *stamp(path)
 
 
-def _usable(artifact: Path) -> bool:
+def _usable(artifact: Path, *, tell: bool = False) -> bool:
+    """Whether an artifact is there and whole; if it is damaged, `tell` says so on stderr."""
     if not is_artifact(artifact):
         return False
     try:
         Artifact.open(artifact)
     except ArtifactError as error:
-        say(f"the cached artifact is unusable and will be compiled again: {error.found}")
+        if tell:
+            say(f"the cached artifact is unusable and will be compiled again: {error.found}")
         return False
     return True
 
@@ -112,7 +125,7 @@ def _compile(source: Path, artifact: Path, options: CompileOptions) -> None:
 
     say(f"compiling {source} into {artifact} (once)")
     if artifact.exists():
-        shutil.rmtree(artifact)  # unusable, and ours to remove: nothing else lives in the cache
+        discard(artifact)  # unusable, and ours to remove: nothing else lives in the cache
     report = compile_checked(source, artifact, options)
     say(f"compiled in {report.seconds:.1f} s")
     limit = settings().cache_limit

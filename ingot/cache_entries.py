@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.artifact.lock import file_lock, unheld
-from ingot.artifact.reader import is_artifact
-from ingot.artifact.tree import UNFINISHED
+from ingot.artifact.tree import UNFINISHED, is_artifact
 
 _NAME = re.compile(r"(.+)-([0-9a-f]{16})\.ingot")
 ID_DIGITS = 8
@@ -61,23 +60,29 @@ def touch(artifact: Path) -> None:
 
 
 def remove(entry: Entry) -> bool:
-    """Removes an artifact; False if it is open somewhere, or this user may not.
-
-    It loses its name in one step, so that what is left of an interrupted removal is no artifact.
-    """
-    name = f".{entry.path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
-    aside = entry.path.with_name(name)
+    """Removes an artifact; False if it is open somewhere, or this user may not."""
     try:
         with unheld(entry.path) as free:
-            if not free:
+            # In a cache that users share, the name may go where the files may not.
+            if not free or not os.access(entry.path, os.W_OK):
                 return False
-            entry.path.rename(aside)
+            discard(entry.path)
     except FileNotFoundError:  # somebody else was faster
         return True
     except PermissionError:  # in a cache that users share
         return False
-    shutil.rmtree(aside, ignore_errors=True)
     return True
+
+
+def discard(path: Path) -> None:
+    """Removes a folder of the cache, whoever has it open. Raises OSError if its name cannot go.
+
+    It loses its name in one step: of an interrupted removal, what is left is no artifact, and the
+    next `shrink` finds it.
+    """
+    aside = path.with_name(f".{path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}")
+    path.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def shrink(folder: Path, limit: int, *, keep: Path | None = None) -> list[Entry]:
@@ -125,7 +130,7 @@ def _remove_leftovers(folder: Path) -> None:
         if UNFINISHED.match(path.name):
             artifact = path.name.rpartition(".tmp-")[0]  # with the dot in front
             with (
-                suppress(_Busy, PermissionError),
+                suppress(_Busy, OSError),  # where there can be no lock, somebody may be at work
                 file_lock(folder / f"{artifact}.lock", on_wait=busy),
             ):
                 shutil.rmtree(path, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ingot import cache, cache_entries
+from ingot.artifact import lock
 from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact
 from ingot.cache_entries import entries, entry_name, remove, shrink, touch
@@ -125,6 +127,19 @@ def test_what_another_user_owns_stays(
     assert Artifact.open(kept[1])
 
 
+def test_what_this_user_may_rename_but_not_empty_stays(
+    tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder that a group may write, of an artifact that its owner alone may."""
+    access = os.access
+    monkeypatch.setattr(
+        cache_entries.os, "access", lambda path, mode: path != kept[1] and access(path, mode)
+    )
+    assert not remove(entries(tmp_path)[1])
+    assert [entry.path for entry in shrink(tmp_path, 0)] == [kept[0], kept[2]]
+    assert Artifact.open(kept[1])
+
+
 def test_an_interrupted_removal_leaves_no_artifact(
     tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,6 +168,21 @@ def test_leftovers_go_unless_a_compile_is_at_work(tmp_path: Path) -> None:
         assert busy.exists() and not dead.exists()
     shrink(tmp_path, 0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_where_there_are_no_locks_artifacts_go_and_leftovers_stay(
+    tmp_path: Path, kept: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing can be held there; but a compile may be at work."""
+
+    def no_locks(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    left = tmp_path / ".a-0.ingot.tmp-1-aa"
+    left.mkdir()
+    monkeypatch.setattr(lock.fcntl, "flock", no_locks)
+    assert [entry.path for entry in shrink(tmp_path, 0)] == kept
+    assert left.exists()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -78,8 +79,29 @@ def test_what_is_damaged_is_compiled_again(model, compiled, damage, capsys) -> N
     artifact = resolve(model)
     (artifact / damage).write_bytes(b"{}")
     assert resolve(model) == artifact and len(compiled) == 2
-    assert "the cached artifact is unusable and will be compiled again: " in capsys.readouterr().err
+    told = "the cached artifact is unusable and will be compiled again: "
+    assert capsys.readouterr().err.count(told) == 1
     Artifact.open(artifact, "full")
+
+
+@pytest.mark.parametrize("damage", ["manifest.json", "weights/cpu-float32.safetensors"])
+def test_an_interrupted_removal_of_what_is_damaged_is_found(
+    model, compiled, damage, monkeypatch
+) -> None:
+    artifact = resolve(model)
+    (artifact / damage).write_bytes(b"{}")
+
+    def killed(folder: Path, **_: object) -> None:
+        (folder / "manifest.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            resolve(model)
+    assert len(os.listdir(artifact.parent)) == 1
+    shrink(artifact.parent, 0)
+    assert os.listdir(artifact.parent) == []
 
 
 def test_what_is_no_artifact_makes_room_for_one(model, compiled) -> None:
@@ -109,6 +131,24 @@ def test_a_cache_that_cannot_be_is_told(model, compiled, tmp_path) -> None:
     ) as info:
         resolve(model)
     assert "INGOT_CACHE" in info.value.hint and compiled == []
+
+
+def test_a_cache_that_takes_no_lock_is_told(model, compiled, tmp_path) -> None:
+    artifact = resolve(model)
+    (artifact / "manifest.json").unlink()
+    (artifact.parent / f".{artifact.name}.resolve.lock").mkdir()
+    with pytest.raises(ResourceError, match=r"at .*deep/cache: Is a directory") as info:
+        resolve(model)
+    assert "INGOT_CACHE" in info.value.hint and len(compiled) == 1
+
+
+def test_a_fault_of_the_compile_is_none_of_the_cache(model, compiled, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left")
+
+    monkeypatch.setattr("ingot.compiling.compile_checked", full)
+    with pytest.raises(OSError, match="No space left"):
+        resolve(model)
 
 
 @pytest.mark.parametrize("name", OTHER_OPTIONS)

@@ -23,8 +23,10 @@ def file_lock(path: Path, *, on_wait: Callable[[], None] = lambda: None) -> Iter
     try:
         yield
     finally:
-        path.unlink(missing_ok=True)
-        os.close(fd)
+        try:
+            path.unlink(missing_ok=True)
+        finally:
+            os.close(fd)
 
 
 def hold(folder: Path) -> int:
@@ -50,6 +52,8 @@ def _try_exclusive(fd: int) -> bool:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError:  # a file system without locks, where nothing can be held
+        return True
     return True
 
 

@@ -20,6 +20,7 @@ from ingot.artifact.plan import Plan
 from ingot.artifact.select import best_target, choose_target
 from ingot.artifact.tensors import TensorFile, read_header
 from ingot.artifact.tree import MANIFEST, UNFINISHED, list_files, open_file
+from ingot.artifact.tree import is_artifact as is_artifact
 from ingot.errors import ArtifactError, UsageError
 
 Check = Literal["fast", "full"]
@@ -27,11 +28,6 @@ MAX_MANIFEST_BYTES = 64 << 20
 _AGAIN = "Compile it again, or fetch it again if it was copied."
 _COMPILE = "An artifact is a folder that `ingot compile` writes."
 _WEIGHTS = "weights/"
-
-
-def is_artifact(path: Path) -> bool:
-    """Whether that folder claims to be an artifact; a model directory has no manifest."""
-    return os.path.isfile(path / MANIFEST)
 
 
 @dataclass(frozen=True)

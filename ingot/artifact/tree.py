@@ -14,6 +14,11 @@ UNFINISHED = re.compile(r"^\..*\.tmp-\d+-[0-9a-f]+$")  # the writer's temporary 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}(/[A-Za-z0-9][A-Za-z0-9._+-]{0,127}){0,7}$")
 
 
+def is_artifact(path: Path) -> bool:
+    """Whether that folder claims to be an artifact; a model directory has no manifest."""
+    return os.path.isfile(path / MANIFEST)
+
+
 def check_name(name: str) -> None:
     """Raises ArtifactError for a path that is not plain, relative and inside the artifact."""
     if not _NAME.match(name) or name.endswith("\n"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 
 from ingot.cli.arguments import Argument, Arguments
 from ingot.cli.numbers import format_bytes
@@ -32,6 +31,7 @@ ARGUMENTS: Arguments = (
 def main(args: argparse.Namespace) -> int:
     """Shows where compiled models are kept, and how much room they take. Removes some if asked;
     never one that is open. INGOT_CACHE_LIMIT sets a limit that holds after every compile."""
+    from ingot.artifact import kernel_cache
     from ingot.cache_entries import entries, shrink
     from ingot.settings import settings
 
@@ -41,7 +41,7 @@ def main(args: argparse.Namespace) -> int:
     limit = 0 if args.clean else args.limit
     removed = [] if limit is None else shrink(folder, limit)
     if args.clean:
-        shutil.rmtree(settings().kernels_dir, ignore_errors=True)
+        kernel_cache.clear(settings().kernels_dir)
     left = entries(folder)
     nbytes = sum(entry.nbytes for entry in left)
     if args.json:

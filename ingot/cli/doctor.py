@@ -128,6 +128,7 @@ def compiler(target: str, missing: list[Missing]) -> Section:
 
 def cache(missing: list[Missing]) -> Section:
     """The folder of compiled model directories."""
+    from ingot.cache_entries import entries
     from ingot.settings import settings
 
     try:
@@ -135,11 +136,16 @@ def cache(missing: list[Missing]) -> Section:
     except IngotError as error:
         missing.append(Missing("cache", f"{error.found}\n{error.hint}"))
         return {"folder": None}
+    try:
+        artifacts = len(entries(folder))
+    except OSError as error:
+        artifacts = None
+        remedy = "Set INGOT_CACHE to a folder that can be read and written."
+        missing.append(Missing("cache", f"{folder} cannot be read: {error.strerror}\n{remedy}"))
     there = next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
-    names = os.listdir(folder) if os.path.isdir(folder) else []
     return {
         "folder": folder,
-        "artifacts": sum(name.endswith(".ingot") for name in names),
+        "artifacts": artifacts,
         "size_bytes": _size(folder),
         "free_bytes": shutil.disk_usage(there).free,
     }

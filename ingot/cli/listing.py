@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import time
-from collections.abc import Sequence
 
 from ingot.cli.arguments import Arguments
 from ingot.cli.numbers import format_age, format_bytes
@@ -38,19 +36,11 @@ def main(args: argparse.Namespace) -> int:
         )
         for m in found
     ]
-    print(f"models in {hub}\n{_rows(rows, ('model', 'size', 'used'))}\n")
+    header = ("model", "size", "used")
+    print(f"models in {hub}\n{table(rows, header) if rows else '  none'}\n")
     kept = [
         (e.model, e.id, format_bytes(e.nbytes), format_age(now - e.last_used)) for e in artifacts
     ]
-    print(f"artifacts in {folder}\n{_rows(kept, ('compiled from', 'id', 'size', 'used'))}")
+    titles = ("compiled from", "id", "size", "used")
+    print(f"artifacts in {folder}\n{table(kept, titles) if kept else '  none'}")
     return 0
-
-
-def _rows(rows: Sequence[Sequence[str]], header: Sequence[str]) -> str:
-    """A table; in a terminal that is narrower, names stand on lines of their own."""
-    if not rows:
-        return "  none"
-    wide = table(rows, header)
-    if max(map(len, wide.splitlines())) <= shutil.get_terminal_size().columns:
-        return wide
-    return "\n".join(f"  {name}\n    {'  '.join(rest)}" for name, *rest in rows)

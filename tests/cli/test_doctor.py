@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from ingot.artifact import host
 from ingot.artifact.host import host_flags, usable_processors
 from ingot.artifact.target import native_target
+from ingot.cache_entries import entry_name
 from ingot.cli import doctor
 from ingot.cli.main import main
 from ingot.version import __version__
@@ -34,8 +36,10 @@ def remedies(found: dict) -> dict[str, str]:
 
 def test_the_host_as_an_object(report, monkeypatch, tmp_path):
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "cache/model-0.ingot").mkdir(parents=True)
-    (tmp_path / "cache/model-0.ingot/manifest.json").write_text("12345")
+    artifact = tmp_path / "cache" / entry_name("model", "0" * 64)
+    artifact.mkdir(parents=True)
+    (artifact / "manifest.json").write_text("12345")
+    (tmp_path / "cache/other.ingot").mkdir()  # `ingot cache` does not count it either
     found = report()
     native = native_target(host_flags()).name
     assert found["host"]["runs_targets"][0] == found["compiler"]["builds"] == native
@@ -56,6 +60,22 @@ def test_a_cache_that_is_none_or_changes_meanwhile(report, monkeypatch, tmp_path
         (tmp_path / cache / "gone").symlink_to("nowhere")
         monkeypatch.setattr(doctor.Path, "is_file", lambda path: True)  # it was there just now
     assert report()["cache"]["size_bytes"] == 0
+
+
+def test_a_cache_that_cannot_be_read_is_missing(report, monkeypatch, tmp_path):
+    monkeypatch.setenv("INGOT_CACHE", str(tmp_path))
+    iterdir = doctor.Path.iterdir
+
+    def refused(path):
+        if path == tmp_path:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return iterdir(path)
+
+    monkeypatch.setattr(doctor.Path, "iterdir", refused)
+    found = report()
+    assert found["cache"]["artifacts"] is None and found["cache"]["free_bytes"] > 0
+    remedy = remedies(found)["cache"]
+    assert f"{tmp_path} cannot be read: Permission denied" in remedy and "INGOT_CACHE" in remedy
 
 
 def test_the_host_as_text(capsys):

@@ -274,7 +274,7 @@ def test_the_cache_loses_what_is_asked_for_and_tells_it(
     """The limit of compiles removes nothing here, and a limit of zero is one."""
     monkeypatch.setenv("INGOT_CACHE_LIMIT", always)
     (folder / "kernels").mkdir()
-    (folder / "kernels" / "k.so").write_bytes(b"code")
+    (folder / "kernels" / f"{'0' * 64}-{'1' * 16}.o").write_bytes(b"code")
     (folder / "notes.txt").write_text("of somebody else")
     before, size = tree(folder), entries(folder)[0].nbytes
     argv = [] if option is None else ["--limit", f"{option * size}"]

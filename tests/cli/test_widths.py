@@ -11,6 +11,7 @@ import pytest
 import ingot.compiling
 import ingot.runtime.verify
 from ingot.artifact.manifest import GroupEntry
+from ingot.cache_entries import entry_name
 from ingot.cli.main import main
 from ingot.cli.output import facts, next_step, show, table
 from ingot.compiler.options import Report
@@ -78,6 +79,17 @@ def test_lines_are_whole_where_stdout_is_no_terminal(folder, capsys):
     lines = printed(capsys, "inspect sample.ingot")
     assert f"  x: 5 not formed, {REASON[0]}" in lines
     assert max(map(len, printed(capsys, "inspect shakespeare.ingot --plan"))) > 120
+
+
+def test_a_row_of_a_list_is_one_line_where_stdout_is_no_terminal(
+    hub, tmp_path, monkeypatch, capsys
+):
+    """So that `grep` finds all that is told of a model."""
+    monkeypatch.setenv("INGOT_CACHE", str(tmp_path / "cache"))
+    name = f"owner/{'a' * 80}"
+    sample_artifact.write_sample(tmp_path / "cache" / entry_name(name, "0" * 64))
+    (row,) = [line for line in printed(capsys, "list") if name in line]
+    assert row.split()[:2] == [name, "00000000"]
 
 
 HEADER = ("pass", "matched", "why it did not")

@@ -12,6 +12,7 @@ import subprocess
 from contextlib import suppress
 from pathlib import Path
 
+from ingot.artifact.kernel_cache import kept_files
 from ingot.artifact.target import Target
 from ingot.errors import UsageError
 from ingot.settings import settings
@@ -69,7 +70,7 @@ def _keep(folder: Path, key: str, data: bytes) -> None:
         part.replace(folder / _name(key, data))
     finally:
         part.unlink(missing_ok=True)
-    kept = sorted(folder.iterdir(), key=_last_use, reverse=True)
+    kept = sorted(kept_files(folder), key=_last_use, reverse=True)
     for path in kept[MOST:]:
         path.unlink(missing_ok=True)
 

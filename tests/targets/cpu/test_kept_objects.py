@@ -100,6 +100,24 @@ def test_the_longest_unused_go_first(
     assert sorted(path.read_bytes()[:1] for path in kept(tmp_path)) == [b"a", b"c"]
 
 
+def test_files_of_others_do_not_go(
+    built: Callable[..., bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """INGOT_CACHE may be a project with kernels of its own; they do not count, either."""
+    monkeypatch.setattr(kept_objects, "MOST", 1)
+    folder = tmp_path / "cache" / "kernels"
+    folder.mkdir(parents=True)
+    others = [folder / name for name in ("saxpy.cu", "a.o", f"{'0' * 64}.o")]
+    half_written = folder / f"{'0' * 64}.77.part"
+    for path in (*others, half_written):
+        path.write_text("")
+        os.utime(path, (1, 1))
+    built("a")
+    built("b")
+    assert all(path.exists() for path in others) and not half_written.exists()
+    assert len(kept(tmp_path)) == len(others) + 1
+
+
 def test_a_compile_needs_no_cache(built: Callable[..., bytes], tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file is in the way")
     built("a")
