@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ingot import cache, compiling, hub
-from ingot.artifact.reader import Artifact, is_artifact
+from ingot.artifact.reader import Artifact
+from ingot.artifact.tree import is_artifact
 from ingot.errors import UsageError
 from ingot.files import as_path
 from ingot.runtime import llm

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from ingot.artifact.host import host_flags
 from ingot.artifact.lock import file_lock
-from ingot.artifact.reader import Artifact, is_artifact
+from ingot.artifact.reader import Artifact
 from ingot.artifact.target import native_target
+from ingot.artifact.tree import is_artifact
 from ingot.cache_entries import discard, entry_name, shrink, touch
 from ingot.errors import ArtifactError, ResourceError
 from ingot.files import stamp

@@ -20,7 +20,6 @@ from ingot.artifact.plan import Plan
 from ingot.artifact.select import best_target, choose_target
 from ingot.artifact.tensors import TensorFile, read_header
 from ingot.artifact.tree import MANIFEST, UNFINISHED, list_files, open_file
-from ingot.artifact.tree import is_artifact as is_artifact
 from ingot.errors import ArtifactError, UsageError
 
 Check = Literal["fast", "full"]

@@ -24,7 +24,7 @@ def main(args: argparse.Namespace) -> int:
     """Tells whether a model is supported, and what disk and memory it needs; or why it is not, and
     what comes nearest. Reads no weights, and downloads none. Exit code 0 if it is supported, 2 if
     not."""
-    from ingot.artifact.reader import is_artifact
+    from ingot.artifact.tree import is_artifact
 
     if is_artifact(Path(args.model)):
         see = f"{command()} inspect {quote(args.model)}"

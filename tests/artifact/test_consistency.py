@@ -14,8 +14,8 @@ from ingot.artifact import reader
 from ingot.artifact.codec import decode_manifest, encode_manifest, encode_plan
 from ingot.artifact.manifest import FileEntry, Manifest, ProgramEntry
 from ingot.artifact.plan import MemoryPlan
-from ingot.artifact.reader import Artifact, is_artifact
-from ingot.artifact.tree import UNFINISHED, check_name, list_files
+from ingot.artifact.reader import Artifact
+from ingot.artifact.tree import UNFINISHED, check_name, is_artifact, list_files
 from ingot.artifact.writer import ArtifactWriter
 from ingot.errors import ArtifactError, IncompatibleHostError
 from tests.runtime.fake_model import KERNELS, LIMITS, PLAN, WEIGHTS, make_plan, write_fake
