@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -51,7 +50,7 @@ from ingot.models.config_file import model_name
 from ingot.models.counts import module_counts
 from ingot.passes import runner
 from ingot.passes.pipeline import check_disabled, pipeline
-from ingot.targets.compilers import Builder
+from ingot.targets.compilers import Builder, raise_failed
 from ingot.targets.target import TargetKind, all_fit, kind_of
 from ingot.version import __version__
 
@@ -75,15 +74,12 @@ def compile_model(
     """
     options = options or CompileOptions()
     clock = Clock(progress)
+    waiting = partial(progress, "wait", f"another process writes {out}", None)
     model = read_model(model_dir, options, clock)
     with model.checkpoint:
         check_tools(model.resolved.targets)
-
-        def wait() -> None:
-            progress("wait", f"another process writes {out}", None)
-
         # The compiler writes into the writer's folder, so it has to end first.
-        with ArtifactWriter(out, on_wait=wait) as writer, Builder() as compiler:
+        with ArtifactWriter(out, on_wait=waiting) as writer, Builder() as compiler:
             prepare(model.resolved.targets, compiler)
             front = lower_model(model, clock)
             check_disk(front.plan, model.resolved.targets, writer.directory)
@@ -213,13 +209,6 @@ def write_parts(
     return parts
 
 
-def raise_failed(builds: Iterable[Future[None]]) -> None:
-    """Raises what a build that has ended raised: what is left of the compile would be in vain."""
-    for job in builds:
-        if job.done():
-            job.result()
-
-
 def add_sources(writer: ArtifactWriter, model: Model, front: Front, target: Target) -> Part:
     """Lets a target rewrite and group the plan for itself. Writes its plan and its sources."""
     kind = kind_of(target)
@@ -305,11 +294,7 @@ def describe(model: Model, front: Front, parts: Sequence[Part]) -> Manifest:
             kv_bytes_per_token=front.plan.kv_bytes_per_token,
         ),
         limits=resolved.limits,
-        numerics=Numerics(
-            dtype=resolved.dtype,
-            quantization=front.quantization,
-            tolerance=resolved.tolerance,
-        ),
+        numerics=Numerics(resolved.dtype, front.quantization, resolved.tolerance),
         targets=tuple(part.entry for part in parts),
         ledger=front.ledger,
     )

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -72,6 +72,13 @@ def run_compiler(
         except BaseException:
             _end_group(process)
             raise
+
+
+def raise_failed(jobs: Iterable[Future[None]]) -> None:
+    """Raises what a job that has ended raised: work that waits for it would be in vain."""
+    for job in jobs:
+        if job.done():
+            job.result()
 
 
 def side_by_side(jobs: Iterable[Callable[[], None]]) -> None:
