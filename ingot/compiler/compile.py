@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -34,7 +34,7 @@ from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler.export import export
 from ingot.compiler.golden import TEXT, golden_outputs, golden_prompts
 from ingot.compiler.lower import lower
-from ingot.compiler.options import Clock, CompileOptions, Progress, Report, silent
+from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.preflight import check_disk, check_tools, prepare
 from ingot.compiler.quantization.calibrate import calibration_sequences
 from ingot.compiler.quantization.choose import check_calibration, choose_storage, label
@@ -53,10 +53,6 @@ from ingot.passes.pipeline import check_disabled, pipeline
 from ingot.targets.compilers import Builder, raise_failed
 from ingot.targets.target import TargetKind, all_fit, kind_of
 from ingot.version import __version__
-
-# Gets the complete artifact before it has its name. Returns its largest golden error, or None if
-# this host cannot run it. If it raises, the artifact does not appear.
-Check = Callable[[Path], float | None]
 
 
 def compile_model(
@@ -294,7 +290,9 @@ def describe(model: Model, front: Front, parts: Sequence[Part]) -> Manifest:
             kv_bytes_per_token=front.plan.kv_bytes_per_token,
         ),
         limits=resolved.limits,
-        numerics=Numerics(resolved.dtype, front.quantization, resolved.tolerance),
+        numerics=Numerics(
+            dtype=resolved.dtype, quantization=front.quantization, tolerance=resolved.tolerance
+        ),
         targets=tuple(part.entry for part in parts),
         ledger=front.ledger,
     )

@@ -18,6 +18,11 @@ from ingot.files import as_path
 Progress = Callable[[str, str, float | None], None]
 
 
+# Gets the complete artifact before it has its name. Returns its largest golden error, or None if
+# this host cannot run it. If it raises, the artifact does not appear.
+Check = Callable[[Path], float | None]
+
+
 def silent(stage: str, detail: str, fraction: float | None) -> None:
     """A progress callback that says nothing."""
 
