@@ -6,6 +6,7 @@ The order makes what is whole safe to tell: small files, weights, and the name o
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -89,10 +90,19 @@ class Remote:
         self._fetch(names)
 
     def name_revision(self, revision: str | None) -> None:
-        """Lets the revision mean this commit in the cache."""
-        from huggingface_hub import hf_hub_download
+        """Lets the revision mean this commit in the cache.
 
-        hf_hub_download(self.name, CONFIG, revision=revision or MAIN)
+        The client would ask the hub, where the revision can mean a newer commit by now.
+        """
+        revision = revision or MAIN
+        ref = repository(self.name) / "refs" / revision
+        if revision == self.commit or (ref.is_file() and ref.read_text().strip() == self.commit):
+            return
+        # Not beside the ref: whatever lies there is taken for a revision.
+        new = repository(self.name) / f".ref-{secrets.token_hex(4)}"
+        new.write_text(self.commit)
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        new.replace(ref)
 
     def header(self, file: str) -> bytes:
         """The header of a file of tensors, and with it how large the file is."""

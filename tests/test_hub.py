@@ -133,6 +133,25 @@ def test_another_revision(hub: Hub, repo: Repo) -> None:
     assert cached(NAME) is None
 
 
+def test_a_revision_means_what_was_downloaded(
+    hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its owner pushes meanwhile, and without the network once all is there."""
+    fetch = hub_download.Remote.fetch_weights
+
+    def fetch_slowly(remote: hub_download.Remote, names: list[str]) -> None:
+        fetch(remote, names)
+        repo.files["config.json"] += b" "
+        hub.requests.clear()
+
+    monkeypatch.setattr(hub_download.Remote, "fetch_weights", fetch_slowly)
+    folder = pull(NAME)
+    assert folder.name != repo.commit and hub.requests == []
+    assert cached(NAME) == cached(NAME, folder.name) == folder
+    assert [path.name for path in (repository(NAME) / "refs").iterdir()] == ["main"]
+    assert not list(repository(NAME).glob(".ref-*"))
+
+
 def break_off(hub: Hub, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Ends the next transfer of weights, and the user loses patience while the client waits."""
     hub.cut_after = after
