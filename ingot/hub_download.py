@@ -130,7 +130,11 @@ class Remote:
             raise no_tokenizer(self.name)
 
     def _fetch(self, names: Sequence[str]) -> None:
-        """Brings files by the hub's own client, which links those whose content is there."""
+        """Brings files by the hub's own client, which links those whose content is there.
+
+        Raises HubUnreachableError for files that did not come: where the client cannot list what
+        the hub has, it may return the folder as it is.
+        """
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils import tqdm
 
@@ -142,6 +146,11 @@ class Remote:
         snapshot_download(
             self.name, revision=self.commit, allow_patterns=list(names), tqdm_class=Silent
         )
+        if missing := self._missing(names):
+            raise HubUnreachableError(
+                f"files of {self.name} did not come: {listed(missing)}",
+                hint="Try again; what has come is kept.",
+            )
 
     def _missing(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if not (self.folder / name).is_file()]

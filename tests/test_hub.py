@@ -213,6 +213,21 @@ def test_a_connection_that_breaks_is_made_again(
     assert "bytes=5000-" in hub.sent("model.safetensors")
 
 
+def test_files_that_the_client_leaves_out_are_named(hub: Hub, repo: Repo) -> None:
+    """It takes the folder that is there for the whole when it cannot list the files."""
+    folder = repository(NAME) / "snapshots" / repo.commit
+    folder.mkdir(parents=True)
+    for name in repo.files:
+        if name.endswith((".json", ".jinja")):
+            (folder / name).write_bytes(repo.files[name])
+    hub.lists = False
+    with pytest.raises(HubUnreachableError, match=r"did not come: model\.safetensors") as caught:
+        pull(NAME)
+    assert caught.value.hint == "Try again; what has come is kept." and cached(NAME) is None
+    hub.lists = True
+    assert pull(NAME) == cached(NAME) == folder
+
+
 def test_weights_that_come_damaged_are_not_kept(hub: Hub, repo: Repo) -> None:
     hub.damage = True
     with pytest.raises(HubUnreachableError, match="its hash is not the hub's"):
