@@ -221,18 +221,30 @@ class Remote:
             )
 
 
-def download(name: str, revision: str | None) -> Path:
-    """Brings what is new of a model; returns its folder. Raises the client's errors and ours."""
+def begin(name: str, revision: str | None) -> Remote:
+    """A model whose small files are in the cache. Raises the client's errors and ours."""
     remote = Remote(name, revision)
     remote.fetch_small_files()
-    _check_family(remote.folder)
+    return remote
+
+
+def finish(remote: Remote, revision: str | None) -> Path:
+    """Brings what is new of the weights; returns the folder. Raises as `begin` does."""
     weights = remote.weights()
     to_come = remote.bytes_to_come(weights)
     if to_come:
-        say(f"downloading {name}, {megabytes(to_come)}, into {cache_dir()}")
+        say(f"downloading {remote.name}, {megabytes(to_come)}, into {cache_dir()}")
     remote.fetch_weights(weights)
     remote.name_revision(revision)
     return remote.folder
+
+
+def check_family(folder: Path) -> None:
+    """Refuses a model that no family builds, before its weights come."""
+    if find_spec("torch"):  # without it nothing compiles here, and no family can be asked
+        from ingot.models.registry import load_config
+
+        load_config(folder)
 
 
 @contextmanager
@@ -241,8 +253,7 @@ def outline(name: str, revision: str | None) -> Iterator[Path]:
 
     The files of weights are as long as the real ones, and take no room on the disk.
     """
-    remote = Remote(name, revision)
-    remote.fetch_small_files()
+    remote = begin(name, revision)
     with tempfile.TemporaryDirectory(prefix="ingot-outline-") as temporary:
         folder = Path(temporary) / name.rpartition("/")[2]
         folder.mkdir()
@@ -259,14 +270,6 @@ def outline(name: str, revision: str | None) -> Iterator[Path]:
 
 def megabytes(count: int) -> str:
     return f"{count / 1e6:,.1f} MB"
-
-
-def _check_family(folder: Path) -> None:
-    """Refuses a model that no family builds, before its weights come."""
-    if find_spec("torch"):  # without it nothing compiles here, and no family can be asked
-        from ingot.models.registry import load_config
-
-        load_config(folder)
 
 
 def _data_bytes(header: bytes) -> int:

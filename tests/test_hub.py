@@ -387,6 +387,19 @@ def test_an_unknown_family_is_refused_before_its_weights_come(hub: Hub, repo: Re
     assert hub.sent("model.safetensors") == []
 
 
+@pytest.mark.parametrize("error", [KeyError("rope"), ValueError("x"), OSError("x")], ids=repr)
+def test_what_a_family_raises_is_no_fault_of_the_hub(
+    hub: Hub, repo: Repo, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(folder: Path) -> None:
+        raise error
+
+    monkeypatch.setattr("ingot.models.registry.load_config", fails)
+    with pytest.raises(type(error)) as caught:
+        pull(NAME)
+    assert caught.value is error and hub.sent("model.safetensors") == []
+
+
 def test_nothing_is_downloaded_to_be_compiled_without_torch(
     hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
