@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ingot import cache, compiling, hub
 from ingot.artifact.reader import Artifact
 from ingot.artifact.tree import is_artifact
+from ingot.artifact.writer import check_writable
 from ingot.errors import UsageError
 from ingot.files import as_path
 from ingot.runtime import llm
@@ -38,6 +39,7 @@ def compile(
     """
     source, artifact = _path("model_dir", model_dir), _path("out", out)
     wanted = _options(options)
+    check_writable(artifact)  # before gigabytes are downloaded
     return compiling.compile_checked(_local(model_dir, source, revision), artifact, wanted)
 
 

@@ -90,10 +90,13 @@ def pull(name: str, revision: str | None = None) -> Path:
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r:.80} is no name on the hub", hint="Names are OWNER/MODEL.")
     _check(revision)
-    from ingot.hub_download import download
+    from ingot.hub_download import begin, check_family, finish
 
     with asking_for(name, revision):
-        return download(name, revision)
+        remote = begin(name, revision)
+    check_family(remote.folder)  # a family can be another package's; the hub has no part in it
+    with asking_for(name, revision):
+        return finish(remote, revision)
 
 
 @contextmanager

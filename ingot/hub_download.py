@@ -6,6 +6,7 @@ The order makes what is whole safe to tell: small files, weights, and the name o
 from __future__ import annotations
 
 import json
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -89,10 +90,19 @@ class Remote:
         self._fetch(names)
 
     def name_revision(self, revision: str | None) -> None:
-        """Lets the revision mean this commit in the cache."""
-        from huggingface_hub import hf_hub_download
+        """Lets the revision mean this commit in the cache.
 
-        hf_hub_download(self.name, CONFIG, revision=revision or MAIN)
+        The client would ask the hub, where the revision can mean a newer commit by now.
+        """
+        revision = revision or MAIN
+        ref = repository(self.name) / "refs" / revision
+        if revision == self.commit or (ref.is_file() and ref.read_text().strip() == self.commit):
+            return
+        # Not beside the ref: whatever lies there is taken for a revision.
+        new = repository(self.name) / f".ref-{secrets.token_hex(4)}"
+        new.write_text(self.commit)
+        ref.parent.mkdir(parents=True, exist_ok=True)
+        new.replace(ref)
 
     def header(self, file: str) -> bytes:
         """The header of a file of tensors, and with it how large the file is."""
@@ -120,7 +130,11 @@ class Remote:
             raise no_tokenizer(self.name)
 
     def _fetch(self, names: Sequence[str]) -> None:
-        """Brings files by the hub's own client, which links those whose content is there."""
+        """Brings files by the hub's own client, which links those whose content is there.
+
+        Raises HubUnreachableError for files that did not come: where the client cannot list what
+        the hub has, it may return the folder as it is.
+        """
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils import tqdm
 
@@ -132,6 +146,11 @@ class Remote:
         snapshot_download(
             self.name, revision=self.commit, allow_patterns=list(names), tqdm_class=Silent
         )
+        if missing := self._missing(names):
+            raise HubUnreachableError(
+                f"files of {self.name} did not come: {listed(missing)}",
+                hint="Try again; what has come is kept.",
+            )
 
     def _missing(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if not (self.folder / name).is_file()]
@@ -202,18 +221,30 @@ class Remote:
             )
 
 
-def download(name: str, revision: str | None) -> Path:
-    """Brings what is new of a model; returns its folder. Raises the client's errors and ours."""
+def begin(name: str, revision: str | None) -> Remote:
+    """A model whose small files are in the cache. Raises the client's errors and ours."""
     remote = Remote(name, revision)
     remote.fetch_small_files()
-    _check_family(remote.folder)
+    return remote
+
+
+def finish(remote: Remote, revision: str | None) -> Path:
+    """Brings what is new of the weights; returns the folder. Raises as `begin` does."""
     weights = remote.weights()
     to_come = remote.bytes_to_come(weights)
     if to_come:
-        say(f"downloading {name}, {megabytes(to_come)}, into {cache_dir()}")
+        say(f"downloading {remote.name}, {megabytes(to_come)}, into {cache_dir()}")
     remote.fetch_weights(weights)
     remote.name_revision(revision)
     return remote.folder
+
+
+def check_family(folder: Path) -> None:
+    """Refuses a model that no family builds, before its weights come."""
+    if find_spec("torch"):  # without it nothing compiles here, and no family can be asked
+        from ingot.models.registry import load_config
+
+        load_config(folder)
 
 
 @contextmanager
@@ -222,8 +253,7 @@ def outline(name: str, revision: str | None) -> Iterator[Path]:
 
     The files of weights are as long as the real ones, and take no room on the disk.
     """
-    remote = Remote(name, revision)
-    remote.fetch_small_files()
+    remote = begin(name, revision)
     with tempfile.TemporaryDirectory(prefix="ingot-outline-") as temporary:
         folder = Path(temporary) / name.rpartition("/")[2]
         folder.mkdir()
@@ -240,14 +270,6 @@ def outline(name: str, revision: str | None) -> Iterator[Path]:
 
 def megabytes(count: int) -> str:
     return f"{count / 1e6:,.1f} MB"
-
-
-def _check_family(folder: Path) -> None:
-    """Refuses a model that no family builds, before its weights come."""
-    if find_spec("torch"):  # without it nothing compiles here, and no family can be asked
-        from ingot.models.registry import load_config
-
-        load_config(folder)
 
 
 def _data_bytes(header: bytes) -> int:

@@ -133,6 +133,25 @@ def test_another_revision(hub: Hub, repo: Repo) -> None:
     assert cached(NAME) is None
 
 
+def test_a_revision_means_what_was_downloaded(
+    hub: Hub, repo: Repo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its owner pushes meanwhile, and without the network once all is there."""
+    fetch = hub_download.Remote.fetch_weights
+
+    def fetch_slowly(remote: hub_download.Remote, names: list[str]) -> None:
+        fetch(remote, names)
+        repo.files["config.json"] += b" "
+        hub.requests.clear()
+
+    monkeypatch.setattr(hub_download.Remote, "fetch_weights", fetch_slowly)
+    folder = pull(NAME)
+    assert folder.name != repo.commit and hub.requests == []
+    assert cached(NAME) == cached(NAME, folder.name) == folder
+    assert [path.name for path in (repository(NAME) / "refs").iterdir()] == ["main"]
+    assert not list(repository(NAME).glob(".ref-*"))
+
+
 def break_off(hub: Hub, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Ends the next transfer of weights, and the user loses patience while the client waits."""
     hub.cut_after = after
@@ -192,6 +211,21 @@ def test_a_connection_that_breaks_is_made_again(
     monkeypatch.setattr(file_download.time, "sleep", lambda seconds: None)
     assert cached(NAME) is None and pull(NAME) == cached(NAME)
     assert "bytes=5000-" in hub.sent("model.safetensors")
+
+
+def test_files_that_the_client_leaves_out_are_named(hub: Hub, repo: Repo) -> None:
+    """It takes the folder that is there for the whole when it cannot list the files."""
+    folder = repository(NAME) / "snapshots" / repo.commit
+    folder.mkdir(parents=True)
+    for name in repo.files:
+        if name.endswith((".json", ".jinja")):
+            (folder / name).write_bytes(repo.files[name])
+    hub.lists = False
+    with pytest.raises(HubUnreachableError, match=r"did not come: model\.safetensors") as caught:
+        pull(NAME)
+    assert caught.value.hint == "Try again; what has come is kept." and cached(NAME) is None
+    hub.lists = True
+    assert pull(NAME) == cached(NAME) == folder
 
 
 def test_weights_that_come_damaged_are_not_kept(hub: Hub, repo: Repo) -> None:
@@ -351,6 +385,19 @@ def test_an_unknown_family_is_refused_before_its_weights_come(hub: Hub, repo: Re
     with pytest.raises(UnsupportedModelError, match="MoonForCausalLM"):
         pull(NAME)
     assert hub.sent("model.safetensors") == []
+
+
+@pytest.mark.parametrize("error", [KeyError("rope"), ValueError("x"), OSError("x")], ids=repr)
+def test_what_a_family_raises_is_no_fault_of_the_hub(
+    hub: Hub, repo: Repo, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(folder: Path) -> None:
+        raise error
+
+    monkeypatch.setattr("ingot.models.registry.load_config", fails)
+    with pytest.raises(type(error)) as caught:
+        pull(NAME)
+    assert caught.value is error and hub.sent("model.safetensors") == []
 
 
 def test_nothing_is_downloaded_to_be_compiled_without_torch(

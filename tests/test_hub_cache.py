@@ -217,6 +217,8 @@ def answered(kind: str, status: int) -> Exception:
         (errors.HFValidationError("x"), ModelNotFoundError, "no folder o/m here"),
         (errors.SafetensorsParsingError("x"), CheckpointError, "o/m has damaged weights: x"),
         (ValueError("x"), HubUnreachableError, "cannot be reached: .*x"),
+        # So the client fails where something else than the hub answers.
+        (KeyError("id"), HubUnreachableError, "cannot be reached: .*id"),
         (answered("GatedRepoError", 403), GatedModelError, "o/m is gated"),
         (answered("RevisionNotFoundError", 404), ModelNotFoundError, "o/m has no revision main"),
         (answered("RepositoryNotFoundError", 404), ModelNotFoundError, "no folder o/m here"),

@@ -193,9 +193,9 @@ def groups_text(manifest: Manifest) -> str:
 
 def _check_output(output: Path, force: bool) -> None:
     """Refuses at once what the writer of the artifact would refuse after minutes of work."""
-    from ingot.artifact.writer import refuse_foreign
+    from ingot.artifact.writer import check_writable
 
-    refuse_foreign(output)
+    check_writable(output)
     if output.is_dir() and any(output.iterdir()) and not force:
         raise UsageError(f"{output} exists", hint="Name another with -o, or give --force.")
 

@@ -73,16 +73,20 @@ class RunStats:
     first_seconds: float = 0.0
     total_seconds: float = 0.0
     began: ProcessorTimes = field(default_factory=ProcessorTimes.now)
+    ended: ProcessorTimes = field(default_factory=ProcessorTimes.now)
 
     def watch(self, deltas: Iterator[TextDelta]) -> Iterator[TextDelta]:
         """Passes the pieces on and times them."""
         start = time.perf_counter()
-        for delta in deltas:
-            self.total_seconds = time.perf_counter() - start
-            if self.num_tokens == 0 and delta.token_ids:
-                self.first_seconds = self.total_seconds
-            self.num_tokens += len(delta.token_ids)
-            yield delta
+        try:
+            for delta in deltas:
+                self.total_seconds = time.perf_counter() - start
+                if self.num_tokens == 0 and delta.token_ids:
+                    self.first_seconds = self.total_seconds
+                self.num_tokens += len(delta.token_ids)
+                yield delta
+        finally:  # figures may be asked for much later
+            self.ended = ProcessorTimes.now()
 
     def figures(self, artifact: Artifact, load_seconds: float) -> Figures:
         """All figures; measures this host's memory, so it takes a moment."""
@@ -99,7 +103,7 @@ class RunStats:
             weight_bytes_per_token=nbytes,
             read_bytes_per_second=bandwidth,
             decode_limit_tokens_per_second=bandwidth / max(nbytes, 1),
-            share_of_others=ProcessorTimes.now().share_of_others(self.began),
+            share_of_others=self.ended.share_of_others(self.began),
         )
 
 

@@ -172,6 +172,17 @@ def test_what_is_at_the_output_is_seen_before_anything_is_downloaded(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_downloaded(
+    calls, tmp_path, monkeypatch, capsys
+) -> None:
+    (tmp_path / "file").touch()
+    asked = []
+    monkeypatch.setattr("ingot.hub.model_path", lambda *name: asked.append(name) or tmp_path)
+    assert main(["compile", "Tiny/llama", "-o", str(tmp_path / "file" / "x.ingot")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert asked == calls == []
+
+
 def test_a_summary_has_the_passes_that_had_something_to_do() -> None:
     """A ledger has all of them; none expected is not the same as no expectation."""
     ledger = tuple(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from ingot.artifact.reader import Artifact
 from ingot.cli import run_stats
+from ingot.cli.other_work import ProcessorTimes
 from ingot.cli.run_stats import RunStats
 from ingot.runtime.output import TextDelta
 from tests.cli.sample_artifact import write_sample
@@ -63,3 +66,23 @@ def test_a_busy_host_is_told_beside_the_speed(figures, monkeypatch, share, told)
     assert len(lines) == told
     if told:
         assert f"other work had {100 * share:.0f} % of the processors' time" in lines[0]
+
+
+def cut(counts):
+    yield from deltas(*counts)
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_other_work_counts_until_the_answer_has_ended(monkeypatch, tmp_path, whole):
+    """Neither what the host does until the figures are asked for, nor their own measuring."""
+    artifact = Artifact.open(write_sample(tmp_path / "sample.ingot"))
+    times = ProcessorTimes(busy=0.0, total=0.0, own=0.0)
+    stats = RunStats(num_prompt_tokens=8, began=times)
+    monkeypatch.setattr(ProcessorTimes, "now", lambda: times)
+    monkeypatch.setattr(run_stats, "read_bandwidth", lambda artifact, nbytes: 1e9)
+    with nullcontext() if whole else pytest.raises(KeyboardInterrupt):
+        for _ in stats.watch(deltas(1, 1) if whole else cut([1, 1])):
+            times = replace(times, busy=times.busy + 1.0, total=times.total + 2.0)
+    times = replace(times, total=times.total + 100.0)
+    assert stats.figures(artifact, load_seconds=1.0).share_of_others == 0.5

@@ -276,6 +276,20 @@ def test_target_and_targets_are_one_option(model_dir, tmp_path, name):
         ingot.compile(folder, tmp_path / "y.ingot", target="cpu:native", targets="cpu:native")
 
 
+def test_an_output_that_cannot_be_written_is_refused_before_a_download(
+    model_dir, tmp_path, monkeypatch
+):
+    folder, compiles = model_dir
+    (tmp_path / "file").touch()
+    asked = []
+    monkeypatch.setattr("ingot.hub.model_path", lambda *name: asked.append(name) or folder)
+    with pytest.raises(UsageError, match="cannot be written"):
+        ingot.compile("Tiny/llama", tmp_path / "file" / "x.ingot")
+    assert asked == compiles == []
+    ingot.compile("Tiny/llama", tmp_path / "x.ingot")
+    assert asked == [("Tiny/llama", None)] and len(compiles) == 1
+
+
 def test_a_path_or_options_of_another_type_are_refused(model_dir, fake_artifact):
     folder, _ = model_dir
     for model in (3, None):

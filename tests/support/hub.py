@@ -45,6 +45,7 @@ class Hub:
         cut_after: end the next transfer of a large file after so many bytes.
         damage: send another first byte of large files.
         status: answer everything with this error; 0: nothing is wrong.
+        lists: whether it lists the files of a commit; if not, it says that this is forbidden.
     """
 
     repos: dict[str, Repo] = field(default_factory=dict)
@@ -54,6 +55,7 @@ class Hub:
     cut_after: int | None = None
     damage: bool = False
     status: int = 0
+    lists: bool = True
 
     def add(self, name: str, folder: Path, **options: Any) -> Repo:
         """Serves the files of a folder."""
@@ -159,6 +161,8 @@ class _Handler(BaseHTTPRequestHandler):
         repo = self._repo(name, revision)
         if repo is None:
             return
+        if not self.hub.lists:
+            return self._send(403)  # the client would ask again after a 500
         found: list[dict[str, Any]] = []
         for file, data in repo.files.items():
             one: dict[str, Any] = {"type": "file", "path": file}
