@@ -19,9 +19,6 @@ EXPORT int team_value(void* team) { return static_cast<ingot::TeamSize*>(team)->
 EXPORT void team_learn(void* team, long end, long taken, long waited) {
   static_cast<ingot::TeamSize*>(team)->learn({end, taken, waited});
 }
-EXPORT void team_follow(void* team, void* other) {
-  static_cast<ingot::TeamSize*>(team)->follow(*static_cast<ingot::TeamSize*>(other));
-}
 EXPORT void team_close(void* team) { delete static_cast<ingot::TeamSize*>(team); }
 """
 SECOND = 1_000_000_000
@@ -46,7 +43,6 @@ class Run:
         self.lib.team_value.argtypes = [ctypes.c_void_p]
         self.lib.team_learn.argtypes = [ctypes.c_void_p, *[ctypes.c_long] * 3]
         self.lib.team_close.argtypes = [ctypes.c_void_p]
-        self.lib.team_follow.argtypes = [ctypes.c_void_p] * 2
         self.team = self.lib.team_open(self.most)
 
     def __del__(self) -> None:
@@ -148,26 +144,3 @@ def test_steps_longer_than_a_trial_are_tried_one_by_one() -> None:
         return tuple(1000 * part for part in shared(threads))  # type: ignore[return-value]
 
     assert Run(2).on(long, 100).speed() > 0.9 * best(long)
-
-
-def test_one_long_step_is_enough_to_try_fewer() -> None:
-    def stuck(threads: int) -> tuple[int, int]:
-        return tuple(20 * part for part in crowded(threads))  # type: ignore[return-value]
-
-    run = Run(2).on(stuck, 1)
-    assert run.spent[2] == stuck(2)[0]
-
-
-def test_steps_of_another_size_begin_where_the_last_ones_were() -> None:
-    """They try more threads again when those would have, and not at once."""
-    known, new = Run(2).on(crowded, 5), Run(2)
-    new.now = known.now
-    new.lib.team_follow(new.team, known.team)
-    assert new.on(crowded, 0.1).spent.keys() == {1}
-    assert new.on(quiet, 10).share(2) > 0.9
-
-
-def test_what_a_team_has_learned_is_its_own() -> None:
-    one, other = Run(2).on(quiet, 1), Run(2).on(crowded, 1)
-    one.lib.team_follow(one.team, other.team)
-    assert one.on(quiet, 1).spent.keys() == {2}

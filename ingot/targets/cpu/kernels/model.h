@@ -37,7 +37,6 @@ class Model {
                       model->others_, model->head_maxima_};
     model->pool_ = Pool::open(buffers.num_threads, run_on_thread);
     for (TeamSize& size : model->step_sizes_) size = TeamSize(buffers.num_threads);
-    model->last_size_ = model->step_sizes_;
     for (TeamSize& overlap : model->overlaps_) overlap = TeamSize(2);
     model->sample_size_ = TeamSize(buffers.num_threads);
     if (model->has_tables() && model->pool_ != nullptr)
@@ -55,10 +54,7 @@ class Model {
     Clock clock(times, generated.num_kernels);
     const Context context{&memory_, &step, &clock, nullptr, {}};
     known_.rows = 0;
-    TeamSize& size = step_sizes_[magnitude(step.num_tokens)];
-    size.follow(*last_size_);
-    run_team(context, size);
-    last_size_ = &size;
+    run_team(context, step_sizes_[magnitude(step.num_tokens)]);
     clock.mark(generated.num_kernels);
     const int vocabulary = generated.vocabulary;
     if (step.num_rows <= known_rows)
@@ -167,7 +163,6 @@ class Model {
   Memory memory_;
   Pool* pool_;
   TeamSize step_sizes_[magnitudes];  // for each magnitude of the number of tokens
-  TeamSize* last_size_;              // of the last step
   TeamSize overlaps_[magnitudes];
   TeamSize sample_size_;
   Background* background_;

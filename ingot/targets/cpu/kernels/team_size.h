@@ -24,13 +24,6 @@ class TeamSize {
 
   int value() const { return on_trial_ > 0 ? on_trial_ : size_; }
 
-  // Begins, where nothing is known yet, as steps of other sizes go on: the machine is the same.
-  void follow(const TeamSize& other) {
-    if (usual_.steps > 0 || on_trial_ > 0) return;
-    size_ = other.size_;
-    more_from_ = other.more_from_;
-  }
-
   // Learns from a step that had `value()` threads.
   void learn(StepTime step) {
     if (most_ == 1) return;
@@ -63,7 +56,7 @@ class TeamSize {
     taken_ += step.taken;
     waited_ += step.waited;
     if (taken_ < epoch_ns) return;
-    held_up_ = waited_ * 8 > taken_ * size_ ? held_up_ + taken_ / epoch_ns : 0;
+    held_up_ = waited_ * 8 > taken_ * size_ ? held_up_ + 1 : 0;
     taken_ = waited_ = 0;
     if (held_up_ > 1 && size_ > 1 && step.end >= fewer_from_)
       try_out((fewer_ > 1 ? fewer_ : size_) / 2);
@@ -98,7 +91,7 @@ class TeamSize {
   int fewer_ = 0;     // what lost the last trial of fewer; the next one tries still fewer
   Pace usual_, trial_;
   std::int64_t taken_ = 0, waited_ = 0;          // in this epoch
-  std::int64_t held_up_ = 0;                     // epochs in a row; one alone may be a hiccup
+  int held_up_ = 0;                              // epochs in a row; one alone may be a hiccup
   std::int64_t fewer_from_ = 0, more_from_ = 0;  // when the next trial may begin
 };
 
