@@ -152,3 +152,24 @@ def test_without_locks_a_folder_can_be_used_and_nobody_holds_it(
     os.close(hold(tmp_path))
     with unheld(tmp_path) as free:
         assert free
+
+
+def test_a_lock_is_held_until_its_file_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever got it before would hold a file that others do not see."""
+    path, free, unlink = tmp_path / "lock", list[Path](), Path.unlink
+
+    def tried(self: Path, **given: bool) -> None:
+        with self.open() as other:
+            try:
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                free.append(self)
+            except BlockingIOError:
+                pass
+        unlink(self, **given)
+
+    monkeypatch.setattr(Path, "unlink", tried)
+    with file_lock(path):
+        pass
+    assert free == [] and not path.exists()
