@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from ingot.compiler.options import CompileOptions, Progress, Report
 
 
+RARELY = (100_000, 20, 100)  # thresholds of Python's search for garbage
+
+
 def compile_checked(
     model_dir: Path,
     out: Path,
@@ -48,13 +51,14 @@ def _little_collected() -> Iterator[None]:
     another while it is imported and a model is exported.
     """
     thresholds = gc.get_threshold()
-    gc.set_threshold(100_000, 20, 100)
+    gc.set_threshold(*RARELY)
     atexit.unregister(gc.freeze)
     atexit.register(gc.freeze)
     try:
         yield
     finally:
-        gc.set_threshold(*thresholds)
+        if thresholds != RARELY:  # those of another compile, which puts back what was before it
+            gc.set_threshold(*thresholds)
 
 
 def check_before_torch(model_dir: Path, out: Path) -> None:
