@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from threading import Event
+
 import pytest
 
 from ingot.errors import ToolchainError
+from ingot.targets import compilers
 from ingot.targets.compilers import run_compiler, side_by_side
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_the_first_error_stops_the_others(error: type[BaseException]) -> None:
+def test_the_first_error_stops_the_others(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where no Builder runs them, too, as in `ingot doctor`."""
-    ended = []
+    begun, ended = Event(), list[str]()
+    monkeypatch.setattr(compilers, "usable_processors", lambda: 2)
 
     def fail() -> None:
+        assert begun.wait(60)
         raise error
 
     def hang() -> None:
+        begun.set()
         try:
             run_compiler(("sleep", "20"), 60)
             ended.append("by itself")
@@ -25,7 +33,7 @@ def test_the_first_error_stops_the_others(error: type[BaseException]) -> None:
 
     with pytest.raises(error):
         side_by_side([fail, hang])
-    assert ended in ([], ["stopped"])
+    assert ended == ["stopped"]
 
 
 def test_all_jobs_are_done() -> None:
