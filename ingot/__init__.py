@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ingot.api import LLM as LLM
     from ingot.api import EngineArgs as EngineArgs
     from ingot.api import compile as compile
+    from ingot.artifact.reader import Artifact as Artifact
     from ingot.async_api import AsyncEngineArgs as AsyncEngineArgs
     from ingot.async_api import AsyncLLM as AsyncLLM
     from ingot.async_api import AsyncLLMEngine as AsyncLLMEngine
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "compile": "ingot.api",
+    "Artifact": "ingot.artifact.reader",
     "IngotError": "ingot.errors",
     "LLM": "ingot.api",
     "EngineArgs": "ingot.api",

@@ -66,7 +66,8 @@ class FromDirectory(Model):
 
         Args:
             model: the folder of an artifact or of a model in Hugging Face's layout, a name on the
-                hub, which is downloaded once, or an artifact that is open already.
+                hub, which is downloaded once, or an artifact that is open already, such as
+                ingot.Artifact.open(folder, "full"), which hashes the tensors, too.
             revision: a branch, tag or commit of a model on the hub; None: its main branch.
             compile_options: the options of `ingot.compile` for a model directory, such as
                 {"targets": "cpu:x86-64-v3"}; not allowed with an artifact.
@@ -77,7 +78,6 @@ class FromDirectory(Model):
             num_threads: the most threads of a step; None: one per usable processor.
             seed: seeds the draws of requests that have no seed of their own.
             on_step: a function that the engine's thread calls with the counters after every step.
-            check: "fast" hashes all files but the tensors, "full" these, too.
             generation_config: where requests without parameters get theirs: "auto", from the
                 model's generation_config.json; "vllm", from `SamplingParams()` alone.
             dtype: for a model directory, "float32", "bfloat16" or "auto".

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ingot.artifact.reader import Artifact, Check
+from ingot.artifact.reader import Artifact
 from ingot.errors import RequestError, UsageError
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.devices import open_executor
@@ -27,7 +27,8 @@ class Model(Refusals):
     """What `LLM` and `AsyncLLM` have in common.
 
     Args:
-        model: the folder of an artifact, or one that is open already.
+        model: the folder of an artifact, or one that is open already. Opening a folder hashes all
+            files but the tensors; `ingot.Artifact.open(folder, "full")` hashes these, too.
         max_model_len: the most tokens of a sequence, prompt included; None: the artifact's limit.
         kv_cache_bytes: memory for keys and values; None: what full use can need, and at most half
             of the memory that is free.
@@ -36,7 +37,6 @@ class Model(Refusals):
         config: the engine's switches; `config` can be replaced at any time.
         on_step: a function that the engine's thread calls with the counters after every step. If
             it raises, that is logged, and it is not called again.
-        check: "fast" hashes all files but the tensors, "full" these, too.
         generation_config: where requests without parameters get theirs: "auto", from the model's
             generation_config.json; "vllm", from `SamplingParams()` alone.
 
@@ -53,7 +53,6 @@ class Model(Refusals):
         seed: int = 0,
         config: EngineConfig | None = None,
         on_step: OnStep | None = None,
-        check: Check = "fast",
         generation_config: Source = "auto",
     ) -> None:
         max_model_len = integer_option("max_model_len", max_model_len)
@@ -63,7 +62,7 @@ class Model(Refusals):
         if on_step is not None and not callable(on_step):
             raise UsageError(f"on_step is {on_step!r:.80}", hint="on_step is a function or None.")
         config = engine_config(config)  # before there are threads to end
-        self.artifact = model if isinstance(model, Artifact) else Artifact.open(model, check)
+        self.artifact = model if isinstance(model, Artifact) else Artifact.open(model)
         self.max_model_len = _model_len(self.artifact.manifest.limits.max_model_len, max_model_len)
         self._tokenizer_files = TokenizerFiles(self.artifact)
         self._defaults = read_generation_config(self.artifact, generation_config)

@@ -214,7 +214,6 @@ def test_bad_messages_are_refused(llm, messages):
     [
         {"max_model_len": 97}, {"max_model_len": 0}, {"max_model_len": 1.5}, {"seed": -1},
         {"kv_cache_bytes": 0}, {"kv_cache_bytes": "1G"}, {"num_threads": 0}, {"seed": True},
-        {"check": "slow"},
     ],
 )  # fmt: skip
 def test_bad_options_are_refused_by_name(fake_artifact, options):
@@ -223,7 +222,7 @@ def test_bad_options_are_refused_by_name(fake_artifact, options):
 
 
 def test_a_shorter_limit_and_a_small_cache_work(fake_artifact):
-    with LLM(fake_artifact, max_model_len=20, kv_cache_bytes=5 * PAGE_BYTES, check="full") as llm:
+    with LLM(fake_artifact, max_model_len=20, kv_cache_bytes=5 * PAGE_BYTES) as llm:
         assert tokens_of(llm.generate([[1] * 8, [2] * 8], GREEDY)) == [
             greedy([1] * 8, 10),
             greedy([2] * 8, 10),

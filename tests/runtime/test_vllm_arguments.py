@@ -19,7 +19,7 @@ from ingot.runtime.vllm_arguments import CONSTRUCTOR
 
 OWN = {
     "model", "compile_options", "max_model_len", "kv_cache_bytes", "num_threads", "seed",
-    "config", "on_step", "check",
+    "config", "on_step",
 }  # fmt: skip
 ACTING = {row.name for row in CONSTRUCTOR if row.acts}
 USUAL = {
@@ -158,7 +158,7 @@ def test_a_model_that_is_not_there_is_still_the_first_fault(tmp_path):
 def test_help_shows_every_argument_with_its_meaning(kind):
     shown = inspect.signature(kind).parameters
     assert set(shown) == OWN | ACTING | {"vllm"}
-    assert (shown["dtype"].default, shown["check"].default) == ("auto", "fast")
+    assert (shown["dtype"].default, shown["seed"].default) == ("auto", 0)
     text = pydoc.render_doc(kind, renderer=pydoc.plaintext)
     assert [name for name in shown if f"{name}: " not in text.partition("Args:")[2]] == []
 

@@ -39,6 +39,7 @@ SEED = "-frandom-seed=ingot"
 LINK = (
     *("-shared", "-pthread", "-static-libgcc", "-s"),
     *("-Wl,--build-id=none", "-Wl,--as-needed", "-Wl,-z,defs"),
+    "-Wl,-z,noseparate-code",  # code and constants share pages: a smaller file, fewer mappings
 )
 
 
