@@ -1,4 +1,4 @@
-"""Plan and manifest as JSON. Equal values give equal bytes, and decoding is strict."""
+"""Plan, launches and manifest as JSON. Equal values give equal bytes, and decoding is strict."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ingot.artifact.launches import BuiltLaunches, Launches
 from ingot.artifact.manifest import FORMAT_VERSION, Manifest
 from ingot.artifact.plan import Plan
 from ingot.errors import ArtifactError, InternalError
@@ -28,6 +29,26 @@ def encode_plan(plan: Plan) -> bytes:
 def decode_plan(data: bytes, *, file: str = "plan.json") -> Plan:
     """The plan in those bytes. Raises ArtifactError, naming `file`, if they are not a plan."""
     return _decode(data, Plan, file)
+
+
+def encode_launches(launches: Launches) -> bytes:
+    """The bytes of `source/launches.json`."""
+    return _encode(launches, Launches)
+
+
+def decode_launches(data: bytes, *, file: str = "launches.json") -> Launches:
+    """The launches in those bytes. Raises ArtifactError, naming `file`, if they are not such."""
+    return _decode(data, Launches, file)
+
+
+def encode_built(built: BuiltLaunches) -> bytes:
+    """The bytes of `kernels.json`."""
+    return _encode(built, BuiltLaunches)
+
+
+def decode_built(data: bytes, *, file: str = "kernels.json") -> BuiltLaunches:
+    """What those bytes say of a target's kernels. Raises ArtifactError as `decode_launches`."""
+    return _decode(data, BuiltLaunches, file)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -69,7 +90,7 @@ def _format_version(data: bytes, file: str) -> tuple[int, int]:
 
 
 def _encode(value: Any, kind: type[Any]) -> bytes:
-    if isinstance(value, Plan):
+    if isinstance(value, (Plan, Launches)):
         data = _in_lines(_lean(value))
     else:
         data = msgspec.json.format(msgspec.json.encode(value, order="deterministic"), indent=1)

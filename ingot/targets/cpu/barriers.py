@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from ingot.artifact.step import Dim
 from ingot.targets.cpu.operands import Operands
 from ingot.targets.cpu.sizes import SIZES, Size, sizes_with_own_rows
-from ingot.targets.cpu.work import Work
+from ingot.targets.cpu.work import CpuWork
 
 Division = tuple[str, Dim]  # a buffer, and the rows or heads that are dealt
 OWN: Division = ("", 1)  # every thread has memory of its own
@@ -66,7 +66,7 @@ def _waiting(operands: Operands, *, even: bool) -> list[frozenset[Size]]:
 def _needed(operands: Operands, size: Size, even: bool) -> Iterator[bool]:
     """For each kernel, whether threads wait in front of it in steps of a size."""
     since_barrier: list[Access] = []
-    work: Sequence[Work] = operands.work
+    work: Sequence[CpuWork] = operands.work
     own_rows = (size in sizes for sizes in sizes_with_own_rows(work, even=even))
     for kernel, own in zip(work, own_rows, strict=True):
         accesses = list(_accesses(operands, kernel, size, even=even, own_rows=own))
@@ -78,7 +78,7 @@ def _needed(operands: Operands, size: Size, even: bool) -> Iterator[bool]:
 
 
 def _accesses(
-    operands: Operands, kernel: Work, size: Size, *, even: bool, own_rows: bool
+    operands: Operands, kernel: CpuWork, size: Size, *, even: bool, own_rows: bool
 ) -> Iterator[Access]:
     """What a kernel touches of the memory that changes during a step."""
     plan = operands.plan

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cpu.call import Call
-from ingot.targets.cpu.operands import CPP_TYPES, Operands, number, where
+from ingot.targets.cpu.operands import CPP_TYPES, Operands, number
 from ingot.targets.cpu.quantized_panels import fits
-from ingot.targets.cpu.work import Work
+from ingot.targets.cpu.work import CpuWork
+from ingot.targets.work import where
 
 Constants = tuple[object, ...]
 Arguments = tuple[object, ...]
@@ -66,7 +67,7 @@ class Turn:
         return (self.norm or self.rope).inputs["x"]
 
 
-def turns_of(work: Work) -> tuple[Turn, Turn]:
+def turns_of(work: CpuWork) -> tuple[Turn, Turn]:
     """The turns of queries and of keys."""
     made = {name: i for i in work.members for name in i.outputs.values()}
     ropes = [i for i in work.members if i.op == "rope"]
@@ -81,7 +82,7 @@ def _norm_of(maker: Instruction | None) -> Instruction | None:
     return maker if maker is not None and maker.op == "rms_norm" else None
 
 
-def turned_heads(operands: Operands, work: Work) -> tuple[Constants, Arguments]:
+def turned_heads(operands: Operands, work: CpuWork) -> tuple[Constants, Arguments]:
     """How queries and keys are turned, and where they and the values go."""
     turns, write = turns_of(work), work.member("kv_write")
     rope, out = turns[0].rope, operands.of(turns[0].rope, "out")

@@ -28,13 +28,14 @@ from ingot.targets.cpu.call_parts import (
     turned_heads,
     turns_of,
 )
-from ingot.targets.cpu.operands import CPP_TYPES, Operands, where
-from ingot.targets.cpu.work import Work
+from ingot.targets.cpu.operands import CPP_TYPES, Operands
+from ingot.targets.cpu.work import CpuWork
+from ingot.targets.work import where
 
-Emit = Callable[[Operands, Work], Call]
+Emit = Callable[[Operands, CpuWork], Call]
 
 
-def emit(operands: Operands, work: Work) -> Call:
+def emit(operands: Operands, work: CpuWork) -> Call:
     """The call that runs a kernel's instructions.
 
     Raises:
@@ -49,7 +50,7 @@ def emit(operands: Operands, work: Work) -> Call:
     return known(operands, work)
 
 
-def embedding(operands: Operands, work: Work) -> Call:
+def embedding(operands: Operands, work: CpuWork) -> Call:
     i = work.member("embedding")
     tokens, table = (operands.of(i, a) for a in ("tokens", "weight"))
     vocabulary, size = table.shape
@@ -65,7 +66,7 @@ def embedding(operands: Operands, work: Work) -> Call:
     return Call("embedding", (size, element), (ids, spelled, out))
 
 
-def linear(operands: Operands, work: Work) -> Call:
+def linear(operands: Operands, work: CpuWork) -> Call:
     """A product, and the residual that is added to it."""
     i, last = work.member("linear"), work.members[-1]
     out = operands.of(last, "out")
@@ -77,13 +78,13 @@ def linear(operands: Operands, work: Work) -> Call:
     return product.call("linear", (), (residual, operands.rows(out, const=False)))
 
 
-def linear_soft_cap(operands: Operands, work: Work) -> Call:
+def linear_soft_cap(operands: Operands, work: CpuWork) -> Call:
     cap = work.member("soft_cap")
     product = product_of(operands, work.member("linear"), operands.of(cap, "out"))
     return product.call("linear_soft_cap", (), (*scalars_of(cap, "cap"), result(operands, cap)))
 
 
-def gated_linear(operands: Operands, work: Work) -> Call:
+def gated_linear(operands: Operands, work: CpuWork) -> Call:
     """A product and its gate; with `_quantize`, also the rounding of its results."""
     gate = work.member("gate")
     product = product_of(operands, work.member("linear"), operands.of(gate, "out"))
@@ -93,13 +94,13 @@ def gated_linear(operands: Operands, work: Work) -> Call:
     return product.call("gated_linear_quantize", (activation_of(gate), block), results)
 
 
-def linear_rope_kv_write(operands: Operands, work: Work) -> Call:
+def linear_rope_kv_write(operands: Operands, work: CpuWork) -> Call:
     product = product_of(operands, work.member("linear"), None)
     constants, arguments = turned_heads(operands, work)
     return product.call("linear_rope_kv_write", constants, arguments)
 
 
-def rms_norm(operands: Operands, work: Work) -> Call:
+def rms_norm(operands: Operands, work: CpuWork) -> Call:
     """A norm; with `_quantize`, also the rounding of its results."""
     i = work.member("rms_norm")
     x = operands.of(i, "x")
@@ -112,7 +113,7 @@ def rms_norm(operands: Operands, work: Work) -> Call:
     return Call("rms_norm", (size, x.columns // size), (*inputs, result(operands, i)))
 
 
-def add_rms_norm(operands: Operands, work: Work) -> Call:
+def add_rms_norm(operands: Operands, work: CpuWork) -> Call:
     add, norm = work.member("add"), work.member("rms_norm")
     x, y, total = (operands.of(add, a) for a in ("x", "y", "out"))
     weight = norm_weight(operands, norm, x.columns)
@@ -121,7 +122,7 @@ def add_rms_norm(operands: Operands, work: Work) -> Call:
     return Call("add_rms_norm", (x.columns,), (*inputs, *results))
 
 
-def layer_norm(operands: Operands, work: Work) -> Call:
+def layer_norm(operands: Operands, work: CpuWork) -> Call:
     i = work.member("layer_norm")
     x, bias = operands.of(i, "x"), operands.optional(i, "bias")
     weights = (norm_weight(operands, i, x.columns), operands.weight(bias))
@@ -129,14 +130,14 @@ def layer_norm(operands: Operands, work: Work) -> Call:
     return Call("layer_norm", (x.columns,), arguments)
 
 
-def rope_table(operands: Operands, work: Work) -> Call:
+def rope_table(operands: Operands, work: CpuWork) -> Call:
     i = work.member("rope_table")
     positions, frequencies = (operands.of(i, a) for a in ("positions", "inv_freq"))
     inputs = (f"step.{positions.name}", operands.weight(frequencies), *scalars_of(i, "scale"))
     return Call("rope_table", (frequencies.shape[0],), (*inputs, result(operands, i)))
 
 
-def rope(operands: Operands, work: Work) -> Call:
+def rope(operands: Operands, work: CpuWork) -> Call:
     i = work.member("rope")
     x, table = operands.of(i, "x"), operands.of(i, "table")
     _, heads, size = x.shape
@@ -144,14 +145,14 @@ def rope(operands: Operands, work: Work) -> Call:
     return Call("rope", constants, (operands.rows(x), operands.rows(table), result(operands, i)))
 
 
-def kv_write(operands: Operands, work: Work) -> Call:
+def kv_write(operands: Operands, work: CpuWork) -> Call:
     i = work.member("kv_write")
     k, v, slots = (operands.of(i, a) for a in ("k", "v", "slots"))
     inputs = (operands.rows(k), operands.rows(v), f"step.{slots.name}")
     return Call("kv_write", (), (*inputs, cache_of(operands, i)))
 
 
-def rope_kv_write(operands: Operands, work: Work) -> Call:
+def rope_kv_write(operands: Operands, work: CpuWork) -> Call:
     (queries, keys), write = turns_of(work), work.member("kv_write")
     names = (queries.source, keys.source, write.inputs["v"])
     inputs = (operands.rows(operands.plan.buffer(name)) for name in names)
@@ -159,7 +160,7 @@ def rope_kv_write(operands: Operands, work: Work) -> Call:
     return Call("rope_kv_write", constants, (*inputs, *arguments))
 
 
-def paged_attention(operands: Operands, work: Work) -> Call:
+def paged_attention(operands: Operands, work: CpuWork) -> Call:
     """Attention; with `_quantize`, also the rounding of its results."""
     i = work.member("paged_attention")
     q, cache = operands.of(i, "q"), operands.of(i, "k_cache")
@@ -178,27 +179,27 @@ def paged_attention(operands: Operands, work: Work) -> Call:
     return Call("paged_attention_quantize", (*constants, block), (*inputs, *results))
 
 
-def gate(operands: Operands, work: Work) -> Call:
+def gate(operands: Operands, work: CpuWork) -> Call:
     return elementwise(operands, work.members[0], activation_of(work.members[0]))
 
 
-def activation(operands: Operands, work: Work) -> Call:
+def activation(operands: Operands, work: CpuWork) -> Call:
     return elementwise(operands, work.members[0], activation_of(work.members[0]))
 
 
-def add(operands: Operands, work: Work) -> Call:
+def add(operands: Operands, work: CpuWork) -> Call:
     return elementwise(operands, work.members[0])
 
 
-def mul(operands: Operands, work: Work) -> Call:
+def mul(operands: Operands, work: CpuWork) -> Call:
     return elementwise(operands, work.members[0], scalar="factor")
 
 
-def soft_cap(operands: Operands, work: Work) -> Call:
+def soft_cap(operands: Operands, work: CpuWork) -> Call:
     return elementwise(operands, work.members[0], scalar="cap")
 
 
-def cast(operands: Operands, work: Work) -> Call:
+def cast(operands: Operands, work: CpuWork) -> Call:
     i = work.members[0]
     x, out = operands.of(i, "x"), operands.of(i, "out")
     if not out.format.is_scaled:
@@ -207,7 +208,7 @@ def cast(operands: Operands, work: Work) -> Call:
     return Call("quantize", (x.columns, block), (operands.rows(x), *results))
 
 
-def select_rows(operands: Operands, work: Work) -> Call:
+def select_rows(operands: Operands, work: CpuWork) -> Call:
     i = work.member("select_rows")
     x, indices = operands.of(i, "x"), operands.of(i, "rows")
     inputs = (operands.rows(x), f"step.{indices.name}")

@@ -26,7 +26,7 @@ from ingot.targets.cpu.calls import emit, stored_as_panels
 from ingot.targets.cpu.functions import INTERFACE, Function, functions_of, kernel_units
 from ingot.targets.cpu.operands import Operands
 from ingot.targets.cpu.sizes import SIZES, Size, sizes_with_own_rows
-from ingot.targets.cpu.work import Work
+from ingot.targets.cpu.work import CpuWork
 
 STEP = Path(__file__).parent / "step.cpp"
 Layout = Literal["rows", "panels", "int8-panels", "int4-panels"]
@@ -164,7 +164,7 @@ def _parts(operands: Operands) -> Iterator[str]:
     return map(_part, operands.work, even, uneven)
 
 
-def _part(kernel: Work, even: frozenset[Size], uneven: frozenset[Size]) -> str:
+def _part(kernel: CpuWork, even: frozenset[Size], uneven: frozenset[Size]) -> str:
     """The generated function's name for a part; it depends on when the kernel deals rows."""
     if kernel.is_row_wise:
         return "block"
@@ -179,7 +179,7 @@ def _part(kernel: Work, even: frozenset[Size], uneven: frozenset[Size]) -> str:
     return f"all_rows({kernel.rows}, team)"
 
 
-def _row_blocks(operands: Operands, kernel: Work) -> str:
+def _row_blocks(operands: Operands, kernel: CpuWork) -> str:
     """A thread's blocks of rows of a row-wise kernel; empty for other kernels."""
     if not kernel.is_row_wise:
         return ""
@@ -187,7 +187,7 @@ def _row_blocks(operands: Operands, kernel: Work) -> str:
     return f"row_blocks({kernel.rows}, {team})"
 
 
-def _comment(index: int, kernel: Work, indent: str) -> list[str]:
+def _comment(index: int, kernel: CpuWork, indent: str) -> list[str]:
     results = ", ".join(kernel.writes) or "no result"
     text = f"{index} {kernel.origin}: {', '.join(kernel.reads)} -> {results}"
     return wrap(

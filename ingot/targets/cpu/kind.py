@@ -15,11 +15,11 @@ from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.groups import RULES
 from ingot.targets.cpu.kept_objects import compile_once
 from ingot.targets.cpu.memory import with_memory
-from ingot.targets.cpu.memory_check import check_memory
 from ingot.targets.cpu.pack import pack
 from ingot.targets.cpu.quantized_panels import fits
 from ingot.targets.cpu.rewrite import round_activations
 from ingot.targets.grouping import group
+from ingot.targets.memory_check import check_memory
 from ingot.targets.target import Read, ScaledWeights
 
 

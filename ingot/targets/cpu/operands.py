@@ -13,7 +13,8 @@ from ingot.artifact.traits import traits_of
 from ingot.errors import CodegenError
 from ingot.targets.cpu.call import place
 from ingot.targets.cpu.limits import check_cache
-from ingot.targets.cpu.work import Work, memory_of, work_of
+from ingot.targets.cpu.work import CpuWork, work_of
+from ingot.targets.work import memory_of, where
 
 CPP_TYPES: Mapping[str, str] = {
     "float32": "float",
@@ -35,7 +36,7 @@ class Operands:
     plan: Plan
 
     @cached_property
-    def work(self) -> tuple[Work, ...]:
+    def work(self) -> tuple[CpuWork, ...]:
         """The kernels of the plan."""
         return work_of(self.plan)
 
@@ -134,11 +135,6 @@ class Operands:
 
 def _element(dtype: str, *, const: bool) -> str:
     return f"const {CPP_TYPES[dtype]}" if const else CPP_TYPES[dtype]
-
-
-def where(instruction: Instruction) -> str:
-    """How messages name an instruction."""
-    return f"operation {instruction.op} at {instruction.origin or 'the top of the model'}"
 
 
 def number(value: float) -> str:

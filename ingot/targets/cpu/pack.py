@@ -26,7 +26,7 @@ from ingot.artifact.tensors import header
 from ingot.errors import InternalError
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled, stack
-from ingot.targets.cpu.chunked_file import ChunkedFile
+from ingot.targets.chunked_file import ChunkedFile
 from ingot.targets.cpu.generate import WeightLayout
 from ingot.targets.cpu.quantized_panels import pack_quantized, packed_bytes
 from ingot.targets.target import Read, ScaledWeights

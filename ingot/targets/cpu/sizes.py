@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from ingot.targets.cpu.work import Work
+from ingot.targets.cpu.work import CpuWork
 
 NORMS = ("add_rms_norm", "layer_norm", "rms_norm", "rms_norm_quantize")
 Size = Literal["few", "some", "many"]  # of a step, in rows
 SIZES: tuple[Size, ...] = get_args(Size)
 
 
-def sizes_with_own_rows(work: Sequence[Work], *, even: bool) -> tuple[frozenset[Size], ...]:
+def sizes_with_own_rows(work: Sequence[CpuWork], *, even: bool) -> tuple[frozenset[Size], ...]:
     """For each kernel that could deal columns or heads, the sizes of steps in which it deals rows.
 
     Such kernels are products with a row for each token, and what follows them head by head. `even`
@@ -39,6 +39,6 @@ def sizes_with_own_rows(work: Sequence[Work], *, even: bool) -> tuple[frozenset[
     return tuple(sizes)
 
 
-def _has_tokens(kernel: Work) -> bool:
+def _has_tokens(kernel: CpuWork) -> bool:
     results = [kernel.plan.buffer(name) for name in kernel.writes]
     return kernel.rows == "N" and all(b.kind != "output" for b in results)

@@ -6,74 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ingot.artifact.plan import Buffer, Group, Instruction, Plan
-from ingot.artifact.step import Dim
-from ingot.artifact.traits import Role, origin_of, traits_of
+from ingot.artifact.plan import Plan
+from ingot.artifact.traits import Role, traits_of
+from ingot.targets.work import Work
 
 # Ops that work row by row, but whose kernel deals heads.
 BY_HEADS = ("rope",)
 
 
 @dataclass(frozen=True)
-class Work:
+class CpuWork(Work):
     """A kernel with its instructions."""
-
-    plan: Plan
-    group: Group
-
-    @cached_property
-    def members(self) -> tuple[Instruction, ...]:
-        return self.plan.members(self.group)
-
-    @property
-    def kernel(self) -> str:
-        return self.group.kernel
-
-    @property
-    def origin(self) -> str:
-        """The module of the model that it comes from."""
-        return origin_of(self.members)
-
-    def member(self, op: str) -> Instruction:
-        """Its one instruction of that op."""
-        (found,) = (i for i in self.members if i.op == op)
-        return found
-
-    def has(self, op: str) -> bool:
-        return any(i.op == op for i in self.members)
-
-    @cached_property
-    def writes(self) -> tuple[str, ...]:
-        """The buffers that it fills."""
-        results = (name for i in self.members for name in i.outputs.values())
-        return tuple(name for name in results if self.plan.buffer(name).kind != "inner")
-
-    @cached_property
-    def reads(self) -> tuple[str, ...]:
-        """The buffers that it takes from outside, weights and states included."""
-        made = {name for i in self.members for name in i.outputs.values()}
-        names = dict.fromkeys(name for i in self.members for name in i.inputs.values())
-        return tuple(name for name in names if self.plan.root(name).name not in made)
-
-    @property
-    def mutated(self) -> frozenset[str]:
-        """The states that it writes into."""
-        return frozenset(i.inputs[name] for i in self.members for name in traits_of(i).mutates)
-
-    @property
-    def rows(self) -> Dim:
-        """How many rows it works on."""
-        names = (*self.writes, *self.reads)
-        return self.plan.buffer(names[0]).shape[0]
-
-    @property
-    def attends(self) -> bool:
-        """Whether rows of its results depend on what other tokens have stored."""
-        return any(traits_of(i).meets_tokens for i in self.members)
-
-    @property
-    def is_product(self) -> bool:
-        return any(traits_of(i).matrix for i in self.members)
 
     @property
     def is_row_wise(self) -> bool:
@@ -106,12 +49,12 @@ class Work:
         return int(next(states).shape[1])
 
 
-def work_of(plan: Plan) -> tuple[Work, ...]:
+def work_of(plan: Plan) -> tuple[CpuWork, ...]:
     """The kernels of a plan, in order."""
-    return tuple(Work(plan, group) for group in plan.kernels)
+    return tuple(CpuWork(plan, group) for group in plan.kernels)
 
 
-def lasting_reads(work: Sequence[Work]) -> Iterator[tuple[str, ...]]:
+def lasting_reads(work: Sequence[CpuWork]) -> Iterator[tuple[str, ...]]:
     """For each kernel, the buffers whose contents must last until it is done.
 
     These are the buffers that it reads itself, and those that kernels before it read without a wait
@@ -122,9 +65,3 @@ def lasting_reads(work: Sequence[Work]) -> Iterator[tuple[str, ...]]:
     for kernel in work:
         yield (*before, *kernel.reads)
         before = () if kernel.attends else (*before, *kernel.reads)
-
-
-def memory_of(plan: Plan, name: str) -> Buffer | None:
-    """The temporary that a buffer lies in; None if it lies outside the arena."""
-    root = plan.root(name)
-    return root if root.kind == "arena" else None

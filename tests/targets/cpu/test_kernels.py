@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ingot.compiler.interpret import Value
 from ingot.ops import OPS
-from ingot.targets.cpu.work import Work
+from ingot.targets.cpu.work import CpuWork
 from tests.targets.cpu.cases import every_program, unit
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.units import Unit, parts_of
@@ -22,7 +22,7 @@ MOST_ROWS = 70
 EXACT = {"cast", "embedding", "kv_write", "select_rows"}  # they copy, or round once
 
 
-def tolerance(kernel: Work, dtype: torch.dtype) -> tuple[float, float]:
+def tolerance(kernel: CpuWork, dtype: torch.dtype) -> tuple[float, float]:
     """The loosest of its primitives."""
     ops = {i.op for i in kernel.members}
     if ops <= EXACT:
@@ -50,7 +50,7 @@ def check(
                 close(name, kernel, got, want)
 
 
-def close(name: str, kernel: Work, got: Tensor, want: Tensor) -> None:
+def close(name: str, kernel: CpuWork, got: Tensor, want: Tensor) -> None:
     rtol, atol = tolerance(kernel, want.dtype)
     got, want = got.float(), want.float()
     allowed = atol + rtol * want.abs()

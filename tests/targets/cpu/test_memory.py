@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from ingot.artifact.formats import rounded_rows
 from ingot.artifact.plan import ALIGNMENT, Plan
 from ingot.errors import InternalError
-from ingot.targets.cpu.memory import Lifetime, lifetimes, plan_memory, with_memory
-from ingot.targets.cpu.memory_check import check_memory
+from ingot.targets.cpu.memory import with_memory
 from ingot.targets.cpu.work import lasting_reads, work_of
 from ingot.targets.grouping import Found
+from ingot.targets.memory import Lifetime, lifetimes, plan_memory
+from ingot.targets.memory_check import check_memory
 from tests.targets.cpu.units import apart
 from tests.targets.sketch import LIMITS, STEP, Sketch, normal
 from tests.targets.test_grouping import formed

@@ -28,7 +28,7 @@ from ingot.ops.scaled import Scaled
 from ingot.targets.cpu.generate import WeightLayout, generate, weight_layouts
 from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.pack import num_bytes, pack
-from ingot.targets.cpu.work import Work, work_of
+from ingot.targets.cpu.work import CpuWork, work_of
 from tests.support import samples
 from tests.targets.cpu.native import (
     Memory,
@@ -197,7 +197,7 @@ class Unit:
         built(self.sources, self.target)
 
     def expected(
-        self, kernel: Work, step: Step, before: Mapping[str, Value], after: Mapping[str, Value]
+        self, kernel: CpuWork, step: Step, before: Mapping[str, Value], after: Mapping[str, Value]
     ) -> Values:
         """What the references make of what a kernel has read; the states were so `before`.
 

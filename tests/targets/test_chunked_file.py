@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingot.targets.cpu import chunked_file
-from ingot.targets.cpu.chunked_file import ChunkedFile
+from ingot.targets import chunked_file
+from ingot.targets.chunked_file import ChunkedFile
 
 CHUNK = 16
 

@@ -1,0 +1,146 @@
+"""What a GPU runs in a step, as data: kernels that were built ahead of time, and their launches.
+
+`source/launches.json` of a target says what to build and how to launch it; `kernels.json` says the
+same with what the build found out. Both are read without torch and without Triton.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+Constant = bool | int | float | str
+
+# Sizes of a step that launches know besides the symbols of `ingot.artifact.step`.
+MOST_ROWS = "Q"  # tokens of the sequence that has most of them in this step
+MOST_KEYS = "C"  # tokens of the longest sequence, those of earlier steps included
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSpec:
+    """A Triton function with its constants: what one binary is built from.
+
+    Attributes:
+        function: file and function in `ingot/targets/cuda/kernels`, such as "product.multiply".
+        arguments: each run-time argument and its type in Triton, in order: ("x", "*bf16").
+        constants: of every other argument of the function.
+        unaligned: pointers among the arguments that are no multiples of 16 bytes.
+        num_warps: warps of a program.
+        num_stages: tiles that are under way from memory while one is multiplied.
+    """
+
+    function: str
+    arguments: tuple[tuple[str, str], ...]
+    constants: Mapping[str, Constant]
+    unaligned: tuple[str, ...] = ()
+    num_warps: int = 4
+    num_stages: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """What a launch passes: an address, or a size of the step as a 32-bit integer.
+
+    Attributes:
+        buffer: the buffer of the plan that the address lies in, never a view; "workspace" for
+            memory that lives during one group.
+        array: of a state: 0 for its numbers, 1 for their scales.
+        offset: bytes from the beginning of the buffer.
+        size: a symbol; empty for an address.
+    """
+
+    buffer: str = ""
+    array: int = 0
+    offset: int = 0
+    size: str = ""
+
+
+WORKSPACE = "workspace"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """One dimension of a grid: ceil(size / per) * times, or `times` where there is no size."""
+
+    size: str = ""
+    per: int = 1
+    times: int = 1
+
+    def of(self, sizes: Mapping[str, int]) -> int:
+        """The extent in a step of those sizes."""
+        return (-(-sizes[self.size] // self.per) if self.size else 1) * self.times
+
+
+Grid = tuple[Extent, Extent, Extent]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A kernel for steps whose `size` is at most `most`; an empty size fits every step."""
+
+    kernel: int
+    grid: Grid
+    size: str = ""
+    most: int = 0
+
+    def fits(self, sizes: Mapping[str, int]) -> bool:
+        return not self.size or sizes[self.size] <= self.most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A launch of a step.
+
+    Attributes:
+        group: the number of the plan's kernel that it belongs to.
+        arguments: in the order of the kernel's; all variants take the same.
+        variants: the first that fits a step is launched; where none fits, nothing is.
+    """
+
+    group: int
+    arguments: tuple[Argument, ...]
+    variants: tuple[Variant, ...]
+
+    def variant(self, sizes: Mapping[str, int]) -> Variant | None:
+        """What is launched in a step of those sizes."""
+        return next((variant for variant in self.variants if variant.fits(sizes)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launches:
+    """All launches of a program, in order, and the kernels that they are of."""
+
+    kernels: tuple[KernelSpec, ...]
+    launches: tuple[Launch, ...]
+    workspace_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binary:
+    """A kernel as it was built.
+
+    Attributes:
+        file: the binary, relative to the artifact.
+        entry: the name of the kernel inside it.
+        parameters: (offset, size) in bytes of each run-time argument, as the binary says, then of
+            the two pointers that Triton adds for scratch memory.
+        shared_bytes: shared memory of a program.
+        registers: of a thread.
+        spilled_bytes: of a thread, in local memory.
+    """
+
+    file: str
+    entry: str
+    parameters: tuple[tuple[int, int], ...]
+    shared_bytes: int
+    registers: int
+    spilled_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuiltLaunches:
+    """What `kernels.json` says: the launches, the binary of each kernel, and what built them."""
+
+    launches: Launches
+    binaries: tuple[Binary, ...]
+    built_with: Mapping[str, str] = field(default_factory=dict)
