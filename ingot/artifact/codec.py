@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ingot.artifact.launches import BuiltLaunches, Launches
+from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
 from ingot.artifact.manifest import FORMAT_VERSION, Manifest
 from ingot.artifact.plan import Plan
 from ingot.errors import ArtifactError, InternalError
@@ -29,6 +29,11 @@ def encode_plan(plan: Plan) -> bytes:
 def decode_plan(data: bytes, *, file: str = "plan.json") -> Plan:
     """The plan in those bytes. Raises ArtifactError, naming `file`, if they are not a plan."""
     return _decode(data, Plan, file)
+
+
+def encode_spec(spec: KernelSpec) -> bytes:
+    """A kernel's specification as bytes: equal ones are built from the same."""
+    return _encode(spec, KernelSpec)
 
 
 def encode_launches(launches: Launches) -> bytes:

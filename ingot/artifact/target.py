@@ -43,8 +43,15 @@ class Names:
         return "; ".join((levels, *takes))
 
 
+# Compute capabilities of NVIDIA GPUs; each needs its own binaries.
+CUDA_LEVELS: Mapping[str, frozenset[str]] = {
+    level: frozenset({level}) for level in ("sm_80", "sm_90", "sm_100")
+}
 # What targets are called, by kind; a room in `ingot.targets` carries out each.
-NAMES: dict[str, Names] = {"cpu": Names(CPU_LEVELS, CPU_FEATURES)}
+NAMES: dict[str, Names] = {
+    "cpu": Names(CPU_LEVELS, CPU_FEATURES),
+    "cuda": Names(CUDA_LEVELS),
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)

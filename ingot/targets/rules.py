@@ -136,10 +136,14 @@ def group_soft_caps(flow: Flow, index: int) -> Found | str | None:
 
 def group_sums(flow: Flow, index: int) -> Found | str | None:
     """A sum that belongs to no product, with the first norm of it."""
-    add = flow.instructions[index]
-    if add.op != "add" or len(flow.members(index)) > 1:
+    if flow.instructions[index].op != "add" or len(flow.members(index)) > 1:
         return None
-    (total,) = add.outputs.values()
+    return with_norm(flow, index, "add_rms_norm")
+
+
+def with_norm(flow: Flow, index: int, kernel: str) -> Found | str | None:
+    """A sum, whatever it is grouped with so far, and the first norm of it."""
+    (total,) = flow.instructions[index].outputs.values()
     norms = [i for i in flow.readers(index) if flow.instructions[i].op == "rms_norm"]
     whole = [i for i in norms if flow.instructions[i].inputs["x"] == total]
     if not whole:
@@ -148,7 +152,7 @@ def group_sums(flow: Flow, index: int) -> Found | str | None:
         return "something else reads the sum before the norm does"
     if is_of_heads(flow, total):
         return "the norm is one of heads"
-    return Found("add_rms_norm", (index, whole[0]), stores=(total,))
+    return Found(kernel, (index, whole[0]), stores=(total,))
 
 
 def is_of_heads(flow: Flow, name: str) -> bool:

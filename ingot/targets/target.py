@@ -85,7 +85,10 @@ class TargetKind(Protocol):
         ...
 
 
-KINDS: dict[str, str | TargetKind] = {"cpu": "ingot.targets.cpu.kind"}
+KINDS: dict[str, str | TargetKind] = {
+    "cpu": "ingot.targets.cpu.kind",
+    "cuda": "ingot.targets.cuda.kind",
+}
 
 
 def kind_of(target: Target) -> TargetKind:

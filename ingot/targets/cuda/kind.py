@@ -1,0 +1,61 @@
+"""The kind of target that is an NVIDIA GPU: Triton kernels, compiled ahead of time without one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from ingot.artifact.codec import encode_launches
+from ingot.artifact.formats import Format
+from ingot.artifact.manifest import GroupEntry
+from ingot.artifact.plan import Plan
+from ingot.artifact.target import NAMES, Target
+from ingot.targets.cuda import toolchain
+from ingot.targets.cuda.generate import generate
+from ingot.targets.cuda.groups import RULES
+from ingot.targets.cuda.memory import with_memory
+from ingot.targets.cuda.pack import pack
+from ingot.targets.cuda.weights import fits
+from ingot.targets.grouping import group
+from ingot.targets.target import Read, ScaledWeights
+
+
+class CudaKind:
+    """See `ingot.targets.target.TargetKind`."""
+
+    name = layout = "cuda"
+    names = NAMES["cuda"]
+    kernels = "kernels.json"
+    rules = tuple(rule.__name__ for rule in RULES)
+
+    def fits(self, columns: int, form: Format) -> bool:
+        return fits(columns, form)
+
+    def rewrite(self, plan: Plan) -> Plan:
+        return plan
+
+    def group(
+        self, plan: Plan, disable: Collection[str] = ()
+    ) -> tuple[Plan, tuple[GroupEntry, ...]]:
+        return group(plan, [rule for rule in RULES if rule.__name__ not in disable])
+
+    def place(self, plan: Plan) -> Plan:
+        return with_memory(plan)
+
+    def sources(self, plan: Plan, target: Target) -> Mapping[str, str]:
+        return {"launches.json": encode_launches(generate(plan)).decode()}
+
+    def pack(self, path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
+        pack(path, plan, read, integers)
+
+    def try_tools(self, folder: Path, target: Target) -> None:
+        toolchain.try_tools(folder, target)
+
+    def prepare(self, folder: Path, target: Target) -> None:
+        """Every kernel depends on the shapes of the model."""
+
+    def build(self, folder: Path, out: Path, target: Target) -> None:
+        toolchain.build(folder, out, target)
+
+
+KIND = CudaKind()
