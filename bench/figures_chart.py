@@ -19,7 +19,7 @@ from bench.chart import plotter
 from bench.sitting import OPTIONS, PEER_GROUP, SHAPE
 
 PHASES = {"prefill": "Prefill of 512 tokens", "decode": "Decode at a context of 512"}
-LIMITS = {"prefill": "peak of arithmetic", "decode": "memory bandwidth"}
+LIMITS = {"prefill": "peak of vector arithmetic", "decode": "memory bandwidth"}
 NAMES = {
     "ingot": "ingot",
     "llama.cpp": "llama.cpp",
@@ -90,10 +90,11 @@ def _heights(kinds: list[str]) -> list[float]:
 def _panel(axis: Any, phase: str, rows: list[Any], heights: list[float]) -> None:
     for (_, name, shares), y in zip(rows, heights, strict=True):
         share = 100 * shares[phase]
+        width = min(share, 100)  # who uses units that the limit leaves out can be beyond it
         axis.barh(y, 100, height=0.74, color=LIMIT, linewidth=0)
-        axis.barh(y, share, height=0.74, color=OURS if name == "ingot" else THEIRS, linewidth=0)
+        axis.barh(y, width, height=0.74, color=OURS if name == "ingot" else THEIRS, linewidth=0)
         inside = share > 20
-        axis.text(share + (-2 if inside else 2), y, f"{share:.0f} %",
+        axis.text(width + (-2 if inside else 2), y, f"{share:.0f} %" + " ▸" * (share > 100),
                   ha="right" if inside else "left", va="center", fontsize=9,
                   color="white" if inside and name == "ingot" else TEXT)  # fmt: skip
     axis.set_xlim(0, 101)

@@ -27,11 +27,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from ingot.artifact.host import usable_processors
+from ingot.artifact.host import host_flags, usable_processors
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = Path(__file__).with_name("peer_workers")
 WORK = ROOT / "build" / "peers"
+# With AMX, llama-cpp-python 0.3.36 crashes in int8 and int4.
+CMAKE_ARGS = (
+    "-DGGML_NATIVE=OFF -DGGML_AVX512=ON -DGGML_AVX512_VBMI=ON -DGGML_AVX512_VNNI=ON "
+    "-DGGML_AVX512_BF16=ON"
+    if "amx_tile" in host_flags()
+    else "-DGGML_NATIVE=ON"
+)
 CONVERTER = "llama.cpp"  # the environment that has the package `gguf`
 
 
@@ -180,7 +187,7 @@ def install(name: str) -> None:
     folder = WORK / name
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     packages = [str(folder / "bin" / "pip"), "install", *PEERS[name].packages]
-    subprocess.run(packages, check=True, env={"CMAKE_ARGS": "-DGGML_NATIVE=ON", **os.environ})
+    subprocess.run(packages, check=True, env={"CMAKE_ARGS": CMAKE_ARGS, **os.environ})
 
 
 def peer(name: str, kind: str, model_dir: Path, threads: int) -> Contender:

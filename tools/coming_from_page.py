@@ -87,7 +87,7 @@ Each is a `UsageError` that says so.
 TAIL = """\
 ## What `LLM` has besides
 
-`kv_cache_bytes`, `num_threads`, `config`, `on_step`, `check` and `compile_options`:
+`kv_cache_bytes`, `num_threads`, `config`, `on_step` and `compile_options`:
 [the runtime](runtime.md#options-of-llm) explains them. `help(ingot.LLM)` lists all arguments.
 
 `SamplingParams` has vLLM's fields, ranges and defaults ([sampling](sampling.md)). Fields can be
