@@ -124,6 +124,12 @@ class ResourceError(IngotError):
     exit_code = 5
 
 
+class DeviceError(IngotError):
+    """A GPU that failed or was lost. What ran on it is over; the process can go on without it."""
+
+    exit_code = 5
+
+
 class QueueFullError(ResourceError):
     """More requests wait than the engine's configuration allows; try again later."""
 

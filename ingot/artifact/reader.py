@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Literal
 
 from ingot.artifact.codec import decode_manifest, decode_plan
+from ingot.artifact.device import flags_and_gpu
 from ingot.artifact.hashing import hash_fd, in_threads
-from ingot.artifact.host import host_flags
 from ingot.artifact.lock import hold
 from ingot.artifact.manifest import FileEntry, Manifest, TargetEntry
 from ingot.artifact.plan import Plan
@@ -39,7 +39,8 @@ class Artifact:
 
     path: Path
     manifest: Manifest
-    flags: frozenset[str] = field(repr=False)  # of the host that it is read on
+    flags: frozenset[str] = field(repr=False)  # of the device that it is opened for
+    gpu: int = 0  # the number of that device, if it is a GPU
 
     @classmethod
     def open(
@@ -47,6 +48,7 @@ class Artifact:
         path: str | Path,
         check: Check = "fast",
         *,
+        device: str = "auto",
         flags: frozenset[str] | None = None,
         unfinished: bool = False,
     ) -> Artifact:
@@ -54,10 +56,12 @@ class Artifact:
 
         The cache does not remove its folder while this object lives.
 
-        `flags` are the host's CPU flags. `unfinished` allows a writer's folder that does not have
+        `device` is "cpu", "cuda:0" or "auto": a GPU that runs one of its targets, or else the CPU.
+        `flags` say what the device runs, instead of asking it. `unfinished` allows a writer's folder that does not have
         its name yet, for the checks before it gets one.
 
-        Raises ArtifactError, naming the file, for anything damaged, missing or left over.
+        Raises ArtifactError, naming the file, for anything damaged, missing or left over,
+        UsageError for an unknown device and IncompatibleHostError for one that is not there.
         """
         if check not in ("fast", "full"):
             raise UsageError(f"check is {check!r}", hint='Supported: "fast" and "full".')
@@ -65,7 +69,10 @@ class Artifact:
         held = _hold(root)
         try:
             manifest = _read_manifest(root, unfinished)
-            artifact = cls(root, manifest, host_flags() if flags is None else flags)
+            gpu = 0
+            if flags is None:
+                flags, gpu = flags_and_gpu(device, [target.name for target in manifest.targets])
+            artifact = cls(root, manifest, flags, gpu)
         except BaseException:
             held()
             raise

@@ -5,15 +5,29 @@ from __future__ import annotations
 from pathlib import Path
 
 from ingot.artifact.manifest import Manifest, TargetEntry
+from ingot.artifact.target import kind_of_name
 from ingot.errors import IncompatibleHostError
 
 ABI = 4  # of kernels.so, as the runtime calls it
+CUDA_ABI = 1  # of kernels.json, as the runtime reads it
+ABIS = {"cpu": ABI, "cuda": CUDA_ABI}
+PREFERRED = "cuda"  # of several targets that a host can run
 
 
 def best_target(manifest: Manifest, flags: frozenset[str]) -> TargetEntry | None:
-    """The target that uses most features of a host with those CPU flags; None if none fits."""
-    fits = [t for t in manifest.targets if t.abi == ABI and set(t.requires) <= flags]
-    return max(fits, key=lambda t: (len(t.requires), t.name), default=None)
+    """The target that uses most features of a host with those flags, of its GPU first; None if
+    none fits."""
+    fits = [t for t in manifest.targets if t.abi == abi_of(t.name) and set(t.requires) <= flags]
+    return max(fits, key=_rank, default=None)
+
+
+def abi_of(target: str) -> int:
+    """The interface that this ingot has for the kernels of a target; 0 if it has none."""
+    return ABIS.get(kind_of_name(target), 0)
+
+
+def _rank(entry: TargetEntry) -> tuple[bool, int, str]:
+    return kind_of_name(entry.name) == PREFERRED, len(entry.requires), entry.name
 
 
 def choose_target(manifest: Manifest, flags: frozenset[str], path: Path) -> TargetEntry:
@@ -31,6 +45,6 @@ def choose_target(manifest: Manifest, flags: frozenset[str], path: Path) -> Targ
 
 
 def _obstacle(entry: TargetEntry, flags: frozenset[str]) -> str:
-    if entry.abi != ABI:
-        return f"built for kernel interface {entry.abi}, this ingot has {ABI}"
+    if entry.abi != abi_of(entry.name):
+        return f"built for kernel interface {entry.abi}, this ingot has {abi_of(entry.name)}"
     return f"this host lacks {', '.join(sorted(set(entry.requires) - flags))}"

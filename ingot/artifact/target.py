@@ -83,6 +83,11 @@ class Target:
         return cls(kind, level, tuple(sorted(set(features))))
 
 
+def kind_of_name(target: str) -> str:
+    """The kind in the name of a target: "cpu" of "cpu:portable"."""
+    return target.partition(":")[0]
+
+
 def native_target(flags: frozenset[str]) -> Target:
     """The best CPU target for a host with those flags; see `host_flags`.
 

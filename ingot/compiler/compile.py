@@ -28,7 +28,7 @@ from ingot.artifact.manifest import (
 )
 from ingot.artifact.plan import Plan
 from ingot.artifact.reader import weights_name
-from ingot.artifact.select import ABI
+from ingot.artifact.select import abi_of
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler.export import export
@@ -220,7 +220,7 @@ def add_sources(writer: ArtifactWriter, model: Model, front: Front, target: Targ
         name=target.name,
         requires=tuple(sorted(target.requires)),
         layout=f"{kind.layout}-{model.resolved.stored_as}",
-        abi=ABI,
+        abi=abi_of(target.name),
         programs={STEP: program},
     )
     return Part(target, plan, entry)

@@ -5,11 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 
 from ingot.artifact.reader import Artifact
+from ingot.artifact.target import kind_of_name
 from ingot.errors import IncompatibleHostError
 from ingot.runtime.executor import Executor
 
 # By kind of target, where its executor is: "module:class".
-EXECUTORS = {"cpu": "ingot.runtime.devices.cpu:CpuExecutor"}
+EXECUTORS = {
+    "cpu": "ingot.runtime.devices.cpu:CpuExecutor",
+    "cuda": "ingot.runtime.devices.cuda.executor:CudaExecutor",
+}
 
 
 def open_executor(
@@ -29,7 +33,7 @@ def open_executor(
 
     Raises ArtifactError, IncompatibleHostError, ResourceError or UsageError.
     """
-    kind = artifact.target.name.partition(":")[0]
+    kind = kind_of_name(artifact.target.name)
     if kind not in EXECUTORS:
         raise IncompatibleHostError(
             f"nothing here runs the target {artifact.target.name}",

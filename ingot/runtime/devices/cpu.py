@@ -64,7 +64,7 @@ class CpuExecutor:
         entry = artifact.target
         plan = artifact.plan_of(entry)
         self.limits: Limits = plan.limits
-        self.vocab_size = _vocab_size(plan, entry.step.plan)
+        self.vocab_size = vocab_size(plan, entry.step.plan)
         self.num_pages = count_pages(plan, max_model_len, kv_cache_bytes)
         self.window = widest_window(plan)
         self.num_threads = _count_threads(num_threads)
@@ -148,7 +148,7 @@ class CpuExecutor:
             os.close(fd)
         ask_for_huge_pages(self._weights)
         base = map_address(self._weights)
-        return [base + offset for offset in _weight_offsets(plan, header, weights_name(layout))]
+        return [base + offset for offset in weight_offsets(plan, header, weights_name(layout))]
 
     def _make_caches(self, plan: Plan) -> list[int]:
         sizes = [align(size * self.num_pages, ALIGNMENT) for size in plan.page_sizes()]
@@ -156,8 +156,13 @@ class CpuExecutor:
         return [address + sum(sizes[:i]) for i in range(len(sizes))]
 
 
-def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> int:
+def count_pages(
+    plan: Plan, max_model_len: int, kv_cache_bytes: int | None, spare: int | None = None
+) -> int:
     """Pages of the KV pool, computed from the memory budget and the plan's sizes.
+
+    Without `kv_cache_bytes` at most `spare` bytes are used: by default half of the host's free
+    memory.
 
     Raises ResourceError when a single sequence of `max_model_len` tokens does not fit.
     """
@@ -167,8 +172,8 @@ def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> i
     wanted = pages_per_seq * plan.limits.max_num_seqs
     budget = kv_cache_bytes
     if budget is None:
-        free = available_memory()
-        budget = wanted * page_bytes if free is None else free // 2
+        spare = _half_of_memory() if spare is None else spare
+        budget = wanted * page_bytes if spare is None else spare
     num_pages = min(wanted, budget // page_bytes) if page_bytes else wanted
     if num_pages < pages_per_seq:
         raise ResourceError(
@@ -180,13 +185,18 @@ def count_pages(plan: Plan, max_model_len: int, kv_cache_bytes: int | None) -> i
     return num_pages
 
 
+def _half_of_memory() -> int | None:
+    free = available_memory()
+    return None if free is None else free // 2
+
+
 def widest_window(plan: Plan) -> int:
     """The most tokens that any layer looks back at; 0 if some layer looks at all of them."""
     windows = [state.window for state in plan.spec.states if state.kind == "paged"]
     return max(windows) if windows and all(windows) else 0
 
 
-def _weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:
+def weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:
     """Where each weight of the plan begins in the file."""
     offsets = []
     for buffer in plan.of_kind("weight"):
@@ -202,7 +212,7 @@ def _weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:
     return offsets
 
 
-def _vocab_size(plan: Plan, file: str) -> int:
+def vocab_size(plan: Plan, file: str) -> int:
     outputs = plan.of_kind("output")
     if len(outputs) != 1 or len(outputs[0].shape) != 2 or not isinstance(outputs[0].shape[1], int):
         raise ArtifactError(f"{file}: a step has one output of shape (R, vocabulary)")

@@ -1,0 +1,50 @@
+"""Which device an artifact is opened for: what a user calls it, and what it can run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ingot.artifact.gpu import Gpu, find_gpus
+from ingot.artifact.host import host_flags
+from ingot.artifact.target import CUDA_LEVELS, kind_of_name
+from ingot.errors import IncompatibleHostError, UsageError
+
+_CUDA = re.compile(r"cuda(?::(\d{1,3}))?\Z")
+
+
+def flags_and_gpu(device: str, targets: Iterable[str]) -> tuple[frozenset[str], int]:
+    """What the device can run, as flags of targets, and the number of the GPU.
+
+    "auto" is the first GPU that runs one of the artifact's `targets`, or else the CPU. The driver
+    of GPUs is asked only where that matters.
+
+    Raises UsageError for an unknown device, IncompatibleHostError for a GPU that is not there.
+    """
+    if device == "cpu":
+        return host_flags(), 0
+    if device == "auto":
+        wanted = {level for level in CUDA_LEVELS for name in targets if name == f"cuda:{level}"}
+        fits = [gpu for gpu in (find_gpus() if wanted else ()) if gpu.flags & wanted]
+        return host_flags() | (fits[0].flags if fits else frozenset()), fits[
+            0
+        ].number if fits else 0
+    match = _CUDA.match(device) if isinstance(device, str) else None
+    if match is None:
+        raise UsageError(
+            f"device is {device!r:.80}", hint='Supported: "auto", "cpu", "cuda" and "cuda:0".'
+        )
+    gpu = _gpu(int(match[1] or 0))
+    if not any(kind_of_name(name) == "cuda" for name in targets):
+        return frozenset(), gpu.number
+    return gpu.flags, gpu.number
+
+
+def _gpu(number: int) -> Gpu:
+    gpus = find_gpus()
+    if number >= len(gpus):
+        raise IncompatibleHostError(
+            f"there is no GPU cuda:{number}: the NVIDIA driver shows {len(gpus)}",
+            hint='nvidia-smi lists them. Without a GPU the device is "cpu".',
+        )
+    return gpus[number]

@@ -1,0 +1,67 @@
+"""What the executor needs of a GPU's driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from ingot.artifact.launches import Binary, KernelSpec
+
+
+class Driver(Protocol):
+    """One device and one queue of work on it: everything queued runs in order.
+
+    All methods raise DeviceError where the device fails, and `allocate` raises ResourceError where
+    its memory does not suffice. Memory is addressed in bytes.
+    """
+
+    def allocate(self, nbytes: int) -> int:
+        """The address of new memory, a multiple of 256. It is freed by `close`."""
+        ...
+
+    def host_memory(self, nbytes: int) -> npt.NDArray[Any]:
+        """Memory of the host, uint8 [nbytes], that the device copies from and to by itself."""
+        ...
+
+    def upload(self, address: int, data: npt.NDArray[Any]) -> None:
+        """Queues a copy to the device. `data` is contiguous. Memory that is not `host_memory` can
+        be changed as soon as this returns."""
+        ...
+
+    def download(self, data: npt.NDArray[Any], address: int) -> None:
+        """Queues a copy into `data`, which is contiguous."""
+        ...
+
+    def load(self, spec: KernelSpec, binary: Binary, code: bytes) -> Any:
+        """Loads a kernel: what `launch` takes."""
+        ...
+
+    def launch(self, kernel: Any, grid: Sequence[int], parameters: bytes) -> None:
+        """Queues a launch. `parameters` lie as the binary says."""
+        ...
+
+    def begin_capture(self) -> None:
+        """From here to `end_capture`, what is queued is recorded and does not run."""
+        ...
+
+    def end_capture(self) -> Any:
+        """What was recorded, for `replay`."""
+        ...
+
+    def replay(self, graph: Any) -> None:
+        """Queues all that a capture has recorded."""
+        ...
+
+    def synchronize(self) -> None:
+        """Waits until all that was queued is done."""
+        ...
+
+    def free_bytes(self) -> int:
+        """Memory that can still be allocated."""
+        ...
+
+    def close(self) -> None:
+        """Frees everything; a second call does nothing."""
+        ...

@@ -1,0 +1,114 @@
+"""The launches of a step on a device, with the addresses of their buffers filled in."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ingot.artifact.launches import Argument, Binary, BuiltLaunches, KernelSpec, Launch, Variant
+from ingot.errors import ArtifactError
+from ingot.runtime.devices.cuda.driver import Driver
+
+ALIGNMENT = 16  # bytes, of a pointer that the kernel does not have as unaligned
+ADDRESS, SIZE = struct.Struct("<Q"), struct.Struct("<i")
+NUM_SCRATCH = 2  # pointers that Triton adds to the parameters of every kernel; unused here
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A variant whose addresses are known: of its parameters, only sizes of the step are open."""
+
+    variant: Variant
+    kernel: Any
+    parameters: bytes
+    sizes: tuple[tuple[int, str], ...]
+
+    def filled(self, sizes: Mapping[str, int]) -> bytes:
+        """The parameters in a step of those sizes."""
+        data = bytearray(self.parameters)
+        for offset, symbol in self.sizes:
+            SIZE.pack_into(data, offset, sizes[symbol])
+        return bytes(data)
+
+
+class Program:
+    """Launches a step.
+
+    Args:
+        built: what kernels.json says.
+        read: the bytes of a file of the artifact.
+        address: where an argument lies on the device.
+
+    Raises ArtifactError for parameters that do not suit the binaries.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        built: BuiltLaunches,
+        read: Callable[[str], bytes],
+        address: Callable[[Argument], int],
+    ) -> None:
+        self._driver = driver
+        specs, binaries = built.launches.kernels, built.binaries
+        if len(specs) != len(binaries):
+            raise ArtifactError(
+                f"kernels.json has {len(specs)} kernels and {len(binaries)} binaries"
+            )
+        kernels = [
+            driver.load(spec, binary, read(binary.file))
+            for spec, binary in zip(specs, binaries, strict=True)
+        ]
+
+        def ready(launch: Launch, variant: Variant) -> Ready:
+            number = variant.kernel
+            parameters, sizes = packed(specs[number], binaries[number], launch.arguments, address)
+            return Ready(variant, kernels[number], parameters, sizes)
+
+        self._launches = [
+            [ready(launch, variant) for variant in launch.variants]
+            for launch in built.launches.launches
+        ]
+
+    def launch(self, sizes: Mapping[str, int]) -> None:
+        """Queues all launches of a step of those sizes."""
+        for variants in self._launches:
+            chosen = next((each for each in variants if each.variant.fits(sizes)), None)
+            if chosen is not None:
+                grid = [extent.of(sizes) for extent in chosen.variant.grid]
+                if all(grid):
+                    self._driver.launch(chosen.kernel, grid, chosen.filled(sizes))
+
+
+def packed(
+    spec: KernelSpec,
+    binary: Binary,
+    arguments: tuple[Argument, ...],
+    address: Callable[[Argument], int],
+) -> tuple[bytes, tuple[tuple[int, str], ...]]:
+    """The parameters of a launch as its binary expects them, and where sizes of the step belong.
+
+    Raises ArtifactError where they do not suit the binary.
+    """
+    expected = len(spec.arguments) + NUM_SCRATCH
+    if not len(arguments) + NUM_SCRATCH == expected == len(binary.parameters):
+        raise ArtifactError(
+            f"kernel {binary.entry} takes {len(binary.parameters)} parameters, not {expected}"
+        )
+    end, nbytes = binary.parameters[-1]
+    data, sizes = bytearray(end + nbytes), []
+    for (name, _), argument, (offset, width) in zip(
+        spec.arguments, arguments, binary.parameters[:-NUM_SCRATCH], strict=True
+    ):
+        if width != (SIZE.size if argument.size else ADDRESS.size):
+            raise ArtifactError(f"kernel {binary.entry} takes {name} in {width} bytes")
+        if argument.size:
+            sizes.append((offset, argument.size))
+            continue
+        place = address(argument)
+        if place % ALIGNMENT and name not in spec.unaligned:
+            raise ArtifactError(f"kernel {binary.entry} takes {name} at multiples of {ALIGNMENT}")
+        ADDRESS.pack_into(data, offset, place)
+    return bytes(data), tuple(sizes)
