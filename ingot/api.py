@@ -80,6 +80,8 @@ class FromDirectory(Model):
             on_step: a function that the engine's thread calls with the counters after every step.
             generation_config: where requests without parameters get theirs: "auto", from the
                 model's generation_config.json; "vllm", from `SamplingParams()` alone.
+            device: "cpu", "cuda" or "cuda:1"; "auto": a GPU that the artifact has a target for, or
+                else the CPU.
             dtype: for a model directory, "float32", "bfloat16" or "auto".
             quantization: for a model directory, None, "int8" or "int4".
             kv_cache_dtype: for a model directory, "auto" or "int8".
@@ -134,8 +136,8 @@ def _found(
     compile_options: Mapping[str, Any] | None,
     config: EngineConfig | None,
     given: Mapping[str, Any],
-) -> tuple[Path | Artifact, dict[str, Any]]:
-    """The artifact of a model, and the options to open it with.
+) -> tuple[Artifact, dict[str, Any]]:
+    """The artifact of a model, and the options of the runtime.
 
     All names are checked before anything is downloaded or compiled, which can take minutes.
     """
@@ -150,10 +152,11 @@ def _found(
             hint="Give the model directory, or leave them out.",
         )
     options = {**chosen.options, "config": config}
-    revision = options.pop("revision", None)
+    revision, device = options.pop("revision", None), options.pop("device", "auto")
     path = _local(model, path, revision)
-    artifact = model if isinstance(model, Artifact) else cache.resolve(path, wanted)
-    return artifact, options
+    if isinstance(model, Artifact):
+        return model, options
+    return Artifact.open(cache.resolve(path, wanted), device=device), options
 
 
 def _merged_config(given: object, chosen: Mapping[str, Any]) -> EngineConfig:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ingot.artifact.gpu import Gpu, find_gpus
 from ingot.artifact.host import host_flags
-from ingot.artifact.target import CUDA_LEVELS, kind_of_name
+from ingot.artifact.target import CUDA_LEVELS
 from ingot.errors import IncompatibleHostError, UsageError
 
 _CUDA = re.compile(r"cuda(?::(\d{1,3}))?\Z")
@@ -25,19 +25,16 @@ def flags_and_gpu(device: str, targets: Iterable[str]) -> tuple[frozenset[str], 
         return host_flags(), 0
     if device == "auto":
         wanted = {level for level in CUDA_LEVELS for name in targets if name == f"cuda:{level}"}
-        fits = [gpu for gpu in (find_gpus() if wanted else ()) if gpu.flags & wanted]
-        return host_flags() | (fits[0].flags if fits else frozenset()), fits[
-            0
-        ].number if fits else 0
+        fits = (gpu for gpu in (find_gpus() if wanted else ()) if gpu.flags & wanted)
+        gpu = next(fits, None)
+        return (host_flags() | gpu.flags, gpu.number) if gpu else (host_flags(), 0)
     match = _CUDA.match(device) if isinstance(device, str) else None
     if match is None:
         raise UsageError(
             f"device is {device!r:.80}", hint='Supported: "auto", "cpu", "cuda" and "cuda:0".'
         )
-    gpu = _gpu(int(match[1] or 0))
-    if not any(kind_of_name(name) == "cuda" for name in targets):
-        return frozenset(), gpu.number
-    return gpu.flags, gpu.number
+    chosen = _gpu(int(match[1] or 0))
+    return chosen.flags, chosen.number
 
 
 def _gpu(number: int) -> Gpu:

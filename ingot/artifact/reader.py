@@ -57,8 +57,8 @@ class Artifact:
         The cache does not remove its folder while this object lives.
 
         `device` is "cpu", "cuda:0" or "auto": a GPU that runs one of its targets, or else the CPU.
-        `flags` say what the device runs, instead of asking it. `unfinished` allows a writer's folder that does not have
-        its name yet, for the checks before it gets one.
+        `flags` say what the device runs, instead of asking it. `unfinished` allows a writer's
+        folder that does not have its name yet, for the checks before it gets one.
 
         Raises ArtifactError, naming the file, for anything damaged, missing or left over,
         UsageError for an unknown device and IncompatibleHostError for one that is not there.

@@ -126,8 +126,10 @@ CONSTRUCTOR = (
     Argument("enable_expert_parallel", _OFF, _ONE_MACHINE),
     Argument("distributed_executor_backend", (None, "uni"), _ONE_MACHINE),
     Argument("disable_custom_all_reduce", _FLAG, _ONE_MACHINE),
-    Argument("device", ("auto", "cpu"),
-             "The artifact says what it runs on: compile_options={'target': ...}."),
+    Argument("device", ("auto", None),
+             "What runs the model: \"cpu\", \"cuda\" or \"cuda:1\". Unless given, a GPU that the "
+             "artifact has a target for, or else the CPU.",
+             option="device"),
     Argument("gpu_memory_utilization", (0.9, 0.92),
              "Memory for keys and values is `kv_cache_bytes`."),
     Argument("swap_space", (4, 0, None), "Nothing is swapped: preempted sequences start again."),

@@ -1,4 +1,4 @@
-"""The CUDA code generator: a plan becomes the launches of a step, and the kernels that they are of."""
+"""The CUDA code generator: a plan becomes the launches of a step, and their kernels."""
 
 from __future__ import annotations
 

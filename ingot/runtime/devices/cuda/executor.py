@@ -1,4 +1,4 @@
-"""Runs an artifact's CUDA target: kernels launched one by one, or a whole step of decode at once."""
+"""Runs an artifact's CUDA target: launches one by one, or a whole step of decode at once."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ class CudaExecutor:
         built = decode_built(artifact.read(entry.step.kernels), file=entry.step.kernels)
         workspace = built.launches.workspace_bytes
         weight_bytes = artifact.manifest.files[weights_name(entry.layout)].size
-        self._driver: Driver | None = driver = driver or open_driver(artifact.gpu)
+        driver = driver or open_driver(artifact.gpu)
+        self._driver: Driver | None = driver
         self._graphs: dict[int, Any] = {}
         self._tokens: list[int] = []
         try:
@@ -79,8 +80,8 @@ class CudaExecutor:
             self._memory = Memory(driver, plan, workspace, self.num_pages, weight_bytes)
             self._memory.upload_weights(driver, artifact, entry.layout)
             self._program = Program(driver, built, artifact.read, self._memory.address)
-            shape = plan.limits.max_logit_rows, self.vocab_size
-            self._logits = driver.host_memory(4 * shape[0] * shape[1]).view(np.float32).reshape(shape)
+            logits = driver.host_memory(4 * plan.limits.max_logit_rows * self.vocab_size)
+            self._logits = logits.view(np.float32).reshape(-1, self.vocab_size)
             self._sampler = Sampler(self.vocab_size)
         except BaseException:
             self.close()

@@ -54,11 +54,17 @@ class CudaDriver:
         self._device_memory: list[int] = []
         self._pinned: list[c_void_p] = []
         self._context, self._stream = c_void_p(), c_void_p()
+        self._device = c_int()
+        try:
+            self._begin(number)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, number: int) -> None:
         self._call("cuInit", 0)
-        device = c_int()
-        self._call("cuDeviceGet", byref(device), number)
-        self._device = device
-        self._call("cuDevicePrimaryCtxRetain", byref(self._context), device)
+        self._call("cuDeviceGet", byref(self._device), number)
+        self._call("cuDevicePrimaryCtxRetain", byref(self._context), self._device)
         self._use()
         self._call("cuStreamCreate", byref(self._stream), NON_BLOCKING)
 
@@ -114,7 +120,7 @@ class CudaDriver:
         size = c_size_t(len(parameters))
         extra = (c_void_p * 5)(
             BUFFER_POINTER,
-            ctypes.cast(parameters, c_void_p),
+            ctypes.cast(ctypes.c_char_p(parameters), c_void_p),
             BUFFER_SIZE,
             ctypes.cast(byref(size), c_void_p),
             END,
@@ -159,7 +165,7 @@ class CudaDriver:
             *(("cuModuleUnload", module) for module in self._modules),
             *(("cuMemFree_v2", c_uint64(address)) for address in self._device_memory),
             *(("cuMemFreeHost", place) for place in self._pinned),
-            ("cuStreamDestroy_v2", self._stream),
+            *(("cuStreamDestroy_v2", stream) for stream in [self._stream] if stream),
             ("cuDevicePrimaryCtxRelease_v2", self._device),
         )
         with suppress(DeviceError):
