@@ -155,6 +155,11 @@ def _found(
     revision, device = options.pop("revision", None), options.pop("device", "auto")
     path = _local(model, path, revision)
     if isinstance(model, Artifact):
+        if "device" in chosen.options:
+            raise UsageError(
+                f"device is given, but {path} is open already",
+                hint="Give the device to Artifact.open, or the path to LLM.",
+            )
         return model, options
     return Artifact.open(cache.resolve(path, wanted), device=device), options
 

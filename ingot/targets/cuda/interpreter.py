@@ -6,17 +6,19 @@ before the first kernel file is imported. Kernels are read from `ingot/targets/c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from itertools import product
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ingot.artifact.launches import Constant
 
 KERNELS = "ingot.targets.cuda.kernels"
+Check = Callable[[npt.NDArray[np.uint64], int], None]
 NUMBERS: Mapping[str, Any] = {"i32": np.int32, "i64": np.int64, "fp32": np.float32}
 
 
@@ -31,6 +33,8 @@ def install() -> None:
     builder = _interpreter().InterpreterBuilder
     builder.create_dot = _dot
     builder.cast_impl = _cast
+    builder.create_masked_load = _watched(builder.create_masked_load, mask=0)
+    builder.create_masked_store = _watched(builder.create_masked_store, mask=1)
 
 
 def kernel(name: str) -> Any:
@@ -44,6 +48,7 @@ def launch(
     grid: tuple[int, int, int],
     arguments: Mapping[str, tuple[str, int | float]],
     constants: Mapping[str, Constant],
+    check: Check | None = None,
 ) -> None:
     """Runs a kernel over the memory of this process.
 
@@ -53,8 +58,11 @@ def launch(
         arguments: of each run-time argument its type in Triton, such as "*bf16" or "i32", and its
             value; an address for a pointer.
         constants: of every other argument.
+        check: is given the addresses that the kernel is about to read or write, uint64, and how
+            many bytes lie at each.
     """
     install()
+    _Watched.check = check
     interpreter = _interpreter()
     given = dict(constants) | {n: _tensor(*argument) for n, argument in arguments.items()}
     body = function.rewrite()
@@ -66,6 +74,25 @@ def launch(
             body(**{n: given[n] for n in function.arg_names})
     finally:
         scope.restore()
+        _Watched.check = None
+
+
+class _Watched:
+    """Who looks at the addresses that kernels read and write."""
+
+    check: Check | None = None
+
+
+def _watched(access: Any, mask: int) -> Any:
+    """A load or a store of the interpreter; `mask` is the place of its mask after the pointers."""
+
+    def watched(builder: Any, pointers: Any, *rest: Any) -> Any:
+        if _Watched.check is not None:
+            width = pointers.get_element_ty().primitive_bitwidth // 8
+            _Watched.check(pointers.data[np.asarray(rest[mask].data, bool)], width)
+        return access(builder, pointers, *rest)
+
+    return watched
 
 
 def _interpreter() -> Any:

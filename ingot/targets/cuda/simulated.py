@@ -6,26 +6,22 @@ allocations. Run it in a process where TRITON_INTERPRET=1 was set before kernels
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import triton.language as tl
-from triton.runtime import interpreter
 
 from ingot.artifact.launches import Binary, KernelSpec
 from ingot.errors import DeviceError, ResourceError
-from ingot.targets.cuda.interpreter import install
+from ingot.targets.cuda import interpreter
+from ingot.targets.cuda.interpreter import launch
 
-KERNELS = "ingot.targets.cuda.kernels"
 POISON = 0xCB
 ALIGNMENT = 256
-NUMBERS = {"i32": np.int32, "fp32": np.float32}
+Grid = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +41,6 @@ class SimulatedDriver:
     """
 
     def __init__(self, nbytes: int = 1 << 30) -> None:
-        install()
         self._nbytes = nbytes
         self._spans: dict[int, npt.NDArray[np.uint8]] = {}
         self._starts: list[int] = []
@@ -75,11 +70,11 @@ class SimulatedDriver:
         self._queue(copy)
 
     def load(self, spec: KernelSpec, binary: Binary, code: bytes) -> Kernel:
-        file, _, name = spec.function.partition(".")
-        return Kernel(getattr(import_module(f"{KERNELS}.{file}"), name), spec, binary)
+        return Kernel(interpreter.kernel(spec.function), spec, binary)
 
     def launch(self, kernel: Kernel, grid: Sequence[int], parameters: bytes) -> None:
-        self._queue(lambda: self._run(kernel, tuple(grid), parameters))
+        x, y, z = grid
+        self._queue(lambda: self._run(kernel, (x, y, z), parameters))
 
     def begin_capture(self) -> None:
         self._recorded = []
@@ -119,31 +114,21 @@ class SimulatedDriver:
     def _write(self, address: int, data: npt.NDArray[np.uint8]) -> None:
         self._at(address, data.nbytes)[:] = data
 
-    def _run(self, kernel: Kernel, grid: tuple[int, ...], parameters: bytes) -> None:
-        arguments = {**kernel.spec.constants, **self._passed(kernel, parameters)}
-        body = kernel.function.rewrite()
-        scope = interpreter._patch_lang(body)
-        builder = interpreter.interpreter_builder
-        try:
-            builder.set_grid_dim(*grid)
-            for place in itertools.product(*map(range, grid)):
-                builder.set_grid_idx(*place)
-                body(**arguments)
-        finally:
-            scope.restore()
-
-    def _passed(self, kernel: Kernel, parameters: bytes) -> Mapping[str, Any]:
-        """What a kernel finds in its parameters."""
-        found = {}
+    def _run(self, kernel: Kernel, grid: Grid, parameters: bytes) -> None:
+        arguments = {}
         for (name, type_), (offset, width) in zip(
             kernel.spec.arguments, kernel.binary.parameters, strict=False
         ):
-            data = parameters[offset : offset + width]
-            if type_.startswith("*"):
-                self._at(int.from_bytes(data, "little"), 1)
-                kind = tl.pointer_type(tl.str_to_ty(type_[1:], None))
-                value = np.frombuffer(data, np.uint64)
-            else:
-                kind, value = tl.str_to_ty(type_, None), np.frombuffer(data, NUMBERS[type_])
-            found[name] = tl.tensor(interpreter.TensorHandle(value.copy(), kind), kind)
-        return found
+            value = int.from_bytes(parameters[offset : offset + width], "little")
+            arguments[name] = type_, value
+        launch(kernel.function, grid, arguments, kernel.spec.constants, self._check)
+
+    def _check(self, addresses: npt.NDArray[np.uint64], width: int) -> None:
+        """Raises DeviceError where a kernel reads or writes outside of all allocations."""
+        starts = np.array(self._starts, np.uint64)
+        ends = starts + np.array([self._spans[s].nbytes for s in self._starts], np.uint64)
+        index = np.searchsorted(starts, addresses, "right").astype(np.int64) - 1
+        good = (index >= 0) & (addresses + np.uint64(width) <= ends[np.maximum(index, 0)])
+        if not good.all():
+            place = int(addresses[~good][0])
+            raise DeviceError(f"a kernel touches {place:#x}, which is outside all allocations")
