@@ -79,7 +79,9 @@ class Target:
         names = NAMES.get(kind)
         if names is None or not names.has(level, features):
             hint = "; ".join(each.spelled(of) for of, each in NAMES.items())
-            raise UsageError(f"unknown target {name!r}", hint=f"Supported: cpu:native, {hint}.")
+            raise UsageError(
+                f"unknown target {name!r}", hint=f"Supported: cpu:native, cuda:native, {hint}."
+            )
         return cls(kind, level, tuple(sorted(set(features))))
 
 

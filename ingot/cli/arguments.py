@@ -49,6 +49,11 @@ SOURCE = Argument(
     "folder with config.json, *.safetensors and tokenizer.json, or a model on the hub such as "
     "Qwen/Qwen3-0.6B",
 )
+DEVICE = Argument(
+    "--device NAME",
+    "cpu, cuda or cuda:1 (default: a GPU that the artifact has a target for, or else the CPU)",
+    default="auto",
+)
 REVISION = Argument("--revision REV", "branch, tag or commit of a model on the hub (default: main)")
 COMMON = (
     Argument("--json", "print the result as JSON"),

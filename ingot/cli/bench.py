@@ -62,7 +62,7 @@ def main(args: argparse.Namespace) -> int:
     from ingot.cli.bench_report import as_object, kernels_text, text
     from ingot.hub import model_path
 
-    artifact = Artifact.open(resolve(model_path(args.model, args.revision)))
+    artifact = Artifact.open(resolve(model_path(args.model, args.revision)), device="cpu")
     results = measure(artifact, args)
     if args.json:
         print_json(as_object(artifact, results))

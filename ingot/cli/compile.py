@@ -42,7 +42,8 @@ ARGUMENTS: Arguments = (
     Argument(
         "--target LIST",
         "targets, separated by commas: cpu:native (this machine, the default), cpu:x86-64-v4, "
-        "cpu:x86-64-v3, cpu:portable; features can follow a level, as in cpu:x86-64-v3+avx_vnni",
+        "cpu:x86-64-v3, cpu:portable; features can follow a level, as in cpu:x86-64-v3+avx_vnni; "
+        "cuda:sm_80, cuda:sm_90, cuda:sm_100, which need no GPU to compile, or cuda:native",
         _names,
         dest="targets",
     ),

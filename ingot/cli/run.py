@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ingot.cli.answer_options import MAX_TOKENS, SAMPLING, STOP, THINK
-from ingot.cli.arguments import MODEL, REVISION, Argument, Arguments, Group
+from ingot.cli.arguments import DEVICE, MODEL, REVISION, Argument, Arguments, Group
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json
 from ingot.errors import UsageError
@@ -34,6 +34,7 @@ ARGUMENTS: Arguments = (
     ),
     MAX_TOKENS,
     STOP,
+    DEVICE,
     Argument("--threads N", "default: one per processor that this process may use", human_int),
     Argument("--stats", "print the time to the first token and the speed beside its limit"),
     Group(
@@ -52,6 +53,7 @@ ARGUMENTS: Arguments = (
 def main(args: argparse.Namespace) -> int:
     """Generates text and streams it to stdout. Completes PROMPT, or what is piped into stdin.
     Without either it holds a conversation, in which /help lists what can be entered."""
+    from ingot.artifact.reader import Artifact
     from ingot.cache import resolve
     from ingot.cli.answer import Answer
     from ingot.cli.chat.display import stdout_display
@@ -63,8 +65,9 @@ def main(args: argparse.Namespace) -> int:
     chats = converses or args.chat or args.system is not None
     prompt = "" if converses else _prompt(args)
     # A model on the hub is downloaded and a directory compiled, unless they are cached.
-    artifact = resolve(model_path(args.model, args.revision))
+    path = resolve(model_path(args.model, args.revision))
     began = time.perf_counter()
+    artifact = Artifact.open(path, device=args.device)
     with LLM(artifact, max_model_len=args.max_model_len, num_threads=args.threads) as llm:
         load_seconds = time.perf_counter() - began
         options = _options(llm, args, chats)

@@ -7,7 +7,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from ingot.cli.arguments import MODEL, REVISION, Arguments
+from ingot.cli.arguments import DEVICE, MODEL, REVISION, Arguments
 from ingot.cli.output import facts, print_json, show
 from ingot.cli.progress import progress_display
 from ingot.errors import VerificationError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NAME = "verify"
 SUMMARY = "check every hash, then replay the golden outputs on this host"
-ARGUMENTS: Arguments = (MODEL, REVISION)
+ARGUMENTS: Arguments = (MODEL, REVISION, DEVICE)
 
 
 def main(args: argparse.Namespace) -> int:
@@ -32,7 +32,7 @@ def main(args: argparse.Namespace) -> int:
     path = resolve(model_path(args.model, args.revision))
     with progress_display() as progress:
         progress("hashes", str(path), None)
-        artifact = Artifact.open(path, "full")
+        artifact = Artifact.open(path, "full", device=args.device)
         progress("golden", "replaying the golden prompts", None)
         result = replay(artifact)
     if args.json:
