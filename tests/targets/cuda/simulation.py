@@ -1,0 +1,74 @@
+"""Models on the simulated device: compiled as for a GPU, but for the binaries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingot.artifact.codec import decode_launches, encode_built
+from ingot.artifact.launches import Binary, BuiltLaunches, KernelSpec
+from ingot.artifact.reader import Artifact
+from ingot.artifact.target import Target
+from ingot.compiler.compile import compile_model
+from ingot.compiler.options import CompileOptions
+from ingot.runtime.devices import EXECUTORS
+from ingot.runtime.devices.cuda.executor import CudaExecutor
+from ingot.runtime.llm import LLM
+from ingot.targets.cuda import toolchain
+from ingot.targets.cuda.simulated import SimulatedDriver
+
+TARGET = "cuda:sm_90"
+FLAGS = frozenset({"sm_90"})
+WIDTHS = {"i32": 4}  # bytes; a pointer has 8
+
+
+class SimulatedExecutor(CudaExecutor):
+    """The executor of GPUs, on the simulated device."""
+
+    def __init__(self, artifact: Artifact, **options: Any) -> None:
+        super().__init__(artifact, **options, driver=SimulatedDriver())
+
+
+def sketch(spec: KernelSpec) -> Binary:
+    """A binary that was never built: its parameters lie as the assembler lays them out."""
+    parameters, end = [], 0
+    for kind in (*(kind for _, kind in spec.arguments), "*u8", "*u8"):
+        width = WIDTHS.get(kind, 8)
+        end = -(-end // width) * width
+        parameters.append((end, width))
+        end += width
+    name = spec.function.partition(".")[2]
+    return Binary(
+        file="targets/cuda-sm_90/none.cubin", entry=name, parameters=tuple(parameters),
+        shared_bytes=0, registers=0, spilled_bytes=0,
+    )  # fmt: skip
+
+
+def sketch_all(folder: Path, out: Path, target: Target) -> None:
+    """Takes the place of `toolchain.build`."""
+    launches = decode_launches((folder / "launches.json").read_bytes())
+    (out.parent / "none.cubin").write_bytes(b"")
+    binaries = tuple(map(sketch, launches.kernels))
+    out.write_bytes(encode_built(BuiltLaunches(launches=launches, binaries=binaries)))
+
+
+def compile_sketch(model_dir: Path, out: Path, **options: Any) -> Path:
+    """An artifact for the simulated device."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolchain, "build", sketch_all)
+        patch.setattr(toolchain, "try_tools", lambda folder, target: None)
+        compile_model(model_dir, out, CompileOptions(targets=(TARGET,), **options))
+    return out
+
+
+@contextmanager
+def simulated(path: Path, **options: Any) -> Iterator[LLM]:
+    """An artifact, opened on the simulated device."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(EXECUTORS, "cuda", f"{__name__}:SimulatedExecutor")
+        with LLM(Artifact.open(path, flags=FLAGS), **options) as llm:
+            yield llm
