@@ -78,7 +78,7 @@ def activation(kind: str) -> Build:
 
 
 def add(s: Sketch, width: int, dtype: DType) -> str:
-    return s.call("add", s.rows("x", width, form=dtype), s.rows("y", width), form=dtype)
+    return s.call("add", s.rows("x", width, form=dtype), s.rows("y", width))
 
 
 def mul(s: Sketch, width: int, dtype: DType) -> str:
