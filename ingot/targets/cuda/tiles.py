@@ -43,8 +43,8 @@ NUMBERS: Mapping[str, Tiling] = {
     "32": Tiling(32, (Tile(16, 64, 4, 3), Tile(64, 64, 4, 3), Tile(64, 64, 4, 3))),
 }
 INTEGERS: Mapping[int, tuple[Tile, Tile, Tile]] = {
-    8: (Tile(16, 64, 4, 4), Tile(64, 64, 4, 3), Tile(128, 128, 8, 2)),
-    4: (Tile(16, 64, 4, 5), Tile(64, 64, 4, 3), Tile(128, 128, 8, 2)),
+    8: (Tile(16, 64, 4, 4), Tile(64, 64, 4, 3), Tile(64, 128, 8, 3)),
+    4: (Tile(16, 64, 4, 5), Tile(64, 64, 4, 3), Tile(64, 128, 8, 3)),
 }
 
 
