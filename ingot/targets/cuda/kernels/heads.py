@@ -23,12 +23,12 @@ def partners(columns, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr):
 
 
 @triton.jit
-def sum_of_parts(parts, stride, bias, columns, read, PARTS: tl.constexpr, BIASED: tl.constexpr):
+def sum_of_parts(parts, stride, bias, columns, read, PARTS: tl.constexpr, WITH_BIAS: tl.constexpr):
     """Numbers of a row, added up from parts `stride` numbers apart in ascending order."""
     total = tl.load(parts + columns, mask=read, other=0.0).to(tl.float32)
     for part in tl.static_range(1, PARTS):
         total += tl.load(parts + part * stride + columns, mask=read, other=0.0).to(tl.float32)
-    if BIASED:
+    if WITH_BIAS:
         total += tl.load(bias + columns, mask=read, other=0.0)
     return total
 
@@ -37,7 +37,7 @@ def sum_of_parts(parts, stride, bias, columns, read, PARTS: tl.constexpr, BIASED
 def head_of(
     parts, stride, bias, turns,
     D: tl.constexpr, WIDTH: tl.constexpr, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr,
-    PARTS: tl.constexpr, BIASED: tl.constexpr,
+    PARTS: tl.constexpr, WITH_BIAS: tl.constexpr,
 ):  # fmt: skip
     """Numbers of a head [WIDTH] and their partners; zeros for those that have none or `turns` not.
 
@@ -45,9 +45,9 @@ def head_of(
     """
     columns = tl.arange(0, WIDTH)
     other = partners(columns, PAIRS, INTERLEAVED)
-    x = sum_of_parts(parts, stride, bias, columns, columns < D, PARTS, BIASED)
+    x = sum_of_parts(parts, stride, bias, columns, columns < D, PARTS, WITH_BIAS)
     has_partner = (columns < 2 * PAIRS) & turns
-    y = sum_of_parts(parts, stride, bias, other, has_partner, PARTS, BIASED)
+    y = sum_of_parts(parts, stride, bias, other, has_partner, PARTS, WITH_BIAS)
     return x, y
 
 
@@ -115,7 +115,7 @@ def keep(
 def turn_parts(
     parts, bias, q_norm, k_norm, table, slots, out, k_cache, v_cache, k_scales, v_scales, rows,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
-    PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr, PARTS: tl.constexpr, BIASED: tl.constexpr,
+    PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr, PARTS: tl.constexpr, WITH_BIAS: tl.constexpr,
     NORMED: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr, PAGE: tl.constexpr,
     SCALED: tl.constexpr, TABLE_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
 ):  # fmt: skip
@@ -128,7 +128,7 @@ def turn_parts(
     turns = head < HEADS + KV_HEADS
     x, y = head_of(
         parts + row * COLUMNS + head * D, rows.to(tl.int64) * COLUMNS, bias + head * D, turns,
-        D, WIDTH, PAIRS, INTERLEAVED, PARTS, BIASED,
+        D, WIDTH, PAIRS, INTERLEAVED, PARTS, WITH_BIAS,
     )  # fmt: skip
     slot = tl.load(slots + row)
     if turns:

@@ -1,8 +1,8 @@
 """Cosines and sines of the positions of a step.
 
-An angle of 1e5 radians has an ulp of 2^-7, so it is rounded to float32 as the product that it is,
-and then reduced in float64: Triton's own cosine becomes the approximate instruction, which does not
-reduce its argument.
+An angle of 1e5 radians has an ulp of 2^-7, so the product is rounded to float32 first. The cast to
+float64 keeps it from being fused with the reduction. Triton's own cosine keeps digits of pi in
+local memory.
 """
 
 import triton
