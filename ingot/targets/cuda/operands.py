@@ -100,7 +100,9 @@ class Operands:
         offset, stride = 0, buffer.columns
         if buffer.kind == "view":
             offset, stride = stored_bytes(buffer.dtype, buffer.offset), buffer.row_stride
-        return Rows(buffer, Pointer(Argument(buffer=root.name, offset=offset), buffer.dtype), stride)
+        return Rows(
+            buffer, Pointer(Argument(buffer=root.name, offset=offset), buffer.dtype), stride
+        )
 
     def weight(self, instruction: Instruction, argument: str) -> Pointer | None:
         """A weight that is stored as numbers; None for one that the model does not have."""

@@ -1,0 +1,118 @@
+"""Runs kernels on the host, in Triton's interpreter: for tests, and for the simulated device.
+
+All that is internal to Triton is named here and nowhere else. `TRITON_INTERPRET=1` must be set
+before the first kernel file is imported. Kernels are read from `ingot/targets/cuda/kernels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ingot.artifact.launches import Constant
+
+KERNELS = "ingot.targets.cuda.kernels"
+NUMBERS: Mapping[str, Any] = {"i32": np.int32, "i64": np.int64, "fp32": np.float32}
+
+
+@cache
+def install() -> None:
+    """Corrects how Triton's interpreter treats bfloat16, for the whole process.
+
+    The interpreter keeps a bfloat16 as the 16 bits of an integer. Without this, products multiply
+    those integers and casts cut off digits. Sums of products are taken in float64, so that the
+    shape of a tile does not show in their bits.
+    """
+    builder = _interpreter().InterpreterBuilder
+    builder.create_dot = _dot
+    builder.cast_impl = _cast
+
+
+def kernel(name: str) -> Any:
+    """The Triton function of that name, "file.function"."""
+    file, function = name.split(".")
+    return getattr(import_module(f"{KERNELS}.{file}"), function)
+
+
+def launch(
+    function: Any,
+    grid: tuple[int, int, int],
+    arguments: Mapping[str, tuple[str, int | float]],
+    constants: Mapping[str, Constant],
+) -> None:
+    """Runs a kernel over the memory of this process.
+
+    Args:
+        function: as `kernel` gives it.
+        grid: programs in each dimension.
+        arguments: of each run-time argument its type in Triton, such as "*bf16" or "i32", and its
+            value; an address for a pointer.
+        constants: of every other argument.
+    """
+    install()
+    interpreter = _interpreter()
+    given = dict(constants) | {n: _tensor(*argument) for n, argument in arguments.items()}
+    body = function.rewrite()
+    scope = interpreter._patch_lang(function.fn)
+    try:
+        interpreter.interpreter_builder.set_grid_dim(*grid)
+        with np.errstate(all="ignore"):  # a card does not warn
+            for x, y, z in product(*map(range, grid)):
+                interpreter.interpreter_builder.set_grid_idx(x, y, z)
+                body(**{n: given[n] for n in function.arg_names})
+    finally:
+        scope.restore()
+
+
+def _interpreter() -> Any:
+    return import_module("triton.runtime.interpreter")
+
+
+def _language() -> Any:
+    return import_module("triton.language")
+
+
+def _tensor(type_name: str, value: int | float) -> Any:
+    language = _language()
+    if type_name.startswith("*"):
+        kind = language.pointer_type(language.str_to_ty(type_name[1:], None))
+        data = np.array([value], np.uint64)
+    else:
+        kind, data = language.str_to_ty(type_name, None), np.array([value], NUMBERS[type_name])
+    return language.tensor(_interpreter().TensorHandle(data, kind), kind)
+
+
+def _widened(handle: Any) -> Any:
+    """Its numbers; those of bfloat16 as float32."""
+    if handle.dtype.scalar != _language().bfloat16:
+        return handle.data
+    return (handle.data.astype(np.uint32) << 16).view(np.float32)
+
+
+def _narrowed(numbers: Any) -> Any:
+    """The bits of numbers rounded to bfloat16, halves to even."""
+    wide = np.ascontiguousarray(numbers, np.float32)
+    bits = wide.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(wide), 0x7FC0, rounded).astype(np.uint16)
+
+
+def _dot(builder: Any, a: Any, b: Any, start: Any, *_: Any) -> Any:
+    left, right = (_widened(each).astype(np.float64) for each in (a, b))
+    total = np.matmul(left, right).astype(start.data.dtype) + start.data
+    return _interpreter().TensorHandle(total, start.dtype.scalar)
+
+
+def _cast(builder: Any, source: Any, kind: Any) -> Any:
+    interpreter, target = _interpreter(), kind.scalar
+    if target == _language().bfloat16:
+        same = source.dtype.scalar == target
+        data = source.data if same else _narrowed(_widened(source))
+    else:
+        data = _widened(source).astype(interpreter._get_np_dtype(target))
+    return interpreter.TensorHandle(data, target)
