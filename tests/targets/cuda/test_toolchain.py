@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,10 +17,10 @@ from ingot.artifact.launches import KernelSpec
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets import compilers
-from ingot.targets.cuda import toolchain, triton_package
+from ingot.targets.cuda import toolchain
 from ingot.targets.cuda.toolchain import binary_name
 from ingot.targets.cuda.triton_package import TritonPackage, assembler_version, find_triton
-from tests.targets.cuda.tiny import DOUBLE, KERNELS, PACKAGE, TARGETS, all_built, built, written
+from tests.targets.cuda.tiny import DOUBLE, KERNELS, PACKAGE, TARGETS, all_built, built
 
 SM_90 = TARGETS[1]
 SPECS = (DOUBLE, KERNELS["product"])
@@ -166,8 +165,8 @@ def test_whatever_a_binary_depends_on_has_another_key(
     assert toolchain._key(DOUBLE, tools) == keys[0]
     keys += [
         toolchain._key(replace(DOUBLE, num_warps=8), tools),
-        toolchain._key(DOUBLE, replace(tools, triton=TritonPackage("3.6.0", tools.triton.folder))),
-        toolchain._key(DOUBLE, replace(tools, assembler="12.8.93")),
+        toolchain._key(DOUBLE, replace(tools, triton=TritonPackage("0.0", tools.triton.folder))),
+        toolchain._key(DOUBLE, replace(tools, assembler="0.0")),
         toolchain._key(DOUBLE, toolchain._tools(TARGETS[0], package.name)),
     ]
     (package / "a.py").write_text("x = 1")
@@ -224,8 +223,9 @@ def test_a_triton_that_cannot_be_imported_is_shown(
     found = find_triton()
     monkeypatch.setattr(toolchain, "find_triton", lambda: found)
     monkeypatch.setattr(sys, "path", [str(tmp_path / "broken"), *sys.path])
-    with pytest.raises(ToolchainError, match="ended with code 1\n(.*\n)*.*libtriton is damaged"):
+    with pytest.raises(ToolchainError, match="ended with code 1") as caught:
         built(tmp_path / "a", DOUBLE)
+    assert "libtriton is damaged" in caught.value.found
 
 
 @pytest.mark.usefixtures("no_cache", "temporary")
@@ -273,63 +273,6 @@ def test_python_that_cannot_be_started_is_told(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(ToolchainError, match="Python could not be started"):
         built(tmp_path / "a", DOUBLE)
-
-
-def package_of(folder: Path, version: str) -> object:
-    """What `find_spec` gives for a Triton that says such a version."""
-    (folder / "__init__.py").write_text(f'"""doc"""\n{version}\nimport nothing_that_exists\n')
-    return type("Spec", (), {"origin": str(folder / "__init__.py")})
-
-
-def test_without_triton_the_hint_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(triton_package, "find_spec", lambda name: None)
-    with pytest.raises(ToolchainError, match="Triton is not installed") as caught:
-        toolchain.try_tools(tmp_path, SM_90)
-    assert "pip install 'ingot-lm[cuda]'" in caught.value.hint
-
-
-@pytest.mark.parametrize("version", ["3.6.0", "3.9.1", "3.8.0+git1234"])
-def test_supported_versions_are_found_without_importing(
-    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = package_of(tmp_path, f"__version__ = '{version}'")
-    monkeypatch.setattr(triton_package, "find_spec", lambda name: spec)
-    assert find_triton() == TritonPackage(version, tmp_path)
-
-
-@pytest.mark.parametrize("version", ["3.5.1", "3.10.0", "2.9.0", "4.6.0"])
-def test_other_versions_are_refused(
-    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = package_of(tmp_path, f'__version__ = "{version}"')
-    monkeypatch.setattr(triton_package, "find_spec", lambda name: spec)
-    with pytest.raises(ToolchainError, match=f"Triton {version} is installed") as caught:
-        find_triton()
-    assert "3.6 to 3.9" in caught.value.hint
-
-
-def test_a_triton_that_is_damaged_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spec = package_of(tmp_path, "version = 3")
-    monkeypatch.setattr(triton_package, "find_spec", lambda name: spec)
-    with pytest.raises(ToolchainError, match="does not say its version"):
-        find_triton()
-    (tmp_path / "__init__.py").unlink()
-    with pytest.raises(ToolchainError, match="cannot be read"):
-        find_triton()
-
-
-def test_an_assembler_that_is_damaged_is_refused(tmp_path: Path) -> None:
-    triton = TritonPackage("3.9.0", tmp_path)
-    with pytest.raises(ToolchainError, match="cannot be run"):
-        assembler_version(triton)
-    triton.assembler.parent.mkdir(parents=True)
-    shutil.copy("/bin/true", triton.assembler)
-    with pytest.raises(ToolchainError, match="does not say its version"):
-        assembler_version(triton)
 
 
 def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
