@@ -36,7 +36,7 @@ class Memory:
     ) -> None:
         self._plan = plan
         self._pages = [align(size * num_pages, ALIGNMENT) for size in plan.page_sizes()]
-        arrays = [buffer for kind in ("input", "output") for buffer in plan.of_kind(kind)]  # type: ignore[arg-type]
+        arrays = [buffer for kind in ("input", "output") for buffer in plan.of_kind(kind)]
         sizes = {
             "the weights": weight_bytes,
             "the KV cache": sum(self._pages),

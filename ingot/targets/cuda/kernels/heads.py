@@ -119,7 +119,7 @@ def turn_parts(
     NORMED: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr, PAGE: tl.constexpr,
     SCALED: tl.constexpr, TABLE_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
 ):  # fmt: skip
-    """From parts of a product, float32 [PARTS, rows, (HEADS + 2 KV_HEADS) D]: queries, keys, values.
+    """Queries, keys and values from parts of a product [PARTS, rows, (HEADS + 2 KV_HEADS) D].
 
     Queries are stored as rows, keys and values in the cache. Grid: (rows, HEADS + 2 KV_HEADS).
     """
