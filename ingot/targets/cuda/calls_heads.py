@@ -10,9 +10,10 @@ from ingot.artifact.launches import Constant, Extent
 from ingot.artifact.plan import Instruction
 from ingot.targets.cuda.call import ONE, Call, Choice, Emit
 from ingot.targets.cuda.calls_attention import paged_attention
-from ingot.targets.cuda.calls_products import FEW_ROWS, Parts, product_parts
+from ingot.targets.cuda.calls_products import product_parts
 from ingot.targets.cuda.head_parts import Cache, expect, expect_head, width_of
 from ingot.targets.cuda.operands import Operands, Pointer, Size
+from ingot.targets.cuda.tiles import FEW_ROWS
 from ingot.targets.turns import Turn, turns_of
 from ingot.targets.work import Work
 
@@ -107,7 +108,7 @@ def linear_rope_kv_write(operands: Operands, work: Work) -> tuple[Call, ...]:
     many = replace(few, constants=constants | {"PARTS": parts.many}, size="", most=0)
     choices = (few, many) if parts.few != parts.many else (many,)
     given |= {**turned.arguments, "rows": Size("N")}
-    return parts.call, Call(given, choices)
+    return parts.call, Call(given, choices, parts.call.workspace_bytes)
 
 
 def rope_kv_write(operands: Operands, work: Work) -> tuple[Call, ...]:
