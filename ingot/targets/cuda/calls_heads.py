@@ -108,7 +108,7 @@ def linear_rope_kv_write(operands: Operands, work: Work) -> tuple[Call, ...]:
     many = replace(few, constants=constants | {"PARTS": parts.many}, size="", most=0)
     choices = (few, many) if parts.few != parts.many else (many,)
     given |= {**turned.arguments, "rows": Size("N")}
-    return parts.call, Call(given, choices)
+    return parts.call, Call(given, choices, parts.call.workspace_bytes)
 
 
 def rope_kv_write(operands: Operands, work: Work) -> tuple[Call, ...]:

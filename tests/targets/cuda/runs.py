@@ -152,7 +152,8 @@ def sizes_of(plan: Plan, inputs: Mapping[str, Tensor]) -> dict[str, int]:
         for array in plan.spec.inputs
         for dim, size in zip(array.shape, inputs[array.name].shape, strict=True)
     }
-    _, rows, before = inputs["spans"].unbind(-1)
+    begins, ends, before = inputs["spans"].unbind(-1)
+    rows = ends - begins
     return sizes | {MOST_ROWS: int(rows.max()), MOST_KEYS: int((rows + before).max())}
 
 

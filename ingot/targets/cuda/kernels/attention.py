@@ -11,6 +11,8 @@ instructions add up in one order whatever the number of rows.
 import triton
 import triton.language as tl
 
+from ingot.targets.cuda.kernels.math import soft_capped
+
 CHUNK = tl.constexpr(256)
 LOG2_E = tl.constexpr(1.4426950408889634)
 NEVER = tl.constexpr(float("-inf"))
@@ -37,12 +39,6 @@ def merge(values, highest, sums, more, more_highest, more_sums):
 def normalised(values, sums):
     """Values by their sums of weights; NaN for a row without any weight."""
     return values * tl.div_rn(1.0, sums)[:, None]
-
-
-@triton.jit
-def capped(x, CAP: tl.constexpr):
-    """CAP * tanh(x / CAP), with an absolute error of 1e-7 CAP."""
-    return CAP * (1.0 - tl.div_rn(2.0, 1.0 + tl.exp2(x * (2.0 * LOG2_E / CAP))))
 
 
 @triton.jit
@@ -73,7 +69,7 @@ def visible_scores(
     if SCALED:
         x = x * k_scales[None, :]
     if SOFTCAP > 0:
-        x = capped(x * SCALE, SOFTCAP) * LOG2_E
+        x = soft_capped(x * SCALE, SOFTCAP) * LOG2_E
     else:
         x = x * (SCALE * LOG2_E)
     seen = keys[None, :] <= positions[:, None]

@@ -35,19 +35,18 @@ def sum_of_parts(parts, stride, bias, columns, read, PARTS: tl.constexpr, WITH_B
 
 @triton.jit
 def head_of(
-    parts, stride, bias, turns,
+    parts, stride, bias, turning,
     D: tl.constexpr, WIDTH: tl.constexpr, PAIRS: tl.constexpr, INTERLEAVED: tl.constexpr,
     PARTS: tl.constexpr, WITH_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """Numbers of a head [WIDTH] and their partners; zeros for those that have none or `turns` not.
+    """Numbers of a head [WIDTH] and their partners; zeros behind the first `turning` columns.
 
     `parts` and `bias` point at the first column of the head.
     """
     columns = tl.arange(0, WIDTH)
     other = partners(columns, PAIRS, INTERLEAVED)
     x = sum_of_parts(parts, stride, bias, columns, columns < D, PARTS, WITH_BIAS)
-    has_partner = (columns < 2 * PAIRS) & turns
-    y = sum_of_parts(parts, stride, bias, other, has_partner, PARTS, WITH_BIAS)
+    y = sum_of_parts(parts, stride, bias, other, columns < turning, PARTS, WITH_BIAS)
     return x, y
 
 
@@ -101,12 +100,12 @@ def keep(
 ):  # fmt: skip
     """Stores a head into its slot of a cache; a slot < 0 stores nothing."""
     columns = tl.arange(0, WIDTH)
-    live = slot >= 0
+    live = (slot + 0 * columns) >= 0  # the interpreter mistakes the type of a single comparison
     known = tl.maximum(slot, 0).to(tl.int64)
     place = (known // PAGE * HEADS + head) * PAGE + known % PAGE
     if SCALED:
         x, scale = integers_of(x)
-        tl.store(scales + place, scale, mask=live)
+        tl.store(scales + place, scale, mask=slot >= 0)
     stored = x.to(cache.dtype.element_ty)
     tl.store(cache + place * D + columns, stored, mask=(columns < D) & live)
 
@@ -119,7 +118,7 @@ def turn_parts(
     NORMED: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr, PAGE: tl.constexpr,
     SCALED: tl.constexpr, TABLE_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
 ):  # fmt: skip
-    """Queries, keys and values from parts of a product [PARTS, rows, (HEADS + 2 KV_HEADS) D].
+    """From parts of a product, float32 [PARTS, rows, columns]: of queries, keys and values.
 
     Queries are stored as rows, keys and values in the cache. Grid: (rows, HEADS + 2 KV_HEADS).
     """
@@ -127,7 +126,8 @@ def turn_parts(
     COLUMNS: tl.constexpr = (HEADS + 2 * KV_HEADS) * D
     turns = head < HEADS + KV_HEADS
     x, y = head_of(
-        parts + row * COLUMNS + head * D, rows.to(tl.int64) * COLUMNS, bias + head * D, turns,
+        parts + row * COLUMNS + head * D, rows.to(tl.int64) * COLUMNS, bias + head * D,
+        tl.where(turns, 2 * PAIRS, 0),
         D, WIDTH, PAIRS, INTERLEAVED, PARTS, WITH_BIAS,
     )  # fmt: skip
     slot = tl.load(slots + row)
@@ -154,7 +154,7 @@ def turned_row(
     NORMED: tl.constexpr, EPS: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip
     """The head that begins at that address, normed if need be, and turned."""
-    x, y = head_of(x_rows, 0, x_rows, True, D, WIDTH, PAIRS, INTERLEAVED, 1, False)
+    x, y = head_of(x_rows, 0, x_rows, 2 * PAIRS, D, WIDTH, PAIRS, INTERLEAVED, 1, False)
     if NORMED:
         x, y = normed(x, y, weight, D, WIDTH, PAIRS, INTERLEAVED, EPS, OFFSET)
     return turned(x, y, table, WIDTH, PAIRS, INTERLEAVED)
