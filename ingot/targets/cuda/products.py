@@ -160,7 +160,8 @@ def matrix_of(weight: Buffer) -> tuple[dict[str, Pointer], Constants]:
     if not fits(columns, form):
         raise CodegenError(
             f"weight {weight.name} has {columns} columns in the format {form}",
-            hint="Products on CUDA take rows of whole blocks, and blocks of whole 32 columns.",
+            hint="Products on CUDA take float16 scales of whole rows or of blocks of whole 32 "
+            "columns, and multipliers in pairs.",
         )
     layout = layout_of(rows, columns, form)
     pointers = {"w": _part(weight, 0, form.dtype)}

@@ -65,11 +65,12 @@ def _step(
     else:
         k = step * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
         numbers = _columns(x, r, k, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
-        STRIDE: tl.constexpr = ROW_BYTES // (BITS // 8)
-        weights = _columns(w, o, k, WIDTH, DEPTH, STRIDE, TILE_COLUMNS)
         if BITS == 8:
-            dot = _dot(weights.to(numbers.dtype), numbers)
+            integers = _columns(w, o, k, WIDTH, ROW_BYTES, ROW_BYTES, TILE_COLUMNS)
+            weights = _in_order(integers, o.shape[0], TILE_COLUMNS).to(numbers.dtype)
+            dot = _dot(weights, numbers)
         else:
+            weights = _columns(w, o, k, WIDTH, DEPTH, DEPTH, TILE_COLUMNS)
             total = _dot_on(total, weights, numbers)
     if BITS <= 8:
         block = step * TILE_COLUMNS // BLOCK
@@ -84,38 +85,41 @@ def _dot4(
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
     BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of weights in 4 bits, times x. Columns k and k + 16 of each 32 share a byte."""
+    """A tile of weights in 4 bits, times x. The halves of the tile share bytes."""
     HALF: tl.constexpr = TILE_COLUMNS // 2
     i = tl.arange(0, HALF)
-    low = step * TILE_COLUMNS + i // 16 * 32 + i % 16
-    pairs = _columns(w, o, step * HALF + i, WIDTH, DEPTH // 2, ROW_BYTES, HALF)
-    first = (pairs & 15).to(tl.int8) - 8
-    second = (pairs >> 4).to(tl.int8) - 8
+    x_low = _columns(x, r, step * TILE_COLUMNS + i, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
+    x_high = _columns(x, r, step * TILE_COLUMNS + HALF + i, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
+    pairs = _columns(w, o, step * HALF + i, WIDTH, ROW_BYTES, ROW_BYTES, HALF)
+    low = ((pairs & 15).to(tl.int8) - 8).to(x_low.dtype)
+    high = ((pairs >> 4).to(tl.int8) - 8).to(x_low.dtype)
+    low, high = _in_order(low, o.shape[0], HALF), _in_order(high, o.shape[0], HALF)
     if GROUP < BLOCK:
-        by = _multipliers(multipliers, o, step, WIDTH, BLOCK, GROUP, TILE_COLUMNS)
-        first, second = first * by, second * by
-    x_low = _columns(x, r, low, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
-    x_high = _columns(x, r, low + 16, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
-    dot = _dot(first.to(x_low.dtype), x_low)
-    return _dot_on(dot, second.to(x_high.dtype), x_high)
+        GROUPS: tl.constexpr = HALF // GROUP
+        at = (step * WIDTH + o)[:, None] * GROUPS + tl.arange(0, GROUPS)[None, :]
+        nibbles = tl.load(multipliers + at, mask=(o < WIDTH)[:, None], other=0)
+        low *= _wide(nibbles & 15, o.shape[0], GROUPS, GROUP).to(x_low.dtype)
+        high *= _wide(nibbles >> 4, o.shape[0], GROUPS, GROUP).to(x_low.dtype)
+    return _dot_on(_dot(low, x_low), high, x_high)
 
 
 @triton.jit
-def _multipliers(
-    multipliers, o, step,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE_COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """The multipliers of a tile, int8 [outputs, TILE_COLUMNS / 2]: one for each byte of weights."""
-    GROUPS: tl.constexpr = TILE_COLUMNS // GROUP
-    BYTES: tl.constexpr = BLOCK // GROUP // 2
-    group = step * GROUPS + tl.arange(0, GROUPS)
-    block, place = group // (2 * BYTES), group % (2 * BYTES)
-    at = (block[None, :] * WIDTH + o[:, None]) * BYTES + (place // 2)[None, :]
-    nibbles = tl.load(multipliers + at, mask=(o < WIDTH)[:, None], other=0)
-    nibbles = (nibbles >> (place % 2 * 4).to(tl.uint8)[None, :]) & 15
+def _wide(nibbles, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr):
+    """Nibbles in two's complement [OUTPUTS, GROUPS] -> int8, one for each column of the groups."""
     signed = (nibbles ^ 8).to(tl.int8) - 8
-    wide = tl.broadcast_to(signed[:, :, None], o.shape[0], GROUPS, GROUP // 2)
-    return tl.reshape(wide, o.shape[0], TILE_COLUMNS // 2)
+    wide = tl.broadcast_to(signed[:, :, None], OUTPUTS, GROUPS, GROUP)
+    return tl.reshape(wide, OUTPUTS, GROUPS * GROUP)
+
+
+@triton.jit
+def _in_order(weights, OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A tile of integers as they lie in memory -> in the order of their columns.
+
+    What a lane of a matrix instruction multiplies lies together in memory, see `weights`.
+    """
+    UNIT: tl.constexpr = COLUMNS if COLUMNS < 64 else 64
+    lanes = tl.reshape(weights, OUTPUTS, COLUMNS // UNIT, 4, UNIT // 16, 2, 2)
+    return tl.reshape(tl.permute(lanes, 0, 1, 3, 4, 2, 5), OUTPUTS, COLUMNS)
 
 
 @triton.jit
