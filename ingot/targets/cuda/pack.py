@@ -63,8 +63,8 @@ def pack_values(matrix: Scaled, form: Format) -> Tensor:
     values = torch.nn.functional.pad(values, (0, -values.shape[-1] % tile))
     if form.bits == 8:
         return _by_lane(values.view(torch.uint8), min(UNIT, tile))
-    halves: Tensor = (values + 8).to(torch.uint8).unflatten(-1, (-1, 2, tile // 2))
-    pairs = halves[..., 0, :] | halves[..., 1, :] << 4
+    halves: Tensor = values.view(torch.uint8).unflatten(-1, (-1, 2, tile // 2))
+    pairs = halves[..., 0, :] + 8 | halves[..., 1, :] << 4
     return _by_lane(pairs.flatten(-2), min(UNIT, tile // 2))
 
 
@@ -72,7 +72,7 @@ def pack_multipliers(matrix: Scaled, form: Format) -> Tensor:
     """The multipliers of a matrix -> uint8 [rows, tiles, groups of a tile / 2]."""
     assert matrix.multipliers is not None
     groups = tile_columns(matrix.values.shape[-1], form) // form.group
-    nibbles = (matrix.multipliers & 15).to(torch.uint8)
+    nibbles = (matrix.multipliers + 8).view(torch.uint8)
     halves: Tensor = nibbles.unflatten(-1, (-1, 2, groups // 2))
     return halves[..., 0, :] | halves[..., 1, :] << 4
 

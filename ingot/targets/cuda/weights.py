@@ -8,10 +8,10 @@ the last.
                  them: with S = min(64, bytes of a tile) / 16, a unit of 16 S bytes is [4][S][2][2],
                  and byte (t, s, h, e) of it holds its column (s, h, t, e)
         int8     a number a byte
-        int4     the first half of a tile in the low nibbles, the second in the high ones; each
-                 value + 8
+        int4     the first half of a tile in the low nibbles, as value + 8, the second in the high
+                 ones, in two's complement
     multipliers  [tiles of a row][rows][groups of a tile / 2] bytes: the groups of the first half of
-                 the tile in the low nibbles, in two's complement
+                 the tile in the low nibbles; each value + 8
     scales       [blocks of a row][rows] float16
 """
 

@@ -60,7 +60,7 @@ def unpacked(data: Tensor, rows: int, columns: int, form: Format) -> Scaled:
         place = column // tile * half + column % half // unit * unit
         byte = data_rows[:, place + t * (unit // 4) + 4 * s + 2 * h + e]
         if form.bits == 4:
-            byte = (byte >> 4 if column % tile >= half else byte & 15) - 8
+            byte = (byte >> 4 ^ 8 if column % tile >= half else byte & 15) - 8
         values[:, column] = byte.view(torch.int8)
     blocks = columns // form.block
     scales = data[at.scales : at.scales + 2 * rows * blocks].view(torch.float16)
@@ -70,7 +70,7 @@ def unpacked(data: Tensor, rows: int, columns: int, form: Format) -> Scaled:
         tiles = columns // tile
         pairs = data[at.multipliers : at.multipliers + rows * groups // 2].view(tiles, rows, -1)
         both = torch.stack([pairs & 15, pairs >> 4], -2).transpose(0, 1).reshape(rows, groups)
-        multipliers = (both ^ 8).to(torch.int8) - 8
+        multipliers = both.to(torch.int8) - 8
     return Scaled(values, multipliers, scales.view(blocks, rows).T.float())
 
 

@@ -91,23 +91,25 @@ def _dot4(
     x_low = _columns(x, r, step * TILE_COLUMNS + i, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
     x_high = _columns(x, r, step * TILE_COLUMNS + HALF + i, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
     pairs = _columns(w, o, step * HALF + i, WIDTH, ROW_BYTES, ROW_BYTES, HALF)
-    low = ((pairs & 15).to(tl.int8) - 8).to(x_low.dtype)
-    high = ((pairs >> 4).to(tl.int8) - 8).to(x_low.dtype)
+    # What is done to bytes before they are numbers stays within four of them at a time, as `&`.
+    low = (pairs & 0x0F).to(tl.int8).to(x_low.dtype) - 8.0
+    high = (pairs & 0xF0).to(tl.int8, bitcast=True).to(x_low.dtype)  # 16 times its value
     low, high = _in_order(low, o.shape[0], HALF), _in_order(high, o.shape[0], HALF)
     if GROUP < BLOCK:
         GROUPS: tl.constexpr = HALF // GROUP
         at = (step * WIDTH + o)[:, None] * GROUPS + tl.arange(0, GROUPS)[None, :]
         nibbles = tl.load(multipliers + at, mask=(o < WIDTH)[:, None], other=0)
-        low *= _wide(nibbles & 15, o.shape[0], GROUPS, GROUP).to(x_low.dtype)
-        high *= _wide(nibbles >> 4, o.shape[0], GROUPS, GROUP).to(x_low.dtype)
+        low *= _wide((nibbles & 15).to(x_low.dtype) - 8.0, o.shape[0], GROUPS, GROUP)
+        high *= _wide((nibbles >> 4).to(x_low.dtype) * 0.0625 - 0.5, o.shape[0], GROUPS, GROUP)
+    else:
+        high *= 0.0625
     return _dot_on(_dot(low, x_low), high, x_high)
 
 
 @triton.jit
-def _wide(nibbles, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr):
-    """Nibbles in two's complement [OUTPUTS, GROUPS] -> int8, one for each column of the groups."""
-    signed = (nibbles ^ 8).to(tl.int8) - 8
-    wide = tl.broadcast_to(signed[:, :, None], OUTPUTS, GROUPS, GROUP)
+def _wide(multipliers, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr):
+    """Multipliers [OUTPUTS, GROUPS], one for each column of the groups."""
+    wide = tl.broadcast_to(multipliers[:, :, None], OUTPUTS, GROUPS, GROUP)
     return tl.reshape(wide, OUTPUTS, GROUPS * GROUP)
 
 
