@@ -35,11 +35,17 @@ def multiply(
     last = ALL if TOGETHER else tl.minimum(first + STEPS, ALL)
     total = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
     split_sum = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
+    scale, by = _scales(multipliers, scales, o, first, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS)
     for step in range(first, last):
+        # They are too small for an asynchronous load: they are under way for a step.
+        next_scale, next_by = _scales(
+            multipliers, scales, o, step + 1, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
+        )
         split_sum = _step(
-            split_sum, x, w, multipliers, scales, r, o, step, rows, WIDTH, DEPTH, X_STRIDE,
-            ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
+            split_sum, x, w, scale, by, r, o, step, rows, WIDTH, DEPTH, X_STRIDE, ROW_BYTES, BITS,
+            BLOCK, GROUP, TILE_COLUMNS,
         )  # fmt: skip
+        scale, by = next_scale, next_by
         if TOGETHER and SPLITS > 1:  # noqa: SIM102
             if (step + 1) % STEPS == 0:
                 total += split_sum
@@ -51,15 +57,33 @@ def multiply(
 
 
 @triton.jit
+def _scales(
+    multipliers, scales, o, step, ALL: tl.constexpr, WIDTH: tl.constexpr,
+    BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The scales of a tile of weights, [outputs], and its multipliers as they lie in memory."""
+    scale, by = o, o
+    step = tl.minimum(step, ALL - 1)  # beyond the last tile is the last once more
+    if BITS <= 8:
+        at = step * TILE_COLUMNS // BLOCK * WIDTH + o
+        scale = tl.load(scales + at, mask=o < WIDTH, other=0.0)
+    if BITS == 4 and GROUP < BLOCK:
+        BYTES: tl.constexpr = TILE_COLUMNS // GROUP // 2
+        i = tl.program_id(1) * o.shape[0] * BYTES + tl.arange(0, o.shape[0] * BYTES)
+        by = tl.load(multipliers + step * (WIDTH * BYTES) + i, mask=i < WIDTH * BYTES, other=0)
+    return scale, by
+
+
+@triton.jit
 def _step(
-    total, x, w, multipliers, scales, r, o, step, rows,
+    total, x, w, scale, by, r, o, step, rows,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
     BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """The sum with one more tile of columns."""
     if BITS == 4:
         dot = _dot4(
-            x, w, multipliers, r, o, step, rows, WIDTH, DEPTH, X_STRIDE, ROW_BYTES, BLOCK, GROUP,
+            x, w, by, r, o, step, rows, WIDTH, DEPTH, X_STRIDE, ROW_BYTES, BLOCK, GROUP,
             TILE_COLUMNS,
         )  # fmt: skip
     else:
@@ -73,15 +97,13 @@ def _step(
             weights = _columns(w, o, k, WIDTH, DEPTH, DEPTH, TILE_COLUMNS)
             total = _dot_on(total, weights, numbers)
     if BITS <= 8:
-        block = step * TILE_COLUMNS // BLOCK
-        scale = tl.load(scales + block * WIDTH + o, mask=o < WIDTH, other=0.0)
         total += dot * scale.to(tl.float32)[:, None]
     return total
 
 
 @triton.jit
 def _dot4(
-    x, w, multipliers, r, o, step, rows,
+    x, w, by, r, o, step, rows,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
     BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -97,8 +119,7 @@ def _dot4(
     low, high = _in_order(low, o.shape[0], HALF), _in_order(high, o.shape[0], HALF)
     if GROUP < BLOCK:
         GROUPS: tl.constexpr = HALF // GROUP
-        at = (step * WIDTH + o)[:, None] * GROUPS + tl.arange(0, GROUPS)[None, :]
-        nibbles = tl.load(multipliers + at, mask=(o < WIDTH)[:, None], other=0)
+        nibbles = tl.reshape(by, o.shape[0], GROUPS)
         low *= _wide((nibbles & 15).to(x_low.dtype) - 8.0, o.shape[0], GROUPS, GROUP)
         high *= _wide((nibbles >> 4).to(x_low.dtype) * 0.0625 - 0.5, o.shape[0], GROUPS, GROUP)
     else:
