@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from ingot.targets.cuda.kernels.finish import completed
+from ingot.targets.cuda.kernels.math import activated
 
 
 @triton.jit
@@ -28,28 +29,23 @@ def multiply(
     splits TOGETHER).
     """
     r = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
-    o = tl.program_id(1) * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
-    split = tl.program_id(2)
+    begin, split = tl.program_id(1) * TILE_OUTPUTS, tl.program_id(2)
+    o = begin + tl.arange(0, TILE_OUTPUTS)
     ALL: tl.constexpr = (DEPTH + TILE_COLUMNS - 1) // TILE_COLUMNS
     first = split * STEPS
     last = ALL if TOGETHER else tl.minimum(first + STEPS, ALL)
     total = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
     split_sum = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
-    scale, by = _scales(multipliers, scales, o, first, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS)
+    scale, by = _scales(
+        multipliers, scales, o, begin, first, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
+    )
     for step in range(first, last):
-        # They are too small for an asynchronous load: they are under way for a step.
-        next_scale, next_by = _scales(
-            multipliers, scales, o, step + 1, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
-        )
-        split_sum = _step(
-            split_sum, x, w, scale, by, r, o, step, rows, WIDTH, DEPTH, X_STRIDE, ROW_BYTES, BITS,
-            BLOCK, GROUP, TILE_COLUMNS,
+        split_sum, scale, by = _step(
+            split_sum, x, w, multipliers, scales, scale, by, r, o, begin, step, rows, ALL, WIDTH,
+            DEPTH, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
         )  # fmt: skip
-        scale, by = next_scale, next_by
-        if TOGETHER and SPLITS > 1:  # noqa: SIM102
-            if (step + 1) % STEPS == 0:
-                total += split_sum
-                split_sum = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
+        if TOGETHER and SPLITS > 1:
+            total, split_sum = _ended(total, split_sum, step, STEPS)
     _store(
         total + split_sum, bias, residual, parts, out, r, o, split, rows, WIDTH, RESIDUAL_STRIDE,
         OUT_STRIDE, STORES_PARTS, CAP, WITH_BIAS, WITH_RESIDUAL,
@@ -57,11 +53,83 @@ def multiply(
 
 
 @triton.jit
+def multiply_gated(
+    x, w, multipliers, scales, bias, parts, out, rows,
+    HALF: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
+    ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
+    SPLITS: tl.constexpr, STEPS: tl.constexpr, KIND: tl.constexpr, WITH_BIAS: tl.constexpr,
+    TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out [rows, HALF] = activation(gate) * up, the halves of the product; makes no parts.
+
+    Sums as `multiply` does. Grid (rows / TILE_ROWS, HALF / TILE_OUTPUTS).
+    """
+    r = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
+    begin = tl.program_id(1) * TILE_OUTPUTS
+    o = begin + tl.arange(0, TILE_OUTPUTS)
+    gate, up = _halves(
+        x, w, multipliers, scales, r, o, begin, rows, HALF, DEPTH, X_STRIDE, ROW_BYTES, BITS,
+        BLOCK, GROUP, SPLITS, STEPS, TILE_COLUMNS,
+    )  # fmt: skip
+    column, row, inside = o[:, None], r.to(tl.int64)[None, :], (o < HALF)[:, None]
+    gate = completed(gate, bias, bias, column, column, inside, inside, 0, WITH_BIAS, False)
+    after = HALF + column
+    up = completed(up, bias, bias, after, after, inside, inside, 0, WITH_BIAS, False)
+    y = (activated(gate, KIND) * up).to(out.dtype.element_ty)
+    tl.store(out + row * OUT_STRIDE + column, y, mask=inside & (r < rows)[None, :])
+
+
+@triton.jit
+def _halves(
+    x, w, multipliers, scales, r, o, begin, rows,
+    HALF: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
+    BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, SPLITS: tl.constexpr,
+    STEPS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The sums of a tile of gate, and of the same columns of up."""
+    ALL: tl.constexpr = (DEPTH + TILE_COLUMNS - 1) // TILE_COLUMNS
+    WIDTH: tl.constexpr = 2 * HALF
+    gate = tl.zeros([o.shape[0], r.shape[0]], tl.float32)
+    up, gate_sum, up_sum = gate, gate, gate
+    scale, by = _scales(
+        multipliers, scales, o, begin, 0, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
+    )
+    up_scale, up_by = _scales(
+        multipliers, scales, HALF + o, HALF + begin, 0, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
+    )
+    for step in range(0, ALL):
+        gate_sum, scale, by = _step(
+            gate_sum, x, w, multipliers, scales, scale, by, r, o, begin, step, rows, ALL, WIDTH,
+            DEPTH, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
+        )  # fmt: skip
+        up_sum, up_scale, up_by = _step(
+            up_sum, x, w, multipliers, scales, up_scale, up_by, r, HALF + o, HALF + begin, step,
+            rows, ALL, WIDTH, DEPTH, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
+        )  # fmt: skip
+        if SPLITS > 1:
+            gate, gate_sum = _ended(gate, gate_sum, step, STEPS)
+            up, up_sum = _ended(up, up_sum, step, STEPS)
+    return gate + gate_sum, up + up_sum
+
+
+@triton.jit
+def _ended(total, split_sum, step, STEPS: tl.constexpr):
+    """The total and the sum of the split after a step, which may be the last of the split."""
+    if (step + 1) % STEPS == 0:
+        total += split_sum
+        split_sum = tl.zeros(split_sum.shape, tl.float32)
+    return total, split_sum
+
+
+@triton.jit
 def _scales(
-    multipliers, scales, o, step, ALL: tl.constexpr, WIDTH: tl.constexpr,
+    multipliers, scales, o, begin, step, ALL: tl.constexpr, WIDTH: tl.constexpr,
     BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The scales of a tile of weights, [outputs], and its multipliers as they lie in memory."""
+    """The scales of a tile of weights, [outputs], and its multipliers as they lie in memory.
+
+    o are the outputs from `begin` on.
+    """
     scale, by = o, o
     step = tl.minimum(step, ALL - 1)  # beyond the last tile is the last once more
     if BITS <= 8:
@@ -69,36 +137,43 @@ def _scales(
         scale = tl.load(scales + at, mask=o < WIDTH, other=0.0)
     if BITS == 4 and GROUP < BLOCK:
         BYTES: tl.constexpr = TILE_COLUMNS // GROUP // 2
-        i = tl.program_id(1) * o.shape[0] * BYTES + tl.arange(0, o.shape[0] * BYTES)
+        i = begin * BYTES + tl.arange(0, o.shape[0] * BYTES)
         by = tl.load(multipliers + step * (WIDTH * BYTES) + i, mask=i < WIDTH * BYTES, other=0)
     return scale, by
 
 
 @triton.jit
 def _step(
-    total, x, w, scale, by, r, o, step, rows,
-    WIDTH: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
-    BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+    total, x, w, multipliers, scales, scale, by, r, o, begin, step, rows,
+    ALL: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr,
+    ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The sum with one more tile of columns."""
-    if BITS == 4:
-        dot = _dot4(
-            x, w, by, r, o, step, rows, WIDTH, DEPTH, X_STRIDE, ROW_BYTES, BLOCK, GROUP,
-            TILE_COLUMNS,
-        )  # fmt: skip
-    else:
-        k = step * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    """The sum with one more tile of columns, and the scales of the next.
+
+    Scales are too small for an asynchronous load: they are under way for a step.
+    """
+    next_scale, next_by = _scales(
+        multipliers, scales, o, begin, step + 1, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
+    )
+    k = step * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    if BITS > 8:
         numbers = _columns(x, r, k, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
+        weights = _columns(w, o, k, WIDTH, DEPTH, DEPTH, TILE_COLUMNS)
+        total = _dot_on(total, weights, numbers)
+    else:
         if BITS == 8:
+            numbers = _columns(x, r, k, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
             integers = _columns(w, o, k, WIDTH, ROW_BYTES, ROW_BYTES, TILE_COLUMNS)
             weights = _in_order(integers, o.shape[0], TILE_COLUMNS).to(numbers.dtype)
             dot = _dot(weights, numbers)
         else:
-            weights = _columns(w, o, k, WIDTH, DEPTH, DEPTH, TILE_COLUMNS)
-            total = _dot_on(total, weights, numbers)
-    if BITS <= 8:
+            dot = _dot4(
+                x, w, by, r, o, step, rows, WIDTH, DEPTH, X_STRIDE, ROW_BYTES, BLOCK, GROUP,
+                TILE_COLUMNS,
+            )  # fmt: skip
         total += dot * scale.to(tl.float32)[:, None]
-    return total
+    return total, next_scale, next_by
 
 
 @triton.jit
