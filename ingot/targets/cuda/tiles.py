@@ -52,11 +52,11 @@ _FEW_16, _FEW_32 = (
 _FEW_INTEGERS = (Tile(16, 64, 4, 6), Tile(64, 64, 4, 3))
 NUMBERS: Mapping[int, Tiling] = {
     16: Tiling(64, (*_FEW_16, Tile(128, 128, 8, 3)), (*_FEW_16, Tile(128, 64, 8, 3))),
-    32: Tiling(32, (*_FEW_32, Tile(64, 64, 4, 3)), (*_FEW_32, Tile(64, 32, 4, 3))),
+    32: Tiling(32, (*_FEW_32, Tile(64, 64, 4, 3)), (*_FEW_32, Tile(32, 32, 4, 3))),
 }
 INTEGERS: tuple[Tiles, Tiles] = (
     (*_FEW_INTEGERS, Tile(64, 128, 8, 3)),
-    (*_FEW_INTEGERS, Tile(64, 64, 4, 3)),
+    (*_FEW_INTEGERS, Tile(64, 64, 8, 3)),
 )
 
 
