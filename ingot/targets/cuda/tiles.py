@@ -49,14 +49,14 @@ _FEW_16, _FEW_32 = (
     (Tile(16, 64, 4, 6), Tile(64, 64, 4, 4)),
     (Tile(16, 64, 4, 3), Tile(64, 64, 4, 3)),
 )
-_FEW_INTEGERS = (Tile(16, 64, 4, 6), Tile(64, 64, 4, 3))
 NUMBERS: Mapping[int, Tiling] = {
     16: Tiling(64, (*_FEW_16, Tile(128, 128, 8, 3)), (*_FEW_16, Tile(128, 64, 8, 3))),
     32: Tiling(32, (*_FEW_32, Tile(64, 64, 4, 3)), (*_FEW_32, Tile(32, 32, 4, 3))),
 }
+# Two halves of unpacked integers leave registers for 32 rows on sm_80.
 INTEGERS: tuple[Tiles, Tiles] = (
-    (*_FEW_INTEGERS, Tile(64, 128, 8, 3)),
-    (*_FEW_INTEGERS, Tile(64, 64, 8, 3)),
+    (Tile(16, 64, 4, 6), Tile(64, 64, 4, 3), Tile(64, 128, 8, 3)),
+    (Tile(16, 64, 4, 6), Tile(32, 64, 4, 4), Tile(32, 64, 4, 4)),
 )
 
 
