@@ -19,6 +19,7 @@ from ingot.artifact.launches import Constant
 
 KERNELS = "ingot.targets.cuda.kernels"
 Check = Callable[[npt.NDArray[np.uint64], int], None]
+ARITHMETIC = {"create_fadd": np.add, "create_fsub": np.subtract, "create_fmul": np.multiply}
 NUMBERS: Mapping[str, Any] = {"i32": np.int32, "i64": np.int64, "fp32": np.float32}
 
 
@@ -26,15 +27,17 @@ NUMBERS: Mapping[str, Any] = {"i32": np.int32, "i64": np.int64, "fp32": np.float
 def install() -> None:
     """Corrects how Triton's interpreter treats bfloat16, for the whole process.
 
-    The interpreter keeps a bfloat16 as the 16 bits of an integer. Without this, products multiply
-    those integers and casts cut off digits. Sums of products are taken in float64, so that the
-    shape of a tile does not show in their bits.
+    The interpreter keeps a bfloat16 as the 16 bits of an integer. Without this, sums and products
+    are those of such integers, and casts cut off digits. Dot products are summed in float64, so
+    that the shape of a tile does not show in their bits.
     """
     builder = _interpreter().InterpreterBuilder
     builder.create_dot = _dot
     builder.cast_impl = _cast
     builder.create_masked_load = _watched(builder.create_masked_load, mask=0)
     builder.create_masked_store = _watched(builder.create_masked_store, mask=1)
+    for name, operator in ARITHMETIC.items():
+        setattr(builder, name, _rounded(getattr(builder, name), operator))
 
 
 def kernel(name: str) -> Any:
@@ -127,6 +130,19 @@ def _narrowed(numbers: Any) -> Any:
     bits = wide.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(wide), 0x7FC0, rounded).astype(np.uint16)
+
+
+def _rounded(plain: Callable[..., Any], operator: Callable[..., Any]) -> Callable[..., Any]:
+    """The operation on two operands; of bfloat16 in float32, then rounded."""
+
+    def operate(builder: Any, left: Any, right: Any) -> Any:
+        kind = left.dtype.scalar
+        if kind != _language().bfloat16:
+            return plain(builder, left, right)
+        result = operator(_widened(left), _widened(right))
+        return _interpreter().TensorHandle(_narrowed(result), kind)
+
+    return operate
 
 
 def _dot(builder: Any, a: Any, b: Any, start: Any, *_: Any) -> Any:
