@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -175,8 +176,8 @@ def test_partial_results_lie_side_by_side() -> None:
 
 def test_tiles_stay_below_the_rows_that_other_instructions_take() -> None:
     """From 64 rows on, Hopper and Blackwell multiply in another way than for one row."""
-    for dtype in ("float32", "bfloat16", "float16"):
-        assert all(tiles_of(dtype, size).rows < 64 for size in range(1, 257))
+    for dtype, in_int8 in product(("float32", "bfloat16", "float16"), (False, True)):
+        assert all(tiles_of(dtype, size, in_int8).rows < 64 for size in range(1, 257))
 
 
 def test_what_no_kernel_takes_is_refused() -> None:
