@@ -6,7 +6,7 @@ before the first kernel file is imported. Kernels are read from `ingot/targets/c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from itertools import product
@@ -17,6 +17,7 @@ import numpy as np
 from ingot.artifact.launches import Constant
 
 KERNELS = "ingot.targets.cuda.kernels"
+ARITHMETIC = {"create_fadd": np.add, "create_fsub": np.subtract, "create_fmul": np.multiply}
 NUMBERS: Mapping[str, Any] = {"i32": np.int32, "i64": np.int64, "fp32": np.float32}
 
 
@@ -24,13 +25,15 @@ NUMBERS: Mapping[str, Any] = {"i32": np.int32, "i64": np.int64, "fp32": np.float
 def install() -> None:
     """Corrects how Triton's interpreter treats bfloat16, for the whole process.
 
-    The interpreter keeps a bfloat16 as the 16 bits of an integer. Without this, products multiply
-    those integers and casts cut off digits. Sums of products are taken in float64, so that the
-    shape of a tile does not show in their bits.
+    The interpreter keeps a bfloat16 as the 16 bits of an integer. Without this, sums and products
+    are those of such integers, and casts cut off digits. Dot products are summed in float64, so
+    that the shape of a tile does not show in their bits.
     """
     builder = _interpreter().InterpreterBuilder
     builder.create_dot = _dot
     builder.cast_impl = _cast
+    for name, operator in ARITHMETIC.items():
+        setattr(builder, name, _rounded(getattr(builder, name), operator))
 
 
 def kernel(name: str) -> Any:
@@ -100,6 +103,19 @@ def _narrowed(numbers: Any) -> Any:
     bits = wide.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(wide), 0x7FC0, rounded).astype(np.uint16)
+
+
+def _rounded(plain: Callable[..., Any], operator: Callable[..., Any]) -> Callable[..., Any]:
+    """The operation on two operands; of bfloat16 in float32, then rounded."""
+
+    def operate(builder: Any, left: Any, right: Any) -> Any:
+        kind = left.dtype.scalar
+        if kind != _language().bfloat16:
+            return plain(builder, left, right)
+        result = operator(_widened(left), _widened(right))
+        return _interpreter().TensorHandle(_narrowed(result), kind)
+
+    return operate
 
 
 def _dot(builder: Any, a: Any, b: Any, start: Any, *_: Any) -> Any:
