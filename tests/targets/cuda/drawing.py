@@ -62,6 +62,7 @@ class Device:
     """A sampler on a device whose logits the test writes."""
 
     def __init__(self, vocab_size: int, constants: Mapping[str, Constant] = SMALL) -> None:
+        self._vocab_size = vocab_size
         plan = plan_of(vocab_size)
         launches = launches_of(plan, constants)
         self.driver = SimulatedDriver()
@@ -86,3 +87,9 @@ class Device:
         self.sampler.launch()
         self.driver.synchronize()
         return self.sampler.drawn()
+
+    def logits(self, num_rows: int) -> Float32:
+        """The first rows of logits, as the last draws have left them."""
+        found = np.empty((num_rows, self._vocab_size), np.float32)
+        self.driver.download(found, self.memory.address(Argument(buffer=LOGITS)))
+        return found
