@@ -4,6 +4,8 @@
 
 VENV  := .venv
 STAMP := $(VENV)/.setup-done
+# Triton, 290 MB that compiling for a CPU, and so the demo, need not wait for.
+CUDA  := $(VENV)/.triton-done
 PY    := $(VENV)/bin/python
 INGOT := $(VENV)/bin/ingot
 ARGS  ?=
@@ -25,13 +27,17 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP)  ## Make .venv with torch (CPU build where there is no GPU) and the tools
+setup: $(CUDA)  ## Make .venv with torch (CPU build where there is no GPU), Triton and the tools
 
 $(STAMP): pyproject.toml tools/constraints.txt tools/setup_env.py
 	@test -n "$(PYTHON)" || { \
 	  echo "setup: no Python 3.11 or newer found; install one, or: make PYTHON=/path/to/python3"; \
 	  exit 1; }
 	@$(PYTHON) tools/setup_env.py $(VENV)
+	@touch $@
+
+$(CUDA): $(STAMP) tools/constraints_cuda.txt
+	@$(PY) tools/setup_env.py $(VENV) triton
 	@touch $@
 
 demo: $(STAMP)  ## Compile the bundled model and let it write
@@ -41,26 +47,26 @@ demo: $(STAMP)  ## Compile the bundled model and let it write
 	@echo && echo '$$ ingot run $(ARTIFACT) "$(PROMPT)"'
 	@$(INGOT) run $(ARTIFACT) "$(PROMPT)" --max-tokens 120 --temperature 0.8 --seed 2 --stats
 
-test: $(STAMP)  ## Run the core of the tests (ARGS="-k word" is passed to pytest)
+test: $(CUDA)  ## Run the core of the tests (ARGS="-k word" is passed to pytest)
 	@$(PY) -m pytest -q $(SPREAD) -m "not thorough and not slow" $(ARGS)
 
-test-all: $(STAMP)  ## Run the core, then the same tests on all further cases
+test-all: $(CUDA)  ## Run the core, then the same tests on all further cases
 	@TESTS_BUILD_IN=$$(mktemp -d) && export TESTS_BUILD_IN && trap 'rm -rf "$$TESTS_BUILD_IN"' EXIT \
 	  && $(MAKE) --no-print-directory test \
 	  && $(PY) -m pytest -q $(SPREAD) -m "thorough and not slow" $(ARGS)
 
-test-slow: $(STAMP)  ## Run the tests that take minutes or gigabytes
+test-slow: $(CUDA)  ## Run the tests that take minutes or gigabytes
 	@$(PY) -m pytest -q $(SPREAD) -m slow $(ARGS)
 
-tour: $(STAMP)  ## Do what a new user does, from the wheel to a page in Chromium if there is one
+tour: $(CUDA)  ## Do what a new user does, from the wheel to a page in Chromium if there is one
 	@$(PY) -m tools.tour $(ARGS)
 
-lint: $(STAMP)  ## Check style (ruff) and types (mypy --strict)
+lint: $(CUDA)  ## Check style (ruff) and types (mypy --strict)
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
-bench: $(STAMP)  ## Measure speed beside this machine's limits
+bench: $(CUDA)  ## Measure speed beside this machine's limits
 	@$(PY) -m bench $(ARGS)
 
 golden: $(STAMP)  ## Record the bundled model's outputs anew; look at the diff before committing it

@@ -29,7 +29,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "ops": {"torch"},
     "models": {"torch", "numpy"},
     "passes": {"torch"},
-    "targets": {"torch", "numpy"},
+    "targets": {"torch", "numpy", "triton"},
     "compiler": {"torch", "numpy", "tokenizers"},
     "runtime": {"numpy", "tokenizers", "jinja2", "msgspec", "xxhash"},
     "cli": {"numpy", "rich", "jinja2"},

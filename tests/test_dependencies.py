@@ -37,22 +37,39 @@ def table(title: str) -> set[str]:
     """The first column of the table below a heading of the page."""
     page = (ROOT / "docs" / "dependencies.md").read_text()
     section = page.split(f"\n## {title}", 1)[1].split("\n## ")[0]
-    return set(re.findall(r"^\| (\w+) \|", section, re.M)) - {"package"}
+    return set(re.findall(r"^\| ([\w-]+) \|", section, re.M)) - {"package"}
 
 
 def test_the_core_declares_what_it_imports():
     assert names(PROJECT["dependencies"]) == imported(*CORE_ROOMS) - OPTIONAL
 
 
-def test_the_extra_declares_what_only_compiling_imports():
-    extra = names(PROJECT["optional-dependencies"]["compile"])
-    assert extra == imported(*ROOMS) - names(PROJECT["dependencies"])
-    assert extra >= OPTIONAL
+def extra(name: str) -> set[str]:
+    return names(PROJECT["optional-dependencies"][name])
+
+
+def test_the_extras_declare_what_only_compiling_imports():
+    assert extra("compile") | extra("cuda") == imported(*ROOMS) - names(PROJECT["dependencies"])
+    assert extra("compile") >= OPTIONAL
+
+
+def test_triton_is_imported_for_cuda_alone():
+    """Compiling for a CPU works without it."""
+    files = [path for path in (ROOT / "ingot").rglob("*.py") if imports_triton(path)]
+    cuda = ROOT / "ingot" / "targets" / "cuda"
+    assert files and {path.parent for path in files} <= {cuda, cuda / "kernels"}
+    assert [path.name for path in files if path.parent == cuda] == ["triton_compile.py"]
+
+
+def imports_triton(path: Path) -> bool:
+    modules = imports(ast.parse(path.read_text(encoding="utf-8")))
+    return any(module.partition(".")[0] == "triton" for _, module in modules)
 
 
 def test_the_page_names_every_package():
     assert table("The core") == names(PROJECT["dependencies"])
-    assert table("The extra `compile`") == names(PROJECT["optional-dependencies"]["compile"])
+    for name in ("compile", "cuda", "cuda-run"):
+        assert table(f"The extra `{name}`") == extra(name)
 
 
 def test_the_rules_of_imports_name_no_other_package():

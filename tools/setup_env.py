@@ -1,5 +1,8 @@
 """Makes `.venv`: a virtual environment with ingot, torch and the development tools.
 
+    python tools/setup_env.py .venv           makes it
+    python tools/setup_env.py .venv triton    adds Triton, which only tests, lint and such need
+
 Run by the Makefile with any Python 3.11+; uses the standard library only. Prints a line a step;
 what pip says goes to `.venv/setup.log` and is shown only if a step fails.
 
@@ -21,6 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "tools" / "constraints.txt"
+CUDA_CONSTRAINTS = ROOT / "tools" / "constraints_cuda.txt"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NO_COMPILER = """\
 no C++ compiler found (looked for $CXX, g++, clang++ and c++)
@@ -31,6 +35,10 @@ the CPU build of torch {version} could not be fetched, neither from pip's packag
 {index}
 Check the network, or put a wheel of it where pip finds it (pip config set global.find-links DIR).
 To take the CUDA build, gigabytes, all the same: {python} -m pip install torch=={version}"""
+
+NO_TRITON = """\
+Triton has no wheel for {platform}, only for Linux: nothing here can build for CUDA, and the tests
+of CUDA targets fail"""
 
 
 class SetupError(Exception):
@@ -66,16 +74,16 @@ class Venv:
             tail = "\n".join(self.log.read_text().splitlines()[-15:])
             raise SetupError(f"pip failed; its last words:\n\n{tail}\n\nAll of them: {self.log}")
 
-    def torch_version(self) -> str:
-        """The version of torch that is installed, or nothing."""
-        code = "from importlib.metadata import version as v; print(v('torch'))"
+    def version(self, package: str) -> str:
+        """The version of a package that is installed, or nothing."""
+        code = f"from importlib.metadata import version as v; print(v('{package}'))"
         done = subprocess.run([str(self.python), "-c", code], capture_output=True, text=True)
         return done.stdout.strip()
 
 
 def install_torch(env: Venv, version: str) -> None:
     """Installs torch without its dependencies; the CPU build where there is no NVIDIA GPU."""
-    if env.torch_version().partition("+")[0] == version:
+    if env.version("torch").partition("+")[0] == version:
         return
     if sys.platform != "linux" or shutil.which("nvidia-smi"):
         env.must("install", "--no-deps", f"torch=={version}")
@@ -87,9 +95,20 @@ def install_torch(env: Venv, version: str) -> None:
     raise SetupError(NO_CPU_TORCH.format(version=version, index=TORCH_CPU_INDEX, python=env.python))
 
 
-def pinned(package: str) -> str:
-    """The version that the constraints file asks for."""
-    lines = CONSTRAINTS.read_text().splitlines()
+def add_triton(root: Path) -> None:
+    """Installs Triton into an environment that is there; says it where there is none to install."""
+    env, version = Venv(root), pinned("triton", CUDA_CONSTRAINTS)
+    if sys.platform != "linux":
+        say(NO_TRITON.format(platform=sys.platform))
+    elif env.version("triton") != version:
+        say(f"installing triton {version} (about 290 MB, to build for CUDA; once)")
+        # Torch for CUDA asks for one version and no other; it works with this one as well.
+        env.must("install", "--no-deps", f"triton=={version}")
+
+
+def pinned(package: str, constraints: Path = CONSTRAINTS) -> str:
+    """The version that a constraints file asks for."""
+    lines = constraints.read_text().splitlines()
     return next(line.partition("==")[2] for line in lines if line.startswith(f"{package}=="))
 
 
@@ -123,6 +142,7 @@ def say(line: str) -> None:
 
 if __name__ == "__main__":
     try:
-        setup(Path(sys.argv[1]).resolve())
+        step = add_triton if sys.argv[2:] == ["triton"] else setup
+        step(Path(sys.argv[1]).resolve())
     except SetupError as error:
         sys.exit(f"setup: {error}")

@@ -1,4 +1,4 @@
-"""Which files in the folder of kept object files are ingot's own, and so its to remove.
+"""Which files in the folder of kept object files and GPU kernels are ingot's, and so its to remove.
 
 INGOT_CACHE may be any folder, and its `kernels/` may be somebody's before it is ingot's.
 """
@@ -9,8 +9,8 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
-# The hash of what decides about an object file, then that of its content; or a file half written.
-_NAME = re.compile(r"[0-9a-f]{64}(-[0-9a-f]{16}\.o|\.\d+\.part)")
+# The hash of what a file was built from, then that of its content; or a file half written.
+_NAME = re.compile(r"[0-9a-f]{64}(-[0-9a-f]{16}\.(o|cubin)|\.\d+\.part)")
 
 
 def kept_files(folder: Path) -> list[Path]:

@@ -25,6 +25,7 @@ SUMMARY = "show what this host can build and run, for bug reports"
 ARGUMENTS: Arguments = ()
 
 BYTES = "_bytes"  # ends the name of a size
+TITLES = {"cuda": "CUDA"}
 HUGE_PAGES = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
 
 Section = dict[str, Any]
@@ -39,7 +40,7 @@ class Missing:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Shows what this host can build and run: processor, memory, C++ compiler, cache and versions.
+    """Shows what this host can build and run: processor, memory, compilers, cache and versions.
     Says what is missing and how to get it. Works without torch. Paste what it prints into bug
     reports."""
     missing: list[Missing] = []
@@ -50,6 +51,7 @@ def main(args: argparse.Namespace) -> int:
         "host": host(targets),
         "memory": memory(missing),
         "compiler": compiler((*targets, "cpu:portable")[0], missing),
+        "cuda": cuda(),
         "cache": cache(missing),
         "versions": versions(missing),
     }
@@ -63,7 +65,8 @@ def main(args: argparse.Namespace) -> int:
 def summary(sections: dict[str, Section], missing: list[Missing]) -> str:
     """The sections as text, and what is missing."""
     parts = [
-        f"{title.capitalize()}\n" + facts(_shown(name, value) for name, value in section.items())
+        f"{TITLES.get(title, title.capitalize())}\n"
+        + facts(_shown(name, value) for name, value in section.items())
         for title, section in sections.items()
     ]
     lacks = facts((each.what, each.remedy) for each in missing) or "  nothing"
@@ -126,6 +129,17 @@ def compiler(target: str, missing: list[Missing]) -> Section:
     return {"command": command, "version": version, "builds": target}
 
 
+def cuda() -> Section:
+    """What builds for NVIDIA's cards, or why nothing does. Few need it: it is never missing."""
+    from ingot.compiler.cuda_tools import CUDA_TARGETS, tried_triton
+
+    try:
+        triton, assembler = tried_triton()
+    except IngotError as error:
+        return {"builds": None, "triton": None, "assembler": None, "lacks": str(error)}
+    return {"builds": list(CUDA_TARGETS), "triton": triton, "assembler": assembler, "lacks": None}
+
+
 def cache(missing: list[Missing]) -> Section:
     """The folder of compiled model directories."""
     from ingot.cache_entries import entries
@@ -156,7 +170,7 @@ def versions(missing: list[Missing]) -> Section:
     from ingot.artifact.manifest import FORMAT_VERSION
     from ingot.artifact.select import ABI
 
-    packages = {name: _version(name) for name in (*PACKAGES, "triton")}
+    packages = {name: _version(name) for name in PACKAGES}
     missing += [Missing(name, how_to_install(name)) for name in PACKAGES if packages[name] is None]
     return {
         "ingot": __version__,

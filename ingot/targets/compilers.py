@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
@@ -48,16 +48,23 @@ _stopping: ContextVar[Event] = ContextVar("stopping")
 
 
 def run_compiler(
-    command: tuple[str, ...], timeout_seconds: float
+    command: tuple[str, ...], timeout_seconds: float, environ: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs a compiler in a process group of its own, of which nothing is left if this raises.
 
+    `environ`: all variables that it sees; by default those of this process.
     Raises OSError when it cannot be started, and subprocess.TimeoutExpired.
     """
     stop, began = _stopping.get(Event()), time.monotonic()
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(
-        command, stdin=null, stdout=pipe, stderr=pipe, errors="replace", process_group=0
+        command,
+        env=environ,
+        stdin=null,
+        stdout=pipe,
+        stderr=pipe,
+        errors="replace",
+        process_group=0,
     ) as process:
         try:
             while not stop.is_set():

@@ -10,7 +10,11 @@ from ingot.artifact.kernel_cache import clear, kept_files
 from ingot.cli.main import main
 
 KEY = "0123456789abcdef" * 4
-OWN = (f"{KEY}-0123456789abcdef.o", f"{KEY}.123.part")
+OWN = (
+    f"{KEY}-0123456789abcdef.cubin",
+    f"{KEY}-0123456789abcdef.o",
+    f"{KEY}.123.part",
+)
 OTHERS = ("saxpy.cu", "a.o", f"{KEY}.o", f"{KEY}-0123456789abcdef.o.txt", f"{KEY[1:]}.1.part")
 
 

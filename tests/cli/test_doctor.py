@@ -16,6 +16,7 @@ from ingot.artifact.target import native_target
 from ingot.cache_entries import entry_name
 from ingot.cli import doctor
 from ingot.cli.main import main
+from ingot.targets.cuda import triton_package
 from ingot.version import __version__
 
 
@@ -81,7 +82,15 @@ def test_a_cache_that_cannot_be_read_is_missing(report, monkeypatch, tmp_path):
 def test_the_host_as_text(capsys):
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    for part in ("Host\n", "cpu:portable", "cpu quota", "huge pages", "Missing\n", __version__):
+    for part in (
+        "Host\n",
+        "cpu:portable",
+        "CUDA\n",
+        "cpu quota",
+        "huge pages",
+        "Missing\n",
+        __version__,
+    ):
         assert part in out
     assert "_bytes" not in out
 
@@ -102,6 +111,7 @@ class Refuse:
             raise ImportError(name)
 sys.meta_path.insert(0, Refuse())
 from ingot.cli.main import main
+from ingot.targets.cuda import triton_package
 sys.exit(main(["doctor", "--json"]))
 """
 
@@ -114,7 +124,25 @@ def test_it_works_where_no_package_is_installed():
     lacks = remedies(found)
     assert "running an artifact does not: pip install 'ingot-lm[compile]'" in lacks["torch"]
     assert lacks["numpy"] == "pip install 'ingot-lm'"
-    assert "triton" not in lacks
+    assert "triton" not in lacks and found["cuda"]["builds"]  # which is found by its files
+
+
+def test_kernels_for_cuda_can_be_built_with_triton(report):
+    found = report()["cuda"]
+    assert found["builds"] == ["cuda:sm_80", "cuda:sm_90", "cuda:sm_100"]
+    assert found["triton"] == metadata.version("triton")
+    assert found["assembler"].startswith("1") and found["lacks"] is None
+
+
+def test_without_triton_it_says_what_to_install(report, capsys, monkeypatch):
+    monkeypatch.setattr(triton_package, "find_spec", lambda name: None)
+    found = report()
+    assert found["cuda"]["builds"] is found["cuda"]["triton"] is None
+    assert "pip install 'ingot-lm[cuda]'" in found["cuda"]["lacks"]
+    assert "Triton" not in str(found["missing"])
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "builds     none" in out and "Triton is not installed" in out
 
 
 def test_a_compiler_that_is_not_there(report, monkeypatch):

@@ -11,6 +11,7 @@ from ingot.targets.cpu.call import Call
 from ingot.targets.cpu.operands import CPP_TYPES, Operands, number
 from ingot.targets.cpu.quantized_panels import fits
 from ingot.targets.cpu.work import CpuWork
+from ingot.targets.turns import turns_of
 from ingot.targets.work import where
 
 Constants = tuple[object, ...]
@@ -53,33 +54,6 @@ def product_of(operands: Operands, i: Instruction, out: Buffer | None) -> Produc
     expect(i, same, f"x is {x.format} and the weight {weight.format}")
     rows = (operands.rows(x), operands.scales(x))
     return Product("quantized_", (*packing(i, weight), *sizes), (*rows, *pointers))
-
-
-@dataclass(frozen=True)
-class Turn:
-    """How heads are rotated, and the norm before that if there is one."""
-
-    rope: Instruction
-    norm: Instruction | None
-
-    @property
-    def source(self) -> str:
-        return (self.norm or self.rope).inputs["x"]
-
-
-def turns_of(work: CpuWork) -> tuple[Turn, Turn]:
-    """The turns of queries and of keys."""
-    made = {name: i for i in work.members for name in i.outputs.values()}
-    ropes = [i for i in work.members if i.op == "rope"]
-    key = made[work.member("kv_write").inputs["k"]]
-    queries = next(rope for rope in ropes if rope is not key)
-    turns = (Turn(rope, _norm_of(made.get(rope.inputs["x"]))) for rope in (queries, key))
-    first, second = turns
-    return first, second
-
-
-def _norm_of(maker: Instruction | None) -> Instruction | None:
-    return maker if maker is not None and maker.op == "rms_norm" else None
 
 
 def turned_heads(operands: Operands, work: CpuWork) -> tuple[Constants, Arguments]:

@@ -26,10 +26,10 @@ from ingot.targets.cpu.call_parts import (
     rounded_result,
     scalars_of,
     turned_heads,
-    turns_of,
 )
 from ingot.targets.cpu.operands import CPP_TYPES, Operands
 from ingot.targets.cpu.work import CpuWork
+from ingot.targets.turns import turns_of
 from ingot.targets.work import where
 
 Emit = Callable[[Operands, CpuWork], Call]

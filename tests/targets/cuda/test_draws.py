@@ -181,7 +181,8 @@ EDITS = {
     "bans": SamplingParams(min_tokens=99, max_tokens=99),
     "all": SamplingParams(
         allowed_token_ids=list(range(0, 50, 2)), logit_bias={4: 1.5, 9: 8.0},
-        min_tokens=99, max_tokens=99, repetition_penalty=1.1, frequency_penalty=0.1, presence_penalty=0.2,
+        min_tokens=99, max_tokens=99, repetition_penalty=1.1,
+        frequency_penalty=0.1, presence_penalty=0.2,
     ),
 }  # fmt: skip
 

@@ -1,0 +1,208 @@
+"""The launches of attention over pages: how it is cut into tiles and chunks, and its constants."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import gcd
+
+from ingot.artifact.formats import DTYPE_BITS
+from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, Argument, Constant, Extent
+from ingot.artifact.plan import Instruction, aligned
+from ingot.targets.cuda.call import Call, Choice
+from ingot.targets.cuda.head_parts import DTYPES, Cache, expect, width_of
+from ingot.targets.cuda.operands import Operands, Pointer, Rows, workspace
+from ingot.targets.work import Work
+
+CHUNK = 256  # keys, as in kernels/attention.py
+ROW_TILE = 16  # query heads of a program that takes one token
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """What a program of attention holds.
+
+    Keys and warps are the same for sequences of one row and of more, so that both add in one order.
+    So is the kind of matrix instruction as long as there are fewer than 64 rows: from there on,
+    Hopper and Blackwell have others.
+
+    Attributes:
+        rows: query heads of tokens, in steps of several rows a sequence.
+        keys: that are multiplied at a time.
+    """
+
+    rows: int
+    keys: int
+    num_warps: int
+    num_stages: int
+
+
+def tiles_of(dtype: str, size: int) -> Tiles:
+    """The tiles of queries in a dtype with heads of so many columns; larger ones spill."""
+    row_bytes = DTYPE_BITS[dtype] // 8 * width_of(size)
+    if dtype != "float32":
+        return Tiles(32, 64, 4, 3) if row_bytes <= 256 else Tiles(16, 32, 4, 3)
+    return Tiles(16, 32, 4, 3) if row_bytes <= 512 else Tiles(16, 16, 8, 2)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """An attention with its operands.
+
+    Raises:
+        CodegenError: no kernel takes them.
+    """
+
+    operands: Operands
+    i: Instruction
+
+    def __post_init__(self) -> None:
+        dtypes = (self.q.buffer.dtype, self.cache.buffer.dtype)
+        expect(
+            self.i,
+            dtypes[0] in DTYPES and dtypes[1] in (dtypes[0], "int8"),
+            f"q is {dtypes[0]} and the cache {dtypes[1]}",
+            f"{', '.join(DTYPES)} with a cache of the same dtype or in int8",
+        )
+
+    @cached_property
+    def cache(self) -> Cache:
+        return Cache(self.operands, self.i)
+
+    @cached_property
+    def q(self) -> Rows:
+        return self.operands.rows(self.i, "q")
+
+    @cached_property
+    def out(self) -> Rows:
+        return self.operands.rows(self.i, "out")
+
+    @property
+    def heads(self) -> int:
+        return int(self.q.buffer.shape[1])
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a KV head."""
+        return self.heads // self.cache.kv_heads
+
+    @property
+    def window(self) -> int:
+        return int(self.i.attrs["window"])
+
+    @property
+    def tiles(self) -> Tiles:
+        return tiles_of(self.q.buffer.dtype, self.cache.size)
+
+    @property
+    def all_chunks(self) -> int:
+        """Chunks of the longest sequence."""
+        return -(-self.operands.plan.limits.max_model_len // CHUNK)
+
+    @property
+    def chunks(self) -> int:
+        """The most chunks that a row sees."""
+        in_window = (self.window + CHUNK - 2) // CHUNK + 1
+        return min(self.all_chunks, in_window) if self.window else self.all_chunks
+
+    @property
+    def merging(self) -> dict[str, Constant]:
+        """Constants of the second stage."""
+        return {
+            "HEADS": self.cache.kv_heads,
+            "GROUP": self.group,
+            "D": self.cache.size,
+            "WIDTH": width_of(self.cache.size),
+            "WINDOW": self.window,
+            "OUT_STRIDE": self.out.stride,
+            "CHUNKS": self.chunks,
+        }
+
+    @property
+    def attending(self) -> dict[str, Constant]:
+        """Constants of the first stage, but its rows."""
+        return {
+            **self.merging,
+            **self.cache.constants,
+            "PAGES": self.operands.plan.limits.max_pages_per_seq,
+            "SCALE": float(self.i.attrs["scale"]),
+            "SOFTCAP": float(self.i.attrs["softcap"]),
+            "KEYS": self.tiles.keys,
+            "Q_STRIDE": self.q.stride,
+        }
+
+    @property
+    def inputs(self) -> dict[str, Pointer]:
+        tables = {
+            name: Pointer(Argument(buffer=self.i.inputs[name]), "int32")
+            for name in ("spans", "page_table")
+        }
+        return {"q": self.q.pointer, **self.cache.pointers, **tables}
+
+
+def paged_attention(operands: Operands, work: Work) -> tuple[Call, ...]:
+    """Attention in one launch or, where no sequence has more than one row, in two.
+
+    Those are of a program for every chunk of keys, and of one for every head that merges chunks.
+    """
+    attention = Attention(operands, work.member("paged_attention"))
+    partial, nbytes = partial_results(attention)
+    out = {"out": attention.out.pointer}
+    choices = (by_chunks(attention), by_tiles(attention))
+    attend = Call({**attention.inputs, **partial, **out}, choices, nbytes)
+    spans = {"spans": attention.inputs["spans"]}
+    return attend, Call({**partial, **spans, **out}, (merging(attention),), nbytes)
+
+
+def partial_results(attention: Attention) -> tuple[dict[str, Pointer], int]:
+    """Where chunks leave their values, highest scores and sums, and how many bytes that takes."""
+    sequences = attention.operands.plan.limits.max_num_seqs
+    rows = sequences * attention.heads * attention.chunks
+    highest = aligned(4 * rows * attention.cache.size)
+    sums = highest + aligned(4 * rows)
+    places = {"values": 0, "highest": highest, "sums": sums}
+    pointers = {name: workspace(offset=offset) for name, offset in places.items()}
+    return pointers, sums + aligned(4 * rows)
+
+
+def by_chunks(attention: Attention) -> Choice:
+    """A program for every chunk of a sequence that has one row."""
+    row_tiles = -(-attention.group // ROW_TILE)
+    is_bounded = attention.chunks < attention.all_chunks
+    chunks = Extent(times=attention.chunks) if is_bounded else Extent(size=MOST_KEYS, per=CHUNK)
+    return Choice(
+        "attention.attend_chunks",
+        attention.attending | {"ROWS": ROW_TILE},
+        (Extent(size="S"), Extent(times=attention.cache.kv_heads * row_tiles), chunks),
+        size=MOST_ROWS,
+        most=1,
+        num_warps=attention.tiles.num_warps,
+        num_stages=attention.tiles.num_stages,
+    )
+
+
+def by_tiles(attention: Attention) -> Choice:
+    """A program for all chunks of some rows of a sequence."""
+    rows = attention.tiles.rows
+    common = gcd(rows, attention.group)
+    tiles = Extent(size=MOST_ROWS, per=rows // common, times=attention.group // common)
+    return Choice(
+        "attention.attend_tiles",
+        attention.attending | {"ROWS": rows},
+        (Extent(size="S"), Extent(times=attention.cache.kv_heads), tiles),
+        num_warps=attention.tiles.num_warps,
+        num_stages=attention.tiles.num_stages,
+    )
+
+
+def merging(attention: Attention) -> Choice:
+    """A program for every query head of a sequence that has one row."""
+    heads = (Extent(times=attention.cache.kv_heads), Extent(times=attention.group))
+    return Choice(
+        "attention.merge_chunks",
+        attention.merging,
+        (Extent(size="S"), *heads),
+        size=MOST_ROWS,
+        most=1,
+        num_warps=1,
+    )

@@ -1,0 +1,191 @@
+"""The launches of what is done row by row: norms, gathered rows, numbers one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ingot.artifact.launches import Constant
+from ingot.artifact.plan import Instruction
+from ingot.errors import CodegenError
+from ingot.targets.cuda.call import Call, Choice, Emit
+from ingot.targets.cuda.operands import Operands, Pointer, Rows, Size
+from ingot.targets.cuda.products import matrix_of, passed, power_of_two, row_grid, row_warps
+from ingot.targets.work import Work, where
+
+COLUMNS = 512  # of a program of what is done number by number
+HEAD_NUMBERS = 2048  # of a program that norms heads
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
+
+
+def embedding(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("embedding")
+    weight, tokens, out = (operands.buffer(i, name) for name in ("weight", "tokens", "out"))
+    rows, indices = operands.rows_of(out), operands.rows_of(tokens).pointer
+    height, width = map(int, weight.shape)
+    if not weight.format.is_scaled:
+        table = Rows(weight, _present(operands.weight(i, "weight")), width)
+        return [_gathered(table, indices, rows)]
+    pointers, constants = matrix_of(weight)
+    arguments, absent = passed(
+        ("w", "multipliers", "scales", "indices", "out"),
+        {**pointers, "indices": indices, "out": rows.pointer},
+    )
+    sizes = {"HEIGHT": height, "WIDTH": width, "OUT_STRIDE": rows.stride, "COLUMNS": COLUMNS}
+    grid = row_grid(rows.symbol, width, COLUMNS)
+    choice = Choice("rows.scaled_rows", {**absent, **constants, **sizes}, grid)
+    return [Call(arguments, (choice,))]
+
+
+def select_rows(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("select_rows")
+    x, indices, out = (operands.rows(i, name) for name in ("x", "rows", "out"))
+    return [_gathered(x, indices.pointer, out)]
+
+
+def rms_norm(operands: Operands, work: Work) -> list[Call]:
+    """The norm of rows, or of each head of a row."""
+    i = work.member("rms_norm")
+    x, out = operands.rows(i, "x"), operands.rows(i, "out")
+    size = int(x.buffer.shape[-1])
+    heads, columns = x.columns // size, power_of_two(size)
+    block = max(1, min(power_of_two(heads), HEAD_NUMBERS // columns))
+    constants: dict[str, Constant] = {
+        "X_STRIDE": x.stride, "OUT_STRIDE": out.stride, "HEADS": heads, "SIZE": size,
+        **_norm_constants(i), "BLOCK_HEADS": block, "COLUMNS": columns,
+    }  # fmt: skip
+    arguments = {"x": x.pointer, "weight": _weight(operands, i), "out": out.pointer}
+    grid = row_grid(x.symbol, heads, block)
+    warps = row_warps(block * columns)
+    return [Call(arguments, (Choice("norm.rms_norm", constants, grid, num_warps=warps),))]
+
+
+def add_rms_norm(operands: Operands, work: Work) -> list[Call]:
+    """A sum and its norm."""
+    add, norm = work.member("add"), work.member("rms_norm")
+    x, y, total = (operands.rows(add, name) for name in ("x", "y", "out"))
+    out = operands.rows(norm, "out")
+    columns = power_of_two(out.columns)
+    constants: dict[str, Constant] = {
+        "X_STRIDE": x.stride, "Y_STRIDE": y.stride, "TOTAL_STRIDE": total.stride,
+        "OUT_STRIDE": out.stride, "SIZE": out.columns, **_norm_constants(norm),
+        "COLUMNS": columns,
+    }  # fmt: skip
+    arguments = {
+        "x": x.pointer, "y": y.pointer, "weight": _weight(operands, norm),
+        "total": total.pointer, "out": out.pointer,
+    }  # fmt: skip
+    choice = Choice(
+        "norm.add_rms_norm", constants, row_grid(out.symbol), num_warps=row_warps(columns)
+    )
+    return [Call(arguments, (choice,))]
+
+
+def layer_norm(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("layer_norm")
+    x, out, bias = operands.rows(i, "x"), operands.rows(i, "out"), operands.weight(i, "bias")
+    arguments, absent = passed(
+        ("x", "weight", "bias", "out"),
+        {"x": x.pointer, "weight": _weight(operands, i), "bias": bias, "out": out.pointer},
+    )
+    columns = power_of_two(x.columns)
+    constants: dict[str, Constant] = {
+        **absent, "X_STRIDE": x.stride, "OUT_STRIDE": out.stride, "SIZE": x.columns,
+        "EPS": float(i.attrs["eps"]), "WITH_BIAS": bias is not None, "COLUMNS": columns,
+    }  # fmt: skip
+    choice = Choice("norm.layer_norm", constants, row_grid(x.symbol), num_warps=row_warps(columns))
+    return [Call(arguments, (choice,))]
+
+
+def gate(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("gate")
+    return [_by_number(operands, i, "rows.gate", {"KIND": _activation(i)})]
+
+
+def activation(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("activation")
+    return [_by_number(operands, i, "rows.activation", {"KIND": _activation(i)})]
+
+
+def add(operands: Operands, work: Work) -> list[Call]:
+    return [_by_number(operands, work.member("add"), "rows.add", {})]
+
+
+def mul(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("mul")
+    return [_by_number(operands, i, "rows.mul", {"FACTOR": float(i.attrs["factor"])})]
+
+
+def soft_cap(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("soft_cap")
+    return [_by_number(operands, i, "rows.soft_cap", {"CAP": float(i.attrs["cap"])})]
+
+
+def cast(operands: Operands, work: Work) -> list[Call]:
+    return [_by_number(operands, work.member("cast"), "rows.mul", {"FACTOR": 1.0})]
+
+
+def _by_number(
+    operands: Operands, i: Instruction, function: str, constants: Mapping[str, Constant]
+) -> Call:
+    """A kernel whose arguments are named as those of the primitive, and `out`."""
+    rows = {name: operands.rows(i, name) for name in (*i.inputs, "out")}
+    out = rows["out"]
+    if out.buffer.format.is_scaled:
+        raise CodegenError(
+            f"{where(i)} rounds to {out.buffer.format}",
+            hint="Activations on CUDA are float32, bfloat16 or float16.",
+        )
+    strides = {f"{name.upper()}_STRIDE": each.stride for name, each in rows.items()}
+    sizes = {"WIDTH": out.columns, "COLUMNS": COLUMNS}
+    grid = row_grid(out.symbol, out.columns, COLUMNS)
+    choice = Choice(function, {**strides, **sizes, **constants}, grid)
+    return Call({name: each.pointer for name, each in rows.items()}, (choice,))
+
+
+def _gathered(x: Rows, indices: Pointer, out: Rows) -> Call:
+    """Rows of a buffer or a table, by their numbers."""
+    constants = {
+        "X_STRIDE": x.stride, "OUT_STRIDE": out.stride, "WIDTH": out.columns, "COLUMNS": COLUMNS
+    }  # fmt: skip
+    arguments: dict[str, Pointer | Size] = {
+        "x": x.pointer, "indices": indices, "out": out.pointer
+    }  # fmt: skip
+    grid = row_grid(out.symbol, out.columns, COLUMNS)
+    return Call(arguments, (Choice("rows.select_rows", constants, grid),))
+
+
+def _norm_constants(norm: Instruction) -> Mapping[str, Constant]:
+    return {"EPS": float(norm.attrs["eps"]), "OFFSET": float(norm.attrs["offset"])}
+
+
+def _weight(operands: Operands, i: Instruction) -> Pointer:
+    return _present(operands.weight(i, "weight"))
+
+
+def _present(pointer: Pointer | None) -> Pointer:
+    assert pointer is not None, "the primitive has this weight"
+    return pointer
+
+
+def _activation(i: Instruction) -> str:
+    kind = str(i.attrs["kind"])
+    if kind not in ACTIVATIONS:
+        raise CodegenError(
+            f"{where(i)} has the activation {kind!r}", hint=f"Known: {', '.join(ACTIVATIONS)}."
+        )
+    return kind
+
+
+CALLS: Mapping[str, Emit] = {
+    "activation": activation,
+    "add": add,
+    "add_rms_norm": add_rms_norm,
+    "cast": cast,
+    "embedding": embedding,
+    "gate": gate,
+    "layer_norm": layer_norm,
+    "mul": mul,
+    "rms_norm": rms_norm,
+    "select_rows": select_rows,
+    "soft_cap": soft_cap,
+}

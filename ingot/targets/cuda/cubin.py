@@ -1,0 +1,149 @@
+"""Reads a cubin, which is an ELF file with one kernel, without tools of NVIDIA's."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ingot.errors import ToolchainError
+
+_INFO, _SHARED = ".nv.info", ".nv.shared."
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_NO_BITS = 8  # the type of a section that has a size and no bytes
+_SIZED = 4  # the form of an attribute that is followed by its value
+# Attributes of a kernel, and those of all functions, which name one and have a number for it.
+_THREADS, _PARAMETER = 0x10, 0x17
+_FRAME, _REGISTERS = 0x11, 0x2F
+# Where the flags of the header have the architecture, by the version of NVIDIA's interface.
+_SHIFTS = {0x33: 0, 0x41: 8}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cubin:
+    """What a binary says of its kernel.
+
+    Attributes:
+        entry: the name of the kernel.
+        architecture: such as 90.
+        parameters: (offset, size) in bytes of each, in order.
+        threads: of a program.
+        registers: of a thread.
+        static_shared_bytes: shared memory that the binary asks for by itself: none, or what the
+            system reserves. Triton's kernels have theirs beside it: a launch asks for it.
+        local_bytes: of a thread, where what does not fit its registers lies.
+    """
+
+    entry: str
+    architecture: int
+    parameters: tuple[tuple[int, int], ...]
+    threads: int
+    registers: int
+    static_shared_bytes: int
+    local_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    name: str
+    size: int
+    data: bytes
+
+
+def read_cubin(data: bytes) -> Cubin:
+    """What a cubin says. Raises ToolchainError if it is damaged or has not exactly one kernel."""
+    try:
+        sections = {section.name: section for section in _sections(data)}
+        infos = [name for name in sections if name.startswith(f"{_INFO}.")]
+        if len(infos) != 1:
+            raise _damaged(f"{len(infos)} kernels")
+        entry = infos[0].removeprefix(f"{_INFO}.")
+        own, common = (list(_attributes(sections[name].data)) for name in (infos[0], _INFO))
+        shared = sections.get(_SHARED + entry)
+        return Cubin(
+            entry=entry,
+            architecture=_architecture(data),
+            parameters=_parameters([value for code, value in own if code == _PARAMETER]),
+            threads=_threads([value for code, value in own if code == _THREADS]),
+            registers=_most(common, _REGISTERS),
+            static_shared_bytes=shared.size if shared else 0,
+            local_bytes=_most(common, _FRAME),
+        )
+    except KeyError as error:
+        raise _damaged(f"no section {error}") from error
+    except (struct.error, UnicodeError) as error:
+        raise _damaged(str(error)) from error
+
+
+def _sections(data: bytes) -> Iterator[_Section]:
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise _damaged("no ELF file of 64 bits")
+    (first,) = struct.unpack_from("<Q", data, 0x28)
+    size, count, of_names = struct.unpack_from("<HHH", data, 0x3A)
+    if size != _SECTION.size or of_names >= count:
+        raise _damaged("its table of sections")
+    headers = [_SECTION.unpack(_part(data, first + i * size, size)) for i in range(count)]
+    names = _part(data, headers[of_names][4], headers[of_names][5])
+    for name, kind, _, _, offset, length, *_ in headers:
+        text = names[name : names.find(b"\0", name)].decode("ascii")
+        stored = b"" if kind == _NO_BITS else _part(data, offset, length)
+        yield _Section(text, length, stored)
+
+
+def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The code of each attribute, and its value if it is one with a size."""
+    at = 0
+    while at < len(data):
+        form, code, size = struct.unpack_from("<BBH", data, at)
+        at += 4
+        if form == _SIZED:
+            yield code, _part(data, at, size)
+            at += size
+        else:
+            yield code, b""
+
+
+def _parameters(values: list[bytes]) -> tuple[tuple[int, int], ...]:
+    found = {}
+    for value in values:
+        _, ordinal, offset, flags = struct.unpack("<IHHI", value)
+        found[ordinal] = (offset, flags >> 18)
+    if sorted(found) != list(range(len(values))):
+        raise _damaged("parameters are missing")
+    return tuple(found[ordinal] for ordinal in range(len(values)))
+
+
+def _most(attributes: list[tuple[int, bytes]], code: int) -> int:
+    """The largest number that an attribute has for a function."""
+    numbers = [struct.unpack("<II", value)[1] for found, value in attributes if found == code]
+    if not numbers:
+        raise _damaged(f"no attribute {code:#x}")
+    return int(max(numbers))
+
+
+def _threads(values: list[bytes]) -> int:
+    if len(values) != 1:
+        raise _damaged("it does not say its threads")
+    x, y, z = struct.unpack("<III", values[0])
+    return int(x * y * z)
+
+
+def _architecture(data: bytes) -> int:
+    shift = _SHIFTS.get(data[7])
+    if shift is None:
+        raise _damaged(f"an unknown interface, {data[7]:#x}")
+    (flags,) = struct.unpack_from("<I", data, 0x30)
+    return int(flags >> shift & 0xFF)
+
+
+def _part(data: bytes, offset: int, size: int) -> bytes:
+    if offset + size > len(data):
+        raise _damaged("it is truncated")
+    return data[offset : offset + size]
+
+
+def _damaged(reason: str) -> ToolchainError:
+    return ToolchainError(
+        f"not a cubin that can be read: {reason}",
+        hint="Build it again; if that does not help, report it with what `ingot doctor` prints.",
+    )

@@ -1,0 +1,94 @@
+"""What launches of heads have in common: the cache, the width of tiles, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ingot.artifact.launches import Constant
+from ingot.artifact.plan import Buffer, Instruction
+from ingot.errors import CodegenError
+from ingot.targets.cuda.operands import Operands, Pointer
+from ingot.targets.work import where
+
+LARGEST_HEAD = 256
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def expect(i: Instruction, condition: bool, found: str, supported: str) -> None:
+    """Raises CodegenError unless the condition holds."""
+    if not condition:
+        raise CodegenError(f"{where(i)}: {found}", hint=f"CUDA kernels take {supported}.")
+
+
+def expect_head(i: Instruction, size: int) -> None:
+    """Raises CodegenError for a head that is too large for a tile."""
+    expect(i, size <= LARGEST_HEAD, f"heads of {size}", f"heads of at most {LARGEST_HEAD}")
+
+
+def width_of(size: int) -> int:
+    """Columns of a tile for heads of so many: a power of two that a product can sum over."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The states of keys and values that an instruction reads or writes.
+
+    Raises:
+        CodegenError: no kernel takes them.
+    """
+
+    operands: Operands
+    i: Instruction
+
+    def __post_init__(self) -> None:
+        keys, values = self.buffer, self.operands.buffer(self.i, "v_cache")
+        expect_head(self.i, self.size)
+        same = (keys.shape, keys.format) == (values.shape, values.format)
+        expect(self.i, same, f"keys in {keys.format} and values in {values.format}", "equal ones")
+        whole = not self.is_scaled or keys.format.block == self.size
+        expect(
+            self.i,
+            whole,
+            f"heads of {self.size} in {keys.format}",
+            "int8 caches with a scale for every head",
+        )
+        known = (*DTYPES, "int8") if self.is_scaled else DTYPES
+        expect(self.i, keys.dtype in known, f"a cache in {keys.format}", f"{', '.join(DTYPES)}")
+
+    @property
+    def buffer(self) -> Buffer:
+        return self.operands.buffer(self.i, "k_cache")
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.buffer.format.is_scaled
+
+    @property
+    def kv_heads(self) -> int:
+        return int(self.buffer.shape[1])
+
+    @property
+    def page(self) -> int:
+        """Tokens of a page."""
+        return int(self.buffer.shape[2])
+
+    @property
+    def size(self) -> int:
+        """Columns of a head."""
+        return int(self.buffer.shape[3])
+
+    @property
+    def pointers(self) -> dict[str, Pointer]:
+        """By the names of the kernels' arguments; none for scales that there are not."""
+        keys, values = (self.operands.state(self.i, name) for name in ("k_cache", "v_cache"))
+        found = {"k_cache": keys[0], "v_cache": values[0]}
+        if keys[1] and values[1]:
+            found |= {"k_scales": keys[1], "v_scales": values[1]}
+        return found
+
+    @property
+    def constants(self) -> dict[str, Constant]:
+        """With zeros in the place of scales that there are not."""
+        absent = {} if self.is_scaled else {"k_scales": 0, "v_scales": 0}
+        return {"PAGE": self.page, "SCALED": self.is_scaled, **absent}

@@ -1,0 +1,40 @@
+"""Functions of single numbers, in float32."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def tanh(x):
+    """The hyperbolic tangent.
+
+    The quotient loses digits near zero; the series that takes its place there is exact to 1e-8.
+    """
+    size = tl.abs(x)
+    square = x * x
+    far = 1.0 - 2.0 / (tl.exp(2.0 * size) + 1.0)
+    series = 2.0 / 15.0 + square * (-17.0 / 315.0 + square * (62.0 / 2835.0))
+    near = size * (1.0 + square * (-1.0 / 3.0 + square * series))
+    magnitude = tl.where(size < 0.25, near, far)
+    return tl.where(x < 0.0, -magnitude, magnitude)
+
+
+@triton.jit
+def soft_capped(x, CAP: tl.constexpr):
+    """cap * tanh(x / cap)."""
+    return CAP * tanh(x / CAP)
+
+
+@triton.jit
+def activated(x, KIND: tl.constexpr):
+    """The activation of that kind."""
+    tl.static_assert(KIND == "silu" or KIND == "gelu" or KIND == "gelu_tanh" or KIND == "relu")
+    if KIND == "silu":
+        y = x / (1.0 + tl.exp(-x))
+    elif KIND == "gelu":
+        y = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif KIND == "gelu_tanh":
+        y = 0.5 * x * (1.0 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
+    else:
+        y = tl.maximum(x, 0.0)
+    return y

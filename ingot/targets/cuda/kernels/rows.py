@@ -1,0 +1,122 @@
+"""What is done number by number, and rows that are gathered. Grid (rows, WIDTH / COLUMNS)."""
+
+import triton
+import triton.language as tl
+
+from ingot.targets.cuda.kernels.math import activated, soft_capped
+
+
+@triton.jit
+def _place(COLUMNS: tl.constexpr, WIDTH: tl.constexpr):
+    """The row and the columns of a program, and which of these there are."""
+    columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    return tl.program_id(0).to(tl.int64), columns, columns < WIDTH
+
+
+@triton.jit
+def _numbers(x, row, columns, mask, STRIDE: tl.constexpr):
+    return tl.load(x + row * STRIDE + columns, mask=mask, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _put(out, y, row, columns, mask, STRIDE: tl.constexpr):
+    tl.store(out + row * STRIDE + columns, y.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def select_rows(
+    x, indices, out,
+    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out[row] = x[indices[row]]; also rows of a table."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    source = tl.load(indices + row).to(tl.int64)
+    _put(out, _numbers(x, source, columns, mask, X_STRIDE), row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
+def scaled_rows(
+    w, multipliers, scales, indices, out,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
+    BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out[row] = row indices[row] of a table of integers with scales, which has HEIGHT rows."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    source = tl.load(indices + row).to(tl.int64)
+    if BITS == 4:
+        at = columns // 32 * 16 + columns % 16
+        pairs = tl.load(w + source * ROW_BYTES + at, mask=mask, other=0).to(tl.int32)
+        integers = ((pairs >> (columns // 16 % 2 * 4)) & 15) - 8
+    else:
+        integers = tl.load(w + source * ROW_BYTES + columns, mask=mask, other=0).to(tl.int32)
+    block = (columns // BLOCK).to(tl.int64)
+    if GROUP < BLOCK:
+        group = columns % BLOCK // GROUP
+        at = (block * HEIGHT + source) * (BLOCK // GROUP // 2) + group // 2
+        nibbles = tl.load(multipliers + at, mask=mask, other=0).to(tl.int32)
+        integers *= (((nibbles >> (group % 2 * 4)) & 15) ^ 8) - 8
+    scale = tl.load(scales + block * HEIGHT + source, mask=mask, other=0.0)
+    y = integers.to(tl.float32) * scale.to(tl.float32)
+    _put(out, y, row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
+def gate(
+    gate, up, out,
+    GATE_STRIDE: tl.constexpr, UP_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
+    WIDTH: tl.constexpr, KIND: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out = activation(gate) * up."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    first = _numbers(gate, row, columns, mask, GATE_STRIDE)
+    y = activated(first, KIND) * _numbers(up, row, columns, mask, UP_STRIDE)
+    _put(out, y, row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
+def activation(
+    x, out,
+    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, KIND: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out = activation(x)."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    y = activated(_numbers(x, row, columns, mask, X_STRIDE), KIND)
+    _put(out, y, row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
+def add(
+    x, y, out,
+    X_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
+    WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out = x + y."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    first = _numbers(x, row, columns, mask, X_STRIDE)
+    second = _numbers(y, row, columns, mask, Y_STRIDE)
+    _put(out, first + second, row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
+def mul(
+    x, out,
+    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, FACTOR: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out = x * FACTOR; a cast where FACTOR is 1."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    y = _numbers(x, row, columns, mask, X_STRIDE) * FACTOR
+    _put(out, y, row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
+def soft_cap(
+    x, out,
+    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, CAP: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out = CAP * tanh(x / CAP)."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    y = soft_capped(_numbers(x, row, columns, mask, X_STRIDE), CAP)
+    _put(out, y, row, columns, mask, OUT_STRIDE)

@@ -1,0 +1,114 @@
+"""Packs the weights of a plan into one safetensors file, in pieces; `weights` has the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ingot.artifact.plan import Buffer, Plan, aligned
+from ingot.artifact.tensors import header
+from ingot.errors import InternalError
+from ingot.ops.dtypes import TORCH_DTYPES
+from ingot.ops.scaled import Scaled
+from ingot.targets.chunked_file import ChunkedFile
+from ingot.targets.cuda.weights import UNIT, layout_of, nbytes_of
+from ingot.targets.target import Read, ScaledWeights
+
+PIECE_BYTES = 16 << 20
+HALF = UNIT // 2
+
+
+def pack(path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
+    """Writes the file of all weights: 1-D tensors under the plan's names, 64-byte aligned.
+
+    `read` gives a source parameter on the CPU, in any floating dtype. The system may drop what it
+    returned from memory once it is called again. `integers` gives the parameters that the plan has
+    in int8 and int4. Raises InternalError where sources do not add up to a weight.
+    """
+    weights = plan.of_kind("weight")
+    with path.open("wb", buffering=0) as raw, ChunkedFile(raw) as file:
+        file.write(header({w.name: (stored_dtype(w), nbytes_of(w)) for w in weights}))
+        for weight in weights:
+            written = 0
+            for piece in pieces_of(weight, read, integers):
+                data = piece.contiguous().view(torch.uint8).numpy().data
+                file.write(data)
+                written += data.nbytes
+            if written != nbytes_of(weight):
+                raise InternalError(
+                    f"weight {weight.name} became {written} bytes, not {nbytes_of(weight)}"
+                )
+            file.write(bytes(aligned(written) - written))
+
+
+def pieces_of(weight: Buffer, read: Read, integers: ScaledWeights) -> Iterator[Tensor]:
+    """The packed weight in pieces of bounded size, without the bytes that fill it up to 64."""
+    if weight.format.is_scaled:
+        return _integers(weight, integers)
+    return _numbers(weight, read)
+
+
+def stored_dtype(weight: Buffer) -> str:
+    """The dtype that the file gives a weight: bytes where it is integers with scales."""
+    return "int8" if weight.format.is_scaled else weight.dtype
+
+
+def pack_values(matrix: Scaled, bits: int) -> Tensor:
+    """The values of a matrix [rows, K] -> uint8 [rows, bytes of a row]."""
+    values = matrix.values
+    if bits == 4:
+        low, high = (values + 8).to(torch.uint8).unflatten(-1, (-1, 2, HALF)).unbind(-2)
+        rows = (low | high << 4).flatten(-2)
+    else:
+        rows = values.view(torch.uint8)
+    return torch.nn.functional.pad(rows, (0, -rows.shape[-1] % 16))
+
+
+def pack_multipliers(matrix: Scaled) -> Tensor:
+    """The multipliers of a matrix -> uint8 [rows, blocks, groups of a block / 2]."""
+    assert matrix.multipliers is not None
+    nibbles = (matrix.multipliers & 15).to(torch.uint8)
+    pairs: Tensor = nibbles.unflatten(-1, (matrix.scales.shape[-1], -1, 2))
+    return pairs[..., 0] | pairs[..., 1] << 4
+
+
+def _numbers(weight: Buffer, read: Read) -> Iterator[Tensor]:
+    """The weight in pieces of at most PIECE_BYTES, in its dtype."""
+    dtype = TORCH_DTYPES[weight.dtype]
+    for source in weight.sources or (weight.name,):
+        for piece in read(source).flatten().split(PIECE_BYTES // dtype.itemsize):
+            yield piece.to(dtype)
+
+
+def _integers(weight: Buffer, integers: ScaledWeights) -> Iterator[Tensor]:
+    """The bytes of a weight: its values in pieces, then the small parts, which are held back."""
+    rows, columns = map(int, weight.shape)
+    layout = layout_of(rows, columns, weight.format)
+    multipliers, scales = [], []
+    at_once = max(1, PIECE_BYTES // columns)
+    for source in weight.sources or (weight.name,):
+        matrix = integers.matrix(source)
+        for first in range(0, matrix.values.shape[0], at_once):
+            piece = matrix[first : first + at_once]
+            yield pack_values(piece, weight.format.bits)
+            scales.append(piece.scales.to(torch.float16))
+            if weight.format.has_multipliers:
+                multipliers.append(pack_multipliers(piece))
+    yield _hole(layout.multipliers - rows * layout.row_bytes)
+    if multipliers:
+        by_block = _by_block(multipliers)
+        yield by_block
+        yield _hole(layout.scales - layout.multipliers - by_block.numel())
+    yield _by_block(scales)
+
+
+def _by_block(pieces: Iterable[Tensor]) -> Tensor:
+    """[rows, blocks, ...] -> [blocks, rows, ...]"""
+    return torch.cat(list(pieces)).transpose(0, 1).contiguous()
+
+
+def _hole(nbytes: int) -> Tensor:
+    return torch.zeros(nbytes, dtype=torch.uint8)

@@ -1,0 +1,208 @@
+"""Products as launches: what multiplies a matrix, and where its sums go."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ingot.artifact.formats import DType, stored_bytes
+from ingot.artifact.launches import Argument, Constant, Extent
+from ingot.artifact.plan import Buffer, Instruction
+from ingot.errors import CodegenError
+from ingot.targets.cuda.call import ONE, Call, Choice
+from ingot.targets.cuda.operands import Operands, Pointer, Rows, Size, workspace
+from ingot.targets.cuda.tiles import CLASSES, FEW_ROWS, Splits, Tile, splits_of, tiling_of
+from ingot.targets.cuda.weights import fits, layout_of
+from ingot.targets.work import where
+
+Constants = Mapping[str, Constant]
+Given = Mapping[str, Pointer | Size | None]
+
+FLOATS = ("float32", "bfloat16", "float16")
+MULTIPLY = ("x", "w", "multipliers", "scales", "bias", "residual", "parts", "out", "rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What is done with complete sums: what is added to them, their soft cap, their place."""
+
+    out: Rows
+    residual: Rows | None = None
+    cap: float = 0.0
+
+    @property
+    def pointers(self) -> Given:
+        return {"out": self.out.pointer, "residual": pointer_of(self.residual)}
+
+    @property
+    def constants(self) -> Constants:
+        return {
+            "RESIDUAL_STRIDE": self.residual.stride if self.residual else 0,
+            "OUT_STRIDE": self.out.stride,
+            "CAP": self.cap,
+            "WITH_RESIDUAL": self.residual is not None,
+        }
+
+
+NOTHING: Constants = {"RESIDUAL_STRIDE": 0, "OUT_STRIDE": 0, "CAP": 0.0, "WITH_RESIDUAL": False}
+
+
+@dataclass(frozen=True)
+class Product:
+    """The product of a linear. Raises CodegenError for operands that kernels do not take."""
+
+    operands: Operands
+    linear: Instruction
+
+    @cached_property
+    def x(self) -> Rows:
+        return self.operands.rows(self.linear, "x")
+
+    @cached_property
+    def weight(self) -> Buffer:
+        return self.operands.buffer(self.linear, "weight")
+
+    @cached_property
+    def bias(self) -> Pointer | None:
+        return self.operands.weight(self.linear, "bias")
+
+    @cached_property
+    def rows(self) -> Size:
+        return Size(self.x.symbol)
+
+    @property
+    def outputs(self) -> int:
+        return int(self.weight.shape[0])
+
+    @property
+    def depth(self) -> int:
+        return int(self.weight.shape[1])
+
+    @cached_property
+    def splits(self) -> Splits:
+        tiling = tiling_of(self.depth, self.weight.format)
+        return splits_of(self.outputs, self.depth, tiling.columns)
+
+    def call(self, epilogue: Epilogue | None) -> Call:
+        """The launch that makes parts, without an epilogue, or stores complete sums.
+
+        With an epilogue, a step of few rows still makes parts where there are several splits.
+        """
+        self._check()
+        makes_parts = epilogue is None or self.splits.count > 1
+        pointers, matrix = matrix_of(self.weight)
+        given: Given = {
+            "x": self.x.pointer,
+            **pointers,
+            **({"bias": self.bias, **epilogue.pointers} if epilogue else {}),
+            "parts": workspace() if makes_parts else None,
+            "rows": self.rows,
+        }
+        arguments, absent = passed(MULTIPLY, given)
+        sizes = {"WIDTH": self.outputs, "DEPTH": self.depth, "X_STRIDE": self.x.stride}
+        constants = {**absent, **matrix, **sizes}
+        return Call(
+            arguments,
+            tuple(self._choices(constants, epilogue)),
+            self._part_bytes(epilogue) if makes_parts else 0,
+        )
+
+    def _choices(self, constants: Constants, epilogue: Epilogue | None) -> Iterator[Choice]:
+        tiling = tiling_of(self.depth, self.weight.format)
+        count, steps = self.splits.count, self.splits.steps
+        for most, tile in zip(CLASSES, tiling.tiles, strict=True):
+            together = not most or count == 1
+            stores_parts = epilogue is None or not together
+            own = epilogue.constants if epilogue and not stores_parts else NOTHING
+            with_bias = self.bias is not None and not stores_parts
+            yield Choice(
+                "product.multiply",
+                {
+                    **constants, **own, "SPLITS": count, "STEPS": steps, "TOGETHER": together,
+                    "STORES_PARTS": stores_parts, "WITH_BIAS": with_bias, "TILE_ROWS": tile.rows,
+                    "TILE_OUTPUTS": tile.outputs, "TILE_COLUMNS": tiling.columns,
+                },
+                self._grid(tile, 1 if together else count),
+                size=self.x.symbol if most else "", most=most,
+                num_warps=tile.num_warps, num_stages=tile.num_stages,
+            )  # fmt: skip
+
+    def _grid(self, tile: Tile, splits: int) -> tuple[Extent, Extent, Extent]:
+        """Tiles of rows come first, so that those of one tile of weights run side by side."""
+        outputs = -(-self.outputs // tile.outputs)
+        return (
+            Extent(size=self.x.symbol, per=tile.rows),
+            Extent(times=outputs),
+            Extent(times=splits),
+        )
+
+    def _part_bytes(self, epilogue: Epilogue | None) -> int:
+        bound = self.operands.plan.limits.bound(self.x.buffer.shape[0])
+        few = min(bound, FEW_ROWS) * self.splits.count
+        rows = max(few, bound) if epilogue is None else few
+        return stored_bytes("float32", rows * self.outputs)
+
+    def _check(self) -> None:
+        form, dtype = self.weight.format, self.x.buffer.format
+        if str(dtype) not in FLOATS or not (form.is_scaled or form == dtype):
+            raise CodegenError(
+                f"{where(self.linear)} multiplies {dtype} with {form}",
+                hint="Products on CUDA take rows in the dtype of the weight, or, where the weight "
+                "is in integers, in any float dtype.",
+            )
+
+
+def matrix_of(weight: Buffer) -> tuple[dict[str, Pointer], Constants]:
+    """Where the parts of a packed matrix lie, and its constants. Raises CodegenError."""
+    rows, columns = map(int, weight.shape)
+    form = weight.format
+    if not fits(columns, form):
+        raise CodegenError(
+            f"weight {weight.name} has {columns} columns in the format {form}",
+            hint="Products on CUDA take rows of whole blocks, and blocks of whole 32 columns.",
+        )
+    layout = layout_of(rows, columns, form)
+    pointers = {"w": _part(weight, 0, form.dtype)}
+    if form.has_multipliers:
+        pointers["multipliers"] = _part(weight, layout.multipliers, "int4")
+    if form.is_scaled:
+        pointers["scales"] = _part(weight, layout.scales, "float16")
+    return pointers, {
+        "ROW_BYTES": layout.row_bytes,
+        "BITS": form.bits,
+        "BLOCK": form.block,
+        "GROUP": form.group,
+    }
+
+
+def passed(
+    names: Sequence[str], given: Given
+) -> tuple[dict[str, Pointer | Size], dict[str, Constant]]:
+    """Arguments in the order of a kernel's, and a constant 0 for each that is absent."""
+    found = {name: given.get(name) for name in names}
+    arguments = {name: each for name, each in found.items() if each is not None}
+    return arguments, {name: 0 for name, each in found.items() if each is None}
+
+
+def pointer_of(rows: Rows | None) -> Pointer | None:
+    return None if rows is None else rows.pointer
+
+
+def row_grid(symbol: str, width: int = 1, columns: int = 1) -> tuple[Extent, Extent, Extent]:
+    """A program for every so many columns of a row."""
+    return Extent(size=symbol), Extent(times=-(-width // columns)), ONE
+
+
+def power_of_two(count: int) -> int:
+    """The least power of two that is no less than the count."""
+    return 1 << (count - 1).bit_length()
+
+
+def row_warps(columns: int) -> int:
+    """Warps of a program that holds so many columns."""
+    return max(1, min(8, columns // 256))
+
+
+def _part(weight: Buffer, offset: int, dtype: DType) -> Pointer:
+    return Pointer(Argument(buffer=weight.name, offset=offset), dtype)

@@ -1,0 +1,60 @@
+"""A folder of files that were built before: a key names what a file was built from.
+
+Each kind of file has a suffix, and a bound on how many of them stay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from ingot.artifact.kernel_cache import kept_files
+from ingot.settings import settings
+
+
+def opened_folder() -> Path:
+    """The folder, made if need be. Raises OSError and UsageError where there can be none."""
+    folder = settings().kernels_dir
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def take(folder: Path, key: str, suffix: str) -> bytes | None:
+    """What is kept under a key, if it is there and whole."""
+    for path in folder.glob(f"{key}-*{suffix}"):
+        with suppress(OSError):  # another process has removed it
+            data = path.read_bytes()
+            if path.name == _name(key, data, suffix):
+                with suppress(OSError):  # a cache that this user may only read
+                    os.utime(path)
+                return data
+            path.unlink()
+    return None
+
+
+def keep(folder: Path, key: str, data: bytes, suffix: str, most: int) -> None:
+    """Keeps a file; of more than `most`, those unused for longest go. Raises OSError."""
+    part = folder / f"{key}.{os.getpid()}.part"
+    try:
+        part.write_bytes(data)
+        part.replace(folder / _name(key, data, suffix))
+    finally:
+        part.unlink(missing_ok=True)
+    same = [path for path in kept_files(folder) if path.suffix in (suffix, part.suffix)]
+    for path in sorted(same, key=_last_use, reverse=True)[most:]:
+        path.unlink(missing_ok=True)
+
+
+def _last_use(path: Path) -> float:
+    """Of a file that another process may have removed."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _name(key: str, data: bytes, suffix: str) -> str:
+    """The name under which a file is kept; it tells whether the file is whole."""
+    return f"{key}-{hashlib.sha256(data).hexdigest()[:16]}{suffix}"

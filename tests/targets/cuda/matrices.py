@@ -1,0 +1,37 @@
+"""Random weights in every format that products take."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ingot.artifact.formats import Format
+from ingot.compiler.interpret import Value
+from ingot.ops.dtypes import TORCH_DTYPES
+from ingot.ops.scaled import Scaled
+from tests.support import samples
+
+
+def drawn(form: Format, outputs: int, columns: int, seed: int = 0) -> Value:
+    """A matrix whose products with values of unit size are of unit size."""
+    rng = torch.Generator().manual_seed(seed)
+    if not form.is_scaled:
+        return samples.weight(rng, outputs, columns, dtype=TORCH_DTYPES[form.dtype])
+    bound = 2 ** (form.bits - 1)
+
+    def integers(low: int, high: int, count: int) -> Tensor:
+        return torch.randint(low, high, (outputs, count), generator=rng).to(torch.int8)
+
+    values = integers(-bound if form.bits == 4 else 1 - bound, bound, columns)
+    multipliers = integers(-8, 8, columns // form.group) if form.has_multipliers else None
+    largest = bound * (8 if form.has_multipliers else 1) * columns**0.5
+    scales = samples.normal(rng, outputs, columns // form.block) / largest
+    return Scaled(values, multipliers, scales.half().float())
+
+
+def int8(block: int) -> Format:
+    return Format("int8", block, block, "float16")
+
+
+def int4(group: int, block: int) -> Format:
+    return Format("int4", block, group, "float16")

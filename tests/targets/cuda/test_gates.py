@@ -1,0 +1,175 @@
+"""Gates on machine code: what is spelled well passes, and each bad spelling is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ingot.artifact.launches import Binary
+from ingot.artifact.target import Target
+from ingot.errors import ToolchainError
+from ingot.targets.cuda import gates
+from ingot.targets.cuda.architectures import ARCHITECTURES
+from ingot.targets.cuda.disassembly import counted, instructions
+from ingot.targets.cuda.gates import ATTENTION, OTHER, PRODUCT, Gate
+from ingot.targets.cuda.triton_package import find_triton
+from tests.targets.cuda.tiny import KERNELS, TARGETS, all_built, launches, product
+
+SM_80, SM_90, SM_100 = ARCHITECTURES.values()
+GATES = {"gated": PRODUCT, "small": PRODUCT, "gated.attend": ATTENTION}
+BINARY = Binary(
+    file="cubins/a.cubin",
+    entry="a",
+    parameters=(),
+    shared_bytes=80 * 1024,
+    registers=40,
+    spilled_bytes=0,
+)
+COUNTS = {"LDGSTS.E.BYPASS.128": 40, "HGMMA.64x16x16.F32.BF16": 8, "STG.E.128": 2}
+by_target = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.level)
+
+
+def found(name: str, target: Target) -> list[str]:
+    """The faults of one of the tiny kernels."""
+    folder, built = all_built(target)
+    number = list(KERNELS).index(name)
+    return gates.check(
+        launches(KERNELS[name]), built.binaries[number : number + 1], folder, target, GATES
+    )
+
+
+@by_target
+@pytest.mark.parametrize("name", ["product", "attention"])
+def test_a_kernel_that_is_spelled_well_has_no_faults(name: str, target: Target) -> None:
+    assert found(name, target) == []
+
+
+@by_target
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("not ahead", "no load of 16 bytes goes to shared memory by itself"),
+        ("unaligned", "is a pointer unaligned?"),
+        ("no matrix", "matrix instructions are missing"),
+        ("crowded", "instructions move values between registers and local memory"),
+        ("few bytes", "bytes under way from memory"),
+    ],
+)
+def test_a_bad_spelling_is_found(name: str, words: str, target: Target) -> None:
+    faults = found(name, target)
+    assert any(words in fault for fault in faults), faults
+    assert all(fault.startswith(f"cubins/{KERNELS[name].function}-") for fault in faults)
+
+
+@by_target
+def test_tokens_on_the_left_miss_the_newer_matrix_instructions(target: Target) -> None:
+    expected = {
+        "sm_80": [],
+        "sm_90": ["matrix instructions are HMMA, not HGMMA"],
+        "sm_100": ["matrix instructions are HMMA, not UTCHMMA"],
+    }
+    assert [fault.partition(": ")[2] for fault in found("tokens left", target)] == (
+        expected[target.level]
+    )
+
+
+def faults(
+    counts: Mapping[str, int] = COUNTS, binary: Binary = BINARY, gate: Gate = PRODUCT
+) -> list[str]:
+    return list(gates.faults(product(), binary, counts, SM_90, gate))
+
+
+def test_two_spills_are_no_fault_and_three_are() -> None:
+    assert faults({**COUNTS, "LDL.LU": 1, "STL.64": 1}) == []
+    assert "3 instructions move" in faults({**COUNTS, "LDL": 1, "STL": 2})[0]
+
+
+def test_shared_memory_is_bounded_by_that_of_a_program() -> None:
+    assert faults(binary=replace(BINARY, shared_bytes=232_448)) == []
+    (fault,) = faults(binary=replace(BINARY, shared_bytes=232_449), gate=OTHER)
+    assert fault.startswith("232449 bytes of shared memory")
+    assert SM_80.most_shared_bytes == 166_912
+
+
+def test_other_kernels_are_not_asked_for_matrix_instructions_or_wide_loads() -> None:
+    assert faults({"FADD": 1}, gate=OTHER) == []
+    assert len(faults({"FADD": 1})) == 2
+
+
+def test_one_family_of_matrix_instructions_is_expected() -> None:
+    (fault,) = faults({**COUNTS, "HMMA.16816.F32.BF16": 1})
+    assert fault == "matrix instructions are HGMMA, HMMA, not HGMMA"
+
+
+def test_loads_of_few_bytes_may_not_be_the_most() -> None:
+    assert faults({**COUNTS, "LDG.E.U16": 40, "LDG.E": 99}) == []
+    assert "41 loads" in faults({**COUNTS, "LDG.E.U16": 40, "LDGSTS.E": 1})[0]
+    assert faults({**COUNTS, "LDGDEPBAR": 99}) == []
+
+
+def test_a_gate_is_of_a_function_or_of_its_file() -> None:
+    for function, gate in (
+        ("gated.multiply", PRODUCT),
+        ("gated.attend", ATTENTION),
+        ("norm.rms", OTHER),
+    ):
+        assert gates.gate_of(function, GATES) is gate
+
+
+@pytest.mark.parametrize(
+    ("registers", "shared_kilobytes", "num_warps", "programs"),
+    [
+        (40, 80, 4, 2),  # as much shared memory as there is
+        (255, 0, 4, 2),  # registers: 65536 // (8192 * 4)
+        (33, 0, 4, 12),  # which a warp is given by the 256
+        (16, 0, 8, 8),  # warps
+        (16, 0, 1, 32),  # programs
+        (16, 228, 1, 0),  # one that does not fit
+    ],
+)
+def test_what_bounds_the_programs_of_a_multiprocessor(
+    registers: int, shared_kilobytes: int, num_warps: int, programs: int
+) -> None:
+    binary = replace(BINARY, registers=registers, shared_bytes=shared_kilobytes * 1024)
+    assert gates.resident_programs(binary, num_warps, SM_90) == programs
+
+
+def test_bytes_under_way_are_those_of_the_tiles_that_wait() -> None:
+    assert gates.bytes_in_flight(BINARY, product(num_stages=4), SM_90) == 2 * 60 * 1024
+    assert gates.bytes_in_flight(BINARY, product(num_stages=1), SM_90) == 0
+
+
+def test_bytes_that_a_card_needs_under_way() -> None:
+    needed = [round(gates.bytes_needed(each) / 1024, 1) for each in (SM_80, SM_90, SM_100)]
+    assert needed == [14.5, 28.4, 42.2]
+
+
+def test_instructions_are_counted_whatever_their_predicate() -> None:
+    listing = """
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0020*/             @UPT  UMOV UR4, 0x400 ;
+        /*0030*/              @P1  HGMMA.64x16x16.F32.BF16 R24, gdesc[UR8], R24, gsb0 ;
+        /*10040*/             @!P0 LDG.E.128 R8, desc[UR4][R2.64+0x10] ;
+.L_x_1:
+    """
+    assert counted(listing) == {
+        "LDC": 1,
+        "LDG.E.128": 2,
+        "UMOV": 1,
+        "HGMMA.64x16x16.F32.BF16": 1,
+    }
+
+
+def test_what_is_no_cubin_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.cubin").write_bytes(b"nothing")
+    with pytest.raises(ToolchainError, match="nvdisasm cannot read"):
+        instructions(tmp_path / "a.cubin", find_triton())
+
+
+def test_a_disassembler_that_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ToolchainError, match="nvdisasm cannot be run"):
+        instructions(tmp_path / "a.cubin", replace(find_triton(), folder=tmp_path))

@@ -1,0 +1,130 @@
+"""The file of weights: what is written, and where the parts of a matrix lie in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from ingot.artifact.formats import Format
+from ingot.artifact.plan import Plan
+from ingot.artifact.tensors import TensorEntry, read_header
+from ingot.errors import InternalError
+from ingot.ops.scaled import Scaled
+from ingot.targets.cuda import pack as packing
+from ingot.targets.cuda.pack import pack
+from ingot.targets.cuda.weights import fits, layout_of
+from tests.support import samples
+from tests.targets.cuda.matrices import drawn, int4, int8
+from tests.targets.sketch import Sketch
+
+FORMATS = (int8(200), int8(32), int4(32, 128), int4(32, 64), int4(64, 64), int4(96, 96))
+COLUMNS = {int8(200): 200, int8(32): 96, int4(32, 64): 192, int4(64, 64): 192, int4(96, 96): 96}
+
+
+class Parameters(dict[str, Scaled]):
+    """The parameters in integers."""
+
+    def matrix(self, name: str) -> Scaled:
+        return self[name]
+
+
+def written(
+    path: Path, plan: Plan, dense: Mapping[str, Tensor], integers: Mapping[str, Scaled]
+) -> dict[str, tuple[TensorEntry, Tensor]]:
+    """Every tensor of the file as bytes."""
+    pack(path, plan, dense.__getitem__, Parameters(integers))
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        entries = read_header(fd, path.name).tensors
+    finally:
+        os.close(fd)
+    raw = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
+    return {n: (e, raw[e.offset : e.offset + e.nbytes]) for n, e in entries.items()}
+
+
+def unpacked(data: Tensor, rows: int, columns: int, form: Format) -> Scaled:
+    """The matrix in packed bytes."""
+    at = layout_of(rows, columns, form)
+    values = data[: rows * at.row_bytes].view(rows, at.row_bytes)[:, : columns * form.bits // 8]
+    if form.bits == 4:
+        units = values.unflatten(-1, (-1, 16))
+        values = torch.stack([units & 15, units >> 4], -2).flatten(-3).to(torch.int8) - 8
+    blocks = columns // form.block
+    scales = data[at.scales : at.scales + 2 * rows * blocks].view(torch.float16)
+    multipliers = None
+    if form.has_multipliers:
+        groups = columns // form.group
+        pairs = data[at.multipliers : at.multipliers + rows * groups // 2].view(blocks, rows, -1)
+        nibbles = torch.stack([pairs & 15, pairs >> 4], -1).transpose(0, 1).reshape(rows, groups)
+        multipliers = (nibbles ^ 8).to(torch.int8) - 8
+    return Scaled(values.view(torch.int8), multipliers, scales.view(blocks, rows).T.float())
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_integers(tmp_path: Path, form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stacked on their rows, in pieces that end within a source."""
+    columns = COLUMNS.get(form, 256)
+    monkeypatch.setattr(packing, "PIECE_BYTES", 7 * columns)
+    parts = {name: drawn(form, rows, columns, rows) for name, rows in (("a", 20), ("b", 30))}
+    s = Sketch()
+    s.add("w", form, (50, columns), "weight")
+    plan = s.plan()
+    plan = replace(plan, buffers=(replace(plan.buffer("w"), sources=("a", "b")),))
+    entry, data = written(tmp_path / "w", plan, {}, parts)["w"]  # type: ignore[arg-type]
+    found = unpacked(data, 50, columns, form)
+    assert entry.dtype == "int8"
+    whole = torch.cat([part.dequantize() for part in parts.values()])  # type: ignore[union-attr]
+    assert torch.equal(found.dequantize(), whole)
+    values = torch.cat([part.values for part in parts.values()])  # type: ignore[union-attr]
+    assert torch.equal(found.values, values)
+
+
+def test_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounded to the dtype of the plan, and aligned."""
+    monkeypatch.setattr(packing, "PIECE_BYTES", 100)
+    s, rng = Sketch(), torch.Generator().manual_seed(0)
+    s.add("vector", "float32", (37,), "weight")
+    s.add("matrix", "bfloat16", (5, 37), "weight")
+    given = {"vector": samples.normal(rng, 37).double(), "matrix": samples.normal(rng, 5, 37)}
+    tensors = written(tmp_path / "w", s.plan(), given, {})
+    assert all(entry.offset % 64 == 0 for entry, _ in tensors.values())
+    vector = tensors["vector"][1].view(torch.float32)
+    assert torch.equal(vector[:37], given["vector"].float())
+    matrix = tensors["matrix"][1].view(torch.bfloat16)[: 5 * 37].view(5, 37)
+    assert torch.equal(matrix, given["matrix"].bfloat16())
+
+
+@pytest.mark.parametrize("form", [Format("float32"), int8(32)], ids=str)
+def test_sources_that_do_not_add_up(tmp_path: Path, form: Format) -> None:
+    s = Sketch()
+    s.add("w", form, (6, 32), "weight")
+    part = drawn(form, 5, 32)
+    with pytest.raises(InternalError, match="w "):
+        written(tmp_path / "w", s.plan(), {"w": part}, {"w": part})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_fits(form: Format) -> None:
+    assert fits(COLUMNS.get(form, 256), form)
+
+
+@pytest.mark.parametrize(
+    "columns, form",
+    [
+        (64, Format("int8", 32, 32)),  # float32 scales
+        (100, int8(32)),
+        (48, int8(24)),
+        (48, int4(48, 48)),
+        (64, int4(16, 64)),
+        (192, int4(64, 192)),
+        (64, Format("int32")),
+    ],
+)
+def test_does_not_fit(columns: int, form: Format) -> None:
+    assert not fits(columns, form)

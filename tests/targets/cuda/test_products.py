@@ -1,0 +1,209 @@
+"""Products against their references, and rows that do not depend on their company."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+
+from ingot.artifact.formats import DType, Format
+from ingot.artifact.plan import Plan
+from ingot.compiler.interpret import Value
+from ingot.errors import CodegenError
+from ingot.ops.dtypes import TORCH_DTYPES
+from ingot.ops.registry import Tolerance
+from ingot.targets.cuda.calls_products import CALLS, product_parts
+from ingot.targets.cuda.operands import Operands
+from ingot.targets.cuda.tiles import FEW_ROWS, splits_of
+from tests.support import samples
+from tests.targets.cuda.matrices import drawn, int4, int8
+from tests.targets.cuda.runs import expected, one_group, rows_of_one, run
+from tests.targets.sketch import Sketch
+
+F32, BF16, F16 = Format("float32"), Format("bfloat16"), Format("float16")
+ROWS = (1, 3, 17, 65)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel with a product [outputs, columns]; x and what is made from it are of `dtype`."""
+
+    kernel: str
+    form: Format
+    columns: int
+    outputs: int
+    dtype: DType = "bfloat16"
+    with_bias: bool = False
+    of_view: bool = False
+
+    def __str__(self) -> str:
+        more = "-bias" * self.with_bias + "-view" * self.of_view
+        return f"{self.kernel}-{self.form}-{self.outputs}x{self.columns}-{self.dtype}{more}"
+
+    @property
+    def plan(self) -> Plan:
+        return self.sketch[0]
+
+    @property
+    def weights(self) -> dict[str, Value]:
+        return self.sketch[1]
+
+    @property
+    def sketch(self) -> tuple[Plan, dict[str, Value]]:
+        return _sketch(self)
+
+    def given(self, rows: int) -> dict[str, Value]:
+        """x and the residual; the first rows are the same for any number of rows."""
+        plan, found = self.plan, {}
+        for name in ("x", "residual"):
+            if name in plan.by_name:
+                buffer = plan.buffer(name)
+                rng = torch.Generator().manual_seed(len(name))
+                values = samples.normal(rng, 65, buffer.columns)
+                found[name] = values[:rows].to(TORCH_DTYPES[buffer.dtype])
+        return found  # type: ignore[return-value]
+
+    def results(self, rows: int) -> dict[str, Tensor]:
+        given = self.given(rows)
+        memory = run(self.plan, CALLS, rows_of_one(rows), self.weights, given)
+        return {name: memory.read(self.plan.buffer(name)) for name in written(self.plan)}
+
+
+def written(plan: Plan) -> list[str]:
+    return [b.name for b in plan.buffers if b.kind == "arena" and b.name not in ("x", "residual")]
+
+
+@cache
+def _sketch(case: Case) -> tuple[Plan, dict[str, Value]]:
+    s = Sketch()
+    whole = s.rows("x", case.columns * (2 if case.of_view else 1), form=case.dtype)
+    x = s.view("columns", whole, case.columns, case.columns) if case.of_view else whole
+    weight = s.weight("weight", drawn(case.form, case.outputs, case.columns), case.form)
+    bias = s.vector("bias", case.outputs) if case.with_bias else None
+    stores: tuple[str, ...] = ()
+    if case.kernel == "linear":
+        s.call("linear", x, weight, bias, form=case.dtype)
+    else:
+        made = s.call("linear", x, weight, bias, out="made")
+        stores = _after(s, case, made)
+    return one_group(s.plan(), case.kernel, stores), s.weights
+
+
+def _after(s: Sketch, case: Case, made: str) -> tuple[str, ...]:
+    """What follows the product; returns what is stored besides the last result."""
+    if case.kernel == "linear_soft_cap":
+        s.call("soft_cap", made, cap=0.5)
+        return ()
+    if case.kernel == "gated_linear":
+        half = case.outputs // 2
+        gate, up = (s.view(n, made, at, half) for n, at in (("gate", 0), ("up", half)))
+        s.call("gate", gate, up, kind="silu", form=case.dtype)
+        return ()
+    total = s.call("add", s.rows("residual", case.outputs), made, out="sum")
+    if case.kernel == "linear_add":
+        return ()
+    weight = s.vector("norm", case.outputs)
+    s.call("rms_norm", total, weight, form=case.dtype, eps=1e-6)
+    return (total,)
+
+
+SPLIT = 1000  # columns that make three splits
+FORMATS = (
+    Case("linear", F32, 48, 50, "float32"),
+    Case("linear", F32, SPLIT, 96, "float32"),
+    Case("linear", BF16, 80, 320),
+    Case("linear", BF16, SPLIT, 96),
+    Case("linear", F16, 200, 96, "float16"),
+    Case("linear", int8(200), 200, 50),
+    Case("linear", int8(SPLIT), SPLIT, 50),
+    Case("linear", int8(32), 96, 50),
+    Case("linear", int8(64), 640, 50, "float32"),
+    Case("linear", int4(32, 128), 640, 96),
+    Case("linear", int4(32, 64), 192, 50, "float32"),
+    Case("linear", int4(32, 32), 96, 50),
+    Case("linear", int4(64, 64), 192, 50),
+    Case("linear", int4(64, 128), 256, 50),
+    Case("linear", int4(96, 96), 96, 50),
+)
+KERNELS = (
+    Case("linear", BF16, 200, 50, with_bias=True),
+    Case("linear", BF16, SPLIT, 50, with_bias=True, of_view=True),
+    Case("linear_add", BF16, 80, 50),
+    Case("linear_add", BF16, SPLIT, 50, with_bias=True),
+    Case("linear_add", F32, SPLIT, 96, "float32"),
+    Case("linear_add_rms_norm", BF16, 80, 50),
+    Case("linear_add_rms_norm", BF16, SPLIT, 96, with_bias=True),
+    Case("linear_add_rms_norm", int4(32, 128), 640, 96),
+    Case("linear_soft_cap", BF16, 80, 320),
+    Case("linear_soft_cap", BF16, SPLIT, 50),
+    Case("gated_linear", BF16, 80, 320),
+    Case("gated_linear", BF16, SPLIT, 100, with_bias=True),
+    Case("gated_linear", F32, SPLIT, 96, "float32"),
+)
+# What is stored may round to the other neighbour; near zero, sums in another order differ by more.
+LOOSE = {
+    torch.float32: Tolerance(1e-5, 5e-5),
+    torch.bfloat16: Tolerance(8e-3, 2e-4),
+    torch.float16: Tolerance(1e-3, 1e-4),
+}
+
+
+@pytest.mark.parametrize("case", [*FORMATS, *KERNELS], ids=str)
+def test_product(case: Case) -> None:
+    """Rows are right in every class of rows, and equal to the bit in all of them."""
+    runs = {rows: case.results(rows) for rows in ROWS}
+    most = max(ROWS)
+    right = expected(case.plan, rows_of_one(most), case.weights, case.given(most))
+    for name, whole in runs[most].items():
+        tolerance = LOOSE[whole.dtype]
+        torch.testing.assert_close(whole, right[name], rtol=tolerance.rtol, atol=tolerance.atol)
+        for rows in ROWS:
+            assert torch.equal(runs[rows][name], whole[:rows]), f"{name} of {rows} rows"
+
+
+def test_every_kernel_is_tested() -> None:
+    assert {case.kernel for case in KERNELS} == set(CALLS)
+
+
+def test_splits_are_of_the_matrix() -> None:
+    assert splits_of(1024, 2048, 64).count == 8
+    assert splits_of(151936, 1024, 64).count == 1
+    assert splits_of(50, SPLIT, 64).count == 3
+    whole = splits_of(50, SPLIT, 64)
+    assert (whole.count - 1) * whole.steps < -(-SPLIT // 64) <= whole.count * whole.steps
+
+
+def test_parts() -> None:
+    case = Case("linear", BF16, SPLIT, 96, with_bias=True)
+    parts = product_parts(Operands(case.plan), case.plan.instructions[0])
+    assert (parts.columns, parts.few, parts.many) == (96, 3, 1)
+    assert parts.call.workspace_bytes == 4 * 96 * max(3 * FEW_ROWS, 160)
+
+
+def test_another_order_of_splits_shows() -> None:
+    """The test of bits sees splits that depend on the number of rows."""
+    rng = torch.Generator().manual_seed(0)
+    x, weight = samples.normal(rng, 65, SPLIT), samples.weight(rng, 96, SPLIT)
+    pairs = zip(x.split(384, -1), weight.split(384, -1), strict=True)
+    assert not torch.equal(x @ weight.T, sum(a @ b.T for a, b in pairs))
+
+
+@pytest.mark.parametrize(
+    "form, columns, dtype",
+    [(BF16, 64, "float32"), (int8(24), 48, "bfloat16"), (int4(32, 32), 64, "int8")],
+)
+def test_what_products_do_not_take(form: Format, columns: int, dtype: DType) -> None:
+    case = Case("linear", BF16, 64, 32)
+    plan = replace(
+        case.plan,
+        buffers=tuple(
+            replace(b, format=form, shape=(32, columns)) if b.kind == "weight"
+            else replace(b, format=Format(dtype)) if b.name == "x" else b
+            for b in case.plan.buffers
+        ),
+    )  # fmt: skip
+    with pytest.raises(CodegenError, match="CUDA"):
+        product_parts(Operands(plan), plan.instructions[0])

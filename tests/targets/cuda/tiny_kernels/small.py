@@ -1,0 +1,17 @@
+"""Kernels of a few lines that the tests of building compile."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def double(x, out, N, BLOCK: tl.constexpr):
+    """out = 2 x, of N numbers."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, mask=at < N).to(tl.float32) * 2, mask=at < N)
+
+
+@triton.jit
+def wrong(x, out, N, BLOCK: tl.constexpr):
+    """Does not compile: no such name."""
+    tl.store(out, tl.load(x) + nothing_of_that_name)  # noqa: F821

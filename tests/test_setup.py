@@ -1,0 +1,74 @@
+"""What `make` installs, and what waits for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tools import setup_env
+
+ROOT = Path(__file__).resolve().parents[1]
+RULES = dict(re.findall(r"^([a-z-]+):(?! *=)([^#\n]*)", (ROOT / "Makefile").read_text(), re.M))
+TRITON = setup_env.pinned("triton", setup_env.CUDA_CONSTRAINTS)
+
+
+def test_the_demo_does_not_wait_for_triton():
+    assert RULES["demo"].split() == ["$(STAMP)"]
+
+
+@pytest.mark.parametrize(
+    "rule", ["setup", "test", "test-all", "test-slow", "lint", "tour", "bench"]
+)
+def test_what_builds_for_cuda_waits_for_triton(rule):
+    assert RULES[rule].split() == ["$(CUDA)"]
+
+
+def test_what_ci_runs_waits_for_triton():
+    run = re.findall(r"^make ([a-z-]+)", (ROOT / ".ci" / "run").read_text(), re.M)
+    assert run and all(RULES[rule].split() == ["$(CUDA)"] for rule in run)
+
+
+def test_triton_is_pinned_to_a_version_that_is_supported():
+    from ingot.targets.cuda.triton_package import NEWEST, OLDEST
+
+    version = tuple(int(part) for part in TRITON.split(".")[:2])
+    assert OLDEST <= version <= NEWEST
+
+
+@pytest.fixture
+def asked(monkeypatch) -> Callable[..., list[str]]:
+    """What pip is asked for where a version of Triton is there, and what is said."""
+
+    def add(installed: str, platform: str = "linux") -> list[str]:
+        done: list[str] = []
+        monkeypatch.setattr(setup_env.sys, "platform", platform)
+        monkeypatch.setattr(setup_env.Venv, "version", lambda env, package: installed)
+        monkeypatch.setattr(setup_env.Venv, "must", lambda env, *words: done.append(words[-1]))
+        setup_env.add_triton(Path("nowhere"))
+        return done
+
+    return add
+
+
+def test_triton_is_installed_unless_it_is_there(asked, capsys):
+    assert asked("") == asked("3.7.1") == [f"triton=={TRITON}"]
+    assert f"setup: installing triton {TRITON}" in capsys.readouterr().out
+    assert asked(TRITON) == [] and capsys.readouterr().out == ""
+
+
+def test_where_triton_has_no_wheel_that_is_said(asked, capsys):
+    assert asked("", "darwin") == []
+    said = capsys.readouterr().out
+    assert "Triton has no wheel for darwin" in said and "tests\nof CUDA targets fail" in said
+
+
+def test_what_pip_cannot_install_stops_the_setup(tmp_path, monkeypatch):
+    (tmp_path / "setup.log").write_text("ERROR: No matching distribution")
+    monkeypatch.setattr(setup_env.sys, "platform", "linux")
+    monkeypatch.setattr(setup_env.Venv, "version", lambda env, package: "")
+    monkeypatch.setattr(setup_env.Venv, "pip", lambda env, *words: 1)
+    with pytest.raises(setup_env.SetupError, match="No matching distribution"):
+        setup_env.add_triton(tmp_path)
