@@ -241,7 +241,8 @@ def test_what_the_host_has_to_draw() -> None:
     edited = ask(EDITS["biases"])
     assert drawing.takes([edited, ask(plain)], [0, 1])
     assert drawing.takes([], [])
-    assert not drawing.takes([edited, edited], [0, 0])
+    assert drawing.takes([edited, ask(plain), ask(plain)], [2, 1, 1])
+    assert not drawing.takes([edited, ask(plain), edited], [0, 1, 0])
     assert not drawing.takes([ask(plain)] * (MOST + 1), [0] * (MOST + 1))
     for params in (
         replace(plain, logprobs=0),

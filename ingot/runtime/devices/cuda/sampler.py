@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
@@ -64,8 +65,9 @@ class DeviceSampler:
         edited = [i for i, state in enumerate(states) if state.has_edits]
         lists = [_lists(states[i]) for i in edited]
         self._num_listed = sum(len(tokens) for each in lists for tokens in each)
-        shared = len(set(draws.rows)) < len(draws.rows)
-        if edited and (shared or self._num_listed > len(self._arrays["edit_tokens"])):
+        times = Counter(draws.rows)
+        shared = any(times[draws.rows[i]] > 1 for i in edited)
+        if shared or self._num_listed > len(self._arrays["edit_tokens"]):
             return False
         self._num_draws, self._num_edited = len(states), len(edited)
         self._fill_draws(draws, states)
