@@ -115,12 +115,13 @@ class Launch:
 class DrawArray:
     """An array that drawing reads or fills, besides the logits: row-major and dense.
 
-    Its name is that of the kernels' argument.
+    Its name is that of the kernels' argument. With `on_device` the host never looks at it.
     """
 
     name: str
     dtype: Literal["int32", "int64", "float32", "float64"]
     shape: tuple[int, ...]
+    on_device: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from ingot.targets.cuda.operands import Pointer
 NUM_WARPS = 8
 # A tile of logits: each thread loads four neighbours of each of its rows.
 ROWS, COLUMNS = 4, 4 * 32 * NUM_WARPS
+TILE = ROWS * COLUMNS
 BLOCK = 1024  # tokens that are edited at once
 # Tokens in the lists of edits, for each sequence of the largest step; one may have more than that.
 LISTED = 4096
@@ -21,12 +22,13 @@ NUM_LISTS = 4  # allowed, biased, seen, banned
 
 def arrays(limits: Limits) -> tuple[DrawArray, ...]:
     """What drawing reads and fills. Arrays that are filled or copied together lie together."""
-    return (*_draws(limits.max_num_seqs), *_edits(limits.max_num_seqs), *_drawn(limits))
+    count = limits.max_num_seqs
+    return (*_draws(count), *_edits(count), *_drawn(count))
 
 
 def calls(plan: Plan) -> tuple[Call, ...]:
     """The launches, in order: edits of rows, then draws from them."""
-    limits = plan.limits
+    count = plan.limits.max_num_seqs
     vocab_size = plan.buffer(LOGITS).columns
     edit = Choice(
         function="edit.edit_logits",
@@ -42,7 +44,7 @@ def calls(plan: Plan) -> tuple[Call, ...]:
         num_warps=NUM_WARPS,
         fused=False,
     )
-    edited, drawn = _edits(limits.max_num_seqs), (*_draws(limits.max_num_seqs), *_drawn(limits))
+    edited, drawn = _edits(count), (*_draws(count), *_drawn(count))
     return Call(_pointers(edited), (edit,)), Call(_pointers(drawn), (draw,))
 
 
@@ -71,10 +73,12 @@ def _edits(count: int) -> tuple[DrawArray, ...]:
     )
 
 
-def _drawn(limits: Limits) -> tuple[DrawArray, ...]:
+def _drawn(count: int) -> tuple[DrawArray, ...]:
     return (
-        DrawArray(name="drawn_tokens", dtype="int32", shape=(limits.max_num_seqs,)),
-        DrawArray(name="drawn_statuses", dtype="int32", shape=(limits.max_num_seqs,)),
+        DrawArray(name="drawn_tokens", dtype="int32", shape=(count,)),
+        DrawArray(name="drawn_statuses", dtype="int32", shape=(count,)),
+        DrawArray(name="listed_logits", dtype="float32", shape=(count, TILE), on_device=True),
+        DrawArray(name="listed_tokens", dtype="int32", shape=(count, TILE), on_device=True),
     )
 
 

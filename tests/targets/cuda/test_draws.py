@@ -265,11 +265,12 @@ def test_no_draws_launch_nothing() -> None:
 
 
 def test_real_tiles() -> None:
-    """The constants of a build, in which a row is a part of a tile."""
-    asked = [ask(SamplingParams(top_k=30, top_p=0.9), seed=seed) for seed in range(3)]
-    logits = np.tile(NORMAL, (3, 1))
-    ours = Device(50, {}).sample(logits, asked)
-    assert results(ours) == results(sampler_of("numpy", 50).sample(logits, asked))
+    """The constants of a build. What the first two rows leave is listed, that of the last is not."""
+    settings = {"top_k": 30, "top_p": 0.9}, {"top_p": 0.8}, {"top_p": 0.99, "temperature": 1e9}
+    asked = [ask(SamplingParams(**each)) for each in settings]
+    logits = np.random.default_rng(3).normal(0, 3, (3, 5003)).astype(np.float32)
+    ours = Device(5003, {}).sample(logits, asked)
+    assert results(ours) == results(sampler_of("numpy", 5003).sample(logits, asked))
 
 
 def test_random_bits_of_many() -> None:

@@ -26,7 +26,7 @@ class DeviceSampler:
     """Draws what a device can draw by itself: tokens without log-probabilities.
 
     Args:
-        arrays: of drawing; they lie in `memory` side by side.
+        arrays: of drawing; they lie in `memory` side by side, those on the device last.
 
     It changes the logits of sequences that have edits.
     """
@@ -42,6 +42,7 @@ class DeviceSampler:
         self._driver = driver
         self._program = program
         self._vocab_size = vocab_size
+        arrays = [array for array in arrays if not array.on_device]
         ends = list(accumulate(map(array_bytes, arrays)))
         begins = [0, *ends[:-1]]
         self._base = memory.array(arrays[0].name)

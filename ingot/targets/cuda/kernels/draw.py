@@ -3,6 +3,10 @@
 The arithmetic is that of `ingot.runtime.devices.likelihoods`, to the bit. So these kernels are
 built without fused operations. A row is read in tiles of ROWS x COLUMNS tokens; COLUMNS is what
 the threads load at once, so that a thread adds up its part of a column by itself.
+
+Where top_k or top_p is asked for, few tokens are left as a rule. A bound that is soon found leaves
+some more, which are listed in the order of their ids. If they fit into a tile, it takes the place
+of the row.
 """
 
 import triton
@@ -19,6 +23,8 @@ SIGN: tl.constexpr = tl.constexpr(0x80000000)
 
 DIGIT: tl.constexpr = tl.constexpr(4)  # bits of a threshold that one pass finds
 DIGITS: tl.constexpr = tl.constexpr(1 << 4)
+FAINT: tl.constexpr = tl.constexpr(8)  # bounds of weights: 1, 2^-4 ... 2^-24, 0
+FAINTER: tl.constexpr = tl.constexpr(4)
 MASS: tl.constexpr = tl.constexpr(float(1 << 40))
 WHOLE: tl.constexpr = tl.constexpr(float(1 << 23))  # numbers from here on have no fraction
 NEAREST: tl.constexpr = tl.constexpr(float(3 << 22))  # adding and taking it away rounds
@@ -29,7 +35,7 @@ RANDOM: tl.constexpr = tl.constexpr(64 - 53)  # bits of a word that a draw leave
 @triton.jit
 def draw_tokens(
     logits, draw_rows, draw_scales, draw_top_ks, draw_min_ps, draw_top_ps, draw_bits, draw_edited,
-    drawn_tokens, drawn_statuses,
+    drawn_tokens, drawn_statuses, listed_logits, listed_tokens,
     V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """A token and a status for each draw [D]; grid (D,).
@@ -42,26 +48,33 @@ def draw_tokens(
         draw_top_ps: float64.
         draw_bits: int64, 53 random bits.
         draw_edited: int32, whether the row has been edited.
+        listed_logits, listed_tokens: room for a tile [D, ROWS * COLUMNS].
     """
     i = tl.program_id(0)
     row = logits + tl.load(draw_rows + i).to(tl.int64) * V
-    top, token = largest(row, V, ROWS, COLUMNS)
+    best, top, token = largest(row, V, ROWS, COLUMNS)
     status = status_of(top, tl.load(draw_edited + i))
     scale = tl.load(draw_scales + i)
     if (status == FINE) & (scale > 0):
-        floor = least_key(row, tl.load(draw_top_ks + i), V, ROWS, COLUMNS)
-        least, share = tl.load(draw_min_ps + i), tl.load(draw_top_ps + i)
-        best = number_of(top)
-        cut, ties, total = cut_by_mass(row, best, scale, floor, least, share, V, ROWS, COLUMNS)
-        number = random_below(total, tl.load(draw_bits + i))
-        token = owner(row, best, scale, floor, least, cut, ties, number, V, ROWS, COLUMNS)
+        top_k, least = tl.load(draw_top_ks + i), tl.load(draw_min_ps + i)
+        share, bits = tl.load(draw_top_ps + i), tl.load(draw_bits + i)
+        peak, room = number_of(top), i.to(tl.int64) * (ROWS * COLUMNS)
+        source, count, goal = likely(
+            row, listed_logits + room, listed_tokens + room, best, peak, scale, top_k, least,
+            share, V, ROWS, COLUMNS,
+        )  # fmt: skip
+        token = draw_one(
+            source, count, peak, scale, top_k, least, share, goal, bits, ROWS, COLUMNS
+        )  # fmt: skip
+        if count < V:  # it is a place in the list
+            token = tl.load(listed_tokens + room + token)
     tl.store(drawn_tokens + i, token)
     tl.store(drawn_statuses + i, status)
 
 
 @triton.jit
 def largest(row, V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The largest key of a row, and the first token that has it."""
+    """The largest keys of a row at each place of its tiles; the largest of all; its first token."""
     best = tl.zeros([ROWS, COLUMNS], tl.uint32)
     token = tl.zeros([ROWS, COLUMNS], tl.int32)
     for start in range(0, V, ROWS * COLUMNS):
@@ -70,7 +83,7 @@ def largest(row, V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
         token = tl.where(key > best, at, token)
         best = tl.maximum(key, best)
     top = tl.max(best)
-    return top, tl.min(tl.where(best == top, token, V))
+    return best, top, tl.min(tl.where(best == top, token, V))
 
 
 @triton.jit
@@ -82,7 +95,115 @@ def status_of(top, edited):
 
 
 @triton.jit
-def least_key(row, top_k, V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def likely(
+    row, list, tokens, best, top, scale, top_k, least, share,
+    V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Where to draw from, (logits, how many, goal): the row, or a list of its likely tokens.
+
+    The goal is the mass that top_p leaves at least; 0 where what is listed says it.
+    """
+    TILE: tl.constexpr = ROWS * COLUMNS
+    source, count = row, top_k * 0 + V
+    goal = count.to(tl.int64) * 0
+    if V > TILE:
+        listed = count
+        if (top_k > 0) & (top_k <= TILE):
+            # So many tokens reach it: each of these keys is another token's.
+            bound = kth_of(best, top_k, COLUMNS)
+            listed = list_tokens(row, list, tokens, top, scale, bound, 0.0, V, TILE)
+        elif (top_k == 0) & (share < 1):
+            bits, goal = faint(row, count, top, scale, least, share, ROWS, COLUMNS)
+            bound = tl.maximum(bits.to(tl.float32, bitcast=True), least)
+            listed = list_tokens(row, list, tokens, top, scale, bits * 0, bound, V, TILE)
+        if listed <= TILE:
+            source, count = list, count * 0 + TILE
+    return source, count, goal
+
+
+@triton.jit
+def kth_of(key, k, COLUMNS: tl.constexpr):
+    """The k-th largest of the keys of a tile."""
+    found = (k * 0).to(tl.uint32)
+    shift = 32 - DIGIT
+    while shift >= 0:
+        counts = tl.sum((key[:, None, :] >= candidates(found, shift)).to(tl.int32), 0)
+        found = furthest(found, shift, tl.sum(counts, 1) >= k)
+        shift -= DIGIT
+    return found
+
+
+@triton.jit
+def faint(row, count, top, scale, least, share, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """(the bits of a weight below which top_p leaves no token, the mass that it leaves)."""
+    digit = tl.arange(0, FAINT)
+    powers = (BIAS - FAINTER * (FAINT - 1 - digit)) << EXPONENT
+    bounds = tl.where(digit > 0, powers, 0).to(tl.uint32)
+    thresholds = bounds[None, :, None]
+    sums = tl.zeros([FAINT, COLUMNS], tl.int64)
+    for start in range(0, count, ROWS * COLUMNS):
+        at = places(start, ROWS, COLUMNS)
+        bits, mass = shares_of(row, at, top, scale, 0, least, count)
+        sums += tl.sum(tl.where(bits[:, None, :] >= thresholds, mass[:, None, :], 0), 0)
+    reached = tl.sum(sums, 1)
+    goal = goal_of(share, tl.max(reached))
+    return tl.max(tl.where(reached >= goal, bounds, 0)), goal
+
+
+@triton.jit
+def list_tokens(row, list, tokens, top, scale, floor, least, V: tl.constexpr, TILE: tl.constexpr):
+    """Lists the tokens of a row that reach a key and a weight; returns how many there are.
+
+    More than a tile are not listed. What is left of the tile is filled with -inf.
+    """
+    count = 0
+    for start in range(0, V, TILE):
+        at = start + tl.arange(0, TILE)
+        x = tl.load(row + at, mask=at < V, other=float("-inf"))
+        kept = (keys_of(x) >= floor) & (weights_of(x, top, scale) >= least) & (at < V)
+        found = tl.sum(kept.to(tl.int32))
+        if (found > 0) & (count + found <= TILE):
+            place = count + tl.cumsum(kept.to(tl.int32), 0) - 1
+            tl.store(list + place, x, mask=kept)
+            tl.store(tokens + place, at, mask=kept)
+        count += found
+    at = tl.arange(0, TILE)
+    tl.store(list + at, tl.full([TILE], float("-inf"), tl.float32), mask=at >= count)
+    tl.debug_barrier()  # what one thread has written, another one reads
+    return count
+
+
+@triton.jit
+def draw_one(
+    row, count, top, scale, top_k, least, share, goal, bits,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The place of the token that is drawn from so many logits."""
+    floor = least_key(row, count, top_k, ROWS, COLUMNS)
+    cut = floor * 0
+    total = mass_above(row, count, top, scale, floor, least, cut, ROWS, COLUMNS)
+    ties = total * 0
+    if share < 1:
+        if goal == 0:
+            goal = goal_of(share, total)
+        cut = heaviest(row, count, top, scale, floor, least, goal, ROWS, COLUMNS)
+        above = mass_above(row, count, top, scale, floor, least, cut, ROWS, COLUMNS)
+        each = masses_of(cut.to(tl.float32, bitcast=True))
+        ties = (goal - above + each - 1) // each
+        total = above + ties * each
+    number = random_below(total, bits)
+    return owner(row, count, top, scale, floor, least, cut, ties, number, ROWS, COLUMNS)
+
+
+@triton.jit
+def goal_of(share, total):
+    """The mass that top_p leaves at least, of a total."""
+    goal = tl.ceil(share * total.to(tl.float64)).to(tl.int64)
+    return tl.minimum(tl.maximum(goal, 1), total)
+
+
+@triton.jit
+def least_key(row, count, top_k, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The key of the top_k-th largest logit; 0 where there is no top_k."""
     found = (top_k * 0).to(tl.uint32)
     if top_k > 0:
@@ -90,9 +211,9 @@ def least_key(row, top_k, V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.const
         while shift >= 0:
             thresholds = candidates(found, shift)
             counts = tl.zeros([DIGITS, COLUMNS], tl.int32)
-            for start in range(0, V, ROWS * COLUMNS):
+            for start in range(0, count, ROWS * COLUMNS):
                 at = places(start, ROWS, COLUMNS)
-                key = keys_of(tl.load(row + at, mask=at < V, other=float("-inf")))
+                key = keys_of(tl.load(row + at, mask=at < count, other=float("-inf")))
                 counts += tl.sum((key[:, None, :] >= thresholds).to(tl.int32), 0)
             found = furthest(found, shift, tl.sum(counts, 1) >= top_k)
             shift -= DIGIT
@@ -100,44 +221,19 @@ def least_key(row, top_k, V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.const
 
 
 @triton.jit
-def cut_by_mass(
-    row, top, scale, floor, least, share,
-    V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """What top_p leaves: (cut, ties, the mass of it).
-
-    Tokens are left whose weights have bits above the cut, and the first so many of those at it.
-    """
-    cut = floor * 0
-    total = mass_above(row, top, scale, floor, least, cut, V, ROWS, COLUMNS)
-    ties = total * 0
-    if share < 1:
-        goal = tl.ceil(share * total.to(tl.float64)).to(tl.int64)
-        goal = tl.minimum(tl.maximum(goal, 1), total)
-        cut = heaviest(row, top, scale, floor, least, goal, V, ROWS, COLUMNS)
-        above = mass_above(row, top, scale, floor, least, cut, V, ROWS, COLUMNS)
-        each = masses_of(cut.to(tl.float32, bitcast=True))
-        ties = (goal - above + each - 1) // each
-        total = above + ties * each
-    return cut, ties, total
-
-
-@triton.jit
 def heaviest(
-    row, top, scale, floor, least, goal,
-    V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    row, count, top, scale, floor, least, goal, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """The largest bits of a weight that tokens of `goal` mass reach."""
+    """The bits of a weight above which there is less mass than `goal`, and not so with it."""
     found = floor * 0
     shift = 32 - DIGIT
     while shift >= 0:
         thresholds = candidates(found, shift)
         sums = tl.zeros([DIGITS, COLUMNS], tl.int64)
-        for start in range(0, V, ROWS * COLUMNS):
+        for start in range(0, count, ROWS * COLUMNS):
             at = places(start, ROWS, COLUMNS)
-            bits, mass = shares_of(row, at, top, scale, floor, least, V)
-            reached = tl.where(bits[:, None, :] >= thresholds, mass[:, None, :], 0)
-            sums += tl.sum(reached, 0)
+            bits, mass = shares_of(row, at, top, scale, floor, least, count)
+            sums += tl.sum(tl.where(bits[:, None, :] >= thresholds, mass[:, None, :], 0), 0)
         found = furthest(found, shift, tl.sum(sums, 1) >= goal)
         shift -= DIGIT
     return found
@@ -145,36 +241,37 @@ def heaviest(
 
 @triton.jit
 def mass_above(
-    row, top, scale, floor, least, cut,
-    V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    row, count, top, scale, floor, least, cut, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
     """The mass of all tokens whose weights have bits above the cut."""
     sums = tl.zeros([ROWS, COLUMNS], tl.int64)
-    for start in range(0, V, ROWS * COLUMNS):
-        bits, mass = shares_of(
-            row, places(start, ROWS, COLUMNS), top, scale, floor, least, V
-        )  # fmt: skip
+    for start in range(0, count, ROWS * COLUMNS):
+        at = places(start, ROWS, COLUMNS)
+        bits, mass = shares_of(row, at, top, scale, floor, least, count)
         sums += tl.where(bits > cut, mass, 0)
     return tl.sum(sums)
 
 
 @triton.jit
 def owner(
-    row, top, scale, floor, least, cut, ties, number,
-    V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    row, count, top, scale, floor, least, cut, ties, number,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The token whose range holds the number, where ranges follow in the order of tokens."""
+    """The place of the token whose range holds the number; ranges follow in the order of places.
+
+    Of the tokens whose weights have the bits of the cut, so many as `ties` have a range.
+    """
     TILE: tl.constexpr = ROWS * COLUMNS
     start, before, left = 0, number * 0, ties
     at = places(0, ROWS, COLUMNS)
-    mass, tied = tile_mass(row, at, top, scale, floor, least, cut, left, V)
-    while (start < V) & (before + mass <= number):
+    mass, tied = tile_mass(row, at, count, top, scale, floor, least, cut, left)
+    while (start < count) & (before + mass <= number):
         start += TILE
         before += mass
         left -= tl.minimum(tied, left)
         at = places(start, ROWS, COLUMNS)
-        mass, tied = tile_mass(row, at, top, scale, floor, least, cut, left, V)
-    bits, masses = shares_of(row, start + tl.arange(0, TILE), top, scale, floor, least, V)
+        mass, tied = tile_mass(row, at, count, top, scale, floor, least, cut, left)
+    bits, masses = shares_of(row, start + tl.arange(0, TILE), top, scale, floor, least, count)
     tie = (bits == cut) & (masses > 0)
     kept = (bits > cut) | (tie & (tl.cumsum(tie.to(tl.int32), 0) <= left))
     ends = before + tl.cumsum(tl.where(kept, masses, 0), 0)
@@ -182,18 +279,18 @@ def owner(
 
 
 @triton.jit
-def tile_mass(row, at, top, scale, floor, least, cut, left, V: tl.constexpr):
+def tile_mass(row, at, count, top, scale, floor, least, cut, left):
     """The mass of what is kept of a tile, and its tokens at the cut; `left` of those are kept."""
-    bits, mass = shares_of(row, at, top, scale, floor, least, V)
+    bits, mass = shares_of(row, at, top, scale, floor, least, count)
     tied = tl.sum(((bits == cut) & (mass > 0)).to(tl.int64))
     each = masses_of(cut.to(tl.float32, bitcast=True))
     return tl.sum(tl.where(bits > cut, mass, 0)) + tl.minimum(tied, left) * each, tied
 
 
 @triton.jit
-def shares_of(row, at, top, scale, floor, least, V: tl.constexpr):
+def shares_of(row, at, top, scale, floor, least, count):
     """The bits of the weights of some tokens, and their masses: 0 where top_k or min_p cuts."""
-    x = tl.load(row + at, mask=at < V, other=float("-inf"))
+    x = tl.load(row + at, mask=at < count, other=float("-inf"))
     weight = weights_of(x, top, scale)
     kept = (keys_of(x) >= floor) & (weight >= least)
     return weight.to(tl.uint32, bitcast=True), tl.where(kept, masses_of(weight), 0)
