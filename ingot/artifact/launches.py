@@ -145,7 +145,7 @@ class Binary:
     """A kernel as it was built.
 
     Attributes:
-        file: the binary, relative to the artifact.
+        file: the binary, relative to the folder of `kernels.json`.
         entry: the name of the kernel inside it.
         parameters: (offset, size) in bytes of each run-time argument, as the binary says, then of
             the two pointers that Triton adds for scratch memory.

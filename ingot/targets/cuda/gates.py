@@ -27,7 +27,9 @@ RESERVED_BYTES = 1024  # shared memory of a program that is the system's
 
 _SPILL = re.compile(r"(LDL|STL)\b")
 _WIDE = re.compile(r"LDGSTS\b.*\.128\b")
-_NARROW = re.compile(r"LDG\b.*\.[US](8|16)\b|LDGSTS\b(?!.*\.128\b)")
+_NARROW = re.compile(r"LDGSTS\b(?!.*\.128\b)")
+_ONE_BYTE = re.compile(r"LDG\b.*\.[US]8\b")
+_TWO_BYTES = re.compile(r"LDG\b.*\.[US]16\b")
 _MATRIX = re.compile(r"HMMA|IMMA|QMMA|HGMMA|QGMMA|IGMMA|UTC\w*MMA")
 
 TENSOR_CORES: Mapping[int, str] = {80: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
@@ -40,18 +42,35 @@ class Gate:
 
     Attributes:
         matrix: the family of matrix instructions by architecture; empty: not looked at.
-        streams: it reads much, 16 bytes at a time and ahead of use.
+        streams: the arguments that much is read from, 16 bytes at a time and ahead of use.
     """
 
     matrix: Mapping[int, str]
-    streams: bool
+    streams: tuple[str, ...]
 
 
-PRODUCT = Gate(TENSOR_CORES, streams=True)
-ATTENTION = Gate(ONE_WARP, streams=True)
-OTHER = Gate({}, streams=False)
+PRODUCT = Gate(TENSOR_CORES, ("w",))
+ATTENTION = Gate(ONE_WARP, ("k_cache", "v_cache"))
+OTHER = Gate({}, ())
 # By the file of the function, or by file and function.
-GATES: Mapping[str, Gate] = {"product": PRODUCT, "attention": ATTENTION}
+GATES: Mapping[str, Gate] = {
+    "product.multiply": PRODUCT,
+    "attention.attend_chunks": ATTENTION,
+    "attention.attend_tiles": ATTENTION,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel that was built, and how often each instruction stands in it.
+
+    `many_rows`: it runs only in steps of many rows, and multiplies more than it reads.
+    """
+
+    spec: KernelSpec
+    binary: Binary
+    counts: Mapping[str, int]
+    many_rows: bool = False
 
 
 def check(
@@ -72,13 +91,27 @@ def check(
         counts[file] = instructions(folder / file, triton)
 
     side_by_side(partial(count, file) for file in {binary.file for binary in binaries})
-    return [
-        f"{binary.file}: {fault}"
-        for spec, binary in zip(launches.kernels, binaries, strict=True)
-        for fault in faults(
-            spec, binary, counts[binary.file], architecture, gate_of(spec.function, gates)
-        )
+    many = for_many_rows(launches)
+    kernels = [
+        Kernel(spec, binary, counts[binary.file], number in many)
+        for number, (spec, binary) in enumerate(zip(launches.kernels, binaries, strict=True))
     ]
+    return [
+        f"{kernel.binary.file}: {fault}"
+        for kernel in kernels
+        for fault in faults(kernel, architecture, gate_of(kernel.spec.function, gates))
+    ]
+
+
+def for_many_rows(launches: Launches) -> set[int]:
+    """The kernels that are launched only where others are for fewer rows, by number."""
+    many: set[int] = set()
+    few: set[int] = set()
+    for launch in launches.launches:
+        bounded = any(variant.size for variant in launch.variants)
+        for variant in launch.variants:
+            (many if bounded and not variant.size else few).add(variant.kernel)
+    return many - few
 
 
 def gate_of(function: str, gates: Mapping[str, Gate]) -> Gate:
@@ -86,26 +119,21 @@ def gate_of(function: str, gates: Mapping[str, Gate]) -> Gate:
     return gates.get(function) or gates.get(function.partition(".")[0], OTHER)
 
 
-def faults(
-    spec: KernelSpec,
-    binary: Binary,
-    counts: Mapping[str, int],
-    architecture: Architecture,
-    gate: Gate,
-) -> Iterator[str]:
-    """What is wrong with a kernel of those instructions."""
-    spills = _times(counts, _SPILL)
+def faults(kernel: Kernel, architecture: Architecture, gate: Gate) -> Iterator[str]:
+    """What is wrong with a kernel, in words."""
+    spills = _times(kernel.counts, _SPILL)
     if spills > MOST_SPILLS:
         yield f"{spills} instructions move values between registers and local memory"
-    if binary.shared_bytes > architecture.most_shared_bytes:
-        most = architecture.most_shared_bytes
-        yield f"{binary.shared_bytes} bytes of shared memory, where a program may have {most}"
+    shared, most = kernel.binary.shared_bytes, architecture.most_shared_bytes
+    if shared > most:
+        yield f"{shared} bytes of shared memory, where a program may have {most}"
     expected = gate.matrix.get(architecture.number)
     if expected is not None:
-        yield from _other_family(counts, expected)
+        yield from _other_family(kernel.counts, expected)
     if gate.streams:
-        yield from _slow_loads(counts)
-        yield from _few_bytes(spec, binary, architecture)
+        yield from _slow_loads(kernel, gate)
+    if gate.streams and not kernel.many_rows:
+        yield from _few_bytes(kernel, architecture)
 
 
 def _other_family(counts: Mapping[str, int], expected: str) -> Iterator[str]:
@@ -114,17 +142,23 @@ def _other_family(counts: Mapping[str, int], expected: str) -> Iterator[str]:
         yield f"matrix instructions are {', '.join(found) or 'missing'}, not {expected}"
 
 
-def _slow_loads(counts: Mapping[str, int]) -> Iterator[str]:
-    wide, narrow = _times(counts, _WIDE), _times(counts, _NARROW)
+def _slow_loads(kernel: Kernel, gate: Gate) -> Iterator[str]:
+    """Scales may be loaded one by one, what is streamed may not: its width tells one from the
+    other."""
+    types = {kind for name, kind in kernel.spec.arguments if name in gate.streams}
+    single = _ONE_BYTE if types & {"*i8", "*u8"} else _TWO_BYTES
+    wide = _times(kernel.counts, _WIDE)
+    narrow = _times(kernel.counts, single) + _times(kernel.counts, _NARROW)
     if not wide:
         yield "no load of 16 bytes goes to shared memory by itself (LDGSTS.128)"
     if narrow > wide:
         yield f"{narrow} loads are of fewer bytes than the {wide} of 16: is a pointer unaligned?"
 
 
-def _few_bytes(spec: KernelSpec, binary: Binary, architecture: Architecture) -> Iterator[str]:
-    programs = resident_programs(binary, spec.num_warps, architecture)
-    flying, needed = bytes_in_flight(binary, spec, architecture), bytes_needed(architecture)
+def _few_bytes(kernel: Kernel, architecture: Architecture) -> Iterator[str]:
+    programs = resident_programs(kernel.binary, kernel.spec.num_warps, architecture)
+    flying = bytes_in_flight(kernel.binary, kernel.spec, architecture)
+    needed = bytes_needed(architecture)
     if flying < needed:
         yield (
             f"{programs} programs a multiprocessor have {flying} bytes under way from memory; "

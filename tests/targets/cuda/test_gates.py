@@ -8,18 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from ingot.artifact.launches import Binary
+from ingot.artifact.launches import Binary, Extent, Launch, Launches, Variant
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.cuda import gates
 from ingot.targets.cuda.architectures import ARCHITECTURES
 from ingot.targets.cuda.disassembly import counted, instructions
-from ingot.targets.cuda.gates import ATTENTION, OTHER, PRODUCT, Gate
+from ingot.targets.cuda.gates import OTHER, PRODUCT, TENSOR_CORES, Gate, Kernel
 from ingot.targets.cuda.triton_package import find_triton
 from tests.targets.cuda.tiny import KERNELS, TARGETS, all_built, launches, product
 
 SM_80, SM_90, SM_100 = ARCHITECTURES.values()
-GATES = {"gated": PRODUCT, "small": PRODUCT, "gated.attend": ATTENTION}
+GATES = {
+    "gated": PRODUCT,
+    "small": Gate(TENSOR_CORES, ("x",)),
+    "gated.attend": Gate(gates.ONE_WARP, ("k", "v")),
+}
 BINARY = Binary(
     file="cubins/a.cubin",
     entry="a",
@@ -77,9 +81,14 @@ def test_tokens_on_the_left_miss_the_newer_matrix_instructions(target: Target) -
 
 
 def faults(
-    counts: Mapping[str, int] = COUNTS, binary: Binary = BINARY, gate: Gate = PRODUCT
+    counts: Mapping[str, int] = COUNTS,
+    binary: Binary = BINARY,
+    gate: Gate = PRODUCT,
+    dtype: str = "bf16",
+    many_rows: bool = False,
 ) -> list[str]:
-    return list(gates.faults(product(), binary, counts, SM_90, gate))
+    kernel = Kernel(product(dtype=dtype), binary, counts, many_rows)
+    return list(gates.faults(kernel, SM_90, gate))
 
 
 def test_two_spills_are_no_fault_and_three_are() -> None:
@@ -110,10 +119,34 @@ def test_loads_of_few_bytes_may_not_be_the_most() -> None:
     assert faults({**COUNTS, "LDGDEPBAR": 99}) == []
 
 
+def test_scales_beside_integers_may_be_loaded_one_by_one() -> None:
+    scales, integers = {**COUNTS, "LDG.E.U16": 99}, {**COUNTS, "LDG.E.U8.CONSTANT": 99}
+    assert faults(scales, dtype="i8") == faults(integers) == []
+    assert "99 loads" in faults(scales)[0] and "99 loads" in faults(integers, dtype="u8")[0]
+
+
+def variant(kernel: int, most: int) -> Variant:
+    return Variant(kernel=kernel, grid=(Extent(), Extent(), Extent()), size="N" * (most > 0))
+
+
+def test_kernels_of_many_rows_may_have_less_under_way() -> None:
+    small = replace(BINARY, shared_bytes=1024)
+    assert "bytes under way" in faults(binary=small)[0]
+    assert faults(binary=small, many_rows=True) == []
+    variants = [(variant(0, 16), variant(1, 0)), (variant(2, 0),), (variant(3, 0), variant(4, 16))]
+    found = Launches(
+        kernels=(),
+        launches=tuple(Launch(group=0, arguments=(), variants=each) for each in variants),
+    )
+    assert gates.for_many_rows(found) == {1, 3}
+    again = Launch(group=0, arguments=(), variants=(variant(1, 0),))
+    assert gates.for_many_rows(replace(found, launches=(*found.launches, again))) == {3}
+
+
 def test_a_gate_is_of_a_function_or_of_its_file() -> None:
     for function, gate in (
         ("gated.multiply", PRODUCT),
-        ("gated.attend", ATTENTION),
+        ("gated.attend", GATES["gated.attend"]),
         ("norm.rms", OTHER),
     ):
         assert gates.gate_of(function, GATES) is gate
