@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 Constant = bool | int | float | str
 
 # Sizes of a step that launches know besides the symbols of `ingot.artifact.step`.
 MOST_ROWS = "Q"  # tokens of the sequence that has most of them in this step
 MOST_KEYS = "C"  # tokens of the longest sequence, those of earlier steps included
+DRAWS = "D"  # tokens that are drawn
+EDITED = "E"  # draws from rows of logits that are edited first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,7 @@ class KernelSpec:
         unaligned: pointers among the arguments that are no multiples of 16 bytes.
         num_warps: warps of a program.
         num_stages: tiles that are under way from memory while one is multiplied.
+        fused: whether a product and a sum may become one operation, with one rounding.
     """
 
     function: str
@@ -35,6 +39,7 @@ class KernelSpec:
     unaligned: tuple[str, ...] = ()
     num_warps: int = 4
     num_stages: int = 3
+    fused: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +47,8 @@ class Argument:
     """What a launch passes: an address, or a size of the step as a 32-bit integer.
 
     Attributes:
-        buffer: the buffer of the plan that the address lies in, never a view; "workspace" for
-            memory that lives during one group.
+        buffer: the buffer of the plan that the address lies in, never a view; or a drawing array;
+            "workspace" for memory that lives during one group.
         array: of a state: 0 for its numbers, 1 for their scales.
         offset: bytes from the beginning of the buffer.
         size: a symbol; empty for an address.
@@ -92,7 +97,7 @@ class Launch:
     """A launch of a step.
 
     Attributes:
-        group: the number of the plan's kernel that it belongs to.
+        group: the number of the plan's kernel that it belongs to; -1 for drawing.
         arguments: in the order of the kernel's; all variants take the same.
         variants: the first that fits a step is launched; where none fits, nothing is.
     """
@@ -107,12 +112,32 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrawArray:
+    """An array that drawing reads or fills, besides the logits: row-major and dense.
+
+    Its name is that of the kernels' argument. With `on_device` the host never looks at it.
+    """
+
+    name: str
+    dtype: Literal["int32", "int64", "float32", "float64"]
+    shape: tuple[int, ...]
+    on_device: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launches:
-    """All launches of a program, in order, and the kernels that they are of."""
+    """All launches of a program, in order, and the kernels that they are of.
+
+    Attributes:
+        draws: what draws tokens from the logits of a step, after its launches.
+        arrays: what those launches read and fill.
+    """
 
     kernels: tuple[KernelSpec, ...]
     launches: tuple[Launch, ...]
     workspace_bytes: int = 0
+    draws: tuple[Launch, ...] = ()
+    arrays: tuple[DrawArray, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,10 @@ weight in whole multiples of 2^-40. Sums of masses are exact, so no draw depends
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
+import numpy.typing as npt
 
 from ingot.runtime.arrays import Float32, Int64
 
@@ -18,6 +21,8 @@ _COEFFICIENTS = tuple(
     np.float32(c) for c in (0.693147182, 0.240223482, 0.0555035695, 0.00966637395, 0.00133908668)
 )
 _MASK = 2**32 - 1
+
+Word = TypeVar("Word", int, npt.NDArray[np.uint64])  # one, or many at once
 
 
 def scale_of(temperature: float) -> float:
@@ -46,7 +51,7 @@ def masses_of(weights: Float32) -> Int64:
     return np.rint(np.ldexp(weights.astype(np.float64), MASS_BITS)).astype(np.int64)
 
 
-def random_bits(seed: int, key: int, position: int) -> int:
+def random_bits(seed: Word, key: Word, position: Word) -> Word:
     """53 random bits, a pure function of its arguments: Philox4x32-10."""
     a, b, c, d = position & _MASK, position >> 32, key & _MASK, key >> 32
     k, m = seed & _MASK, seed >> 32
@@ -54,7 +59,7 @@ def random_bits(seed: int, key: int, position: int) -> int:
         first, second = 0xD2511F53 * a, 0xCD9E8D57 * c
         a, b, c, d = second >> 32 ^ b ^ k, second & _MASK, first >> 32 ^ d ^ m, first & _MASK
         k, m = (k + 0x9E3779B9) & _MASK, (m + 0xBB67AE85) & _MASK
-    return (a | b << 32) >> 11
+    return (a | b << 32) >> 11  # type: ignore[return-value]  # numpy calls it signed
 
 
 def random_below(total: int, bits: int) -> int:

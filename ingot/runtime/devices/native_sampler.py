@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ingot.errors import IngotError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.devices.likelihoods import scale_of
-from ingot.runtime.devices.numpy_sampler import not_finite, nothing_left
+from ingot.runtime.devices.numpy_sampler import ERRORS
 from ingot.runtime.executor import Draw
 from ingot.runtime.output import Logprob
 from ingot.runtime.sampling_state import SampledSequence, SamplingState
@@ -28,7 +28,6 @@ _RECORD = struct.Struct("=12Qd5f7i4id")
 ROW = np.dtype(
     list(zip(_NAMES, ["u8"] * 12 + ["f8"] + ["f4"] * 5 + ["i4"] * 11 + ["f8"], strict=True))
 )
-_ERRORS = {1: not_finite, 2: nothing_left}
 
 Rows = npt.NDArray[Any]  # of ROW
 
@@ -82,7 +81,7 @@ class NativeSampler:
         rows["num_logprobs"] = counts
         if most < 0:
             self._kernels.sample(rows.ctypes.data, len(rows), self._vocab_size)
-            return [_ERRORS[status]() if status else {} for status in rows["status"].tolist()]
+            return [ERRORS[status]() if status else {} for status in rows["status"].tolist()]
         ids = np.empty((len(rows), most), np.int32)
         values = np.empty(ids.shape, np.float64)
         rows["top_ids"], rows["top_logprobs"] = _addresses(ids), _addresses(values)
@@ -90,7 +89,7 @@ class NativeSampler:
         columns = (rows[name].tolist() for name in ("status", "token", "logprob", "rank"))
         results = zip(counts, *columns, ids.tolist(), values.tolist(), strict=True)
         return [
-            _ERRORS[status]() if status else _scores(count, *scores)
+            ERRORS[status]() if status else _scores(count, *scores)
             for count, status, *scores in results
         ]
 

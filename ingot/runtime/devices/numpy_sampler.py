@@ -100,6 +100,10 @@ def nothing_left() -> IngotError:
     )
 
 
+# What kernels report of a row, where that is not 0.
+ERRORS = {1: not_finite, 2: nothing_left}
+
+
 def edit(row: Float32, state: SamplingState) -> None:
     """Applies a sequence's edits to its logits [V]."""
     params = state.params

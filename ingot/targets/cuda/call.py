@@ -20,6 +20,7 @@ class Choice:
     Attributes:
         function: its file and name, such as "product.multiply".
         constants: the arguments that are known when it is built.
+        fused: whether a product and a sum may become one operation, with one rounding.
     """
 
     function: str
@@ -29,6 +30,7 @@ class Choice:
     most: int = 0
     num_warps: int = 4
     num_stages: int = 3
+    fused: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Call:
             unaligned=tuple(n for n, p in pointers.items() if p.argument.offset % ALIGNMENT),
             num_warps=choice.num_warps,
             num_stages=choice.num_stages,
+            fused=choice.fused,
         )
 
 

@@ -8,12 +8,13 @@ from ingot.artifact.codec import encode_spec
 from ingot.artifact.launches import KernelSpec, Launch, Launches, Variant
 from ingot.artifact.plan import Plan
 from ingot.errors import CodegenError
-from ingot.targets.cuda import calls_heads, calls_products, calls_rows
+from ingot.targets.cuda import calls_heads, calls_products, calls_rows, draws
 from ingot.targets.cuda.call import Call, Emit
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work, where
 
 EMITTERS: Mapping[str, Emit] = {**calls_products.CALLS, **calls_heads.CALLS, **calls_rows.CALLS}
+NO_GROUP = -1
 
 
 def generate(plan: Plan) -> Launches:
@@ -22,12 +23,15 @@ def generate(plan: Plan) -> Launches:
     launches, workspace = [], 0
     for number, group in enumerate(plan.kernels):
         for call in emit(operands, Work(plan, group)):
-            launches.append(
-                Launch(group=number, arguments=call.passed, variants=kernels.variants(call))
-            )
+            launches.append(kernels.launch(call, number))
             workspace = max(workspace, call.workspace_bytes)
+    drawing = tuple(kernels.launch(call, NO_GROUP) for call in draws.calls(plan))
     return Launches(
-        kernels=tuple(kernels.specs), launches=tuple(launches), workspace_bytes=workspace
+        kernels=tuple(kernels.specs),
+        launches=tuple(launches),
+        workspace_bytes=workspace,
+        draws=drawing,
+        arrays=draws.arrays(plan.limits),
     )
 
 
@@ -49,9 +53,9 @@ class Kernels:
         self.specs: list[KernelSpec] = []
         self._numbers: dict[bytes, int] = {}
 
-    def variants(self, call: Call) -> tuple[Variant, ...]:
-        """The kernels of a call, numbered."""
-        return tuple(
+    def launch(self, call: Call, group: int) -> Launch:
+        """The launch of a call for a kernel of the plan, its own kernels numbered."""
+        variants = tuple(
             Variant(
                 kernel=self._number(call.spec(choice)),
                 grid=choice.grid,
@@ -60,6 +64,7 @@ class Kernels:
             )
             for choice in call.choices
         )
+        return Launch(group=group, arguments=call.passed, variants=variants)
 
     def _number(self, spec: KernelSpec) -> int:
         number = self._numbers.setdefault(encode_spec(spec), len(self.specs))

@@ -15,6 +15,8 @@ TYPES: Mapping[str, str] = {
     "float32": "fp32",
     "bfloat16": "bf16",
     "float16": "fp16",
+    "float64": "fp64",
+    "int64": "i64",
     "int32": "i32",
     "int8": "i8",
     "int4": "u8",  # two numbers a byte

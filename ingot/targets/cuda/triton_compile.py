@@ -55,9 +55,9 @@ def _source(function: Any, spec: KernelSpec) -> Any:
 
 
 def _options(spec: KernelSpec) -> dict[str, Any]:
-    # Products and sums are fused whatever Triton's default is: it changes with the version.
+    # Whether products and sums are fused is always said: Triton's default changes with the version.
     return {
         "num_warps": spec.num_warps,
         "num_stages": spec.num_stages,
-        "enable_fp_fusion": True,
+        "enable_fp_fusion": spec.fused,
     }

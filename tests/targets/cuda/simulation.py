@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ingot.artifact.codec import decode_launches, encode_built
-from ingot.artifact.launches import Binary, BuiltLaunches, KernelSpec
+from ingot.artifact.launches import BuiltLaunches
 from ingot.artifact.reader import Artifact
 from ingot.artifact.target import Target
 from ingot.compiler.compile import compile_model
@@ -20,10 +20,10 @@ from ingot.runtime.devices.cuda.executor import CudaExecutor
 from ingot.runtime.llm import LLM
 from ingot.targets.cuda import toolchain
 from ingot.targets.cuda.simulated import SimulatedDriver
+from tests.targets.cuda.sketches import sketch
 
 TARGET = "cuda:sm_90"
 FLAGS = frozenset({"sm_90"})
-WIDTHS = {"i32": 4}  # bytes; a pointer has 8
 
 
 class SimulatedExecutor(CudaExecutor):
@@ -31,21 +31,6 @@ class SimulatedExecutor(CudaExecutor):
 
     def __init__(self, artifact: Artifact, **options: Any) -> None:
         super().__init__(artifact, **options, driver=SimulatedDriver())
-
-
-def sketch(spec: KernelSpec) -> Binary:
-    """A binary that was never built: its parameters lie as the assembler lays them out."""
-    parameters, end = [], 0
-    for kind in (*(kind for _, kind in spec.arguments), "*u8", "*u8"):
-        width = WIDTHS.get(kind, 8)
-        end = -(-end // width) * width
-        parameters.append((end, width))
-        end += width
-    name = spec.function.partition(".")[2]
-    return Binary(
-        file="targets/cuda-sm_90/none.cubin", entry=name, parameters=tuple(parameters),
-        shared_bytes=0, registers=0, spilled_bytes=0,
-    )  # fmt: skip
 
 
 def sketch_all(folder: Path, out: Path, target: Target) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.library import open_driver
 from ingot.runtime.devices.cuda.memory import Memory, fixed_bytes
 from ingot.runtime.devices.cuda.program import Program
+from ingot.runtime.devices.cuda.sampler import DeviceSampler
 from ingot.runtime.devices.sampler import Sampler, drawn
 from ingot.runtime.executor import Draw, Drawn, Draws
 from ingot.runtime.sampling_state import SampledSequence
@@ -29,13 +31,16 @@ KV_SHARE = 0.9  # of the memory that is left for keys and values, unless a size 
 class CudaPending:
     """A step that the device has been given."""
 
-    def __init__(self, executor: CudaExecutor, num_rows: int, draws: Draws) -> None:
+    def __init__(
+        self, executor: CudaExecutor, num_rows: int, draws: Draws, by_device: bool
+    ) -> None:
         self._executor = executor
         self._num_rows = num_rows
         self._draws = draws
+        self._by_device = by_device
 
     def wait(self) -> Drawn:
-        return self._executor.drawn(self._num_rows, self._draws)
+        return self._executor.drawn(self._num_rows, self._draws, self._by_device)
 
 
 class CudaExecutor:
@@ -66,23 +71,26 @@ class CudaExecutor:
         self.window = widest_window(plan)
         self.inputs = (StepInputs(plan.limits), StepInputs(plan.limits))
         built = decode_built(artifact.read(entry.step.kernels), file=entry.step.kernels)
-        workspace = built.launches.workspace_bytes
+        launches = built.launches
         weight_bytes = artifact.manifest.files[weights_name(entry.layout)].size
         driver = driver or open_driver(artifact.gpu)
         self._driver: Driver | None = driver
         self._graphs: dict[int, Any] = {}
         self._tokens: list[int] = []
         try:
-            spare = driver.free_bytes() - fixed_bytes(plan, workspace, weight_bytes)
+            spare = driver.free_bytes() - fixed_bytes(plan, launches, weight_bytes)
             self.num_pages = count_pages(
                 plan, max_model_len, kv_cache_bytes, max(0, int(spare * KV_SHARE))
             )
-            self._memory = Memory(driver, plan, workspace, self.num_pages, weight_bytes)
+            self._memory = Memory(driver, plan, launches, self.num_pages, weight_bytes)
             self._memory.upload_weights(driver, artifact, entry.layout)
             self._program = Program(driver, built, artifact.read, self._memory.address)
             logits = driver.host_memory(4 * plan.limits.max_logit_rows * self.vocab_size)
             self._logits = logits.view(np.float32).reshape(-1, self.vocab_size)
             self._sampler = Sampler(self.vocab_size)
+            self._device_sampler = DeviceSampler(
+                driver, self._memory, self._program, launches.arrays, self.vocab_size
+            )
         except BaseException:
             self.close()
             raise
@@ -101,19 +109,26 @@ class CudaExecutor:
             self._replay(driver, bucket, sizes)
         else:
             self._program.launch(sizes)
-        if num_rows:
+        # Prepared while the device runs the step.
+        by_device = self._device_sampler.prepare(draws)
+        if num_rows and (draws.scorings or draws.kept or not by_device):
             driver.download(self._logits[:num_rows], self._memory.array(LOGITS))
-        return CudaPending(self, num_rows, draws)
+        if by_device:  # only after the download: edits change the logits
+            self._device_sampler.launch()
+        return CudaPending(self, num_rows, draws, by_device)
 
     def draw(
         self, logits: Float32, sequences: Sequence[SampledSequence]
     ) -> list[Draw | IngotError]:
         return self._sampler.sample(logits, sequences)
 
-    def drawn(self, num_rows: int, draws: Draws) -> Drawn:
+    def drawn(self, num_rows: int, draws: Draws, by_device: bool) -> Drawn:
         """What is wanted of the logits of the last step, once it is done."""
         self._open().synchronize()
-        done = drawn(self._sampler, self._logits[:num_rows], draws)
+        left = replace(draws, sequences=(), rows=[]) if by_device else draws
+        done = drawn(self._sampler, self._logits[:num_rows], left)
+        if by_device:
+            done.tokens = self._device_sampler.drawn()
         self._tokens = done.token_ids
         return done
 
@@ -121,7 +136,8 @@ class CudaExecutor:
         if self._driver is not None:
             self._driver.close()
             self._driver = None
-        self.__dict__.pop("_logits", None)  # it looks into memory of the driver
+        for name in ("_logits", "_device_sampler"):  # they look into memory of the driver
+            self.__dict__.pop(name, None)
 
     def _open(self) -> Driver:
         if self._driver is None:

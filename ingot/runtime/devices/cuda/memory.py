@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from ingot.artifact.launches import WORKSPACE, Argument
+from ingot.artifact.launches import WORKSPACE, Argument, DrawArray, Launches
 from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.tensors import ALIGNMENT
@@ -25,24 +25,24 @@ class Memory:
     """Allocates everything that a plan needs, and says where an argument lies.
 
     Args:
-        workspace_bytes: memory that lives during one group.
+        launches: says how large the workspace is, and which arrays drawing needs.
         num_pages: pages of the KV pool.
 
     Raises ResourceError where the device has too little memory, before anything is allocated.
     """
 
     def __init__(
-        self, driver: Driver, plan: Plan, workspace_bytes: int, num_pages: int, weight_bytes: int
+        self, driver: Driver, plan: Plan, launches: Launches, num_pages: int, weight_bytes: int
     ) -> None:
         self._plan = plan
         self._pages = [align(size * num_pages, ALIGNMENT) for size in plan.page_sizes()]
-        arrays = [buffer for kind in ("input", "output") for buffer in plan.of_kind(kind)]
+        arrays = _arrays(plan, launches)
         sizes = {
             "the weights": weight_bytes,
             "the KV cache": sum(self._pages),
             "temporaries": plan.memory.arena_bytes,
-            "the workspace": workspace_bytes,
-            "inputs and outputs": sum(align(_nbytes(plan, each), ALIGNMENT) for each in arrays),
+            "the workspace": launches.workspace_bytes,
+            "inputs and outputs": sum(arrays.values()),
         }
         _check_room(sizes, driver.free_bytes())
         self.weights, cache, self._arena, self._workspace, place = map(
@@ -51,9 +51,9 @@ class Memory:
         self._weight_offsets: dict[str, int] = {}
         self._states = _state_addresses(plan, cache, self._pages)
         self._arrays: dict[str, int] = {}
-        for each in arrays:
-            self._arrays[each.name] = place
-            place += align(_nbytes(plan, each), ALIGNMENT)
+        for name, nbytes in arrays.items():
+            self._arrays[name] = place
+            place += nbytes
 
     def upload_weights(self, driver: Driver, artifact: Artifact, layout: str) -> None:
         """Copies the weights from their file, piece by piece. Raises ArtifactError."""
@@ -74,7 +74,8 @@ class Memory:
         return self._base(argument) + argument.offset
 
     def array(self, name: str) -> int:
-        """Where an input or output begins."""
+        """Where an input, an output or an array of drawing begins. The latter lie side by side,
+        each from the next multiple of 64 bytes on."""
         return self._arrays[name]
 
     def _base(self, argument: Argument) -> int:
@@ -92,11 +93,22 @@ class Memory:
         raise ArtifactError(f"kernels.json: {argument.buffer!r} has no memory")
 
 
-def fixed_bytes(plan: Plan, workspace_bytes: int, weight_bytes: int) -> int:
+def fixed_bytes(plan: Plan, launches: Launches, weight_bytes: int) -> int:
     """Bytes that a plan takes besides its KV pool."""
-    arrays = [*plan.of_kind("input"), *plan.of_kind("output")]
-    inputs = sum(align(_nbytes(plan, each), ALIGNMENT) for each in arrays)
-    return weight_bytes + plan.memory.arena_bytes + workspace_bytes + inputs
+    arrays = sum(_arrays(plan, launches).values())
+    return weight_bytes + plan.memory.arena_bytes + launches.workspace_bytes + arrays
+
+
+def array_bytes(array: DrawArray) -> int:
+    """Bytes from an array of drawing to the next."""
+    return align(np.dtype(array.dtype).itemsize * prod(array.shape), ALIGNMENT)
+
+
+def _arrays(plan: Plan, launches: Launches) -> dict[str, int]:
+    """For each input, output and array of drawing, its bytes."""
+    buffers = [*plan.of_kind("input"), *plan.of_kind("output")]
+    nbytes = {each.name: align(_nbytes(plan, each), ALIGNMENT) for each in buffers}
+    return nbytes | {each.name: array_bytes(each) for each in launches.arrays}
 
 
 def _check_room(sizes: dict[str, int], free: int) -> None:

@@ -67,14 +67,22 @@ class Program:
             parameters, sizes = packed(specs[number], binaries[number], launch.arguments, address)
             return Ready(variant, kernels[number], parameters, sizes)
 
-        self._launches = [
-            [ready(launch, variant) for variant in launch.variants]
-            for launch in built.launches.launches
-        ]
+        def all_ready(launches: tuple[Launch, ...]) -> list[list[Ready]]:
+            return [[ready(launch, each) for each in launch.variants] for launch in launches]
+
+        self._launches = all_ready(built.launches.launches)
+        self._draws = all_ready(built.launches.draws)
 
     def launch(self, sizes: Mapping[str, int]) -> None:
         """Queues all launches of a step of those sizes."""
-        for variants in self._launches:
+        self._queue(self._launches, sizes)
+
+    def draw(self, sizes: Mapping[str, int]) -> None:
+        """Queues all launches of so many draws."""
+        self._queue(self._draws, sizes)
+
+    def _queue(self, launches: list[list[Ready]], sizes: Mapping[str, int]) -> None:
+        for variants in launches:
             chosen = next((each for each in variants if each.variant.fits(sizes)), None)
             if chosen is not None:
                 grid = [extent.of(sizes) for extent in chosen.variant.grid]

@@ -1,0 +1,87 @@
+"""The launches that draw tokens from the logits of a step, and the arrays that they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ingot.artifact.launches import DRAWS, EDITED, Argument, DrawArray, Extent
+from ingot.artifact.plan import Limits, Plan
+from ingot.artifact.step import LOGITS
+from ingot.targets.cuda.call import ONE, Call, Choice
+from ingot.targets.cuda.operands import Pointer
+
+NUM_WARPS = 8
+# A tile of logits: each thread loads four neighbours of each of its rows.
+ROWS, COLUMNS = 4, 4 * 32 * NUM_WARPS
+TILE = ROWS * COLUMNS
+BLOCK = 1024  # tokens that are edited at once
+# Tokens in the lists of edits, for each sequence of the largest step; one may have more than that.
+LISTED = 4096
+NUM_LISTS = 4  # allowed, biased, seen, banned
+
+
+def arrays(limits: Limits) -> tuple[DrawArray, ...]:
+    """What drawing reads and fills. Arrays that are filled or copied together lie together."""
+    count = limits.max_num_seqs
+    return (*_draws(count), *_edits(count), *_drawn(count))
+
+
+def calls(plan: Plan) -> tuple[Call, ...]:
+    """The launches, in order: edits of rows, then draws from them."""
+    count = plan.limits.max_num_seqs
+    vocab_size = plan.buffer(LOGITS).columns
+    edit = Choice(
+        function="edit.edit_logits",
+        constants={"V": vocab_size, "BLOCK": BLOCK},
+        grid=(Extent(size=EDITED), ONE, ONE),
+        num_warps=NUM_WARPS,
+        fused=False,
+    )
+    draw = Choice(
+        function="draw.draw_tokens",
+        constants={"V": vocab_size, "ROWS": ROWS, "COLUMNS": COLUMNS},
+        grid=(Extent(size=DRAWS), ONE, ONE),
+        num_warps=NUM_WARPS,
+        fused=False,
+    )
+    edited, drawn = _edits(count), (*_draws(count), *_drawn(count))
+    return Call(_pointers(edited), (edit,)), Call(_pointers(drawn), (draw,))
+
+
+def _draws(count: int) -> tuple[DrawArray, ...]:
+    return (
+        DrawArray(name="draw_rows", dtype="int32", shape=(count,)),
+        DrawArray(name="draw_scales", dtype="float32", shape=(count,)),
+        DrawArray(name="draw_top_ks", dtype="int32", shape=(count,)),
+        DrawArray(name="draw_min_ps", dtype="float32", shape=(count,)),
+        DrawArray(name="draw_top_ps", dtype="float64", shape=(count,)),
+        DrawArray(name="draw_bits", dtype="int64", shape=(count,)),
+        DrawArray(name="draw_edited", dtype="int32", shape=(count,)),
+    )
+
+
+def _edits(count: int) -> tuple[DrawArray, ...]:
+    return (
+        DrawArray(name="edit_rows", dtype="int32", shape=(count,)),
+        DrawArray(name="edit_restricted", dtype="int32", shape=(count,)),
+        DrawArray(name="edit_repetitions", dtype="float32", shape=(count,)),
+        DrawArray(name="edit_frequencies", dtype="float32", shape=(count,)),
+        DrawArray(name="edit_presences", dtype="float32", shape=(count,)),
+        DrawArray(name="edit_lists", dtype="int32", shape=(count, NUM_LISTS + 1)),
+        DrawArray(name="edit_tokens", dtype="int32", shape=(count * LISTED,)),
+        DrawArray(name="edit_values", dtype="float32", shape=(count * LISTED,)),
+    )
+
+
+def _drawn(count: int) -> tuple[DrawArray, ...]:
+    return (
+        DrawArray(name="drawn_tokens", dtype="int32", shape=(count,)),
+        DrawArray(name="drawn_statuses", dtype="int32", shape=(count,)),
+        DrawArray(name="listed_logits", dtype="float32", shape=(count, TILE), on_device=True),
+        DrawArray(name="listed_tokens", dtype="int32", shape=(count, TILE), on_device=True),
+    )
+
+
+def _pointers(arrays: Iterable[DrawArray]) -> dict[str, Pointer]:
+    logits = {LOGITS: Pointer(Argument(buffer=LOGITS), "float32")}
+    return logits | {a.name: Pointer(Argument(buffer=a.name), a.dtype) for a in arrays}

@@ -1,0 +1,355 @@
+"""Draws a token from each row of logits, by passes over the row: nothing is sorted.
+
+The arithmetic is that of `ingot.runtime.devices.likelihoods`, to the bit. So these kernels are
+built without fused operations. A row is read in tiles of ROWS x COLUMNS tokens; COLUMNS is what
+the threads load at once, so that a thread adds up its part of a column by itself.
+
+Where top_k or top_p is asked for, few tokens are left as a rule. A bound that is soon found leaves
+some more, which are listed in the order of their ids. If they fit into a tile, it takes the place
+of the row.
+"""
+
+import triton
+import triton.language as tl
+
+FINE: tl.constexpr = tl.constexpr(0)
+NOT_FINITE: tl.constexpr = tl.constexpr(1)
+NOTHING_LEFT: tl.constexpr = tl.constexpr(2)
+# Keys are integers in the order of the numbers that they stand for.
+MASKED: tl.constexpr = tl.constexpr(0x007FFFFF)  # the key of -inf
+INFINITE: tl.constexpr = tl.constexpr(0xFF800000)
+NO_NUMBER: tl.constexpr = tl.constexpr(0xFFFFFFFF)
+SIGN: tl.constexpr = tl.constexpr(0x80000000)
+
+DIGIT: tl.constexpr = tl.constexpr(4)  # bits of a threshold that one pass finds
+DIGITS: tl.constexpr = tl.constexpr(1 << 4)
+FAINT: tl.constexpr = tl.constexpr(8)  # bounds of weights: 1, 2^-4 ... 2^-24, 0
+FAINTER: tl.constexpr = tl.constexpr(4)
+MASS: tl.constexpr = tl.constexpr(float(1 << 40))
+WHOLE: tl.constexpr = tl.constexpr(float(1 << 23))  # numbers from here on have no fraction
+NEAREST: tl.constexpr = tl.constexpr(float(3 << 22))  # adding and taking it away rounds
+EXPONENT, BIAS = tl.constexpr(23), tl.constexpr(127)  # of float32
+RANDOM: tl.constexpr = tl.constexpr(64 - 53)  # bits of a word that a draw leaves unused
+
+
+@triton.jit
+def draw_tokens(
+    logits, draw_rows, draw_scales, draw_top_ks, draw_min_ps, draw_top_ps, draw_bits, draw_edited,
+    drawn_tokens, drawn_statuses, listed_logits, listed_tokens,
+    V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """A token and a status for each draw [D]; grid (D,).
+
+    Args:
+        logits: float32 [R, V]. A draw is from row `draw_rows`.
+        draw_scales: float32, what turns logits into binary logarithms of weights; 0 is greedy.
+        draw_top_ks: int32, at most V; 0 is none.
+        draw_min_ps: float32.
+        draw_top_ps: float64.
+        draw_bits: int64, 53 random bits.
+        draw_edited: int32, whether the row has been edited.
+        listed_logits, listed_tokens: room for a tile [D, ROWS * COLUMNS].
+    """
+    i = tl.program_id(0)
+    row = logits + tl.load(draw_rows + i).to(tl.int64) * V
+    best, top, token = largest(row, V, ROWS, COLUMNS)
+    status = status_of(top, tl.load(draw_edited + i))
+    scale = tl.load(draw_scales + i)
+    if (status == FINE) & (scale > 0):
+        top_k, least = tl.load(draw_top_ks + i), tl.load(draw_min_ps + i)
+        share, bits = tl.load(draw_top_ps + i), tl.load(draw_bits + i)
+        peak, room = number_of(top), i.to(tl.int64) * (ROWS * COLUMNS)
+        source, count, goal = likely(
+            row, listed_logits + room, listed_tokens + room, best, peak, scale, top_k, least,
+            share, V, ROWS, COLUMNS,
+        )  # fmt: skip
+        token = draw_one(
+            source, count, peak, scale, top_k, least, share, goal, bits, ROWS, COLUMNS
+        )  # fmt: skip
+        if count < V:  # it is a place in the list
+            token = tl.load(listed_tokens + room + token)
+    tl.store(drawn_tokens + i, token)
+    tl.store(drawn_statuses + i, status)
+
+
+@triton.jit
+def largest(row, V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The largest keys of a row at each place of its tiles; the largest of all; its first token."""
+    best = tl.zeros([ROWS, COLUMNS], tl.uint32)
+    token = tl.zeros([ROWS, COLUMNS], tl.int32)
+    for start in range(0, V, ROWS * COLUMNS):
+        at = places(start, ROWS, COLUMNS)
+        key = keys_of(tl.load(row + at, mask=at < V, other=float("-inf")))
+        token = tl.where(key > best, at, token)
+        best = tl.maximum(key, best)
+    top = tl.max(best)
+    return best, top, tl.min(tl.where(best == top, token, V))
+
+
+@triton.jit
+def status_of(top, edited):
+    """What the largest key of a row says of the row."""
+    masked = tl.where(edited != 0, NOTHING_LEFT, NOT_FINITE)
+    finite = tl.where(top == MASKED, masked, FINE)
+    return tl.where(top >= INFINITE, NOT_FINITE, finite)
+
+
+@triton.jit
+def likely(
+    row, list, tokens, best, top, scale, top_k, least, share,
+    V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Where to draw from, (logits, how many, goal): the row, or a list of its likely tokens.
+
+    The goal is the mass that top_p leaves at least; 0 where what is listed says it.
+    """
+    TILE: tl.constexpr = ROWS * COLUMNS
+    source, count = row, top_k * 0 + V
+    goal = count.to(tl.int64) * 0
+    if V > TILE:
+        listed = count
+        if (top_k > 0) & (top_k <= TILE):
+            # So many tokens reach it: each of these keys is another token's.
+            bound = kth_of(best, top_k, COLUMNS)
+            listed = list_tokens(row, list, tokens, top, scale, bound, 0.0, V, TILE)
+        elif (top_k == 0) & (share < 1):
+            bits, goal = faint(row, count, top, scale, least, share, ROWS, COLUMNS)
+            bound = tl.maximum(bits.to(tl.float32, bitcast=True), least)
+            listed = list_tokens(row, list, tokens, top, scale, bits * 0, bound, V, TILE)
+        if listed <= TILE:
+            source, count = list, count * 0 + TILE
+    return source, count, goal
+
+
+@triton.jit
+def kth_of(key, k, COLUMNS: tl.constexpr):
+    """The k-th largest of the keys of a tile."""
+    found = (k * 0).to(tl.uint32)
+    shift = 32 - DIGIT
+    while shift >= 0:
+        counts = tl.sum((key[:, None, :] >= candidates(found, shift)).to(tl.int32), 0)
+        found = furthest(found, shift, tl.sum(counts, 1) >= k)
+        shift -= DIGIT
+    return found
+
+
+@triton.jit
+def faint(row, count, top, scale, least, share, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """(the bits of a weight below which top_p leaves no token, the mass that it leaves)."""
+    digit = tl.arange(0, FAINT)
+    powers = (BIAS - FAINTER * (FAINT - 1 - digit)) << EXPONENT
+    bounds = tl.where(digit > 0, powers, 0).to(tl.uint32)
+    thresholds = bounds[None, :, None]
+    sums = tl.zeros([FAINT, COLUMNS], tl.int64)
+    for start in range(0, count, ROWS * COLUMNS):
+        at = places(start, ROWS, COLUMNS)
+        bits, mass = shares_of(row, at, top, scale, 0, least, count)
+        sums += tl.sum(tl.where(bits[:, None, :] >= thresholds, mass[:, None, :], 0), 0)
+    reached = tl.sum(sums, 1)
+    goal = goal_of(share, tl.max(reached))
+    return tl.max(tl.where(reached >= goal, bounds, 0)), goal
+
+
+@triton.jit
+def list_tokens(row, list, tokens, top, scale, floor, least, V: tl.constexpr, TILE: tl.constexpr):
+    """Lists the tokens of a row that reach a key and a weight; returns how many there are.
+
+    More than a tile are not listed. What is left of the tile is filled with -inf.
+    """
+    count = 0
+    for start in range(0, V, TILE):
+        at = start + tl.arange(0, TILE)
+        x = tl.load(row + at, mask=at < V, other=float("-inf"))
+        kept = (keys_of(x) >= floor) & (weights_of(x, top, scale) >= least) & (at < V)
+        found = tl.sum(kept.to(tl.int32))
+        if (found > 0) & (count + found <= TILE):
+            place = count + tl.cumsum(kept.to(tl.int32), 0) - 1
+            tl.store(list + place, x, mask=kept)
+            tl.store(tokens + place, at, mask=kept)
+        count += found
+    at = tl.arange(0, TILE)
+    tl.store(list + at, tl.full([TILE], float("-inf"), tl.float32), mask=at >= count)
+    tl.debug_barrier()  # what one thread has written, another one reads
+    return count
+
+
+@triton.jit
+def draw_one(
+    row, count, top, scale, top_k, least, share, goal, bits,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The place of the token that is drawn from so many logits."""
+    floor = least_key(row, count, top_k, ROWS, COLUMNS)
+    cut = floor * 0
+    total = mass_above(row, count, top, scale, floor, least, cut, ROWS, COLUMNS)
+    ties = total * 0
+    if share < 1:
+        if goal == 0:
+            goal = goal_of(share, total)
+        cut = heaviest(row, count, top, scale, floor, least, goal, ROWS, COLUMNS)
+        above = mass_above(row, count, top, scale, floor, least, cut, ROWS, COLUMNS)
+        each = masses_of(cut.to(tl.float32, bitcast=True))
+        ties = (goal - above + each - 1) // each
+        total = above + ties * each
+    number = random_below(total, bits)
+    return owner(row, count, top, scale, floor, least, cut, ties, number, ROWS, COLUMNS)
+
+
+@triton.jit
+def goal_of(share, total):
+    """The mass that top_p leaves at least, of a total."""
+    goal = tl.ceil(share * total.to(tl.float64)).to(tl.int64)
+    return tl.minimum(tl.maximum(goal, 1), total)
+
+
+@triton.jit
+def least_key(row, count, top_k, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The key of the top_k-th largest logit; 0 where there is no top_k."""
+    found = (top_k * 0).to(tl.uint32)
+    if top_k > 0:
+        shift = 32 - DIGIT
+        while shift >= 0:
+            thresholds = candidates(found, shift)
+            counts = tl.zeros([DIGITS, COLUMNS], tl.int32)
+            for start in range(0, count, ROWS * COLUMNS):
+                at = places(start, ROWS, COLUMNS)
+                key = keys_of(tl.load(row + at, mask=at < count, other=float("-inf")))
+                counts += tl.sum((key[:, None, :] >= thresholds).to(tl.int32), 0)
+            found = furthest(found, shift, tl.sum(counts, 1) >= top_k)
+            shift -= DIGIT
+    return found
+
+
+@triton.jit
+def heaviest(
+    row, count, top, scale, floor, least, goal, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """The bits of a weight above which there is less mass than `goal`, and not so with it."""
+    found = floor * 0
+    shift = 32 - DIGIT
+    while shift >= 0:
+        thresholds = candidates(found, shift)
+        sums = tl.zeros([DIGITS, COLUMNS], tl.int64)
+        for start in range(0, count, ROWS * COLUMNS):
+            at = places(start, ROWS, COLUMNS)
+            bits, mass = shares_of(row, at, top, scale, floor, least, count)
+            sums += tl.sum(tl.where(bits[:, None, :] >= thresholds, mass[:, None, :], 0), 0)
+        found = furthest(found, shift, tl.sum(sums, 1) >= goal)
+        shift -= DIGIT
+    return found
+
+
+@triton.jit
+def mass_above(
+    row, count, top, scale, floor, least, cut, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # fmt: skip
+    """The mass of all tokens whose weights have bits above the cut."""
+    sums = tl.zeros([ROWS, COLUMNS], tl.int64)
+    for start in range(0, count, ROWS * COLUMNS):
+        at = places(start, ROWS, COLUMNS)
+        bits, mass = shares_of(row, at, top, scale, floor, least, count)
+        sums += tl.where(bits > cut, mass, 0)
+    return tl.sum(sums)
+
+
+@triton.jit
+def owner(
+    row, count, top, scale, floor, least, cut, ties, number,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The place of the token whose range holds the number; ranges follow in the order of places.
+
+    Of the tokens whose weights have the bits of the cut, so many as `ties` have a range.
+    """
+    TILE: tl.constexpr = ROWS * COLUMNS
+    start, before, left = 0, number * 0, ties
+    at = places(0, ROWS, COLUMNS)
+    mass, tied = tile_mass(row, at, count, top, scale, floor, least, cut, left)
+    while (start < count) & (before + mass <= number):
+        start += TILE
+        before += mass
+        left -= tl.minimum(tied, left)
+        at = places(start, ROWS, COLUMNS)
+        mass, tied = tile_mass(row, at, count, top, scale, floor, least, cut, left)
+    bits, masses = shares_of(row, start + tl.arange(0, TILE), top, scale, floor, least, count)
+    tie = (bits == cut) & (masses > 0)
+    kept = (bits > cut) | (tie & (tl.cumsum(tie.to(tl.int32), 0) <= left))
+    ends = before + tl.cumsum(tl.where(kept, masses, 0), 0)
+    return start + tl.sum((ends <= number).to(tl.int32))
+
+
+@triton.jit
+def tile_mass(row, at, count, top, scale, floor, least, cut, left):
+    """The mass of what is kept of a tile, and its tokens at the cut; `left` of those are kept."""
+    bits, mass = shares_of(row, at, top, scale, floor, least, count)
+    tied = tl.sum(((bits == cut) & (mass > 0)).to(tl.int64))
+    each = masses_of(cut.to(tl.float32, bitcast=True))
+    return tl.sum(tl.where(bits > cut, mass, 0)) + tl.minimum(tied, left) * each, tied
+
+
+@triton.jit
+def shares_of(row, at, top, scale, floor, least, count):
+    """The bits of the weights of some tokens, and their masses: 0 where top_k or min_p cuts."""
+    x = tl.load(row + at, mask=at < count, other=float("-inf"))
+    weight = weights_of(x, top, scale)
+    kept = (keys_of(x) >= floor) & (weight >= least)
+    return weight.to(tl.uint32, bitcast=True), tl.where(kept, masses_of(weight), 0)
+
+
+@triton.jit
+def weights_of(x, top, scale):
+    """2^((x - top) * scale), one rounding an operation."""
+    x = tl.maximum((x - top) * scale, -64.0)
+    n = (x + NEAREST) - NEAREST
+    x = x - n
+    p = 0.00133908668 * x + 0.00966637395
+    p = p * x + 0.0555035695
+    p = p * x + 0.240223482
+    p = p * x + 0.693147182
+    p = p * x + 1.0
+    return p * ((n.to(tl.int32) + BIAS) << EXPONENT).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def masses_of(weight):
+    """Weights in multiples of 2^-40, halves to even; int64."""
+    scaled = weight * MASS
+    return tl.where(scaled < WHOLE, (scaled + WHOLE) - WHOLE, scaled).to(tl.int64)
+
+
+@triton.jit
+def random_below(total, bits):
+    """total * bits >> 53, of 53 random bits."""
+    return tl.umulhi(total.to(tl.uint64), bits.to(tl.uint64) << RANDOM).to(tl.int64)
+
+
+@triton.jit
+def places(start, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """The tokens of a tile [ROWS, COLUMNS]."""
+    return start + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+
+
+@triton.jit
+def candidates(found, shift):
+    """What the next digit can make of a threshold: uint32 [1, DIGITS, 1], ascending."""
+    return found + (tl.arange(0, DIGITS).to(tl.uint32) << shift)[None, :, None]
+
+
+@triton.jit
+def furthest(found, shift, reached):
+    """A threshold with its next digit: the last candidate that is reached; the first one is."""
+    digit = tl.sum(reached.to(tl.int32)) - 1
+    return found + (digit.to(tl.uint32) << shift)
+
+
+@triton.jit
+def keys_of(x):
+    """The keys of numbers, uint32; both zeros have the same, and NaN the largest."""
+    bits = (x + 0.0).to(tl.uint32, bitcast=True)
+    return tl.where(x == x, tl.where(bits >= SIGN, ~bits, bits | SIGN), NO_NUMBER)
+
+
+@triton.jit
+def number_of(key):
+    """The number of a key."""
+    return tl.where(key >= SIGN, key ^ SIGN, ~key).to(tl.float32, bitcast=True)
