@@ -60,8 +60,8 @@ class Artifact:
         `flags` say what the device runs, instead of asking it. `unfinished` allows a writer's
         folder that does not have its name yet, for the checks before it gets one.
 
-        Raises ArtifactError, naming the file, for anything damaged, missing or left over,
-        UsageError for an unknown device and IncompatibleHostError for one that is not there.
+        Raises ArtifactError, naming the file, for anything damaged, missing or left over, and what
+        `flags_and_gpu` raises.
         """
         if check not in ("fast", "full"):
             raise UsageError(f"check is {check!r}", hint='Supported: "fast" and "full".')
@@ -69,10 +69,8 @@ class Artifact:
         held = _hold(root)
         try:
             manifest = _read_manifest(root, unfinished)
-            gpu = 0
-            if flags is None:
-                flags, gpu = flags_and_gpu(device, [target.name for target in manifest.targets])
-            artifact = cls(root, manifest, flags, gpu)
+            names = [target.name for target in manifest.targets]
+            artifact = cls(root, manifest, *_capable(device, names, flags))
         except BaseException:
             held()
             raise
@@ -163,6 +161,12 @@ class Artifact:
 def weights_name(layout: str) -> str:
     """The weights file of a layout."""
     return f"{_WEIGHTS}{layout}.safetensors"
+
+
+def _capable(
+    device: str, targets: list[str], flags: frozenset[str] | None
+) -> tuple[frozenset[str], int]:
+    return flags_and_gpu(device, targets) if flags is None else (flags, 0)
 
 
 def _hold(root: Path) -> Callable[[], object]:
