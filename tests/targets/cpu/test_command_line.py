@@ -78,7 +78,7 @@ def test_how_units_become_a_library(program: Callable[..., Path], tmp_path: Path
     ]
     assert all(" -more " in line for line in units)
     flags = "-shared -pthread -static-libgcc -s"
-    flags += " -Wl,--build-id=none -Wl,--as-needed -Wl,-z,defs"
+    flags += " -Wl,--build-id=none -Wl,--as-needed -Wl,-z,defs -Wl,-z,noseparate-code"
     assert link.startswith(f"{compiler} {flags} ")
     objects, out = link.removeprefix(f"{compiler} {flags} ").split(" -o ")
     assert [Path(each).name for each in objects.split()] == ["a.o", "b.o"]
