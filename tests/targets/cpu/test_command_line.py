@@ -102,6 +102,17 @@ def test_ziglang_spells_levels_with_underscores(
     assert [word for word in command if word.startswith("-march")] == [flag]
 
 
+def test_ziglang_is_not_given_the_flag_that_its_linker_refuses(
+    program: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = program("python3", f'echo "$*" >> {tmp_path}/said')
+    monkeypatch.setenv("CXX", f"{python} -m ziglang c++")
+    (tmp_path / "a.cpp").write_text("")
+    toolchain.build(tmp_path, tmp_path / "k.so", TARGET)
+    link = (tmp_path / "said").read_text().splitlines()[-1]
+    assert link.startswith("-m ziglang c++ -shared ") and "separate-code" not in link
+
+
 def test_compilers_are_taken_in_their_order(
     program: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
