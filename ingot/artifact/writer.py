@@ -236,7 +236,8 @@ def check_writable(path: Path) -> None:
     with _usable(path):
         with suppress(FileNotFoundError):  # anything else is wrong with the path itself
             ArtifactWriter(path).directory.lstat()
-        folder = next(folder for folder in Path(os.path.abspath(path)).parents if folder.exists())
+        # A link that leads nowhere is in the way, too.
+        folder = next(f for f in Path(os.path.abspath(path)).parents if os.path.lexists(f))
         tempfile.TemporaryDirectory(prefix=".ingot-try-", dir=folder).cleanup()
 
 
