@@ -146,8 +146,8 @@ class Artifact:
             raise ArtifactError("the manifest lists no target")
 
     def _check_files(self, check: Check) -> None:
-        def checked(name: str) -> None:
-            _check_file(self.path, name, self.manifest.files[name], check)
+        def checked(name: str, stopped: Callable[[], bool]) -> None:
+            _check_file(self.path, name, self.manifest.files[name], check, stopped)
 
         # Largest first, so that the threads finish together.
         names = sorted(self.manifest.files, key=lambda n: -self.manifest.files[n].size)
@@ -155,7 +155,7 @@ class Artifact:
             in_threads(checked, names)
         else:
             for name in names:
-                checked(name)
+                checked(name, lambda: False)
 
 
 def weights_name(layout: str) -> str:
@@ -196,14 +196,16 @@ def _read_manifest(root: Path, unfinished: bool) -> Manifest:
     return decode_manifest(data, file=str(root / MANIFEST))
 
 
-def _check_file(root: Path, name: str, entry: FileEntry, check: Check) -> None:
+def _check_file(
+    root: Path, name: str, entry: FileEntry, check: Check, stopped: Callable[[], bool]
+) -> None:
     fd = open_file(root, name)
     try:
         _check_size(fd, name, entry)
         weights = name.startswith(_WEIGHTS)
         if weights:
             _check_header(fd, name, entry)
-        if (check == "full" or not weights) and hash_fd(fd) != entry.sha256:
+        if (check == "full" or not weights) and hash_fd(fd, stopped) != entry.sha256:
             raise ArtifactError(f"{name}: its hash is not the manifest's")
     finally:
         os.close(fd)
