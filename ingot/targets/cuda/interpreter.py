@@ -31,7 +31,10 @@ def install() -> None:
     are those of such integers, and casts cut off digits. Dot products are summed in float64, so
     that the shape of a tile does not show in their bits.
     """
-    builder = _interpreter().InterpreterBuilder
+    interpreter = _interpreter()
+    # Triton wraps its whole language anew for every call of a device function.
+    interpreter.InterpretedFunction.__call__ = _call
+    builder = interpreter.InterpreterBuilder
     builder.create_dot = _dot
     builder.cast_impl = _cast
     builder.create_masked_load = _watched(builder.create_masked_load, mask=0)
@@ -69,7 +72,9 @@ def launch(
     interpreter = _interpreter()
     given = dict(constants) | {n: _tensor(*argument) for n, argument in arguments.items()}
     body = function.rewrite()
-    scope = interpreter._patch_lang(function.fn)
+    # Once for our kernels, and once for Triton's own functions, which use another module.
+    users = (function.fn, _language().standard.zeros.fn)
+    scopes = [interpreter._patch_lang(user) for user in users]
     try:
         interpreter.interpreter_builder.set_grid_dim(*grid)
         with np.errstate(all="ignore"):  # a card does not warn
@@ -77,7 +82,8 @@ def launch(
                 interpreter.interpreter_builder.set_grid_idx(x, y, z)
                 body(**{n: given[n] for n in function.arg_names})
     finally:
-        scope.restore()
+        for scope in reversed(scopes):
+            scope.restore()
         _Watched.check = None
 
 
@@ -97,6 +103,10 @@ def _watched(access: Any, mask: int) -> Any:
         return access(builder, pointers, *rest)
 
     return watched
+
+
+def _call(function: Any, *arguments: Any, **named: Any) -> Any:
+    return function.rewrite()(*arguments, **named)
 
 
 def _interpreter() -> Any:
