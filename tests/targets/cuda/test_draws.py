@@ -265,7 +265,7 @@ def test_no_draws_launch_nothing() -> None:
 
 
 def test_real_tiles() -> None:
-    """The constants of a build. What the first two rows leave is listed, that of the last is not."""
+    """The constants of a build. What the first two rows leave is listed; the last leaves more."""
     settings = {"top_k": 30, "top_p": 0.9}, {"top_p": 0.8}, {"top_p": 0.99, "temperature": 1e9}
     asked = [ask(SamplingParams(**each)) for each in settings]
     logits = np.random.default_rng(3).normal(0, 3, (3, 5003)).astype(np.float32)

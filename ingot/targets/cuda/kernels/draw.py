@@ -12,6 +12,8 @@ of the row.
 import triton
 import triton.language as tl
 
+from ingot.targets.cuda.kernels.rounding import rounded
+
 FINE: tl.constexpr = tl.constexpr(0)
 NOT_FINITE: tl.constexpr = tl.constexpr(1)
 NOTHING_LEFT: tl.constexpr = tl.constexpr(2)
@@ -302,11 +304,11 @@ def weights_of(x, top, scale):
     x = tl.maximum((x - top) * scale, -64.0)
     n = (x + NEAREST) - NEAREST
     x = x - n
-    p = 0.00133908668 * x + 0.00966637395
-    p = p * x + 0.0555035695
-    p = p * x + 0.240223482
-    p = p * x + 0.693147182
-    p = p * x + 1.0
+    p = rounded(0.00133908668 * x) + 0.00966637395
+    p = rounded(p * x) + 0.0555035695
+    p = rounded(p * x) + 0.240223482
+    p = rounded(p * x) + 0.693147182
+    p = rounded(p * x) + 1.0
     return p * ((n.to(tl.int32) + BIAS) << EXPONENT).to(tl.float32, bitcast=True)
 
 

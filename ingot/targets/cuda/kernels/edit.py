@@ -7,6 +7,8 @@ kernel is built without fused operations.
 import triton
 import triton.language as tl
 
+from ingot.targets.cuda.kernels.rounding import rounded
+
 
 @triton.jit
 def edit_logits(
@@ -83,7 +85,7 @@ def penalize(row, tokens, values, begin, end, repetition, frequency, presence, B
         times = tl.load(values + at, mask=mask, other=0.0)
         x = tl.load(row + token, mask=mask, other=0.0)
         x = tl.where(x > 0, tl.div_rn(x, tl.broadcast_to(repetition, [BLOCK])), x * repetition)
-        x = x - times * frequency
+        x = x - rounded(times * frequency)
         x = x - tl.where(times > 0, presence, 0.0)
         tl.store(row + token, x, mask=mask)
 

@@ -1,0 +1,50 @@
+"""The machine code of the kernels that draw: one rounding an operation, and nothing spilled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ingot.artifact.codec import decode_built, encode_launches
+from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
+from ingot.artifact.target import Target
+from ingot.targets.cuda import gates, toolchain
+from ingot.targets.cuda.disassembly import instructions
+from ingot.targets.cuda.triton_package import find_triton
+from tests.support.core import core
+from tests.targets.cuda.drawing import launches_of, plan_of
+from tests.targets.cuda.tiny import TARGETS
+
+VOCAB_SIZE = 151_936
+SMALL = {"ROWS": 1, "COLUMNS": 512}
+OF_DIVISIONS = 32  # a division takes fused operations of its own
+
+
+def built(folder: Path, target: Target, *specs: KernelSpec) -> BuiltLaunches:
+    (folder / toolchain.LAUNCHES).write_bytes(encode_launches(Launches(kernels=specs, launches=())))
+    toolchain.build(folder, folder / "kernels.json", target)
+    return decode_built((folder / "kernels.json").read_bytes())
+
+
+def fused(counts: Mapping[str, int]) -> int:
+    return sum(count for name, count in counts.items() if name.startswith(("FFMA", "DFMA")))
+
+
+@pytest.mark.parametrize("target", core(TARGETS[1], further=TARGETS), ids=lambda t: t.level)
+def test_kernels_as_they_are_built(target: Target, tmp_path: Path) -> None:
+    found = built(tmp_path, target, *launches_of(plan_of(VOCAB_SIZE), {}).kernels)
+    assert gates.check(found.launches, found.binaries, tmp_path, target) == []
+    edit, draw = (instructions(tmp_path / each.file, find_triton()) for each in found.binaries)
+    assert not fused(draw)
+    assert fused(edit) == OF_DIVISIONS
+
+
+def test_fused_operations_are_seen(tmp_path: Path) -> None:
+    """The negative control: the same kernel, if products and sums may be one operation."""
+    _edit, draw = launches_of(plan_of(VOCAB_SIZE), SMALL).kernels
+    found = built(tmp_path, TARGETS[1], draw, replace(draw, fused=True))
+    counts = [instructions(tmp_path / each.file, find_triton()) for each in found.binaries]
+    assert [fused(each) > 0 for each in counts] == [False, True]
