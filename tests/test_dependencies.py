@@ -68,7 +68,7 @@ def imports_triton(path: Path) -> bool:
 
 def test_the_page_names_every_package():
     assert table("The core") == names(PROJECT["dependencies"])
-    for name in ("compile", "cuda", "cuda-run"):
+    for name in ("compile", "cuda"):
         assert table(f"The extra `{name}`") == extra(name)
 
 
