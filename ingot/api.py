@@ -66,8 +66,7 @@ class FromDirectory(Model):
 
         Args:
             model: the folder of an artifact or of a model in Hugging Face's layout, a name on the
-                hub, which is downloaded once, or an artifact that is open already, such as
-                ingot.Artifact.open(folder, "full"), which hashes the tensors, too.
+                hub, which is downloaded once, or an open artifact: Artifact.open(folder, "full").
             revision: a branch, tag or commit of a model on the hub; None: its main branch.
             compile_options: the options of `ingot.compile` for a model directory, such as
                 {"targets": "cpu:x86-64-v3"}; not allowed with an artifact.
@@ -80,8 +79,7 @@ class FromDirectory(Model):
             on_step: a function that the engine's thread calls with the counters after every step.
             generation_config: where requests without parameters get theirs: "auto", from the
                 model's generation_config.json; "vllm", from `SamplingParams()` alone.
-            device: "cpu", "cuda" or "cuda:1"; "auto": a GPU that the artifact has a target for, or
-                else the CPU.
+            device: "cpu", "cuda", "cuda:1", or "auto": a GPU that the artifact has a target for.
             dtype: for a model directory, "float32", "bfloat16" or "auto".
             quantization: for a model directory, None, "int8" or "int4".
             kv_cache_dtype: for a model directory, "auto" or "int8".

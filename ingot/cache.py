@@ -126,10 +126,21 @@ def _compile(source: Path, artifact: Path, options: CompileOptions) -> None:
 
     say(f"compiling {source} into {artifact} (once)")
     if artifact.exists():
-        discard(artifact)  # unusable, and ours to remove: nothing else lives in the cache
+        _discard(artifact)
     report = compile_checked(source, artifact, options)
     say(f"compiled in {report.seconds:.1f} s")
     limit = settings().cache_limit
     if limit is not None:
         for entry in shrink(artifact.parent, limit, keep=artifact):
             say(f"removed {entry.path.name}: the cache is limited to {limit / 1e9:g} GB")
+
+
+def _discard(artifact: Path) -> None:
+    """Removes what is unusable; nothing else lives in the cache. Raises ResourceError."""
+    try:
+        discard(artifact)
+    except OSError as error:  # in a cache that users share
+        raise ResourceError(
+            f"{artifact} is damaged and cannot be removed: {error.strerror}",
+            hint="Have its owner remove it, or set INGOT_CACHE to a folder of your own.",
+        ) from error

@@ -30,10 +30,13 @@ def compile_checked(
     out: Path,
     options: CompileOptions | None = None,
     progress: Progress | None = None,
+    *,
+    replace: bool = True,
 ) -> Report:
     """Compiles, and replays the golden prompts on this host before the artifact appears.
 
-    Raises VerificationError, with nothing left at `out`, when they are not reproduced.
+    Raises VerificationError, with nothing left at `out`, when they are not reproduced, and without
+    `replace` UsageError for an artifact that is at `out` already.
     """
     check_before_torch(model_dir, out)
     with _little_collected():
@@ -41,7 +44,9 @@ def compile_checked(
         from ingot.compiler.options import silent
 
         progress = progress or silent
-        return compile_model(model_dir, out, options, progress=progress, check=golden_error)
+        return compile_model(
+            model_dir, out, options, progress=progress, check=golden_error, replace=replace
+        )
 
 
 @contextmanager

@@ -98,11 +98,14 @@ class Remote:
         ref = repository(self.name) / "refs" / revision
         if revision == self.commit or (ref.is_file() and ref.read_text().strip() == self.commit):
             return
+        ref.parent.mkdir(parents=True, exist_ok=True)
         # Not beside the ref: whatever lies there is taken for a revision.
         new = repository(self.name) / f".ref-{secrets.token_hex(4)}"
-        new.write_text(self.commit)
-        ref.parent.mkdir(parents=True, exist_ok=True)
-        new.replace(ref)
+        try:
+            new.write_text(self.commit)
+            new.replace(ref)
+        finally:
+            new.unlink(missing_ok=True)
 
     def header(self, file: str) -> bytes:
         """The header of a file of tensors, and with it how large the file is."""

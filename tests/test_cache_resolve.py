@@ -104,6 +104,21 @@ def test_an_interrupted_removal_of_what_is_damaged_is_found(
     assert os.listdir(artifact.parent) == []
 
 
+def test_what_is_damaged_and_cannot_be_removed_is_told(model, compiled, monkeypatch) -> None:
+    """As in a cache with the sticky bit, of another user."""
+    artifact = resolve(model)
+    (artifact / "manifest.json").write_bytes(b"{}")
+
+    def refused(path: Path, aside: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(path), str(aside))
+
+    monkeypatch.setattr(Path, "rename", refused)
+    told = f"{artifact} is damaged and cannot be removed: Operation not permitted"
+    with pytest.raises(ResourceError, match=told) as info:
+        resolve(model)
+    assert "INGOT_CACHE" in info.value.hint and len(compiled) == 1
+
+
 def test_what_is_no_artifact_makes_room_for_one(model, compiled) -> None:
     artifact = resolve(model)
     (artifact / "manifest.json").unlink()

@@ -152,6 +152,18 @@ def test_a_revision_means_what_was_downloaded(
     assert not list(repository(NAME).glob(".ref-*"))
 
 
+@pytest.mark.parametrize(("there", "asked"), [("v1", "v1/x"), ("v1/x", "v1")])
+def test_a_revision_whose_name_cannot_be_leaves_nothing(
+    hub: Hub, repo: Repo, there: str, asked: str
+) -> None:
+    """A branch v1 makes room on the hub for one that is called v1/x, but not in the cache."""
+    repo.revisions = (there, asked)
+    pull(NAME, there)
+    with pytest.raises(OSError):
+        pull(NAME, asked)
+    assert not list(repository(NAME).glob(".ref-*"))
+
+
 def break_off(hub: Hub, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     """Ends the next transfer of weights, and the user loses patience while the client waits."""
     hub.cut_after = after

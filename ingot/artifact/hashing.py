@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Collection
 from pathlib import Path
+from threading import Event
 from typing import TypeVar
 
 from ingot.artifact.host import usable_processors
@@ -38,13 +39,20 @@ def hash_file(path: Path) -> str:
         os.close(fd)
 
 
-def in_threads(function: Callable[[Item], Result], items: Collection[Item]) -> list[Result]:
+def in_threads(
+    function: Callable[[Item, Callable[[], bool]], Result], items: Collection[Item]
+) -> list[Result]:
     """The function's results, in order. Threads help, since hashlib releases the GIL.
 
+    The function also gets what tells it that nobody waits any more: it is then to end soon.
     Raises the first exception, in the order of the items.
     """
     # Imported here: opening an artifact hashes no large file, and must not wait for this import.
     from concurrent.futures import ThreadPoolExecutor
 
+    left = Event()
     with ThreadPoolExecutor(usable_processors()) as pool:
-        return list(pool.map(function, items))
+        try:
+            return list(pool.map(lambda item: function(item, left.is_set), items))
+        finally:
+            left.set()  # after Ctrl-C the threads would go on to the end of their files

@@ -60,8 +60,8 @@ class Artifact:
         `flags` say what the device runs, instead of asking it. `unfinished` allows a writer's
         folder that does not have its name yet, for the checks before it gets one.
 
-        Raises ArtifactError, naming the file, for anything damaged, missing or left over,
-        UsageError for an unknown device and IncompatibleHostError for one that is not there.
+        Raises ArtifactError, naming the file, for anything damaged, missing or left over, and what
+        `flags_and_gpu` raises.
         """
         if check not in ("fast", "full"):
             raise UsageError(f"check is {check!r}", hint='Supported: "fast" and "full".')
@@ -69,10 +69,8 @@ class Artifact:
         held = _hold(root)
         try:
             manifest = _read_manifest(root, unfinished)
-            gpu = 0
-            if flags is None:
-                flags, gpu = flags_and_gpu(device, [target.name for target in manifest.targets])
-            artifact = cls(root, manifest, flags, gpu)
+            names = [target.name for target in manifest.targets]
+            artifact = cls(root, manifest, *_capable(device, names, flags))
         except BaseException:
             held()
             raise
@@ -148,8 +146,8 @@ class Artifact:
             raise ArtifactError("the manifest lists no target")
 
     def _check_files(self, check: Check) -> None:
-        def checked(name: str) -> None:
-            _check_file(self.path, name, self.manifest.files[name], check)
+        def checked(name: str, stopped: Callable[[], bool]) -> None:
+            _check_file(self.path, name, self.manifest.files[name], check, stopped)
 
         # Largest first, so that the threads finish together.
         names = sorted(self.manifest.files, key=lambda n: -self.manifest.files[n].size)
@@ -157,12 +155,18 @@ class Artifact:
             in_threads(checked, names)
         else:
             for name in names:
-                checked(name)
+                checked(name, lambda: False)
 
 
 def weights_name(layout: str) -> str:
     """The weights file of a layout."""
     return f"{_WEIGHTS}{layout}.safetensors"
+
+
+def _capable(
+    device: str, targets: list[str], flags: frozenset[str] | None
+) -> tuple[frozenset[str], int]:
+    return flags_and_gpu(device, targets) if flags is None else (flags, 0)
 
 
 def _hold(root: Path) -> Callable[[], object]:
@@ -192,14 +196,16 @@ def _read_manifest(root: Path, unfinished: bool) -> Manifest:
     return decode_manifest(data, file=str(root / MANIFEST))
 
 
-def _check_file(root: Path, name: str, entry: FileEntry, check: Check) -> None:
+def _check_file(
+    root: Path, name: str, entry: FileEntry, check: Check, stopped: Callable[[], bool]
+) -> None:
     fd = open_file(root, name)
     try:
         _check_size(fd, name, entry)
         weights = name.startswith(_WEIGHTS)
         if weights:
             _check_header(fd, name, entry)
-        if (check == "full" or not weights) and hash_fd(fd) != entry.sha256:
+        if (check == "full" or not weights) and hash_fd(fd, stopped) != entry.sha256:
             raise ArtifactError(f"{name}: its hash is not the manifest's")
     finally:
         os.close(fd)

@@ -41,11 +41,18 @@ class ArtifactWriter:
 
     A context manager: leaving it without `commit`, by an error or not, removes the folder. It holds
     a lock, so that a second writer of the same path waits. It replaces an artifact that is already
-    at `path` in one step. Raises UsageError if `path` cannot be written or
-    is anything but an artifact, and ResourceError if the disk is full.
+    at `path` in one step, or refuses to without `replace`. Raises UsageError if `path` cannot be
+    written or is anything but an artifact, and ResourceError if the disk is full.
     """
 
-    def __init__(self, path: str | Path, *, on_wait: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        replace: bool = True,
+        on_wait: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._replace = replace
         self.path = Path(os.path.abspath(path))
         self.directory = self.path.parent / (
             f".{self.path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
@@ -64,6 +71,8 @@ class ArtifactWriter:
             self._lock.__enter__()
             try:
                 _remove_stale(self.path)
+                if not self._replace:  # whom it waited for may have written one
+                    refuse_existing(self.path)
                 self.directory.mkdir()
             except BaseException:
                 self._lock.__exit__(None, None, None)
@@ -212,6 +221,12 @@ def refuse_foreign(path: Path) -> None:
         raise UsageError(f"{path} holds {more[0]}, which is no part of an artifact", hint=_ANOTHER)
 
 
+def refuse_existing(path: Path) -> None:
+    """Raises UsageError if an artifact is at `path`."""
+    if path.is_dir() and any(path.iterdir()):
+        raise UsageError(f"{path} exists", hint="Name another output, or replace it by --force.")
+
+
 def check_writable(path: Path) -> None:
     """Raises UsageError if no artifact can be written to `path`, before there is one to write.
 
@@ -221,7 +236,8 @@ def check_writable(path: Path) -> None:
     with _usable(path):
         with suppress(FileNotFoundError):  # anything else is wrong with the path itself
             ArtifactWriter(path).directory.lstat()
-        folder = next(folder for folder in Path(os.path.abspath(path)).parents if folder.exists())
+        # A link that leads nowhere is in the way, too.
+        folder = next(f for f in Path(os.path.abspath(path)).parents if os.path.lexists(f))
         tempfile.TemporaryDirectory(prefix=".ingot-try-", dir=folder).cleanup()
 
 

@@ -12,7 +12,6 @@ from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
 from ingot.cli.numbers import format_bytes, format_seconds, human_int
 from ingot.cli.output import facts, next_step, print_json, show, table
 from ingot.cli.progress import progress_display
-from ingot.errors import UsageError
 
 if TYPE_CHECKING:
     from ingot.artifact.manifest import GroupEntry, LedgerEntry, Manifest, Numerics
@@ -120,7 +119,7 @@ def main(args: argparse.Namespace) -> int:
 
     model_dir = model_path(args.model, args.revision)
     with progress_display() as progress:
-        report = compile_checked(model_dir, output, options, progress)
+        report = compile_checked(model_dir, output, options, progress, replace=args.force)
     if args.json:
         print_json(report)
     else:
@@ -194,11 +193,11 @@ def groups_text(manifest: Manifest) -> str:
 
 def _check_output(output: Path, force: bool) -> None:
     """Refuses at once what the writer of the artifact would refuse after minutes of work."""
-    from ingot.artifact.writer import check_writable
+    from ingot.artifact.writer import check_writable, refuse_existing
 
     check_writable(output)
-    if output.is_dir() and any(output.iterdir()) and not force:
-        raise UsageError(f"{output} exists", hint="Name another with -o, or give --force.")
+    if not force:
+        refuse_existing(output)
 
 
 def _options(args: argparse.Namespace) -> CompileOptions:

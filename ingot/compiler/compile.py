@@ -62,20 +62,20 @@ def compile_model(
     *,
     progress: Progress = silent,
     check: Check = lambda folder: None,
+    replace: bool = True,
 ) -> Report:
     """Compiles a model directory into an artifact at `out`.
 
-    `out` appears complete or not at all. An artifact that is there already is replaced in one step.
-    Raises IngotError, whose type names the fault; see `ingot.errors`.
+    `out` appears complete or not at all. An artifact that is there already is replaced in one step,
+    or refused without `replace`. Raises IngotError, whose type names the fault; see `ingot.errors`.
     """
-    options = options or CompileOptions()
     clock = Clock(progress)
     waiting = partial(progress, "wait", f"another process writes {out}", None)
-    model = read_model(model_dir, options, clock)
+    model = read_model(model_dir, options or CompileOptions(), clock)
     with model.checkpoint:
         check_tools(model.resolved.targets)
         # The compiler writes into the writer's folder, so it has to end first.
-        with ArtifactWriter(out, on_wait=waiting) as writer, Builder() as compiler:
+        with ArtifactWriter(out, replace=replace, on_wait=waiting) as writer, Builder() as compiler:
             prepare(model.resolved.targets, compiler)
             front = lower_model(model, clock)
             check_disk(front.plan, model.resolved.targets, writer.directory)

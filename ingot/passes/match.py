@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 class Match:
     """What a pattern stands for in a graph.
 
-    nodes      the node that each call of the pattern was found as
+    nodes      the node that each call of the pattern was found as; equal calls may share one
     captures   what its arguments were found as, by name: nodes and scalars
     """
 
@@ -23,7 +23,7 @@ class Match:
     def erase(self) -> set[Node]:
         """Removes the nodes that nobody reads any more; returns them."""
         erased = set()
-        for node in sorted(self.nodes.values(), reverse=True):
+        for node in sorted(set(self.nodes.values()), reverse=True):
             if not node.users:
                 node.graph.erase_node(node)
                 erased.add(node)

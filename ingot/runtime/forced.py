@@ -50,7 +50,8 @@ class ForcedSteps:
         """Logits [T, V] of every position of each sequence, in chunks of `chunk_tokens`.
 
         As many sequences as fit run side by side. By default chunks are as large as they can be.
-        Once `stopped` says so, no further step runs, and what is returned is incomplete.
+        Once `stopped` says so, no step runs and no request gives up its pages any more, and
+        what is returned is incomplete.
         """
         most = min(chunk_tokens or self.max_num_rows, self.max_num_rows)
         vocab_size = self.executor.vocab_size
@@ -58,7 +59,7 @@ class ForcedSteps:
             Forced(-1 - n, token_ids, np.empty((len(token_ids), vocab_size), np.float32))
             for n, token_ids in enumerate(sequences)
         ]
-        for group in self._groups(forced):
+        for group in self._groups(forced, stopped):
             try:
                 while group and not stopped():
                     self._step(group, most)
@@ -68,11 +69,11 @@ class ForcedSteps:
                     self.pages.release(each.id)
         return [each.logits for each in forced]
 
-    def _groups(self, forced: list[Forced]) -> Iterator[list[Forced]]:
-        """Parts of the list whose sequences have room beside one another."""
+    def _groups(self, forced: list[Forced], stopped: Callable[[], bool]) -> Iterator[list[Forced]]:
+        """Parts of the list whose sequences have room beside one another, which is made."""
         needed = [self.pages.most_of(len(each.token_ids)) for each in forced]
         first = 0
-        while first < len(forced):
+        while first < len(forced) and not stopped():
             self.scheduler.free_up(sum(needed[first : first + self.max_num_seqs]))
             last = next(
                 last

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 
+from ingot.artifact import hashing
 from ingot.artifact.hashing import CHUNK_BYTES, hash_fd, hash_file, in_threads
 
 
@@ -42,11 +45,30 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_results_and_errors_come_in_the_order_of_the_items() -> None:
-    assert in_threads(str, range(50)) == [str(n) for n in range(50)]
+    assert in_threads(lambda n, _: str(n), range(50)) == [str(n) for n in range(50)]
 
-    def refuse(number: int) -> None:
+    def refuse(number: int, stopped: Callable[[], bool]) -> None:
         if number > 3:
             raise ValueError(number)
 
     with pytest.raises(ValueError, match=r"^4$"):
         in_threads(refuse, range(9))
+
+
+def test_threads_learn_that_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C would else end the wait when they have read a file of gigabytes to its end."""
+    monkeypatch.setattr(hashing, "usable_processors", lambda: 2)
+    begun, told = Event(), []
+
+    def work(number: int, stopped: Callable[[], bool]) -> None:
+        if number == 0:
+            begun.wait()
+            raise KeyboardInterrupt
+        begun.set()
+        while not stopped():
+            pass
+        told.append(number)
+
+    with pytest.raises(KeyboardInterrupt):
+        in_threads(work, [0, 1])
+    assert told == [1]

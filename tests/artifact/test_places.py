@@ -75,6 +75,14 @@ def test_a_path_that_nothing_can_be_written_at_is_known_before(tmp_path: Path, n
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "loop"]
 
 
+def test_a_link_that_leads_nowhere_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("none")
+    for attempt in TRIED:
+        with pytest.raises(UsageError, match="cannot be written"):
+            attempt(tmp_path / "link" / "a.ingot")
+    assert os.listdir(tmp_path) == ["link"]
+
+
 def test_a_name_leaves_room_for_those_beside_it(tmp_path: Path) -> None:
     """The folder that becomes the artifact has a longer one."""
     check_writable(tmp_path / ("x" * 200))

@@ -344,6 +344,30 @@ def test_writers_of_the_same_artifact_take_turns(tmp_path):
     assert names_in(tmp_path) == ["a.ingot"]
 
 
+def test_what_another_writer_has_put_there_meanwhile_is_refused_unless_it_may_be_replaced(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.ingot"
+    waits = Event()
+
+    def second() -> None:
+        with ArtifactWriter(path, replace=False, on_wait=waits.set):
+            pytest.fail("it would write")
+
+    with ThreadPoolExecutor(1) as pool:
+        with ArtifactWriter(path, replace=False) as first:
+            job = pool.submit(second)
+            waits.wait()
+            for name, data in SAMPLE.items():
+                first.write(name, data)
+            first.commit(make_manifest())
+        with pytest.raises(UsageError, match=r"a\.ingot exists") as info:
+            job.result()
+    assert "--force" in info.value.hint
+    Artifact.open(path, "full")
+    assert names_in(tmp_path) == ["a.ingot"]
+
+
 def write_numbered(path: Path, index: int, waited: list[int]) -> int:
     from tests.runtime.fake_model import KERNELS, PLAN, WEIGHTS
 

@@ -41,7 +41,7 @@ def calls(monkeypatch, errors):
     """Replaces the compiler with one that records its arguments and returns a report."""
     calls = []
 
-    def compile_checked(model_dir, out, options, progress):
+    def compile_checked(model_dir, out, options, progress, **_):
         calls.append((model_dir, out, options))
         progress("read", "config.json", None)
         progress("pack", "embed", 0.5)
@@ -133,6 +133,19 @@ def test_an_artifact_is_replaced_only_by_force(calls, tmp_path, capsys):
     assert "--force" in capsys.readouterr().err
     assert main(["compile", "m", "-o", str(out), "--force"]) == 0
     assert len(calls) == 1
+
+
+def test_what_appears_meanwhile_is_replaced_only_by_force(tmp_path, monkeypatch):
+    seen, report = [], sample_report()
+
+    def compile_checked(*_, **given):
+        seen.append(given)
+        return report
+
+    monkeypatch.setattr(ingot.compiling, "compile_checked", compile_checked)
+    for given in ([], ["--force"]):
+        assert main(["compile", "m", "-o", str(tmp_path / "x.ingot"), *given]) == 0
+    assert seen == [{"replace": False}, {"replace": True}]
 
 
 def test_another_folder_is_not_replaced_even_by_force(calls, tmp_path, capsys):

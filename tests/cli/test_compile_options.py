@@ -23,7 +23,9 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Path, C
     """Where the compiler was to write, and with what options."""
     seen: list[tuple[Path, CompileOptions]] = []
 
-    def compile_checked(model: Path, out: Path, options: CompileOptions, progress: object) -> None:
+    def compile_checked(
+        model: Path, out: Path, options: CompileOptions, progress: object, *, replace: bool
+    ) -> None:
         seen.append((out, options))
         raise Stopped("stopped")
 

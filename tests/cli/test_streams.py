@@ -27,7 +27,7 @@ import sys
 import ingot.cli.compile, ingot.compiling
 from ingot.cli.main import main
 ingot.cli.compile.summary = str
-def compile_checked(model_dir, out, options, progress):
+def compile_checked(model_dir, out, options, progress, **_):
     progress("read", "config.json", None)
     progress("pack", "embed", 0.5)
     out.mkdir()

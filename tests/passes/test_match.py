@@ -124,6 +124,18 @@ def test_what_was_matched_is_erased_when_nobody_reads_it():
     assert [node.op for node in gm.graph.nodes] == ["placeholder", "placeholder", "output"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_two_equal_calls_may_be_found_as_one_node():
+    """As a graph has it whose equal calls were merged."""
+    pattern = traced(lambda a: aten.mul(aten.sigmoid(a), aten.sigmoid(a)), 1)
+    gm = traced(lambda a: aten.mul(s := aten.sigmoid(a), s), 1)
+    (match,) = found(gm, Matcher(pattern, ("x",), {}))
+    assert len(match.nodes) == 3 and len(set(match.nodes.values())) == 2
+    (result,) = gm.graph.output_node().all_input_nodes
+    result.replace_all_uses_with(match.captures["x"])
+    assert names(match.erase()) == {"mul", "sigmoid"}
+
+
 def test_what_others_read_twice_inside_is_erased_after_its_readers():
     def pattern(x):
         half = aten.relu(x)

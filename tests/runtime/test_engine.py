@@ -353,8 +353,18 @@ def test_logits_of_given_tokens_stop_between_steps(fake_artifact):
 
     def stopped():
         asked.append(engine.pages.num_free)
-        return len(asked) > 3
+        return len(asked) > 4  # once before the first step
 
     (found,) = engine.logits([[1] * 20], 1, stopped)
-    assert np.array_equal(found[:3], logits([1] * 20)[:3]) and len(asked) == 4
+    assert np.array_equal(found[:3], logits([1] * 20)[:3]) and len(asked) == 5
     assert engine.pages.num_free == engine.pages.num_pages
+
+
+def test_nothing_is_preempted_for_logits_that_nobody_waits_for(fake_artifact):
+    engine = make_engine(fake_artifact, num_pages=10)
+    sequences = [engine.add([1, 2, 3] * 4, GREEDY) for _ in range(3)]
+    engine.step()
+    free = engine.pages.num_free
+    engine.logits([[1] * 20] * 2, 1, lambda: True)
+    assert (engine.scheduler.num_preemptions, engine.pages.num_free) == (0, free)
+    assert run(engine, sequences) == [greedy([1, 2, 3] * 4, 12)] * 3

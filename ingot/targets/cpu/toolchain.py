@@ -6,7 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,8 +39,9 @@ SEED = "-frandom-seed=ingot"
 LINK = (
     *("-shared", "-pthread", "-static-libgcc", "-s"),
     *("-Wl,--build-id=none", "-Wl,--as-needed", "-Wl,-z,defs"),
-    "-Wl,-z,noseparate-code",  # code and constants share pages: a smaller file, fewer mappings
 )
+# Code and constants share pages: a smaller file, fewer mappings. ziglang refuses the flag.
+SHARED_PAGES = "-Wl,-z,noseparate-code"
 
 
 def find_compiler() -> tuple[str, ...]:
@@ -97,6 +98,13 @@ def compile_command(
     return (*compiler, *COMMON, *levels, *flags, *prefixes, SEED, *files)
 
 
+def link_command(objects: Sequence[Path], out: Path) -> tuple[str, ...]:
+    """The whole command that links object files to a shared library."""
+    compiler = find_compiler()
+    pages = () if "ziglang" in compiler else (SHARED_PAGES,)
+    return (*compiler, *LINK, *pages, *map(str, objects), "-o", str(out))
+
+
 def compile_unit(source: Path, out: Path, target: Target, flags: tuple[str, ...] = ()) -> None:
     """Compiles one source file to an object file. Raises as `build` does."""
     _run(compile_command(source, out, target, flags))
@@ -122,7 +130,7 @@ def build(
             partial(compile_unit, source, made, target, flags)
             for source, made in zip(sources, objects, strict=True)
         )
-        _run((*find_compiler(), *LINK, *map(str, objects), "-o", str(out)))
+        _run(link_command(objects, out))
 
 
 def try_tools(folder: Path, target: Target, compile_unit: CompileUnit = compile_unit) -> None:

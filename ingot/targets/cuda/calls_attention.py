@@ -37,12 +37,22 @@ class Tiles:
     num_stages: int
 
 
-def tiles_of(dtype: str, size: int) -> Tiles:
-    """The tiles of queries in a dtype with heads of so many columns; larger ones spill."""
+def tiles_of(dtype: str, size: int, in_int8: bool) -> Tiles:
+    """The tiles of queries in a dtype with heads of so many columns, over a cache in int8 or not.
+
+    Integers become operands of products in registers; larger tiles than these would spill. So do
+    float32 queries of more than 128 columns over int8.
+    """
     row_bytes = DTYPE_BITS[dtype] // 8 * width_of(size)
     if dtype != "float32":
+        if in_int8:
+            return Tiles(16, 32, 4 if row_bytes <= 128 else 8, 3)
         return Tiles(32, 64, 4, 3) if row_bytes <= 256 else Tiles(16, 32, 4, 3)
-    return Tiles(16, 32, 4, 3) if row_bytes <= 512 else Tiles(16, 16, 8, 2)
+    if in_int8:
+        return Tiles(16, 16, 4 if row_bytes <= 256 else 8, 3)
+    if row_bytes <= 512:
+        return Tiles(16, 64, 4, 2) if row_bytes <= 256 else Tiles(16, 32, 4, 3)
+    return Tiles(16, 16, 8, 3)
 
 
 @dataclass(frozen=True)
@@ -92,7 +102,7 @@ class Attention:
 
     @property
     def tiles(self) -> Tiles:
-        return tiles_of(self.q.buffer.dtype, self.cache.size)
+        return tiles_of(self.q.buffer.dtype, self.cache.size, self.cache.is_scaled)
 
     @property
     def all_chunks(self) -> int:
@@ -106,23 +116,23 @@ class Attention:
         return min(self.all_chunks, in_window) if self.window else self.all_chunks
 
     @property
-    def merging(self) -> dict[str, Constant]:
-        """Constants of the second stage."""
+    def sizes(self) -> dict[str, Constant]:
+        """Constants of all kernels."""
         return {
+            **self.cache.absent,
             "HEADS": self.cache.kv_heads,
             "GROUP": self.group,
             "D": self.cache.size,
             "WIDTH": width_of(self.cache.size),
             "WINDOW": self.window,
-            "OUT_STRIDE": self.out.stride,
             "CHUNKS": self.chunks,
         }
 
     @property
     def attending(self) -> dict[str, Constant]:
-        """Constants of the first stage, but its rows."""
+        """Constants of the kernels that read keys, but their rows."""
         return {
-            **self.merging,
+            **self.sizes,
             **self.cache.constants,
             "PAGES": self.operands.plan.limits.max_pages_per_seq,
             "SCALE": float(self.i.attrs["scale"]),
@@ -141,17 +151,17 @@ class Attention:
 
 
 def paged_attention(operands: Operands, work: Work) -> tuple[Call, ...]:
-    """Attention in one launch or, where no sequence has more than one row, in two.
+    """Attention in two launches.
 
-    Those are of a program for every chunk of keys, and of one for every head that merges chunks.
+    The first takes the sequences of one row, with a program for every chunk of keys. The second
+    merges those chunks, and takes the sequences of more rows, if there are some.
     """
     attention = Attention(operands, work.member("paged_attention"))
     partial, nbytes = partial_results(attention)
-    out = {"out": attention.out.pointer}
-    choices = (by_chunks(attention), by_tiles(attention))
-    attend = Call({**attention.inputs, **partial, **out}, choices, nbytes)
-    spans = {"spans": attention.inputs["spans"]}
-    return attend, Call({**partial, **spans, **out}, (merging(attention),), nbytes)
+    first = {**attention.inputs, **partial}
+    second = {**first, "out": attention.out.pointer}
+    choices = (merging(attention), by_tiles(attention))
+    return Call(first, (by_chunks(attention),), nbytes), Call(second, choices, nbytes)
 
 
 def partial_results(attention: Attention) -> tuple[dict[str, Pointer], int]:
@@ -174,21 +184,19 @@ def by_chunks(attention: Attention) -> Choice:
         "attention.attend_chunks",
         attention.attending | {"ROWS": ROW_TILE},
         (Extent(size="S"), Extent(times=attention.cache.kv_heads * row_tiles), chunks),
-        size=MOST_ROWS,
-        most=1,
         num_warps=attention.tiles.num_warps,
         num_stages=attention.tiles.num_stages,
     )
 
 
 def by_tiles(attention: Attention) -> Choice:
-    """A program for all chunks of some rows of a sequence."""
+    """A program for all chunks of some rows of a sequence, whatever their number."""
     rows = attention.tiles.rows
     common = gcd(rows, attention.group)
     tiles = Extent(size=MOST_ROWS, per=rows // common, times=attention.group // common)
     return Choice(
         "attention.attend_tiles",
-        attention.attending | {"ROWS": rows},
+        attention.attending | {"ROWS": rows, "OUT_STRIDE": attention.out.stride},
         (Extent(size="S"), Extent(times=attention.cache.kv_heads), tiles),
         num_warps=attention.tiles.num_warps,
         num_stages=attention.tiles.num_stages,
@@ -196,11 +204,11 @@ def by_tiles(attention: Attention) -> Choice:
 
 
 def merging(attention: Attention) -> Choice:
-    """A program for every query head of a sequence that has one row."""
+    """A program for every query head, in steps where no sequence has more than one row."""
     heads = (Extent(times=attention.cache.kv_heads), Extent(times=attention.group))
     return Choice(
         "attention.merge_chunks",
-        attention.merging,
+        attention.sizes | {"OUT_STRIDE": attention.out.stride},
         (Extent(size="S"), *heads),
         size=MOST_ROWS,
         most=1,

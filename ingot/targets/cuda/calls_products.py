@@ -69,29 +69,21 @@ def gated_linear(operands: Operands, work: Work) -> list[Call]:
     """A product and the gate of its halves."""
     gate = work.member("gate")
     product, out = Product(operands, work.member("linear")), operands.rows(gate, "out")
-    parts = product_parts(operands, work.member("linear"))
+    kind = str(gate.attrs["kind"])
+    multiply = product.gated(out, kind)
+    if product.splits.count == 1:
+        return [multiply]
     arguments, absent = passed(
         ("parts", "bias", "out", "rows"),
-        {
-            "parts": parts.pointer,
-            "bias": product.bias,
-            "out": out.pointer,
-            "rows": product.rows,
-        },
+        {"parts": workspace(), "bias": product.bias, "out": out.pointer, "rows": product.rows},
     )
     constants: dict[str, Constant] = {
-        **absent,
-        "HALF": out.columns,
-        "OUT_STRIDE": out.stride,
-        "KIND": str(gate.attrs["kind"]),
-        "WITH_BIAS": product.bias is not None,
-        "COLUMNS": COLUMNS,
-    }
+        **absent, "HALF": out.columns, "OUT_STRIDE": out.stride, "KIND": kind,
+        "WITH_BIAS": product.bias is not None, "PARTS": product.splits.count, "COLUMNS": COLUMNS,
+    }  # fmt: skip
     grid = row_grid(product.x.symbol, out.columns, COLUMNS)
-    few = Choice("finish.gate", constants | {"PARTS": parts.few}, grid, product.x.symbol, FEW_ROWS)
-    many = Choice("finish.gate", constants | {"PARTS": parts.many}, grid)
-    choices = (many,) if parts.few == parts.many else (few, many)
-    return [parts.call, Call(arguments, choices, parts.call.workspace_bytes)]
+    few = Choice("finish.gate", constants, grid, product.x.symbol, FEW_ROWS)
+    return [multiply, Call(arguments, (few,), multiply.workspace_bytes)]
 
 
 def _finish(product: Product, epilogue: Epilogue) -> Call:
@@ -117,46 +109,30 @@ def _finish(product: Product, epilogue: Epilogue) -> Call:
 
 def _norm(product: Product, epilogue: Epilogue, norm: Instruction) -> Call:
     """The second stage with a norm. The sums of many rows are complete before it."""
-    splits = product.splits.count
-    out, total = product.operands.rows(norm, "out"), epilogue.out
+    splits, out, total = product.splits.count, product.operands.rows(norm, "out"), epilogue.out
     weight = product.operands.weight(norm, "weight")
-    added = {
-        "parts": workspace(),
-        "bias": product.bias,
-        "residual": pointer_of(epilogue.residual),
-    }
+    residual = pointer_of(epilogue.residual)
+    added = {"parts": workspace(), "bias": product.bias, "residual": residual}
     arguments, absent = passed(
         ("parts", "bias", "residual", "weight", "total", "out", "rows"),
         {
             **(added if splits > 1 else {}),
-            "weight": weight,
-            "total": total.pointer,
-            "out": out.pointer,
-            "rows": product.rows,
+            **{"weight": weight, "total": total.pointer, "out": out.pointer, "rows": product.rows},
         },
     )
     columns = power_of_two(product.outputs)
     constants: dict[str, Constant] = {
-        **absent,
-        **_width(product),
-        "RESIDUAL_STRIDE": epilogue.constants["RESIDUAL_STRIDE"],
-        "TOTAL_STRIDE": total.stride,
-        "OUT_STRIDE": out.stride,
-        "EPS": float(norm.attrs["eps"]),
-        "OFFSET": float(norm.attrs["offset"]),
-        "COLUMNS": columns,
-    }
-    grid, warps = row_grid(product.x.symbol), row_warps(columns)
-    few = Choice(
-        "finish.norm", constants | {"PARTS": splits}, grid, product.x.symbol, FEW_ROWS, warps
-    )
+        **absent, **_width(product), "RESIDUAL_STRIDE": epilogue.constants["RESIDUAL_STRIDE"],
+        "TOTAL_STRIDE": total.stride, "OUT_STRIDE": out.stride, "EPS": float(norm.attrs["eps"]),
+        "OFFSET": float(norm.attrs["offset"]), "COLUMNS": columns,
+    }  # fmt: skip
+    symbol, warps = product.x.symbol, row_warps(columns)
+    grid = row_grid(symbol)
+    few = Choice("finish.norm", constants | {"PARTS": splits}, grid, symbol, FEW_ROWS, warps)
     complete = constants | {"PARTS": 0, "WITH_BIAS": False}
     many = Choice("finish.norm", complete, grid, num_warps=warps)
-    return Call(
-        arguments,
-        (few, many) if splits > 1 else (many,),
-        product.call(epilogue).workspace_bytes,
-    )
+    choices = (few, many) if splits > 1 else (many,)
+    return Call(arguments, choices, product.call(epilogue).workspace_bytes)
 
 
 def _width(product: Product) -> Constants:

@@ -10,6 +10,7 @@ from ingot.errors import CodegenError
 from ingot.targets.cuda.call import Call, Choice, Emit
 from ingot.targets.cuda.operands import Operands, Pointer, Rows, Size
 from ingot.targets.cuda.products import matrix_of, passed, power_of_two, row_grid, row_warps
+from ingot.targets.cuda.weights import tile_columns
 from ingot.targets.work import Work, where
 
 COLUMNS = 512  # of a program of what is done number by number
@@ -30,7 +31,14 @@ def embedding(operands: Operands, work: Work) -> list[Call]:
         ("w", "multipliers", "scales", "indices", "out"),
         {**pointers, "indices": indices, "out": rows.pointer},
     )
-    sizes = {"HEIGHT": height, "WIDTH": width, "OUT_STRIDE": rows.stride, "COLUMNS": COLUMNS}
+    tile = tile_columns(width, weight.format)
+    sizes = {
+        "TILE": tile,
+        "HEIGHT": height,
+        "WIDTH": width,
+        "OUT_STRIDE": rows.stride,
+        "COLUMNS": COLUMNS,
+    }
     grid = row_grid(rows.symbol, width, COLUMNS)
     choice = Choice("rows.scaled_rows", {**absent, **constants, **sizes}, grid)
     return [Call(arguments, (choice,))]

@@ -88,7 +88,10 @@ class Cache:
         return found
 
     @property
+    def absent(self) -> dict[str, Constant]:
+        """Zeros in the place of scales that there are not."""
+        return {} if self.is_scaled else {"k_scales": 0, "v_scales": 0}
+
+    @property
     def constants(self) -> dict[str, Constant]:
-        """With zeros in the place of scales that there are not."""
-        absent = {} if self.is_scaled else {"k_scales": 0, "v_scales": 0}
-        return {"PAGE": self.page, "SCALED": self.is_scaled, **absent}
+        return {"PAGE": self.page, "SCALED": self.is_scaled, **self.absent}

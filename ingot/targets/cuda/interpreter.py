@@ -19,6 +19,7 @@ from ingot.artifact.launches import Constant
 
 KERNELS = "ingot.targets.cuda.kernels"
 Check = Callable[[npt.NDArray[np.uint64], int], None]
+ARITHMETIC = {"create_fadd": np.add, "create_fsub": np.subtract, "create_fmul": np.multiply}
 NUMBERS: Mapping[str, Any] = {"i32": np.int32, "i64": np.int64, "fp32": np.float32}
 
 
@@ -26,15 +27,20 @@ NUMBERS: Mapping[str, Any] = {"i32": np.int32, "i64": np.int64, "fp32": np.float
 def install() -> None:
     """Corrects how Triton's interpreter treats bfloat16, for the whole process.
 
-    The interpreter keeps a bfloat16 as the 16 bits of an integer. Without this, products multiply
-    those integers and casts cut off digits. Sums of products are taken in float64, so that the
-    shape of a tile does not show in their bits.
+    The interpreter keeps a bfloat16 as the 16 bits of an integer. Without this, sums and products
+    are those of such integers, and casts cut off digits. Dot products are summed in float64, so
+    that the shape of a tile does not show in their bits.
     """
-    builder = _interpreter().InterpreterBuilder
+    interpreter = _interpreter()
+    # Triton wraps its whole language anew for every call of a device function.
+    interpreter.InterpretedFunction.__call__ = _call
+    builder = interpreter.InterpreterBuilder
     builder.create_dot = _dot
     builder.cast_impl = _cast
     builder.create_masked_load = _watched(builder.create_masked_load, mask=0)
     builder.create_masked_store = _watched(builder.create_masked_store, mask=1)
+    for name, operator in ARITHMETIC.items():
+        setattr(builder, name, _rounded(getattr(builder, name), operator))
 
 
 def kernel(name: str) -> Any:
@@ -66,7 +72,9 @@ def launch(
     interpreter = _interpreter()
     given = dict(constants) | {n: _tensor(*argument) for n, argument in arguments.items()}
     body = function.rewrite()
-    scope = interpreter._patch_lang(function.fn)
+    # Once for our kernels, and once for Triton's own functions, which use another module.
+    users = (function.fn, _language().standard.zeros.fn)
+    scopes = [interpreter._patch_lang(user) for user in users]
     try:
         interpreter.interpreter_builder.set_grid_dim(*grid)
         with np.errstate(all="ignore"):  # a card does not warn
@@ -74,7 +82,8 @@ def launch(
                 interpreter.interpreter_builder.set_grid_idx(x, y, z)
                 body(**{n: given[n] for n in function.arg_names})
     finally:
-        scope.restore()
+        for scope in reversed(scopes):
+            scope.restore()
         _Watched.check = None
 
 
@@ -94,6 +103,10 @@ def _watched(access: Any, mask: int) -> Any:
         return access(builder, pointers, *rest)
 
     return watched
+
+
+def _call(function: Any, *arguments: Any, **named: Any) -> Any:
+    return function.rewrite()(*arguments, **named)
 
 
 def _interpreter() -> Any:
@@ -127,6 +140,19 @@ def _narrowed(numbers: Any) -> Any:
     bits = wide.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(wide), 0x7FC0, rounded).astype(np.uint16)
+
+
+def _rounded(plain: Callable[..., Any], operator: Callable[..., Any]) -> Callable[..., Any]:
+    """The operation on two operands; of bfloat16 in float32, then rounded."""
+
+    def operate(builder: Any, left: Any, right: Any) -> Any:
+        kind = left.dtype.scalar
+        if kind != _language().bfloat16:
+            return plain(builder, left, right)
+        result = operator(_widened(left), _widened(right))
+        return _interpreter().TensorHandle(_narrowed(result), kind)
+
+    return operate
 
 
 def _dot(builder: Any, a: Any, b: Any, start: Any, *_: Any) -> Any:

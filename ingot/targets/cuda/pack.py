@@ -8,17 +8,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ingot.artifact.formats import Format
 from ingot.artifact.plan import Buffer, Plan, aligned
 from ingot.artifact.tensors import header
 from ingot.errors import InternalError
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled
 from ingot.targets.chunked_file import ChunkedFile
-from ingot.targets.cuda.weights import UNIT, layout_of, nbytes_of
+from ingot.targets.cuda.weights import UNIT, layout_of, nbytes_of, tile_columns
 from ingot.targets.target import Read, ScaledWeights
 
 PIECE_BYTES = 16 << 20
-HALF = UNIT // 2
 
 
 def pack(path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
@@ -56,23 +56,31 @@ def stored_dtype(weight: Buffer) -> str:
     return "int8" if weight.format.is_scaled else weight.dtype
 
 
-def pack_values(matrix: Scaled, bits: int) -> Tensor:
+def pack_values(matrix: Scaled, form: Format) -> Tensor:
     """The values of a matrix [rows, K] -> uint8 [rows, bytes of a row]."""
     values = matrix.values
-    if bits == 4:
-        low, high = (values + 8).to(torch.uint8).unflatten(-1, (-1, 2, HALF)).unbind(-2)
-        rows = (low | high << 4).flatten(-2)
-    else:
-        rows = values.view(torch.uint8)
-    return torch.nn.functional.pad(rows, (0, -rows.shape[-1] % 16))
+    tile = tile_columns(values.shape[-1], form)
+    values = torch.nn.functional.pad(values, (0, -values.shape[-1] % tile))
+    if form.bits == 8:
+        return _by_lane(values.view(torch.uint8), min(UNIT, tile))
+    halves: Tensor = values.view(torch.uint8).unflatten(-1, (-1, 2, tile // 2))
+    pairs = halves[..., 0, :] + 8 | halves[..., 1, :] << 4
+    return _by_lane(pairs.flatten(-2), min(UNIT, tile // 2))
 
 
-def pack_multipliers(matrix: Scaled) -> Tensor:
-    """The multipliers of a matrix -> uint8 [rows, blocks, groups of a block / 2]."""
+def pack_multipliers(matrix: Scaled, form: Format) -> Tensor:
+    """The multipliers of a matrix -> uint8 [rows, tiles, groups of a tile / 2]."""
     assert matrix.multipliers is not None
-    nibbles = (matrix.multipliers & 15).to(torch.uint8)
-    pairs: Tensor = nibbles.unflatten(-1, (matrix.scales.shape[-1], -1, 2))
-    return pairs[..., 0] | pairs[..., 1] << 4
+    groups = tile_columns(matrix.values.shape[-1], form) // form.group
+    nibbles = (matrix.multipliers + 8).view(torch.uint8)
+    halves: Tensor = nibbles.unflatten(-1, (-1, 2, groups // 2))
+    return halves[..., 0, :] | halves[..., 1, :] << 4
+
+
+def _by_lane(rows: Tensor, unit: int) -> Tensor:
+    """Bytes in the order of their columns -> in that of memory."""
+    units: Tensor = rows.unflatten(-1, (-1, unit // 16, 2, 4, 2))
+    return units.permute(0, 1, 4, 2, 3, 5).flatten(1)
 
 
 def _numbers(weight: Buffer, read: Read) -> Iterator[Tensor]:
@@ -93,20 +101,20 @@ def _integers(weight: Buffer, integers: ScaledWeights) -> Iterator[Tensor]:
         matrix = integers.matrix(source)
         for first in range(0, matrix.values.shape[0], at_once):
             piece = matrix[first : first + at_once]
-            yield pack_values(piece, weight.format.bits)
+            yield pack_values(piece, weight.format)
             scales.append(piece.scales.to(torch.float16))
             if weight.format.has_multipliers:
-                multipliers.append(pack_multipliers(piece))
+                multipliers.append(pack_multipliers(piece, weight.format))
     yield _hole(layout.multipliers - rows * layout.row_bytes)
     if multipliers:
-        by_block = _by_block(multipliers)
-        yield by_block
-        yield _hole(layout.scales - layout.multipliers - by_block.numel())
-    yield _by_block(scales)
+        by_tile = _columns_first(multipliers)
+        yield by_tile
+        yield _hole(layout.scales - layout.multipliers - by_tile.numel())
+    yield _columns_first(scales)
 
 
-def _by_block(pieces: Iterable[Tensor]) -> Tensor:
-    """[rows, blocks, ...] -> [blocks, rows, ...]"""
+def _columns_first(pieces: Iterable[Tensor]) -> Tensor:
+    """[rows, columns, ...] -> [columns, rows, ...]"""
     return torch.cat(list(pieces)).transpose(0, 1).contiguous()
 
 

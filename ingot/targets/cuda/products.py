@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ingot.artifact.formats import DType, stored_bytes
-from ingot.artifact.launches import Argument, Constant, Extent
+from ingot.artifact.launches import Argument, Constant, Extent, Grid
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cuda.call import ONE, Call, Choice
 from ingot.targets.cuda.operands import Operands, Pointer, Rows, Size, workspace
-from ingot.targets.cuda.tiles import CLASSES, FEW_ROWS, Splits, Tile, splits_of, tiling_of
+from ingot.targets.cuda.tiles import CLASSES, FEW_ROWS, Splits, Tile, Tiling, splits_of, tiling_of
 from ingot.targets.cuda.weights import fits, layout_of
 from ingot.targets.work import where
 
@@ -80,9 +80,12 @@ class Product:
         return int(self.weight.shape[1])
 
     @cached_property
+    def tiling(self) -> Tiling:
+        return tiling_of(self.depth, self.weight.format)
+
+    @cached_property
     def splits(self) -> Splits:
-        tiling = tiling_of(self.depth, self.weight.format)
-        return splits_of(self.outputs, self.depth, tiling.columns)
+        return splits_of(self.outputs, self.depth, self.tiling.columns)
 
     def call(self, epilogue: Epilogue | None) -> Call:
         """The launch that makes parts, without an epilogue, or stores complete sums.
@@ -105,13 +108,12 @@ class Product:
         return Call(
             arguments,
             tuple(self._choices(constants, epilogue)),
-            self._part_bytes(epilogue) if makes_parts else 0,
+            self._part_bytes(few_only=epilogue is not None) if makes_parts else 0,
         )
 
     def _choices(self, constants: Constants, epilogue: Epilogue | None) -> Iterator[Choice]:
-        tiling = tiling_of(self.depth, self.weight.format)
         count, steps = self.splits.count, self.splits.steps
-        for most, tile in zip(CLASSES, tiling.tiles, strict=True):
+        for most, tile in zip(CLASSES, self.tiling.tiles, strict=True):
             together = not most or count == 1
             stores_parts = epilogue is None or not together
             own = epilogue.constants if epilogue and not stores_parts else NOTHING
@@ -121,26 +123,60 @@ class Product:
                 {
                     **constants, **own, "SPLITS": count, "STEPS": steps, "TOGETHER": together,
                     "STORES_PARTS": stores_parts, "WITH_BIAS": with_bias, "TILE_ROWS": tile.rows,
-                    "TILE_OUTPUTS": tile.outputs, "TILE_COLUMNS": tiling.columns,
+                    "TILE_OUTPUTS": tile.outputs, "TILE_COLUMNS": self.tiling.columns,
                 },
-                self._grid(tile, 1 if together else count),
+                self._grid(tile, self.outputs, 1 if together else count),
                 size=self.x.symbol if most else "", most=most,
                 num_warps=tile.num_warps, num_stages=tile.num_stages,
             )  # fmt: skip
 
-    def _grid(self, tile: Tile, splits: int) -> tuple[Extent, Extent, Extent]:
-        """Tiles of rows come first, so that those of one tile of weights run side by side."""
-        outputs = -(-self.outputs // tile.outputs)
-        return (
-            Extent(size=self.x.symbol, per=tile.rows),
-            Extent(times=outputs),
-            Extent(times=splits),
+    def gated(self, out: Rows, kind: str) -> Call:
+        """The launch that stores activation(gate) * up, of the two halves of the product.
+
+        A step of few rows makes parts where there are several splits.
+        """
+        self._check()
+        count = self.splits.count
+        pointers, matrix = matrix_of(self.weight)
+        given: Given = {
+            "x": self.x.pointer, **pointers, "bias": self.bias, "out": out.pointer,
+            "parts": workspace() if count > 1 else None, "rows": self.rows,
+        }  # fmt: skip
+        arguments, absent = passed(tuple(n for n in MULTIPLY if n != "residual"), given)
+        constants: dict[str, Constant] = {
+            **absent, **matrix, "HALF": out.columns, "DEPTH": self.depth, "X_STRIDE": self.x.stride,
+            "OUT_STRIDE": out.stride, "SPLITS": count, "STEPS": self.splits.steps, "KIND": kind,
+            "WITH_BIAS": self.bias is not None, "TILE_COLUMNS": self.tiling.columns,
+        }  # fmt: skip
+        few = [
+            replace(c, constants={n: v for n, v in c.constants.items() if n not in arguments})
+            for c in (self.call(None).choices[:-1] if count > 1 else ())
+        ]
+        return Call(
+            arguments,
+            (*few, *self._gated_choices(constants, CLASSES[len(few) :])),
+            self._part_bytes(few_only=True) if few else 0,
         )
 
-    def _part_bytes(self, epilogue: Epilogue | None) -> int:
+    def _gated_choices(self, constants: Constants, classes: Sequence[int]) -> Iterator[Choice]:
+        for most, tile in zip(classes, self.tiling.gated[-len(classes) :], strict=True):
+            own = {"TILE_ROWS": tile.rows, "TILE_OUTPUTS": tile.outputs}
+            yield Choice(
+                "product.multiply_gated", {**constants, **own},
+                self._grid(tile, self.outputs // 2),
+                size=self.x.symbol if most else "", most=most,
+                num_warps=tile.num_warps, num_stages=tile.num_stages,
+            )  # fmt: skip
+
+    def _grid(self, tile: Tile, outputs: int, splits: int = 1) -> Grid:
+        """Tiles of rows come first, so that those of one tile of weights run side by side."""
+        rows = Extent(size=self.x.symbol, per=tile.rows)
+        return rows, Extent(times=-(-outputs // tile.outputs)), Extent(times=splits)
+
+    def _part_bytes(self, *, few_only: bool) -> int:
         bound = self.operands.plan.limits.bound(self.x.buffer.shape[0])
         few = min(bound, FEW_ROWS) * self.splits.count
-        rows = max(few, bound) if epilogue is None else few
+        rows = few if few_only else max(few, bound)
         return stored_bytes("float32", rows * self.outputs)
 
     def _check(self) -> None:
@@ -160,7 +196,8 @@ def matrix_of(weight: Buffer) -> tuple[dict[str, Pointer], Constants]:
     if not fits(columns, form):
         raise CodegenError(
             f"weight {weight.name} has {columns} columns in the format {form}",
-            hint="Products on CUDA take rows of whole blocks, and blocks of whole 32 columns.",
+            hint="Products on CUDA take float16 scales of whole rows or of blocks of whole 32 "
+            "columns, and multipliers in pairs.",
         )
     layout = layout_of(rows, columns, form)
     pointers = {"w": _part(weight, 0, form.dtype)}
@@ -189,7 +226,7 @@ def pointer_of(rows: Rows | None) -> Pointer | None:
     return None if rows is None else rows.pointer
 
 
-def row_grid(symbol: str, width: int = 1, columns: int = 1) -> tuple[Extent, Extent, Extent]:
+def row_grid(symbol: str, width: int = 1, columns: int = 1) -> Grid:
     """A program for every so many columns of a row."""
     return Extent(size=symbol), Extent(times=-(-width // columns)), ONE
 

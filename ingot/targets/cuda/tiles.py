@@ -25,34 +25,46 @@ class Tile:
     num_stages: int
 
 
+Tiles = tuple[Tile, Tile, Tile]
+
+
 @dataclass(frozen=True, slots=True)
 class Tiling:
-    """Columns of a step of the sum, and the tiles of steps of up to 16, up to 64 and more rows.
+    """How a product is tiled.
 
-    The columns are the same for all: they are part of the order of the sum.
+    Attributes:
+        columns: of a step of the sum. The same for all tiles: they are part of its order.
+        tiles: in steps of up to 16, up to 64 and more rows.
+        gated: the same where a program makes these outputs of both halves of the product.
     """
 
     columns: int
-    tiles: tuple[Tile, Tile, Tile]
+    tiles: Tiles
+    gated: Tiles
 
 
 CLASSES = (16, FEW_ROWS, 0)  # the most rows of a class; the last has no bound
 # Warps share outputs and rows of a tile and never columns. A warpgroup needs 64 outputs.
-NUMBERS: Mapping[str, Tiling] = {
-    "16": Tiling(64, (Tile(16, 64, 4, 6), Tile(64, 64, 4, 4), Tile(128, 128, 8, 3))),
-    "32": Tiling(32, (Tile(16, 64, 4, 3), Tile(64, 64, 4, 3), Tile(64, 64, 4, 3))),
+_FEW_16, _FEW_32 = (
+    (Tile(16, 64, 4, 6), Tile(64, 64, 4, 4)),
+    (Tile(16, 64, 4, 3), Tile(64, 64, 4, 3)),
+)
+NUMBERS: Mapping[int, Tiling] = {
+    16: Tiling(64, (*_FEW_16, Tile(128, 128, 8, 3)), (*_FEW_16, Tile(128, 64, 8, 3))),
+    32: Tiling(32, (*_FEW_32, Tile(64, 64, 4, 3)), (*_FEW_32, Tile(32, 32, 4, 3))),
 }
-INTEGERS: Mapping[int, tuple[Tile, Tile, Tile]] = {
-    8: (Tile(16, 64, 4, 4), Tile(64, 64, 4, 3), Tile(64, 128, 8, 3)),
-    4: (Tile(16, 64, 4, 5), Tile(64, 64, 4, 3), Tile(64, 128, 8, 3)),
-}
+# Two halves of unpacked integers leave registers for 32 rows on sm_80.
+INTEGERS: tuple[Tiles, Tiles] = (
+    (Tile(16, 64, 4, 6), Tile(64, 64, 4, 3), Tile(64, 128, 8, 3)),
+    (Tile(16, 64, 4, 6), Tile(32, 64, 4, 4), Tile(32, 64, 4, 4)),
+)
 
 
 def tiling_of(columns: int, form: Format) -> Tiling:
     """The tiling of a product with rows of so many columns in that format."""
     if form.is_scaled:
-        return Tiling(tile_columns(columns, form), INTEGERS[form.bits])
-    return NUMBERS[str(form.bits)]
+        return Tiling(tile_columns(columns, form), *INTEGERS)
+    return NUMBERS[form.bits]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,17 @@
 """How weights lie in their file.
 
 Numbers lie as they are, row after row. Integers with scales are one tensor of bytes with three
-parts, each from a multiple of 64 bytes on:
+parts, each from a multiple of 64 bytes on. Columns go in tiles, see `tile_columns`; zeros fill up
+the last.
 
-    values       rows of bytes, each filled up to a multiple of 16
-        int8     one number a byte
-        int4     16 bytes for every 32 columns: byte j has column j in its low nibble and column
-                 16 + j in its high one, each value + 8
-    multipliers  [blocks of a row][rows][groups of a block / 2] bytes: a group in each nibble, the
-                 earlier in the low one, in two's complement
+    values       rows of bytes. Their order is that in which the lanes of a matrix instruction take
+                 them: with S = min(64, bytes of a tile) / 16, a unit of 16 S bytes is [4][S][2][2],
+                 and byte (t, s, h, e) of it holds its column (s, h, t, e)
+        int8     a number a byte
+        int4     the first half of a tile in the low nibbles, as value + 8, the second in the high
+                 ones, in two's complement
+    multipliers  [tiles of a row][rows][groups of a tile / 2] bytes: the groups of the first half of
+                 the tile in the low nibbles; each value + 8
     scales       [blocks of a row][rows] float16
 """
 
@@ -20,9 +23,8 @@ from dataclasses import dataclass
 from ingot.artifact.formats import Format, stored_bytes
 from ingot.artifact.plan import Buffer, aligned
 
-LOAD_BYTES = 16  # what a thread loads at once
-UNIT = 32  # columns of int4 that lie together
-TILES = (128, 64, 32)  # columns that a product multiplies at a time, if they divide a block
+UNIT = 64  # bytes of the widest unit
+TILES = (128, 64, 32)  # columns that are multiplied at a time, if they divide a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,11 @@ class Layout:
 
 def layout_of(rows: int, columns: int, form: Format) -> Layout:
     """The layout of a matrix [rows, columns]."""
-    used = stored_bytes(form.dtype, columns)
     if not form.is_scaled:
-        return Layout(used, 0, 0, used * rows)
-    row_bytes = -(-used // LOAD_BYTES) * LOAD_BYTES
+        row_bytes = stored_bytes(form.dtype, columns)
+        return Layout(row_bytes, 0, 0, row_bytes * rows)
+    tile = tile_columns(columns, form)
+    row_bytes = stored_bytes(form.dtype, -(-columns // tile) * tile)
     multipliers = aligned(row_bytes * rows)
     groups = columns // form.group if form.has_multipliers else 0
     scales = aligned(multipliers + rows * groups // 2)
@@ -62,16 +65,14 @@ def fits(columns: int, form: Format) -> bool:
         return form.dtype in ("float32", "bfloat16", "float16")
     if form.scale != "float16" or form.bits not in (4, 8) or columns % form.block:
         return False
+    tile = tile_columns(columns, form)
     if form.has_multipliers:
-        whole = form.group % UNIT == 0 and form.block % (2 * form.group) == 0
-        return form.bits == 4 and whole and tile_columns(columns, form) % form.group == 0
-    if form.block == columns:
-        return form.bits == 8 or columns % UNIT == 0
-    return form.block % UNIT == 0
+        return form.bits == 4 and form.block < columns and tile % (2 * form.group) == 0 < tile
+    return tile > 0
 
 
 def tile_columns(columns: int, form: Format) -> int:
-    """Columns of integers that are multiplied before their scale is applied."""
+    """Columns of integers that are multiplied before their scale is applied; 0 if none fit."""
     if form.block == columns:
         return TILES[0]
-    return next(tile for tile in TILES if form.block % tile == 0)
+    return next((tile for tile in TILES if form.block % tile == 0), 0)

@@ -78,7 +78,7 @@ def test_how_units_become_a_library(program: Callable[..., Path], tmp_path: Path
     ]
     assert all(" -more " in line for line in units)
     flags = "-shared -pthread -static-libgcc -s"
-    flags += " -Wl,--build-id=none -Wl,--as-needed -Wl,-z,defs"
+    flags += " -Wl,--build-id=none -Wl,--as-needed -Wl,-z,defs -Wl,-z,noseparate-code"
     assert link.startswith(f"{compiler} {flags} ")
     objects, out = link.removeprefix(f"{compiler} {flags} ").split(" -o ")
     assert [Path(each).name for each in objects.split()] == ["a.o", "b.o"]
@@ -100,6 +100,17 @@ def test_ziglang_spells_levels_with_underscores(
     command = toolchain.compile_command(Path("/s"), Path("/o"), Target.parse(target))
     assert command[:4] == ("python", "-m", "ziglang", "c++")
     assert [word for word in command if word.startswith("-march")] == [flag]
+
+
+def test_ziglang_is_not_given_the_flag_that_its_linker_refuses(
+    program: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = program("python3", f'echo "$*" >> {tmp_path}/said')
+    monkeypatch.setenv("CXX", f"{python} -m ziglang c++")
+    (tmp_path / "a.cpp").write_text("")
+    toolchain.build(tmp_path, tmp_path / "k.so", TARGET)
+    link = (tmp_path / "said").read_text().splitlines()[-1]
+    assert link.startswith("-m ziglang c++ -shared ") and "separate-code" not in link
 
 
 def test_compilers_are_taken_in_their_order(

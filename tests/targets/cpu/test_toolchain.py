@@ -116,6 +116,15 @@ def test_ziglang_is_told_levels_in_its_own_spelling(
         assert flag in toolchain.compile_command(source_dir / "a.cpp", source_dir / "a.o", target)
 
 
+def test_headers_include_the_algorithms_that_they_use() -> None:
+    """libstdc++ brings them with other headers, the library of ziglang does not."""
+    used = re.compile(r"std::(clamp|copy|fill|max|min|sort|swap)(_n|_element)?\(")
+    texts = {path.name: path.read_text() for path in toolchain.KERNELS.glob("*.h")}
+    users = {name for name, text in texts.items() if used.search(text)}
+    assert users
+    assert [name for name in sorted(users) if "#include <algorithm>" not in texts[name]] == []
+
+
 def test_a_failing_compiler_is_shown(source_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = 'for i in $(seq 100); do echo "error line $i" >&2; done; exit 3'
     compiler = fake_compiler(source_dir, script)

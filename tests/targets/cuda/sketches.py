@@ -17,6 +17,6 @@ def sketch(spec: KernelSpec) -> Binary:
         end += width
     name = spec.function.partition(".")[2]
     return Binary(
-        file="targets/cuda-sm_90/none.cubin", entry=name, parameters=tuple(parameters),
+        file="none.cubin", entry=name, parameters=tuple(parameters),
         shared_bytes=0, registers=0, spilled_bytes=0,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -76,15 +77,19 @@ def test_irregular_sequences(data: st.DataObject) -> None:
 @pytest.mark.deterministic
 @pytest.mark.parametrize("name", SHAPES)
 def test_rows_are_the_same_bits_one_by_one_together_and_beside_others(name: str) -> None:
-    """One row is taken by a program for each chunk, several by a program for all chunks."""
+    """One row is taken by a program for each chunk, several by a program for all chunks.
+
+    Beside several rows, the chunks of one row are merged by the program that takes those.
+    """
     attended = Attended.drawn(SHAPES[name], 300)
     (together,) = attended.run((252, 272))
     one_by_one = attended.run(*((place, place + 1) for place in (252, 255, 256, 271)))
     assert torch.equal(torch.cat(one_by_one), together[[0, 3, 4, 19]])
     (alone,) = attended.run((256, 257))
     assert torch.equal(alone[0], together[4])
-    _, beside, _ = attended.run((17, 30), (255, 258), (299, 300))
+    _, beside, one = attended.run((17, 30), (255, 258), (256, 257))
     assert torch.equal(beside, together[3:6])
+    assert torch.equal(one[0], together[4])
 
 
 def test_other_chunks_have_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,8 +176,8 @@ def test_partial_results_lie_side_by_side() -> None:
 
 def test_tiles_stay_below_the_rows_that_other_instructions_take() -> None:
     """From 64 rows on, Hopper and Blackwell multiply in another way than for one row."""
-    for dtype in ("float32", "bfloat16", "float16"):
-        assert all(tiles_of(dtype, size).rows < 64 for size in range(1, 257))
+    for dtype, in_int8 in product(("float32", "bfloat16", "float16"), (False, True)):
+        assert all(tiles_of(dtype, size, in_int8).rows < 64 for size in range(1, 257))
 
 
 def test_what_no_kernel_takes_is_refused() -> None:

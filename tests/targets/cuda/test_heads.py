@@ -177,14 +177,16 @@ def test_a_step_of_many_rows_has_one_part() -> None:
 
 
 @pytest.mark.deterministic
-@pytest.mark.parametrize("name", ("product-split", "rows-int8"))
-def test_a_row_is_the_same_bits_beside_others(name: str) -> None:
+@pytest.mark.parametrize(
+    "name, rows", (("product-split", 5), ("product-split", FEW_ROWS + 1), ("rows-int8", 5))
+)
+def test_a_row_is_the_same_bits_beside_others(name: str, rows: int) -> None:
     heads = CASES[name]
     s = heads.sketch()
     plan = one_group(s.plan(), heads.kernel, stores=("turned",))
-    given, states = drawn(plan, 5)
-    together = run(plan, CALLS, step(5), s.weights, {**given, **states})
-    inputs = step(5)
+    given, states = drawn(plan, rows)
+    together = run(plan, CALLS, step(rows), s.weights, {**given, **states})
+    inputs = step(rows)
     alone = run(
         plan, CALLS, {name: value[3:4] for name, value in inputs.items() if name != "spans"}
         | {"spans": torch.tensor([[0, 1, 3]], dtype=torch.int32), **_of_one(inputs)},

@@ -10,6 +10,7 @@ import torch
 import triton.runtime.interpreter as original
 from torch import Tensor
 
+from ingot.targets.cuda.interpreter import ARITHMETIC
 from tests.targets.cuda import arithmetic
 from tests.targets.cuda.interpreter import install, run
 
@@ -22,7 +23,7 @@ def uncorrected(monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter as Triton ships it."""
     install()
     fresh = _second_copy()
-    for name in ("create_dot", "cast_impl"):
+    for name in ("create_dot", "cast_impl", *ARITHMETIC):
         monkeypatch.setattr(
             original.InterpreterBuilder, name, getattr(fresh.InterpreterBuilder, name)
         )
@@ -44,6 +45,18 @@ def test_cast(source: torch.dtype, target: torch.dtype) -> None:
 def test_cast_of_what_is_no_number() -> None:
     x = torch.full((SIZE,), torch.nan)
     assert cast(x, torch.bfloat16).isnan().all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_arithmetic(dtype: torch.dtype) -> None:
+    x, y = (drawn(seed, dtype).flatten() for seed in (4, 5))
+    assert torch.equal(combine(x, y), (x - 0.5) * y + x)
+
+
+@pytest.mark.usefixtures("uncorrected")
+def test_uncorrected_arithmetic_is_wrong() -> None:
+    x, y = (drawn(seed, torch.bfloat16).flatten() for seed in (4, 5))
+    assert not torch.equal(combine(x, y), (x - 0.5) * y + x)
 
 
 @pytest.mark.usefixtures("uncorrected")
@@ -72,6 +85,12 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     out = torch.empty(x.shape, dtype=dtype)
     run(arithmetic.cast, (1,), x=x, out=out, SIZE=x.numel())
+    return out
+
+
+def combine(x: Tensor, y: Tensor) -> Tensor:
+    out = torch.empty_like(x)
+    run(arithmetic.combine, (1,), x=x, y=y, out=out, SIZE=x.numel())
     return out
 
 

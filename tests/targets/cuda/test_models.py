@@ -13,23 +13,27 @@ from tests.support.core import core
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.simulation import compile_sketch, simulated
 
-OPTIONS = {"max_model_len": 320, "max_num_seqs": 4, "max_num_batched_tokens": 64}
+# Small, since the interpreter runs a program of a kernel in milliseconds.
+OPTIONS = {"max_model_len": 64, "max_num_seqs": 8, "max_num_batched_tokens": 32}
 TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2}
-FAMILIES = core("qwen3", "llama_head_dim_20", further=("gemma2", "gpt2", "qwen2_window", "mistral"))
+CASES = core(
+    ("qwen3", "bfloat16"), ("gemma2", "float32"),
+    further=[("llama_head_dim_20", "float32"), ("gpt2", "bfloat16"), ("qwen2_yarn", "bfloat16"),
+             ("mistral", "float32"), ("gemma2", "bfloat16")],
+)  # fmt: skip
 
 
 def prompt(length: int, seed: int = 0) -> list[int]:
     return torch.randint(256, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family, dtype", CASES)
 def test_logits_are_those_of_transformers(tmp_path: Path, family: str, dtype: str) -> None:
-    """A prompt of two chunks and some, so that chunks of keys are merged."""
+    """Of a prompt that begins a second page."""
     model_dir = save_random(family, tmp_path / "model", tokenizer=True)
     artifact = compile_sketch(model_dir, tmp_path / "a.ingot", dtype=dtype, **OPTIONS)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
-    ids = prompt(270)
+    ids = prompt(18)
     with torch.no_grad(), simulated(artifact) as llm:
         expected = theirs(torch.tensor([ids])).logits[0]
         got = torch.tensor(llm.logits(ids))
@@ -46,12 +50,12 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.deterministic
 def test_outputs_do_not_depend_on_company(artifact: Path) -> None:
     """Alone, side by side in a bucket that is padded, and in chunks of other sizes."""
-    params = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True, detokenize=False)
-    prompts = [prompt(n, n) for n in (3, 17, 40)]
+    params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, detokenize=False)
+    prompts = [prompt(n, n) for n in (1, 3, 6)]
     with simulated(artifact) as llm:
         together = [out.outputs[0].token_ids for out in llm.generate(prompts, params)]
         alone = [llm.generate([one], params)[0].outputs[0].token_ids for one in prompts]
-        whole, chunks = llm.logits(prompts[2]), llm.logits(prompts[2], chunk_tokens=7)
+        whole, chunks = llm.logits(prompts[2]), llm.logits(prompts[2], chunk_tokens=4)
         single = llm.logits(prompts[2], chunk_tokens=1)
     assert together == alone
     assert (whole == chunks).all() and (whole == single).all()

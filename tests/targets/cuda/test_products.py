@@ -142,6 +142,8 @@ KERNELS = (
     Case("gated_linear", BF16, 80, 320),
     Case("gated_linear", BF16, SPLIT, 100, with_bias=True),
     Case("gated_linear", F32, SPLIT, 96, "float32"),
+    Case("gated_linear", int4(32, 128), 640, 100),
+    Case("gated_linear", int8(96), 96, 100, "float16"),
 )
 # What is stored may round to the other neighbour; near zero, sums in another order differ by more.
 LOOSE = {
@@ -162,6 +164,19 @@ def test_product(case: Case) -> None:
         torch.testing.assert_close(whole, right[name], rtol=tolerance.rtol, atol=tolerance.atol)
         for rows in ROWS:
             assert torch.equal(runs[rows][name], whole[:rows]), f"{name} of {rows} rows"
+
+
+def test_head() -> None:
+    """Rows of the program's result, fewer than the tokens of the step."""
+    s = Sketch()
+    x = s.rows("x", 80, form="bfloat16", rows="R")
+    s.call("linear", x, s.weight("w", drawn(BF16, 320, 80)), into=s.logits(320))
+    plan, inputs = one_group(s.plan(), "linear"), rows_of_one(5)
+    inputs["logit_rows"] = torch.tensor([4, 0, 2]).int()
+    given: dict[str, Value] = {"x": samples.normal(torch.Generator(), 3, 80).bfloat16()}
+    logits = run(plan, CALLS, inputs, s.weights, given).read(plan.buffer("logits"))
+    right = expected(plan, inputs, s.weights, given)["logits"]
+    torch.testing.assert_close(logits, right, rtol=1e-5, atol=5e-5)
 
 
 def test_every_kernel_is_tested() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,10 @@ class CudaExecutor:
             )
             self._memory = Memory(driver, plan, launches, self.num_pages, weight_bytes)
             self._memory.upload_weights(driver, artifact, entry.layout)
-            self._program = Program(driver, built, artifact.read, self._memory.address)
+            folder = PurePosixPath(entry.step.kernels).parent
+            self._program = Program(
+                driver, built, lambda name: artifact.read(f"{folder}/{name}"), self._memory.address
+            )
             logits = driver.host_memory(4 * plan.limits.max_logit_rows * self.vocab_size)
             self._logits = logits.view(np.float32).reshape(-1, self.vocab_size)
             self._sampler = Sampler(self.vocab_size)

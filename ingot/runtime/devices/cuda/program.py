@@ -38,7 +38,7 @@ class Program:
 
     Args:
         built: what kernels.json says.
-        read: the bytes of a file of the artifact.
+        read: the bytes of a file beside kernels.json.
         address: where an argument lies on the device.
 
     Raises ArtifactError for parameters that do not suit the binaries.

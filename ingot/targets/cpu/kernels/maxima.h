@@ -1,6 +1,8 @@
 // What threads keep of the logits that they have just computed, for the sampler.
 #pragma once
 
+#include <algorithm>
+
 #include "team.h"
 #include "vocabulary.h"
 

@@ -5,6 +5,7 @@
 // draw is the same at all levels and in numpy, and does not depend on what was skipped.
 #pragma once
 
+#include <algorithm>
 #include <utility>
 
 #include "abi.h"

@@ -131,11 +131,11 @@ def lowest_key(position, WINDOW: tl.constexpr):
 
 @triton.jit
 def attend_chunks(
-    q, k_cache, v_cache, k_scales, v_scales, spans, page_table, values, highest, sums, out,
+    q, k_cache, v_cache, k_scales, v_scales, spans, page_table, values, highest, sums,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
     PAGE: tl.constexpr, PAGES: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
     WINDOW: tl.constexpr, SCALED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    Q_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, CHUNKS: tl.constexpr,
+    Q_STRIDE: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
     """Sequences of one row: a program for every chunk, counted from the first that the row sees.
 
@@ -147,7 +147,7 @@ def attend_chunks(
     begin, position = tl.load(spans + 3 * s), tl.load(spans + 3 * s + 2)
     low = lowest_key(position, WINDOW)
     first = (low // CHUNK + chunk) * CHUNK
-    if (tl.load(spans + 3 * s + 1) <= begin) | (first > position):
+    if (tl.load(spans + 3 * s + 1) - begin != 1) | (first > position):
         return
     members = tile * ROWS + tl.arange(0, ROWS)
     live = members < GROUP
@@ -170,34 +170,73 @@ def attend_chunks(
 
 
 @triton.jit
+def merged_chunks(
+    values, highest, sums, s, head, position, members, live,
+    HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
+    WINDOW: tl.constexpr, CHUNKS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """What `attend_chunks` has written of some query heads, merged."""
+    columns = tl.arange(0, WIDTH)
+    exists = live[:, None] & (columns < D)[None, :]
+    made = tl.zeros([ROWS, WIDTH], tl.float32)
+    made_highest, made_sums = tl.full([ROWS], NEVER, tl.float32), tl.zeros([ROWS], tl.float32)
+    chunks = position // CHUNK - lowest_key(position, WINDOW) // CHUNK + 1
+    base = (s.to(tl.int64) * HEADS + head) * CHUNKS
+    for chunk in tl.range(0, chunks, num_stages=4):
+        at = (base + chunk) * GROUP + members
+        more = tl.load(values + at[:, None] * D + columns[None, :], mask=exists, other=0.0)
+        more_highest = tl.load(highest + at, mask=live, other=0.0)
+        more_sums = tl.load(sums + at, mask=live, other=1.0)
+        made, made_highest, made_sums = merge(
+            made, made_highest, made_sums, more, more_highest, more_sums
+        )
+    return made, made_sums
+
+
+@triton.jit
 def merge_chunks(
-    values, highest, sums, spans, out,
+    q, k_cache, v_cache, k_scales, v_scales, spans, page_table, values, highest, sums, out,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
     WINDOW: tl.constexpr, OUT_STRIDE: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Merges what `attend_chunks` has written. Grid: (S, HEADS, GROUP)."""
+    """The second stage where no sequence has more than one row. Grid: (S, HEADS, GROUP)."""
     s, head, member = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     begin, position = tl.load(spans + 3 * s), tl.load(spans + 3 * s + 2)
     if tl.load(spans + 3 * s + 1) <= begin:
         return
-    one, columns = tl.arange(0, 1), tl.arange(0, WIDTH)
-    exists = (columns < D)[None, :]
-    made = tl.zeros([1, WIDTH], tl.float32)
-    made_highest, made_sums = tl.full([1], NEVER, tl.float32), tl.zeros([1], tl.float32)
-    chunks = position // CHUNK - lowest_key(position, WINDOW) // CHUNK + 1
-    base = (s.to(tl.int64) * HEADS + head) * CHUNKS
-    for chunk in tl.range(0, chunks, num_stages=4):
-        at = (base + chunk) * GROUP + member + one
-        more = tl.load(values + at[:, None] * D + columns[None, :], mask=exists, other=0.0)
-        more_highest, more_sums = tl.load(highest + at), tl.load(sums + at)
-        made, made_highest, made_sums = merge(
-            made, made_highest, made_sums, more, more_highest, more_sums
-        )
-    result = normalised(made, made_sums)
+    one = tl.arange(0, 1)
+    made, made_sums = merged_chunks(
+        values, highest, sums, s, head, position, member + one, one == 0,
+        HEADS, GROUP, D, WIDTH, WINDOW, CHUNKS, 1,
+    )  # fmt: skip
     addresses, exists = row_at(
         out, OUT_STRIDE, D, WIDTH, begin + one, head * GROUP + member + one, one == 0
     )
-    tl.store(addresses, result.to(out.dtype.element_ty), mask=exists)
+    result = normalised(made, made_sums).to(out.dtype.element_ty)
+    tl.store(addresses, result, mask=exists)
+
+
+@triton.jit
+def attended_tile(
+    queries, first, token, low, last, head, k_cache, v_cache, k_scales, v_scales, table,
+    HEADS: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr, PAGE: tl.constexpr,
+    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SCALED: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """The results of a tile, chunk by chunk: of keys `low` to `last`."""
+    made = tl.zeros([ROWS, WIDTH], tl.float32)
+    made_highest, made_sums = tl.full([ROWS], NEVER, tl.float32), tl.zeros([ROWS], tl.float32)
+    for chunk in tl.range(low // CHUNK * CHUNK, last + 1, CHUNK):
+        more, more_highest, more_sums = attend_keys(
+            queries, first + token, low, tl.maximum(chunk, low // KEYS * KEYS),
+            tl.minimum(chunk + CHUNK, last + 1), head,
+            k_cache, v_cache, k_scales, v_scales, table,
+            HEADS, D, WIDTH, PAGE, SCALE, SOFTCAP, WINDOW, SCALED, ROWS, KEYS,
+        )  # fmt: skip
+        made, made_highest, made_sums = merge(
+            made, made_highest, made_sums, more, more_highest, more_sums
+        )
+    return made, made_sums
 
 
 @triton.jit
@@ -208,9 +247,9 @@ def attend_tiles(
     WINDOW: tl.constexpr, SCALED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     Q_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Sequences of any rows: a program for all chunks of a tile of ROWS query heads of tokens.
+    """The second stage of any step. A program takes all chunks of ROWS query heads of tokens.
 
-    Grid: (S, HEADS, tiles of the sequence that has most rows).
+    Of a sequence of one row it merges the chunks. Grid: (S, HEADS, tiles of the most rows).
     """
     s, head, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     begin, first = tl.load(spans + 3 * s), tl.load(spans + 3 * s + 2)
@@ -220,22 +259,20 @@ def attend_tiles(
     members = tile * ROWS + tl.arange(0, ROWS)
     token, live = members // GROUP, members < tokens * GROUP
     heads = head * GROUP + members % GROUP
-    addresses, exists = row_at(q, Q_STRIDE, D, WIDTH, begin + token, heads, live)
-    queries = tl.load(addresses, mask=exists, other=0.0)
-    low = lowest_key(first + tile * ROWS // GROUP, WINDOW)
-    last = first + tl.minimum((tile * ROWS + ROWS - 1) // GROUP, tokens - 1)
-    made = tl.zeros([ROWS, WIDTH], tl.float32)
-    made_highest, made_sums = tl.full([ROWS], NEVER, tl.float32), tl.zeros([ROWS], tl.float32)
-    for chunk in tl.range(low // CHUNK * CHUNK, last + 1, CHUNK):
-        more, more_highest, more_sums = attend_keys(
-            queries, first + token, low, tl.maximum(chunk, low // KEYS * KEYS),
-            tl.minimum(chunk + CHUNK, last + 1), head,
+    if tokens == 1:
+        made, made_sums = merged_chunks(
+            values, highest, sums, s, head, first, members, live,
+            HEADS, GROUP, D, WIDTH, WINDOW, CHUNKS, ROWS,
+        )  # fmt: skip
+    else:
+        addresses, exists = row_at(q, Q_STRIDE, D, WIDTH, begin + token, heads, live)
+        queries = tl.load(addresses, mask=exists, other=0.0)
+        low = lowest_key(first + tile * ROWS // GROUP, WINDOW)
+        last = first + tl.minimum((tile * ROWS + ROWS - 1) // GROUP, tokens - 1)
+        made, made_sums = attended_tile(
+            queries, first, token, low, last, head,
             k_cache, v_cache, k_scales, v_scales, page_table + s * PAGES,
             HEADS, D, WIDTH, PAGE, SCALE, SOFTCAP, WINDOW, SCALED, ROWS, KEYS,
         )  # fmt: skip
-        made, made_highest, made_sums = merge(
-            made, made_highest, made_sums, more, more_highest, more_sums
-        )
-    result = normalised(made, made_sums)
     addresses, exists = row_at(out, OUT_STRIDE, D, WIDTH, begin + token, heads, live)
-    tl.store(addresses, result.to(out.dtype.element_ty), mask=exists)
+    tl.store(addresses, normalised(made, made_sums).to(out.dtype.element_ty), mask=exists)

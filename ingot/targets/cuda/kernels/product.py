@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from ingot.targets.cuda.kernels.finish import completed
+from ingot.targets.cuda.kernels.math import activated
 
 
 @triton.jit
@@ -28,22 +29,23 @@ def multiply(
     splits TOGETHER).
     """
     r = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
-    o = tl.program_id(1) * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
-    split = tl.program_id(2)
+    begin, split = tl.program_id(1) * TILE_OUTPUTS, tl.program_id(2)
+    o = begin + tl.arange(0, TILE_OUTPUTS)
     ALL: tl.constexpr = (DEPTH + TILE_COLUMNS - 1) // TILE_COLUMNS
     first = split * STEPS
     last = ALL if TOGETHER else tl.minimum(first + STEPS, ALL)
     total = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
     split_sum = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
+    scale, by = _scales(
+        multipliers, scales, o, begin, first, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
+    )
     for step in range(first, last):
-        split_sum = _step(
-            split_sum, x, w, multipliers, scales, r, o, step, rows, WIDTH, DEPTH, X_STRIDE,
-            ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
+        split_sum, scale, by = _step(
+            split_sum, x, w, multipliers, scales, scale, by, r, o, begin, step, rows, ALL, WIDTH,
+            DEPTH, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
         )  # fmt: skip
-        if TOGETHER and SPLITS > 1:  # noqa: SIM102
-            if (step + 1) % STEPS == 0:
-                total += split_sum
-                split_sum = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
+        if TOGETHER and SPLITS > 1:
+            total, split_sum = _ended(total, split_sum, step, STEPS)
     _store(
         total + split_sum, bias, residual, parts, out, r, o, split, rows, WIDTH, RESIDUAL_STRIDE,
         OUT_STRIDE, STORES_PARTS, CAP, WITH_BIAS, WITH_RESIDUAL,
@@ -51,71 +53,171 @@ def multiply(
 
 
 @triton.jit
-def _step(
-    total, x, w, multipliers, scales, r, o, step, rows,
-    WIDTH: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
+def multiply_gated(
+    x, w, multipliers, scales, bias, parts, out, rows,
+    HALF: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
+    ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
+    SPLITS: tl.constexpr, STEPS: tl.constexpr, KIND: tl.constexpr, WITH_BIAS: tl.constexpr,
+    TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out [rows, HALF] = activation(gate) * up, the halves of the product; makes no parts.
+
+    Sums as `multiply` does. Grid (rows / TILE_ROWS, HALF / TILE_OUTPUTS).
+    """
+    r = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
+    begin = tl.program_id(1) * TILE_OUTPUTS
+    o = begin + tl.arange(0, TILE_OUTPUTS)
+    gate, up = _halves(
+        x, w, multipliers, scales, r, o, begin, rows, HALF, DEPTH, X_STRIDE, ROW_BYTES, BITS,
+        BLOCK, GROUP, SPLITS, STEPS, TILE_COLUMNS,
+    )  # fmt: skip
+    column, row, inside = o[:, None], r.to(tl.int64)[None, :], (o < HALF)[:, None]
+    gate = completed(gate, bias, bias, column, column, inside, inside, 0, WITH_BIAS, False)
+    after = HALF + column
+    up = completed(up, bias, bias, after, after, inside, inside, 0, WITH_BIAS, False)
+    y = (activated(gate, KIND) * up).to(out.dtype.element_ty)
+    tl.store(out + row * OUT_STRIDE + column, y, mask=inside & (r < rows)[None, :])
+
+
+@triton.jit
+def _halves(
+    x, w, multipliers, scales, r, o, begin, rows,
+    HALF: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
+    BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, SPLITS: tl.constexpr,
+    STEPS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The sums of a tile of gate, and of the same columns of up."""
+    ALL: tl.constexpr = (DEPTH + TILE_COLUMNS - 1) // TILE_COLUMNS
+    WIDTH: tl.constexpr = 2 * HALF
+    gate = tl.zeros([o.shape[0], r.shape[0]], tl.float32)
+    up, gate_sum, up_sum = gate, gate, gate
+    scale, by = _scales(
+        multipliers, scales, o, begin, 0, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
+    )
+    up_scale, up_by = _scales(
+        multipliers, scales, HALF + o, HALF + begin, 0, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
+    )
+    for step in range(0, ALL):
+        gate_sum, scale, by = _step(
+            gate_sum, x, w, multipliers, scales, scale, by, r, o, begin, step, rows, ALL, WIDTH,
+            DEPTH, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
+        )  # fmt: skip
+        up_sum, up_scale, up_by = _step(
+            up_sum, x, w, multipliers, scales, up_scale, up_by, r, HALF + o, HALF + begin, step,
+            rows, ALL, WIDTH, DEPTH, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
+        )  # fmt: skip
+        if SPLITS > 1:
+            gate, gate_sum = _ended(gate, gate_sum, step, STEPS)
+            up, up_sum = _ended(up, up_sum, step, STEPS)
+    return gate + gate_sum, up + up_sum
+
+
+@triton.jit
+def _ended(total, split_sum, step, STEPS: tl.constexpr):
+    """The total and the sum of the split after a step, which may be the last of the split."""
+    if (step + 1) % STEPS == 0:
+        total += split_sum
+        split_sum = tl.zeros(split_sum.shape, tl.float32)
+    return total, split_sum
+
+
+@triton.jit
+def _scales(
+    multipliers, scales, o, begin, step, ALL: tl.constexpr, WIDTH: tl.constexpr,
     BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The sum with one more tile of columns."""
-    if BITS == 4:
-        dot = _dot4(
-            x, w, multipliers, r, o, step, rows, WIDTH, DEPTH, X_STRIDE, ROW_BYTES, BLOCK, GROUP,
-            TILE_COLUMNS,
-        )  # fmt: skip
-    else:
-        k = step * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
-        numbers = _columns(x, r, k, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
-        STRIDE: tl.constexpr = ROW_BYTES // (BITS // 8)
-        weights = _columns(w, o, k, WIDTH, DEPTH, STRIDE, TILE_COLUMNS)
-        if BITS == 8:
-            dot = _dot(weights.to(numbers.dtype), numbers)
-        else:
-            total = _dot_on(total, weights, numbers)
+    """The scales of a tile of weights, [outputs], and its multipliers as they lie in memory.
+
+    o are the outputs from `begin` on.
+    """
+    scale, by = o, o
+    step = tl.minimum(step, ALL - 1)  # beyond the last tile is the last once more
     if BITS <= 8:
-        block = step * TILE_COLUMNS // BLOCK
-        scale = tl.load(scales + block * WIDTH + o, mask=o < WIDTH, other=0.0)
+        at = step * TILE_COLUMNS // BLOCK * WIDTH + o
+        scale = tl.load(scales + at, mask=o < WIDTH, other=0.0)
+    if BITS == 4 and GROUP < BLOCK:
+        BYTES: tl.constexpr = TILE_COLUMNS // GROUP // 2
+        i = begin * BYTES + tl.arange(0, o.shape[0] * BYTES)
+        by = tl.load(multipliers + step * (WIDTH * BYTES) + i, mask=i < WIDTH * BYTES, other=0)
+    return scale, by
+
+
+@triton.jit
+def _step(
+    total, x, w, multipliers, scales, scale, by, r, o, begin, step, rows,
+    ALL: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr,
+    ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """The sum with one more tile of columns, and the scales of the next.
+
+    Scales are too small for an asynchronous load: they are under way for a step.
+    """
+    next_scale, next_by = _scales(
+        multipliers, scales, o, begin, step + 1, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
+    )
+    k = step * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
+    if BITS > 8:
+        numbers = _columns(x, r, k, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
+        weights = _columns(w, o, k, WIDTH, DEPTH, DEPTH, TILE_COLUMNS)
+        total = _dot_on(total, weights, numbers)
+    else:
+        if BITS == 8:
+            numbers = _columns(x, r, k, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
+            integers = _columns(w, o, k, WIDTH, ROW_BYTES, ROW_BYTES, TILE_COLUMNS)
+            weights = _in_order(integers, o.shape[0], TILE_COLUMNS).to(numbers.dtype)
+            dot = _dot(weights, numbers)
+        else:
+            dot = _dot4(
+                x, w, by, r, o, step, rows, WIDTH, DEPTH, X_STRIDE, ROW_BYTES, BLOCK, GROUP,
+                TILE_COLUMNS,
+            )  # fmt: skip
         total += dot * scale.to(tl.float32)[:, None]
-    return total
+    return total, next_scale, next_by
 
 
 @triton.jit
 def _dot4(
-    x, w, multipliers, r, o, step, rows,
+    x, w, by, r, o, step, rows,
     WIDTH: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
     BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """A tile of weights in 4 bits, times x. Columns k and k + 16 of each 32 share a byte."""
+    """A tile of weights in 4 bits, times x. The halves of the tile share bytes."""
     HALF: tl.constexpr = TILE_COLUMNS // 2
     i = tl.arange(0, HALF)
-    low = step * TILE_COLUMNS + i // 16 * 32 + i % 16
-    pairs = _columns(w, o, step * HALF + i, WIDTH, DEPTH // 2, ROW_BYTES, HALF)
-    first = (pairs & 15).to(tl.int8) - 8
-    second = (pairs >> 4).to(tl.int8) - 8
+    x_low = _columns(x, r, step * TILE_COLUMNS + i, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
+    x_high = _columns(x, r, step * TILE_COLUMNS + HALF + i, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
+    pairs = _columns(w, o, step * HALF + i, WIDTH, ROW_BYTES, ROW_BYTES, HALF)
+    # What is done to bytes before they are numbers stays within four of them at a time, as `&`.
+    low = (pairs & 0x0F).to(tl.int8).to(x_low.dtype) - 8.0
+    high = (pairs & 0xF0).to(tl.int8, bitcast=True).to(x_low.dtype)  # 16 times its value
+    low, high = _in_order(low, o.shape[0], HALF), _in_order(high, o.shape[0], HALF)
     if GROUP < BLOCK:
-        by = _multipliers(multipliers, o, step, WIDTH, BLOCK, GROUP, TILE_COLUMNS)
-        first, second = first * by, second * by
-    x_low = _columns(x, r, low, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
-    x_high = _columns(x, r, low + 16, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
-    dot = _dot(first.to(x_low.dtype), x_low)
-    return _dot_on(dot, second.to(x_high.dtype), x_high)
+        GROUPS: tl.constexpr = HALF // GROUP
+        nibbles = tl.reshape(by, o.shape[0], GROUPS)
+        low *= _wide((nibbles & 15).to(x_low.dtype) - 8.0, o.shape[0], GROUPS, GROUP)
+        high *= _wide((nibbles >> 4).to(x_low.dtype) * 0.0625 - 0.5, o.shape[0], GROUPS, GROUP)
+    else:
+        high *= 0.0625
+    return _dot_on(_dot(low, x_low), high, x_high)
 
 
 @triton.jit
-def _multipliers(
-    multipliers, o, step,
-    WIDTH: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE_COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """The multipliers of a tile, int8 [outputs, TILE_COLUMNS / 2]: one for each byte of weights."""
-    GROUPS: tl.constexpr = TILE_COLUMNS // GROUP
-    BYTES: tl.constexpr = BLOCK // GROUP // 2
-    group = step * GROUPS + tl.arange(0, GROUPS)
-    block, place = group // (2 * BYTES), group % (2 * BYTES)
-    at = (block[None, :] * WIDTH + o[:, None]) * BYTES + (place // 2)[None, :]
-    nibbles = tl.load(multipliers + at, mask=(o < WIDTH)[:, None], other=0)
-    nibbles = (nibbles >> (place % 2 * 4).to(tl.uint8)[None, :]) & 15
-    signed = (nibbles ^ 8).to(tl.int8) - 8
-    wide = tl.broadcast_to(signed[:, :, None], o.shape[0], GROUPS, GROUP // 2)
-    return tl.reshape(wide, o.shape[0], TILE_COLUMNS // 2)
+def _wide(multipliers, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr):
+    """Multipliers [OUTPUTS, GROUPS], one for each column of the groups."""
+    wide = tl.broadcast_to(multipliers[:, :, None], OUTPUTS, GROUPS, GROUP)
+    return tl.reshape(wide, OUTPUTS, GROUPS * GROUP)
+
+
+@triton.jit
+def _in_order(weights, OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr):
+    """A tile of integers as they lie in memory -> in the order of their columns.
+
+    What a lane of a matrix instruction multiplies lies together in memory, see `weights`.
+    """
+    UNIT: tl.constexpr = COLUMNS if COLUMNS < 64 else 64
+    lanes = tl.reshape(weights, OUTPUTS, COLUMNS // UNIT, 4, UNIT // 16, 2, 2)
+    return tl.reshape(tl.permute(lanes, 0, 1, 3, 4, 2, 5), OUTPUTS, COLUMNS)
 
 
 @triton.jit

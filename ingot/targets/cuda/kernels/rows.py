@@ -38,26 +38,38 @@ def select_rows(
 def scaled_rows(
     w, multipliers, scales, indices, out,
     HEIGHT: tl.constexpr, WIDTH: tl.constexpr, OUT_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
-    BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, COLUMNS: tl.constexpr,
+    BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr,
+    COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """out[row] = row indices[row] of a table of integers with scales, which has HEIGHT rows."""
     row, columns, mask = _place(COLUMNS, WIDTH)
     source = tl.load(indices + row).to(tl.int64)
+    at, half = _byte(columns, BITS, TILE)
+    integers = tl.load(w + source * ROW_BYTES + at, mask=mask, other=0).to(tl.int32)
     if BITS == 4:
-        at = columns // 32 * 16 + columns % 16
-        pairs = tl.load(w + source * ROW_BYTES + at, mask=mask, other=0).to(tl.int32)
-        integers = ((pairs >> (columns // 16 % 2 * 4)) & 15) - 8
-    else:
-        integers = tl.load(w + source * ROW_BYTES + columns, mask=mask, other=0).to(tl.int32)
-    block = (columns // BLOCK).to(tl.int64)
+        nibbles = (integers >> (half * 4)) & 15
+        integers = tl.where(half == 0, nibbles, nibbles ^ 8) - 8
     if GROUP < BLOCK:
-        group = columns % BLOCK // GROUP
-        at = (block * HEIGHT + source) * (BLOCK // GROUP // 2) + group // 2
+        HALF_GROUPS: tl.constexpr = TILE // GROUP // 2
+        group = columns % (TILE // 2) // GROUP
+        at = ((columns // TILE).to(tl.int64) * HEIGHT + source) * HALF_GROUPS + group
         nibbles = tl.load(multipliers + at, mask=mask, other=0).to(tl.int32)
-        integers *= (((nibbles >> (group % 2 * 4)) & 15) ^ 8) - 8
+        integers *= ((nibbles >> (half * 4)) & 15) - 8
+    block = (columns // BLOCK).to(tl.int64)
     scale = tl.load(scales + block * HEIGHT + source, mask=mask, other=0.0)
     y = integers.to(tl.float32) * scale.to(tl.float32)
     _put(out, y, row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
+def _byte(columns, BITS: tl.constexpr, TILE: tl.constexpr):
+    """The byte of a row that holds a column, and which nibble of it, 0 where it is no nibble."""
+    BYTES: tl.constexpr = TILE * BITS // 8
+    UNIT: tl.constexpr = BYTES if BYTES < 64 else 64
+    i = columns % UNIT
+    place = i // 2 % 4 * (UNIT // 4) + i // 16 * 4 + i // 8 % 2 * 2 + i % 2
+    half = columns % TILE // BYTES
+    return columns // TILE * BYTES + columns % BYTES // UNIT * UNIT + place, half
 
 
 @triton.jit
