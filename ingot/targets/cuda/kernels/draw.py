@@ -98,12 +98,13 @@ def status_of(top, edited):
 
 @triton.jit
 def likely(
-    row, list, tokens, best, top, scale, top_k, least, share,
+    row, logits, tokens, best, top, scale, top_k, least, share,
     V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Where to draw from, (logits, how many, goal): the row, or a list of its likely tokens.
+    """Where to draw from, (logits, how many, goal): the row, or the list of its likely tokens.
 
-    The goal is the mass that top_p leaves at least; 0 where what is listed says it.
+    They are listed in `logits` and `tokens`, a tile each. The goal is the mass that top_p leaves
+    at least; 0 where the tokens to draw from say it.
     """
     TILE: tl.constexpr = ROWS * COLUMNS
     source, count = row, top_k * 0 + V
@@ -113,13 +114,13 @@ def likely(
         if (top_k > 0) & (top_k <= TILE):
             # So many tokens reach it: each of these keys is another token's.
             bound = kth_of(best, top_k, COLUMNS)
-            listed = list_tokens(row, list, tokens, top, scale, bound, 0.0, V, TILE)
+            listed = list_tokens(row, logits, tokens, top, scale, bound, 0.0, V, TILE)
         elif (top_k == 0) & (share < 1):
             bits, goal = faint(row, count, top, scale, least, share, ROWS, COLUMNS)
             bound = tl.maximum(bits.to(tl.float32, bitcast=True), least)
-            listed = list_tokens(row, list, tokens, top, scale, bits * 0, bound, V, TILE)
+            listed = list_tokens(row, logits, tokens, top, scale, bits * 0, bound, V, TILE)
         if listed <= TILE:
-            source, count = list, count * 0 + TILE
+            source, count = logits, count * 0 + TILE
     return source, count, goal
 
 
@@ -153,7 +154,7 @@ def faint(row, count, top, scale, least, share, ROWS: tl.constexpr, COLUMNS: tl.
 
 
 @triton.jit
-def list_tokens(row, list, tokens, top, scale, floor, least, V: tl.constexpr, TILE: tl.constexpr):
+def list_tokens(row, logits, tokens, top, scale, floor, least, V: tl.constexpr, TILE: tl.constexpr):
     """Lists the tokens of a row that reach a key and a weight; returns how many there are.
 
     More than a tile are not listed. What is left of the tile is filled with -inf.
@@ -166,11 +167,11 @@ def list_tokens(row, list, tokens, top, scale, floor, least, V: tl.constexpr, TI
         found = tl.sum(kept.to(tl.int32))
         if (found > 0) & (count + found <= TILE):
             place = count + tl.cumsum(kept.to(tl.int32), 0) - 1
-            tl.store(list + place, x, mask=kept)
+            tl.store(logits + place, x, mask=kept)
             tl.store(tokens + place, at, mask=kept)
         count += found
     at = tl.arange(0, TILE)
-    tl.store(list + at, tl.full([TILE], float("-inf"), tl.float32), mask=at >= count)
+    tl.store(logits + at, tl.full([TILE], float("-inf"), tl.float32), mask=at >= count)
     tl.debug_barrier()  # what one thread has written, another one reads
     return count
 
