@@ -47,4 +47,7 @@ def choose_target(manifest: Manifest, flags: frozenset[str], path: Path) -> Targ
 def _obstacle(entry: TargetEntry, flags: frozenset[str]) -> str:
     if entry.abi != abi_of(entry.name):
         return f"built for kernel interface {entry.abi}, this ingot has {abi_of(entry.name)}"
-    return f"this host lacks {', '.join(sorted(set(entry.requires) - flags))}"
+    lacking = ", ".join(sorted(set(entry.requires) - flags))
+    if kind_of_name(entry.name) == "cuda":
+        return f"no GPU here runs {lacking}"
+    return f"this host lacks {lacking}"

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingot.artifact.manifest import Manifest
+from ingot.artifact.manifest import Manifest, TargetEntry
 from ingot.artifact.plan import Buffer, Group, Plan
 from ingot.artifact.reader import Artifact
 from ingot.artifact.traits import origin_of
@@ -26,6 +26,17 @@ class ArtifactView:
         for name, entry in self.manifest.files.items():
             sizes[name.partition("/")[0]] += entry.size
         return dict(sizes)
+
+    def code_bytes(self, target: TargetEntry) -> int:
+        """Bytes of what a target runs: all in its folder but the plan and the sources."""
+        folder = target.step.kernels.rpartition("/")[0]
+        return sum(
+            entry.size
+            for name, entry in self.manifest.files.items()
+            if name.startswith(f"{folder}/")
+            and not name.startswith(f"{folder}/source/")
+            and name != target.step.plan
+        )
 
 
 def read_artifact(path: Path) -> ArtifactView:

@@ -137,7 +137,7 @@ def _target_table(view: ArtifactView) -> str:
         (
             target.name,
             target.layout,
-            format_bytes(view.manifest.files[target.step.kernels].size),
+            format_bytes(view.code_bytes(target)),
             len(view.plans[target.name].kernels),
             format_bytes(view.plans[target.name].memory.arena_bytes),
         )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ingot.artifact.codec import decode_built
-from ingot.artifact.launches import MOST_KEYS, MOST_ROWS
+from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, BuiltLaunches
 from ingot.artifact.plan import Limits
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.step import LOGITS, SYMBOLS
@@ -72,19 +72,12 @@ class CudaExecutor:
         self.window = widest_window(plan)
         self.inputs = (StepInputs(plan.limits), StepInputs(plan.limits))
         built = decode_built(artifact.read(entry.step.kernels), file=entry.step.kernels)
-        launches = built.launches
-        weight_bytes = artifact.manifest.files[weights_name(entry.layout)].size
         driver = driver or open_driver(artifact.gpu)
         self._driver: Driver | None = driver
         self._graphs: dict[int, Any] = {}
         self._tokens: list[int] = []
         try:
-            spare = driver.free_bytes() - fixed_bytes(plan, launches, weight_bytes)
-            self.num_pages = count_pages(
-                plan, max_model_len, kv_cache_bytes, max(0, int(spare * KV_SHARE))
-            )
-            self._memory = Memory(driver, plan, launches, self.num_pages, weight_bytes)
-            self._memory.upload_weights(driver, artifact, entry.layout)
+            self._memory = self._fill(driver, artifact, built, max_model_len, kv_cache_bytes)
             folder = PurePosixPath(entry.step.kernels).parent
             self._program = Program(
                 driver, built, lambda name: artifact.read(f"{folder}/{name}"), self._memory.address
@@ -93,11 +86,29 @@ class CudaExecutor:
             self._logits = logits.view(np.float32).reshape(-1, self.vocab_size)
             self._sampler = Sampler(self.vocab_size)
             self._device_sampler = DeviceSampler(
-                driver, self._memory, self._program, launches.arrays, self.vocab_size
+                driver, self._memory, self._program, built.launches.arrays, self.vocab_size
             )
         except BaseException:
             self.close()
             raise
+
+    def _fill(
+        self,
+        driver: Driver,
+        artifact: Artifact,
+        built: BuiltLaunches,
+        max_model_len: int,
+        kv_cache_bytes: int | None,
+    ) -> Memory:
+        """Takes the memory of the model, and fills in its weights."""
+        plan, launches, layout = self._plan, built.launches, artifact.target.layout
+        weight_bytes = artifact.manifest.files[weights_name(layout)].size
+        spare = driver.free_bytes() - fixed_bytes(plan, launches, weight_bytes)
+        spare_for_pages = max(0, int(spare * KV_SHARE))
+        self.num_pages = count_pages(plan, max_model_len, kv_cache_bytes, spare_for_pages)
+        memory = Memory(driver, plan, launches, self.num_pages, weight_bytes)
+        memory.upload_weights(driver, artifact, layout)
+        return memory
 
     def submit(self, inputs: StepInputs, draws: Draws, *, beside: bool = False) -> CudaPending:
         driver = self._open()
