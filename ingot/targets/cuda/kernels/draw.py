@@ -12,26 +12,29 @@ of the row.
 import triton
 import triton.language as tl
 
-from ingot.targets.cuda.kernels.rounding import rounded
+from ingot.targets.cuda.kernels.keys import (
+    DIGIT,
+    DIGITS,
+    INFINITE,
+    MASKED,
+    candidates,
+    furthest,
+    keys_of,
+    number_of,
+)
+from ingot.targets.cuda.kernels.likelihoods import (
+    BIAS,
+    EXPONENT,
+    masses_of,
+    random_below,
+    weights_of,
+)
 
 FINE: tl.constexpr = tl.constexpr(0)
 NOT_FINITE: tl.constexpr = tl.constexpr(1)
 NOTHING_LEFT: tl.constexpr = tl.constexpr(2)
-# Keys are integers in the order of the numbers that they stand for.
-MASKED: tl.constexpr = tl.constexpr(0x007FFFFF)  # the key of -inf
-INFINITE: tl.constexpr = tl.constexpr(0xFF800000)
-NO_NUMBER: tl.constexpr = tl.constexpr(0xFFFFFFFF)
-SIGN: tl.constexpr = tl.constexpr(0x80000000)
-
-DIGIT: tl.constexpr = tl.constexpr(4)  # bits of a threshold that one pass finds
-DIGITS: tl.constexpr = tl.constexpr(1 << 4)
 FAINT: tl.constexpr = tl.constexpr(8)  # bounds of weights: 1, 2^-4 ... 2^-24, 0
 FAINTER: tl.constexpr = tl.constexpr(4)
-MASS: tl.constexpr = tl.constexpr(float(1 << 40))
-WHOLE: tl.constexpr = tl.constexpr(float(1 << 23))  # numbers from here on have no fraction
-NEAREST: tl.constexpr = tl.constexpr(float(3 << 22))  # adding and taking it away rounds
-EXPONENT, BIAS = tl.constexpr(23), tl.constexpr(127)  # of float32
-RANDOM: tl.constexpr = tl.constexpr(64 - 53)  # bits of a word that a draw leaves unused
 
 
 @triton.jit
@@ -300,59 +303,6 @@ def shares_of(row, at, top, scale, floor, least, count):
 
 
 @triton.jit
-def weights_of(x, top, scale):
-    """2^((x - top) * scale), one rounding an operation."""
-    x = tl.maximum((x - top) * scale, -64.0)
-    n = (x + NEAREST) - NEAREST
-    x = x - n
-    p = rounded(0.00133908668 * x) + 0.00966637395
-    p = rounded(p * x) + 0.0555035695
-    p = rounded(p * x) + 0.240223482
-    p = rounded(p * x) + 0.693147182
-    p = rounded(p * x) + 1.0
-    return p * ((n.to(tl.int32) + BIAS) << EXPONENT).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def masses_of(weight):
-    """Weights in multiples of 2^-40, halves to even; int64."""
-    scaled = weight * MASS
-    return tl.where(scaled < WHOLE, (scaled + WHOLE) - WHOLE, scaled).to(tl.int64)
-
-
-@triton.jit
-def random_below(total, bits):
-    """total * bits >> 53, of 53 random bits."""
-    return tl.umulhi(total.to(tl.uint64), bits.to(tl.uint64) << RANDOM).to(tl.int64)
-
-
-@triton.jit
 def places(start, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """The tokens of a tile [ROWS, COLUMNS]."""
     return start + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
-
-
-@triton.jit
-def candidates(found, shift):
-    """What the next digit can make of a threshold: uint32 [1, DIGITS, 1], ascending."""
-    return found + (tl.arange(0, DIGITS).to(tl.uint32) << shift)[None, :, None]
-
-
-@triton.jit
-def furthest(found, shift, reached):
-    """A threshold with its next digit: the last candidate that is reached; the first one is."""
-    digit = tl.sum(reached.to(tl.int32)) - 1
-    return found + (digit.to(tl.uint32) << shift)
-
-
-@triton.jit
-def keys_of(x):
-    """The keys of numbers, uint32; both zeros have the same, and NaN the largest."""
-    bits = (x + 0.0).to(tl.uint32, bitcast=True)
-    return tl.where(x == x, tl.where(bits >= SIGN, ~bits, bits | SIGN), NO_NUMBER)
-
-
-@triton.jit
-def number_of(key):
-    """The number of a key."""
-    return tl.where(key >= SIGN, key ^ SIGN, ~key).to(tl.float32, bitcast=True)
