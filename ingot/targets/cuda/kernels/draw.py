@@ -15,13 +15,12 @@ import triton.language as tl
 from ingot.targets.cuda.kernels.keys import (
     DIGIT,
     DIGITS,
-    INFINITE,
-    MASKED,
     candidates,
     furthest,
     keys_of,
     number_of,
 )
+from ingot.targets.cuda.kernels.largest import FINE, largest, places, status_of
 from ingot.targets.cuda.kernels.likelihoods import (
     BIAS,
     EXPONENT,
@@ -30,9 +29,6 @@ from ingot.targets.cuda.kernels.likelihoods import (
     weights_of,
 )
 
-FINE: tl.constexpr = tl.constexpr(0)
-NOT_FINITE: tl.constexpr = tl.constexpr(1)
-NOTHING_LEFT: tl.constexpr = tl.constexpr(2)
 FAINT: tl.constexpr = tl.constexpr(8)  # bounds of weights: 1, 2^-4 ... 2^-24, 0
 FAINTER: tl.constexpr = tl.constexpr(4)
 
@@ -75,28 +71,6 @@ def draw_tokens(
             token = tl.load(listed_tokens + room + token)
     tl.store(drawn_tokens + i, token)
     tl.store(drawn_statuses + i, status)
-
-
-@triton.jit
-def largest(row, V: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The largest keys of a row at each place of its tiles; the largest of all; its first token."""
-    best = tl.zeros([ROWS, COLUMNS], tl.uint32)
-    token = tl.zeros([ROWS, COLUMNS], tl.int32)
-    for start in range(0, V, ROWS * COLUMNS):
-        at = places(start, ROWS, COLUMNS)
-        key = keys_of(tl.load(row + at, mask=at < V, other=float("-inf")))
-        token = tl.where(key > best, at, token)
-        best = tl.maximum(key, best)
-    top = tl.max(best)
-    return best, top, tl.min(tl.where(best == top, token, V))
-
-
-@triton.jit
-def status_of(top, edited):
-    """What the largest key of a row says of the row."""
-    masked = tl.where(edited != 0, NOTHING_LEFT, NOT_FINITE)
-    finite = tl.where(top == MASKED, masked, FINE)
-    return tl.where(top >= INFINITE, NOT_FINITE, finite)
 
 
 @triton.jit
@@ -300,9 +274,3 @@ def shares_of(row, at, top, scale, floor, least, count):
     weight = weights_of(x, top, scale)
     kept = (keys_of(x) >= floor) & (weight >= least)
     return weight.to(tl.uint32, bitcast=True), tl.where(kept, masses_of(weight), 0)
-
-
-@triton.jit
-def places(start, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The tokens of a tile [ROWS, COLUMNS]."""
-    return start + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
