@@ -11,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingot.artifact.gpu import find_gpus
 from ingot.artifact.host import host_flags
 from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact
@@ -91,6 +92,7 @@ def cache_key(model_dir: Path, options: CompileOptions) -> str:
     parts = {
         "version": __version__,
         "host": native_target(host_flags()).name,
+        "gpus": list(map(str, find_gpus() if "cuda:native" in options.targets else ())),
         "options": {name: str(value) for name, value in asdict(options).items()},
         "config": read_json_bytes(model_dir / CONFIG).decode(errors="replace"),
         "files": list(_stamps(model_dir, "*")),

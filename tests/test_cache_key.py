@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from ingot import cache
+from ingot.artifact.gpu import Gpu
 from ingot.compiler import surroundings
 from ingot.compiler.options import CompileOptions
 from ingot.models import llama, registry
@@ -38,13 +39,22 @@ def test_nothing_changes_it_by_itself(key):
     assert key() == key()
 
 
-def test_another_torch(key, monkeypatch):
+@pytest.mark.parametrize("package", ["torch", "triton"])
+def test_another_version_of_a_package(key, monkeypatch, package):
     before = key()
-    version = surroundings.metadata.version
+    version = surroundings._version
     monkeypatch.setattr(
-        surroundings.metadata, "version", lambda name: "9.9" if name == "torch" else version(name)
+        surroundings, "_version", lambda name: "9.9" if name == package else version(name)
     )
     assert key() != before
+
+
+def test_another_gpu_where_the_targets_are_those_of_this_host(key, monkeypatch):
+    of_gpu = partial(cache.cache_key, key.args[0], CompileOptions(targets=("cuda:native",)))
+    before, unchanged = of_gpu(), key()
+    monkeypatch.setattr(cache, "find_gpus", lambda: (Gpu(0, (9, 0)),))
+    assert of_gpu() != before
+    assert key() == unchanged
 
 
 def compiler(path: Path, says: str) -> None:

@@ -31,6 +31,7 @@ def surroundings() -> dict[str, Any]:
     """Changes with everything of that kind that an artifact can depend on; fit for JSON."""
     return {
         "torch": _version("torch"),
+        "triton": _version("triton"),
         "cxx": _cxx(),
         "installed": list(_installed_families()),
         "registered": list(_registered()),
