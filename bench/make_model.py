@@ -13,6 +13,7 @@ import math
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ STD = 0.02
 SPECIAL_TOKENS = ("<|bos|>", "<|eos|>")
 
 Config = transformers.PreTrainedConfig
+Values = Callable[[str, tuple[int, ...]], Iterator[torch.Tensor]]  # of a tensor, piece by piece
 
 
 def _qwen3(hidden: int, inner: int, layers: int, heads: int) -> Config:
@@ -99,6 +101,19 @@ def _mistral_7b() -> Config:
     )
 
 
+def _llama_31_8b() -> Config:
+    return transformers.LlamaConfig(
+        vocab_size=128256,
+        intermediate_size=14336,
+        num_key_value_heads=8,
+        max_position_embeddings=131072,
+        rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+        bos_token_id=128000,
+        eos_token_id=128001,
+    )
+
+
 def _tiny() -> Config:
     return transformers.Qwen3Config(
         vocab_size=512,
@@ -122,6 +137,7 @@ SHAPES: dict[str, Callable[[], Config]] = {
     "qwen3-0.6b": lambda: _qwen3(1024, 3072, 28, 16),
     "qwen3-4b": lambda: _qwen3(2560, 9728, 36, 32),
     "llama-3.2-1b": _llama_32_1b,
+    "llama-3.1-8b": _llama_31_8b,
     "qwen2.5-0.5b": _qwen25_05b,
     "mistral-7b": _mistral_7b,
 }
@@ -134,14 +150,19 @@ def make_model(
     seed: int = 0,
     tokenizer: Path | None = None,
     shard_bytes: int = SHARD_BYTES,
+    repeat: bool = False,
 ) -> dict[str, int]:
     """Writes a model directory; the same arguments give the same bytes.
+
+    With `repeat` the same numbers come again and again, which is quicker by far.
 
     Returns:
         Numbers of parameters, of bytes of the weights and of shards.
     """
     config, shapes = write_config(out, shape)
-    shards = _write_weights(out, shapes, torch.Generator().manual_seed(seed), shard_bytes)
+    rng = torch.Generator().manual_seed(seed)
+    values = _repeated_values(rng) if repeat else partial(_random_values, rng)
+    shards = _write_weights(out, shapes, values, shard_bytes)
     if tokenizer is None:
         write_byte_tokenizer(out, config.vocab_size)
     else:
@@ -165,16 +186,16 @@ def write_config(out: Path, shape: str) -> tuple[Config, dict[str, tuple[int, ..
 
 
 def _write_weights(
-    out: Path, shapes: dict[str, tuple[int, ...]], rng: torch.Generator, shard_bytes: int
+    out: Path, shapes: dict[str, tuple[int, ...]], values: Values, shard_bytes: int
 ) -> int:
     groups = _grouped(shapes, shard_bytes)
     if len(groups) == 1:
-        _write_shard(out / "model.safetensors", groups[0], rng)
+        _write_shard(out / "model.safetensors", groups[0], values)
         return 1
     weight_map: dict[str, str] = {}
     for number, group in enumerate(groups, 1):
         name = f"model-{number:05}-of-{len(groups):05}.safetensors"
-        _write_shard(out / name, group, rng)
+        _write_shard(out / name, group, values)
         weight_map |= dict.fromkeys(group, name)
     total = 2 * sum(math.prod(s) for s in shapes.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
@@ -197,7 +218,7 @@ def _grouped(
     return groups
 
 
-def _write_shard(path: Path, shapes: dict[str, tuple[int, ...]], rng: torch.Generator) -> None:
+def _write_shard(path: Path, shapes: dict[str, tuple[int, ...]], values: Values) -> None:
     """A safetensors file, header first and then one tensor after the other."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
@@ -209,17 +230,36 @@ def _write_shard(path: Path, shapes: dict[str, tuple[int, ...]], rng: torch.Gene
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name, shape in shapes.items():
-            for values in _random_values(name, shape, rng):
-                file.write(values.to(torch.bfloat16).view(torch.int16).numpy().tobytes())
+            for some in values(name, shape):
+                file.write(some.to(torch.bfloat16).view(torch.int16).numpy().data)
 
 
 def _random_values(
-    name: str, shape: tuple[int, ...], rng: torch.Generator
+    rng: torch.Generator, name: str, shape: tuple[int, ...]
 ) -> Iterator[torch.Tensor]:
     count = math.prod(shape)
     for start in range(0, count, ELEMENTS_AT_ONCE):
         values = torch.empty(min(ELEMENTS_AT_ONCE, count - start)).normal_(generator=rng)
-        yield values * STD if len(shape) > 1 or name.endswith("bias") else 1.0 + 0.1 * values
+        yield _scaled(values, name, shape)
+
+
+def _repeated_values(rng: torch.Generator) -> Values:
+    """As `_random_values`, of numbers that are drawn once."""
+    # Rows of a matrix do not repeat: their lengths do not divide this.
+    drawn = torch.empty(ELEMENTS_AT_ONCE - 3).normal_(generator=rng)
+    scaled = (drawn * STD).to(torch.bfloat16)
+
+    def values(name: str, shape: tuple[int, ...]) -> Iterator[torch.Tensor]:
+        count = math.prod(shape)
+        if len(shape) == 1:
+            return iter([_scaled(drawn[:count], name, shape)])
+        return (scaled[: count - start] for start in range(0, count, len(scaled)))
+
+    return values
+
+
+def _scaled(values: torch.Tensor, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    return values * STD if len(shape) > 1 or name.endswith("bias") else 1.0 + 0.1 * values
 
 
 def write_byte_tokenizer(directory: Path, vocab_size: int) -> None:
@@ -245,8 +285,11 @@ def main() -> None:
     parser.add_argument("--shape", choices=sorted(SHAPES), required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tokenizer", type=Path, help="tokenizer.json to copy")
+    parser.add_argument("--repeat", action="store_true", help="repeat numbers: quicker by far")
     args = parser.parse_args()
-    sizes = make_model(args.out, args.shape, seed=args.seed, tokenizer=args.tokenizer)
+    sizes = make_model(
+        args.out, args.shape, seed=args.seed, tokenizer=args.tokenizer, repeat=args.repeat
+    )
     print(json.dumps({"out": str(args.out), "shape": args.shape, **sizes}), file=sys.stdout)
 
 

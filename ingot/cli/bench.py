@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from ingot.cli.arguments import MODEL, REVISION, Argument, Arguments
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json, show
-from ingot.errors import UsageError
+from ingot.errors import IncompatibleHostError, UsageError
 
 if TYPE_CHECKING:
     from ingot.artifact.plan import Limits
@@ -63,6 +63,7 @@ def main(args: argparse.Namespace) -> int:
     from ingot.hub import model_path
 
     artifact = Artifact.open(resolve(model_path(args.model, args.revision)), device="cpu")
+    _check_target(artifact)
     results = measure(artifact, args)
     if args.json:
         print_json(as_object(artifact, results))
@@ -72,6 +73,19 @@ def main(args: argparse.Namespace) -> int:
         for result in results:
             show(f"\n{kernels_text(artifact.plan, result)}")
     return 0
+
+
+def _check_target(artifact: Artifact) -> None:
+    """Raises IncompatibleHostError for an artifact that no CPU runs."""
+    from ingot.artifact.target import kind_of_name
+
+    names = [target.name for target in artifact.manifest.targets]
+    if "cpu" not in map(kind_of_name, names):
+        raise IncompatibleHostError(
+            f"{artifact.path} has no CPU target, only {', '.join(names)}",
+            hint="`ingot bench` measures CPUs. To measure GPUs, run bench/gpu_check.sh of ingot's "
+            "repository.\nTo add a CPU target, compile the model again: --target NAME,cpu:native",
+        )
 
 
 def measure(artifact: Artifact, args: argparse.Namespace) -> list[PhaseResult]:

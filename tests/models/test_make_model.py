@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ SIZES = {
     "qwen3-0.6b": 596_049_920,
     "qwen3-4b": 4_022_468_096,
     "llama-3.2-1b": 1_235_814_400,
+    "llama-3.1-8b": 8_030_261_248,
     "qwen2.5-0.5b": 494_032_768,
     "mistral-7b": 7_248_023_552,
 }
@@ -29,11 +31,16 @@ def test_shapes_have_the_published_sizes(shape: str, tmp_path: Path) -> None:
     assert sum(p.numel() for p in module.parameters()) == SIZES[shape]
 
 
+@pytest.mark.parametrize("repeat", [False, True])
 @pytest.mark.parametrize("shard_bytes", [make_model.SHARD_BYTES, 200_000])
-def test_models_are_whole_sane_and_reproducible(shard_bytes: int, tmp_path: Path) -> None:
-    sizes = make_model.make_model(tmp_path / "a", "tiny", seed=3, shard_bytes=shard_bytes)
-    make_model.make_model(tmp_path / "b", "tiny", seed=3, shard_bytes=shard_bytes)
-    make_model.make_model(tmp_path / "c", "tiny", seed=4, shard_bytes=shard_bytes)
+def test_models_are_whole_sane_and_reproducible(
+    shard_bytes: int, repeat: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(make_model, "ELEMENTS_AT_ONCE", 10_000)
+    make = partial(make_model.make_model, shape="tiny", shard_bytes=shard_bytes, repeat=repeat)
+    sizes = make(tmp_path / "a", seed=3)
+    make(tmp_path / "b", seed=3)
+    make(tmp_path / "c", seed=4)
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert sizes["shards"] == sum(name.endswith(".safetensors") for name in files)
     a, b, c = ([(tmp_path / kind / f).read_bytes() for f in files] for kind in "abc")

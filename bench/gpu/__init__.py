@@ -1,0 +1,1 @@
+"""What `bench/gpu_check.sh` checks and measures on a machine with an NVIDIA GPU."""
