@@ -86,9 +86,7 @@ def _cast(plan: Plan, name: str) -> tuple[Instruction, Buffer]:
     return cast, out
 
 
-def _with_casts(
-    plan: Plan, casts: dict[str, tuple[Instruction, Buffer]]
-) -> Iterator[Instruction]:
+def _with_casts(plan: Plan, casts: dict[str, tuple[Instruction, Buffer]]) -> Iterator[Instruction]:
     """The instructions; a cast comes before the first product that reads it."""
     done: set[str] = set()
     for instruction in plan.instructions:

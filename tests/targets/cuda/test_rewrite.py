@@ -1,4 +1,4 @@
-"""What is multiplied with integers is rounded to bfloat16, where it is made if nothing else reads it."""
+"""What is multiplied with integers is rounded to bfloat16, by what makes it where that can be."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from ingot.artifact.formats import Format
 from ingot.artifact.plan import Plan
 from ingot.ops.scaled import Scaled
-from ingot.targets.cuda.rewrite import narrow_activations
+from ingot.targets.cuda.kind import KIND
 from tests.targets.sketch import Sketch, normal
 
 
@@ -18,7 +18,9 @@ def integers(s: Sketch, name: str, columns: int = 64) -> str:
 
 
 def normed(s: Sketch, name: str = "h") -> str:
-    return s.call("rms_norm", s.rows(f"{name}_x", 64), s.vector(f"{name}_w", 64), eps=1e-6, out=name)
+    return s.call(
+        "rms_norm", s.rows(f"{name}_x", 64), s.vector(f"{name}_w", 64), eps=1e-6, out=name
+    )
 
 
 def ops(plan: Plan) -> list[str]:
@@ -34,7 +36,7 @@ def test_the_maker_rounds_for_all_products() -> None:
     h = normed(s)
     for name in "ab":
         s.call("linear", h, integers(s, f"w_{name}"), out=name)
-    plan = narrow_activations(s.plan())
+    plan = KIND.rewrite(s.plan())
     assert ops(plan) == ["rms_norm", "linear", "linear"]
     assert dtypes(plan, "h_x", "h", "a") == ["float32", "bfloat16", "float32"]
 
@@ -46,7 +48,7 @@ def test_rows_that_are_chosen_and_views_are_as_narrow() -> None:
     chosen = s.call("select_rows", h, "logit_rows", out="chosen")
     s.call("linear", "half", integers(s, "w", 32), out="a")
     s.call("linear", chosen, integers(s, "head"), into=s.logits(64))
-    plan = narrow_activations(s.plan())
+    plan = KIND.rewrite(s.plan())
     assert ops(plan) == ["rms_norm", "select_rows", "linear", "linear"]
     assert dtypes(plan, "h", "half", "chosen") == ["bfloat16"] * 3
 
@@ -59,7 +61,7 @@ def test_a_value_that_something_else_reads_keeps_its_digits() -> None:
     s.call("mul", h, factor=2.0, out="twice")
     for name in "ab":
         s.call("linear", h, integers(s, f"w_{name}"), out=name)
-    plan = narrow_activations(s.plan())
+    plan = KIND.rewrite(s.plan())
     assert ops(plan) == ["rms_norm", "mul", "cast", "linear", "linear"]
     cast, *products = plan.instructions[2:]
     assert (cast.inputs, cast.origin) == ({"x": "layer.h"}, "cases.layer")
@@ -74,7 +76,7 @@ def test_what_cannot_round_gets_a_cast() -> None:
     total = s.call("add", s.rows("x", 64), s.rows("y", 64), out="total")
     chosen = s.call("select_rows", total, "logit_rows", out="chosen")
     s.call("linear", chosen, integers(s, "w"), out="a")
-    plan = narrow_activations(s.plan())
+    plan = KIND.rewrite(s.plan())
     assert ops(plan) == ["add", "select_rows", "cast", "linear"]
     assert plan.buffer(plan.instructions[2].outputs["out"]).shape == ("R", 64)
 
@@ -84,4 +86,4 @@ def test_a_plan_without_products_of_integers_stays() -> None:
     s = Sketch()
     s.call("linear", normed(s), s.weight("w", normal(64, 64)), out="a")
     s.call("embedding", "tokens", integers(s, "table"), out="row")
-    assert narrow_activations(s.plan()) == s.plan()
+    assert KIND.rewrite(s.plan()) == s.plan()
