@@ -111,7 +111,8 @@ def bytes_needed(architecture: Architecture) -> int:
 
 def share_of_bandwidth(nbytes: int, flying: int, architecture: Architecture) -> float:
     """The most of a card's bandwidth that reading so many bytes can have, if each multiprocessor
-    has `flying` of them under way: the first of them take as long as the latency."""
+    has `flying` of them under way. The first bytes come after the latency, and as long after a
+    request comes what it asks for."""
     seconds = nbytes / architecture.bytes_per_second
-    rate = min(1.0, flying / bytes_needed(architecture))
-    return seconds / (LATENCY_SECONDS + seconds / rate) if rate else 0.0
+    waits = nbytes / max(flying * architecture.multiprocessors, 1)
+    return seconds / max(LATENCY_SECONDS + seconds, LATENCY_SECONDS * waits)

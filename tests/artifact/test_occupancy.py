@@ -85,16 +85,20 @@ def test_weights_under_way_lie_in_shared_memory() -> None:
     assert (programs, found) == (12, 12 * 10 * 1024)
 
 
-def test_the_share_of_the_bandwidth() -> None:
-    """Of a read that takes as long as the latency, of a long one, and with half of what is needed
-    under way."""
-    needed = occupancy.bytes_needed(SM_90)
-    moment = int(SM_90.bytes_per_second * occupancy.LATENCY_SECONDS)
-    share = [
-        occupancy.share_of_bandwidth(nbytes, flying, SM_90)
-        for nbytes, flying in ((moment, needed), (moment, 9 * needed), (99 * moment, needed))
-    ]
-    assert share == pytest.approx([1 / 2, 1 / 2, 0.99])
-    half = occupancy.share_of_bandwidth(moment, needed // 2, SM_90)
-    assert half == pytest.approx(1 / 3, rel=1e-3)
-    assert occupancy.share_of_bandwidth(moment, 0, SM_90) == 0.0
+@pytest.mark.parametrize(
+    ("moments", "part", "share"),
+    [
+        (1, 1, 1 / 2),  # as long as the latency, which comes first
+        (1, 9, 1 / 2),
+        (99, 1, 0.99),
+        (99, 1 / 2, 1 / 2),  # half of what is needed is under way
+        (1 / 2, 1 / 2, 1 / 3),  # but it is all that there is to read
+        (99, 0, 0),
+    ],
+)
+def test_the_share_of_the_bandwidth(moments: float, part: float, share: float) -> None:
+    """Of a read of what a card reads in so many latencies."""
+    nbytes = int(SM_90.bytes_per_second * occupancy.LATENCY_SECONDS * moments)
+    flying = int(occupancy.bytes_needed(SM_90) * part)
+    found = occupancy.share_of_bandwidth(nbytes, flying, SM_90)
+    assert found == pytest.approx(share, abs=1e-4)
