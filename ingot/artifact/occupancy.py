@@ -5,6 +5,7 @@ All follows from what `kernels.json` says of a binary. Nothing is measured.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,8 +15,6 @@ LATENCY_SECONDS = 800e-9  # of memory under load; assumed
 MOST_WARPS, MOST_PROGRAMS, REGISTERS = 64, 32, 65536  # of a multiprocessor
 REGISTER_UNIT = 256  # a warp is given registers in multiples of it
 RESERVED_BYTES = 1024  # shared memory of a program that is the system's
-# Constants of products that say what a program reads.
-_OF_TILES = ("TILE_OUTPUTS", "TILE_COLUMNS", "BITS", "DEPTH", "STEPS", "TOGETHER", "HALF")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,26 +80,37 @@ def resident_programs(binary: Binary, num_warps: int, architecture: Architecture
 
 def bytes_in_flight(binary: Binary, spec: KernelSpec, architecture: Architecture) -> int:
     """Bytes that a multiprocessor has under way where enough programs run: the tiles of each that
-    are not being multiplied. Shared memory is taken for tiles alone."""
-    programs = resident_programs(binary, spec.num_warps, architecture)
-    stages = max(spec.num_stages, 1)
-    return programs * binary.shared_bytes * (stages - 1) // stages
+    are not being multiplied.
+
+    Of a product these are its weights alone, since what else it multiplies is in the caches. Of
+    other kernels shared memory is taken for tiles alone.
+    """
+    return _in_flight(binary, spec, architecture, spec.num_stages)
 
 
 def weights_in_flight(binary: Binary, spec: KernelSpec, architecture: Architecture) -> int:
-    """The same of a product, of its weights alone: what else it multiplies is in the caches.
+    """The same of a product. A program whose sum is short never has all its tiles under way."""
+    constants = spec.constants
+    ends = constants.get("TOGETHER", True)
+    steps = -(-int(constants["DEPTH"]) // int(constants["TILE_COLUMNS"]))
+    return _in_flight(binary, spec, architecture, steps if ends else int(constants["STEPS"]))
 
-    A program whose sum is short never has all its tiles under way.
-    """
-    constants = {name: int(value) for name, value in spec.constants.items() if name in _OF_TILES}
-    columns = constants["TILE_COLUMNS"]
-    halves = 2 if "HALF" in constants else 1
-    tile_bytes = constants["TILE_OUTPUTS"] * columns * constants["BITS"] * halves // 8
-    ends = constants.get("TOGETHER", 1)
-    steps = -(-constants["DEPTH"] // columns) if ends else constants["STEPS"]
+
+def weight_tile_bytes(spec: KernelSpec) -> int:
+    """Bytes of weights that a program of a product multiplies at a time; 0 for other kernels."""
+    sizes = [spec.constants.get(name, 0) for name in ("TILE_OUTPUTS", "TILE_COLUMNS", "BITS")]
+    halves = 2 if "HALF" in spec.constants else 1
+    return math.prod(map(int, sizes)) * halves // 8
+
+
+def _in_flight(
+    binary: Binary, spec: KernelSpec, architecture: Architecture, most_tiles: int
+) -> int:
+    stages = max(spec.num_stages, 1)
+    tile = binary.shared_bytes // stages
+    weights = weight_tile_bytes(spec)
     programs = resident_programs(binary, spec.num_warps, architecture)
-    tiles = min(max(spec.num_stages, 1) - 1, steps)
-    return min(programs * tiles * tile_bytes, bytes_in_flight(binary, spec, architecture))
+    return programs * min(stages - 1, most_tiles) * (min(tile, weights) if weights else tile)
 
 
 def bytes_needed(architecture: Architecture) -> int:

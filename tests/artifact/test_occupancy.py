@@ -48,8 +48,10 @@ def test_what_bounds_the_programs_of_a_multiprocessor(
 
 
 def test_bytes_under_way_are_those_of_the_tiles_that_wait() -> None:
-    assert occupancy.bytes_in_flight(BINARY, replace(PRODUCT, num_stages=4), SM_90) == 2 * 60 * 1024
-    assert occupancy.bytes_in_flight(BINARY, replace(PRODUCT, num_stages=1), SM_90) == 0
+    other = replace(PRODUCT, constants={}, num_stages=4)
+    assert occupancy.bytes_in_flight(BINARY, other, SM_90) == 2 * 60 * 1024
+    assert occupancy.bytes_in_flight(BINARY, replace(other, num_stages=1), SM_90) == 0
+    assert occupancy.bytes_in_flight(BINARY, PRODUCT, SM_90) == 2 * 5 * TILE_BYTES, "the weights"
 
 
 def test_bytes_that_a_card_needs_under_way() -> None:
@@ -82,7 +84,7 @@ def test_weights_under_way_lie_in_shared_memory() -> None:
     small = replace(BINARY, shared_bytes=12 * 1024)
     programs = occupancy.resident_programs(small, 4, SM_90)
     found = occupancy.weights_in_flight(small, PRODUCT, SM_90)
-    assert (programs, found) == (12, 12 * 10 * 1024)
+    assert (programs, found) == (12, 12 * 4 * 2048)
 
 
 @pytest.mark.parametrize(

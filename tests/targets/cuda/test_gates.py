@@ -143,6 +143,19 @@ def test_kernels_of_many_rows_may_have_less_under_way() -> None:
     assert gates.for_many_rows(replace(found, launches=(*found.launches, again))) == {3}
 
 
+@pytest.mark.parametrize("bits, rows, stages, found", [
+    (4, 64, 3, 0), (4, 64, 2, 1), (4, 16, 3, 1), (8, 64, 3, 0), (8, 64, 2, 1),
+])  # fmt: skip
+def test_weights_of_int4_may_be_fewer_beside_many_rows(
+    bits: int, rows: int, stages: int, found: int
+) -> None:
+    """Tiles of 64 outputs and 128 columns, of three programs: 4 KB each of int4, 8 KB of int8."""
+    constants = {"BITS": bits, "TILE_ROWS": rows, "TILE_OUTPUTS": 64, "TILE_COLUMNS": 128}
+    spec = replace(product(dtype="i8", num_stages=stages), constants=constants)
+    kernel = Kernel(spec, replace(BINARY, shared_bytes=57_600), COUNTS)
+    assert len(list(gates.faults(kernel, SM_90, PRODUCT))) == found
+
+
 def test_a_gate_is_of_a_function_or_of_its_file() -> None:
     for function, gate in (
         ("gated.multiply", PRODUCT),
