@@ -69,6 +69,7 @@ def summary(view: ArtifactView, target: str) -> str:
     plan = view.plans[target]
     counts = [(count, kernel) for kernel, count in kernel_counts(plan).items()]
     version = ".".join(str(part) for part in view.manifest.format)
+    binaries = " --kernels the binaries of those of a GPU," if view.built else ""
     sections = [
         f"{view.path}   format {version}, written by ingot {view.manifest.ingot_version}",
         facts(_model_facts(view)),
@@ -79,7 +80,7 @@ def summary(view: ArtifactView, target: str) -> str:
         "Ledger\n" + ledger_table(view.manifest.ledger),
         "Groups\n" + groups_text(view.manifest),
         f"Plan of {target}\n" + table(counts, ("count", "kernel")),
-        "More: --plan prints the kernels, --html FILE writes a page with pictures.",
+        f"More: --plan prints the kernels,{binaries} --html FILE writes a page with pictures.",
     ]
     return "\n\n".join(sections)
 

@@ -143,6 +143,13 @@ def test_the_command_shows_the_first_gpu(sample: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == out
 
 
+def test_the_summary_says_what_shows_them(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(sample)]) == 0
+    assert "--plan prints the kernels, --kernels the binaries of those of a GPU," in (
+        capsys.readouterr().out
+    )
+
+
 def test_a_cpu_has_no_such_kernels(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(sample), "--kernels", "--target", "cpu:portable"]) == 2
     assert "the kernels of cpu:portable are one library" in capsys.readouterr().err
