@@ -20,13 +20,23 @@ from ingot.artifact.occupancy import (
     share_of_bandwidth,
     weights_in_flight,
 )
-from ingot.artifact.plan import Plan
+from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.step_cost import kernel_costs
 from ingot.cli.numbers import format_bytes
 from ingot.cli.output import table
 
 TILE = ("TILE_OUTPUTS", "TILE_ROWS", "TILE_COLUMNS")
-KERNEL_HEADER = ("kernel", "steps", "tile", "warps", "registers", "spilled", "shared", "launches")
+KERNEL_HEADER = (
+    "kernel",
+    "matrix",
+    "steps",
+    "tile",
+    "warps",
+    "registers",
+    "spilled",
+    "shared",
+    "launches",
+)
 PRODUCT_HEADER = ("kernel", "matrix", "weights", "programs", "under way", "bandwidth", "launches")
 
 
@@ -35,6 +45,7 @@ class BuiltKernel:
     """A binary.
 
     Attributes:
+        matrix: of a product: its rows x its columns.
         steps: that it is launched in, such as "N <= 16" tokens; empty: in all.
         tile: of a product: outputs x rows x columns.
         registers, spilled_bytes: of a thread.
@@ -43,6 +54,7 @@ class BuiltKernel:
     """
 
     kernel: str
+    matrix: str
     steps: str
     tile: str
     warps: int
@@ -55,7 +67,7 @@ class BuiltKernel:
     def cells(self) -> tuple[object, ...]:
         """Its line of a table, in the order of KERNEL_HEADER."""
         return (
-            self.kernel, self.steps, self.tile, self.warps, self.registers,
+            self.kernel, self.matrix, self.steps, self.tile, self.warps, self.registers,
             format_bytes(self.spilled_bytes), format_bytes(self.shared_bytes), self.launches,
         )  # fmt: skip
 
@@ -130,7 +142,7 @@ def kernels_text(shown: GpuKernels, target: str, layers: int) -> str:
         (
             f"Kernels of {target}, built by {versions}\n"
             + table([kernel.cells for kernel in shown.kernels], KERNEL_HEADER),
-            f"Products of a step of one token on a {shown.card}, predicted\n"
+            f"Products of a step of one token, predicted for {shown.card}\n"
             + table([product.cells for product in shown.products], PRODUCT_HEADER),
             notes(shown, layers),
         )
@@ -174,6 +186,7 @@ def _kernels(built: BuiltLaunches) -> Iterator[BuiltKernel]:
     ):
         yield BuiltKernel(
             kernel=spec.function,
+            matrix=_matrix(spec) if _tile(spec) else "",
             steps=steps.get(number, ""),
             tile=_tile(spec),
             warps=spec.num_warps,
@@ -201,12 +214,12 @@ def _products(
             kernel = plan.kernels[launch.group].kernel
             found.setdefault((variant.kernel, kernel), []).append(launch)
     for (number, kernel), launches in found.items():
-        first = launches[0]
+        first, spec = launches[0], built.launches.kernels[number]
         flying, programs = _under_way(plan, built, first, architecture)
         nbytes = costs[first.group].weight_bytes
         yield BuiltProduct(
             kernel=kernel,
-            matrix=_matrix(plan, built.launches.kernels[number], first),
+            matrix=f"{_matrix(spec)} {_weight(plan, spec, first).format}",
             weight_bytes=nbytes,
             programs=programs,
             under_way=flying,
@@ -230,8 +243,12 @@ def _under_way(
     return int(most * filled), programs
 
 
-def _matrix(plan: Plan, spec: KernelSpec, launch: Launch) -> str:
+def _matrix(spec: KernelSpec) -> str:
+    constants = spec.constants
+    rows = constants["WIDTH"] if "WIDTH" in constants else 2 * int(constants["HALF"])
+    return f"{rows} x {constants['DEPTH']}"
+
+
+def _weight(plan: Plan, spec: KernelSpec, launch: Launch) -> Buffer:
     names = [name for name, _ in spec.arguments]
-    weight = plan.buffer(launch.arguments[names.index("w")].buffer)
-    rows, columns = weight.shape
-    return f"{rows} x {columns} {weight.format}"
+    return plan.buffer(launch.arguments[names.index("w")].buffer)

@@ -31,6 +31,7 @@ FOLDER = "targets/cuda-sm_90"
 ARGUMENTS = (("x", "*fp32"), ("w", "*fp32"), ("rows", "i32"))
 CONSTANTS = {
     "TILE_ROWS": 16, "TILE_OUTPUTS": 16, "TILE_COLUMNS": 8, "BITS": 32, "DEPTH": 8,
+    "WIDTH": 48,
 }  # fmt: skip
 ONE = Extent()
 
@@ -95,9 +96,9 @@ def shown() -> GpuKernels:
 
 def test_a_line_for_each_binary(shown: GpuKernels) -> None:
     assert [kernel.cells for kernel in shown.kernels] == [
-        ("product.multiply", "N <= 16", "16 x 16 x 8", 4, 40, "0 B", "12.3 KB", 1),
-        ("product.multiply", "N > 16", "16 x 128 x 8", 4, 41, "8 B", "24.6 KB", 1),
-        ("norm.rms_norm", "", "", 4, 42, "16 B", "36.9 KB", 3),
+        ("product.multiply", "48 x 8", "N <= 16", "16 x 16 x 8", 4, 40, "0 B", "12.3 KB", 1),
+        ("product.multiply", "48 x 8", "N > 16", "16 x 128 x 8", 4, 41, "8 B", "24.6 KB", 1),
+        ("norm.rms_norm", "", "", "", 4, 42, "16 B", "36.9 KB", 3),
     ]
 
 
@@ -132,8 +133,8 @@ def test_the_command_shows_the_first_gpu(sample: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     for part in (
         "Kernels of cuda:sm_90, built by triton 3.9.0\n",
-        "  product.multiply  N <= 16   16 x 16 x 8      4         40      0 B  12.3 KB         1\n",
-        "Products of a step of one token on a H200, predicted\n",
+        "  product.multiply  48 x 8  N <= 16   16 x 16 x 8      4         40      0 B ",
+        "Products of a step of one token, predicted for H200\n",
         "  linear  48 x 8 float32  1.54 KB         3       11 B         0%         1\n",
         "A step of one token has 2 launches, 2.0 a layer",
         "needs 29.1 KB under way",
@@ -175,7 +176,7 @@ def test_the_page_has_the_same(
         assert main(["inspect", str(sample), "--target", target, "--html", str(page)]) == 0
         text = page.read_text()
         assert ("Binaries of cuda:sm_90" in text) is expected
-        row = '<tr><td>product.multiply</td><td>N &lt;= 16</td><td>16 x 16 x 8</td><td class="n">4'
+        row = '<td>48 x 8</td><td>N &lt;= 16</td><td>16 x 16 x 8</td><td class="n">4'
         assert (row in text) is expected
         assert ("<td>48 x 8 float32</td>" in text) is expected
         assert ("needs 29.1 KB under way" in text) is expected
