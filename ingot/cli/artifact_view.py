@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from ingot.artifact.codec import decode_built
+from ingot.artifact.launches import BuiltLaunches
 from ingot.artifact.manifest import Manifest, TargetEntry
 from ingot.artifact.plan import Buffer, Group, Plan
 from ingot.artifact.reader import Artifact
+from ingot.artifact.target import CUDA_LEVELS
 from ingot.artifact.traits import origin_of
+from ingot.cli.gpu_kernels import GpuKernels, gpu_kernels
+
+CUDA_TARGETS = tuple(f"cuda:{level}" for level in CUDA_LEVELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactView:
-    """The manifest and the plan of every target, by target name."""
+    """The manifest, the plan of every target, and the kernels of GPUs, by target name."""
 
     path: Path
     manifest: Manifest
     plans: dict[str, Plan]
+    built: dict[str, BuiltLaunches] = field(default_factory=dict)
 
     def folder_bytes(self) -> dict[str, int]:
         """Bytes of each folder of the artifact, as its manifest lists them."""
@@ -34,16 +41,26 @@ class ArtifactView:
         files = self.manifest.files.items()
         return sum(e.size for name, e in files if name == kernels or name.startswith(binaries))
 
+    def gpu_kernels(self, target: str) -> GpuKernels | None:
+        """The binaries of a target that is a GPU."""
+        if target not in self.built:
+            return None
+        level = target.partition(":")[2]
+        return gpu_kernels(self.plans[target], self.built[target], level)
+
 
 def read_artifact(path: Path) -> ArtifactView:
-    """Reads the manifest and the plans, with the checks that the runtime makes.
+    """Reads all but the weights, with the checks that the runtime makes.
 
     Raises:
         ArtifactError: it is not an artifact, or it is damaged.
     """
     artifact = Artifact.open(path)
-    plans = {entry.name: artifact.plan_of(entry) for entry in artifact.manifest.targets}
-    return ArtifactView(path=path, manifest=artifact.manifest, plans=plans)
+    entries = artifact.manifest.targets
+    plans = {entry.name: artifact.plan_of(entry) for entry in entries}
+    files = {entry.name: entry.step.kernels for entry in entries if entry.name in CUDA_TARGETS}
+    built = {name: decode_built(artifact.read(file), file=file) for name, file in files.items()}
+    return ArtifactView(path=path, manifest=artifact.manifest, plans=plans, built=built)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

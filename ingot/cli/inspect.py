@@ -22,8 +22,13 @@ SUMMARY = "show targets, sizes, ledger, plan and memory of an artifact"
 ARGUMENTS: Arguments = (
     MODEL,
     REVISION,
-    Argument("--target NAME", "whose plan to show (default: the first)"),
+    Argument("--target NAME", "whose plan and kernels to show (default: the first)"),
     Argument("--plan", "print the kernels of the plan"),
+    Argument(
+        "--kernels",
+        "print the binaries of a GPU's kernels: registers, shared memory, launches, and the "
+        "bandwidth that products can have",
+    ),
     Argument(
         "--html FILE",
         "write a page with the ledger, the arena drawn over time, and the kernels",
@@ -40,7 +45,7 @@ def main(args: argparse.Namespace) -> int:
     from ingot.hub import model_path
 
     view = read_artifact(resolve(model_path(args.model, args.revision)))
-    target = _target(view, args.target)
+    target = _target(view, args.target, gpu=args.kernels)
     if args.html:
         from ingot.cli.page import artifact_page
 
@@ -48,6 +53,8 @@ def main(args: argparse.Namespace) -> int:
         print(f"wrote {args.html}", file=sys.stderr)
     if args.json:
         print_json(_as_object(view, target))
+    elif args.kernels:
+        show(kernels(view, target))
     elif args.plan:
         show(plan_table(view.plans[target]))
     elif not args.html:
@@ -62,6 +69,7 @@ def summary(view: ArtifactView, target: str) -> str:
     plan = view.plans[target]
     counts = [(count, kernel) for kernel, count in kernel_counts(plan).items()]
     version = ".".join(str(part) for part in view.manifest.format)
+    binaries = " --kernels the binaries of those of a GPU," if view.built else ""
     sections = [
         f"{view.path}   format {version}, written by ingot {view.manifest.ingot_version}",
         facts(_model_facts(view)),
@@ -72,7 +80,7 @@ def summary(view: ArtifactView, target: str) -> str:
         "Ledger\n" + ledger_table(view.manifest.ledger),
         "Groups\n" + groups_text(view.manifest),
         f"Plan of {target}\n" + table(counts, ("count", "kernel")),
-        "More: --plan prints the kernels, --html FILE writes a page with pictures.",
+        f"More: --plan prints the kernels,{binaries} --html FILE writes a page with pictures.",
     ]
     return "\n\n".join(sections)
 
@@ -115,6 +123,19 @@ def plan_table(plan: Plan) -> str:
     return table(rows, ("#", "kernel", "outputs", "from", "attributes", "inputs"))
 
 
+def kernels(view: ArtifactView, target: str) -> str:
+    """The binaries of a GPU's kernels. Raises UsageError for a target that is no GPU."""
+    from ingot.cli.gpu_kernels import kernels_text
+
+    found = view.gpu_kernels(target)
+    if found is None:
+        raise UsageError(
+            f"the kernels of {target} are one library",
+            hint="--kernels is for GPUs; --plan prints the kernels of a plan.",
+        )
+    return kernels_text(found, target, view.manifest.model.num_layers)
+
+
 def _model_facts(view: ArtifactView) -> list[tuple[str, str]]:
     model, limits = view.manifest.model, view.manifest.limits
     numerics = view.manifest.numerics
@@ -146,10 +167,10 @@ def _target_table(view: ArtifactView) -> str:
     return table(rows, ("target", "weights", "code", "kernels", "arena"))
 
 
-def _target(view: ArtifactView, name: str | None) -> str:
+def _target(view: ArtifactView, name: str | None, *, gpu: bool = False) -> str:
     names = [target.name for target in view.manifest.targets]
     if name is None:
-        return names[0]
+        return next(iter(view.built), names[0]) if gpu else names[0]
     if name not in names:
         raise UsageError(f"no target {name!r} in {view.path}", hint=f"It has: {', '.join(names)}.")
     return name
@@ -168,6 +189,7 @@ def _as_object(view: ArtifactView, target: str) -> dict[str, Any]:
                 "kernel_counts": kernel_counts(plan),
                 "arena_bytes": plan.memory.arena_bytes,
                 "peak_live_bytes": max(live_bytes(plan), default=0),
+                "gpu_kernels": view.gpu_kernels(name),
             }
             for name, plan in view.plans.items()
         },

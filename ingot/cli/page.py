@@ -16,6 +16,7 @@ from ingot.cli.artifact_view import (
     live_bytes,
     shape_text,
 )
+from ingot.cli.gpu_kernels import KERNEL_HEADER, PRODUCT_HEADER, notes
 from ingot.cli.numbers import format_bytes, format_count
 
 COLORS = 10  # the template's style defines --c0 to --c9
@@ -41,6 +42,9 @@ def artifact_page(view: ArtifactView, target: str) -> str:
         live=live_bytes(plan),
         context=context,
         kernels=list(zip(kernels, costs, strict=True)),
+        gpu=view.gpu_kernels(target),
+        gpu_headers=(KERNEL_HEADER, PRODUCT_HEADER),
+        notes=notes,
     )
 
 

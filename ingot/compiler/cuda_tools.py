@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingot.targets.cuda.architectures import ARCHITECTURES
+from ingot.artifact.occupancy import ARCHITECTURES
 from ingot.targets.cuda.triton_package import assembler_version, find_triton
 
 CUDA_TARGETS = tuple(f"cuda:{level}" for level in ARCHITECTURES)

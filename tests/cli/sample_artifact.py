@@ -120,12 +120,12 @@ def write_sample(path: Path) -> Path:
     with ArtifactWriter(path) as writer:
         writer.write(manifest.targets[0].step.plan, encode_plan(sample_plan()))
         writer.write(manifest.targets[0].step.kernels, b"no code")
-        writer.write("weights/cpu-float32.safetensors", _weights())
+        writer.write("weights/cpu-float32.safetensors", weights_file())
         writer.commit(manifest)
     return path
 
 
-def _weights() -> bytes:
+def weights_file() -> bytes:
     tensors = {
         "embed.weight": {"dtype": "F32", "shape": [384], "data_offsets": [0, 1536]},
         "norm.weight": {"dtype": "F32", "shape": [16], "data_offsets": [1536, 1600]},

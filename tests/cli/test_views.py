@@ -36,7 +36,8 @@ def view(tmp_path: Path) -> ArtifactView:
         GroupEntry(name="group_x", allowed=4, formed=1, reasons=(("even", 2), ("odd", 1))),
         GroupEntry(name="group_y", allowed=0, formed=0, reasons=()),
     )
-    step = ProgramEntry(plan=first.step.plan, kernels=first.step.plan, groups=groups)
+    code = "weights/cpu-float32.safetensors"  # some larger file
+    step = ProgramEntry(plan=first.step.plan, kernels=code, groups=groups)
     second = replace(first, name="cpu:x86-64-v3", programs={"step": step})
     manifest = replace(seen.manifest, targets=(first, second))
     return replace(seen, manifest=manifest, plans=seen.plans | {second.name: grouped()})
@@ -78,7 +79,7 @@ def test_a_summary_names_every_figure(view: ArtifactView) -> None:
         "  prefill  64 tokens take 49.2K operations\n",
         "  target         weights         code  kernels    arena\n"
         "  cpu:portable   cpu-float32      7 B        3  2.05 KB\n"
-        "  cpu:x86-64-v3  cpu-float32  1.23 KB        2  4.10 KB\n",
+        "  cpu:x86-64-v3  cpu-float32  1.79 KB        2  4.10 KB\n",
         "  canonicalize         5         -  exact\n  fuse_rms_norm        1         1  exact\n",
         "Groups\n  for cpu:portable\n  group    formed  allowed\n  group_x       1        2\n"
         "  group_x: 1 not formed, odd\n\n"

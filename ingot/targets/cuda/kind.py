@@ -15,6 +15,7 @@ from ingot.targets.cuda.generate import generate
 from ingot.targets.cuda.groups import RULES
 from ingot.targets.cuda.memory import with_memory
 from ingot.targets.cuda.pack import pack
+from ingot.targets.cuda.rewrite import narrow_activations
 from ingot.targets.cuda.weights import fits
 from ingot.targets.grouping import group
 from ingot.targets.target import Read, ScaledWeights
@@ -32,7 +33,7 @@ class CudaKind:
         return fits(columns, form)
 
     def rewrite(self, plan: Plan) -> Plan:
-        return plan
+        return narrow_activations(plan)
 
     def group(
         self, plan: Plan, disable: Collection[str] = ()

@@ -22,13 +22,14 @@ from tempfile import TemporaryDirectory
 from ingot.artifact.codec import decode_launches, encode_built, encode_launches
 from ingot.artifact.host import usable_processors
 from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
+from ingot.artifact.occupancy import Architecture
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError, UsageError
 from ingot.settings import settings
 from ingot.targets import kept
 from ingot.targets.compilers import run_compiler, side_by_side
 from ingot.targets.cuda import builder
-from ingot.targets.cuda.architectures import Architecture, architecture_of
+from ingot.targets.cuda.architectures import architecture_of
 from ingot.targets.cuda.binaries import described
 from ingot.targets.cuda.compiled import Compiled
 from ingot.targets.cuda.triton_package import TritonPackage, assembler_version, find_triton

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ingot.artifact.occupancy import ARCHITECTURES
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
-from ingot.targets.cuda.architectures import ARCHITECTURES
 from ingot.targets.cuda.binaries import described
 from ingot.targets.cuda.compiled import Compiled
 from ingot.targets.cuda.cubin import Cubin, read_cubin

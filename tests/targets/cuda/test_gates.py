@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ingot.artifact.launches import Binary, Extent, Launch, Launches, Variant
+from ingot.artifact.occupancy import ARCHITECTURES
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.cuda import gates
-from ingot.targets.cuda.architectures import ARCHITECTURES
 from ingot.targets.cuda.disassembly import counted, instructions
 from ingot.targets.cuda.gates import OTHER, PRODUCT, TENSOR_CORES, Gate, Kernel
 from ingot.targets.cuda.triton_package import find_triton
@@ -143,6 +143,19 @@ def test_kernels_of_many_rows_may_have_less_under_way() -> None:
     assert gates.for_many_rows(replace(found, launches=(*found.launches, again))) == {3}
 
 
+@pytest.mark.parametrize("bits, rows, stages, found", [
+    (4, 64, 3, 0), (4, 64, 2, 1), (4, 16, 3, 1), (8, 64, 3, 0), (8, 64, 2, 1),
+])  # fmt: skip
+def test_weights_of_int4_may_be_fewer_beside_many_rows(
+    bits: int, rows: int, stages: int, found: int
+) -> None:
+    """Tiles of 64 outputs and 128 columns, of three programs: 4 KB each of int4, 8 KB of int8."""
+    constants = {"BITS": bits, "TILE_ROWS": rows, "TILE_OUTPUTS": 64, "TILE_COLUMNS": 128}
+    spec = replace(product(dtype="i8", num_stages=stages), constants=constants)
+    kernel = Kernel(spec, replace(BINARY, shared_bytes=57_600), COUNTS)
+    assert len(list(gates.faults(kernel, SM_90, PRODUCT))) == found
+
+
 def test_a_gate_is_of_a_function_or_of_its_file() -> None:
     for function, gate in (
         ("gated.multiply", PRODUCT),
@@ -150,34 +163,6 @@ def test_a_gate_is_of_a_function_or_of_its_file() -> None:
         ("norm.rms", OTHER),
     ):
         assert gates.gate_of(function, GATES) is gate
-
-
-@pytest.mark.parametrize(
-    ("registers", "shared_kilobytes", "num_warps", "programs"),
-    [
-        (40, 80, 4, 2),  # as much shared memory as there is
-        (255, 0, 4, 2),  # registers: 65536 // (8192 * 4)
-        (33, 0, 4, 12),  # which a warp is given by the 256
-        (16, 0, 8, 8),  # warps
-        (16, 0, 1, 32),  # programs
-        (16, 228, 1, 0),  # one that does not fit
-    ],
-)
-def test_what_bounds_the_programs_of_a_multiprocessor(
-    registers: int, shared_kilobytes: int, num_warps: int, programs: int
-) -> None:
-    binary = replace(BINARY, registers=registers, shared_bytes=shared_kilobytes * 1024)
-    assert gates.resident_programs(binary, num_warps, SM_90) == programs
-
-
-def test_bytes_under_way_are_those_of_the_tiles_that_wait() -> None:
-    assert gates.bytes_in_flight(BINARY, product(num_stages=4), SM_90) == 2 * 60 * 1024
-    assert gates.bytes_in_flight(BINARY, product(num_stages=1), SM_90) == 0
-
-
-def test_bytes_that_a_card_needs_under_way() -> None:
-    needed = [round(gates.bytes_needed(each) / 1024, 1) for each in (SM_80, SM_90, SM_100)]
-    assert needed == [14.5, 28.4, 42.2]
 
 
 def test_instructions_are_counted_whatever_their_predicate() -> None:

@@ -9,9 +9,10 @@ import torch
 import transformers
 
 from ingot import SamplingParams
+from ingot.artifact.reader import Artifact
 from tests.support.core import core
 from tests.support.tiny_models import save_random
-from tests.targets.cuda.simulation import compile_sketch, simulated
+from tests.targets.cuda.simulation import FLAGS, compile_sketch, simulated
 
 # Small, since the interpreter runs a program of a kernel in milliseconds.
 OPTIONS = {"max_model_len": 64, "max_num_seqs": 8, "max_num_batched_tokens": 32}
@@ -38,6 +39,27 @@ def test_logits_are_those_of_transformers(tmp_path: Path, family: str, dtype: st
         expected = theirs(torch.tensor([ids])).logits[0]
         got = torch.tensor(llm.logits(ids))
     assert ((got - expected).norm() / expected.norm()).item() < TOLERANCE[dtype]
+
+
+@pytest.mark.thorough
+def test_integers_are_multiplied_with_bfloat16(tmp_path: Path) -> None:
+    """Of a float32 model, too. Rewriting and grouping move the logits as little as they may."""
+    model_dir = save_random("qwen3", tmp_path / "model", tokenizer=True)
+    options = {"dtype": "float32", "quantize": "int8", "verify_passes": True, **OPTIONS}
+    artifact = compile_sketch(model_dir, tmp_path / "a.ingot", **options)
+    plan = Artifact.open(artifact, flags=FLAGS).plan
+    multiplied = {
+        plan.buffer(i.inputs["x"]).dtype
+        for i in plan.instructions
+        if i.op == "linear" and plan.buffer(i.inputs["weight"]).format.is_scaled
+    }
+    assert multiplied == {"bfloat16"}
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    ids = prompt(18)
+    with torch.no_grad(), simulated(artifact) as llm:
+        expected = theirs(torch.tensor([ids])).logits[0]
+        got = torch.tensor(llm.logits(ids))
+    assert ((got - expected).norm() / expected.norm()).item() < TOLERANCE["bfloat16"]
 
 
 @pytest.fixture(scope="module")

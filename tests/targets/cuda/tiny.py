@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ingot.artifact.codec import decode_built, encode_launches
 from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
+from ingot.artifact.occupancy import ARCHITECTURES
 from ingot.artifact.target import Target
 from ingot.targets.cuda import toolchain
-from ingot.targets.cuda.architectures import ARCHITECTURES
 from tests.support.made_once import made_once
 
 PACKAGE = "tests.targets.cuda.tiny_kernels"

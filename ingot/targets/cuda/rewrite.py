@@ -1,0 +1,102 @@
+"""Rewrites a plan for a GPU, before grouping: it multiplies integers with bfloat16."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from dataclasses import replace
+
+from ingot.artifact.formats import Format
+from ingot.artifact.plan import Buffer, Instruction, Plan
+from ingot.artifact.traits import Role, traits_of
+from ingot.ops import OPS
+
+WIDE, NARROW = Format("float32"), Format("bfloat16")
+
+
+def narrow_activations(plan: Plan) -> Plan:
+    """Rounds activations to bfloat16 where weights are integers: matrix units take no float32.
+
+    The primitive that makes such a value rounds it on the way out. Where something else reads the
+    value, too, a cast does, which products share.
+
+    Before:
+        h = rms_norm(x, w);  y = linear(h, W)      W int4 or int8, h float32
+    After:
+        h = rms_norm(x, w);  y = linear(h, W)      h bfloat16
+    """
+    read = dict.fromkeys(name for i in plan.instructions if (name := _multiplied(plan, i)))
+    narrowed: set[str] = set()
+    for name in read:
+        narrowed |= _at_the_maker(plan, plan.root(name).name)
+    casts = {name: _cast(plan, name) for name in read if plan.root(name).name not in narrowed}
+    buffers = [
+        replace(b, format=NARROW) if plan.root(b.name).name in narrowed else b for b in plan.buffers
+    ]
+    buffers += [out for _, out in casts.values()]
+    return replace(plan, buffers=tuple(buffers), instructions=tuple(_with_casts(plan, casts)))
+
+
+def _multiplied(plan: Plan, instruction: Instruction) -> str:
+    """What an instruction multiplies with integers, if that is float32; empty if there is none."""
+    traits = traits_of(instruction)
+    if not traits.matrix or not plan.buffer(instruction.inputs[traits.matrix]).format.is_scaled:
+        return ""
+    (own,) = traits.arguments(Role.OWN)
+    name = instruction.inputs[own]
+    return name if plan.buffer(name).format == WIDE else ""
+
+
+def _at_the_maker(plan: Plan, root: str) -> Set[str]:
+    """What turns narrow where the maker of a buffer rounds: the buffer, and rows of it that are
+    chosen. Nothing if the maker cannot round, or something needs all digits."""
+    while (maker := _maker(plan, root)) and (chosen := _chosen(maker)):
+        root = plan.root(chosen).name
+    if maker is None or "out_dtype" not in OPS[maker.op].signature.parameters:
+        return set()
+    roots = {root}
+    for instruction in plan.instructions:
+        reads = {plan.root(name).name for name in instruction.inputs.values()} & roots
+        if reads and _chosen(instruction):
+            roots |= set(instruction.outputs.values())
+        elif reads and not _multiplied(plan, instruction):
+            return set()
+    return roots
+
+
+def _maker(plan: Plan, root: str) -> Instruction | None:
+    return next((i for i in plan.instructions if root in i.outputs.values()), None)
+
+
+def _chosen(instruction: Instruction) -> str:
+    """What an instruction takes rows of; empty if it computes something."""
+    (argument, *_) = (*traits_of(instruction).arguments(Role.CHOSEN), "")
+    return instruction.inputs.get(argument, "")
+
+
+def _cast(plan: Plan, name: str) -> tuple[Instruction, Buffer]:
+    """A cast of what a product reads; its origin is that of the first product."""
+    x = plan.buffer(name)
+    out = Buffer(
+        name=f"{name}_bfloat16", format=NARROW, shape=(x.shape[0], x.columns), kind="arena"
+    )
+    origin = next(i.origin for i in plan.instructions if _multiplied(plan, i) == name)
+    cast = Instruction(
+        op="cast", inputs={"x": name}, outputs={"out": out.name}, attrs={}, origin=origin
+    )
+    return cast, out
+
+
+def _with_casts(plan: Plan, casts: dict[str, tuple[Instruction, Buffer]]) -> Iterator[Instruction]:
+    """The instructions; a cast comes before the first product that reads it."""
+    done: set[str] = set()
+    for instruction in plan.instructions:
+        name = _multiplied(plan, instruction)
+        if name not in casts:
+            yield instruction
+            continue
+        cast, out = casts[name]
+        if name not in done:
+            done.add(name)
+            yield cast
+        (own,) = traits_of(instruction).arguments(Role.OWN)
+        yield replace(instruction, inputs=instruction.inputs | {own: out.name})

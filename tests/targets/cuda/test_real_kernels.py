@@ -1,0 +1,45 @@
+"""The machine code of models of real shapes: no gate finds a fault, and products fill the GPU."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from ingot.artifact.target import Target
+from ingot.cli.gpu_kernels import gpu_kernels
+from ingot.targets.cuda import gates
+from tests.support.core import core
+from tests.targets.cuda.shapes import built_of, plan_of
+from tests.targets.cuda.tiny import TARGETS
+
+SMALL, LARGE = "qwen3-0.6b", "mistral-7b"
+MOST_BYTES = 10**6  # of all binaries
+CASES = core(
+    (SMALL, "none", TARGETS[1]),
+    further=[
+        *product([SMALL], ["none", "int8", "int4"], TARGETS),
+        *product([LARGE], ["none", "int8", "int4"], TARGETS),
+    ],
+)
+# Scales and multipliers of integers do not count as under way, and grids are not round numbers.
+NEARLY = 0.9
+
+
+def case_id(value: object) -> str:
+    return value.level if isinstance(value, Target) else str(value)
+
+
+@pytest.mark.parametrize("shape, stored, target", CASES, ids=case_id)
+def test_kernels_of_real_shapes(tmp_path: Path, shape: str, stored: str, target: Target) -> None:
+    plan = plan_of(tmp_path, shape, stored, target)
+    built = built_of(tmp_path, plan, target)
+    assert gates.check(built.launches, built.binaries, tmp_path, target) == []
+    files = {binary.file for binary in built.binaries}
+    assert sum((tmp_path / file).stat().st_size for file in files) <= MOST_BYTES
+    shown = gpu_kernels(plan, built, target.level)
+    assert len(shown.products) >= 5, "of a layer, and the head"
+    for each in shown.products:
+        there_is = each.weight_bytes / shown.multiprocessors
+        assert each.under_way >= NEARLY * min(shown.needed, there_is), each
