@@ -42,9 +42,9 @@ class FakeLLM:
     closed = 0
     prompt_end = ""  # what the chat template ends a prompt with
 
-    def __init__(self, path, *, max_model_len=None, num_threads=None):
+    def __init__(self, model, *, max_model_len=None, num_threads=None):
         FakeLLM.opened.append(SimpleNamespace(num_threads=num_threads))
-        self.artifact = Artifact.open(path)
+        self.artifact = model if isinstance(model, Artifact) else Artifact.open(model)
         self.max_model_len = max_model_len or MAX_MODEL_LEN
 
     def __enter__(self):

@@ -99,7 +99,8 @@ def packed(
     expected = len(spec.arguments) + NUM_SCRATCH
     if not len(arguments) + NUM_SCRATCH == expected == len(binary.parameters):
         raise ArtifactError(
-            f"kernels.json: kernel {binary.entry} takes {len(binary.parameters)} parameters, not {expected}"
+            f"kernels.json: kernel {binary.entry} takes {len(binary.parameters)} parameters, "
+            f"not {expected}"
         )
     end, nbytes = binary.parameters[-1]
     data, sizes = bytearray(end + nbytes), []
