@@ -44,13 +44,20 @@ def sketch_all(folder: Path, out: Path, target: Target) -> None:
     out.write_bytes(encode_built(BuiltLaunches(launches=launches, binaries=binaries)))
 
 
+@contextmanager
+def sketching() -> Iterator[None]:
+    """Compiles build no binaries for GPUs here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolchain, "build", sketch_all)
+        patch.setattr(toolchain, "try_tools", lambda folder, target: None)
+        yield
+
+
 def compile_sketch(
     model_dir: Path, out: Path, targets: Sequence[str] = (TARGET,), **options: Any
 ) -> Path:
     """An artifact for the simulated device."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(toolchain, "build", sketch_all)
-        patch.setattr(toolchain, "try_tools", lambda folder, target: None)
+    with sketching():
         compile_model(model_dir, out, CompileOptions(targets=tuple(targets), **options))
     return out
 
