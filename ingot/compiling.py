@@ -32,11 +32,8 @@ def compile_checked(
     progress: Progress | None = None,
     *,
     replace: bool = True,
-    add: bool = False,
 ) -> Report:
     """Compiles, and replays the golden prompts on this host before the artifact appears.
-
-    With `add`, the targets are added to the artifact that is at `out`; see `add_targets`.
 
     Raises VerificationError, with nothing left at `out`, when they are not reproduced, and without
     `replace` UsageError for an artifact that is at `out` already.
@@ -47,13 +44,18 @@ def compile_checked(
         from ingot.compiler.options import silent
 
         progress = progress or silent
-        if add:
-            from ingot.compiler.add import add_targets
-
-            return add_targets(model_dir, out, options, progress=progress, check=golden_error)
         return compile_model(
             model_dir, out, options, progress=progress, check=golden_error, replace=replace
         )
+
+
+def add_checked(model_dir: Path, out: Path, options: CompileOptions, progress: Progress) -> Report:
+    """Adds targets to the artifact at `out`; see `add_targets`. Otherwise as `compile_checked`."""
+    check_before_torch(model_dir, out)
+    with _little_collected():
+        from ingot.compiler.add import add_targets
+
+        return add_targets(model_dir, out, options, progress=progress, check=golden_error)
 
 
 @contextmanager

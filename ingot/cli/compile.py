@@ -120,14 +120,15 @@ def main(args: argparse.Namespace) -> int:
     output = args.output or Path(f"{Path(os.path.abspath(args.model)).name}.ingot")
     _check_output(output, args.force, args.add)
     options = _options(args)
-    from ingot.compiling import compile_checked
+    from ingot.compiling import add_checked, compile_checked
     from ingot.hub import model_path
 
     model_dir = model_path(args.model, args.revision)
     with progress_display() as progress:
-        report = compile_checked(
-            model_dir, output, options, progress, replace=args.force, add=args.add
-        )
+        if args.add:
+            report = add_checked(model_dir, output, options, progress)
+        else:
+            report = compile_checked(model_dir, output, options, progress, replace=args.force)
     if args.json:
         print_json(report)
     else:

@@ -29,12 +29,11 @@ from ingot.compiler.compile import (
     target_plan,
     write_parts,
 )
-from ingot.compiler.golden import outputs_agree
+from ingot.compiler.golden import GOLDEN, outputs_agree
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.preflight import check_disk, check_tools, prepare
 from ingot.compiler.resolve import resolve_target
 from ingot.errors import ArtifactError, UsageError
-from ingot.runtime.verify import GOLDEN
 from ingot.targets.compilers import Builder
 from ingot.targets.target import kind_of
 from ingot.version import __version__

@@ -18,6 +18,7 @@ from torch.fx import GraphModule
 from ingot.compiler.reference import ReadParameter, reference_logits
 from ingot.errors import CompileError
 
+GOLDEN = "golden/golden.json"  # in the artifact
 TOP = 8  # tokens kept a position; the margin between the first two tells ties from faults
 
 # The largest |log-probability| error that a compiled model may have on its golden prompts. float32
