@@ -49,6 +49,15 @@ def compile_checked(
         )
 
 
+def add_checked(model_dir: Path, out: Path, options: CompileOptions, progress: Progress) -> Report:
+    """Adds targets to the artifact at `out`; see `add_targets`. Otherwise as `compile_checked`."""
+    check_before_torch(model_dir, out)
+    with _little_collected():
+        from ingot.compiler.add import add_targets
+
+        return add_targets(model_dir, out, options, progress=progress, check=golden_error)
+
+
 @contextmanager
 def _little_collected() -> Iterator[None]:
     """Lets Python look for garbage rarely, and not at all when the process ends.

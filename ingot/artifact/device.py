@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ingot.artifact.gpu import Gpu, find_gpus
+from ingot.artifact.gpu import LIBRARY, Gpu, find_gpus, load_library
 from ingot.artifact.host import host_flags
 from ingot.artifact.target import CUDA_LEVELS
 from ingot.errors import IncompatibleHostError, UsageError
@@ -37,8 +37,19 @@ def flags_and_gpu(device: str, targets: Iterable[str]) -> tuple[frozenset[str], 
     return chosen.flags, chosen.number
 
 
+def check_device(device: str) -> None:
+    """Raises as `flags_and_gpu`, before a model is downloaded or compiled for the device."""
+    flags_and_gpu(device, ())
+
+
 def _gpu(number: int) -> Gpu:
-    gpus = find_gpus()
+    library = load_library()
+    if library is None:
+        raise IncompatibleHostError(
+            f"there is no GPU cuda:{number}: there is no NVIDIA driver here ({LIBRARY})",
+            hint='Install the driver, or use the device "cpu".',
+        )
+    gpus = find_gpus(library)
     if number >= len(gpus):
         raise IncompatibleHostError(
             f"there is no GPU cuda:{number}: the NVIDIA driver shows {len(gpus)}",

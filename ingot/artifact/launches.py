@@ -131,6 +131,7 @@ class Launches:
     Attributes:
         draws: what draws tokens from the logits of a step, after its launches.
         arrays: what those launches read and fill.
+        plan: the hash of `plan.json`, which they were generated from.
     """
 
     kernels: tuple[KernelSpec, ...]
@@ -138,6 +139,7 @@ class Launches:
     workspace_bytes: int = 0
     draws: tuple[Launch, ...] = ()
     arrays: tuple[DrawArray, ...] = ()
+    plan: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

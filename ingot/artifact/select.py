@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ingot.artifact.manifest import Manifest, TargetEntry
-from ingot.artifact.target import kind_of_name
+from ingot.artifact.target import CUDA_LEVELS, kind_of_name
 from ingot.errors import IncompatibleHostError
 
 ABI = 4  # of kernels.so, as the runtime calls it
@@ -35,16 +35,40 @@ def choose_target(manifest: Manifest, flags: frozenset[str], path: Path) -> Targ
     best = best_target(manifest, flags)
     if best is not None:
         return best
-    lacks = "; ".join(f"{t.name} ({_obstacle(t, flags)})" for t in manifest.targets)
+    gpu = _gpu(flags)
+    lacks = "; ".join(f"{t.name} ({_obstacle(t, flags, gpu)})" for t in manifest.targets)
     raise IncompatibleHostError(
-        f"{path} has no target for this host: {lacks}",
-        hint="To add what this host can run, compile the model again:\n"
-        f"  ingot compile MODEL_DIR -o {path} --target cpu:native\n"
-        "or for any x86-64 host: --target cpu:portable",
+        f"{path} has no target for {f'this GPU, {gpu}' if gpu else 'this host'}: {lacks}",
+        hint=_gpu_hint(gpu, path) if gpu else _hint(path),
     )
 
 
-def _obstacle(entry: TargetEntry, flags: frozenset[str]) -> str:
+def _gpu(flags: frozenset[str]) -> str:
+    """The level of the GPU that an artifact was opened for; empty where that is the CPU."""
+    return min(flags, default="") if all(flag.startswith("sm_") for flag in flags) else ""
+
+
+def _hint(path: Path) -> str:
+    return (
+        f"To add what this host can run:\n{_adds(path)} cpu:native\n"
+        "or for any x86-64 host: --target cpu:portable"
+    )
+
+
+def _gpu_hint(gpu: str, path: Path) -> str:
+    if gpu not in CUDA_LEVELS:
+        known = ", ".join(CUDA_LEVELS)
+        return f'ingot builds for {known}. Pass device="cpu", or --device cpu.'
+    return f"To add what this GPU can run:\n{_adds(path)} cuda:{gpu}\nor use --device cpu."
+
+
+def _adds(path: Path) -> str:
+    return f"  ingot compile MODEL_DIR -o {path} --add --target"
+
+
+def _obstacle(entry: TargetEntry, flags: frozenset[str], gpu: str) -> str:
+    if gpu and kind_of_name(entry.name) == "cpu":
+        return "for CPUs"
     if entry.abi != abi_of(entry.name):
         return f"built for kernel interface {entry.abi}, this ingot has {abi_of(entry.name)}"
     lacking = ", ".join(sorted(set(entry.requires) - flags))

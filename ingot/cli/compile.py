@@ -12,6 +12,7 @@ from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
 from ingot.cli.numbers import format_bytes, format_seconds, human_int
 from ingot.cli.output import facts, next_step, print_json, show, table
 from ingot.cli.progress import progress_display
+from ingot.errors import UsageError
 
 if TYPE_CHECKING:
     from ingot.artifact.manifest import GroupEntry, LedgerEntry, Manifest, Numerics
@@ -38,6 +39,11 @@ ARGUMENTS: Arguments = (
         Path,
     ),
     Argument("--force", "replace the artifact if it is there already"),
+    Argument(
+        "--add",
+        "add the targets to the artifact that is there, from the same model and with the same "
+        "options; its other files stay as they are",
+    ),
     Argument(
         "--target LIST",
         "targets, separated by commas: cpu:native (this machine, the default), cpu:x86-64-v4, "
@@ -112,14 +118,17 @@ def main(args: argparse.Namespace) -> int:
     """Compiles a model directory into an artifact: one folder with packed weights, native code,
     tokenizer and golden outputs. Needs the extra ingot-lm[compile] and a C++ compiler."""
     output = args.output or Path(f"{Path(os.path.abspath(args.model)).name}.ingot")
-    _check_output(output, args.force)
+    _check_output(output, args.force, args.add)
     options = _options(args)
-    from ingot.compiling import compile_checked
+    from ingot.compiling import add_checked, compile_checked
     from ingot.hub import model_path
 
     model_dir = model_path(args.model, args.revision)
     with progress_display() as progress:
-        report = compile_checked(model_dir, output, options, progress, replace=args.force)
+        if args.add:
+            report = add_checked(model_dir, output, options, progress)
+        else:
+            report = compile_checked(model_dir, output, options, progress, replace=args.force)
     if args.json:
         print_json(report)
     else:
@@ -191,12 +200,23 @@ def groups_text(manifest: Manifest) -> str:
     return "\n\n".join(texts)
 
 
-def _check_output(output: Path, force: bool) -> None:
+def _check_output(output: Path, force: bool, add: bool) -> None:
     """Refuses at once what the writer of the artifact would refuse after minutes of work."""
+    from ingot.artifact.tree import is_artifact
     from ingot.artifact.writer import check_writable, refuse_existing
 
     check_writable(output)
-    if not force:
+    if add and force:
+        raise UsageError(
+            "--add and --force are both given",
+            hint="--add keeps the artifact and adds to it; --force replaces it.",
+        )
+    if add and not is_artifact(output):
+        raise UsageError(
+            f"there is no artifact at {output} to add a target to",
+            hint="Compile it without --add, or name the artifact with -o.",
+        )
+    if not (add or force):
         refuse_existing(output)
 
 

@@ -53,6 +53,7 @@ ARGUMENTS: Arguments = (
 def main(args: argparse.Namespace) -> int:
     """Generates text and streams it to stdout. Completes PROMPT, or what is piped into stdin.
     Without either it holds a conversation, in which /help lists what can be entered."""
+    from ingot.artifact.device import check_device
     from ingot.artifact.reader import Artifact
     from ingot.cache import resolve
     from ingot.cli.answer import Answer
@@ -64,6 +65,7 @@ def main(args: argparse.Namespace) -> int:
     converses = args.prompt is None and (args.chat or sys.stdin.isatty())
     chats = converses or args.chat or args.system is not None
     prompt = "" if converses else _prompt(args)
+    check_device(args.device)
     # A model on the hub is downloaded and a directory compiled, unless they are cached.
     path = resolve(model_path(args.model, args.revision))
     began = time.perf_counter()

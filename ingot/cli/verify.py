@@ -24,11 +24,13 @@ ARGUMENTS: Arguments = (MODEL, REVISION, DEVICE)
 def main(args: argparse.Namespace) -> int:
     """Checks the hash of every file, then replays the golden prompts on this host in several ways
     and compares them with the float32 reference. Exit code 4 if they differ."""
+    from ingot.artifact.device import check_device
     from ingot.artifact.reader import Artifact
     from ingot.cache import resolve
     from ingot.hub import model_path
     from ingot.runtime.verify import replay
 
+    check_device(args.device)
     path = resolve(model_path(args.model, args.revision))
     with progress_display() as progress:
         progress("hashes", str(path), None)

@@ -32,7 +32,7 @@ from ingot.artifact.select import abi_of
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler.export import export
-from ingot.compiler.golden import TEXT, golden_outputs, golden_prompts
+from ingot.compiler.golden import GOLDEN, TEXT, golden_outputs, golden_prompts
 from ingot.compiler.lower import lower
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.preflight import check_disk, check_tools, prepare
@@ -270,7 +270,7 @@ def add_golden(
     )
     golden = golden_outputs(reference, weights.read, prompts, tolerance=resolved.tolerance)
     data = json.dumps(golden, separators=(",", ":"), allow_nan=False).encode()
-    writer.write("golden/golden.json", data)
+    writer.write(GOLDEN, data)
 
 
 def describe(model: Model, front: Front, parts: Sequence[Part]) -> Manifest:

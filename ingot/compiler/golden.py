@@ -7,15 +7,18 @@ token does not hide the ones after it. `ingot verify` replays them with the comp
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.fx import GraphModule
 
 from ingot.compiler.reference import ReadParameter, reference_logits
 from ingot.errors import CompileError
 
+GOLDEN = "golden/golden.json"  # in the artifact
 TOP = 8  # tokens kept a position; the margin between the first two tells ties from faults
 
 # The largest |log-probability| error that a compiled model may have on its golden prompts. float32
@@ -27,6 +30,9 @@ TOLERANCE = {"float32": 2e-3, "bfloat16": 0.25}
 # so the only difference is the rounding of activations to int8: up to 1 part in 254 of the largest
 # magnitude in a block, which may be a whole row.
 QUANTIZED_TOLERANCE = 0.5
+
+# How much log-probabilities of the reference differ between hosts, which add in another order.
+BETWEEN_HOSTS = 5e-4
 
 # The largest window that a compile exercises, in tokens. The reference has no cache, and would take
 # minutes over longer prompts.
@@ -81,6 +87,26 @@ def golden_outputs(
             for tokens, rows in zip(prompts, logits, strict=True)
         ],
     }
+
+
+def outputs_agree(one: bytes, other: bytes) -> bool:
+    """Whether two files of golden outputs are of the same model and the same limits."""
+    if one == other:
+        return True
+    (prompts, values), (others, other_values) = map(_content, map(json.loads, (one, other)))
+    return (
+        prompts == others
+        and len(values) == len(other_values)
+        and np.allclose(values, other_values, rtol=0, atol=BETWEEN_HOSTS)
+    )
+
+
+def _content(golden: dict[str, Any]) -> tuple[list[Any], list[float]]:
+    """The tolerance and the prompts, and all log-probabilities in order."""
+    positions = [each for prompt in golden["prompts"] for each in prompt["positions"]]
+    values = [value for each in positions for _, value in each["top"]]
+    values += [each["next_logprob"] or 0.0 for each in positions]
+    return [golden["tolerance"], *(prompt["tokens"] for prompt in golden["prompts"])], values
 
 
 def _positions(tokens: Sequence[int], logits: torch.Tensor) -> list[dict[str, Any]]:

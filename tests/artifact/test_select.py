@@ -9,7 +9,7 @@ import pytest
 from ingot.artifact import host
 from ingot.artifact.cpuid import lacking_here
 from ingot.artifact.host import available_memory, host_flags
-from ingot.artifact.select import ABI, best_target, choose_target
+from ingot.artifact.select import ABI, CUDA_ABI, best_target, choose_target
 from ingot.artifact.target import Target
 from ingot.errors import IncompatibleHostError
 from tests.runtime.fake_model import make_manifest
@@ -52,7 +52,7 @@ def test_a_host_that_lacks_something_is_told_what_and_what_to_do():
         )
     text = str(info.value)
     assert "cpu:x86-64-v3 (this host lacks bmi2)" in text
-    assert "ingot compile MODEL_DIR -o m.ingot --target cpu:native" in text
+    assert "ingot compile MODEL_DIR -o m.ingot --add --target cpu:native" in text
     assert info.value.exit_code == 3
 
 
@@ -117,3 +117,28 @@ def test_available_memory_follows_the_process_into_its_own_group(tmp_path):
     (group / "memory.limit_in_bytes").write_text("8192\n")
     (group / "memory.stat").write_text("cache 5000\ntotal_rss 192\n")
     assert available_memory(tmp_path) == 8000
+
+
+def chosen_error(manifest, *flags):
+    with pytest.raises(IncompatibleHostError) as info:
+        choose_target(manifest, frozenset(flags), Path("m.ingot"))
+    return str(info.value)
+
+
+def test_a_gpu_without_a_target_is_told_the_command_that_adds_one():
+    text = chosen_error(manifest_with("cpu:portable"), "sm_90")
+    assert "has no target for this GPU, sm_90: cpu:portable (for CPUs)" in text
+    assert "ingot compile MODEL_DIR -o m.ingot --add --target cuda:sm_90" in text
+    assert "--device cpu" in text
+
+
+def test_a_gpu_of_another_architecture_is_told_what_the_artifact_has():
+    text = chosen_error(manifest_with("cuda:sm_90", abi=CUDA_ABI), "sm_80")
+    assert "this GPU, sm_80: cuda:sm_90 (no GPU here runs sm_90)" in text
+    assert "--add --target cuda:sm_80" in text
+
+
+def test_a_gpu_that_nothing_is_built_for_is_told_so():
+    text = chosen_error(manifest_with("cuda:sm_90", abi=CUDA_ABI), "sm_120")
+    assert "this GPU, sm_120" in text and "builds for sm_80, sm_90, sm_100" in text
+    assert "--add" not in text

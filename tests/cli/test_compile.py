@@ -148,6 +148,25 @@ def test_what_appears_meanwhile_is_replaced_only_by_force(tmp_path, monkeypatch)
     assert seen == [{"replace": False}, {"replace": True}]
 
 
+def test_targets_are_added_to_what_is_there(calls, tmp_path, monkeypatch, capsys):
+    added = []
+
+    def add_checked(model_dir, out, options, progress):
+        added.append((model_dir, out, options.targets))
+        return sample_report()
+
+    monkeypatch.setattr(ingot.compiling, "add_checked", add_checked)
+    out = tmp_path / "x.ingot"
+    words = ["compile", "m", "-o", str(out), "--target", "cuda:sm_90", "--add"]
+    assert main(words) == 2
+    assert "there is no artifact at" in capsys.readouterr().err and not added
+    write_sample(out)
+    assert main([*words, "--force"]) == 2
+    assert "--add and --force are both given" in capsys.readouterr().err and not added
+    assert main(words) == 0
+    assert added == [(Path("m"), out, ("cuda:sm_90",))] and not calls
+
+
 def test_another_folder_is_not_replaced_even_by_force(calls, tmp_path, capsys):
     (tmp_path / "thesis.txt").write_text("years of work")
     assert main(["compile", "m", "-o", str(tmp_path), "--force"]) == 2

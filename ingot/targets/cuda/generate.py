@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
-from ingot.artifact.codec import encode_spec
+from ingot.artifact.codec import encode_plan, encode_spec
 from ingot.artifact.launches import KernelSpec, Launch, Launches, Variant
 from ingot.artifact.plan import Plan
 from ingot.errors import CodegenError
@@ -32,6 +33,7 @@ def generate(plan: Plan) -> Launches:
         workspace_bytes=workspace,
         draws=drawing,
         arrays=draws.arrays(plan.limits),
+        plan=hashlib.sha256(encode_plan(plan)).hexdigest(),
     )
 
 

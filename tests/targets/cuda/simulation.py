@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from ingot.artifact.target import Target
 from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
 from ingot.runtime.devices import EXECUTORS
+from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.executor import CudaExecutor
 from ingot.runtime.llm import LLM
 from ingot.targets.cuda import toolchain
@@ -30,7 +31,9 @@ class SimulatedExecutor(CudaExecutor):
     """The executor of GPUs, on the simulated device."""
 
     def __init__(self, artifact: Artifact, **options: Any) -> None:
-        super().__init__(artifact, **options, driver=SimulatedDriver())
+        super().__init__(artifact, **options, driver=type(self).make_driver())
+
+    make_driver: Callable[[], Driver] = SimulatedDriver
 
 
 def sketch_all(folder: Path, out: Path, target: Target) -> None:
@@ -41,19 +44,31 @@ def sketch_all(folder: Path, out: Path, target: Target) -> None:
     out.write_bytes(encode_built(BuiltLaunches(launches=launches, binaries=binaries)))
 
 
-def compile_sketch(model_dir: Path, out: Path, **options: Any) -> Path:
-    """An artifact for the simulated device."""
+@contextmanager
+def sketching() -> Iterator[None]:
+    """Compiles build no binaries for GPUs here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(toolchain, "build", sketch_all)
         patch.setattr(toolchain, "try_tools", lambda folder, target: None)
-        compile_model(model_dir, out, CompileOptions(targets=(TARGET,), **options))
+        yield
+
+
+def compile_sketch(
+    model_dir: Path, out: Path, targets: Sequence[str] = (TARGET,), **options: Any
+) -> Path:
+    """An artifact for the simulated device."""
+    with sketching():
+        compile_model(model_dir, out, CompileOptions(targets=tuple(targets), **options))
     return out
 
 
 @contextmanager
-def simulated(path: Path, **options: Any) -> Iterator[LLM]:
+def simulated(
+    path: Path, *, driver: Callable[[], Driver] = SimulatedDriver, **options: Any
+) -> Iterator[LLM]:
     """An artifact, opened on the simulated device."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SimulatedExecutor, "make_driver", driver)
         patch.setitem(EXECUTORS, "cuda", f"{__name__}:SimulatedExecutor")
         with LLM(Artifact.open(path, flags=FLAGS), **options) as llm:
             yield llm

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -11,22 +12,30 @@ import numpy as np
 
 from ingot.artifact.codec import decode_built
 from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, BuiltLaunches
-from ingot.artifact.plan import Limits
+from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.step import LOGITS, SYMBOLS
-from ingot.errors import IngotError, UsageError
+from ingot.errors import (
+    DeviceError,
+    IncompatibleHostError,
+    IngotError,
+    ResourceError,
+    UsageError,
+)
 from ingot.runtime.arrays import Float32, StepInputs
-from ingot.runtime.devices.cpu import count_pages, vocab_size, widest_window
+from ingot.runtime.devices.cpu import vocab_size, widest_window
+from ingot.runtime.devices.cuda.check import check_built
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.library import open_driver
-from ingot.runtime.devices.cuda.memory import Memory, fixed_bytes
+from ingot.runtime.devices.cuda.memory import Memory, fixed_sizes
 from ingot.runtime.devices.cuda.program import Program
+from ingot.runtime.devices.cuda.room import pages_within
 from ingot.runtime.devices.cuda.sampler import DeviceSampler
 from ingot.runtime.devices.sampler import Sampler, drawn
 from ingot.runtime.executor import Draw, Drawn, Draws
 from ingot.runtime.sampling_state import SampledSequence
 
-KV_SHARE = 0.9  # of the memory that is left for keys and values, unless a size is given
+_REOPEN = "Close this model, and open it again. nvidia-smi says whether the GPU is lost."
 
 
 class CudaPending:
@@ -71,9 +80,10 @@ class CudaExecutor:
         self.vocab_size = vocab_size(plan, entry.step.plan)
         self.window = widest_window(plan)
         self.inputs = (StepInputs(plan.limits), StepInputs(plan.limits))
-        built = decode_built(artifact.read(entry.step.kernels), file=entry.step.kernels)
+        built = read_built(artifact, plan)
         driver = driver or open_driver(artifact.gpu)
         self._driver: Driver | None = driver
+        self._failure: IngotError | None = None
         self._graphs: dict[int, Any] = {}
         self._tokens: list[int] = []
         try:
@@ -103,15 +113,20 @@ class CudaExecutor:
         """Takes the memory of the model, and fills in its weights."""
         plan, launches, layout = self._plan, built.launches, artifact.target.layout
         weight_bytes = artifact.manifest.files[weights_name(layout)].size
-        spare = driver.free_bytes() - fixed_bytes(plan, launches, weight_bytes)
-        spare_for_pages = max(0, int(spare * KV_SHARE))
-        self.num_pages = count_pages(plan, max_model_len, kv_cache_bytes, spare_for_pages)
+        fixed, free = fixed_sizes(plan, launches, weight_bytes), driver.free_bytes()
+        self.num_pages = pages_within(plan, fixed, free, max_model_len, kv_cache_bytes)
         memory = Memory(driver, plan, launches, self.num_pages, weight_bytes)
         memory.upload_weights(driver, artifact, layout)
         return memory
 
     def submit(self, inputs: StepInputs, draws: Draws, *, beside: bool = False) -> CudaPending:
-        driver = self._open()
+        num_rows = inputs.num_rows
+        with self._running() as driver:
+            by_device = self._queue(driver, inputs, draws)
+        return CudaPending(self, num_rows, draws, by_device)
+
+    def _queue(self, driver: Driver, inputs: StepInputs, draws: Draws) -> bool:
+        """Queues a step and its draws; False where the host has to draw."""
         for place, draw in inputs.from_draws.items():
             inputs["tokens"][place] = self._tokens[draw]
         num_rows = inputs.num_rows
@@ -130,7 +145,7 @@ class CudaExecutor:
             driver.download(self._logits[:num_rows], self._memory.array(LOGITS))
         if by_device:  # only after the download: edits change the logits
             self._device_sampler.launch()
-        return CudaPending(self, num_rows, draws, by_device)
+        return by_device
 
     def draw(
         self, logits: Float32, sequences: Sequence[SampledSequence]
@@ -139,7 +154,8 @@ class CudaExecutor:
 
     def drawn(self, num_rows: int, draws: Draws, by_device: bool) -> Drawn:
         """What is wanted of the logits of the last step, once it is done."""
-        self._open().synchronize()
+        with self._running() as driver:
+            driver.synchronize()
         left = replace(draws, sequences=(), rows=[]) if by_device else draws
         done = drawn(self._sampler, self._logits[:num_rows], left)
         if by_device:
@@ -148,16 +164,27 @@ class CudaExecutor:
         return done
 
     def close(self) -> None:
-        if self._driver is not None:
-            self._driver.close()
-            self._driver = None
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.close()
         for name in ("_logits", "_device_sampler"):  # they look into memory of the driver
             self.__dict__.pop(name, None)
 
-    def _open(self) -> Driver:
+    @contextmanager
+    def _running(self) -> Iterator[Driver]:
+        """The driver, for work of a step. Once any of it failed, none is done any more: nothing is
+        certain of a device in the middle of a step."""
         if self._driver is None:
             raise UsageError("this model is closed", hint="Open it again with LLM(path).")
-        return self._driver
+        if self._failure is not None:
+            raise DeviceError(
+                f"the GPU failed in an earlier step: {self._failure.found}", hint=_REOPEN
+            )
+        try:
+            yield self._driver
+        except (DeviceError, ResourceError, IncompatibleHostError) as error:
+            self._failure = error
+            raise
 
     def _bucket(self, inputs: StepInputs) -> int:
         """The bucket of a decode; 0 for any other step."""
@@ -189,9 +216,24 @@ class CudaExecutor:
         """Runs a decode by the graph of its bucket, which is captured when it is first needed."""
         if bucket not in self._graphs:
             driver.begin_capture()
-            self._program.launch({**sizes, MOST_KEYS: self.limits.max_model_len})
+            try:
+                self._program.launch({**sizes, MOST_KEYS: self.limits.max_model_len})
+            except BaseException:
+                with suppress(IngotError):
+                    driver.end_capture()
+                raise
             self._graphs[bucket] = driver.end_capture()
         driver.replay(self._graphs[bucket])
+
+
+def read_built(artifact: Artifact, plan: Plan) -> BuiltLaunches:
+    """What the target's `kernels.json` says of its plan. Raises ArtifactError."""
+    step, files = artifact.target.step, artifact.manifest.files
+    built = decode_built(artifact.read(step.kernels), file=step.kernels)
+    folder = f"{PurePosixPath(step.kernels).parent}/"
+    beside = {name.removeprefix(folder) for name in files if name.startswith(folder)}
+    check_built(built, step.kernels, plan, files[step.plan].sha256, beside)
+    return built
 
 
 def pad(inputs: StepInputs, bucket: int) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ingot.artifact.gpu import load_library
 from ingot.artifact.launches import Binary, KernelSpec
-from ingot.errors import DeviceError, IncompatibleHostError, ResourceError
+from ingot.errors import DeviceError, IncompatibleHostError, IngotError, ResourceError
 
 OUT_OF_MEMORY = 2
 NOT_FOR_THIS_GPU = {209, 218, 222}  # no binary for it, invalid PTX, unsupported version
@@ -168,11 +168,11 @@ class CudaDriver:
             *(("cuStreamDestroy_v2", stream) for stream in [self._stream] if stream),
             ("cuDevicePrimaryCtxRelease_v2", self._device),
         )
-        with suppress(DeviceError):
+        with suppress(IngotError):
             self._use()
             self._call("cuStreamSynchronize", self._stream)
         for name, argument in freed:
-            with suppress(DeviceError):
+            with suppress(IngotError):
                 self._call(name, argument)
         self._context = c_void_p()
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from ingot.artifact.launches import Argument, Binary, BuiltLaunches, KernelSpec, Launch, Variant
 from ingot.errors import ArtifactError
+from ingot.runtime.devices.cuda.check import NUM_SCRATCH
 from ingot.runtime.devices.cuda.driver import Driver
 
 ALIGNMENT = 16  # bytes, of a pointer that the kernel does not have as unaligned
 ADDRESS, SIZE = struct.Struct("<Q"), struct.Struct("<i")
-NUM_SCRATCH = 2  # pointers that Triton adds to the parameters of every kernel; unused here
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Program:
     """Launches a step.
 
     Args:
-        built: what kernels.json says.
+        built: what kernels.json says; see `check_built`.
         read: the bytes of a file beside kernels.json.
         address: where an argument lies on the device.
 
@@ -53,10 +53,6 @@ class Program:
     ) -> None:
         self._driver = driver
         specs, binaries = built.launches.kernels, built.binaries
-        if len(specs) != len(binaries):
-            raise ArtifactError(
-                f"kernels.json has {len(specs)} kernels and {len(binaries)} binaries"
-            )
         kernels = [
             driver.load(spec, binary, read(binary.file))
             for spec, binary in zip(specs, binaries, strict=True)
@@ -103,7 +99,8 @@ def packed(
     expected = len(spec.arguments) + NUM_SCRATCH
     if not len(arguments) + NUM_SCRATCH == expected == len(binary.parameters):
         raise ArtifactError(
-            f"kernel {binary.entry} takes {len(binary.parameters)} parameters, not {expected}"
+            f"kernels.json: kernel {binary.entry} takes {len(binary.parameters)} parameters, "
+            f"not {expected}"
         )
     end, nbytes = binary.parameters[-1]
     data, sizes = bytearray(end + nbytes), []
@@ -111,12 +108,16 @@ def packed(
         spec.arguments, arguments, binary.parameters[:-NUM_SCRATCH], strict=True
     ):
         if width != (SIZE.size if argument.size else ADDRESS.size):
-            raise ArtifactError(f"kernel {binary.entry} takes {name} in {width} bytes")
+            raise ArtifactError(
+                f"kernels.json: kernel {binary.entry} takes {name} in {width} bytes"
+            )
         if argument.size:
             sizes.append((offset, argument.size))
             continue
         place = address(argument)
         if place % ALIGNMENT and name not in spec.unaligned:
-            raise ArtifactError(f"kernel {binary.entry} takes {name} at multiples of {ALIGNMENT}")
+            raise ArtifactError(
+                f"kernels.json: kernel {binary.entry} takes {name} at multiples of {ALIGNMENT}"
+            )
         ADDRESS.pack_into(data, offset, place)
     return bytes(data), tuple(sizes)

@@ -1,0 +1,224 @@
+"""Adds targets to an artifact, from the model directory that it was compiled from.
+
+What is added is what a compile for all targets would write. All other files stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import asdict, fields, replace
+from functools import partial
+from pathlib import Path
+
+from ingot.artifact.codec import encode_plan
+from ingot.artifact.manifest import Manifest
+from ingot.artifact.plan import Limits
+from ingot.artifact.reader import Artifact
+from ingot.artifact.target import Target
+from ingot.artifact.tree import is_artifact
+from ingot.artifact.writer import ArtifactWriter, refuse_foreign
+from ingot.compiler.compile import (
+    Front,
+    Model,
+    describe,
+    lower_model,
+    read_model,
+    target_plan,
+    write_parts,
+)
+from ingot.compiler.golden import GOLDEN, outputs_agree
+from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
+from ingot.compiler.preflight import check_disk, check_tools, prepare
+from ingot.compiler.resolve import resolve_target
+from ingot.errors import ArtifactError, UsageError
+from ingot.targets.compilers import Builder
+from ingot.targets.target import kind_of
+from ingot.version import __version__
+
+_ANEW = "Compile it again, for all targets at once: --target LIST --force."
+_OPTIONS = {
+    "max_model_len": "--max-model-len",
+    "max_num_seqs": "--max-num-seqs",
+    "max_num_batched_tokens": "--max-num-batched-tokens",
+    "page_size": "--page-size",
+}
+
+
+def add_targets(
+    model_dir: Path,
+    out: Path,
+    options: CompileOptions | None = None,
+    *,
+    progress: Progress = silent,
+    check: Check = lambda folder: None,
+) -> Report:
+    """Adds the targets of the options to the artifact at `out`.
+
+    The artifact stays whole until one with the targets takes its place, in one step. Raises as
+    `compile_model`, and UsageError where the model directory or the options are others than those
+    that the artifact was compiled with, or where it has such a target already.
+    """
+    options = options or CompileOptions()
+    refuse_none(out)
+    clock = Clock(progress)
+    waiting = partial(progress, "wait", f"another process writes {out}", None)
+    with ArtifactWriter(out, on_wait=waiting) as writer:
+        old = Artifact.open(out, flags=frozenset())
+        new = new_targets(old.manifest, options, out)
+        names = [target.name for target in (*targets_of(old.manifest), *new)]
+        model = read_model(model_dir, replace(options, targets=tuple(names)), clock)
+        with model.checkpoint:
+            check_choices(old.manifest, model)
+            check_tools(new)
+            manifest = _write(writer, old, model, new, clock)
+        with clock.stage("check", "golden prompts on this host"):
+            golden_error = check(writer.directory)
+        writer.publish()
+    sizes = {name: file.size for name, file in manifest.files.items()}
+    return Report(
+        artifact=out,
+        manifest=manifest,
+        seconds=clock.seconds,
+        stage_seconds=clock.stage_seconds,
+        dtype_reason=model.resolved.dtype_reason,
+        bytes_total=sum(sizes.values()),
+        weight_bytes=sum(size for name, size in sizes.items() if name.startswith("weights/")),
+        golden_error=golden_error,
+    )
+
+
+def refuse_none(out: Path) -> None:
+    """Raises UsageError where there is no artifact at `out`."""
+    refuse_foreign(out)
+    if not is_artifact(out):
+        raise UsageError(
+            f"there is no artifact at {out} to add a target to", hint="Compile it without --add."
+        )
+
+
+def targets_of(manifest: Manifest) -> list[Target]:
+    """The targets that an artifact has, in order."""
+    return [Target.parse(entry.name) for entry in manifest.targets]
+
+
+def new_targets(manifest: Manifest, options: CompileOptions, out: Path) -> list[Target]:
+    """The targets to add. Raises UsageError for one that is there."""
+    there = targets_of(manifest)
+    wanted = list(dict.fromkeys(map(resolve_target, options.targets)))
+    for target in wanted:
+        if target in there:
+            raise UsageError(
+                f"{out} has the target {target.name} already", hint=f"Name another. {_ANEW}"
+            )
+    return wanted
+
+
+def check_choices(manifest: Manifest, model: Model) -> None:
+    """Raises UsageError where options or ingot are others than at the first compile."""
+    resolved, numerics = model.resolved, manifest.numerics
+    if manifest.ingot_version != __version__:
+        versions = f"the artifact is of ingot {manifest.ingot_version}, and this is {__version__}"
+        raise UsageError(versions, hint=_ANEW)
+    found = {"dtype": numerics.dtype} | asdict(manifest.limits)
+    here = {"dtype": resolved.dtype} | asdict(resolved.limits)
+    for name, value in found.items():
+        if here[name] != value:
+            raise UsageError(
+                f"{name} is {value} in the artifact and would be {here[name]} here",
+                hint=f"Give the options of the first compile: {spelled(manifest)}",
+            )
+
+
+def spelled(manifest: Manifest) -> str:
+    """The options that an artifact was compiled with, as far as it says them."""
+    limits = ((_OPTIONS.get(each.name), each.name) for each in fields(Limits))
+    values = (f"{option} {getattr(manifest.limits, name)}" for option, name in limits if option)
+    return " ".join((f"--dtype {manifest.numerics.dtype}", *values))
+
+
+def check_front(old: Artifact, model: Model, front: Front) -> None:
+    """Raises UsageError where the model directory gives other plans than it did."""
+    manifest, here = old.manifest, describe(model, front, ())
+    name = manifest.model.name  # the folder may have been renamed
+    same = {
+        "the model": (manifest.model, replace(here.model, name=name)),
+        "the quantization": (manifest.numerics, here.numerics),
+        "what passes matched": (manifest.ledger, here.ledger),
+    }
+    for what, (found, given) in same.items():
+        if found != given:
+            raise another(f"{what} is another: {found} in the artifact, {given} here")
+    for entry, target in zip(manifest.targets, targets_of(manifest), strict=True):
+        plan, _ = target_plan(kind_of(target), front, model.options)
+        if hashlib.sha256(encode_plan(plan)).hexdigest() != manifest.files[entry.step.plan].sha256:
+            raise another(f"{target.name} would have another plan than it has")
+
+
+def another(found: str) -> UsageError:
+    """The error for a directory or options that are not those of the first compile."""
+    return UsageError(
+        found,
+        hint="Give the model directory and the options of the first compile; where the new target "
+        f"cannot store weights like the old ones, none do. {_ANEW}",
+    )
+
+
+def _write(
+    writer: ArtifactWriter, old: Artifact, model: Model, new: list[Target], clock: Clock
+) -> Manifest:
+    """Writes what is new and takes over the rest; returns the sealed manifest."""
+    only_new = replace(model, resolved=replace(model.resolved, targets=tuple(new)))
+    # The compiler writes into the writer's folder, so it has to end first.
+    with Builder() as compiler:
+        prepare(new, compiler)
+        front = lower_model(model, clock)
+        check_front(old, model, front)
+        check_disk(front.plan, new, writer.directory)
+        parts = write_parts(writer, only_new, front, compiler, clock)
+    with clock.stage("write", str(writer.path)):
+        _keep_golden(writer, old)
+        written = {name for name in old.manifest.files if (writer.directory / name).exists()}
+        for name in sorted(set(old.manifest.files) - written):
+            _take_over(old.path / name, writer.file(name))
+        targets = (*old.manifest.targets, *(part.entry for part in parts))
+        sealed = writer.seal(replace(old.manifest, targets=targets, files={}, digest=""))
+        _check_kept(old.manifest, sealed, written)
+    return sealed
+
+
+def _keep_golden(writer: ArtifactWriter, old: Artifact) -> None:
+    """Leaves the golden outputs as they are. Raises UsageError unless the model gives them."""
+    if GOLDEN not in old.manifest.files:
+        raise ArtifactError(f"the artifact has no {GOLDEN}", hint=_ANEW)
+    kept = old.read(GOLDEN)
+    if not outputs_agree(kept, writer.file(GOLDEN).read_bytes()):
+        raise another("the model gives other golden outputs than those of the artifact")
+    writer.write(GOLDEN, kept)
+
+
+def _take_over(source: Path, path: Path) -> None:
+    """The same file under another name, or where the system does not allow that, a copy."""
+    if os.stat(source).st_uid == os.geteuid():  # of others', the mode could not be set
+        with suppress(OSError):
+            os.link(source, path)
+            return
+    shutil.copyfile(source, path)
+
+
+def _check_kept(old: Manifest, sealed: Manifest, written: set[str]) -> None:
+    """Every file of the old artifact is in the new one, byte by byte.
+
+    Args:
+        written: those that were written again.
+    """
+    for name, entry in old.files.items():
+        if sealed.files[name].sha256 == entry.sha256:
+            continue
+        if name in written:
+            raise another(f"the model directory gives another {name}")
+        raise ArtifactError(
+            f"{name}: its hash is not the manifest's", hint="The artifact is damaged. " + _ANEW
+        )

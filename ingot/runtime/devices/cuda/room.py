@@ -1,0 +1,80 @@
+"""How much memory of a device a model takes, from stated sizes alone: nothing is profiled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ingot.artifact.plan import Plan
+from ingot.artifact.tensors import ALIGNMENT
+from ingot.errors import ResourceError
+from ingot.runtime.devices.cpu import count_pages, widest_window
+from ingot.runtime.devices.memory import align
+from ingot.runtime.page_table import most_pages
+
+KV_SHARE = 0.9  # of the memory that is left for keys and values, unless a size is given
+
+
+def pages_within(
+    plan: Plan,
+    fixed: Mapping[str, int],
+    free: int,
+    max_model_len: int,
+    kv_cache_bytes: int | None,
+) -> int:
+    """Pages of the KV pool on a device that has `free` bytes.
+
+    Args:
+        fixed: the bytes of everything else, by what it is.
+
+    Raises ResourceError where that is too little, and says what would fit.
+    """
+    spare = max(0, free - sum(fixed.values()))
+    budget = int(spare * KV_SHARE) if kv_cache_bytes is None else spare
+    sequence = pages_of_one(plan, max_model_len)
+    wanted = sequence
+    if kv_cache_bytes is not None or pool_bytes(plan, sequence) <= budget:
+        wanted = count_pages(plan, max_model_len, kv_cache_bytes, budget)
+    if pool_bytes(plan, wanted) + sum(fixed.values()) <= free - (spare - budget):
+        return wanted
+    sizes = {**fixed, "the KV cache": pool_bytes(plan, wanted)}
+    parts = ", ".join(f"{size / 1e6:.1f} MB for {what}" for what, size in sizes.items())
+    raise ResourceError(
+        f"the model needs {sum(sizes.values()) / 1e6:.1f} MB on the GPU, which has "
+        f"{free / 1e6:.1f} MB free: {parts}",
+        hint=_hint(plan, budget, max_model_len, kv_cache_bytes),
+    )
+
+
+def pages_of_one(plan: Plan, max_model_len: int) -> int:
+    """The most pages that a sequence of that length owns at once."""
+    limits = plan.limits
+    return most_pages(
+        max_model_len, limits.max_num_batched_tokens, limits.page_size, widest_window(plan)
+    )
+
+
+def array_sizes(plan: Plan, num_pages: int) -> list[int]:
+    """Bytes of each array of each state in a pool of so many pages."""
+    return [align(size * num_pages, ALIGNMENT) for size in plan.page_sizes()]
+
+
+def pool_bytes(plan: Plan, num_pages: int) -> int:
+    """Bytes of all of them."""
+    return sum(array_sizes(plan, num_pages))
+
+
+def _hint(plan: Plan, budget: int, max_model_len: int, kv_cache_bytes: int | None) -> str:
+    """What would fit into a budget for keys and values."""
+    page_bytes = sum(plan.page_sizes())
+    pages = budget // page_bytes if page_bytes else 0
+    while pages and pool_bytes(plan, pages) > budget:  # arrays begin at multiples of 64 bytes
+        pages -= 1
+    sequence = pages_of_one(plan, max_model_len)
+    longest = min(max_model_len, pages * plan.limits.page_size)
+    if not pages:
+        return "Free memory of the GPU: no sequence fits. Fewer tokens a step need less of it."
+    size = "" if kv_cache_bytes is None else f"kv_cache_bytes <= {pages * page_bytes}"
+    if sequence <= pages:
+        return f"Pass {size}: {pages // sequence} sequences of {max_model_len} tokens fit."
+    both = " and ".join(filter(None, (f"max_model_len <= {longest}", size)))
+    return f"Pass {both}: one sequence of {longest} tokens fits."

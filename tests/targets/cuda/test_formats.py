@@ -1,0 +1,71 @@
+"""Weights and caches in integers on the simulated device: against the CPU target of the same
+artifact, and against what the float32 reference says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ingot import LLM
+from ingot.artifact.reader import Artifact
+from ingot.runtime.arrays import Float32
+from ingot.runtime.verify import Verification, verify
+from tests.support.core import core
+from tests.support.tiny_models import save_random
+from tests.targets.cuda.simulation import compile_sketch, simulated
+
+INT4 = {"quantize": "int4", "group_size": 64}
+REST = {"keep": ("down_proj=none",)}  # its rows have 96 columns
+LONGEST = 20  # tokens, on two pages
+# Relative error of logits against the CPU's, which rounds activations to int8 where weights are
+# integers, and keeps them in float32 between some ops where the GPU keeps bfloat16.
+AGAINST_CPU = {"none": 1e-2, "int8": 3e-2, "int4": 3e-2}
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {**INT4, **REST, "kv_dtype": "int8", "dtype": "bfloat16"}),
+    ("llama", {"quantize": "int8", "dtype": "bfloat16"}),
+    ("qwen3", {"quantize": "int8", "kv_dtype": "int8", "dtype": "float32"}),
+    ("qwen2", {**INT4, **REST, "dtype": "float32"}),
+    ("mistral", {"kv_dtype": "int8", "dtype": "bfloat16"}),
+    ("gemma2", {"quantize": "int8", "kv_dtype": "int8", "dtype": "bfloat16"}),
+    ("gpt2", {**INT4, "kv_dtype": "int8", "dtype": "bfloat16"}),
+]
+
+
+def compiled(folder: Path, family: str, options: dict[str, Any]) -> Path:
+    model_dir = save_random(family, folder / "model", tokenizer=True)
+    return compile_sketch(
+        model_dir, folder / "a.ingot", ("cuda:sm_90", "cpu:native"), max_model_len=LONGEST,
+        max_num_seqs=4, max_num_batched_tokens=48, **options,
+    )  # fmt: skip
+
+
+def on_the_cpu(path: Path, tokens: list[int]) -> Float32:
+    with LLM(Artifact.open(path, device="cpu")) as llm:
+        return llm.logits(tokens)
+
+
+@pytest.mark.parametrize("family, options", core(CASES[0], further=CASES))
+def test_logits_are_those_of_the_cpu(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
+    path = compiled(tmp_path, family, options)
+    tokens = np.random.default_rng(5).integers(256, size=LONGEST).tolist()
+    expected = on_the_cpu(path, tokens)
+    with simulated(path) as llm:
+        got, chunks = llm.logits(tokens), llm.logits(tokens, chunk_tokens=7)
+    error = np.linalg.norm(got - expected) / np.linalg.norm(expected)
+    assert error < AGAINST_CPU[options.get("quantize", "none")]
+    assert np.array_equal(got, chunks)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("family, options", CASES)
+def test_the_golden_outputs_are_reproduced(
+    tmp_path: Path, family: str, options: dict[str, Any]
+) -> None:
+    """In one piece, in chunks, and token by token, with equal bits."""
+    with simulated(compiled(tmp_path, family, options)) as llm:
+        replayed: Verification = verify(llm)
+    replayed.raise_if_failed()
+    assert replayed.num_positions > LONGEST
