@@ -96,7 +96,8 @@ def _step(
     executor: CudaExecutor, plan: Plan, built: BuiltLaunches, inputs: StepInputs
 ) -> Iterator[Result]:
     """Runs a step kernel by kernel, and copies what each has stored for the tokens."""
-    driver, program, memory = executor._open(), executor._program, executor._memory
+    driver, program, memory = executor._driver, executor._program, executor._memory
+    assert driver is not None, "it is open"
     sizes = executor._sizes(inputs)
     executor._upload(driver, inputs, sizes)
     for number, group in enumerate(plan.kernels):

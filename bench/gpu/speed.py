@@ -141,7 +141,8 @@ def parts_of_a_step(executor: CudaExecutor, built: BuiltLaunches, batch: int) ->
 
     It runs the step again, with the inputs that it had.
     """
-    driver, program = executor._open(), executor._program
+    driver, program = executor._driver, executor._program
+    assert driver is not None, "it is open"
     graph = executor._graphs.get(1 << (batch - 1).bit_length())
     if graph is None:
         return {}

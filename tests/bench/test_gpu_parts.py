@@ -23,6 +23,8 @@ from tests.support.tiny_models import save_random
 from tests.targets.cuda import simulation
 from tests.targets.cuda.simulation import FLAGS, compile_sketch
 
+pytestmark = pytest.mark.thorough
+
 TINY, BUNDLED = "tiny", "shakespeare"
 
 

@@ -94,6 +94,7 @@ def test_a_prefix_that_was_computed_before_is_found(
         assert llm.counters().prefix_cache.num_hits == PAGE
 
 
+@pytest.mark.thorough
 def test_a_request_that_gives_up_its_pages_goes_on_later(artifact: Path, alone: Alone) -> None:
     """Three pages for two requests that grow into their second one."""
     prompts = [prompt(PAGE - 1, seed) for seed in (11, 12)]
@@ -105,6 +106,7 @@ def test_a_request_that_gives_up_its_pages_goes_on_later(artifact: Path, alone: 
 
 
 @pytest.mark.parametrize("overlap", core(True, further=[False]))
+@pytest.mark.thorough
 def test_prompts_in_chunks_run_beside_decodes(artifact: Path, alone: Alone, overlap: bool) -> None:
     """The short one has its tokens before the long one has its first."""
     prompts = [prompt(1, 1), prompt(PAGE + 1, 21)]

@@ -48,6 +48,7 @@ def on_the_cpu(path: Path, tokens: list[int]) -> Float32:
 
 
 @pytest.mark.parametrize("family, options", core(CASES[0], further=CASES))
+@pytest.mark.thorough
 def test_logits_are_those_of_the_cpu(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
     path = compiled(tmp_path, family, options)
     tokens = np.random.default_rng(5).integers(256, size=LONGEST).tolist()

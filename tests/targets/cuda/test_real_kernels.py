@@ -32,6 +32,7 @@ def case_id(value: object) -> str:
 
 
 @pytest.mark.parametrize("shape, stored, target", CASES, ids=case_id)
+@pytest.mark.thorough
 def test_kernels_of_real_shapes(tmp_path: Path, shape: str, stored: str, target: Target) -> None:
     plan = plan_of(tmp_path, shape, stored, target)
     built = built_of(tmp_path, plan, target)
