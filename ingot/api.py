@@ -93,7 +93,7 @@ class FromDirectory(Model):
         raises, ArtifactError, IncompatibleHostError or ResourceError.
         """
         artifact, options = _found(model, compile_options, config, options)
-        super().__init__(artifact, **options)
+        super().__init__(_opened(artifact, options.pop("device", "auto")), **options)
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> Self:
@@ -134,8 +134,8 @@ def _found(
     compile_options: Mapping[str, Any] | None,
     config: EngineConfig | None,
     given: Mapping[str, Any],
-) -> tuple[Artifact, dict[str, Any]]:
-    """The artifact of a model, and the options of the runtime.
+) -> tuple[Path | Artifact, dict[str, Any]]:
+    """The artifact of a model, and the options to open it with.
 
     All names are checked before anything is downloaded or compiled, which can take minutes.
     """
@@ -150,7 +150,7 @@ def _found(
             hint="Give the model directory, or leave them out.",
         )
     options = {**chosen.options, "config": config}
-    revision, device = options.pop("revision", None), options.pop("device", "auto")
+    revision = options.pop("revision", None)
     path = _local(model, path, revision)
     if isinstance(model, Artifact):
         if "device" in chosen.options:
@@ -159,7 +159,11 @@ def _found(
                 hint="Give the device to Artifact.open, or the path to LLM.",
             )
         return model, options
-    return Artifact.open(cache.resolve(path, wanted), device=device), options
+    return cache.resolve(path, wanted), options
+
+
+def _opened(artifact: Path | Artifact, device: str) -> Artifact:
+    return artifact if isinstance(artifact, Artifact) else Artifact.open(artifact, device=device)
 
 
 def _merged_config(given: object, chosen: Mapping[str, Any]) -> EngineConfig:

@@ -29,6 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     from tests.support.made_once import FOLDER
 
+    # Before PyTorch imports Triton, whose own functions are interpreted or not from then on.
+    os.environ["TRITON_INTERPRET"] = "1"
+
     if "PYTEST_XDIST_WORKER" in os.environ:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     elif FOLDER not in os.environ:

@@ -13,6 +13,7 @@ from ingot.api import LLM
 from ingot.artifact.formats import rounded_rows
 from ingot.errors import UsageError
 from tests.support.build_once import built_once
+from tests.support.core import core
 
 VARIANTS = {
     "float32": {"dtype": "float32"},
@@ -21,7 +22,7 @@ VARIANTS = {
 HEADS, LAYERS, SIZE = 2, 6, 64  # KV heads of the bundled model
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(scope="module", params=core("float32", further=VARIANTS))
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     path = tmp_path_factory.mktemp("cache") / "model.ingot"
     options = VARIANTS[request.param]

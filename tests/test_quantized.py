@@ -19,6 +19,7 @@ from ingot.cache import cache_key
 from ingot.compiler.options import CompileOptions
 from ingot.errors import UsageError
 from tests.support.build_once import built_once
+from tests.support.core import core
 
 VARIANTS = {
     "int8": {"quantize": "int8", "group_size": "channel"},
@@ -38,7 +39,7 @@ FORMATS = {
 }
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(scope="module", params=core("int4", further=VARIANTS))
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     path = tmp_path_factory.mktemp("quantized") / "model.ingot"
     with built_once():

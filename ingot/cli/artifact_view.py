@@ -35,15 +35,11 @@ class ArtifactView:
         return dict(sizes)
 
     def code_bytes(self, target: TargetEntry) -> int:
-        """Bytes of what a target runs: all in its folder but the plan and the sources."""
-        folder = target.step.kernels.rpartition("/")[0]
-        return sum(
-            entry.size
-            for name, entry in self.manifest.files.items()
-            if name.startswith(f"{folder}/")
-            and not name.startswith(f"{folder}/source/")
-            and name != target.step.plan
-        )
+        """Bytes of what a target runs: its file of kernels, and binaries that it names."""
+        kernels = target.step.kernels
+        binaries = f"{kernels.rpartition('/')[0]}/cubins/"
+        files = self.manifest.files.items()
+        return sum(e.size for name, e in files if name == kernels or name.startswith(binaries))
 
     def gpu_kernels(self, target: str) -> GpuKernels | None:
         """The binaries of a target that is a GPU."""

@@ -10,7 +10,6 @@ from threading import Event
 from types import SimpleNamespace
 from typing import ClassVar
 
-from ingot.artifact.reader import Artifact
 from ingot.runtime.output import TextDelta
 from ingot.runtime.params import SamplingParams
 
@@ -42,9 +41,9 @@ class FakeLLM:
     closed = 0
     prompt_end = ""  # what the chat template ends a prompt with
 
-    def __init__(self, path, *, max_model_len=None, num_threads=None):
+    def __init__(self, artifact, *, max_model_len=None, num_threads=None):
         FakeLLM.opened.append(SimpleNamespace(num_threads=num_threads))
-        self.artifact = Artifact.open(path)
+        self.artifact = artifact
         self.max_model_len = max_model_len or MAX_MODEL_LEN
 
     def __enter__(self):

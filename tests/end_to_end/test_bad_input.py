@@ -165,7 +165,7 @@ def test_the_undamaged_directory_compiles(pristine: Path, tmp_path: Path) -> Non
     ("options", "named"),
     [
         (["--target", "cpu:itanium"], "cpu:itanium"),
-        (["--target", "cuda:sm_90"], "cuda:sm_90"),
+        (["--target", "cuda:sm_70"], "cuda:sm_70"),
         (["--dtype", "float8"], "float8"),
         (["--max-model-len", "10M"], "--max-model-len"),
         (["--max-num-seqs", "0"], "--max-num-seqs"),

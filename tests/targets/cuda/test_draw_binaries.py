@@ -14,10 +14,10 @@ from ingot.artifact.target import Target
 from ingot.targets.cuda import gates, toolchain
 from ingot.targets.cuda.disassembly import instructions
 from ingot.targets.cuda.triton_package import find_triton
-from tests.support.core import core
 from tests.targets.cuda.drawing import launches_of, plan_of
 from tests.targets.cuda.tiny import TARGETS
 
+pytestmark = pytest.mark.thorough
 VOCAB_SIZE = 151_936
 SMALL = {"ROWS": 1, "COLUMNS": 512}
 OF_DIVISIONS = 32  # a division takes fused operations of its own
@@ -33,7 +33,7 @@ def fused(counts: Mapping[str, int]) -> int:
     return sum(count for name, count in counts.items() if name.startswith(("FFMA", "DFMA")))
 
 
-@pytest.mark.parametrize("target", core(TARGETS[1], further=TARGETS), ids=lambda t: t.level)
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.level)
 def test_kernels_as_they_are_built(target: Target, tmp_path: Path) -> None:
     found = built(tmp_path, target, *launches_of(plan_of(VOCAB_SIZE), {}).kernels)
     assert gates.check(found.launches, found.binaries, tmp_path, target) == []

@@ -73,6 +73,7 @@ def test_tokens_are_those_that_the_host_draws(
     assert max(downloads) >= ROW_BYTES
 
 
+@pytest.mark.thorough
 def test_logits_that_are_kept_are_those_before_edits(artifact: Path, downloads: list[int]) -> None:
     """The second round draws its first tokens from the logits of the first."""
     rounds = []
