@@ -34,6 +34,7 @@ def artifact_page(view: ArtifactView, target: str) -> str:
         manifest=view.manifest,
         plan=plan,
         cards=_cards(view, plan),
+        code={entry.name: view.code_bytes(entry) for entry in view.manifest.targets},
         folders=sorted(view.folder_bytes().items(), key=lambda item: -item[1]),
         counts=list(kernel_counts(plan).items()),
         makers=makers,

@@ -20,7 +20,7 @@ CASES = core(
     (SMALL, "none", TARGETS[1]),
     further=[
         *product([SMALL], ["none", "int8", "int4"], TARGETS),
-        *product([LARGE], ["none", "int8", "int4"], TARGETS),
+        *product([LARGE], ["none"], TARGETS),
     ],
 )
 # Scales and multipliers of integers do not count as under way, and grids are not round numbers.
