@@ -23,7 +23,7 @@ from ingot.artifact.host import usable_processors
 from ingot.artifact.lock import file_lock
 from ingot.artifact.manifest import FileEntry, Manifest
 from ingot.artifact.tensors import read_header
-from ingot.artifact.tree import MANIFEST, check_name, list_files, open_file
+from ingot.artifact.tree import MANIFEST, check_name, is_artifact, list_files, open_file
 from ingot.errors import ArtifactError, ResourceError, UsageError
 
 if TYPE_CHECKING:
@@ -225,6 +225,15 @@ def refuse_existing(path: Path) -> None:
     """Raises UsageError if an artifact is at `path`."""
     if path.is_dir() and any(path.iterdir()):
         raise UsageError(f"{path} exists", hint="Name another output, or replace it by --force.")
+
+
+def refuse_missing(path: Path) -> None:
+    """Raises UsageError unless an artifact is at `path`."""
+    refuse_foreign(path)
+    if not is_artifact(path):
+        raise UsageError(
+            f"there is no artifact at {path} to add a target to", hint="Compile it without --add."
+        )
 
 
 def check_writable(path: Path) -> None:

@@ -202,8 +202,7 @@ def groups_text(manifest: Manifest) -> str:
 
 def _check_output(output: Path, force: bool, add: bool) -> None:
     """Refuses at once what the writer of the artifact would refuse after minutes of work."""
-    from ingot.artifact.tree import is_artifact
-    from ingot.artifact.writer import check_writable, refuse_existing
+    from ingot.artifact.writer import check_writable, refuse_existing, refuse_missing
 
     check_writable(output)
     if add and force:
@@ -211,12 +210,9 @@ def _check_output(output: Path, force: bool, add: bool) -> None:
             "--add and --force are both given",
             hint="--add keeps the artifact and adds to it; --force replaces it.",
         )
-    if add and not is_artifact(output):
-        raise UsageError(
-            f"there is no artifact at {output} to add a target to",
-            hint="Compile it without --add, or name the artifact with -o.",
-        )
-    if not (add or force):
+    if add:
+        refuse_missing(output)
+    elif not force:
         refuse_existing(output)
 
 

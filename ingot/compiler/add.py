@@ -18,8 +18,7 @@ from ingot.artifact.manifest import Manifest
 from ingot.artifact.plan import Limits
 from ingot.artifact.reader import Artifact
 from ingot.artifact.target import Target
-from ingot.artifact.tree import is_artifact
-from ingot.artifact.writer import ArtifactWriter, refuse_foreign
+from ingot.artifact.writer import ArtifactWriter, refuse_missing
 from ingot.compiler.compile import (
     Front,
     Model,
@@ -62,7 +61,7 @@ def add_targets(
     that the artifact was compiled with, or where it has such a target already.
     """
     options = options or CompileOptions()
-    refuse_none(out)
+    refuse_missing(out)
     clock = Clock(progress)
     waiting = partial(progress, "wait", f"another process writes {out}", None)
     with ArtifactWriter(out, on_wait=waiting) as writer:
@@ -88,15 +87,6 @@ def add_targets(
         weight_bytes=sum(size for name, size in sizes.items() if name.startswith("weights/")),
         golden_error=golden_error,
     )
-
-
-def refuse_none(out: Path) -> None:
-    """Raises UsageError where there is no artifact at `out`."""
-    refuse_foreign(out)
-    if not is_artifact(out):
-        raise UsageError(
-            f"there is no artifact at {out} to add a target to", hint="Compile it without --add."
-        )
 
 
 def targets_of(manifest: Manifest) -> list[Target]:
