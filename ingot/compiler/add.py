@@ -56,9 +56,8 @@ def add_targets(
 ) -> Report:
     """Adds the targets of the options to the artifact at `out`.
 
-    The artifact stays whole until one with the targets takes its place, in one step. Raises as
-    `compile_model`, and UsageError where the model directory or the options are others than those
-    that the artifact was compiled with, or where it has such a target already.
+    The artifact stays whole until one with the targets takes its place. Raises as `compile_model`,
+    and UsageError for such a target that is there, another model directory, or other options.
     """
     options = options or CompileOptions()
     refuse_missing(out)
