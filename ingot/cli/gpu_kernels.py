@@ -7,6 +7,7 @@ bandwidth that it can have by that. Nothing is measured.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -173,14 +174,11 @@ def _launches(built: BuiltLaunches) -> tuple[Launch, ...]:
 
 def _kernels(built: BuiltLaunches) -> Iterator[BuiltKernel]:
     steps: dict[int, str] = {}
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     for launch in _launches(built):
-        above = ""
-        for variant in launch.variants:
-            size, most = variant.size, variant.most
-            steps.setdefault(variant.kernel, f"{size} <= {most}" if size else above)
-            counts[variant.kernel] = counts.get(variant.kernel, 0) + 1
-            above = f"{size} > {most}"
+        found = _steps(launch)
+        counts.update(found.keys())
+        steps = found | steps
     for number, (spec, binary) in enumerate(
         zip(built.launches.kernels, built.binaries, strict=True)
     ):
@@ -193,8 +191,20 @@ def _kernels(built: BuiltLaunches) -> Iterator[BuiltKernel]:
             registers=binary.registers,
             spilled_bytes=binary.spilled_bytes,
             shared_bytes=binary.shared_bytes,
-            launches=counts.get(number, 0),
+            launches=counts[number],
         )
+
+
+def _steps(launch: Launch) -> dict[int, str]:
+    """The steps that each kernel of a launch is for, by its number."""
+    found: dict[int, str] = {}
+    begins: dict[int, str] = {}
+    above = ""
+    for variant in launch.variants:
+        begin = begins.setdefault(variant.kernel, above)
+        found[variant.kernel] = f"{variant.size} <= {variant.most}" if variant.size else begin
+        above = f"{variant.size} > {variant.most}"
+    return found
 
 
 def _tile(spec: KernelSpec) -> str:

@@ -102,6 +102,18 @@ def test_a_line_for_each_binary(shown: GpuKernels) -> None:
     ]
 
 
+def test_a_kernel_for_two_classes_of_steps_is_one_launch() -> None:
+    """The binary for many rows is that for 64 rows, too."""
+    found = built()
+    *others, product = found.launches.launches
+    few, many = product.variants
+    middle = replace(many, size="N", most=64)
+    product = replace(product, variants=(few, middle, many))
+    launches = replace(found.launches, launches=(*others, product))
+    kernels = gpu_kernels(sample_plan(), replace(found, launches=launches), "sm_90").kernels
+    assert [(k.steps, k.launches) for k in kernels] == [("N <= 16", 1), ("N > 16", 1), ("", 3)]
+
+
 def test_launches_of_a_token_are_those_that_fit_it(shown: GpuKernels) -> None:
     assert shown.launches == 2
     assert (shown.card, shown.multiprocessors, shown.needed) == ("H200", 132, 29_090)
