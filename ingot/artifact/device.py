@@ -46,8 +46,8 @@ def _gpu(number: int) -> Gpu:
     library = load_library()
     if library is None:
         raise IncompatibleHostError(
-            f"there is no GPU cuda:{number}: there is no NVIDIA driver here ({LIBRARY})",
-            hint='Install the driver, or use the device "cpu".',
+            f"there is no GPU cuda:{number}: no NVIDIA driver is installed ({LIBRARY})",
+            hint='The device "cpu" needs none.',
         )
     gpus = find_gpus(library)
     if number >= len(gpus):

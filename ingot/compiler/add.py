@@ -100,7 +100,8 @@ def new_targets(manifest: Manifest, options: CompileOptions, out: Path) -> list[
     for target in wanted:
         if target in there:
             raise UsageError(
-                f"{out} has the target {target.name} already", hint=f"Name another. {_ANEW}"
+                f"{out} has the target {target.name} already",
+                hint=f"Name another one. To build it anew: {_ANEW}",
             )
     return wanted
 

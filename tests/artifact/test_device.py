@@ -65,7 +65,7 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 
 def test_without_a_driver_that_is_what_is_told(monkeypatch):
     shown(monkeypatch, driver=False)
-    with pytest.raises(IncompatibleHostError, match=r"no NVIDIA driver here \(libcuda"):
+    with pytest.raises(IncompatibleHostError, match=r"no NVIDIA driver is installed \(libcuda"):
         flags_and_gpu("cuda", BOTH)
 
 

@@ -14,7 +14,7 @@ def test_a_gpu_without_a_driver_is_refused_at_once(verb, monkeypatch, capsys):
     monkeypatch.setattr(device, "load_library", lambda: None)
     assert main([*verb, "--device", "cuda"]) == 3
     first, *hint = capsys.readouterr().err.splitlines()
-    assert first == ("error: there is no GPU cuda:0: there is no NVIDIA driver here (libcuda.so.1)")
+    assert first == ("error: there is no GPU cuda:0: no NVIDIA driver is installed (libcuda.so.1)")
     assert len(hint) == 1 and 'device "cpu"' in hint[0]
 
 

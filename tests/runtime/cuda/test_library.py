@@ -113,6 +113,17 @@ def test_errors_have_the_type_of_their_cause(library: ctypes.CDLL, name, code, k
     driver.close()
 
 
+@pytest.mark.parametrize("code", [ILLEGAL_ADDRESS, OUT_OF_MEMORY, NO_BINARY])
+@pytest.mark.parametrize("name", ["cuStreamSynchronize", "cuMemFree_v2", "cuModuleUnload"])
+def test_closing_goes_on_where_a_lost_device_refuses(library: ctypes.CDLL, name, code) -> None:
+    """Whatever it says: nobody can do anything about it."""
+    driver = CudaDriver(0, library)
+    everything(driver)
+    library.fake_fail(name.encode(), code)
+    driver.close()
+    driver.close()
+
+
 def test_every_thread_makes_the_device_its_own(library: ctypes.CDLL) -> None:
     driver = CudaDriver(0, library)
     library.fake_fail(b"cuCtxSetCurrent", ILLEGAL_ADDRESS)
