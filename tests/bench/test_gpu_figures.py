@@ -25,6 +25,8 @@ from ingot.artifact.reader import Artifact
 from ingot.artifact.step_cost import step_cost
 from tests.support.tiny_models import save_random
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def setting(tmp_path: Path) -> Setting:

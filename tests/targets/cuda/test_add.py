@@ -18,6 +18,8 @@ from ingot.errors import ArtifactError, IngotError, ToolchainError, UsageError
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.simulation import compile_sketch, sketching
 
+pytestmark = pytest.mark.thorough
+
 CPU, GPU, NEWER = "cpu:portable", "cuda:sm_90", "cuda:sm_100"
 SMALL: dict[str, Any] = {
     "dtype": "float32", "max_model_len": 64, "max_num_seqs": 4, "max_num_batched_tokens": 32,
@@ -69,7 +71,6 @@ def test_the_bytes_are_those_of_a_compile_for_all_targets(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".a")] == []
 
 
-@pytest.mark.thorough
 def test_quantized_models_get_targets_too(model_dir: Path, tmp_path: Path) -> None:
     options = SMALL | {"quantize": "int8", "kv_dtype": "int8", "dtype": "bfloat16"}
     out = compile_sketch(model_dir, tmp_path / "a.ingot", (CPU,), **options)

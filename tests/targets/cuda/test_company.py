@@ -17,7 +17,7 @@ from tests.support.core import core
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.simulation import compile_sketch, simulated
 
-pytestmark = pytest.mark.deterministic
+pytestmark = [pytest.mark.deterministic, pytest.mark.thorough]
 
 PAGE = 16
 # Log-probabilities are drawn by the host from the logits of the step; tokens alone by the device.

@@ -17,11 +17,14 @@ from ingot.targets.cuda.binaries import described
 from ingot.targets.cuda.compiled import Compiled
 from ingot.targets.cuda.cubin import Cubin, read_cubin
 from ingot.targets.cuda.triton_package import find_triton
+from tests.support.core import core
 from tests.targets.cuda.tiny import DOUBLE, KERNELS, TARGETS, all_built
 
 SM_90 = ARCHITECTURES["sm_90"]
 HEADER, NAMES_AT = struct.Struct("<IIQQQQIIQQ"), 0x3E
-by_target = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.level)
+by_target = pytest.mark.parametrize(
+    "target", core(TARGETS[1], further=TARGETS), ids=lambda target: target.level
+)
 
 
 def cubin_of(name: str, target: Target = TARGETS[1]) -> bytes:

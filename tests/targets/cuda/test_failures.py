@@ -19,6 +19,8 @@ from tests.support.tiny_models import save_random
 from tests.targets.cuda.failing import Failing, IdleDriver
 from tests.targets.cuda.simulation import compile_sketch, simulated
 
+pytestmark = pytest.mark.thorough
+
 METHODS = (
     "allocate", "host_memory", "upload", "download", "load", "launch", "begin_capture",
     "end_capture", "replay", "synchronize", "free_bytes",

@@ -17,6 +17,8 @@ from tests.support.core import core
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.simulation import compile_sketch, simulated
 
+pytestmark = pytest.mark.thorough
+
 INT4 = {"quantize": "int4", "group_size": 64}
 REST = {"keep": ("down_proj=none",)}  # its rows have 96 columns
 LONGEST = 20  # tokens, on two pages
@@ -48,7 +50,6 @@ def on_the_cpu(path: Path, tokens: list[int]) -> Float32:
 
 
 @pytest.mark.parametrize("family, options", core(CASES[0], further=CASES))
-@pytest.mark.thorough
 def test_logits_are_those_of_the_cpu(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
     path = compiled(tmp_path, family, options)
     tokens = np.random.default_rng(5).integers(256, size=LONGEST).tolist()
@@ -60,7 +61,6 @@ def test_logits_are_those_of_the_cpu(tmp_path: Path, family: str, options: dict[
     assert np.array_equal(got, chunks)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("family, options", CASES)
 def test_the_golden_outputs_are_reproduced(
     tmp_path: Path, family: str, options: dict[str, Any]
