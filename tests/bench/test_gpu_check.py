@@ -191,6 +191,7 @@ def test_the_script_is_a_script():
         subprocess.run([shell, "-n", str(SCRIPT)], check=True)
 
 
+@pytest.mark.thorough
 def test_without_a_gpu_it_says_so(tmp_path):
     done = script("--out", str(tmp_path / "out.json"), PYTHON=sys.executable)
     assert done.returncode == 2

@@ -134,7 +134,7 @@ IN_INTEGERS = [
     for kind, kv_dtype in (("int8", "auto"), ("int4", "int8"))
     for name in ("gemma2", "gpt2")
 ]
-QUANTIZED = core(IN_INTEGERS[0], further=IN_INTEGERS)
+QUANTIZED = core(further=IN_INTEGERS)
 UNFUSED = [
     [Compile("qwen3", "float32", 300, disable_passes=disabled)]
     for disabled in (("group_heads",), OPTIONAL)

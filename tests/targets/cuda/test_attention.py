@@ -43,7 +43,7 @@ def close(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", core("grouped", "int8", further=SHAPES))
+@pytest.mark.parametrize("name", core("int8", further=SHAPES))
 def test_sequences_of_one_row(name: str) -> None:
     attended = Attended.drawn(SHAPES[name], 300)
     spans = [(place - 1, place) for place in EDGES]
@@ -51,7 +51,7 @@ def test_sequences_of_one_row(name: str) -> None:
         close(got, attended.expected(*span))
 
 
-@pytest.mark.parametrize("name", core("grouped", "int8", further=SHAPES))
+@pytest.mark.parametrize("name", core("grouped", further=SHAPES))
 def test_sequences_of_several_rows(name: str) -> None:
     attended = Attended.drawn(SHAPES[name], 300)
     spans = [(0, 3), (250, 263), (299, 300)]
@@ -76,7 +76,7 @@ def test_irregular_sequences(data: st.DataObject) -> None:
 
 
 @pytest.mark.deterministic
-@pytest.mark.parametrize("name", core("grouped", "int8", further=SHAPES))
+@pytest.mark.parametrize("name", core("grouped", further=SHAPES))
 def test_rows_are_the_same_bits_one_by_one_together_and_beside_others(name: str) -> None:
     """One row is taken by a program for each chunk, several by a program for all chunks.
 

@@ -63,6 +63,7 @@ def tokens_of(artifact: Path, params: Sequence[SamplingParams]) -> list[list[lis
         return [[each.token_ids for each in output.outputs] for output in outputs]
 
 
+@pytest.mark.thorough
 def test_tokens_are_those_that_the_host_draws(
     artifact: Path, monkeypatch: pytest.MonkeyPatch, downloads: list[int]
 ) -> None:

@@ -116,7 +116,11 @@ AT_EDGES = [
 ]
 
 
-@pytest.mark.parametrize("row", [NORMAL, TIED, WIDE], ids=["normal", "tied", "wide"])
+@pytest.mark.parametrize(
+    "row",
+    [NORMAL, *(pytest.param(row, marks=pytest.mark.thorough) for row in (TIED, WIDE))],
+    ids=["normal", "tied", "wide"],
+)
 @pytest.mark.parametrize("params", AT_EDGES)
 def test_ranges_end_where_those_of_numpy_do(
     monkeypatch: pytest.MonkeyPatch, row: Float32, params: SamplingParams

@@ -70,6 +70,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.deterministic
+@pytest.mark.thorough
 def test_outputs_do_not_depend_on_company(artifact: Path) -> None:
     """Alone, side by side in a bucket that is padded, and in chunks of other sizes."""
     params = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, detokenize=False)

@@ -19,6 +19,7 @@ from ingot.targets.cuda.calls_products import CALLS, product_parts
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.cuda.tiles import FEW_ROWS, splits_of
 from tests.support import samples
+from tests.support.core import core
 from tests.targets.cuda.matrices import drawn, int4, int8
 from tests.targets.cuda.runs import expected, one_group, rows_of_one, run
 from tests.targets.sketch import Sketch
@@ -153,7 +154,9 @@ LOOSE = {
 }
 
 
-@pytest.mark.parametrize("case", [*FORMATS, *KERNELS], ids=str)
+@pytest.mark.parametrize(
+    "case", core(*FORMATS[1::3], *KERNELS[1::3], further=[*FORMATS, *KERNELS]), ids=str
+)
 def test_product(case: Case) -> None:
     """Rows are right in every class of rows, and equal to the bit in all of them."""
     runs = {rows: case.results(rows) for rows in ROWS}
