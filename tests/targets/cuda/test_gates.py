@@ -16,6 +16,7 @@ from ingot.targets.cuda import gates
 from ingot.targets.cuda.disassembly import counted, instructions
 from ingot.targets.cuda.gates import OTHER, PRODUCT, TENSOR_CORES, Gate, Kernel
 from ingot.targets.cuda.triton_package import find_triton
+from tests.support.core import core
 from tests.targets.cuda.tiny import KERNELS, TARGETS, all_built, launches, product
 
 SM_80, SM_90, SM_100 = ARCHITECTURES.values()
@@ -33,7 +34,9 @@ BINARY = Binary(
     spilled_bytes=0,
 )
 COUNTS = {"LDGSTS.E.BYPASS.128": 40, "HGMMA.64x16x16.F32.BF16": 8, "STG.E.128": 2}
-by_target = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.level)
+by_target = pytest.mark.parametrize(
+    "target", core(TARGETS[1], further=TARGETS), ids=lambda target: target.level
+)
 
 
 def found(name: str, target: Target) -> list[str]:
