@@ -18,7 +18,9 @@ from ingot.artifact.codec import encode_plan
 from ingot.artifact.manifest import GroupEntry
 from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import ArtifactWriter
-from ingot.compiler.compile import describe, lower_model, read_model, write_parts
+from ingot.compiler.compile import describe, write_parts
+from ingot.compiler.lower_model import lower_model
+from ingot.compiler.model import read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.ops.steps import step_inputs
 from ingot.targets.compilers import Builder

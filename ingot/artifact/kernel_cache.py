@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 # The hash of what a file was built from, then that of its content; or a file half written.
-_NAME = re.compile(r"[0-9a-f]{64}(-[0-9a-f]{16}\.(o|cubin)|\.\d+\.part)")
+_NAME = re.compile(r"[0-9a-f]{64}(-[0-9a-f]{16}\.(o|cubin|front)|\.\d+\.part)")
 
 
 def kept_files(folder: Path) -> list[Path]:

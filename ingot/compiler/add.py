@@ -19,16 +19,11 @@ from ingot.artifact.plan import Limits
 from ingot.artifact.reader import Artifact
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter, refuse_missing
-from ingot.compiler.compile import (
-    Front,
-    Model,
-    describe,
-    lower_model,
-    read_model,
-    target_plan,
-    write_parts,
-)
+from ingot.compiler.compile import describe, target_plan, write_parts
+from ingot.compiler.front import Front
 from ingot.compiler.golden import GOLDEN, outputs_agree
+from ingot.compiler.kept_front import front_of
+from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.preflight import check_disk, check_tools, prepare
 from ingot.compiler.resolve import resolve_target
@@ -164,7 +159,7 @@ def _write(
     # The compiler writes into the writer's folder, so it has to end first.
     with Builder() as compiler:
         prepare(new, compiler)
-        front = lower_model(model, clock)
+        front = front_of(model, clock)
         check_front(old, model, front)
         check_disk(front.plan, new, writer.directory)
         parts = write_parts(writer, only_new, front, compiler, clock)

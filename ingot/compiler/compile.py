@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tokenizers import Tokenizer
-from torch import nn
 from torch.fx import GraphModule
 
 from ingot.artifact.codec import encode_plan
-from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import (
     FORMAT_VERSION,
     STEP,
     GroupEntry,
-    LedgerEntry,
     Manifest,
     ModelInfo,
     Numerics,
@@ -31,27 +26,19 @@ from ingot.artifact.reader import weights_name
 from ingot.artifact.select import abi_of
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter
-from ingot.compiler.export import export
+from ingot.compiler.front import Front
 from ingot.compiler.golden import GOLDEN, TEXT, golden_outputs, golden_prompts
-from ingot.compiler.lower import lower
+from ingot.compiler.kept_front import front_of
+from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.preflight import check_disk, check_tools, prepare
-from ingot.compiler.quantization.calibrate import calibration_sequences
-from ingot.compiler.quantization.choose import check_calibration, choose_storage, label
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
-from ingot.compiler.resolve import Resolved, resolve
-from ingot.compiler.tokenizer import copy_tokenizer, load_tokenizer
+from ingot.compiler.tokenizer import copy_tokenizer
 from ingot.compiler.verify import PlanChecker
-from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
-from ingot.models.config import ModelConfig
 from ingot.models.config_file import model_name
-from ingot.models.counts import module_counts
-from ingot.passes import runner
-from ingot.passes.pipeline import check_disabled, pipeline
 from ingot.targets.compilers import Builder, raise_failed
-from ingot.targets.target import TargetKind, all_fit, kind_of
+from ingot.targets.target import TargetKind, kind_of
 from ingot.version import __version__
 
 
@@ -77,7 +64,7 @@ def compile_model(
         # The compiler writes into the writer's folder, so it has to end first.
         with ArtifactWriter(out, replace=replace, on_wait=waiting) as writer, Builder() as compiler:
             prepare(model.resolved.targets, compiler)
-            front = lower_model(model, clock)
+            front = front_of(model, clock)
             check_disk(front.plan, model.resolved.targets, writer.directory)
             parts = write_parts(writer, model, front, compiler, clock)
             with clock.stage("write", str(out)):
@@ -95,78 +82,6 @@ def compile_model(
         weight_bytes=sum(manifest.files[weights_name(name)].size for name in layouts(parts)),
         golden_error=golden_error,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """A model directory, read and checked. The module has no weights; the checkpoint is open."""
-
-    model_dir: Path
-    options: CompileOptions
-    config: ModelConfig
-    resolved: Resolved
-    tokenizer: Tokenizer
-    module: nn.Module
-    checkpoint: Checkpoint
-    calibration: list[list[int]]
-
-
-def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
-    """Reads all but the weights."""
-    with clock.stage("read", str(model_dir)):
-        config = registry.load_config(model_dir)
-        resolved = resolve(options, config)
-        rules = [rule for target in resolved.targets for rule in kind_of(target).rules]
-        check_disabled(options.disable_passes, rules)
-        tokenizer = load_tokenizer(model_dir, config.vocab_size)
-        longest = resolved.limits.max_model_len
-        calibration = calibration_sequences(options.calibrate, tokenizer, max_model_len=longest)
-        module = registry.build(config, max_model_len=longest)
-        checkpoint = Checkpoint.open(model_dir, config, module)
-    return Model(model_dir, options, config, resolved, tokenizer, module, checkpoint, calibration)
-
-
-@dataclass(frozen=True, slots=True)
-class Front:
-    """What the front end makes of a model: the exported graph, the plan, and the ledger.
-
-    The plan consists of primitives, and is the same for every target. `storage` says which matrices
-    are stored in integers, and how; `quantization` says it in the words of the manifest.
-    """
-
-    reference: GraphModule
-    storage: dict[str, Storage]
-    quantization: str
-    plan: Plan
-    ledger: tuple[LedgerEntry, ...]
-
-
-def lower_model(model: Model, clock: Clock) -> Front:
-    """Exports the module and lowers its graph to the plan."""
-    config, resolved, options = model.config, model.resolved, model.options
-    with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
-        graph = export(model.module, config)
-        reference = GraphModule(graph, deepcopy(graph.graph))
-    fits = partial(all_fit, resolved.targets)
-    storage = choose_storage(
-        reference, resolved.storage, options.keep, resolved.dtype, resolved.int8, fits
-    )
-    if model.calibration:
-        check_calibration(reference, storage)
-    with clock.stage("passes", resolved.dtype_reason):
-        ledger = runner.run(
-            graph,
-            pipeline(dtype=resolved.dtype, disable=options.disable_passes, integers=storage.keys()),
-            module_counts(model.module),
-            dump_dir=options.dump_dir,
-            verify=options.verify_passes,
-        )
-    with clock.stage("plan", f"{resolved.limits.max_num_batched_tokens} tokens a step"):
-        plan = lower(graph, resolved.limits, storage, int8_states=resolved.kv_dtype == "int8")
-        if options.verify_passes:
-            PlanChecker(reference).check_lowered(graph, plan)
-    quantization = label(storage, calibrated=bool(model.calibration))
-    return Front(reference, storage, quantization, plan, ledger)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule
-from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
 from ingot.passes.graph import value
 
@@ -19,7 +18,9 @@ def fake_mode(gm: GraphModule) -> Any:
 
 def new_size(gm: GraphModule, name: str, hint: int) -> Any:
     """A symbolic size; `hint` is the example that stands for it."""
+    # Imported here: they take a fifth of a second, and a compile may not come here.
     from torch._dynamo.source import ConstantSource
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
     sizes: Any = [DimDynamic.DYNAMIC]
     fake = fake_mode(gm).from_tensor(

@@ -206,7 +206,7 @@ def test_what_can_be_refused_early_is_refused_before_the_export(
         raise ToolchainError("no compiler")
 
     monkeypatch.setattr(toolchain, "build", build)
-    monkeypatch.setattr(compiler, "export", never)
+    monkeypatch.setattr(compiler, "front_of", never)
     asked = CompileOptions(targets=V3[0], **options)
     with pytest.raises(error, match=message):
         compile_model(model, tmp_path / "a.ingot", asked, progress=silent)

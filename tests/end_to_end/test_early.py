@@ -53,7 +53,7 @@ def test_a_broken_compiler_is_found_before_the_export(
     broken.write_text(f"#!/bin/sh\n{script}\n")
     broken.chmod(0o755)
     monkeypatch.setenv("INGOT_CXX", str(broken))
-    monkeypatch.setattr(compiler, "export", never)
+    monkeypatch.setattr(compiler, "front_of", never)
     assert main(["compile", str(model), "-o", str(tmp_path / "out" / "a.ingot"), *OPTIONS]) == 2
     assert found in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

@@ -61,7 +61,7 @@ def test_a_failed_compile_closes_the_checkpoint(
         seen.append(str(model) in mapped.read_text())
         raise PassError("idle", "matched too seldom")
 
-    monkeypatch.setattr(compiler, "lower_model", fail)
+    monkeypatch.setattr(compiler, "front_of", fail)
     options = CompileOptions(targets=("cpu:portable",), max_model_len=64)
     with pytest.raises(PassError) as caught:
         compiler.compile_model(model, tmp_path / "model.ingot", options)

@@ -9,7 +9,9 @@ from ingot.artifact.codec import decode_built, encode_launches
 from ingot.artifact.launches import BuiltLaunches
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
-from ingot.compiler.compile import Model, lower_model, target_plan
+from ingot.compiler.compile import target_plan
+from ingot.compiler.lower_model import lower_model
+from ingot.compiler.model import Model
 from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.compiler.resolve import resolve
 from ingot.models import registry

@@ -1,0 +1,39 @@
+"""What is kept of a compile's front end, as JSON: all that is ordered comes back in its order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ingot.artifact.formats import Storage
+from ingot.artifact.manifest import LedgerEntry
+from ingot.artifact.plan import Plan
+
+# [operation, name, what is called or read, arguments, named arguments]
+NodeData = tuple[str, str, str, list[Any], dict[str, Any]]
+
+
+class FrontEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """The exported graph as plain data, the plan, how weights are stored, and the ledger."""
+
+    nodes: list[NodeData]
+    plan: Plan
+    quantization: str
+    storage: dict[str, Storage]
+    ledger: tuple[LedgerEntry, ...]
+
+
+def encode_entry(entry: FrontEntry) -> bytes:
+    """The entry as bytes. Raises ValueError if it would come back as another."""
+    data = msgspec.json.encode(entry)
+    again = decode_entry(data)
+    # Equal dicts may differ in their order, their texts do not.
+    if again != entry or msgspec.json.encode(again) != data:
+        raise ValueError("the entry does not survive JSON (a float that is not finite?)")
+    return data
+
+
+def decode_entry(data: bytes) -> FrontEntry:
+    """The entry in those bytes. Raises ValueError if they are none."""
+    return msgspec.json.decode(data, type=FrontEntry)

@@ -1,0 +1,124 @@
+"""What the front end made of a model before: models of one shape and options have one plan.
+
+Exporting a model and applying the passes takes seconds, and depends on no weight. An entry lies
+beside the kernels that were built before. Its key covers all that the front end reads, so that what
+it checked when the entry was made (counts of matches, invariants, the graph of layers) still holds.
+A compile that is to look at the passes runs them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from ingot.artifact.front_entry import FrontEntry, decode_entry, encode_entry
+from ingot.compiler.front import Front
+from ingot.compiler.graph_data import graph_data, graph_of
+from ingot.compiler.layers import all_tensors
+from ingot.compiler.model import Model
+from ingot.compiler.options import Clock
+from ingot.compiler.surroundings import surroundings
+from ingot.errors import UsageError
+from ingot.targets import kept
+from ingot.version import __version__
+
+SUFFIX = ".front"
+MOST = 64  # entries of up to a megabyte; those unused for longest go first
+SOURCES = Path(__file__).parents[1]
+
+
+def front_of(model: Model, clock: Clock) -> Front:
+    """As `lower_model`, unless the same was done before. Raises as that does."""
+    if model.options.verify_passes or model.options.dump_dir is not None:
+        return _made(model, clock)
+    try:
+        folder = kept.opened_folder()
+        key = front_key(model)
+    except (OSError, UsageError):  # a compile needs no cache
+        return _made(model, clock)
+    data = kept.take(folder, key, SUFFIX)
+    front = None if data is None else decode_front(data, model)
+    if front is not None:
+        with clock.stage("plan", f"as before, {model.resolved.dtype_reason}"):
+            return front
+    front = _made(model, clock)
+    # A full disk is told by what needs the room; a graph that has no text is made every time.
+    with suppress(OSError, ValueError):
+        kept.keep(folder, key, encode_front(front), SUFFIX, MOST)
+    return front
+
+
+def _made(model: Model, clock: Clock) -> Front:
+    # Imported here: what exports and matches is not needed where the front is kept.
+    from ingot.compiler.lower_model import lower_model
+
+    return lower_model(model, clock)
+
+
+def front_key(model: Model) -> str:
+    """Changes with everything that the front depends on. Raises OSError."""
+    # Of the text that a model is calibrated with, the front asks only whether there is one.
+    options = replace(model.options, calibrate=None)
+    parts: dict[str, Any] = {
+        "config": repr(model.config),
+        "resolved": repr(model.resolved),
+        "options": repr(options),
+        "calibrated": bool(model.calibration),
+        "tensors": [(n, *t.shape, str(t.dtype)) for n, t in all_tensors(model.module).items()],
+        "python": sys.version,
+        "build": [torch.__version__, str(torch.version.git_version)],
+        "defaults": [str(torch.get_default_dtype()), str(torch.get_default_device())],
+        "ingot": [__version__, sources_hash(SOURCES)],
+        **surroundings(),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def sources_hash(folder: Path) -> str:
+    """A hash of all Python files in a folder, by path and content. Raises OSError."""
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        found.update(f"{path.relative_to(folder)}\0".encode())
+        found.update(hashlib.sha256(path.read_bytes()).digest())
+    return found.hexdigest()
+
+
+def encode_front(front: Front) -> bytes:
+    """The front as bytes.
+
+    Raises ValueError where its graph or its plan holds what would not come back the same.
+    """
+    entry = FrontEntry(
+        nodes=graph_data(front.reference.graph),
+        plan=front.plan,
+        quantization=front.quantization,
+        storage=front.storage,
+        ledger=front.ledger,
+    )
+    if graph_data(graph_of(entry.nodes)) != entry.nodes:
+        raise ValueError("the graph is another when it is read back")
+    return encode_entry(entry)
+
+
+def decode_front(data: bytes, model: Model) -> Front | None:
+    """The front of a model in those bytes; None if they are not one."""
+    try:
+        entry = decode_entry(data)
+        graph = graph_of(entry.nodes)
+        return Front(
+            reference=GraphModule(model.module, graph),
+            storage=entry.storage,
+            quantization=entry.quantization,
+            plan=entry.plan,
+            ledger=entry.ledger,
+        )
+    except Exception:  # of whatever sort: it is made anew
+        return None

@@ -1,0 +1,48 @@
+"""The front end: exports a model, applies the passes, and lowers the graph to the plan."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import partial
+
+from torch.fx import GraphModule
+
+from ingot.compiler.export import export
+from ingot.compiler.front import Front
+from ingot.compiler.lower import lower
+from ingot.compiler.model import Model
+from ingot.compiler.options import Clock
+from ingot.compiler.quantization.choose import check_calibration, choose_storage, label
+from ingot.compiler.verify import PlanChecker
+from ingot.models.counts import module_counts
+from ingot.passes import runner
+from ingot.passes.pipeline import pipeline
+from ingot.targets.target import all_fit
+
+
+def lower_model(model: Model, clock: Clock) -> Front:
+    """Exports the module and lowers its graph to the plan."""
+    config, resolved, options = model.config, model.resolved, model.options
+    with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
+        graph = export(model.module, config)
+        reference = GraphModule(graph, deepcopy(graph.graph))
+    fits = partial(all_fit, resolved.targets)
+    storage = choose_storage(
+        reference, resolved.storage, options.keep, resolved.dtype, resolved.int8, fits
+    )
+    if model.calibration:
+        check_calibration(reference, storage)
+    with clock.stage("passes", resolved.dtype_reason):
+        ledger = runner.run(
+            graph,
+            pipeline(dtype=resolved.dtype, disable=options.disable_passes, integers=storage.keys()),
+            module_counts(model.module),
+            dump_dir=options.dump_dir,
+            verify=options.verify_passes,
+        )
+    with clock.stage("plan", f"{resolved.limits.max_num_batched_tokens} tokens a step"):
+        plan = lower(graph, resolved.limits, storage, int8_states=resolved.kv_dtype == "int8")
+        if options.verify_passes:
+            PlanChecker(reference).check_lowered(graph, plan)
+    quantization = label(storage, calibrated=bool(model.calibration))
+    return Front(reference, storage, quantization, plan, ledger)

@@ -1,0 +1,48 @@
+"""A model directory as the compiler reads it, without its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from torch import nn
+
+from ingot.compiler.options import Clock, CompileOptions
+from ingot.compiler.quantization.calibrate import calibration_sequences
+from ingot.compiler.resolve import Resolved, resolve
+from ingot.compiler.tokenizer import load_tokenizer
+from ingot.models import registry
+from ingot.models.checkpoint import Checkpoint
+from ingot.models.config import ModelConfig
+from ingot.passes.pipeline import check_disabled
+from ingot.targets.target import kind_of
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model directory, read and checked. The module has no weights; the checkpoint is open."""
+
+    model_dir: Path
+    options: CompileOptions
+    config: ModelConfig
+    resolved: Resolved
+    tokenizer: Tokenizer
+    module: nn.Module
+    checkpoint: Checkpoint
+    calibration: list[list[int]]
+
+
+def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
+    """Reads all but the weights."""
+    with clock.stage("read", str(model_dir)):
+        config = registry.load_config(model_dir)
+        resolved = resolve(options, config)
+        rules = [rule for target in resolved.targets for rule in kind_of(target).rules]
+        check_disabled(options.disable_passes, rules)
+        tokenizer = load_tokenizer(model_dir, config.vocab_size)
+        longest = resolved.limits.max_model_len
+        calibration = calibration_sequences(options.calibrate, tokenizer, max_model_len=longest)
+        module = registry.build(config, max_model_len=longest)
+        checkpoint = Checkpoint.open(model_dir, config, module)
+    return Model(model_dir, options, config, resolved, tokenizer, module, checkpoint, calibration)
