@@ -12,19 +12,29 @@ from typing import TypeVar
 from ingot.artifact.host import usable_processors
 
 CHUNK_BYTES = 1 << 20
+LOOK_SECONDS = 0.01  # after which more of a file that is being written is looked for
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-def hash_fd(fd: int, stopped: Callable[[], bool] = lambda: False) -> str:
+def hash_fd(
+    fd: int, stopped: Callable[[], bool] = lambda: False, written: Event | None = None
+) -> str:
     """Hex SHA-256 of an open file, from its start. The file position does not change.
 
-    Once `stopped` says so, no more is read.
+    Once `stopped` says so, no more is read. `written` is set once nobody appends to the file any
+    more; until then its end is waited for.
     """
     digest = hashlib.sha256()
     offset = 0
-    while not stopped() and (chunk := os.pread(fd, CHUNK_BYTES, offset)):
+    while not stopped():
+        whole = written is None or written.is_set()  # asked before what is there is read
+        chunk = os.pread(fd, CHUNK_BYTES, offset)
+        if not chunk and whole:
+            break
+        if not chunk and written is not None:
+            written.wait(LOOK_SECONDS)
         digest.update(chunk)
         offset += len(chunk)
     return digest.hexdigest()

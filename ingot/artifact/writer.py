@@ -18,11 +18,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ingot.artifact.codec import decode_manifest, encode_manifest
-from ingot.artifact.hashing import hash_fd
+from ingot.artifact.finishing import bring_to_disk, hashed_entry, make_durable
 from ingot.artifact.host import usable_processors
 from ingot.artifact.lock import file_lock
 from ingot.artifact.manifest import FileEntry, Manifest
-from ingot.artifact.tensors import read_header
 from ingot.artifact.tree import MANIFEST, check_name, is_artifact, list_files, open_file
 from ingot.errors import ArtifactError, ResourceError, UsageError
 
@@ -59,6 +58,7 @@ class ArtifactWriter:
         )
         self._lock = file_lock(self.path.parent / f".{self.path.name}.lock", on_wait=on_wait)
         self._finished: dict[str, Future[FileEntry]] = {}
+        self._durable: list[Future[None]] = []
         self._left = Event()
 
     def __enter__(self) -> ArtifactWriter:
@@ -77,7 +77,9 @@ class ArtifactWriter:
             except BaseException:
                 self._lock.__exit__(None, None, None)
                 raise
-        self._pool = ThreadPoolExecutor(usable_processors())
+        # Apart, so that no hash waits behind a file that is on its way to the disk.
+        self._hashing = ThreadPoolExecutor(usable_processors())
+        self._syncing = ThreadPoolExecutor(usable_processors())
         return self
 
     def __exit__(
@@ -88,7 +90,8 @@ class ArtifactWriter:
     ) -> None:
         self._left.set()
         try:
-            self._pool.shutdown(cancel_futures=True)
+            for pool in (self._hashing, self._syncing):
+                pool.shutdown(cancel_futures=True)
         finally:  # whoever waits may lose patience
             shutil.rmtree(self.directory, ignore_errors=True)
             self._lock.__exit__(None, None, None)
@@ -113,7 +116,24 @@ class ArtifactWriter:
 
         Files that nobody says this of are finished by `seal`.
         """
-        self._finished[name] = self._pool.submit(_finish, self.directory, name, self._left)
+        self._finish(name, None)
+
+    @contextmanager
+    def growing(self, name: str) -> Iterator[Path]:
+        """Where to write that file, from its first byte to its last. As `finish`, but the file is
+        hashed while it grows. Leaving this says that it is complete."""
+        path, written = self.file(name), Event()
+        path.touch()
+        self._finish(name, written)
+        try:
+            yield path
+        finally:
+            written.set()
+
+    def _finish(self, name: str, written: Event | None) -> None:
+        file = (self.directory, name, self._left.is_set)
+        entry = self._finished[name] = self._hashing.submit(hashed_entry, *file, written)
+        self._durable.append(self._syncing.submit(bring_to_disk, *file, entry))
 
     def commit(self, manifest: Manifest) -> Manifest:
         """Seals and publishes; returns the manifest as written."""
@@ -124,7 +144,7 @@ class ArtifactWriter:
     def seal(self, manifest: Manifest) -> Manifest:
         """Adds the files' hashes and writes the manifest last; returns it as written.
 
-        The folder is then complete and on the disk, but does not have its name yet.
+        The folder is then complete, but does not have its name yet.
         """
         with _resources():
             if (self.directory / MANIFEST).exists():
@@ -136,17 +156,20 @@ class ArtifactWriter:
             manifest = replace(manifest, files={n: self._finished[n].result() for n in names})
             data = encode_manifest(manifest)
             (self.directory / MANIFEST).write_bytes(data)
-            _make_durable(self.directory / MANIFEST, 0o644)
-            for folder, _, _ in os.walk(self.directory, topdown=False):
-                _make_durable(Path(folder), 0o755)
         return decode_manifest(data)
 
     def publish(self) -> None:
-        """Gives the sealed folder its name, in one step."""
+        """Gives the sealed folder its name, in one step, once all of it is on the disk."""
+        with _resources():
+            for job in self._durable:
+                job.result()
+            make_durable(self.directory / MANIFEST, 0o644)
+            for folder, _, _ in os.walk(self.directory, topdown=False):
+                make_durable(Path(folder), 0o755)
         refuse_foreign(self.path)
         with _usable(self.path):
             _put_in_place(self.directory, self.path)
-            _make_durable(self.path.parent, None)
+            make_durable(self.path.parent, None)
 
 
 @contextmanager
@@ -170,38 +193,6 @@ def _usable(path: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         what = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{str(path)!r} cannot be written: {what}", hint=_ANOTHER) from error
-
-
-def _finish(root: Path, name: str, left: Event) -> FileEntry:
-    """Brings a file to the disk; returns its entry in the manifest. It ends soon once the writer
-    was left, and the entry is then worth nothing."""
-    fd = open_file(root, name)
-    try:
-        sha256 = hash_fd(fd, left.is_set)
-        if not left.is_set():
-            _make_fd_durable(fd, 0o644)
-        weights = name.endswith(".safetensors")
-        return FileEntry(
-            size=os.fstat(fd).st_size,
-            sha256=sha256,
-            header_sha256=read_header(fd, name).header_sha256 if weights else "",
-        )
-    finally:
-        os.close(fd)
-
-
-def _make_durable(path: Path, mode: int | None) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _make_fd_durable(fd, mode)
-    finally:
-        os.close(fd)
-
-
-def _make_fd_durable(fd: int, mode: int | None) -> None:
-    if mode is not None:
-        os.fchmod(fd, mode)  # the same whatever the umask
-    os.fsync(fd)
 
 
 def refuse_foreign(path: Path) -> None:

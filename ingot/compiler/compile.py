@@ -26,6 +26,7 @@ from ingot.artifact.reader import weights_name
 from ingot.artifact.select import abi_of
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter
+from ingot.compiler.beside import OnRead, beside
 from ingot.compiler.front import Front
 from ingot.compiler.golden import GOLDEN, TEXT, golden_outputs, golden_prompts
 from ingot.compiler.kept_front import front_of
@@ -96,7 +97,10 @@ class Part:
 def write_parts(
     writer: ArtifactWriter, model: Model, front: Front, compiler: Builder, clock: Clock
 ) -> list[Part]:
-    """Writes all files but the manifest; the C++ compiler works while weights are packed."""
+    """Writes all files but the manifest.
+
+    The C++ compiler and the float32 reference work while weights are packed.
+    """
     names = ", ".join(target.name for target in model.resolved.targets)
     sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
     with clock.stage("generate", names):
@@ -108,12 +112,14 @@ def write_parts(
             with clock.stage_over("quantize", front.quantization, chosen) as weights.on_read:
                 quantize_weights(front.reference, weights, front.storage, model.calibration)
         raise_failed(builds)
-        with clock.stage_over("pack", ", ".join(layouts(parts)), sizes) as weights.on_read:
-            add_weights(writer, parts, weights)
-        raise_failed(builds)
-        with clock.stage_over("golden", "float32 reference", sizes) as weights.on_read:
-            add_golden(writer, model, front.reference, weights)
-            copy_tokenizer(model.model_dir, writer.directory / "tokenizer")
+        with beside(partial(add_golden, writer, model, front.reference, weights)) as golden:
+            with clock.stage_over("pack", ", ".join(layouts(parts)), sizes) as weights.on_read:
+                add_weights(writer, parts, weights)
+            raise_failed(builds)
+            with clock.stage_over("golden", "float32 reference", sizes) as began:
+                golden.wait(began)
+        model.checkpoint.forget()
+        copy_tokenizer(model.model_dir, writer.directory / "tokenizer")
     with clock.stage("build", names):
         for job in builds:
             job.result()
@@ -168,14 +174,20 @@ def add_weights(writer: ArtifactWriter, parts: Sequence[Part], weights: Quantize
     """Packs the weights, once for all targets that share a layout."""
     for layout, part in layouts(parts).items():
         name = weights_name(layout)
-        kind_of(part.target).pack(writer.file(name), part.plan, weights.read, weights)
-        writer.finish(name)
+        with writer.growing(name) as path:
+            kind_of(part.target).pack(path, part.plan, weights.read, weights)
 
 
 def add_golden(
-    writer: ArtifactWriter, model: Model, reference: GraphModule, weights: QuantizedWeights
+    writer: ArtifactWriter,
+    model: Model,
+    reference: GraphModule,
+    weights: QuantizedWeights,
+    on_read: OnRead,
 ) -> None:
-    """Runs the float32 reference and writes what it says."""
+    """Runs the float32 reference, in any thread, and writes what it says."""
+    own = weights.beside(model.checkpoint.beside().read)
+    own.on_read = on_read
     resolved, limits = model.resolved, model.resolved.limits
     prompts = golden_prompts(
         model.tokenizer.encode(TEXT, add_special_tokens=False).ids or [0],
@@ -183,7 +195,7 @@ def add_golden(
         max_model_len=limits.max_model_len,
         windows=model.config.windows,
     )
-    golden = golden_outputs(reference, weights.read, prompts, tolerance=resolved.tolerance)
+    golden = golden_outputs(reference, own.read, prompts, tolerance=resolved.tolerance)
     data = json.dumps(golden, separators=(",", ":"), allow_nan=False).encode()
     writer.write(GOLDEN, data)
 

@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 ReadParameter = Callable[[str], torch.Tensor]
 
 # Weight rows widened to float32 at a time. Bounds the memory that a large head takes.
-ROWS_AT_ONCE = 8192
+ROWS_AT_ONCE = 2048
 
 
 def reference_logits(
@@ -47,6 +47,7 @@ class Interpreter:
             (torch.tensor([list(tokens)]), torch.arange(len(tokens))[None]) for tokens in prompts
         ]
         self.values: dict[Node, list[Any]] = {}
+        self.widened = torch.empty(0)
 
     @torch.inference_mode()
     def run(self) -> list[torch.Tensor]:
@@ -93,11 +94,22 @@ class Interpreter:
         assert isinstance(x, Node) and isinstance(weight, Node)
         lengths = [value.shape[1] for value in self.values[x]]
         rows = torch.cat(self.values[x], dim=1)
-        parts = self.weight_of(node, rows).split(ROWS_AT_ONCE)
-        out = torch.cat([torch.nn.functional.linear(rows, part.float()) for part in parts], -1)
+        parts = map(self._wide, self.weight_of(node, rows).split(ROWS_AT_ONCE))
+        out = torch.cat([torch.nn.functional.linear(rows, part) for part in parts], -1)
         if rest and isinstance(rest[0], Node):
             out += self._parameter(rest[0])
         return list(out.split(lengths, dim=1))
+
+    def _wide(self, part: torch.Tensor) -> torch.Tensor:
+        """Rows of a weight in float32, until the next ones.
+
+        They take turns in one place: memory that is new each time costs as much as the product.
+        """
+        if part.dtype == torch.float32:
+            return part
+        if self.widened.numel() < part.numel():
+            self.widened = torch.empty(part.numel())
+        return self.widened[: part.numel()].view(part.shape).copy_(part)
 
     def finished(self) -> bool:
         """Whether the rest of the graph is not needed."""

@@ -142,6 +142,16 @@ class Checkpoint:
         for start in range(0, rows, step):
             yield self.read(name, start, min(start + step, rows))
 
+    def beside(self) -> Checkpoint:
+        """The same checkpoint for another thread, which drops from memory what it has read itself;
+        it is closed with this one."""
+        return Checkpoint(self._open_files, self._sources, self._constants, self._copies)
+
+    def forget(self) -> None:
+        """Drops all that was read from memory, whichever thread has read it."""
+        for file in self._open_files:
+            file.forget(0, file.size)
+
     def close(self) -> None:
         """Closes the files; tensors that were read from them must not be used afterwards."""
         for file in self._open_files:

@@ -64,6 +64,7 @@ class SafetensorsFile:
                 f"{path} cannot be read: {error.strerror}",
                 hint="check that the file is there and readable",
             ) from error
+        self.size = size
         self.tensors = _parse_header(path, self._map, size)
 
     def bytes(self, start: int, stop: int) -> NDArray[np.uint8]:

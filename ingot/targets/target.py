@@ -67,7 +67,8 @@ class TargetKind(Protocol):
         ...
 
     def pack(self, path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
-        """Writes the weights of a plan into one safetensors file."""
+        """Writes the weights of a plan into one safetensors file, from its first byte to its last:
+        it is hashed while it grows."""
         ...
 
     def try_tools(self, folder: Path, target: Target) -> None:

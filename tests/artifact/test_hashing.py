@@ -34,6 +34,33 @@ def test_reads_may_give_less_than_was_asked(
     assert hash_file(path) == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def test_a_file_that_grows_is_hashed_to_where_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece is written once the reader has found nothing more."""
+    path, pread, written = tmp_path / "file", os.pread, Event()
+    pieces = [b"a" * 3000, b"b", os.urandom(70_000)]
+    expected = hashlib.sha256(b"".join(pieces)).hexdigest()
+
+    def reading(fd: int, count: int, at: int) -> bytes:
+        found = pread(fd, min(count, 1000), at)
+        if not found and pieces:
+            file.write(pieces.pop(0))
+            file.flush()
+            if not pieces:  # the last bytes come just before the end is told
+                written.set()
+        return found
+
+    monkeypatch.setattr(os, "pread", reading)
+    monkeypatch.setattr(hashing, "LOOK_SECONDS", 0.0)
+    with path.open("w+b") as file:
+        assert hash_fd(file.fileno(), written=written) == expected
+    # Negative control: a file that is taken for whole is hashed as far as it goes.
+    pieces.append(b"late")
+    with path.open("w+b") as file:
+        assert hash_fd(file.fileno()) == hashlib.sha256(b"").hexdigest()
+
+
 def test_links_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to("file")

@@ -207,6 +207,70 @@ def test_what_is_finished_early_is_in_the_manifest(tmp_path):
     assert Artifact.open(path, "full").names("golden") == ["golden/n"]
 
 
+def test_a_file_is_hashed_while_it_grows(tmp_path, monkeypatch):
+    path, seen = tmp_path / "a.ingot", Event()
+    pread = os.pread
+
+    def reading(fd, count, offset):
+        data = pread(fd, count, offset)
+        if data == b"first":
+            seen.set()
+        return data
+
+    monkeypatch.setattr(os, "pread", reading)
+    with ArtifactWriter(path) as writer:
+        for name, data in SAMPLE.items():
+            writer.write(name, data)
+        with writer.growing("golden/n") as growing, growing.open("wb", buffering=0) as file:
+            file.write(b"first")
+            assert seen.wait(60), "read before the file is complete"
+            file.write(b"last")
+        files = writer.commit(make_manifest()).files
+    entry = files["golden/n"]
+    assert (entry.size, entry.sha256) == (9, hashlib.sha256(b"firstlast").hexdigest())
+    assert Artifact.open(path, "full").read("golden/n") == b"firstlast"
+
+
+def test_a_file_that_fails_to_grow_leaves_nothing(tmp_path):
+    def write():
+        with ArtifactWriter(tmp_path / "a.ingot") as writer, writer.growing("golden/n") as path:
+            path.write_bytes(b"half")
+            raise PermissionError(errno.EACCES, "no")
+
+    with pytest.raises(PermissionError):
+        write()
+    assert names_in(tmp_path) == []
+
+
+def test_the_check_need_not_wait_for_the_disk_but_the_name_does(tmp_path, monkeypatch):
+    """The manifest is complete while a file is still on its way to the disk."""
+    path, checked = tmp_path / "a.ingot", Event()
+    fsync, events = os.fsync, []
+
+    def slow(fd):
+        assert checked.wait(60)
+        fsync(fd)
+        events.append("disk")
+
+    def renaming(source, target):
+        events.append("name")
+        put_in_place(source, target)
+
+    put_in_place = writer_module._put_in_place
+    monkeypatch.setattr(os, "fsync", slow)
+    monkeypatch.setattr(writer_module, "_put_in_place", renaming)
+    with ArtifactWriter(path) as writer:
+        for name, data in SAMPLE.items():
+            writer.write(name, data)
+        writer.seal(make_manifest())
+        Artifact.open(writer.directory, "full", unfinished=True)
+        assert events == []
+        checked.set()
+        writer.publish()
+    in_folder = [path, *path.rglob("*")]
+    assert events == ["disk"] * len(in_folder) + ["name", "disk"]
+
+
 @pytest.mark.parametrize("ending", ["seals", "fails"])
 def test_a_file_that_cannot_be_finished_leaves_nothing(tmp_path, monkeypatch, ending):
     """The disk may refuse what it had taken; nobody waits for it where the writer fails anyway."""

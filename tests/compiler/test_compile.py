@@ -21,7 +21,14 @@ from ingot.compiler import compile as compiler
 from ingot.compiler.compile import compile_model
 from ingot.compiler.golden import TEXT
 from ingot.compiler.options import CompileOptions, Report, silent
-from ingot.errors import IngotError, ResourceError, ToolchainError, UsageError, VerificationError
+from ingot.errors import (
+    CheckpointError,
+    IngotError,
+    ResourceError,
+    ToolchainError,
+    UsageError,
+    VerificationError,
+)
 from ingot.targets.compilers import Builder
 from ingot.targets.cpu import toolchain
 from tests.support.tiny_models import save_random
@@ -264,6 +271,29 @@ def test_a_build_that_fails_ends_the_compile_at_once(
     monkeypatch.setattr(Builder, "submit", submitted)
     monkeypatch.setattr(compiler, "add_kernels", failing)
     monkeypatch.setattr(compiler, "add_weights", lambda *_: wait(builds))
-    monkeypatch.setattr(compiler, "add_golden", pytest.fail)
+    monkeypatch.setattr(compiler, "add_golden", reading_for_ever)
+    monkeypatch.setattr(compiler, "copy_tokenizer", pytest.fail)
     with pytest.raises(ToolchainError, match="no such instruction"):
         compile_model(model, tmp_path / "a.ingot", CompileOptions())
+    assert list(tmp_path.iterdir()) == []
+
+
+def reading_for_ever(*given: Any) -> None:
+    *_, on_read = given
+    while True:
+        on_read("a")
+
+
+@pytest.mark.parametrize("part", ["add_weights", "add_golden"])
+def test_what_fails_beside_the_other_is_said_by_its_type_and_leaves_nothing(
+    part: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise CheckpointError("not finite")
+
+    no_compiler(monkeypatch)
+    monkeypatch.setattr(compiler, "add_golden", reading_for_ever)
+    monkeypatch.setattr(compiler, part, failing)
+    with pytest.raises(CheckpointError, match="not finite"):
+        compile_model(model, tmp_path / "a.ingot", CompileOptions(targets=V3[0]))
+    assert list(tmp_path.iterdir()) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,29 @@ def test_earlier_tensors_stay_valid_and_writes_stay_private(copy: Callable[[str]
         assert torch.equal(first, expected)
         first.zero_()
     assert (model_dir / "model.safetensors").read_bytes() == before
+
+
+def test_another_thread_reads_beside_it(saved: Path) -> None:
+    checkpoint, _ = build(saved / "sharded")
+    expected = {name: checkpoint.read(name).clone() for name in checkpoint.names}
+
+    def all_same(reader: Checkpoint) -> bool:
+        return all(
+            torch.equal(reader.read(name), value)
+            for _ in range(20)
+            for name, value in expected.items()
+        )
+
+    with checkpoint, ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(all_same, (checkpoint, checkpoint.beside()))) == [True, True]
+
+
+def test_forgetting_keeps_what_was_read(saved: Path) -> None:
+    checkpoint, _ = build(saved / "single")
+    held = checkpoint.read(Q)
+    before = held.clone()
+    checkpoint.forget()
+    assert torch.equal(held, before) and torch.equal(checkpoint.beside().read(Q), before)
 
 
 def test_pieces_are_the_whole(saved: Path) -> None:

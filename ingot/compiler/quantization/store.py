@@ -6,9 +6,11 @@ behind however the process ends.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ingot.compiler.reference import ReadParameter
-from ingot.errors import ResourceError
+from ingot.errors import InternalError, ResourceError
 from ingot.ops.scaled import Scaled, stack
 
 
@@ -75,11 +77,17 @@ class QuantizedWeights:
         """A matrix that was added."""
         self.on_read(name)
         place = self._places[name]
-        self._file.seek(place.offset)
-        values = self._next(place.rows, place.columns, torch.int8)
-        multipliers = self._next(place.rows, place.multipliers, torch.int8)
-        scales = self._next(place.rows, place.scales, torch.float16).float()
-        return Scaled(values, multipliers if place.multipliers else None, scales)
+        shapes = (
+            (place.columns, torch.int8),
+            (place.multipliers, torch.int8),
+            (place.scales, torch.float16),
+        )
+        offset, parts = place.offset, []
+        for columns, dtype in shapes:
+            parts.append(self._at(offset, place.rows, columns, dtype))
+            offset += parts[-1].nbytes
+        values, multipliers, scales = parts
+        return Scaled(values, multipliers if place.multipliers else None, scales.float())
 
     def read(self, name: str) -> Tensor:
         """A parameter: for integers the numbers that they stand for, float32; others unchanged."""
@@ -88,6 +96,12 @@ class QuantizedWeights:
             return self._read(name)
         return self.matrix(name).dequantize()
 
+    def beside(self, read: ReadParameter) -> QuantizedWeights:
+        """The same parameters for another thread, once all are added; it is closed with this."""
+        other = copy(self)
+        other._read, other.on_read = read, lambda name: None
+        return other
+
     def __enter__(self) -> QuantizedWeights:
         return self
 
@@ -95,7 +109,13 @@ class QuantizedWeights:
         with suppress(OSError):  # closing tries again to write what did not fit
             self._file.close()
 
-    def _next(self, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    def _at(self, offset: int, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+        # Reading at a place, and not from where the last reading ended, serves several threads.
         data = torch.empty(rows, columns, dtype=dtype)
-        self._file.readinto(data.view(-1).view(torch.uint8).numpy().data)
+        left = data.view(-1).view(torch.uint8).numpy().data
+        while left.nbytes:
+            count = os.preadv(self._file.fileno(), [left], offset)
+            if not count:
+                raise InternalError("a quantized matrix is cut off")
+            left, offset = left[count:], offset + count
         return data

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from ingot.artifact.formats import Format
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.quantization.store import QuantizedWeights
-from ingot.errors import ResourceError
+from ingot.errors import InternalError, ResourceError
 from ingot.ops.scaled import Scaled, stack
 from tests.compiler.quantization.integers import integers
 
@@ -48,6 +49,32 @@ def test_matrices_come_out_as_they_went_in_whatever_is_read_between(tmp_path: Pa
         for name in reversed(made):
             assert same(weights.matrix(name), made[name])
             assert torch.equal(weights.read(name), made[name].dequantize())
+
+
+def test_another_thread_reads_beside_with_an_ear_of_its_own(tmp_path: Path) -> None:
+    made = {name: matrix(seed, form) for seed, (name, form) in enumerate(FORMS.items())}
+    told: dict[str, list[str]] = {"here": [], "there": []}
+    with QuantizedWeights(read, tmp_path) as weights:
+        for name, whole in made.items():
+            weights.add(name, [whole])
+        other = weights.beside(lambda name: read(name) + 1)
+        weights.on_read, other.on_read = told["here"].append, told["there"].append
+
+        def all_same(store: QuantizedWeights) -> bool:
+            return all(same(store.matrix(name), made[name]) for _ in range(50) for name in made)
+
+        with ThreadPoolExecutor(2) as pool:
+            assert list(pool.map(all_same, (weights, other))) == [True, True]
+        assert told["here"] == told["there"] == 50 * list(made)
+        assert torch.equal(other.read("norm"), weights.read("norm") + 1)
+
+
+def test_a_file_that_is_cut_off_is_no_matrix(tmp_path: Path) -> None:
+    with QuantizedWeights(read, tmp_path) as weights:
+        weights.add("a", [matrix(0, FORMS["a"])])
+        os.truncate(weights._file.fileno(), 100)
+        with pytest.raises(InternalError, match="cut off"):
+            weights.matrix("a")
 
 
 def test_pieces_are_one_matrix(tmp_path: Path) -> None:
