@@ -39,11 +39,13 @@ def compile_checked(
     `replace` UsageError for an artifact that is at `out` already.
     """
     check_before_torch(model_dir, out)
-    with _little_collected():
-        from ingot.compiler.compile import compile_model
-        from ingot.compiler.options import silent
+    from ingot.compiler.early import compilers_begun
+    from ingot.compiler.options import CompileOptions, silent
 
-        progress = progress or silent
+    progress, options = progress or silent, options or CompileOptions()
+    with _little_collected(), compilers_begun(options.targets):
+        from ingot.compiler.compile import compile_model
+
         return compile_model(
             model_dir, out, options, progress=progress, check=golden_error, replace=replace
         )
@@ -52,7 +54,9 @@ def compile_checked(
 def add_checked(model_dir: Path, out: Path, options: CompileOptions, progress: Progress) -> Report:
     """Adds targets to the artifact at `out`; see `add_targets`. Otherwise as `compile_checked`."""
     check_before_torch(model_dir, out)
-    with _little_collected():
+    from ingot.compiler.early import compilers_begun
+
+    with _little_collected(), compilers_begun(options.targets):
         from ingot.compiler.add import add_targets
 
         return add_targets(model_dir, out, options, progress=progress, check=golden_error)

@@ -7,12 +7,12 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from types import TracebackType
 
 from ingot.artifact.host import usable_processors
@@ -45,6 +45,7 @@ class Builder(ThreadPoolExecutor):
 
 # Set in the threads of a Builder, where it is left by an error.
 _stopping: ContextVar[Event] = ContextVar("stopping")
+_locks: dict[str, Lock] = {}  # of what this process has compiled, so they are few
 
 
 def run_compiler(
@@ -79,6 +80,22 @@ def run_compiler(
         except BaseException:
             _end_group(process)
             raise
+
+
+@contextmanager
+def alone(key: str) -> Iterator[None]:
+    """Lets one thread at a time work under a key: the next one finds what that has made.
+
+    Raises ToolchainError if the Builder whose thread waits is left by an error.
+    """
+    stop, lock = _stopping.get(Event()), _locks.setdefault(key, Lock())
+    while not lock.acquire(timeout=LOOK_SECONDS):
+        if stop.is_set():
+            raise ToolchainError("the compiler was stopped")
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def raise_failed(jobs: Iterable[Future[None]]) -> None:

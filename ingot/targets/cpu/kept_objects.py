@@ -15,7 +15,7 @@ from ingot.artifact.target import Target
 from ingot.errors import UsageError
 from ingot.settings import settings
 from ingot.targets import kept
-from ingot.targets.compilers import identity
+from ingot.targets.compilers import alone, identity
 from ingot.targets.cpu import toolchain
 
 SUFFIX = ".o"
@@ -30,13 +30,14 @@ def compile_once(source: Path, out: Path, target: Target, flags: tuple[str, ...]
     except (OSError, UsageError, subprocess.TimeoutExpired):  # a compile needs no cache
         toolchain.compile_unit(source, out, target, flags)
         return
-    data = kept.take(folder, key, SUFFIX)
-    if data is not None:
-        out.write_bytes(data)
-        return
-    toolchain.compile_unit(source, out, target, flags)
-    with suppress(OSError):  # a full disk is told by what needs the room
-        kept.keep(folder, key, out.read_bytes(), SUFFIX, MOST)
+    with alone(key):
+        data = kept.take(folder, key, SUFFIX)
+        if data is not None:
+            out.write_bytes(data)
+            return
+        toolchain.compile_unit(source, out, target, flags)
+        with suppress(OSError):  # a full disk is told by what needs the room
+            kept.keep(folder, key, out.read_bytes(), SUFFIX, MOST)
 
 
 def _key(source: Path, target: Target, flags: tuple[str, ...]) -> str:

@@ -7,7 +7,11 @@ import hashlib
 import os
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
+from typing import Any
 
 import pytest
 
@@ -52,6 +56,28 @@ def kept(tmp_path: Path) -> list[Path]:
 def test_the_same_source_is_built_once_wherever_it_lies(built: Callable[..., bytes]) -> None:
     assert built("a") == built("a", "two/b.cpp") == b"a" + TARGET.name.encode()
     assert built.builds == 1
+
+
+def test_threads_that_ask_for_the_same_build_it_once(
+    built: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake, meeting, wait_seconds = toolchain.compile_unit, Barrier(2), [0.2]
+
+    def compiler(*given: Any) -> None:
+        fake(*given)
+        with suppress(BrokenBarrierError):  # where both compile, they meet
+            meeting.wait(wait_seconds[0])
+
+    monkeypatch.setattr(toolchain, "compile_unit", compiler)
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda path: built("a", path), ("one/a.cpp", "two/a.cpp")))
+    assert found[0] == found[1] and built.builds == 1
+    # Negative control: other sources are built side by side.
+    meeting.reset()
+    wait_seconds[0] = 60
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda text: built(text, f"{text}/a.cpp"), "bc"))
+    assert built.builds == 3 and not meeting.broken
 
 
 def test_whatever_the_compiler_sees_makes_another_object_file(
