@@ -70,10 +70,10 @@ def test_a_failed_compile_closes_the_checkpoint(
     assert caught.tb is not None  # it is held up to here
 
 
-# Starts a process of its own, as g++ does, that holds a pipe open as long as it lives; but not
-# where it is only tried.
-SLOW_COMPILER = """#!/bin/sh
-case "$*" in *--version|*/ingot-try-*) exit 0;; esac
+# Starts a process of its own, as g++ does, that holds a pipe open as long as it lives; but only for
+# that source.
+SLOW_COMPILER = r"""#!/bin/sh
+case "$*" in *--version) exit 0;; *{source}\ *) ;; *) exit 0;; esac
 exec 3>{pipe}
 tail -f /dev/null > /dev/null 2>&1 &
 echo started >&3
@@ -85,12 +85,20 @@ wait
     ("number", "code"),
     core((signal.SIGTERM, 143), further=[(signal.SIGHUP, 129), (signal.SIGINT, 130)]),
 )
+@pytest.mark.parametrize("source", ["/ingot-early-*/interface.cpp", "/.model.ingot.tmp-*/step.cpp"])
 def test_a_compile_that_is_told_to_end_takes_its_compiler_with_it(
-    number: int, code: int, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str,
+    number: int,
+    code: int,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Before PyTorch is imported, and while the kernels are built."""
     pipe, compiler, out = tmp_path / "pipe", tmp_path / "c++", tmp_path / "out" / "model.ingot"
     os.mkfifo(pipe)
-    compiler.write_text(SLOW_COMPILER.format(pipe=pipe))
+    out.parent.mkdir()
+    compiler.write_text(SLOW_COMPILER.format(pipe=pipe, source=source))
     compiler.chmod(0o755)
     monkeypatch.setenv("INGOT_CXX", str(compiler))
     process = start(model, out)
