@@ -37,8 +37,8 @@ def attend_rounded(
 
     Weights are rounded to the dtype of q, their sum is of what they were rounded to, and they are
     rounded again where they take up the scales of values. A common power of two changes no
-    rounding, so that it does not matter of which keys n was the largest. A sink adds its weight
-    2^(sink - n) to the sum, and nothing to n: however large it is, weights of keys keep their digits.
+    rounding, so that it does not matter of which keys n was the largest. A sink adds 2^(sink - n)
+    to the sum and nothing to n, so that weights of keys keep their digits however large it is.
     """
     group = q.shape[1] // k.shape[0]
     k, v = (x.float().repeat_interleave(group, dim=0) for x in (k, v))

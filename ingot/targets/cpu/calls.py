@@ -1,8 +1,8 @@
 """The call of each kernel: one function a kernel, from its instructions to a line of C++.
 
 A kernel's constants are element types and sizes. Its first argument is the thread's part of the
-work (see generate.py), and its last arguments are the results; only what few models have comes after
-them. Kernels of products exist twice: for weights stored as numbers, and, with names that begin with
+work (see generate.py), and its last arguments are the results, but for what only few models have.
+Kernels of products exist twice: for weights stored as numbers, and, with names that begin with
 `quantized_`, for weights in integers.
 """
 
