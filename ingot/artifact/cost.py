@@ -113,7 +113,7 @@ def attention(instruction: Instruction, operands: Operands, shape: StepShape) ->
     query = operands["q"]
     token_bytes = sum(map(_token_bytes, (b for b in operands.values() if b.kind == "state")))
     pairs = shape.sequences * shape.pairs(window)
-    return Cost(
+    return read_weights(instruction, operands, shape) + Cost(
         kv_bytes=shape.sequences * shape.visible(window) * token_bytes,
         operations={query.dtype: 4 * query.columns * pairs},
     )

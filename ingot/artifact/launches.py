@@ -26,7 +26,7 @@ class KernelSpec:
     Attributes:
         function: file and function in `ingot/targets/cuda/kernels`, such as "product.multiply".
         arguments: each run-time argument and its type in Triton, in order: ("x", "*bf16").
-        constants: of every other argument of the function.
+        constants: of every other argument of the function that has no default.
         unaligned: pointers among the arguments that are no multiples of 16 bytes.
         num_warps: warps of a program.
         num_stages: tiles that are under way from memory while one is multiplied.

@@ -25,7 +25,7 @@ class Role(Enum):
     WRITTEN = "none: the op writes into it"
     MATRIX = "all of it: a weight that rows are multiplied with"
     TABLE = "rows of it that another argument names; it is a weight"
-    VECTOR = "all of it: a weight with one element a column"
+    VECTOR = "all of it: a weight with one element a column, or a head"
 
 
 WEIGHTS = (Role.MATRIX, Role.TABLE, Role.VECTOR)
@@ -98,14 +98,18 @@ TRAITS: Mapping[str, Traits] = {
     "soft_cap": Traits(roles={"x": Role.OWN}),
     "cast": Traits(roles={"x": Role.OWN}),
     # attention: one sequence over itself, and many over their pages
-    "attention": Traits(roles={"q": Role.OWN, "k": Role.SEQUENCE, "v": Role.SEQUENCE}),
+    "attention": Traits(
+        roles={"q": Role.OWN, "k": Role.SEQUENCE, "v": Role.SEQUENCE, "sinks": Role.VECTOR}
+    ),
     "kv_write": Traits(
         roles={"k": Role.OWN, "v": Role.OWN, "slots": Role.OWN}
         | {"k_cache": Role.WRITTEN, "v_cache": Role.WRITTEN},
         outputs=(),
     ),
     "paged_attention": Traits(
-        roles={"q": Role.OWN, "k_cache": Role.SEQUENCE, "v_cache": Role.SEQUENCE} | _STEP,
+        roles={"q": Role.OWN, "k_cache": Role.SEQUENCE, "v_cache": Role.SEQUENCE}
+        | _STEP
+        | {"sinks": Role.VECTOR},
         cost=attention,
     ),
 }

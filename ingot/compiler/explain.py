@@ -112,6 +112,7 @@ def _features(config: ModelConfig) -> tuple[str, ...]:
     kinds = [f"rotary embedding {config.rope.type}"] if config.rope.rotates else []
     kinds += ["learned positions"] if config.learned_positions else []
     windows = [window for window in config.windows if window]
+    with_sinks = sum(layer.sinks for layer in config.layers)
     biases = {
         "q, k, v": config.attention_bias,
         "attention output": config.o_bias,
@@ -131,6 +132,7 @@ def _features(config: ModelConfig) -> tuple[str, ...]:
         "norms before and after attention and MLP": config.placement == "sandwich",
         "queries and keys are normalised per head": config.qk_norm,
         f"sliding window of {max(windows, default=0)} tokens in {len(windows)} layers": windows,
+        f"attention sinks in {with_sinks} layers": with_sinks,
         f"scores are capped at {config.attention_softcap:g}": config.attention_softcap,
         f"logits are capped at {config.logit_softcap:g}": config.logit_softcap,
         f"biases: {biased}": biased,

@@ -64,10 +64,12 @@ class LayerConfig:
     Attributes:
         window: how many tokens back a query sees, itself included; 0 is all.
         attention_scale: what scores are multiplied by.
+        sinks: every query head has a learned logit that takes part in its softmax, without a value.
     """
 
     window: int = 0
     attention_scale: float
+    sinks: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

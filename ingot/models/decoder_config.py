@@ -31,6 +31,7 @@ def parse_decoder(
     *,
     windows: Sequence[int] | None = None,
     attention_scales: Sequence[float] | None = None,
+    sinks: Sequence[bool] | None = None,
     rope: RopeConfig | None = None,
     partial_rotary: bool = False,
     **decided: Any,
@@ -41,6 +42,7 @@ def parse_decoder(
         fields: config.json, with the family's spellings and defaults.
         windows: one per layer; None for full attention everywhere.
         attention_scales: one per layer; None for 1 / sqrt(head_dim) everywhere.
+        sinks: one per layer; None for no attention sinks.
         rope: None to read the rotary keys.
         partial_rotary: whether the family rotates only `partial_rotary_factor` of a head.
         decided: `family`, and fields of ModelConfig that are not common keys.
@@ -54,12 +56,13 @@ def parse_decoder(
     windows = (0,) * num_layers if windows is None else windows
     if attention_scales is None:
         attention_scales = (head_dim**-0.5,) * num_layers
+    sinks = (False,) * num_layers if sinks is None else sinks
     if rope is None:
         longest = common["max_position_embeddings"]
         rope = parse_rope(fields, head_dim, longest, partial=partial_rotary)
     layers = tuple(
-        LayerConfig(window=window, attention_scale=scale)
-        for window, scale in zip(windows, attention_scales, strict=True)
+        LayerConfig(window=window, attention_scale=scale, sinks=has_sinks)
+        for window, scale, has_sinks in zip(windows, attention_scales, sinks, strict=True)
     )
     return ModelConfig(**common, layers=layers, rope=rope, **decided)
 

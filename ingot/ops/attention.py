@@ -26,15 +26,21 @@ def scores_of(
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, first: int, scale: float, window: int, softcap: float
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, first: int, scale: float, window: int, softcap: float,
+    sinks: Tensor | None,
+) -> Tensor:  # fmt: skip
     """q [N, Hq, D] at positions first.. over k, v [M, Hk, D] at positions 0.. -> [N, Hq, D] f32.
 
-    Query head h reads key head h // (Hq / Hk). See `scores_of` for what is visible.
+    Query head h reads key head h // (Hq / Hk). See `scores_of` for what is visible. A sink takes
+    part in the softmax of its head like the score of one more key, whose value is zero.
     """
     group = q.shape[1] // k.shape[1]
     k, v = (x.float().repeat_interleave(group, dim=1).transpose(0, 1) for x in (k, v))
-    weights = scores_of(q, k, first, scale, window, softcap).softmax(-1)
+    scores = scores_of(q, k, first, scale, window, softcap)
+    if sinks is not None:
+        logits = sinks.float()[:, None, None].expand(-1, scores.shape[1], 1)
+        scores = torch.cat((scores, logits), -1)
+    weights = scores.softmax(-1)[..., : k.shape[1]]
     return torch.einsum("hnm,hmd->nhd", weights, v)
 
 
@@ -46,9 +52,10 @@ def reference(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """q [1, N, Hq, D], k and v [1, N, Hk, D] -> [1, N, Hq, D]; see `attend`."""
-    return attend(q[0], k[0], v[0], 0, scale, window, softcap)[None]
+    """q [1, N, Hq, D], k and v [1, N, Hk, D], sinks [Hq] -> [1, N, Hq, D]; see `attend`."""
+    return attend(q[0], k[0], v[0], 0, scale, window, softcap, sinks)[None]
 
 
 register(

@@ -11,6 +11,8 @@ from ingot.ops.attention import scores_of
 from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, like, register, rounded
 from ingot.ops.scaled import Operand, Scaled
 
+LOG2_E = math.log2(math.e)
+
 
 def gather(cache: Tensor, pages: Tensor, context: int) -> Tensor:
     """The first `context` rows of one sequence, from its pages, in order: [Hk, context, D]."""
@@ -28,20 +30,24 @@ def read(cache: Operand, pages: Tensor, context: int) -> tuple[Tensor, Tensor | 
 
 def attend_rounded(
     q: Tensor, k: Tensor, v: Tensor, v_scales: Tensor | None, first: int, scale: float,
-    window: int, softcap: float,
+    window: int, softcap: float, sinks: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """As `attend`, with weights w = 2^(x - n) of scores x in units of log2, n being the largest
     score of a row rounded to a whole number.
 
     Weights are rounded to the dtype of q, their sum is of what they were rounded to, and they are
     rounded again where they take up the scales of values. A common power of two changes no
-    rounding, so that it does not matter of which keys n was the largest.
+    rounding, so that it does not matter of which keys n was the largest. A sink adds 2^(sink - n)
+    to the sum and nothing to n, so that weights of keys keep their digits however large it is.
     """
     group = q.shape[1] // k.shape[0]
     k, v = (x.float().repeat_interleave(group, dim=0) for x in (k, v))
-    x = scores_of(q, k, first, scale, window, softcap) * math.log2(math.e)
-    weights = torch.exp2(x - x.amax(-1, keepdim=True).round()).to(q.dtype)
+    x = scores_of(q, k, first, scale, window, softcap) * LOG2_E
+    highest = x.amax(-1, keepdim=True).round()
+    weights = torch.exp2(x - highest).to(q.dtype)
     total = weights.float().sum(-1).T
+    if sinks is not None:
+        total = total + torch.exp2(sinks.float() * LOG2_E - highest[..., 0].T)
     if v_scales is not None:
         scaled = weights.float() * v_scales.repeat_interleave(group, dim=0)[:, None]
         weights = scaled.to(q.dtype)
@@ -58,8 +64,9 @@ def reference(
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    """q [1, N, Hq, D], caches [pages, Hk, page size, D] -> [1, N, Hq, D].
+    """q [1, N, Hq, D], caches [pages, Hk, page size, D], sinks [Hq] -> [1, N, Hq, D].
 
     Sequence s owns the rows from spans[s, 0] to spans[s, 1], the first of which stands at position
     spans[s, 2]; its key j lies in page page_table[s, j // page size]. See `attend_rounded` for what
@@ -72,7 +79,9 @@ def reference(
         (k, k_scales), (v, v_scales) = (read(x, pages, context) for x in (k_cache, v_cache))
         if k_scales is not None:
             k = k * k_scales[..., None]
-        out[0, rows] = attend_rounded(q[0, rows], k, v, v_scales, first, scale, window, softcap)
+        out[0, rows] = attend_rounded(
+            q[0, rows], k, v, v_scales, first, scale, window, softcap, sinks
+        )
     return out
 
 

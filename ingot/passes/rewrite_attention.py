@@ -27,7 +27,7 @@ def rewrite_attention(gm: GraphModule) -> int:
     """Give the graph the inputs of a step and let every attention read and write its own cache.
 
     Before:
-        graph(input_ids, positions);  y = attention(q, k, v, scale, window, softcap)
+        graph(input_ids, positions);  y = attention(q, k, v, scale, window, softcap, sinks)
     After:
         graph(tokens, positions, slots, spans, page_table,
               k_cache_0, v_cache_0, ...)

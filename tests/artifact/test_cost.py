@@ -64,6 +64,19 @@ def test_decoding_a_token_by_hand():
     assert cost.num_bytes == cost.weight_bytes + cost.kv_bytes
 
 
+def test_sinks_are_read_as_weights():
+    plan = small_plan()
+    given = [replace(i, inputs=i.inputs | {"sinks": "sinks"}) if i.op == "paged_attention" else i
+             for i in plan.instructions]  # fmt: skip
+    sunk = replace(
+        plan,
+        buffers=(*plan.buffers, weight("sinks", HEADS, form=WIDE)),
+        instructions=tuple(given),
+    )
+    shape = StepShape(context=100)
+    assert step_cost(sunk, shape) == step_cost(plan, shape) + Cost(weight_bytes=4 * HEADS)
+
+
 def test_a_prefill_by_hand():
     """All tokens see themselves and those before them; only the last one has logits."""
     embedding, norm, attention, head = kernel_costs(

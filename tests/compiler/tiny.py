@@ -1,4 +1,4 @@
-"""A tiny model for tests of plans: two layers, one of which has a window."""
+"""A tiny model for tests of plans: two layers, one of which has a window and sinks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONFIG = ModelConfig(
     intermediate_size=128,
     layers=(
         LayerConfig(attention_scale=0.2),
-        LayerConfig(attention_scale=0.2, window=5),
+        LayerConfig(attention_scale=0.2, window=5, sinks=True),
     ),
     num_heads=4,
     num_kv_heads=2,

@@ -46,13 +46,14 @@ def attention(rng: torch.Generator) -> list[Kwargs]:
             "scale": size**-0.5,
             "window": window,
             "softcap": softcap,
+            "sinks": samples.normal(rng, q_heads) if with_sinks else None,
             "out_dtype": dtype,
         }
         for dtype in samples.DTYPES
-        for n, q_heads, kv_heads, size, window, softcap in (
-            (1, 2, 2, 32, 0, 0.0),
-            (9, 4, 2, 64, 0, 0.0),
-            (11, 6, 1, 16, 4, 30.0),
+        for n, q_heads, kv_heads, size, window, softcap, with_sinks in (
+            (1, 2, 2, 32, 0, 0.0, False),
+            (9, 4, 2, 64, 0, 0.0, True),
+            (11, 6, 1, 16, 4, 30.0, False),
         )
     ]
 
@@ -154,9 +155,9 @@ def mul(rng: torch.Generator) -> list[Kwargs]:
 
 def paged_attention(rng: torch.Generator) -> list[Kwargs]:
     cases = (
-        ([(1, 1)], 2, 2, 32, 16, 0, 0.0),
-        ([(1, 41), (7, 7), (1, 16), (5, 23)], 4, 2, 64, 16, 0, 0.0),
-        ([(3, 33), (1, 70)], 6, 1, 16, 8, 20, 30.0),
+        ([(1, 1)], 2, 2, 32, 16, 0, 0.0, False),
+        ([(1, 41), (7, 7), (1, 16), (5, 23)], 4, 2, 64, 16, 0, 0.0, False),
+        ([(3, 33), (1, 70)], 6, 1, 16, 8, 20, 30.0, True),
     )
     return [paged_attention_call(rng, dtype, *case) for dtype in samples.DTYPES for case in cases]
 
@@ -171,6 +172,7 @@ def paged_attention_call(
     page_size: int,
     window: int,
     softcap: float,
+    with_sinks: bool,
 ) -> Kwargs:
     step, num_pages = paged_step(rng, sequences, page_size)
     pages = (num_pages, kv_heads, page_size, size)
@@ -181,6 +183,7 @@ def paged_attention_call(
         "scale": size**-0.5,
         "window": window,
         "softcap": softcap,
+        "sinks": samples.normal(rng, q_heads) if with_sinks else None,
         "out_dtype": dtype,
     }
 

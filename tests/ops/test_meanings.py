@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.gpt_oss import modeling_gpt_oss
 
 from ingot.ops import OPS, linear
 from ingot.ops.scaled import Scaled, round_to_int8
@@ -68,32 +70,42 @@ def test_a_rotation_turns_halves_or_neighbours_and_leaves_the_rest():
         assert close(turned[..., 4:], x[..., 4:])
 
 
-def attended(q: Tensor, k: Tensor, v: Tensor, window: int = 0, softcap: float = 0.0) -> Tensor:
-    """Attention in loops: [1, N, H, D]."""
+def attended(
+    q: Tensor, k: Tensor, v: Tensor, window: int = 0, softcap: float = 0.0,
+    sinks: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Attention in loops and in float64: [1, N, H, D]."""
     out = torch.zeros_like(q)
     group = q.shape[2] // k.shape[2]
+    q, k, v = q.double(), k.double(), v.double()
     for i in range(q.shape[1]):
         for h in range(q.shape[2]):
             seen = [j for j in range(i + 1) if not window or i - j < window]
-            scores = torch.tensor([float(q[0, i, h] @ k[0, j, h // group]) * 0.3 for j in seen])
+            scores = torch.stack([q[0, i, h] @ k[0, j, h // group] * 0.3 for j in seen])
             if softcap:
                 scores = softcap * (scores / softcap).tanh()
-            weights = scores.softmax(0)
+            weights = scores.exp()
+            total = weights.sum() + (0 if sinks is None else sinks[h].double().exp())
             rows = torch.stack([v[0, j, h // group] for j in seen])
-            out[0, i, h] = weights @ rows
+            out[0, i, h] = weights / total @ rows
     return out
 
 
+SINKS = torch.tensor([-3.0, 0.5, 0.0, 4.0])  # of four heads
+
+
 @pytest.mark.parametrize(("window", "softcap"), [(0, 0.0), (1, 0.0), (3, 0.0), (0, 0.5), (4, 2.0)])
-def test_attention_sees_what_its_window_holds(window, softcap):
+@pytest.mark.parametrize("sinks", [None, SINKS], ids=["plain", "sinks"])
+def test_attention_sees_what_its_window_holds(window, softcap, sinks):
     q, k, v = normal(1, 7, 4, 8), normal(1, 7, 2, 8, seed=1), normal(1, 7, 2, 8, seed=2)
-    got = call("attention", q, k, v, 0.3, window, softcap)
-    assert close(got, attended(q, k, v, window, softcap))
+    got = call("attention", q, k, v, 0.3, window, softcap, sinks)
+    assert close(got, attended(q, k, v, window, softcap, sinks))
 
 
 @pytest.mark.parametrize(("window", "softcap"), [(0, 0.0), (1, 0.0), (3, 0.0), (4, 2.0)])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_attention_over_pages_is_attention_over_sequences(window, softcap, scaled):
+@pytest.mark.parametrize("sinks", [None, SINKS], ids=["plain", "sinks"])
+def test_attention_over_pages_is_attention_over_sequences(window, softcap, scaled, sinks):
     """Two sequences; of the second, some tokens were written before."""
     lengths, contexts, pages = (5, 3), (0, 4), [[2, 0], [4, 1]]
     inputs = step_inputs([[0] * n for n in lengths], contexts, pages, 4)
@@ -112,10 +124,43 @@ def test_attention_over_pages_is_attention_over_sequences(window, softcap, scale
     rows = [0, 1, 2, 3, 4, 9, 10, 11]
     call("kv_write", k[:, rows], v[:, rows], *caches, inputs["slots"])
     tables = [inputs[name] for name in ("spans", "page_table")]
-    got = call("paged_attention", q[:, rows], *caches, *tables, 0.3, window, softcap)
-    first = attended(q[:, :5], k[:, :5], v[:, :5], window, softcap)
-    second = attended(q[:, 5:], k[:, 5:], v[:, 5:], window, softcap)[:, 4:]
+    got = call("paged_attention", q[:, rows], *caches, *tables, 0.3, window, softcap, sinks)
+    first = attended(q[:, :5], k[:, :5], v[:, :5], window, softcap, sinks)
+    second = attended(q[:, 5:], k[:, 5:], v[:, 5:], window, softcap, sinks)[:, 4:]
     assert torch.allclose(got, torch.cat((first, second), 1), rtol=1e-4, atol=1e-4)
+
+
+def whole_sequence(k: Tensor, v: Tensor) -> list[Tensor]:
+    """Caches, spans and a page table of one sequence with these keys and values in one page."""
+    spans, table = torch.tensor([[0, k.shape[1], 0]]), torch.tensor([[0]])
+    return [k.transpose(1, 2), v.transpose(1, 2), spans, table]
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_sinks_are_those_of_gpt_oss(window):
+    """As `transformers` writes its attention; without sinks results are others."""
+    q, k, v = normal(1, 7, 4, 8), normal(1, 7, 2, 8, seed=1), normal(1, 7, 2, 8, seed=2)
+    i, j = torch.arange(7)[:, None], torch.arange(7)[None]
+    hidden = (j > i) | ((j <= i - window) if window else False)
+    mask = torch.zeros(1, 1, 7, 7).masked_fill(hidden, -torch.inf)
+    module = SimpleNamespace(sinks=SINKS, num_key_value_groups=2, training=False)
+    swapped = (x.transpose(1, 2) for x in (q, k, v))
+    expected, _ = modeling_gpt_oss.eager_attention_forward(module, *swapped, mask, 0.3)
+    pages = whole_sequence(k, v)
+    for op, given in (("attention", (q, k, v)), ("paged_attention", (q, *pages))):
+        assert close(call(op, *given, 0.3, window, 0.0, SINKS), expected)
+        assert not torch.allclose(call(op, *given, 0.3, window), expected, atol=1e-2)
+
+
+def test_sinks_of_any_size_leave_finite_results():
+    """A sink far above the scores takes all of the weight, and one far below takes none."""
+    q, k, v = normal(1, 7, 4, 8), normal(1, 7, 2, 8, seed=1), normal(1, 7, 2, 8, seed=2)
+    pages = whole_sequence(k, v)
+    for op, given in (("attention", (q, k, v)), ("paged_attention", (q, *pages))):
+        plain = call(op, *given, 0.3)
+        for size in (90.0, 200.0, 1e30, 3e38):
+            assert close(call(op, *given, 0.3, 0, 0.0, torch.full((4,), -size)), plain)
+            assert close(call(op, *given, 0.3, 0, 0.0, torch.full((4,), size)), 0 * plain)
 
 
 def test_a_slot_below_zero_is_not_written():

@@ -57,6 +57,7 @@ OPTIONS = {
         "layers": (LAYER, LayerConfig(attention_scale=0.2, window=5)),
         "attention_softcap": 20.0,
     },
+    "sinks": {"layers": (LAYER, LayerConfig(attention_scale=0.2, window=5, sinks=True))},
     "sandwich": {
         "placement": "sandwich",
         "norm_offset": 1.0,
@@ -90,6 +91,8 @@ def test_every_option_compiles_and_keeps_its_numbers(name, dtype):
     found = [(given["window"], given["scale"]) for given in attention]
     assert found == [(layer.window, layer.attention_scale) for layer in config.layers]
     assert {given["softcap"] for given in attention} == {config.attention_softcap}
+    sinks = [f"model.layers.{i}.self_attn.sinks" for i in range(2) if config.layers[i].sinks]
+    assert [given["sinks"].target for given in attention if given["sinks"]] == sinks
     tables = [arguments(node)["scale"] for node in op_calls(gm, "rope_table")]
     assert tables == ([config.rope.attention_factor] if config.rope.rotates else [])
     assert {arguments(n)["offset"] for n in op_calls(gm, "rms_norm")} <= {config.norm_offset}

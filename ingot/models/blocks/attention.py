@@ -1,4 +1,4 @@
-"""Causal self-attention of one sequence: full, grouped or multi-query heads.
+"""Causal self-attention of one sequence: full, grouped or multi-query heads, sinks.
 
 T tokens, C hidden size, H query heads, K key-value heads, D head size, R rotated dimensions.
 The mixing itself is one op call; caching and paging are a rewrite of that op.
@@ -19,7 +19,7 @@ from ingot.models.config import LayerConfig, ModelConfig
 class Attention(nn.Module):
     """Projections, norms of q and k per head, rotation, attention, output projection.
 
-    Norms and rotation are there where the config has them.
+    Norms, rotation and sinks are there where the config has them.
     """
 
     def __init__(self, config: ModelConfig, layer: LayerConfig) -> None:
@@ -34,6 +34,7 @@ class Attention(nn.Module):
         if config.qk_norm:
             self.q_norm = make_norm(config, config.head_dim)
             self.k_norm = make_norm(config, config.head_dim)
+        self.sinks = nn.Parameter(torch.empty(config.num_heads)) if layer.sinks else None
         self.becomes = {"attention": 1, "kv_write": 1, "merged_linears": 1}
         if config.rope.rotates:
             self.becomes["rope"] = 2
@@ -55,5 +56,6 @@ class Attention(nn.Module):
             self.layer.attention_scale,
             self.layer.window,
             config.attention_softcap,
+            self.sinks,
         )
         return self.o_proj(mixed_1THD.reshape(*rows, config.q_size))  # type: ignore[no-any-return]

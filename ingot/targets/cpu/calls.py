@@ -1,8 +1,9 @@
 """The call of each kernel: one function a kernel, from its instructions to a line of C++.
 
 A kernel's constants are element types and sizes. Its first argument is the thread's part of the
-work (see generate.py), and its last arguments are the results. Kernels of products exist twice: for
-weights stored as numbers, and, with names that begin with `quantized_`, for weights in integers.
+work (see generate.py), and its last arguments are the results, but for what only few models have.
+Kernels of products exist twice: for weights stored as numbers, and, with names that begin with
+`quantized_`, for weights in integers.
 """
 
 from __future__ import annotations
@@ -165,6 +166,9 @@ def paged_attention(operands: Operands, work: CpuWork) -> Call:
     i = work.member("paged_attention")
     q, cache = operands.of(i, "q"), operands.of(i, "k_cache")
     expect(i, cache.dtype in (q.dtype, "int8"), f"q is {q.dtype} and the cache {cache.dtype}")
+    given = operands.optional(i, "sinks")
+    expect(i, given is None or given.dtype == "float32", "the sinks are not float32")
+    sinks = (operands.weight(given),) if given else ()
     capped = "true" if float(i.attrs["softcap"]) > 0 else "false"
     constants: Constants = (q.shape[1], i.attrs["window"], capped)
     inputs = (
@@ -174,9 +178,9 @@ def paged_attention(operands: Operands, work: CpuWork) -> Call:
         *scalars_of(i, "scale", "softcap"),
     )
     if not work.has("cast"):
-        return Call("paged_attention", constants, (*inputs, result(operands, i)))
+        return Call("paged_attention", constants, (*inputs, result(operands, i), *sinks))
     block, results = rounded_result(operands, work.member("cast"))
-    return Call("paged_attention_quantize", (*constants, block), (*inputs, *results))
+    return Call("paged_attention_quantize", (*constants, block), (*inputs, *results, *sinks))
 
 
 def gate(operands: Operands, work: CpuWork) -> Call:

@@ -149,6 +149,15 @@ class Attention:
         }
         return {"q": self.q.pointer, **self.cache.pointers, **tables}
 
+    @property
+    def sinks(self) -> dict[str, Pointer]:
+        """By the name of the kernels' argument; none where there are no sinks."""
+        pointer = self.operands.weight(self.i, "sinks")
+        if pointer is None:
+            return {}
+        expect(self.i, pointer.dtype == "float32", f"sinks are {pointer.dtype}", "float32 sinks")
+        return {"sinks": pointer}
+
 
 def paged_attention(operands: Operands, work: Work) -> tuple[Call, ...]:
     """Attention in two launches.
@@ -159,7 +168,7 @@ def paged_attention(operands: Operands, work: Work) -> tuple[Call, ...]:
     attention = Attention(operands, work.member("paged_attention"))
     partial, nbytes = partial_results(attention)
     first = {**attention.inputs, **partial}
-    second = {**first, "out": attention.out.pointer}
+    second = {**first, "out": attention.out.pointer, **attention.sinks}
     choices = (merging(attention), by_tiles(attention))
     return Call(first, (by_chunks(attention),), nbytes), Call(second, choices, nbytes)
 

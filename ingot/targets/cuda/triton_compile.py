@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -35,21 +37,29 @@ def _function(spec: KernelSpec, package: str) -> Any:
     file, _, name = spec.function.rpartition(".")
     function = getattr(import_module(f"{package}.{file}"), name)
     passed = [name for name, _ in spec.arguments]
-    takes = [name for name in function.arg_names if name not in spec.constants]
+    known = {*spec.constants, *(_defaults(function).keys() - {*passed})}
+    takes = [name for name in function.arg_names if name not in known]
     unknown = sorted(set(spec.constants) - set(function.arg_names))
     if passed != takes or unknown:
         raise ValueError(f"it takes {takes}, and is passed {passed}; unknown constants: {unknown}")
     return function
 
 
+def _defaults(function: Any) -> Mapping[str, Any]:
+    """The values of arguments that need not be given: those that few launches have."""
+    parameters = inspect.signature(function.fn).parameters.values()
+    return {each.name: each.default for each in parameters if each.default is not each.empty}
+
+
 def _source(function: Any, spec: KernelSpec) -> Any:
     types = dict(spec.arguments)
     names = list(function.arg_names)
+    constants = {**_defaults(function), **spec.constants}
     aligned = [n for n, kind in types.items() if kind[0] == "*" and n not in spec.unaligned]
     return ASTSource(
         function,
         {name: types.get(name, "constexpr") for name in names},
-        {(names.index(name),): value for name, value in spec.constants.items()},
+        {(names.index(n),): value for n, value in constants.items() if n not in types},
         {(names.index(name),): [["tt.divisibility", ALIGNMENT]] for name in aligned},
     )
 

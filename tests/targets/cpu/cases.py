@@ -275,17 +275,22 @@ def products_of_heads(dtype: DType, kept: DType) -> Iterator[tuple[str, Case]]:
 
 
 def attentions(dtype: DType, kept: DType) -> Iterator[tuple[str, Case]]:
-    """Groups of 1 to 7 queries, head sizes off the vectors, pages of 1 to 4 key groups."""
+    """Groups of 1 to 7 queries, head sizes off the vectors, pages of 1 to 4 key groups; each
+    without sinks and with them."""
 
     def case(
         s: Sketch, heads: int, kv_heads: int, size: int, page_size: int, window: int,
-        softcap: float, block: int = 0,
+        softcap: float, block: int = 0, with_sinks: bool = False,
     ) -> None:  # fmt: skip
         q = s.rows("q", heads, size, form=dtype)
         caches = s.caches(kv_heads, size, cached(kept, size), page_size)
         scalars = {"scale": size**-0.5, "window": window, "softcap": softcap}
         form = F32 if block else dtype
-        out = s.call("paged_attention", q, *caches, *STEP, **scalars, out="attended", form=form)
+        logits = 3 * samples.normal(s.drawn("sinks"), heads)
+        sinks = s.weight("sinks", logits) if with_sinks else None
+        out = s.call(
+            "paged_attention", q, *caches, *STEP, sinks, **scalars, out="attended", form=form
+        )
         if block:
             row = s.view("row", out, 0, heads * size)
             s.call("cast", row, form=rounded_rows(block))
@@ -297,15 +302,19 @@ def attentions(dtype: DType, kept: DType) -> Iterator[tuple[str, Case]]:
         (2, 1, 96, 64, 100, 0.0),
     )
     # Half as many in float32: these take longest to compile.
-    for heads, kv_heads, size, page_size, window, softcap in shapes[:: 2 if dtype == F32 else 1]:
-        yield f"attention-{size}", partial(
+    made = {
+        f"attention-{size}": partial(
             case, heads=heads, kv_heads=kv_heads, size=size, page_size=page_size, window=window,
             softcap=softcap,
-        )  # fmt: skip
-    yield (
-        "attention-quantize-64",
-        partial(case, heads=4, kv_heads=2, size=64, page_size=16, window=0, softcap=0.0, block=32),
+        )
+        for heads, kv_heads, size, page_size, window, softcap in shapes[:: 2 if dtype == F32 else 1]
+    }  # fmt: skip
+    made["attention-quantize-64"] = partial(
+        case, heads=4, kv_heads=2, size=64, page_size=16, window=0, softcap=0.0, block=32
     )
+    for name, each in made.items():
+        yield name, each
+        yield f"{name}-sinks", partial(each, with_sinks=True)
 
 
 def elementwise(dtype: DType) -> Iterator[tuple[str, Case]]:

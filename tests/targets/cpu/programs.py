@@ -28,6 +28,7 @@ NAMES = (
     *("table-13", "rope-80", "rope-16", "rope-write-20", "rope-write-64-i8", "write-20"),
     *("write-20-i8", "heads-64-i8", "heads-128", "attention-12", "attention-80"),
     *("attention-80-i8", "attention-quantize-64", "gate-silu-37", "gelu-37", "add-37", "mul-37"),
+    *("attention-80-sinks", "attention-quantize-64-sinks"),
     *("soft_cap-37", "cast-37", "embedding-37", "select-37", "tied", "head"),
 )
 

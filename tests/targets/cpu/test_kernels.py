@@ -14,7 +14,7 @@ from torch import Tensor
 from ingot.compiler.interpret import Value
 from ingot.ops import OPS
 from ingot.targets.cpu.work import CpuWork
-from tests.targets.cpu.cases import every_program, unit
+from tests.targets.cpu.cases import at_levels, every_program, unit
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.units import Unit, parts_of
 
@@ -85,6 +85,39 @@ def test_results_are_those_of_the_references(
     step = kernels.step(rng, sizes)
     values = kernels.draw(rng, step)
     check(kernels, step, values, kernels.run(values, step, threads))
+
+
+def with_sinks(kernels: Unit, value: float) -> Unit:
+    """The same kernels with that logit in all sinks."""
+    names = [name for name in kernels.weights if name.endswith(".sinks")]
+    assert names
+    return kernels.with_weights({n: torch.full_like(kernels.weights[n], value) for n in names})
+
+
+ATTENTION = ("paged_attention", "paged_attention_quantize")
+
+
+@at_levels("f32", "bf16")
+@pytest.mark.parametrize("value", [-math.inf, -1e30, -200.0, 60.0, 87.0, 126.0, 1e30, 3e38])
+def test_sinks_of_any_size_are_those_of_the_references(
+    kind: str, target: str, value: float
+) -> None:
+    """Far above all scores they leave zeros, and far below nothing changes."""
+    kernels, rng = with_sinks(unit(kind, target), value), torch.Generator().manual_seed(0)
+    step = kernels.step(rng, [(3, 40), (1, 90)])
+    values = kernels.draw(rng, step)
+    check(kernels, step, values, kernels.run(values, step), only=ATTENTION)
+
+
+@at_levels("f32", "bf16")
+def test_sinks_that_are_left_out_are_noticed(kind: str, target: str) -> None:
+    """The control: without weight they are none."""
+    kernels, rng = unit(kind, target), torch.Generator().manual_seed(0)
+    step = kernels.step(rng, [(3, 40), (1, 90)])
+    values = kernels.draw(rng, step)
+    after = with_sinks(kernels, -math.inf).run(values, step)
+    with pytest.raises(AssertionError, match="-sinks"):
+        check(kernels, step, values, after, only=ATTENTION)
 
 
 NORMS = (

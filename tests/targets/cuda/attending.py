@@ -35,19 +35,30 @@ class Shape:
     softcap: float = 0.0
     dtype: torch.dtype = torch.bfloat16
     in_int8: bool = False
+    sinks: float | None = None  # about how large they are; None for none
 
     @property
     def heads(self) -> int:
         return self.kv_heads * self.group
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """A sink of every head, above and below that size in turn."""
+        if self.sinks is None:
+            return {}
+        return {
+            "sinks": self.sinks + torch.tensor([3.0, -2.0, 0.5]).repeat(self.heads)[: self.heads]
+        }
 
     def plan(self) -> Plan:
         s = Sketch(LIMITS)
         form = rounded_rows(self.size) if self.in_int8 else Format(NAMES[self.dtype])
         q = s.rows("q", self.heads, self.size, form=NAMES[self.dtype])
         caches = s.caches(self.kv_heads, self.size, form, self.page)
+        sinks = (s.weight(name, value) for name, value in self.weights.items())
         s.call(
-            "paged_attention", q, *caches, *STEP, scale=self.size**-0.5, window=self.window,
-            softcap=self.softcap, form=NAMES[self.dtype],
+            "paged_attention", q, *caches, *STEP, *sinks, scale=self.size**-0.5,
+            window=self.window, softcap=self.softcap, form=NAMES[self.dtype],
         )  # fmt: skip
         return s.plan()
 
@@ -91,7 +102,7 @@ class Attended:
             plan,
             {"paged_attention": paged_attention},
             _inputs(len(q), table, [self._row(*span) for span in spans]),
-            {},
+            self.shape.weights,
             {"q": q, **self._poisoned(spans)},
         )
         out = memory.read(plan.buffer("out"))
@@ -105,7 +116,7 @@ class Attended:
         shape = self.shape
         made = reference(
             self.q[None, first:end], *self.caches, spans, table, shape.size**-0.5,
-            shape.window, shape.softcap, out_dtype=shape.dtype,
+            shape.window, shape.softcap, **shape.weights, out_dtype=shape.dtype,
         )  # fmt: skip
         return made[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 import torch
@@ -140,7 +141,9 @@ def launch(memory: Memory, call: Call, sizes: Mapping[str, int]) -> None:
     function = interpreter.kernel(choice.function)
     declared = [name for name in function.arg_names if name in arguments]
     assert declared == list(arguments), f"{choice.function} takes {declared}"
-    assert {*function.arg_names} == {*arguments, *choice.constants}, choice
+    given = {*arguments, *choice.constants}
+    optional = {p.name for p in signature(function.fn).parameters.values() if p.default is None}
+    assert {*function.arg_names} - optional <= given <= {*function.arg_names}, choice
     x, y, z = (extent.of(sizes) for extent in choice.grid)
     interpreter.launch(function, (x, y, z), arguments, choice.constants)
 

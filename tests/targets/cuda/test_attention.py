@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingot.artifact.formats import Format, rounded_rows
+from ingot.artifact.formats import DType, Format, rounded_rows
 from ingot.artifact.launches import MOST_KEYS, MOST_ROWS
 from ingot.artifact.plan import Group
 from ingot.errors import CodegenError
@@ -34,6 +34,9 @@ SHAPES = {
     "int8-near": Shape(group=1, size=80, window=30, in_int8=True),
     "float32": Shape(dtype=torch.float32, softcap=5.0),
     "float16": Shape(dtype=torch.float16, group=20),
+    "sinks": Shape(kv_heads=2, group=3, window=40, sinks=0.0),
+    "sinks-int8": Shape(kv_heads=2, size=80, in_int8=True, sinks=1.0),
+    "sinks-float16": Shape(dtype=torch.float16, sinks=20.0),
 }
 
 
@@ -43,7 +46,7 @@ def close(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", core("int8", further=SHAPES))
+@pytest.mark.parametrize("name", core("int8", "sinks", further=SHAPES))
 def test_sequences_of_one_row(name: str) -> None:
     attended = Attended.drawn(SHAPES[name], 300)
     spans = [(place - 1, place) for place in EDGES]
@@ -51,7 +54,7 @@ def test_sequences_of_one_row(name: str) -> None:
         close(got, attended.expected(*span))
 
 
-@pytest.mark.parametrize("name", core("grouped", further=SHAPES))
+@pytest.mark.parametrize("name", core("grouped", "sinks", further=SHAPES))
 def test_sequences_of_several_rows(name: str) -> None:
     attended = Attended.drawn(SHAPES[name], 300)
     spans = [(0, 3), (250, 263), (299, 300)]
@@ -65,6 +68,7 @@ def test_irregular_sequences(data: st.DataObject) -> None:
     shape = Shape(
         kv_heads=data.draw(st.integers(1, 2)), group=data.draw(st.sampled_from((1, 3))),
         window=data.draw(st.sampled_from((0, 7, 256))), in_int8=data.draw(st.booleans()),
+        sinks=data.draw(st.sampled_from((None, 0.0, 5.0))),
     )  # fmt: skip
     attended = Attended.drawn(shape, 290, spread=data.draw(st.sampled_from((0.1, 1.0, 30.0))))
     spans = []
@@ -76,7 +80,7 @@ def test_irregular_sequences(data: st.DataObject) -> None:
 
 
 @pytest.mark.deterministic
-@pytest.mark.parametrize("name", core("grouped", further=SHAPES))
+@pytest.mark.parametrize("name", core("grouped", "sinks", further=SHAPES))
 def test_rows_are_the_same_bits_one_by_one_together_and_beside_others(name: str) -> None:
     """One row is taken by a program for each chunk, several by a program for all chunks.
 
@@ -91,6 +95,25 @@ def test_rows_are_the_same_bits_one_by_one_together_and_beside_others(name: str)
     _, beside, one = attended.run((17, 30), (255, 258), (256, 257))
     assert torch.equal(beside, together[3:6])
     assert torch.equal(one[0], together[4])
+
+
+@pytest.mark.parametrize("size", [-1e30, -200.0, 90.0, 200.0, 1e30])
+def test_sinks_of_any_size(size: float) -> None:
+    """Far above all scores they leave zeros, and far below nothing changes."""
+    attended = Attended.drawn(Shape(dtype=torch.float32, sinks=size), 40)
+    for span, got in zip([(39, 40), (20, 24)], attended.run((39, 40), (20, 24)), strict=True):
+        close(got, attended.expected(*span))
+        if size > 100:
+            assert not got.any()
+
+
+def test_sinks_that_are_left_out_are_noticed() -> None:
+    """The control: in both kernels, the results of the reference are others."""
+    attended = Attended.drawn(SHAPES["sinks"], 40)
+    plain = replace(attended, shape=replace(attended.shape, sinks=None))
+    for span in ((39, 40), (20, 24)):
+        with pytest.raises(AssertionError):
+            close(plain.run(span)[0], attended.expected(*span))
 
 
 def test_other_chunks_have_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,8 +136,9 @@ def test_what_a_row_sees_is_read() -> None:
     assert torch.isnan(first).all() and torch.isnan(last).all()
 
 
-def test_a_row_with_a_score_that_is_not_finite_is_nan() -> None:
-    attended = Attended.drawn(Shape(dtype=torch.float32), 300)
+@pytest.mark.parametrize("sinks", [None, 0.0])
+def test_a_row_with_a_score_that_is_not_finite_is_nan(sinks: float | None) -> None:
+    attended = Attended.drawn(Shape(dtype=torch.float32, sinks=sinks), 300)
     for place, value in ((270, torch.nan), (280, torch.inf)):
         attended.q[place, 0] = value
     for run in (attended.run((268, 282)), attended.run(*((n, n + 1) for n in range(268, 282)))):
@@ -149,11 +173,12 @@ def launched(s: Sketch) -> list[dict[str, int | str]]:
     ]
 
 
-def sketched(**attrs: int) -> Sketch:
+def sketched(sinks: DType | None = None, **attrs: int) -> Sketch:
     s = Sketch()
     q = s.rows("q", 4, 64, form="bfloat16")
     caches = s.caches(2, 64, "bfloat16")
-    s.call("paged_attention", q, *caches, *STEP, scale=0.125, form="bfloat16", **attrs)
+    given = s.add("sinks", sinks, (4,), "weight") if sinks else None
+    s.call("paged_attention", q, *caches, *STEP, given, scale=0.125, form="bfloat16", **attrs)
     return s
 
 
@@ -163,6 +188,16 @@ def test_chunks_are_counted_by_the_longest_sequence_or_by_the_window() -> None:
     assert launched(sketched(window=257))[0]["programs"] == 2
     assert launched(sketched(window=1))[0]["programs"] == 1
     assert launched(sketched(window=5000))[0]["programs"] == 2
+
+
+def test_sinks_are_an_argument_of_the_second_launch_alone_and_only_where_they_are() -> None:
+    """So that nothing about models without them says that others have some."""
+    for sinks, passed in ((None, []), ("float32", ["sinks"])):
+        plan = sketched(sinks=sinks).plan()  # type: ignore[arg-type]
+        attend, merge = paged_attention(Operands(plan), Work(plan, Group(kernel="", first=0)))
+        names = set(attend.arguments).union(*(choice.constants for choice in attend.choices))
+        assert list(merge.arguments)[len(attend.arguments) + 1 :] == passed
+        assert "sinks" not in names.union(*(choice.constants for choice in merge.choices))
 
 
 def test_partial_results_lie_side_by_side() -> None:
@@ -199,3 +234,5 @@ def test_what_no_kernel_takes_is_refused() -> None:
     s.buffers["v_cache"] = v
     with pytest.raises(CodegenError, match="values in float32"):
         launched(s)
+    with pytest.raises(CodegenError, match="sinks are bfloat16"):
+        launched(sketched(sinks="bfloat16"))

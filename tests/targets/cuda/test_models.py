@@ -10,6 +10,7 @@ import transformers
 
 from ingot import SamplingParams
 from ingot.artifact.reader import Artifact
+from tests.support import sunk_model
 from tests.support.core import core
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.simulation import FLAGS, compile_sketch, simulated
@@ -39,6 +40,24 @@ def test_logits_are_those_of_transformers(tmp_path: Path, family: str, dtype: st
         expected = theirs(torch.tensor([ids])).logits[0]
         got = torch.tensor(llm.logits(ids))
     assert ((got - expected).norm() / expected.norm()).item() < TOLERANCE[dtype]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_sinks_are_those_of_gpt_oss(tmp_path: Path, dtype: str) -> None:
+    """In one step and in chunks, to the bit. The control: without sinks logits are others."""
+    model = sunk_model.save(tmp_path / "model")
+    with sunk_model.known():
+        options = {"dtype": dtype, "verify_passes": True, **OPTIONS}
+        artifact = compile_sketch(tmp_path / "model", tmp_path / "a.ingot", **options)
+    ids = prompt(18)
+    with simulated(artifact) as llm:
+        got, chunks = (llm.logits(ids, chunk_tokens=count) for count in (32, 7))
+        single = llm.logits(ids[:3], chunk_tokens=1)
+    assert (got == chunks).all() and (got[:3] == single).all()
+    expected = [sunk_model.judged(model, ids, sinks=sinks) for sinks in (True, False)]
+    errors = [sunk_model.error(torch.tensor(got), each) for each in expected]
+    assert errors[0] < TOLERANCE[dtype] and errors[1] > 4e-2
 
 
 @pytest.mark.thorough

@@ -180,6 +180,14 @@ def test_whatever_a_binary_depends_on_has_another_key(
 
 
 @pytest.mark.usefixtures("no_cache", "temporary")
+def test_an_argument_with_a_default_may_be_given_or_not(tmp_path: Path) -> None:
+    without = spec_of("small.shifted")
+    given = replace(without, arguments=(*without.arguments, ("shifts", "*fp32")))
+    parameters = [len(binary.parameters) for binary in built(tmp_path, without, given).binaries]
+    assert parameters == [5, 6]  # and two of Triton's own
+
+
+@pytest.mark.usefixtures("no_cache", "temporary")
 @pytest.mark.parametrize(
     ("spec", "words"),
     [

@@ -18,6 +18,7 @@ class PagedAttention {
   Sequences sequences;
   Cache<S, KvHeads, PageSize, D> cache;
   Scoring scoring;
+  const float* sinks;  // a logit of each query head, or null
 
   // `to` takes the result of a head at a row and a column, in memory that it may overwrite.
   template <class To>
@@ -105,9 +106,10 @@ class PagedAttention {
   int query_of(const Unit& unit, int r) const {
     return sequences.first_row(unit.sequence) + (unit.row + r) / group;
   }
-  static int column_of(const Unit& unit, int r) {
-    return (unit.head * group + (unit.row + r) % group) * D;
+  static int head_of(const Unit& unit, int r) {
+    return unit.head * group + (unit.row + r) % group;
   }
+  static int column_of(const Unit& unit, int r) { return head_of(unit, r) * D; }
 
   // Queries lie a whole row of heads apart, which the hardware does not foresee.
   void fetch_queries(const Unit& unit, Rows<const T> q) const {
@@ -121,7 +123,8 @@ class PagedAttention {
     block.count = 0;
     for (int r = 0; r < unit.count; ++r) {
       const int position = sequences.position(unit.sequence, (unit.row + r) / group);
-      block.add(q[query_of(unit, r)] + column_of(unit, r), first_key(position), position + 1);
+      block.add(q[query_of(unit, r)] + column_of(unit, r), first_key(position), position + 1,
+                sinks == nullptr ? -__builtin_inff() : sinks[head_of(unit, r)]);
     }
   }
 };
@@ -154,9 +157,10 @@ template <int Heads, int Window, bool Capped, class T, class S, int KvHeads, int
           class Out>
 [[gnu::noinline, gnu::noipa]]
 void paged_attention(Team team, Rows<const T> q, Cache<S, KvHeads, PageSize, D> cache,
-                     Sequences sequences, float scale, float softcap, Rows<Out> out) {
+                     Sequences sequences, float scale, float softcap, Rows<Out> out,
+                     const float* sinks = nullptr) {
   using Attention = PagedAttention<T, S, Heads, KvHeads, PageSize, D, Window, Capped>;
-  Attention{sequences, cache, {scale, softcap}}.run(team, q, StoreHead<D, Out>{out});
+  Attention{sequences, cache, {scale, softcap}, sinks}.run(team, q, StoreHead<D, Out>{out});
 }
 
 template <int Heads, int Window, bool Capped, int group, class T, class S, int KvHeads,
@@ -164,9 +168,11 @@ template <int Heads, int Window, bool Capped, int group, class T, class S, int K
 [[gnu::noinline, gnu::noipa]]
 void paged_attention_quantize(Team team, Rows<const T> q, Cache<S, KvHeads, PageSize, D> cache,
                               Sequences sequences, float scale, float softcap,
-                              Rows<std::int8_t> values, Rows<float> scales) {
+                              Rows<std::int8_t> values, Rows<float> scales,
+                              const float* sinks = nullptr) {
   using Attention = PagedAttention<T, S, Heads, KvHeads, PageSize, D, Window, Capped>;
-  Attention{sequences, cache, {scale, softcap}}.run(team, q, QuantizeHead<D, group>{values, scales});
+  Attention{sequences, cache, {scale, softcap}, sinks}.run(team, q,
+                                                           QuantizeHead<D, group>{values, scales});
 }
 
 }  // namespace ingot

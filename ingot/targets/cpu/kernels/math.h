@@ -33,7 +33,7 @@ inline vf exp(vf x) {
   return zero_below(scale2(value, n), x, smallest);
 }
 
-// 2^x for x <= 0, relative error 2e-7. Exactly 1 at 0, and exactly 0 below -126.
+// 2^x for x <= 127, relative error 2e-7. Exactly 1 at 0, and exactly 0 below -126.
 inline vf exp2(vf x) {
   constexpr float smallest = -126.0f;
   constexpr float terms[] = {1.0f,           6.93147004e-1f, 2.40222424e-1f,

@@ -2,7 +2,7 @@
 //
 // A weight is 2^(score - n), where n is the largest score so far, rounded to a whole number. A
 // larger n rescales sums exactly. So neither the tiles nor keys that a row cannot see change its
-// result by one bit.
+// result by one bit. A row's sink joins the sum of the weights when all keys are visited.
 #pragma once
 
 #include <cstring>
@@ -27,18 +27,18 @@ class QueryRows {
 
   int count;
 
-  // Appends a query that sees the keys [first, end).
-  void add(const T* query, int first, int end) {
+  // Appends a query that sees the keys [first, end); a sink of -inf is none.
+  void add(const T* query, int first, int end, float sink) {
     const int r = count++;
     std::memcpy(queries_[r], query, sizeof queries_[r]);
     for (int d = 0; d < padded; d += lanes) store(sums_[r] + d, zero());
     store(totals_[r], zero());
-    rows_[r] = {first, end, -__builtin_inff()};
+    rows_[r] = {first, end, -__builtin_inff(), sink * log2_e};
   }
 
   // The result of a row that has visited all keys that it sees. The caller may overwrite it.
   float* result(int r) {
-    const vf inverse = splat(1.0f / sum(load(totals_[r])));
+    const vf inverse = splat(1.0f / (sum(load(totals_[r])) + sink_weight(rows_[r])));
     // Adding 0 turns -0 into 0, as a key that is not visible may have done already.
     for (int c = 0; c < padded; c += lanes)
       store(sums_[r] + c, load(sums_[r] + c) * inverse + zero());
@@ -62,6 +62,7 @@ class QueryRows {
  private:
   static constexpr int padded = (D + lanes - 1) / lanes * lanes;
   static constexpr int tile_rows = max_tile_rows<T>;
+  static constexpr float log2_e = 1.44269504f;
 
   // So few rows that the sums of a whole head fit in registers: then values are read line by line.
   static constexpr int stream_once_rows() {
@@ -70,11 +71,16 @@ class QueryRows {
     return tile_rows;
   }
 
-  // A row's visible keys [first, end), and the largest score so far as a whole number.
+  // A row's visible keys [first, end), the largest score so far as a whole number, and its sink.
   struct Row {
     int first, end;
-    float largest;
+    float largest, sink;  // in units of log2
   };
+
+  // Beside a sink that is larger than what exp2 takes, no key has a weight that counts.
+  static float sink_weight(const Row& row) {
+    return first(exp2(min(splat(127.0f), splat(row.sink - row.largest))));
+  }
 
   template <class Element>
   void score_all(const Tile<S>& now, const Groups<Element>& keys, const Groups<Element>& fetched) {
@@ -130,7 +136,6 @@ class QueryRows {
 
   // A score in units of log2.
   vf units(int r, int v, Scoring scoring) const {
-    constexpr float log2_e = 1.44269504f;
     const vf x = reader_.scale_scores(load(scores_[r] + v * lanes), v);
     if constexpr (Capped)
       return fma(x, zero(), tanh(x * splat(scoring.scale / scoring.softcap)) *

@@ -5,7 +5,7 @@ taken in chunks that begin at multiples of 256, each with a maximum and a sum of
 chunk, KEYS keys are taken at a time. Both paths, a program for every chunk and a program for all
 chunks of a tile, do the same additions in the same order: weights are relative to whole powers of
 two, so that rescaling is exact, and sums of weights are products with ones, which matrix
-instructions add up in one order whatever the number of rows.
+instructions add up in one order whatever the number of rows. A sink joins the merged sum.
 """
 
 import triton
@@ -36,8 +36,12 @@ def merge(values, highest, sums, more, more_highest, more_sums):
 
 
 @triton.jit
-def normalised(values, sums):
-    """Values by their sums of weights; NaN for a row without any weight."""
+def normalised(values, highest, sums, sinks, heads, live):
+    """Values by their sums of weights, the sink's among them; NaN for a row without any weight."""
+    if sinks is not None:
+        logits = tl.load(sinks + heads, mask=live, other=0.0)
+        weights = tl.exp2(tl.fma(logits, LOG2_E, -highest))  # rounded once in every kernel
+        sums = tl.where(sums > 0.0, sums + weights, sums)
     return values * tl.div_rn(1.0, sums)[:, None]
 
 
@@ -190,14 +194,14 @@ def merged_chunks(
         made, made_highest, made_sums = merge(
             made, made_highest, made_sums, more, more_highest, more_sums
         )
-    return made, made_sums
+    return made, made_highest, made_sums
 
 
 @triton.jit
 def merge_chunks(
     q, k_cache, v_cache, k_scales, v_scales, spans, page_table, values, highest, sums, out,
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
-    WINDOW: tl.constexpr, OUT_STRIDE: tl.constexpr, CHUNKS: tl.constexpr,
+    WINDOW: tl.constexpr, OUT_STRIDE: tl.constexpr, CHUNKS: tl.constexpr, sinks=None,
 ):  # fmt: skip
     """The second stage where no sequence has more than one row. Grid: (S, HEADS, GROUP)."""
     s, head, member = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -205,15 +209,14 @@ def merge_chunks(
     if tl.load(spans + 3 * s + 1) <= begin:
         return
     one = tl.arange(0, 1)
-    made, made_sums = merged_chunks(
+    made, made_highest, made_sums = merged_chunks(
         values, highest, sums, s, head, position, member + one, one == 0,
         HEADS, GROUP, D, WIDTH, WINDOW, CHUNKS, 1,
     )  # fmt: skip
-    addresses, exists = row_at(
-        out, OUT_STRIDE, D, WIDTH, begin + one, head * GROUP + member + one, one == 0
-    )
-    result = normalised(made, made_sums).to(out.dtype.element_ty)
-    tl.store(addresses, result, mask=exists)
+    heads = head * GROUP + member + one
+    addresses, exists = row_at(out, OUT_STRIDE, D, WIDTH, begin + one, heads, one == 0)
+    result = normalised(made, made_highest, made_sums, sinks, heads, one == 0)
+    tl.store(addresses, result.to(out.dtype.element_ty), mask=exists)
 
 
 @triton.jit
@@ -236,7 +239,7 @@ def attended_tile(
         made, made_highest, made_sums = merge(
             made, made_highest, made_sums, more, more_highest, more_sums
         )
-    return made, made_sums
+    return made, made_highest, made_sums
 
 
 @triton.jit
@@ -245,7 +248,7 @@ def attend_tiles(
     HEADS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr, WIDTH: tl.constexpr,
     PAGE: tl.constexpr, PAGES: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
     WINDOW: tl.constexpr, SCALED: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-    Q_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, CHUNKS: tl.constexpr,
+    Q_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, CHUNKS: tl.constexpr, sinks=None,
 ):  # fmt: skip
     """The second stage of any step. A program takes all chunks of ROWS query heads of tokens.
 
@@ -260,7 +263,7 @@ def attend_tiles(
     token, live = members // GROUP, members < tokens * GROUP
     heads = head * GROUP + members % GROUP
     if tokens == 1:
-        made, made_sums = merged_chunks(
+        made, made_highest, made_sums = merged_chunks(
             values, highest, sums, s, head, first, members, live,
             HEADS, GROUP, D, WIDTH, WINDOW, CHUNKS, ROWS,
         )  # fmt: skip
@@ -269,10 +272,11 @@ def attend_tiles(
         queries = tl.load(addresses, mask=exists, other=0.0)
         low = lowest_key(first + tile * ROWS // GROUP, WINDOW)
         last = first + tl.minimum((tile * ROWS + ROWS - 1) // GROUP, tokens - 1)
-        made, made_sums = attended_tile(
+        made, made_highest, made_sums = attended_tile(
             queries, first, token, low, last, head,
             k_cache, v_cache, k_scales, v_scales, page_table + s * PAGES,
             HEADS, D, WIDTH, PAGE, SCALE, SOFTCAP, WINDOW, SCALED, ROWS, KEYS,
         )  # fmt: skip
     addresses, exists = row_at(out, OUT_STRIDE, D, WIDTH, begin + token, heads, live)
-    tl.store(addresses, normalised(made, made_sums).to(out.dtype.element_ty), mask=exists)
+    result = normalised(made, made_highest, made_sums, sinks, heads, live)
+    tl.store(addresses, result.to(out.dtype.element_ty), mask=exists)

@@ -12,6 +12,16 @@ def double(x, out, N, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def shifted(x, out, N, BLOCK: tl.constexpr, shifts=None):
+    """out = x, plus numbers that few launches have."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    y = tl.load(x + at, mask=at < N).to(tl.float32)
+    if shifts is not None:
+        y += tl.load(shifts + at, mask=at < N)
+    tl.store(out + at, y, mask=at < N)
+
+
+@triton.jit
 def wrong(x, out, N, BLOCK: tl.constexpr):
     """Does not compile: no such name."""
     tl.store(out, tl.load(x) + nothing_of_that_name)  # noqa: F821
