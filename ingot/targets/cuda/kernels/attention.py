@@ -16,6 +16,7 @@ from ingot.targets.cuda.kernels.math import soft_capped
 CHUNK = tl.constexpr(256)
 LOG2_E = tl.constexpr(1.4426950408889634)
 NEVER = tl.constexpr(float("-inf"))
+LIFT = tl.constexpr(2.0**10)  # as in ops/paged_attention.py
 COLUMNS_OF_ONES = tl.constexpr(16)  # the narrowest product
 
 
@@ -103,7 +104,7 @@ def attend_keys(
         x = visible_scores(q, k, scales, keys, positions, SCALE, SOFTCAP, WINDOW, SCALED)
         both = tl.maximum(highest, tl.floor(tl.max(x, 1) + 0.5))
         known = tl.where(both == NEVER, 0.0, both)
-        weights = tl.exp2(x - known[:, None]).to(q.dtype)
+        weights = (LIFT * tl.exp2(x - known[:, None])).to(q.dtype)
         old = power_of_two(highest - both)[:, None]
         sums = tl.dot(weights, ones, sums * old, input_precision="ieee")
         v = rows_at(v_cache, places, stored, q.dtype, D, WIDTH)
