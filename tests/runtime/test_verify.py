@@ -75,7 +75,7 @@ def test_rounding_is_not_blamed_for_ways_that_differ(tmp_path):
 def test_the_range_of_float16_is_blamed_for_what_is_not_finite(tmp_path):
     artifact = Artifact.open(write_fake(tmp_path / "a.ingot", quantization="int8-g128"))
     half = replace(artifact.manifest.numerics, dtype="float16")
-    artifact.manifest = replace(artifact.manifest, numerics=half)
+    artifact = replace(artifact, manifest=replace(artifact.manifest, numerics=half))
     for error, hint in ((inf, OVERFLOW), (1.0, ROUNDED)):
         found = Verification(1, 1, 0.5, {"prefill": error}, (), bitwise_equal=True)
         assert compile_hint(artifact, found) == hint

@@ -98,8 +98,8 @@ def _rounded(piece: Tensor, dtype: torch.dtype, source: str) -> Tensor:
     largest = torch.finfo(dtype).max
     if largest < torch.finfo(piece.dtype).max and not bool(found.isfinite().all()):
         raise CheckpointError(
-            f"{source} has numbers up to {float(piece.abs().max()):.3g}, and {NAMES[dtype]} ends "
-            f"at {largest:.3g}",
+            f"{source} has numbers up to {float(piece.abs().max()):g}, and {NAMES[dtype]} ends "
+            f"at {largest:g}",
             hint="Give --dtype bfloat16 or float32.",
         )
     return found
