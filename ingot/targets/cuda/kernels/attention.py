@@ -104,7 +104,7 @@ def attend_keys(
         x = visible_scores(q, k, scales, keys, positions, SCALE, SOFTCAP, WINDOW, SCALED)
         both = tl.maximum(highest, tl.floor(tl.max(x, 1) + 0.5))
         known = tl.where(both == NEVER, 0.0, both)
-        weights = (LIFT * tl.exp2(x - known[:, None])).to(q.dtype)
+        weights = (tl.exp2(x - known[:, None]) * LIFT).to(q.dtype)
         old = power_of_two(highest - both)[:, None]
         sums = tl.dot(weights, ones, sums * old, input_precision="ieee")
         v = rows_at(v_cache, places, stored, q.dtype, D, WIDTH)
