@@ -6,9 +6,10 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
 
+import torch
+
 from ingot.errors import UsageError
 from ingot.ops import OPS
-from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.passes.canonicalize_casts import canonicalize_casts
 from ingot.passes.canonicalize_heads import canonicalize_heads
 from ingot.passes.canonicalize_ops import canonicalize_ops
@@ -40,7 +41,8 @@ from ingot.passes.select_logit_rows import select_logit_rows
 
 # Relative errors of the logits that verification allows a pass that is not bitwise.
 REGROUPED = 1e-5  # the same products, summed by PyTorch's own matmul in another order
-ROUNDED = {"bfloat16": 3e-2, "float16": 4e-3}  # values stored so: 8 bits, or 11
+# The same of values stored in 16 bits, of which 8 are digits, or 11.
+NARROW = {"bfloat16": (torch.bfloat16, 3e-2), "float16": (torch.float16, 4e-3)}
 
 PIPELINE: tuple[Pass, ...] = (
     # one spelling for every idea
@@ -121,8 +123,8 @@ PIPELINE: tuple[Pass, ...] = (
         needs=(rows_selected, only_known_ops),
         gives=(typed,),
         tier="numeric",
-        tolerance=max(ROUNDED.values()),
-        dtypes=tuple(ROUNDED),
+        tolerance=max(error for _, error in NARROW.values()),
+        dtypes=tuple(NARROW),
     ),
 )
 
@@ -153,8 +155,9 @@ def pipeline(
 
 def rounding(each: Pass, dtype: str, integers: Set[str]) -> Pass:
     """The pass that rounds, to that dtype and all but those parameters."""
-    function = partial(lower_dtypes, narrow=TORCH_DTYPES[dtype], integers=integers)
-    return replace(each, function=function, tolerance=ROUNDED[dtype])
+    narrow, error = NARROW[dtype]
+    function = partial(lower_dtypes, narrow=narrow, integers=integers)
+    return replace(each, function=function, tolerance=error)
 
 
 def optional_passes() -> tuple[str, ...]:
