@@ -16,6 +16,7 @@ from ingot.artifact.launches import MOST_KEYS, MOST_ROWS
 from ingot.artifact.plan import Group
 from ingot.errors import CodegenError
 from ingot.ops import OPS
+from ingot.ops.paged_attention import LIFT
 from ingot.ops.scaled import round_to_int8
 from ingot.targets.cuda.calls_attention import paged_attention, tiles_of
 from ingot.targets.cuda.operands import Operands
@@ -158,6 +159,11 @@ def test_small_weights_of_small_values_count_in_float16() -> None:
     right = 1e-3 * 255 / (2**12 + 255)
     for got in (attended.run((255, 256))[0], attended.run((253, 256))[0][2:]):
         assert got.float().sub(right).abs().max() < 0.03 * right
+
+
+def test_kernels_lift_weights_as_the_reference_does() -> None:
+    """Any power of two gives the same results, but near the ends of float16."""
+    assert kernel("attention.attend_tiles").fn.__globals__["LIFT"].value == LIFT
 
 
 def test_weights_that_are_not_lifted_vanish(monkeypatch: pytest.MonkeyPatch) -> None:
