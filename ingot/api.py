@@ -80,7 +80,7 @@ class FromDirectory(Model):
             generation_config: where requests without parameters get theirs: "auto", from the
                 model's generation_config.json; "vllm", from `SamplingParams()` alone.
             device: "cpu", "cuda", "cuda:1", or "auto": a GPU that the artifact has a target for.
-            dtype: for a model directory, "float32", "bfloat16" or "auto".
+            dtype: for a model directory, "float32", "bfloat16", for GPUs "float16", or "auto".
             quantization: for a model directory, None, "int8" or "int4".
             kv_cache_dtype: for a model directory, "auto" or "int8".
             max_num_seqs: the most sequences in a step.

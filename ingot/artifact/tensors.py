@@ -16,7 +16,7 @@ from ingot.errors import ArtifactError
 
 ALIGNMENT = 64
 MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
-DTYPES = {"F32": "float32", "BF16": "bfloat16", "I32": "int32", "I8": "int8"}
+DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I32": "int32", "I8": "int8"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,9 +54,10 @@ ARGUMENTS: Arguments = (
     ),
     Argument(
         "--dtype",
-        "auto (the default) is bfloat16 unless the checkpoint is float32; bfloat16 drops 3 bits of "
-        "float16 weights, and float32 keeps them",
-        choices=("auto", "float32", "bfloat16"),
+        "auto (the default) is that of the checkpoint, but bfloat16 instead of float16 unless all "
+        "targets are GPUs, which alone compute in float16; bfloat16 drops 3 bits of float16 "
+        "weights, and float32 keeps them",
+        choices=("auto", "float32", "bfloat16", "float16"),
     ),
     Argument(
         "--quantize",

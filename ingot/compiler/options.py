@@ -59,8 +59,9 @@ class CompileOptions:
 
     Attributes:
         targets: target names, `cpu:native` for this host.
-        dtype: "float32", "bfloat16", or "auto": bfloat16 unless the checkpoint is float32. Of
-            float16 weights bfloat16 drops 3 bits, which float32 keeps.
+        dtype: "float32", "bfloat16", "float16" (for GPUs alone), or "auto": that of the
+            checkpoint, but bfloat16 instead of float16 where a target is no GPU. Of float16
+            weights bfloat16 drops 3 bits, which float32 keeps.
         quantize: "none", "int8" or "int4": how weight matrices are stored.
         group_size: columns that share a scale: "32", "64", "128", or for int8 also "channel", a
             whole row. "" is 32 for int4, and for int8 the widest that divides all rows.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from ingot.compiler.options import CompileOptions, check_known
 from ingot.compiler.quantization.choose import base_storage, int8_storage
 from ingot.errors import UsageError
 from ingot.models.config import ModelConfig
+from ingot.targets.target import all_compute, check_activations
 
-DTYPES = ("auto", "float32", "bfloat16")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 KV_DTYPES = ("auto", "int8")
 LONGEST_DYNAMIC = 1 << 20  # dynamic rotary frequencies stretch to whatever length is asked for
 
@@ -53,11 +55,11 @@ def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
     """Every choice that the options and the model leave open. Raises UsageError."""
     if options.dump_dir is not None:
         make_folder(options.dump_dir)
-    targets = [resolve_target(name) for name in options.targets]
-    dtype = resolve_dtype(options.dtype, config)
+    targets = tuple(dict.fromkeys(resolve_target(name) for name in options.targets))
+    dtype = resolve_dtype(options.dtype, config, targets)
     check_known("KV dtype", options.kv_dtype, KV_DTYPES)
     return Resolved(
-        targets=tuple(dict.fromkeys(targets)),
+        targets=targets,
         dtype=dtype,
         dtype_reason=dtype_reason(options.dtype, dtype, config.checkpoint_dtype),
         kv_dtype=dtype if options.kv_dtype == "auto" else options.kv_dtype,
@@ -97,15 +99,19 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
-def resolve_dtype(dtype: str, config: ModelConfig) -> str:
-    """The dtype of weights and matrix products; "auto" is bfloat16 except for float32 checkpoints.
+def resolve_dtype(dtype: str, config: ModelConfig, targets: Sequence[Target] = ()) -> str:
+    """The dtype of weights and matrix products.
+
+    "auto" is that of the checkpoint, or bfloat16 where a target does not compute in it.
 
     Raises:
-        UsageError: a dtype that is not supported.
+        UsageError: a dtype that is not supported, or not by all targets.
     """
     check_known("dtype", dtype, DTYPES)
     if dtype == "auto":
-        return "float32" if config.checkpoint_dtype == "float32" else "bfloat16"
+        own = config.checkpoint_dtype
+        dtype = own if own in DTYPES and all_compute(targets, own) else "bfloat16"
+    check_activations(targets, dtype)
     return dtype
 
 
@@ -113,7 +119,10 @@ def dtype_reason(asked: str, dtype: str, checkpoint: str) -> str:
     """The dtype that was chosen and why, as the summary says it."""
     why = "as asked" if asked != "auto" else f"for a {checkpoint} checkpoint"
     if (checkpoint, dtype) == ("float16", "bfloat16"):
-        why += ", which rounds its weights from 11 bits to 8; --dtype float32 keeps them"
+        why += ", which rounds its weights from 11 bits to 8; --dtype float32 keeps them, and so "
+        why += "does float16, for GPUs alone"
+    if dtype == "float16" and checkpoint != "float16":
+        why += ", whose numbers end at 65504"
     return f"{dtype}, {why}"
 
 

@@ -35,6 +35,7 @@ class Tolerance:
 DEFAULT_TOLERANCE: Mapping[torch.dtype, Tolerance] = {
     torch.float32: Tolerance(1e-5, 1e-5),  # reassociated sums of a few thousand terms
     torch.bfloat16: Tolerance(8e-3, 1e-4),  # one rounding may fall to the other neighbour: 2^-7
+    torch.float16: Tolerance(1e-3, 1e-4),  # the same: 2^-10
     torch.int32: Tolerance(0.0, 0.0),
     torch.int8: Tolerance(0.0, 1.0),  # a value may round to its neighbour
 }

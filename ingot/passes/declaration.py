@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from torch.fx import GraphModule
 
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "float16")
 
 Tier = Literal["exact", "numeric"]
 Invariant = Callable[[GraphModule], list[str]]

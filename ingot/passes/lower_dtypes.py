@@ -1,4 +1,4 @@
-"""lower_dtypes: decide what is stored in bfloat16; the residual stream never is."""
+"""lower_dtypes: decide what is stored in 16 bits; the residual stream never is."""
 
 from __future__ import annotations
 
@@ -22,8 +22,6 @@ from ingot.passes.graph import (
 from ingot.passes.inputs import new_value
 from ingot.passes.weights import set_parameter, sources
 
-NARROW = torch.bfloat16
-
 # What hands a value on in the dtype that it came in.
 PASSING = (
     aten.reshape.default,
@@ -38,13 +36,16 @@ PASSING = (
 Use = tuple[Node, Node]  # a reader and what it reads
 
 
-def lower_dtypes(gm: GraphModule, *, integers: Set[str] = frozenset()) -> int:
-    """Store weight matrices, what they are multiplied with, queries and caches in bfloat16.
+def lower_dtypes(
+    gm: GraphModule, *, narrow: torch.dtype = torch.bfloat16, integers: Set[str] = frozenset()
+) -> int:
+    """Store weight matrices, what they are multiplied with, queries and caches in 16 bits.
 
-    The op that makes such a value rounds it once, on the way out; where something else needs the
-    value, too, a cast does. Embedded tokens, the residual stream, results of linears, norm
-    weights, biases, tables and logits stay float32. So do `integers`, the model's parameters that
-    are to be stored in integers, and what is multiplied with them: a target rounds those.
+    They are `narrow`: bfloat16 or float16. The op that makes such a value rounds it once, on the
+    way out; where something else needs the value, too, a cast does. Embedded tokens, the residual
+    stream, results of linears, norm weights, biases, tables and logits stay float32. So do
+    `integers`, the model's parameters that are to be stored in integers, and what is multiplied
+    with them: a target rounds those.
 
     Before:
         h = rms_norm(x, w);  y = linear(h, W)                         W float32
@@ -52,14 +53,14 @@ def lower_dtypes(gm: GraphModule, *, integers: Set[str] = frozenset()) -> int:
         h = rms_norm(x, w, out_dtype=bfloat16);  y = linear(h, W)     W bfloat16, y float32
     """
     for node in weights_to_narrow(gm, integers):
-        narrow_weight(gm, node)
+        narrow_weight(gm, node, narrow)
     for node in gm.graph.find_nodes(op="placeholder"):
         if node.name in gm.meta.get("states", {}):
-            node.meta["val"] = new_value(gm, tuple(value(node).shape), NARROW)
-    uses = dict.fromkeys(narrow_uses(gm))
+            node.meta["val"] = new_value(gm, tuple(value(node).shape), narrow)
+    uses = dict.fromkeys(narrow_uses(gm, narrow))
     for source in dict.fromkeys(read for _, read in uses):
-        if not narrow_at_the_maker(source, uses.keys()):
-            insert_cast(source, [node for node, read in uses if read is source])
+        if not narrow_at_the_maker(source, uses.keys(), narrow):
+            insert_cast(source, [node for node, read in uses if read is source], narrow)
     return len(uses)
 
 
@@ -74,18 +75,18 @@ def weights_to_narrow(gm: GraphModule, integers: Set[str]) -> list[Node]:
     return list(found)
 
 
-def narrow_weight(gm: GraphModule, node: Node) -> None:
-    if value(node).dtype != NARROW:
-        node.meta["val"] = value(node).to(NARROW)
+def narrow_weight(gm: GraphModule, node: Node, narrow: torch.dtype) -> None:
+    if value(node).dtype != narrow:
+        node.meta["val"] = value(node).to(narrow)
         set_parameter(gm, str(node.target), node.meta["val"])
 
 
-def narrow_uses(gm: GraphModule) -> Iterator[Use]:
+def narrow_uses(gm: GraphModule, narrow: torch.dtype) -> Iterator[Use]:
     """What is multiplied: with a narrow matrix, or with the keys of a cache; in graph order."""
     for node, traits in op_nodes(gm):
         given = arguments(node)
-        narrow = traits.matrix and value(given[traits.matrix]).dtype == NARROW
-        if narrow or traits.meets_tokens:
+        is_narrow = traits.matrix and value(given[traits.matrix]).dtype == narrow
+        if is_narrow or traits.meets_tokens:
             (own,) = traits.arguments(Role.OWN)
             yield node, given[own]
 
@@ -97,7 +98,7 @@ def op_nodes(gm: GraphModule) -> Iterator[tuple[Node, Traits]]:
             yield node, TRAITS[name]
 
 
-def narrow_at_the_maker(source: Node, uses: Set[Use]) -> bool:
+def narrow_at_the_maker(source: Node, uses: Set[Use], narrow: torch.dtype) -> bool:
     """Let the op that makes a value round it; not if anything else reads the value."""
     maker = made(source)
     name = op_name(maker)
@@ -105,8 +106,8 @@ def narrow_at_the_maker(source: Node, uses: Set[Use]) -> bool:
         return False
     if not set(final_users(maker, *PASSING)) <= uses:
         return False
-    set_arguments(maker, out_dtype=NARROW)
-    retype(maker)
+    set_arguments(maker, out_dtype=narrow)
+    retype(maker, narrow)
     return True
 
 
@@ -117,16 +118,16 @@ def made(node: Node) -> Node:
     return node
 
 
-def retype(node: Node) -> None:
+def retype(node: Node, narrow: torch.dtype) -> None:
     """Give a value, its views and its selections the narrow dtype."""
-    node.meta["val"] = value(node).to(NARROW)
+    node.meta["val"] = value(node).to(narrow)
     for user in node.users:
         if user.target in PASSING:
-            retype(user)
+            retype(user, narrow)
 
 
-def insert_cast(source: Node, readers: Iterable[Node]) -> None:
+def insert_cast(source: Node, readers: Iterable[Node], narrow: torch.dtype) -> None:
     with source.graph.inserting_after(source):
-        cast = call_op(source.graph, "cast", like=source, x=source, out_dtype=NARROW)
+        cast = call_op(source.graph, "cast", like=source, x=source, out_dtype=narrow)
     for node in readers:
         node.replace_input_with(source, cast)

@@ -6,6 +6,8 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 from functools import partial
 
+import torch
+
 from ingot.errors import UsageError
 from ingot.ops import OPS
 from ingot.passes.canonicalize_casts import canonicalize_casts
@@ -39,7 +41,8 @@ from ingot.passes.select_logit_rows import select_logit_rows
 
 # Relative errors of the logits that verification allows a pass that is not bitwise.
 REGROUPED = 1e-5  # the same products, summed by PyTorch's own matmul in another order
-ROUNDED = 3e-2  # values stored in bfloat16
+# The same of values stored in 16 bits, of which 8 are digits, or 11.
+NARROW = {"bfloat16": (torch.bfloat16, 3e-2), "float16": (torch.float16, 4e-3)}
 
 PIPELINE: tuple[Pass, ...] = (
     # one spelling for every idea
@@ -120,8 +123,8 @@ PIPELINE: tuple[Pass, ...] = (
         needs=(rows_selected, only_known_ops),
         gives=(typed,),
         tier="numeric",
-        tolerance=ROUNDED,
-        dtypes=("bfloat16",),
+        tolerance=max(error for _, error in NARROW.values()),
+        dtypes=tuple(NARROW),
     ),
 )
 
@@ -132,7 +135,7 @@ def pipeline(
     """The passes of a compile.
 
     Args:
-        dtype: what weights and activations are stored in, "float32" or "bfloat16".
+        dtype: what weights and activations are stored in, one of DTYPES.
         disable: names of optional passes to leave out.
         integers: the model's parameters that are to be stored in integers.
 
@@ -143,12 +146,18 @@ def pipeline(
         raise UsageError(
             f"dtype {dtype!r} cannot be lowered to", hint=f"Supported: {', '.join(DTYPES)}."
         )
-    rounding = partial(lower_dtypes, integers=integers)
     return [
-        replace(each, function=rounding) if each.name == "lower_dtypes" else each
+        rounding(each, dtype, integers) if each.name == "lower_dtypes" else each
         for each in PIPELINE
         if dtype in each.dtypes and each.name not in disable
     ]
+
+
+def rounding(each: Pass, dtype: str, integers: Set[str]) -> Pass:
+    """The pass that rounds, to that dtype and all but those parameters."""
+    narrow, error = NARROW[dtype]
+    function = partial(lower_dtypes, narrow=narrow, integers=integers)
+    return replace(each, function=function, tolerance=error)
 
 
 def optional_passes() -> tuple[str, ...]:

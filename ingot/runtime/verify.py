@@ -30,6 +30,7 @@ ROUNDED_CACHE = (
     "Keys and values are rounded to int8 by heads, and an outlier leaves little to the others of "
     "its head.\nTry --kv-dtype auto."
 )
+OVERFLOW = "Numbers of float16 end at 65504, and this model has larger ones.\nTry --dtype bfloat16."
 
 
 class GoldenPosition(msgspec.Struct, forbid_unknown_fields=True):
@@ -118,6 +119,8 @@ class Verification:
 
 def compile_hint(artifact: Artifact, found: Verification) -> str:
     """What to do when the replay of a new artifact fails."""
+    if artifact.manifest.numerics.dtype == "float16" and found.max_error == inf:
+        return OVERFLOW
     rounded = {
         ROUNDED: artifact.manifest.numerics.quantization != "none",
         ROUNDED_CACHE: artifact.plan.kv_dtype == "int8",

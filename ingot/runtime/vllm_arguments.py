@@ -92,10 +92,12 @@ CONSTRUCTOR = (
              "`SamplingParams()` alone.",
              option="generation_config", spellings={"vllm": "vllm"}),
     Argument("dtype", ("auto", None),
-             "What a model directory is compiled to compute in: bfloat16 unless its weights are "
-             "float32. There is no float16.",
+             "What a model directory is compiled to compute in: the dtype of its weights, but "
+             "bfloat16 instead of float16 where a target is no GPU. float16 is for GPUs alone: "
+             "compile_options={'targets': 'cuda:native'}.",
              compile="dtype",
-             spellings={"float32": "float32", "float": "float32", "bfloat16": "bfloat16"}),
+             spellings={"float32": "float32", "float": "float32", "bfloat16": "bfloat16",
+                        "float16": "float16", "half": "float16"}),
     Argument("quantization", (None,),
              "How the weights of a model directory are stored. ingot makes the integers itself, "
              "of weights that are not quantized.",

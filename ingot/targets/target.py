@@ -18,7 +18,7 @@ from ingot.artifact.formats import Format
 from ingot.artifact.manifest import GroupEntry
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import NAMES, Names, Target
-from ingot.errors import CodegenError
+from ingot.errors import CodegenError, UsageError
 from ingot.ops.scaled import Scaled
 
 Read = Callable[[str], Tensor]
@@ -39,6 +39,7 @@ class TargetKind(Protocol):
     names: Names  # of its targets
     layout: str  # its packing of weights; all levels share it
     kernels: str  # the file that its code becomes
+    dtypes: tuple[str, ...]  # of activations that it computes with
     rules: tuple[str, ...]  # the names of its grouping rules, in order
 
     def fits(self, columns: int, form: Format) -> bool:
@@ -108,6 +109,30 @@ def kind_of(target: Target) -> TargetKind:
 def all_fit(targets: Collection[Target], columns: int, form: Format) -> bool:
     """Whether products of all targets take a matrix with rows of so many columns in that format."""
     return all(kind_of(target).fits(columns, form) for target in targets)
+
+
+def all_compute(targets: Collection[Target], dtype: str) -> bool:
+    """Whether all targets compute with activations of that dtype."""
+    return all(dtype in kind_of(target).dtypes for target in targets)
+
+
+def check_activations(targets: Collection[Target], dtype: str) -> None:
+    """Raises UsageError for targets that do not compute with activations of that dtype."""
+    wrong = [target for target in targets if not all_compute([target], dtype)]
+    if not wrong:
+        return
+    common = [d for d in kind_of(wrong[0]).dtypes if all_compute(targets, d)]
+    able = [
+        f"{name}:{level}"
+        for name, names in NAMES.items()
+        for level in names.levels
+        if all_compute([Target(name, level)], dtype)
+    ]
+    raise UsageError(
+        f"{', '.join(target.name for target in wrong)} cannot compute in {dtype}",
+        hint=f"All of the targets compute in {' and '.join(common) or 'no dtype'}. "
+        f"In {dtype} compute {', '.join(able) or 'none'}.",
+    )
 
 
 def register(kind: TargetKind) -> None:

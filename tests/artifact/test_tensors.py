@@ -85,6 +85,7 @@ def read(path):
 
 def test_what_the_writer_says_is_what_safetensors_and_the_reader_read(tmp_path):
     sizes = {"z": ("float32", 4), "a": ("bfloat16", 64), "m": ("int32", 132), "i": ("int8", 1)}
+    sizes["h"] = ("float16", 66)
     text = header(sizes)
     padded = {name: -(-nbytes // 64) * 64 for name, (_, nbytes) in sizes.items()}
     data = text + bytes(sum(padded.values()))
@@ -100,6 +101,7 @@ def test_what_the_writer_says_is_what_safetensors_and_the_reader_read(tmp_path):
     ]
     judged = {name: (info["dtype"], len(info["data"])) for name, info in deserialize(data)}
     spelled = {"float32": "F32", "bfloat16": "BF16", "int32": "I32", "int8": "I8"}
+    spelled["float16"] = "F16"
     assert judged == {name: (spelled[sizes[name][0]], padded[name]) for name in sizes}
 
 

@@ -41,6 +41,7 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[Path, C
         ("--target cpu:portable", "targets", ("cpu:portable",)),
         ("--target cpu:portable,,cpu:native,", "targets", ("cpu:portable", "cpu:native")),
         ("--dtype bfloat16", "dtype", "bfloat16"),
+        ("--dtype float16", "dtype", "float16"),
         ("--quantize int4", "quantize", "int4"),
         ("--group-size 64", "group_size", "64"),
         ("--group-size channel", "group_size", "channel"),
@@ -68,7 +69,7 @@ def test_an_option_is_one_field(given, words: str, field: str, value: object) ->
     ("words", "said"),
     [
         ("--target ,", "at least one target"),
-        ("--dtype float16", "--dtype is 'float16'"),
+        ("--dtype float8", "--dtype is 'float8'"),
         ("--quantize int2", "--quantize is 'int2'"),
         ("--kv-dtype int4", "--kv-dtype is 'int4'"),
         ("--page-size 0", "positive number"),

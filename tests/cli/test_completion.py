@@ -27,11 +27,12 @@ HANGS_SECONDS = 60
         ("comp", ["compile", "completion"]),
         ("--ver", ["--version"]),
         ("explain --j", ["--json"]),
-        ("compile m --dtype ", ["auto", "float32", "bfloat16"]),
+        ("compile m --dtype ", ["auto", "float32", "bfloat16", "float16"]),
         ("compile m --dtype b", ["bfloat16"]),
         ("compile m --dtype=b", ["--dtype=bfloat16"]),
-        ("compile m --dtype =", ["auto", "float32", "bfloat16"]),  # as bash cuts --dtype=
-        ("compile m --dtype = f", ["float32"]),
+        # as bash cuts --dtype=
+        ("compile m --dtype =", ["auto", "float32", "bfloat16", "float16"]),
+        ("compile m --dtype = f", ["float32", "float16"]),
         ("compile m --nonsense=b", []),
         ("compile --max-n", ["--max-num-seqs", "--max-num-batched-tokens"]),
         ("compile --force --q", ["--quantize"]),

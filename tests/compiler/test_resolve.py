@@ -51,6 +51,43 @@ def test_what_bfloat16_makes_of_float16_is_said(asked: str, config: ModelConfig)
     assert "from 11 bits to 8; --dtype float32 keeps them" in found.dtype_reason
 
 
+GPU = "cuda:sm_90"
+OFFERED = (
+    "bfloat16, for a float16 checkpoint, which rounds its weights from 11 bits to 8; --dtype "
+    "float32 keeps them, and so does float16, for GPUs alone"
+)
+
+
+@pytest.mark.parametrize(
+    ("asked", "checkpoint", "targets", "reason"),
+    [
+        ("auto", "float16", [GPU, "cuda:sm_80"], "float16, for a float16 checkpoint"),
+        ("auto", "float16", [GPU, "cpu:portable"], OFFERED),
+        ("auto", "float32", [GPU], "float32, for a float32 checkpoint"),
+        ("float16", "float16", [GPU], "float16, as asked"),
+        ("float16", "bfloat16", [GPU], "float16, as asked, whose numbers end at 65504"),
+    ],
+)
+def test_float16_is_for_gpus_alone(
+    asked: str, checkpoint: str, targets: list[str], reason: str, config: ModelConfig
+) -> None:
+    options = CompileOptions(dtype=asked, targets=targets)
+    found = resolve(options, replace(config, checkpoint_dtype=checkpoint))
+    assert (found.dtype, found.dtype_reason) == (reason.partition(",")[0], reason)
+
+
+@pytest.mark.parametrize("targets", [["cpu:portable"], [GPU, "cpu:x86-64-v3", "cpu:portable"]])
+def test_targets_that_do_not_compute_in_a_dtype_are_named(
+    targets: list[str], config: ModelConfig
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        resolve(CompileOptions(dtype="float16", targets=targets), config)
+    wrong = ", ".join(name for name in targets if name != GPU)
+    assert caught.value.found == f"{wrong} cannot compute in float16"
+    assert "All of the targets compute in float32 and bfloat16." in caught.value.hint
+    assert "In float16 compute cuda:sm_80, cuda:sm_90, cuda:sm_100." in caught.value.hint
+
+
 def test_a_folder_for_dumps_is_made_or_refused_before_the_work(
     config: ModelConfig, tmp_path: Path
 ) -> None:
@@ -124,6 +161,7 @@ def test_dynamic_frequencies_stretch_to_any_length(config: ModelConfig) -> None:
     [
         ({"dtype": "float32"}, "float32", "float32", 2e-3),
         ({"dtype": "bfloat16"}, "bfloat16", "bfloat16", 0.25),
+        ({"dtype": "float16", "targets": GPU}, "float16", "float16", 0.04),
         ({"dtype": "float32", "kv_dtype": "int8"}, "int8", "float32", 0.5),
         ({"dtype": "bfloat16", "quantize": "int4"}, "bfloat16", "bfloat16-int4-g32", 0.5),
         (
@@ -137,7 +175,7 @@ def test_dynamic_frequencies_stretch_to_any_length(config: ModelConfig) -> None:
 def test_what_is_stored_sets_what_is_allowed(
     asked: dict[str, str], kv_dtype: str, stored_as: str, tolerance: float, config: ModelConfig
 ) -> None:
-    found = resolve(CompileOptions(**asked, **PORTABLE), config)
+    found = resolve(CompileOptions(**PORTABLE | asked), config)
     assert (found.kv_dtype, found.stored_as, found.tolerance) == (kv_dtype, stored_as, tolerance)
 
 
@@ -152,7 +190,7 @@ def test_matrices_that_are_kept_in_int8_have_the_groups_that_were_asked_for(
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("dtype", "float16", "unknown dtype 'float16'"),
+        ("dtype", "float8", "unknown dtype 'float8'"),
         ("dtype", "", "unknown dtype ''"),
         ("kv_dtype", "int4", "unknown KV dtype 'int4'"),
         ("kv_dtype", "bfloat16", "unknown KV dtype 'bfloat16'"),

@@ -251,17 +251,18 @@ def rounded_attention(q: Tensor, k: Tensor, v: Tensor, v_scales: Tensor | None) 
         for h in range(q.shape[1]):
             x = torch.stack([q[i, h].float() @ k[j, h].float() for j in range(i + 1)]) * 0.3
             x = x / math.log(2)
-            weights = torch.exp2(x - x.max().round()).to(q.dtype).float()
+            weights = (2.0**10 * torch.exp2(x - x.max().round())).to(q.dtype).float()
             scaled = weights if v_scales is None else weights * v_scales[: i + 1, h]
             out[i, h] = scaled.to(q.dtype).float() @ v[: i + 1, h].float() / weights.sum()
     return out
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("scaled", [False, True])
-def test_attention_over_pages_rounds_its_weights_as_its_queries(scaled):
+def test_attention_over_pages_rounds_its_weights_as_its_queries(scaled, dtype):
     step = step_inputs([[0] * 9], [0], [[1, 2, 0]], 4)
-    q, k, v = (3 * normal(1, 9, 2, 16, seed=i).bfloat16() for i in range(3))
-    caches = [torch.zeros(3, 2, 4, 16).bfloat16() for _ in range(2)]
+    q, k, v = (3 * normal(1, 9, 2, 16, seed=i).to(dtype) for i in range(3))
+    caches = [torch.zeros(3, 2, 4, 16).to(dtype) for _ in range(2)]
     values, scales = v[0], None
     if scaled:
         caches = [round_to_int8(c, 16) for c in caches]

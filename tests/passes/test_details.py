@@ -7,6 +7,8 @@ from ingot.artifact.step import TEXT_INPUTS
 from ingot.errors import PassError
 from ingot.passes.dump import op_counts
 from ingot.passes.graph import arguments, op_calls, origin, value
+from ingot.passes.invariants import typed
+from ingot.passes.lower_dtypes import lower_dtypes
 from ingot.passes.merge_linears import stacked_name
 from ingot.passes.runner import run
 from ingot.passes.verification import Checker
@@ -239,6 +241,16 @@ def test_narrow_values_are_rounded_once_where_they_are_made():
     wide = {n.target for n in gm.graph.find_nodes(op="get_attr") if value(n).dtype == torch.float32}
     assert wide == {"head_w", "inv_freq"}
     assert gm.get_parameter("q.weight").dtype == torch.bfloat16
+
+
+def test_narrow_values_can_be_float16():
+    gm = before(lab(cases.two_layers), "lower_dtypes")
+    assert lower_dtypes(gm, narrow=torch.float16) == cases.CASES["lower_dtypes"].count
+    read = [arguments(node)["x"] for node in op_calls(gm, "linear")]
+    read += [arguments(node)["k_cache"] for node in op_calls(gm, "paged_attention")]
+    assert {value(node).dtype for node in read} == {torch.float16}
+    assert gm.get_parameter("q.weight").dtype == torch.float16
+    assert typed(gm) == []
 
 
 def test_a_value_that_others_read_is_cast_and_stays_wide():

@@ -81,7 +81,7 @@ def graph_of(config):
         return module, export(module, config)
 
 
-@pytest.mark.parametrize("dtype", core("bfloat16", further=["float32"]))
+@pytest.mark.parametrize("dtype", core("bfloat16", further=["float32", "float16"]))
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_compiles_and_keeps_its_numbers(name, dtype):
     config = ModelConfig(**{**BASE, **OPTIONS[name]})

@@ -208,9 +208,11 @@ def test_dump_writes_what_changed_and_a_summary(tmp_path):
 
 def test_a_compile_takes_the_passes_of_its_dtype():
     names = [each.name for each in PIPELINE]
-    assert [each.name for each in pipeline(dtype="bfloat16")] == names
+    for dtype, error in (("bfloat16", 3e-2), ("float16", 4e-3)):
+        passes = pipeline(dtype=dtype)
+        assert [each.name for each in passes] == names and passes[-1].tolerance == error
     assert [each.name for each in pipeline()] == [n for n in names if n != "lower_dtypes"]
-    with pytest.raises(UsageError, match="float32, bfloat16"):
+    with pytest.raises(UsageError, match="float32, bfloat16, float16"):
         pipeline(dtype="int8")
 
 

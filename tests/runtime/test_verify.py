@@ -4,6 +4,7 @@ import json
 import re
 import weakref
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -13,7 +14,7 @@ from ingot.artifact.reader import Artifact
 from ingot.compiling import golden_error
 from ingot.errors import ArtifactError, VerificationError
 from ingot.runtime.llm import LLM
-from ingot.runtime.verify import FAULT, ROUNDED, WAYS, Verification, compile_hint, verify
+from ingot.runtime.verify import FAULT, OVERFLOW, ROUNDED, WAYS, Verification, compile_hint, verify
 from tests.runtime.fake_model import PLAN, golden, make_plan, write_fake
 
 
@@ -69,6 +70,15 @@ def test_rounding_is_not_blamed_for_ways_that_differ(tmp_path):
     found = Verification(1, 1, 0.5, {}, (), bitwise_equal=True)
     assert compile_hint(artifact, found) == ROUNDED
     assert compile_hint(artifact, replace(found, bitwise_equal=False)) == FAULT
+
+
+def test_the_range_of_float16_is_blamed_for_what_is_not_finite(tmp_path):
+    artifact = Artifact.open(write_fake(tmp_path / "a.ingot", quantization="int8-g128"))
+    half = replace(artifact.manifest.numerics, dtype="float16")
+    artifact = replace(artifact, manifest=replace(artifact.manifest, numerics=half))
+    for error, hint in ((inf, OVERFLOW), (1.0, ROUNDED)):
+        found = Verification(1, 1, 0.5, {"prefill": error}, (), bitwise_equal=True)
+        assert compile_hint(artifact, found) == hint
 
 
 def test_a_cache_in_int8_is_named(tmp_path):

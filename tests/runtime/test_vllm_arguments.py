@@ -70,8 +70,9 @@ def test_a_model_directory_is_compiled_as_they_say(compiles):
         max_num_batched_tokens=128, targets="cpu:portable",
     )  # fmt: skip
     ingot.LLM(folder, dtype="float").close()
+    ingot.LLM(folder, dtype="half").close()
     ingot.LLM(folder, dtype="auto", quantization=None, max_num_seqs=None).close()
-    assert seen == [wanted, CompileOptions(dtype="float32"), None]
+    assert seen == [wanted, *(CompileOptions(dtype=d) for d in ("float32", "float16")), None]
 
 
 def test_a_name_on_the_hub_and_its_revision(compiles, monkeypatch):
@@ -123,7 +124,7 @@ def test_any_other_value_is_refused_with_what_to_do(compiles, row):
         ({"trust_remote_code": True}, "trust_remote_code is True", "No code"),
         ({"gpu_memory_utilization": 0.5}, "gpu_memory_utilization is 0.5", "kv_cache_bytes"),
         ({"quantization": "awq"}, "quantization is 'awq'", "None, 'int8', 'int4'"),
-        ({"dtype": "half"}, "dtype is 'half'", "no float16"),
+        ({"dtype": "float8"}, "dtype is 'float8'", "'half'. What a model directory"),
         ({"temprature": 1}, "no argument 'temprature'", "coming_from"),
         ({"num_thread": 1}, "no argument 'num_thread'; 'num_threads'?", "coming_from"),
         ({"tensor_paralel_size": 1}, "'tensor_parallel_size'?", "coming_from"),

@@ -82,7 +82,11 @@ def check(row: Float32, edited: bool) -> None:
 
 
 def not_finite() -> IngotError:
-    return InternalError("the model's logits are not finite")
+    return InternalError(
+        "the model's logits are not finite",
+        hint="If the model was compiled in float16, whose numbers end at 65504, compile it in "
+        "bfloat16.",
+    )
 
 
 def spoiled() -> IngotError:

@@ -29,6 +29,7 @@ class CpuKind:
     name = layout = "cpu"
     names = NAMES["cpu"]
     kernels = "kernels.so"
+    dtypes = ("float32", "bfloat16")
     rules = tuple(rule.__name__ for rule in RULES)
 
     def fits(self, columns: int, form: Format) -> bool:

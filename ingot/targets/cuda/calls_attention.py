@@ -10,8 +10,8 @@ from ingot.artifact.formats import DTYPE_BITS
 from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, Argument, Constant, Extent
 from ingot.artifact.plan import Instruction, aligned
 from ingot.targets.cuda.call import Call, Choice
-from ingot.targets.cuda.head_parts import DTYPES, Cache, expect, width_of
-from ingot.targets.cuda.operands import Operands, Pointer, Rows, workspace
+from ingot.targets.cuda.head_parts import Cache, expect, width_of
+from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, Rows, workspace
 from ingot.targets.work import Work
 
 CHUNK = 256  # keys, as in kernels/attention.py
@@ -70,9 +70,9 @@ class Attention:
         dtypes = (self.q.buffer.dtype, self.cache.buffer.dtype)
         expect(
             self.i,
-            dtypes[0] in DTYPES and dtypes[1] in (dtypes[0], "int8"),
+            dtypes[0] in FLOATS and dtypes[1] in (dtypes[0], "int8"),
             f"q is {dtypes[0]} and the cache {dtypes[1]}",
-            f"{', '.join(DTYPES)} with a cache of the same dtype or in int8",
+            f"{', '.join(FLOATS)} with a cache of the same dtype or in int8",
         )
 
     @cached_property

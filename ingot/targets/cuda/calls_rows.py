@@ -8,7 +8,7 @@ from ingot.artifact.launches import Constant
 from ingot.artifact.plan import Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cuda.call import Call, Choice, Emit
-from ingot.targets.cuda.operands import Operands, Pointer, Rows, Size
+from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, Rows, Size
 from ingot.targets.cuda.products import matrix_of, passed, power_of_two, row_grid, row_warps
 from ingot.targets.cuda.weights import tile_columns
 from ingot.targets.work import Work, where
@@ -141,7 +141,7 @@ def _by_number(
     if out.buffer.format.is_scaled:
         raise CodegenError(
             f"{where(i)} rounds to {out.buffer.format}",
-            hint="Activations on CUDA are float32, bfloat16 or float16.",
+            hint=f"Activations on CUDA: {', '.join(FLOATS)}.",
         )
     strides = {f"{name.upper()}_STRIDE": each.stride for name, each in rows.items()}
     sizes = {"WIDTH": out.columns, "COLUMNS": COLUMNS}

@@ -37,6 +37,7 @@ _NARROW = re.compile(r"LDGSTS\b(?!.*\.128\b)")
 _ONE_BYTE = re.compile(r"LDG\b.*\.[US]8\b")
 _TWO_BYTES = re.compile(r"LDG\b.*\.[US]16\b")
 _MATRIX = re.compile(r"HMMA|IMMA|QMMA|HGMMA|QGMMA|IGMMA|UTC\w*MMA")
+_HALF_SUMS = re.compile(r"HG?MMA\.\w+\.F16\b")
 
 TENSOR_CORES: Mapping[int, str] = {80: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
 ONE_WARP: Mapping[int, str] = {80: "HMMA", 90: "HMMA", 100: "HMMA"}
@@ -136,6 +137,8 @@ def faults(kernel: Kernel, architecture: Architecture, gate: Gate) -> Iterator[s
     expected = gate.matrix.get(architecture.number)
     if expected is not None:
         yield from _other_family(kernel.counts, expected)
+    if halves := _times(kernel.counts, _HALF_SUMS):
+        yield f"{halves} products are added up in float16, not in float32"
     if gate.streams:
         yield from _slow_loads(kernel, gate)
     if gate.streams and not kernel.many_rows:

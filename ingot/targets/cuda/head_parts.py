@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from ingot.artifact.launches import Constant
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
-from ingot.targets.cuda.operands import Operands, Pointer
+from ingot.targets.cuda.operands import FLOATS, Operands, Pointer
 from ingot.targets.work import where
 
 LARGEST_HEAD = 256
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 def expect(i: Instruction, condition: bool, found: str, supported: str) -> None:
@@ -53,8 +52,8 @@ class Cache:
             f"heads of {self.size} in {keys.format}",
             "int8 caches with a scale for every head",
         )
-        known = (*DTYPES, "int8") if self.is_scaled else DTYPES
-        expect(self.i, keys.dtype in known, f"a cache in {keys.format}", f"{', '.join(DTYPES)}")
+        known = (*FLOATS, "int8") if self.is_scaled else FLOATS
+        expect(self.i, keys.dtype in known, f"a cache in {keys.format}", f"{', '.join(FLOATS)}")
 
     @property
     def buffer(self) -> Buffer:

@@ -14,6 +14,7 @@ from ingot.targets.cuda import toolchain
 from ingot.targets.cuda.generate import generate
 from ingot.targets.cuda.groups import RULES
 from ingot.targets.cuda.memory import with_memory
+from ingot.targets.cuda.operands import FLOATS
 from ingot.targets.cuda.pack import pack
 from ingot.targets.cuda.rewrite import narrow_activations
 from ingot.targets.cuda.weights import fits
@@ -27,6 +28,7 @@ class CudaKind:
     name = layout = "cuda"
     names = NAMES["cuda"]
     kernels = "kernels.json"
+    dtypes = FLOATS
     rules = tuple(rule.__name__ for rule in RULES)
 
     def fits(self, columns: int, form: Format) -> bool:

@@ -11,8 +11,8 @@ from torch import Tensor
 from ingot.artifact.formats import Format
 from ingot.artifact.plan import Buffer, Plan, aligned
 from ingot.artifact.tensors import header
-from ingot.errors import InternalError
-from ingot.ops.dtypes import TORCH_DTYPES
+from ingot.errors import CheckpointError, InternalError
+from ingot.ops.dtypes import NAMES, TORCH_DTYPES
 from ingot.ops.scaled import Scaled
 from ingot.targets.chunked_file import ChunkedFile
 from ingot.targets.cuda.weights import UNIT, layout_of, nbytes_of, tile_columns
@@ -26,7 +26,8 @@ def pack(path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
 
     `read` gives a source parameter on the CPU, in any floating dtype. The system may drop what it
     returned from memory once it is called again. `integers` gives the parameters that the plan has
-    in int8 and int4. Raises InternalError where sources do not add up to a weight.
+    in int8 and int4. Raises InternalError where sources do not add up to a weight, and
+    CheckpointError where the dtype of one ends before its numbers.
     """
     weights = plan.of_kind("weight")
     with path.open("wb", buffering=0) as raw, ChunkedFile(raw) as file:
@@ -88,7 +89,20 @@ def _numbers(weight: Buffer, read: Read) -> Iterator[Tensor]:
     dtype = TORCH_DTYPES[weight.dtype]
     for source in weight.sources or (weight.name,):
         for piece in read(source).flatten().split(PIECE_BYTES // dtype.itemsize):
-            yield piece.to(dtype)
+            yield _rounded(piece, dtype, source)
+
+
+def _rounded(piece: Tensor, dtype: torch.dtype, source: str) -> Tensor:
+    """Some numbers of a parameter in another dtype. Raises CheckpointError if it is too narrow."""
+    found = piece.to(dtype)
+    largest = torch.finfo(dtype).max
+    if largest < torch.finfo(piece.dtype).max and not bool(found.isfinite().all()):
+        raise CheckpointError(
+            f"{source} has numbers up to {float(piece.abs().max()):g}, and {NAMES[dtype]} ends "
+            f"at {largest:g}",
+            hint="Give --dtype bfloat16 or float32.",
+        )
+    return found
 
 
 def _integers(weight: Buffer, integers: ScaledWeights) -> Iterator[Tensor]:

@@ -11,7 +11,7 @@ from ingot.artifact.launches import Argument, Constant, Extent, Grid
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cuda.call import ONE, Call, Choice
-from ingot.targets.cuda.operands import Operands, Pointer, Rows, Size, workspace
+from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, Rows, Size, workspace
 from ingot.targets.cuda.tiles import CLASSES, FEW_ROWS, Splits, Tile, Tiling, splits_of, tiling_of
 from ingot.targets.cuda.weights import fits, layout_of
 from ingot.targets.work import where
@@ -19,7 +19,6 @@ from ingot.targets.work import where
 Constants = Mapping[str, Constant]
 Given = Mapping[str, Pointer | Size | None]
 
-FLOATS = ("float32", "bfloat16", "float16")
 MULTIPLY = ("x", "w", "multipliers", "scales", "bias", "residual", "parts", "out", "rows")
 
 

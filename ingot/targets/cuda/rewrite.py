@@ -1,4 +1,4 @@
-"""Rewrites a plan for a GPU, before grouping: it multiplies integers with bfloat16."""
+"""Rewrites a plan for a GPU, before grouping: it multiplies integers with 16 bits."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ from ingot.artifact.plan import Buffer, Instruction, Plan
 from ingot.artifact.traits import Role, traits_of
 from ingot.ops import OPS
 
-WIDE, NARROW = Format("float32"), Format("bfloat16")
+WIDE, BFLOAT16, FLOAT16 = Format("float32"), Format("bfloat16"), Format("float16")
 
 
 def narrow_activations(plan: Plan) -> Plan:
-    """Rounds activations to bfloat16 where weights are integers: matrix units take no float32.
+    """Rounds activations to 16 bits where weights are integers: matrix units take no float32.
 
-    The primitive that makes such a value rounds it on the way out. Where something else reads the
-    value, too, a cast does, which products share.
+    That is float16 in a plan which has float16, and bfloat16 in any other. The primitive that makes
+    such a value rounds it on the way out. Where something else reads the value, too, a cast does,
+    which products share.
 
     Before:
         h = rms_norm(x, w);  y = linear(h, W)      W int4 or int8, h float32
     After:
-        h = rms_norm(x, w);  y = linear(h, W)      h bfloat16
+        h = rms_norm(x, w);  y = linear(h, W)      h bfloat16 or float16
     """
+    narrow = FLOAT16 if any(b.format == FLOAT16 for b in plan.buffers) else BFLOAT16
     read = dict.fromkeys(name for i in plan.instructions if (name := _multiplied(plan, i)))
     narrowed: set[str] = set()
     for name in read:
         narrowed |= _at_the_maker(plan, plan.root(name).name)
-    casts = {name: _cast(plan, name) for name in read if plan.root(name).name not in narrowed}
+    casts = {
+        name: _cast(plan, name, narrow) for name in read if plan.root(name).name not in narrowed
+    }
     buffers = [
-        replace(b, format=NARROW) if plan.root(b.name).name in narrowed else b for b in plan.buffers
+        replace(b, format=narrow) if plan.root(b.name).name in narrowed else b for b in plan.buffers
     ]
     buffers += [out for _, out in casts.values()]
     return replace(plan, buffers=tuple(buffers), instructions=tuple(_with_casts(plan, casts)))
@@ -73,11 +77,11 @@ def _chosen(instruction: Instruction) -> str:
     return instruction.inputs.get(argument, "")
 
 
-def _cast(plan: Plan, name: str) -> tuple[Instruction, Buffer]:
+def _cast(plan: Plan, name: str, narrow: Format) -> tuple[Instruction, Buffer]:
     """A cast of what a product reads; its origin is that of the first product."""
     x = plan.buffer(name)
     out = Buffer(
-        name=f"{name}_bfloat16", format=NARROW, shape=(x.shape[0], x.columns), kind="arena"
+        name=f"{name}_{narrow}", format=narrow, shape=(x.shape[0], x.columns), kind="arena"
     )
     origin = next(i.origin for i in plan.instructions if _multiplied(plan, i) == name)
     cast = Instruction(

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from ingot.artifact.formats import Format, stored_bytes
 from ingot.artifact.plan import Buffer, aligned
+from ingot.targets.cuda.operands import FLOATS
 
 UNIT = 64  # bytes of the widest unit
 TILES = (128, 64, 32)  # columns that are multiplied at a time, if they divide a block
@@ -62,7 +63,7 @@ def nbytes_of(weight: Buffer) -> int:
 def fits(columns: int, form: Format) -> bool:
     """Whether products take a matrix with rows of so many columns in that format."""
     if not form.is_scaled:
-        return form.dtype in ("float32", "bfloat16", "float16")
+        return form.dtype in FLOATS
     if form.scale != "float16" or form.bits not in (4, 8) or columns % form.block:
         return False
     tile = tile_columns(columns, form)

@@ -20,11 +20,11 @@ from ingot.targets.cuda.generate import generate
 from ingot.targets.cuda.kind import KIND
 
 
-def plan_of(folder: Path, shape: str, stored: str, target: Target) -> Plan:
+def plan_of(folder: Path, shape: str, stored: str, target: Target, dtype: str = "auto") -> Plan:
     """The placed plan of a shape of `bench/make_model.py`, its weights `stored` as --quantize
-    says. Its configuration is written to the folder."""
+    says, and computed in `dtype`. Its configuration is written to the folder."""
     write_config(folder, shape)
-    options = CompileOptions(targets=(target.name,), quantize=stored)
+    options = CompileOptions(targets=(target.name,), quantize=stored, dtype=dtype)
     config = registry.load_config(folder)
     resolved = resolve(options, config)
     module = registry.build(config, max_model_len=resolved.limits.max_model_len)

@@ -149,6 +149,17 @@ def other_tokenizer(folder: Path) -> None:
     file.write_text(file.read_text() + " ")
 
 
+def test_a_cpu_is_not_added_to_an_artifact_in_float16(model_dir: Path, tmp_path: Path) -> None:
+    options = SMALL | {"dtype": "float16"}
+    out = compile_sketch(model_dir, tmp_path / "a.ingot", (GPU,), **options)
+    raised = refused(model_dir, out, CPU, **options)
+    assert raised.type is UsageError and "cannot compute in float16" in raised.value.found
+    add(model_dir, out, NEWER, **options)
+    assert bytes_of(out) == bytes_of(
+        compile_sketch(model_dir, tmp_path / "b.ingot", (GPU, NEWER), **options)
+    )
+
+
 CHANGES: dict[str, tuple[Change, str]] = {
     "weights": (other_weights, "other golden outputs"),
     "tokenizer": (other_tokenizer, "another tokenizer/tokenizer_config.json"),

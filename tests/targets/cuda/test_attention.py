@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import product
 
@@ -15,6 +16,8 @@ from ingot.artifact.launches import MOST_KEYS, MOST_ROWS
 from ingot.artifact.plan import Group
 from ingot.errors import CodegenError
 from ingot.ops import OPS
+from ingot.ops.paged_attention import LIFT
+from ingot.ops.scaled import round_to_int8
 from ingot.targets.cuda.calls_attention import paged_attention, tiles_of
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work
@@ -37,6 +40,7 @@ SHAPES = {
     "sinks": Shape(kv_heads=2, group=3, window=40, sinks=0.0),
     "sinks-int8": Shape(kv_heads=2, size=80, in_int8=True, sinks=1.0),
     "sinks-float16": Shape(dtype=torch.float16, sinks=20.0),
+    "float16-int8": Shape(kv_heads=2, size=80, window=270, dtype=torch.float16, in_int8=True),
 }
 
 
@@ -160,6 +164,36 @@ def test_weights_of_scores_that_grow_by_chunks_and_fall() -> None:
         attended.q[:] = 1.0
         close(torch.cat(attended.run((299, 300))), attended.expected(299, 300))
         close(torch.cat(attended.run((297, 300))), attended.expected(297, 300))
+
+
+def small_values() -> Attended:
+    """A chunk: the first key has a weight of 1 and no value, the others 2^-12 and 1e-3."""
+    attended = Attended.drawn(Shape(size=64, dtype=torch.float16, in_int8=True), 256)
+    keys, values = (torch.zeros(17, 1, 16, 64) for _ in range(2))
+    values += 1e-3
+    keys[attended.pages[0], :, 0, 0] = 12 * math.log(2) * 8
+    values[attended.pages[0], :, 0] = 0
+    caches = (round_to_int8(x, 64) for x in (keys, values))
+    return replace(attended, q=torch.ones_like(attended.q), caches=tuple(caches))  # type: ignore[arg-type]
+
+
+def test_small_weights_of_small_values_count_in_float16() -> None:
+    """Each is below the least number of float16, and together they are all there is."""
+    attended = small_values()
+    right = 1e-3 * 255 / (2**12 + 255)
+    for got in (attended.run((255, 256))[0], attended.run((253, 256))[0][2:]):
+        assert got.float().sub(right).abs().max() < 0.03 * right
+
+
+def test_kernels_lift_weights_as_the_reference_does() -> None:
+    """Any power of two gives the same results, but near the ends of float16."""
+    assert kernel("attention.attend_tiles").fn.__globals__["LIFT"].value == LIFT
+
+
+def test_weights_that_are_not_lifted_vanish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the test above."""
+    monkeypatch.setitem(kernel("attention.attend_chunks").fn.__globals__, "LIFT", 1.0)
+    assert small_values().run((255, 256))[0].abs().max() == 0
 
 
 def launched(s: Sketch) -> list[dict[str, int | str]]:

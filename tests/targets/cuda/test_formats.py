@@ -36,10 +36,20 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+# What no CPU computes in.
+HALVES: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {**INT4, **REST, "kv_dtype": "int8", "dtype": "float16"}),
+    ("qwen3", {"dtype": "float16"}),
+    ("gemma2", {"quantize": "int8", "kv_dtype": "int8", "dtype": "float16"}),
+    ("gpt2", {**INT4, "dtype": "float16"}),
+]
+
+
 def compiled(folder: Path, family: str, options: dict[str, Any]) -> Path:
     model_dir = save_random(family, folder / "model", tokenizer=True)
+    targets = ("cuda:sm_90",) if options["dtype"] == "float16" else ("cuda:sm_90", "cpu:native")
     return compile_sketch(
-        model_dir, folder / "a.ingot", ("cuda:sm_90", "cpu:native"), max_model_len=LONGEST,
+        model_dir, folder / "a.ingot", targets, max_model_len=LONGEST,
         max_num_seqs=4, max_num_batched_tokens=48, **options,
     )  # fmt: skip
 
@@ -61,7 +71,7 @@ def test_logits_are_those_of_the_cpu(tmp_path: Path, family: str, options: dict[
     assert np.array_equal(got, chunks)
 
 
-@pytest.mark.parametrize("family, options", CASES)
+@pytest.mark.parametrize("family, options", [*CASES, *HALVES])
 def test_the_golden_outputs_are_reproduced(
     tmp_path: Path, family: str, options: dict[str, Any]
 ) -> None:

@@ -49,7 +49,7 @@ def found(name: str, target: Target) -> list[str]:
 
 
 @by_target
-@pytest.mark.parametrize("name", ["product", "attention"])
+@pytest.mark.parametrize("name", ["product", "attention", "float16 product", "float16 attention"])
 def test_a_kernel_that_is_spelled_well_has_no_faults(name: str, target: Target) -> None:
     assert found(name, target) == []
 
@@ -81,6 +81,16 @@ def test_tokens_on_the_left_miss_the_newer_matrix_instructions(target: Target) -
     assert [fault.partition(": ")[2] for fault in found("tokens left", target)] == (
         expected[target.level]
     )
+
+
+def test_sums_in_float16_are_found() -> None:
+    """The dtype of sums comes first in the name, which has none on sm_100."""
+    words = "are added up in float16"
+    assert any(words in fault for fault in found("half sums", TARGETS[1]))
+    for name in ("HMMA.16816.F16", "HGMMA.64x16x16.F16"):
+        (fault,) = faults({**COUNTS, name: 1}, gate=Gate({}, ("w",)))
+        assert words in fault
+    assert faults({**COUNTS, "HGMMA.64x16x16.F32": 1}) == []
 
 
 def faults(

@@ -92,10 +92,12 @@ CASES = {
     "rows-int8": Heads(2, 1, 80, 32, kept="int8"),
     "rows-float32": Heads(2, 2, rotated=8, kept="float32", dtype="float32"),
     "rows-float16": Heads(kept="float16", dtype="float16"),
+    "rows-float16-int8": Heads(2, 1, 80, 32, kept="int8", dtype="float16"),
     "product": Heads(offset=1.0, inputs=64),
     "product-split": Heads(2, 1, 24, 24, offset=0.0, inputs=600, with_bias=True, kept="int8"),
     "product-partial": Heads(6, 1, 80, 20, interleaved=True, inputs=48, with_bias=True),
     "product-float32": Heads(inputs=40, kept="float32", dtype="float32"),
+    "product-float16": Heads(offset=1.0, inputs=64, kept="float16", dtype="float16"),
 }
 
 
@@ -218,6 +220,7 @@ def test_kv_write_alone() -> None:
         (Format(BF16), BF16),
         (rounded_rows(20), BF16),
         (Format("float32"), "float32"),
+        (Format("float16"), "float16"),
     ):
         s = Sketch()
         whole = s.rows("whole", 3 * 2 * 20, form=dtype)  # type: ignore[arg-type]

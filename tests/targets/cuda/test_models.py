@@ -17,11 +17,12 @@ from tests.targets.cuda.simulation import FLAGS, compile_sketch, simulated
 
 # Small, since the interpreter runs a program of a kernel in milliseconds.
 OPTIONS = {"max_model_len": 64, "max_num_seqs": 8, "max_num_batched_tokens": 32}
-TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2}
+TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2, "float16": 4e-3}
 CASES = core(
     ("qwen3", "bfloat16"),
     further=[("gemma2", "float32"), ("llama_head_dim_20", "float32"), ("gpt2", "bfloat16"),
-             ("qwen2_yarn", "bfloat16"), ("mistral", "float32"), ("gemma2", "bfloat16")],
+             ("qwen2_yarn", "bfloat16"), ("mistral", "float32"), ("gemma2", "bfloat16"),
+             ("qwen3", "float16"), ("gemma2", "float16"), ("gpt2", "float16")],
 )  # fmt: skip
 
 
@@ -60,11 +61,12 @@ def test_sinks_are_those_of_gpt_oss(tmp_path: Path, dtype: str) -> None:
     assert errors[0] < TOLERANCE[dtype] and errors[1] > 4e-2
 
 
+@pytest.mark.parametrize("dtype, narrow", [("float32", "bfloat16"), ("float16", "float16")])
 @pytest.mark.thorough
-def test_integers_are_multiplied_with_bfloat16(tmp_path: Path) -> None:
+def test_integers_are_multiplied_with_16_bits(tmp_path: Path, dtype: str, narrow: str) -> None:
     """Of a float32 model, too. Rewriting and grouping move the logits as little as they may."""
     model_dir = save_random("qwen3", tmp_path / "model", tokenizer=True)
-    options = {"dtype": "float32", "quantize": "int8", "verify_passes": True, **OPTIONS}
+    options = {"dtype": dtype, "quantize": "int8", "verify_passes": True, **OPTIONS}
     artifact = compile_sketch(model_dir, tmp_path / "a.ingot", **options)
     plan = Artifact.open(artifact, flags=FLAGS).plan
     multiplied = {
@@ -72,7 +74,7 @@ def test_integers_are_multiplied_with_bfloat16(tmp_path: Path) -> None:
         for i in plan.instructions
         if i.op == "linear" and plan.buffer(i.inputs["weight"]).format.is_scaled
     }
-    assert multiplied == {"bfloat16"}
+    assert multiplied == {narrow}
     theirs = transformers.AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
     ids = prompt(18)
     with torch.no_grad(), simulated(artifact) as llm:

@@ -14,7 +14,7 @@ from torch import Tensor
 from ingot.artifact.formats import Format
 from ingot.artifact.plan import Plan
 from ingot.artifact.tensors import TensorEntry, read_header
-from ingot.errors import InternalError
+from ingot.errors import CheckpointError, InternalError
 from ingot.ops.scaled import Scaled
 from ingot.targets.cuda import pack as packing
 from ingot.targets.cuda.pack import pack
@@ -99,13 +99,29 @@ def test_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     s, rng = Sketch(), torch.Generator().manual_seed(0)
     s.add("vector", "float32", (37,), "weight")
     s.add("matrix", "bfloat16", (5, 37), "weight")
+    s.add("half", "float16", (5, 37), "weight")
     given = {"vector": samples.normal(rng, 37).double(), "matrix": samples.normal(rng, 5, 37)}
+    given["half"] = samples.normal(rng, 5, 37)
     tensors = written(tmp_path / "w", s.plan(), given, {})
     assert all(entry.offset % 64 == 0 for entry, _ in tensors.values())
     vector = tensors["vector"][1].view(torch.float32)
     assert torch.equal(vector[:37], given["vector"].float())
     matrix = tensors["matrix"][1].view(torch.bfloat16)[: 5 * 37].view(5, 37)
     assert torch.equal(matrix, given["matrix"].bfloat16())
+    assert tensors["half"][0].dtype == "float16"
+    half = tensors["half"][1].view(torch.float16)[: 5 * 37].view(5, 37)
+    assert torch.equal(half, given["half"].half())
+
+
+@pytest.mark.parametrize("source", [torch.float32, torch.bfloat16])
+def test_numbers_beyond_a_dtype_are_refused(tmp_path: Path, source: torch.dtype) -> None:
+    s = Sketch()
+    s.add("w", "float16", (4, 32), "weight")
+    weight = torch.full((4, 32), 65280.0).to(source)
+    written(tmp_path / "w", s.plan(), {"w": weight}, {})
+    weight[2, 3] = -65536
+    with pytest.raises(CheckpointError, match="w has numbers up to 65536, and float16 ends at 655"):
+        written(tmp_path / "w", s.plan(), {"w": weight}, {})
 
 
 @pytest.mark.parametrize("form", [Format("float32"), int8(32)], ids=str)

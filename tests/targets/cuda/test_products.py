@@ -146,6 +146,20 @@ KERNELS = (
     Case("gated_linear", int4(32, 128), 640, 100),
     Case("gated_linear", int8(96), 96, 100, "float16"),
 )
+# The same in float16, in one piece and in splits.
+HALVES = (
+    Case("linear_add_rms_norm", F16, SPLIT, 96, "float16", with_bias=True),
+    Case("linear", F16, SPLIT, 50, "float16", with_bias=True, of_view=True),
+    Case("linear", int8(200), 200, 50, "float16"),
+    Case("linear", int8(64), 640, 50, "float16"),
+    Case("linear", int4(32, 128), 640, 96, "float16"),
+    Case("linear", int4(32, 32), 96, 50, "float16"),
+    Case("linear_add", F16, 80, 50, "float16"),
+    Case("linear_add", int8(SPLIT), SPLIT, 50, "float16"),
+    Case("linear_soft_cap", F16, SPLIT, 50, "float16"),
+    Case("gated_linear", F16, SPLIT, 100, "float16", with_bias=True),
+    Case("gated_linear", int4(32, 128), 640, 100, "float16"),
+)
 # What is stored may round to the other neighbour; near zero, sums in another order differ by more.
 LOOSE = {
     torch.float32: Tolerance(1e-5, 5e-5),
@@ -155,7 +169,9 @@ LOOSE = {
 
 
 @pytest.mark.parametrize(
-    "case", core(*FORMATS[1::3], *KERNELS[1::3], further=[*FORMATS, *KERNELS]), ids=str
+    "case",
+    core(*FORMATS[1::3], *KERNELS[1::3], HALVES[0], further=[*FORMATS, *KERNELS, *HALVES]),
+    ids=str,
 )
 def test_product(case: Case) -> None:
     """Rows are right in every class of rows, and equal to the bit in all of them."""
@@ -183,7 +199,8 @@ def test_head() -> None:
 
 
 def test_every_kernel_is_tested() -> None:
-    assert {case.kernel for case in KERNELS} == set(CALLS)
+    for cases in (KERNELS, HALVES):
+        assert {case.kernel for case in cases} == set(CALLS)
 
 
 def test_splits_are_of_the_matrix() -> None:
@@ -211,7 +228,12 @@ def test_another_order_of_splits_shows() -> None:
 
 @pytest.mark.parametrize(
     "form, columns, dtype",
-    [(BF16, 64, "float32"), (int8(24), 48, "bfloat16"), (int4(32, 32), 64, "int8")],
+    [
+        (BF16, 64, "float32"),
+        (F16, 64, "bfloat16"),
+        (int8(24), 48, "bfloat16"),
+        (int4(32, 32), 64, "int8"),
+    ],
 )
 def test_what_products_do_not_take(form: Format, columns: int, dtype: DType) -> None:
     case = Case("linear", BF16, 64, 32)

@@ -17,10 +17,11 @@ from tests.targets.cuda.tiny import TARGETS
 SMALL, LARGE = "qwen3-0.6b", "mistral-7b"
 MOST_BYTES = 10**6  # of all binaries
 CASES = core(
-    (SMALL, "none", TARGETS[1]),
+    (SMALL, "none", "bfloat16", TARGETS[1]),
     further=[
-        *product([SMALL], ["none", "int8", "int4"], TARGETS),
-        *product([LARGE], ["none"], TARGETS),
+        *product([SMALL], ["none", "int8", "int4"], ["bfloat16"], TARGETS),
+        *product([SMALL], ["none", "int8", "int4"], ["float16"], TARGETS[1:2]),
+        *product([LARGE], ["none"], ["bfloat16"], TARGETS),
     ],
 )
 # Scales and multipliers of integers do not count as under way, and grids are not round numbers.
@@ -31,10 +32,12 @@ def case_id(value: object) -> str:
     return value.level if isinstance(value, Target) else str(value)
 
 
-@pytest.mark.parametrize("shape, stored, target", CASES, ids=case_id)
+@pytest.mark.parametrize("shape, stored, dtype, target", CASES, ids=case_id)
 @pytest.mark.thorough
-def test_kernels_of_real_shapes(tmp_path: Path, shape: str, stored: str, target: Target) -> None:
-    plan = plan_of(tmp_path, shape, stored, target)
+def test_kernels_of_real_shapes(
+    tmp_path: Path, shape: str, stored: str, dtype: str, target: Target
+) -> None:
+    plan = plan_of(tmp_path, shape, stored, target, dtype)
     built = built_of(tmp_path, plan, target)
     assert gates.check(built.launches, built.binaries, tmp_path, target) == []
     files = {binary.file for binary in built.binaries}

@@ -1,4 +1,4 @@
-"""What is multiplied with integers is rounded to bfloat16, by what makes it where that can be."""
+"""What is multiplied with integers is rounded to 16 bits, by what makes it where that can be."""
 
 from __future__ import annotations
 
@@ -79,6 +79,18 @@ def test_what_cannot_round_gets_a_cast() -> None:
     plan = KIND.rewrite(s.plan())
     assert ops(plan) == ["add", "select_rows", "cast", "linear"]
     assert plan.buffer(plan.instructions[2].outputs["out"]).shape == ("R", 64)
+
+
+def test_a_plan_with_float16_stays_in_it() -> None:
+    s = Sketch()
+    s.rows("queries", 64, form="float16")
+    h = normed(s)
+    s.call("linear", h, integers(s, "w"), out="a")
+    total = s.call("add", s.rows("x", 64), s.rows("y", 64), out="total")
+    s.call("linear", total, integers(s, "v"), out="b")
+    plan = KIND.rewrite(s.plan())
+    assert ops(plan) == ["rms_norm", "linear", "add", "cast", "linear"]
+    assert dtypes(plan, "h", plan.instructions[3].outputs["out"]) == ["float16"] * 2
 
 
 def test_a_plan_without_products_of_integers_stays() -> None:

@@ -145,7 +145,7 @@ def ran(name: str, width: int, dtype: DType, rows: int = 5, spread: float = 1.0)
 def test_kernel(name: str, dtype: DType) -> None:
     result = ran(name, WIDTHS.get(name, 37), dtype)
     for each, got in result.got.items():
-        tolerance = DEFAULT_TOLERANCE[torch.bfloat16 if dtype == "float16" else got.dtype]
+        tolerance = DEFAULT_TOLERANCE[got.dtype]
         torch.testing.assert_close(
             got, result.right[each], rtol=tolerance.rtol, atol=tolerance.atol
         )

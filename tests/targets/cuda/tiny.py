@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -49,16 +50,23 @@ ATTEND = KernelSpec(
     arguments=(*((name, "*bf16") for name in "qkv"), ("out", "*bf16"), ("KEYS", "i32")),
     constants={"D": 128, "BM": 16, "BN": 64},
 )
+HALF_ATTEND = replace(
+    ATTEND,
+    arguments=tuple((name, kind.replace("bf16", "fp16")) for name, kind in ATTEND.arguments),
+)
 CROWDED = KernelSpec(
     function="gated.crowded",
     arguments=(("x", "*bf16"), ("out", "*fp32"), ("N", "i32")),
     constants={"BLOCK": 4096},
     num_warps=1,
 )
-# Two as they should be, and those that are spelled badly on purpose.
+# Some as they should be, and those that are spelled badly on purpose.
 KERNELS: Mapping[str, KernelSpec] = {
     "product": product(),
     "attention": ATTEND,
+    "float16 product": product(dtype="fp16"),
+    "float16 attention": HALF_ATTEND,
+    "half sums": product("gated.half_sums", dtype="fp16"),
     "not ahead": product(num_stages=1),
     "unaligned": product(unaligned=("w",)),
     "tokens left": product("gated.tokens_left", rows=32),

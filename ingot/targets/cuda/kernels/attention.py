@@ -16,6 +16,7 @@ from ingot.targets.cuda.kernels.math import soft_capped
 CHUNK = tl.constexpr(256)
 LOG2_E = tl.constexpr(1.4426950408889634)
 NEVER = tl.constexpr(float("-inf"))
+LIFT = tl.constexpr(2.0**10)  # as in ops/paged_attention.py
 COLUMNS_OF_ONES = tl.constexpr(16)  # the narrowest product
 
 
@@ -40,7 +41,7 @@ def normalised(values, highest, sums, sinks, heads, live):
     """Values by their sums of weights, the sink's among them; NaN for a row without any weight."""
     if sinks is not None:
         logits = tl.load(sinks + heads, mask=live, other=0.0)
-        weights = tl.exp2(tl.fma(logits, LOG2_E, -highest))  # rounded once in every kernel
+        weights = tl.exp2(tl.fma(logits, LOG2_E, -highest)) * LIFT  # rounded once everywhere
         sums = tl.where(sums > 0.0, sums + weights, sums)
     return values * tl.div_rn(1.0, sums)[:, None]
 
@@ -107,7 +108,7 @@ def attend_keys(
         x = visible_scores(q, k, scales, keys, positions, SCALE, SOFTCAP, WINDOW, SCALED)
         both = tl.maximum(highest, tl.floor(tl.max(x, 1) + 0.5))
         known = tl.where(both == NEVER, 0.0, both)
-        weights = tl.exp2(x - known[:, None]).to(q.dtype)
+        weights = (tl.exp2(x - known[:, None]) * LIFT).to(q.dtype)
         old = power_of_two(highest - both)[:, None]
         sums = tl.dot(weights, ones, sums * old, input_precision="ieee")
         v = rows_at(v_cache, places, stored, q.dtype, D, WIDTH)
