@@ -23,7 +23,7 @@ from ingot.runtime.arrays import Float32
 from ingot.runtime.devices.cuda.memory import Memory
 from ingot.runtime.devices.cuda.program import Program
 from ingot.runtime.devices.cuda.sampler import DeviceSampler
-from ingot.runtime.executor import Draw, Draws
+from ingot.runtime.executor import Draw, Drawn, Draws
 from ingot.runtime.sampling_state import SampledSequence
 from ingot.targets.cuda import draws
 from ingot.targets.cuda.simulated import SimulatedDriver
@@ -69,10 +69,22 @@ class Device:
         self.memory = Memory(self.driver, plan, launches, num_pages=0, weight_bytes=0)
         built = BuiltLaunches(launches=launches, binaries=tuple(map(sketch, launches.kernels)))
         program = Program(self.driver, built, lambda file: b"", self.memory.address)
-        self.sampler = DeviceSampler(self.driver, self.memory, program, launches.arrays, vocab_size)
+        self.sampler = DeviceSampler(
+            self.driver, self.memory, program, launches.arrays, vocab_size,
+            plan.limits.max_logit_rows,
+        )  # fmt: skip
 
     def takes(self, sequences: Sequence[SampledSequence], rows: list[int]) -> bool:
         return self.sampler.prepare(Draws(sequences, rows))
+
+    def run(self, logits: Float32, draws: Draws) -> Drawn:
+        """What is wanted of logits [R, V], which stay."""
+        assert self.sampler.prepare(draws)
+        address = self.memory.address(Argument(buffer=LOGITS))
+        self.driver.upload(address, np.ascontiguousarray(logits, np.float32))
+        self.sampler.launch()
+        self.driver.synchronize()
+        return Drawn(self.sampler.drawn(), self.sampler.scored(), logits[:0], 0)
 
     def sample(
         self,
@@ -81,12 +93,8 @@ class Device:
         rows: list[int] | None = None,
     ) -> list[Draw | IngotError]:
         """As `Sampler.sample`, by default from row i for sequence i; the logits stay."""
-        assert self.takes(sequences, list(range(len(sequences))) if rows is None else rows)
-        address = self.memory.address(Argument(buffer=LOGITS))
-        self.driver.upload(address, np.ascontiguousarray(logits, np.float32))
-        self.sampler.launch()
-        self.driver.synchronize()
-        return self.sampler.drawn()
+        each = list(range(len(sequences))) if rows is None else rows
+        return self.run(logits, Draws(sequences, each)).tokens
 
     def logits(self, num_rows: int) -> Float32:
         """The first rows of logits, as the last draws have left them."""

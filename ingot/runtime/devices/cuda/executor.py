@@ -96,8 +96,9 @@ class CudaExecutor:
             self._logits = logits.view(np.float32).reshape(-1, self.vocab_size)
             self._sampler = Sampler(self.vocab_size)
             self._device_sampler = DeviceSampler(
-                driver, self._memory, self._program, built.launches.arrays, self.vocab_size
-            )
+                driver, self._memory, self._program, built.launches.arrays, self.vocab_size,
+                plan.limits.max_logit_rows,
+            )  # fmt: skip
         except BaseException:
             self.close()
             raise
@@ -141,7 +142,7 @@ class CudaExecutor:
             self._program.launch(sizes)
         # Prepared while the device runs the step.
         by_device = self._device_sampler.prepare(draws)
-        if num_rows and (draws.scorings or draws.kept or not by_device):
+        if num_rows and (draws.kept or not by_device):
             driver.download(self._logits[:num_rows], self._memory.array(LOGITS))
         if by_device:  # only after the download: edits change the logits
             self._device_sampler.launch()
@@ -156,10 +157,11 @@ class CudaExecutor:
         """What is wanted of the logits of the last step, once it is done."""
         with self._running() as driver:
             driver.synchronize()
-        left = replace(draws, sequences=(), rows=[]) if by_device else draws
+        left = replace(draws, sequences=(), rows=[], scorings=[]) if by_device else draws
         done = drawn(self._sampler, self._logits[:num_rows], left)
         if by_device:
             done.tokens = self._device_sampler.drawn()
+            done.scores = self._device_sampler.scored()
         self._tokens = done.token_ids
         return done
 
