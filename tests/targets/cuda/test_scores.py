@@ -22,6 +22,7 @@ from ingot.runtime.params import SamplingParams
 from ingot.targets.cuda import draws as drawing
 from ingot.targets.cuda.kernels import score as kernels
 from tests.runtime.sampling_support import LEVELS, Asked, sampler_of
+from tests.support.core import core
 from tests.targets.cuda import wrong_draws
 from tests.targets.cuda.drawing import MOST, Device
 from tests.targets.cuda.test_draws import EDITS
@@ -85,7 +86,7 @@ def everything(vocab_size: int) -> tuple[Float32, Draws]:
     return logits, Draws(asked, list(range(len(logits))), scorings)
 
 
-@pytest.mark.parametrize("vocab_size", [1, 7, 50, 321])
+@pytest.mark.parametrize("vocab_size", core(1, 50, further=[7, 321]))
 def test_all_that_a_step_asks_for(vocab_size: int) -> None:
     logits, draws = everything(vocab_size)
     assert results(device(vocab_size).run(logits, draws)) == results(by_host(logits, draws))
@@ -99,7 +100,7 @@ def scores_of(logits: Float32, tokens: Sequence[int], count: int) -> list[dict[i
     return found
 
 
-@pytest.mark.parametrize("vocab_size", [7, 50, 321])
+@pytest.mark.parametrize("vocab_size", core(50, further=[7, 321]))
 def test_the_definition_in_float64(vocab_size: int) -> None:
     """Of the same row for tokens of every rank."""
     for row in rows_of(vocab_size):
