@@ -8,7 +8,7 @@ from ingot.artifact.launches import DRAWS, EDITED, SCORED, Argument, Constant, D
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.step import LOGITS
 from ingot.targets.cuda.call import ONE, Call, Choice
-from ingot.targets.cuda.operands import Pointer
+from ingot.targets.cuda.operands import Pointer, Size
 
 NUM_WARPS = 8
 # A tile of logits: each thread loads four neighbours of each of its rows.
@@ -19,6 +19,7 @@ BLOCK = 1024  # tokens that are edited at once
 LISTED = 4096
 NUM_LISTS = 4  # allowed, biased, seen, banned
 LIKELIEST = 20  # tokens that are found beside one that is scored; vLLM gives as many, too
+FED = 128  # tokens of a step that a program looks at
 
 
 def arrays(limits: Limits) -> tuple[DrawArray, ...]:
@@ -26,6 +27,18 @@ def arrays(limits: Limits) -> tuple[DrawArray, ...]:
     count, scores = limits.max_num_seqs, _most_scores(limits)
     asked, drawn = (*_draws(count), *_edits(count), *_asked(scores)), _drawn(count)
     return (*asked, *drawn, *_scored(scores), *_room(count))
+
+
+def feed(plan: Plan) -> Call:
+    """The launch that begins a step: it fills in the tokens that the step before has drawn."""
+    choice = Choice(
+        function="feed.feed_tokens",
+        constants={"BLOCK": FED},
+        grid=(Extent(size="N", per=FED), ONE, ONE),
+    )
+    names = plan.buffer("tokens").name, "drawn_tokens"
+    pointers = {name: Pointer(Argument(buffer=name), "int32") for name in names}
+    return Call({**pointers, "N": Size("N")}, (choice,))
 
 
 def calls(plan: Plan) -> tuple[Call, ...]:

@@ -6,14 +6,14 @@
 
 static const char* failing = "";
 static int failing_code, capability_major = 9, capability_minor = 0, num_gpus = 1;
-static int live, capturing, launches, replayed;
+static int live, capturing, launches, replayed, recorded, waited;
 static unsigned last_grid[3], last_threads, last_shared;
 static unsigned char last_parameters[4096];
 static size_t last_size;
 
 void fake_reset(void) {
   failing = "";
-  live = capturing = launches = replayed = 0;
+  live = capturing = launches = replayed = recorded = waited = 0;
   capability_major = 9, capability_minor = 0, num_gpus = 1;
 }
 void fake_fail(const char* name, int code) {
@@ -26,6 +26,8 @@ void fake_gpus(int count, int major, int minor) {
 int fake_live(void) { return live; }
 int fake_launches(void) { return launches; }
 int fake_replayed(void) { return replayed; }
+int fake_recorded(void) { return recorded; }
+int fake_waited(void) { return waited; }
 unsigned fake_grid(int dimension) { return last_grid[dimension]; }
 unsigned fake_threads(void) { return last_threads; }
 unsigned fake_shared(void) { return last_shared; }
@@ -96,6 +98,10 @@ CALL(cuGraphDestroy, void* graph) --live; END
 CALL(cuGraphExecDestroy, void* graph) --live; END
 CALL(cuGraphLaunch, void* graph, void* stream) ++replayed; END
 CALL(cuStreamSynchronize, void* stream) END
+CALL(cuEventCreate, void** event, unsigned flags) *event = (void*)6, ++live; END
+CALL(cuEventDestroy_v2, void* event) --live; END
+CALL(cuEventRecord, void* event, void* stream) ++recorded; END
+CALL(cuEventSynchronize, void* event) ++waited; END
 CALL(cuMemGetInfo_v2, size_t* free, size_t* total) *free = *total = (size_t)1 << 30; END
 int cuGetErrorName(int code, const char** text) {
   *text = code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : code == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : 0;

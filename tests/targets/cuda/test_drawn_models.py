@@ -81,7 +81,7 @@ def test_tokens_are_those_that_the_host_draws(
 ) -> None:
     by_device = tokens_of(artifact, PARAMS)
     assert max(downloads) < ROW_BYTES
-    monkeypatch.setattr(DeviceSampler, "prepare", lambda self, draws: False)
+    monkeypatch.setattr(DeviceSampler, "takes", lambda self, draws: False)
     assert by_device == tokens_of(artifact, PARAMS)
     assert max(downloads) >= ROW_BYTES
 
@@ -115,7 +115,7 @@ def test_log_probabilities_are_those_that_the_host_finds(
     with simulated(artifact) as llm:
         by_device = scored(llm)
     assert max(downloads) < ROW_BYTES
-    monkeypatch.setattr(DeviceSampler, "prepare", lambda self, draws: False)
+    monkeypatch.setattr(DeviceSampler, "takes", lambda self, draws: False)
     with simulated(artifact) as llm:
         assert scored(llm) == by_device
     assert max(downloads) >= ROW_BYTES

@@ -23,11 +23,11 @@ pytestmark = pytest.mark.thorough
 
 METHODS = (
     "allocate", "host_memory", "upload", "download", "load", "launch", "begin_capture",
-    "end_capture", "replay", "synchronize", "free_bytes",
+    "end_capture", "replay", "mark", "wait", "synchronize", "free_bytes",
 )  # fmt: skip
 OPENING = ("allocate", "host_memory", "upload", "load", "synchronize", "free_bytes")
 STEPPING = (
-    "upload", "download", "launch", "begin_capture", "end_capture", "replay", "synchronize",
+    "upload", "download", "launch", "begin_capture", "end_capture", "replay", "mark", "wait",
 )  # fmt: skip
 PARAMS = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, detokenize=False)
 PROMPTS = [[1, 2, 3], [4, 5]]

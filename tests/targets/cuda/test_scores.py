@@ -24,7 +24,7 @@ from ingot.targets.cuda.kernels import score as kernels
 from tests.runtime.sampling_support import LEVELS, Asked, sampler_of
 from tests.support.core import core
 from tests.targets.cuda import wrong_draws
-from tests.targets.cuda.drawing import MOST, Device
+from tests.targets.cuda.drawing import MOST, Device, draws_of
 from tests.targets.cuda.test_draws import EDITS
 
 Scores = dict[int, Logprob] | IngotError
@@ -83,7 +83,7 @@ def everything(vocab_size: int) -> tuple[Float32, Draws]:
     ]
     tokens = rng.integers(0, vocab_size, len(logits)).tolist()
     scorings = [Scoring(0, tokens[:3], 2), Scoring(3, tokens[3:], drawing.LIKELIEST)]
-    return logits, Draws(asked, list(range(len(logits))), scorings)
+    return logits, draws_of(asked, scorings=scorings)
 
 
 @pytest.mark.parametrize("vocab_size", core(1, 50, further=[7, 321]))
@@ -94,7 +94,9 @@ def test_all_that_a_step_asks_for(vocab_size: int) -> None:
 
 def scores_of(logits: Float32, tokens: Sequence[int], count: int) -> list[dict[int, Logprob]]:
     (found,) = (
-        device(logits.shape[1]).run(logits, Draws(scorings=[Scoring(0, tokens, count)])).scores
+        device(logits.shape[1])
+        .run(logits, draws_of([], scorings=[Scoring(0, tokens, count)]))
+        .scores
     )
     assert not isinstance(found, IngotError)
     return found
@@ -153,7 +155,7 @@ def test_what_is_drawn_is_scored_before_its_edits() -> None:
     asked = [ask(each, tokens, seed) for seed, each in enumerate(params)]
     # Rows 3 and 4 are edited, too; the last two are not drawn from.
     scorings = [Scoring(3, [7, 8], 2), Scoring(len(params), [9, 10], 1)]
-    draws = Draws(asked, list(range(len(params))), scorings)
+    draws = draws_of(asked, scorings=scorings)
     assert results(device(50).run(logits, draws)) == results(by_host(logits, draws))
 
 
@@ -162,15 +164,15 @@ def test_edits_are_for_the_host_where_no_row_is_free() -> None:
     ours = device(50)
     edited = ask(replace(EDITS["biases"], logprobs=1))
     scoring = Scoring(1, [1] * (2 * MOST - 1), 0)
-    assert ours.sampler.prepare(Draws([edited], [0], [replace(scoring, first_row=2)]))
-    assert ours.sampler.prepare(Draws([ask(EDITS["biases"])], [0], [scoring]))
-    assert not ours.sampler.prepare(Draws([edited], [0], [scoring]))
+    assert ours.fits(draws_of([edited], [0], [replace(scoring, first_row=2)]))
+    assert ours.fits(draws_of([ask(EDITS["biases"])], [0], [scoring]))
+    assert not ours.fits(draws_of([edited], [0], [scoring]))
 
 
 def test_rows_that_are_shared() -> None:
     logits = rows_of(50)
     asked = [ask(SamplingParams(logprobs=n), seed=n) for n in range(4)]
-    draws = Draws(asked, [2, 0, 0, 2], [Scoring(0, [4, 5, 6], 1)])
+    draws = draws_of(asked, [2, 0, 0, 2], [Scoring(0, [4, 5, 6], 1)])
     assert results(device(50).run(logits, draws)) == results(by_host(logits, draws))
 
 
@@ -182,7 +184,7 @@ def test_an_error_ends_its_request_alone() -> None:
     hidden = replace(scored, allowed_token_ids=[7])  # what is not finite cannot be drawn
     nothing = replace(scored, allowed_token_ids=[5], min_tokens=1)
     asked = [ask(each) for each in (scored, hidden, scored, scored, nothing, scored)]
-    draws = Draws(asked, list(range(6)), [Scoring(0, [1, 2], 1), Scoring(4, [1, 2], 1)])
+    draws = draws_of(asked, scorings=[Scoring(0, [1, 2], 1), Scoring(4, [1, 2], 1)])
     found = device(50).run(logits, draws)
     assert [isinstance(each, InternalError) for each in found.tokens[1:4]] == [True] * 3
     assert isinstance(found.tokens[0], Draw) and isinstance(found.tokens[5], Draw)
@@ -194,12 +196,12 @@ def test_what_the_host_has_to_score() -> None:
     ours, most = device(50), drawing.LIKELIEST
     for count, taken in ((0, True), (most, True), (most + 1, False), (-1, False)):
         asked = ask(SamplingParams(logprobs=count))
-        assert ours.sampler.prepare(Draws([asked], [0])) == taken
-        assert ours.sampler.prepare(Draws(scorings=[Scoring(0, [1], count)])) == taken
+        assert ours.fits(draws_of([asked], [0])) == taken
+        assert ours.fits(draws_of([], scorings=[Scoring(0, [1], count)])) == taken
     many = [Scoring(0, [1] * (2 * MOST), 1)]
     asked = [ask(SamplingParams(logprobs=1))] * MOST
-    assert ours.sampler.prepare(Draws(asked, [0] * MOST, many))
-    assert not ours.sampler.prepare(Draws(asked, [0] * MOST, [*many, Scoring(0, [1], 1)]))
+    assert ours.fits(draws_of(asked, [0] * MOST, many))
+    assert not ours.fits(draws_of(asked, [0] * MOST, [*many, Scoring(0, [1], 1)]))
 
 
 def test_real_tiles() -> None:
@@ -208,7 +210,7 @@ def test_real_tiles() -> None:
     logits[1] = np.round(logits[1])
     logits[2] = 0
     asked = [ask(SamplingParams(logprobs=drawing.LIKELIEST)) for _ in logits]
-    draws = Draws(asked, [0, 1, 2])
+    draws = draws_of(asked)
     assert results(Device(9001, {}).run(logits, draws)) == results(by_host(logits, draws))
 
 
@@ -219,7 +221,6 @@ def test_few_bytes_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     ours.run(logits, draws)
     sizes: list[int] = []
     monkeypatch.setattr(ours.driver, "download", lambda data, address: sizes.append(data.nbytes))
-    asked = [ask(SamplingParams(logprobs=5))]
-    assert ours.sampler.prepare(Draws(asked, [0]))
-    ours.sampler.launch()
+    assert ours.fits(draws_of([ask(SamplingParams(logprobs=5))]))
+    ours.sampler.download(ours.host)
     assert len(sizes) == 4 and sum(sizes[1:]) == 4 * 21 + 4 * 21 + 8 * 2

@@ -32,20 +32,49 @@ class Asked(NamedTuple):
     likeliest: int
 
 
-class DeviceScores:
-    """What the device scores in a step.
+class ScoreRoom(NamedTuple):
+    """What a device has room for.
+
+    Attributes:
+        num_rows: rows of logits.
+        num_scores: tokens that are scored in a step.
+        num_listed: tokens that are listed for each of them: itself, and the likeliest.
+    """
+
+    num_rows: int
+    num_scores: int
+    num_listed: int
+
+    def takes(self, draws: Draws, edited: Sequence[int]) -> bool:
+        """Whether it can score all of a step in which these rows are edited."""
+        asked = asked_of(draws)
+        return (
+            len(asked) <= self.num_scores
+            and all(0 <= each.likeliest < self.num_listed for each in asked)
+            and len(self.copies(draws, asked, edited)) == len(scored_among(edited, asked))
+        )
+
+    def copies(self, draws: Draws, asked: list[Asked], edited: Sequence[int]) -> dict[int, int]:
+        """For each edited row that is scored, the row that gets its logits before: nobody draws
+        from that one. As many as there are."""
+        used = {each.row for each in asked}.union(draws.rows)
+        free = (row for row in range(self.num_rows) if row not in used)
+        return dict(zip(scored_among(edited, asked), free, strict=False))
+
+
+class HostScores:
+    """The host's side of what the device scores in a step.
 
     Args:
         arrays: of drawing, as the host has them.
-        num_rows: of the logits that there is room for.
     """
 
     def __init__(
-        self, arrays: Mapping[str, npt.NDArray[Any]], num_rows: int, vocab_size: int
+        self, arrays: Mapping[str, npt.NDArray[Any]], vocab_size: int, room: ScoreRoom
     ) -> None:
         self._arrays = arrays
-        self._num_rows = num_rows
         self._vocab_size = vocab_size
+        self._room = room
         self._asked: list[Asked] = []
         self._lengths: list[int] = []  # of the scorings
 
@@ -54,33 +83,15 @@ class DeviceScores:
         """How many tokens are scored."""
         return len(self._asked)
 
-    def prepare(self, draws: Draws, edited: Sequence[int]) -> dict[int, int] | None:
-        """Takes the log-probabilities that are wanted of a step in which these rows are edited.
-
-        Returns, for each of the rows that is scored, another one that nobody draws from: it must be
-        copied there before it is edited. None where there is no room: the host has to score.
-        """
-        asked = asked_of(draws)
-        most = self._arrays["scored_tokens"].shape[1] - 1
-        too_many = len(asked) > len(self._arrays["score_asked"])
-        if too_many or not all(0 <= each.likeliest <= most for each in asked):
-            return None
-        scored = {each.row for each in asked}
-        used = scored.union(draws.rows)
-        free = (row for row in range(self._num_rows) if row not in used)
-        moved = [row for row in edited if row in scored]
-        copies = dict(zip(moved, free, strict=False))
-        if len(copies) < len(moved):
-            return None
-        self._asked, self._lengths = asked, [len(each.tokens) for each in draws.scorings]
-        self._arrays["score_asked"][: len(asked)] = np.array(
-            # The likeliest one is wanted of every row: its logit is the largest.
-            [
-                (copies.get(row, row), token, min(max(1, count), self._vocab_size))
-                for row, token, count in asked
-            ],
-            np.int32,
-        ).reshape(-1, 3)
+    def fill(self, draws: Draws, edited: Sequence[int]) -> dict[int, int]:
+        """Takes in what is asked of a step that there is room for; returns `ScoreRoom.copies`."""
+        self._asked = asked_of(draws)
+        self._lengths = [len(each.tokens) for each in draws.scorings]
+        copies = self._room.copies(draws, self._asked, edited)
+        for place, (row, token, likeliest) in enumerate(self._asked):
+            # One is wanted of every row: its logit is the largest.
+            count = min(max(1, likeliest), self._vocab_size)
+            self._arrays["score_asked"][place] = copies.get(row, row), token, count
         return copies
 
     def added(self, draws: list[Draw | IngotError]) -> list[Draw | IngotError]:
@@ -105,16 +116,18 @@ class DeviceScores:
         """Log-probabilities, or an error, of each token that was scored."""
         asked = self._asked[part]
         tokens, logits, sums = (self._arrays[name][: self.count][part] for name in SCORES)
-        ranks, masses = sums.T
+        above, masses = sums.T
         wide = logits.astype(np.float64)
         with np.errstate(invalid="ignore"):  # of what is not listed
             logprobs = wide - wide[:, 1:2] - normalizers_of(masses)[:, None]
-        columns = (each.tolist() for each in (tokens, logprobs, ranks))
+        columns = (each.tolist() for each in (above, tokens, logprobs))
         return [
-            scores_of(min(count, self._vocab_size), ids[0], values[0], rank, ids[1:], values[1:])
-            if rank
-            else not_finite()
-            for (_, _, count), ids, values, rank in zip(asked, *columns, strict=True)
+            not_finite()
+            if likelier < 0
+            else scores_of(
+                min(count, self._vocab_size), ids[0], values[0], 1 + likelier, ids[1:], values[1:]
+            )
+            for (_, _, count), likelier, ids, values in zip(asked, *columns, strict=True)
         ]
 
 
@@ -130,6 +143,12 @@ def asked_of(draws: Draws) -> list[Asked]:
         rows = enumerate(scoring.tokens, scoring.first_row)
         asked += [Asked(row, token, scoring.count) for row, token in rows]
     return asked
+
+
+def scored_among(rows: Sequence[int], asked: list[Asked]) -> list[int]:
+    """Those of the rows that are scored."""
+    scored = {each.row for each in asked}
+    return [row for row in rows if row in scored]
 
 
 def _whole(

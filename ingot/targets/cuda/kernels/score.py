@@ -31,8 +31,8 @@ def score_tokens(
         score_asked: int32 [L, 3]: a row of the logits; a token, or -1 - a draw; how many of the
             likeliest tokens are listed, at most LISTED - 1.
         scored_tokens, scored_logits: int32 and float32 [L, LISTED]: the token, then the likeliest.
-        scored_sums: int64 [L, 2]: the rank of the token, 0 where the row is not finite, and the
-            mass of all tokens.
+        scored_sums: int64 [L, 2]: how many tokens are likelier, -1 where the row is not finite, and
+            the mass of all.
     """
     i = tl.program_id(0).to(tl.int64)
     asked = score_asked + i * ASKED
@@ -42,16 +42,15 @@ def score_tokens(
         token = tl.load(drawn_tokens + (-1 - token))
     best = best_orders(row, V, ROWS, COLUMNS)
     top = key_of(tl.max(best))
-    rank, mass = token * 0, i * 0
+    above, mass = token * 0 - 1, i * 0
     if status_of(top, 0) == FINE:
         x = tl.load(row + token)
         mass, above = mass_and_above(row, number_of(top), x, V, ROWS, COLUMNS)
-        rank = above + 1
         tokens, numbers = scored_tokens + i * LISTED, scored_logits + i * LISTED
         tl.store(tokens, token)
         tl.store(numbers, x)
         list_likeliest(row, best, tokens + 1, numbers + 1, count, V, ROWS, COLUMNS)
-    tl.store(scored_sums + i * SUMS, rank.to(tl.int64))
+    tl.store(scored_sums + i * SUMS, above.to(tl.int64))
     tl.store(scored_sums + i * SUMS + 1, mass)
 
 
