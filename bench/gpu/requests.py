@@ -128,7 +128,7 @@ def _in_chunks(setting: Setting, name: str, load: Load) -> Tokens:
 
 
 def _drawn_by_the_host(setting: Setting, name: str, load: Load) -> Tokens:
-    with patch.object(DeviceSampler, "prepare", lambda self, draws: False):
+    with patch.object(DeviceSampler, "takes", lambda self, draws: False):
         return _together(setting, name, load)
 
 

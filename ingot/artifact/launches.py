@@ -17,6 +17,7 @@ MOST_ROWS = "Q"  # tokens of the sequence that has most of them in this step
 MOST_KEYS = "C"  # tokens of the longest sequence, those of earlier steps included
 DRAWS = "D"  # tokens that are drawn
 EDITED = "E"  # draws from rows of logits that are edited first
+SCORED = "L"  # tokens whose log-probabilities are wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

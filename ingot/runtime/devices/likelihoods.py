@@ -51,6 +51,13 @@ def masses_of(weights: Float32) -> Int64:
     return np.rint(np.ldexp(weights.astype(np.float64), MASS_BITS)).astype(np.int64)
 
 
+def normalizers_of(masses: Int64) -> npt.NDArray[np.float64]:
+    """A logit less the largest, less this, is a log-probability; by the mass of all tokens."""
+    with np.errstate(divide="ignore"):
+        found: npt.NDArray[np.float64] = np.log(np.ldexp(masses.astype(np.float64), -MASS_BITS))
+    return found
+
+
 def random_bits(seed: Word, key: Word, position: Word) -> Word:
     """53 random bits, a pure function of its arguments: Philox4x32-10."""
     a, b, c, d = position & _MASK, position >> 32, key & _MASK, key >> 32

@@ -89,7 +89,7 @@ class NativeSampler:
         columns = (rows[name].tolist() for name in ("status", "token", "logprob", "rank"))
         results = zip(counts, *columns, ids.tolist(), values.tolist(), strict=True)
         return [
-            ERRORS[status]() if status else _scores(count, *scores)
+            ERRORS[status]() if status else scores_of(count, *scores)
             for count, status, *scores in results
         ]
 
@@ -107,9 +107,10 @@ def _count(logprobs: int | None, vocab_size: int) -> int:
     return vocab_size if logprobs < 0 else min(logprobs, vocab_size)
 
 
-def _scores(
+def scores_of(
     count: int, token: int, logprob: float, rank: int, ids: list[int], values: list[float]
 ) -> dict[int, Logprob]:
+    """The log-probabilities of a token and of so many of the likeliest; none for a count of -1."""
     if count < 0:
         return {}
     result = {token: Logprob(logprob, rank)}

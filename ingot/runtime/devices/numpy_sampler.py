@@ -11,8 +11,8 @@ from ingot.errors import IngotError, InternalError, RequestError
 from ingot.runtime.arrays import Float32, Int64
 from ingot.runtime.devices.likelihoods import (
     LOG2_E,
-    MASS_BITS,
     masses_of,
+    normalizers_of,
     random_below,
     random_bits,
     scale_of,
@@ -154,8 +154,7 @@ def logprobs(row: Float32, token: int, count: int) -> dict[int, Logprob]:
     """Log-probabilities of a token and of the `count` likeliest (-1: all) of logits [V]."""
     check(row, edited=False)
     top = row.max()
-    total = float(masses_of(weights_of(row, top, LOG2_E)).sum())
-    normalizer = float(np.log(np.ldexp(total, -MASS_BITS)))
+    normalizer = float(normalizers_of(masses_of(weights_of(row, top, LOG2_E)).sum()))
 
     def logprob(i: int) -> float:
         return float(row[i]) - float(top) - normalizer

@@ -1,10 +1,10 @@
-"""The launches that draw tokens from the logits of a step, and the arrays that they take."""
+"""The launches that draw and score tokens by the logits of a step, and the arrays they take."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from ingot.artifact.launches import DRAWS, EDITED, Argument, DrawArray, Extent
+from ingot.artifact.launches import DRAWS, EDITED, SCORED, Argument, Constant, DrawArray, Extent
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.step import LOGITS
 from ingot.targets.cuda.call import ONE, Call, Choice
@@ -18,13 +18,15 @@ BLOCK = 1024  # tokens that are edited at once
 # Tokens in the lists of edits, for each sequence of the largest step; one may have more than that.
 LISTED = 4096
 NUM_LISTS = 4  # allowed, biased, seen, banned
+LIKELIEST = 20  # tokens that are found beside one that is scored; vLLM gives as many, too
 FED = 128  # tokens of a step that a program looks at
 
 
 def arrays(limits: Limits) -> tuple[DrawArray, ...]:
     """What drawing reads and fills. Arrays that are filled or copied together lie together."""
-    count = limits.max_num_seqs
-    return (*_draws(count), *_edits(count), *_drawn(count))
+    count, scores = limits.max_num_seqs, _most_scores(limits)
+    asked, drawn = (*_draws(count), *_edits(count), *_asked(scores)), _drawn(count)
+    return (*asked, *drawn, *_scored(scores), *_room(count))
 
 
 def feed(plan: Plan) -> Call:
@@ -40,25 +42,34 @@ def feed(plan: Plan) -> Call:
 
 
 def calls(plan: Plan) -> tuple[Call, ...]:
-    """The launches, in order: edits of rows, then draws from them."""
-    count = plan.limits.max_num_seqs
-    vocab_size = plan.buffer(LOGITS).columns
-    edit = Choice(
-        function="edit.edit_logits",
-        constants={"V": vocab_size, "BLOCK": BLOCK},
-        grid=(Extent(size=EDITED), ONE, ONE),
+    """The launches, in order: edits of rows, draws from them, and log-probabilities."""
+    count, scores = plan.limits.max_num_seqs, _most_scores(plan.limits)
+    tiles = {"V": plan.buffer(LOGITS).columns, "ROWS": ROWS, "COLUMNS": COLUMNS}
+    edit = _choice("edit.edit_logits", {"V": tiles["V"], "BLOCK": BLOCK}, EDITED)
+    draw = _choice("draw.draw_tokens", tiles, DRAWS)
+    score = _choice("score.score_tokens", {**tiles, "LISTED": 1 + LIKELIEST}, SCORED)
+    drawn = tokens, _statuses = _drawn(count)
+    return (
+        Call(_pointers(_edits(count)), (edit,)),
+        Call(_pointers((*_draws(count), *drawn, *_room(count))), (draw,)),
+        Call(_pointers((tokens, *_asked(scores), *_scored(scores))), (score,)),
+    )
+
+
+def _most_scores(limits: Limits) -> int:
+    """The most tokens that are scored: those drawn, and one of the prompt beside each row."""
+    return limits.max_num_seqs + limits.max_logit_rows
+
+
+def _choice(function: str, constants: Mapping[str, Constant], size: str) -> Choice:
+    """A program for each of so many."""
+    return Choice(
+        function=function,
+        constants=constants,
+        grid=(Extent(size=size), ONE, ONE),
         num_warps=NUM_WARPS,
         fused=False,
     )
-    draw = Choice(
-        function="draw.draw_tokens",
-        constants={"V": vocab_size, "ROWS": ROWS, "COLUMNS": COLUMNS},
-        grid=(Extent(size=DRAWS), ONE, ONE),
-        num_warps=NUM_WARPS,
-        fused=False,
-    )
-    edited, drawn = _edits(count), (*_draws(count), *_drawn(count))
-    return Call(_pointers(edited), (edit,)), Call(_pointers(drawn), (draw,))
 
 
 def _draws(count: int) -> tuple[DrawArray, ...]:
@@ -76,6 +87,7 @@ def _draws(count: int) -> tuple[DrawArray, ...]:
 def _edits(count: int) -> tuple[DrawArray, ...]:
     return (
         DrawArray(name="edit_rows", dtype="int32", shape=(count,)),
+        DrawArray(name="edit_copies", dtype="int32", shape=(count,)),
         DrawArray(name="edit_restricted", dtype="int32", shape=(count,)),
         DrawArray(name="edit_repetitions", dtype="float32", shape=(count,)),
         DrawArray(name="edit_frequencies", dtype="float32", shape=(count,)),
@@ -86,10 +98,27 @@ def _edits(count: int) -> tuple[DrawArray, ...]:
     )
 
 
+def _asked(count: int) -> tuple[DrawArray, ...]:
+    return (DrawArray(name="score_asked", dtype="int32", shape=(count, 3)),)
+
+
 def _drawn(count: int) -> tuple[DrawArray, ...]:
     return (
         DrawArray(name="drawn_tokens", dtype="int32", shape=(count,)),
         DrawArray(name="drawn_statuses", dtype="int32", shape=(count,)),
+    )
+
+
+def _scored(count: int) -> tuple[DrawArray, ...]:
+    return (
+        DrawArray(name="scored_tokens", dtype="int32", shape=(count, 1 + LIKELIEST)),
+        DrawArray(name="scored_logits", dtype="float32", shape=(count, 1 + LIKELIEST)),
+        DrawArray(name="scored_sums", dtype="int64", shape=(count, 2)),
+    )
+
+
+def _room(count: int) -> tuple[DrawArray, ...]:
+    return (
         DrawArray(name="listed_logits", dtype="float32", shape=(count, TILE), on_device=True),
         DrawArray(name="listed_tokens", dtype="int32", shape=(count, TILE), on_device=True),
     )

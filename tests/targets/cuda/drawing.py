@@ -23,7 +23,7 @@ from ingot.runtime.arrays import Float32
 from ingot.runtime.devices.cuda.memory import Memory
 from ingot.runtime.devices.cuda.program import Program
 from ingot.runtime.devices.cuda.sampler import DeviceSampler
-from ingot.runtime.executor import Draw, Draws
+from ingot.runtime.executor import Draw, Drawn, Draws, Scoring
 from ingot.runtime.sampling_state import SampledSequence
 from ingot.targets.cuda import draws
 from ingot.targets.cuda.simulated import SimulatedDriver
@@ -58,6 +58,16 @@ def launches_of(plan: Plan, constants: Mapping[str, Constant]) -> Launches:
     )
 
 
+def draws_of(
+    sequences: Sequence[SampledSequence],
+    rows: list[int] | None = None,
+    scorings: Sequence[Scoring] = (),
+) -> Draws:
+    """What is wanted of a step; by default each draws from its own row."""
+    rows = list(range(len(sequences))) if rows is None else rows
+    return Draws(sequences, rows, [len(each.token_ids) for each in sequences], list(scorings))
+
+
 class Device:
     """A sampler on a device whose logits the test writes."""
 
@@ -69,11 +79,17 @@ class Device:
         self.memory = Memory(self.driver, plan, launches, num_pages=0, weight_bytes=0)
         built = BuiltLaunches(launches=launches, binaries=tuple(map(sketch, launches.kernels)))
         program = Program(self.driver, built, lambda file: b"", self.memory.address)
-        self.sampler = DeviceSampler(self.driver, self.memory, program, launches.arrays, vocab_size)
+        self.sampler = DeviceSampler(
+            self.driver, self.memory, program, launches.arrays, vocab_size,
+            plan.limits.max_logit_rows,
+        )  # fmt: skip
         self.host = self.sampler.host_draws()
 
     def takes(self, sequences: Sequence[SampledSequence], rows: list[int]) -> bool:
-        draws = Draws(sequences, rows, [len(each.token_ids) for each in sequences])
+        return self.fits(draws_of(sequences, rows))
+
+    def fits(self, draws: Draws) -> bool:
+        """Whether the device takes the draws; if so, they are filled in."""
         taken = self.sampler.takes(draws)
         if taken:
             self.host.fill(draws, least=0)
@@ -86,14 +102,18 @@ class Device:
         rows: list[int] | None = None,
     ) -> list[Draw | IngotError]:
         """As `Sampler.sample`, by default from row i for sequence i; the logits stay."""
-        assert self.takes(sequences, list(range(len(sequences))) if rows is None else rows)
+        return self.run(logits, draws_of(sequences, rows)).tokens
+
+    def run(self, logits: Float32, draws: Draws) -> Drawn:
+        """All that is wanted of logits [R, V], which stay."""
+        assert self.fits(draws)
         address = self.memory.address(Argument(buffer=LOGITS))
         self.driver.upload(address, np.ascontiguousarray(logits, np.float32))
         self.sampler.upload(self.host)
-        self.sampler.launch(self.host.count, self.host.num_edited)
+        self.sampler.launch(self.host.sizes)
         self.sampler.download(self.host)
         self.driver.synchronize()
-        return self.host.drawn()
+        return Drawn(self.host.drawn(), self.host.scored(), logits[:0], 0)
 
     def logits(self, num_rows: int) -> Float32:
         """The first rows of logits, as the last draws have left them."""

@@ -108,12 +108,16 @@ def first_argument(**fields: Any) -> Edit:
     return edit
 
 
-def first_array(**fields: Any) -> Edit:
+def array(which: str, **fields: Any) -> Edit:
     def edit(launches: Launches) -> Launches:
-        first, *rest = launches.arrays
-        return replace(launches, arrays=(replace(first, **fields), *rest))
+        arrays = (replace(a, **fields) if a.name == which else a for a in launches.arrays)
+        return replace(launches, arrays=tuple(arrays))
 
     return edit
+
+
+def first_array(**fields: Any) -> Edit:
+    return array("draw_rows", **fields)
 
 
 WRONG: dict[str, tuple[Edit, str]] = {
@@ -134,6 +138,14 @@ WRONG: dict[str, tuple[Edit, str]] = {
     "no arrays": (lambda launches: replace(launches, arrays=()), "the arrays of drawing"),
     "an array of another dtype": (first_array(dtype="float64"), "the arrays of drawing"),
     "an array of another shape": (first_array(shape=(3,)), "has the shape"),
+    "an array of no shape": (first_array(shape=()), "draw_rows has the shape []"),
+    "lists of other lengths": (
+        array("scored_logits", shape=(8, 20)), "scored_logits has the shape [8, 20]"
+    ),
+    "no room for the likeliest": (
+        array("scored_tokens", shape=(8, 1)), "scored_tokens has the shape [8, 1]"
+    ),
+    "scores of no shape": (array("score_asked", shape=()), "score_asked has the shape []"),
     "an empty array": (first_array(shape=(0,)), "'draw_rows' has the shape"),
     "an array in place of a buffer": (first_array(name="tokens"), "a second buffer is called"),
     "no workspace": (lambda launches: replace(launches, workspace_bytes=-1), "a workspace of -1"),
@@ -209,4 +221,4 @@ def test_whatever_is_changed_is_refused_by_name_or_harmless(
 
 def test_the_largest_sizes_are_those_of_the_limits(artifact: Artifact) -> None:
     found = sizes_at_most(artifact.plan.limits)
-    assert found == {"N": 32, "S": 4, "R": 4, "P": 4, "Q": 32, "C": 64, "D": 4, "E": 4}
+    assert found == {"N": 32, "S": 4, "R": 4, "P": 4, "Q": 32, "C": 64, "D": 4, "E": 4, "L": 8}

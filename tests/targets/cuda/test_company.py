@@ -20,7 +20,7 @@ from tests.targets.cuda.simulation import compile_sketch, simulated
 pytestmark = [pytest.mark.deterministic, pytest.mark.thorough]
 
 PAGE = 16
-# Log-probabilities are drawn by the host from the logits of the step; tokens alone by the device.
+# Log-probabilities show the bits of the logits that they were drawn from.
 SCORED: dict[str, Any] = {"logprobs": 4, "max_tokens": 3, "ignore_eos": True, "detokenize": False}
 GREEDY = SamplingParams(temperature=0, **SCORED)
 DRAWN = SamplingParams(temperature=1.5, seed=3, **SCORED)

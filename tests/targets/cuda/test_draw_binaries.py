@@ -1,4 +1,4 @@
-"""The machine code of the kernels that draw: one rounding an operation, and nothing spilled."""
+"""The machine code of the kernels that draw and score: one rounding an operation, no spills."""
 
 from __future__ import annotations
 
@@ -37,14 +37,17 @@ def fused(counts: Mapping[str, int]) -> int:
 def test_kernels_as_they_are_built(target: Target, tmp_path: Path) -> None:
     found = built(tmp_path, target, *launches_of(plan_of(VOCAB_SIZE), {}).kernels)
     assert gates.check(found.launches, found.binaries, tmp_path, target) == []
-    edit, draw = (instructions(tmp_path / each.file, find_triton()) for each in found.binaries)
+    edit, draw, score = (
+        instructions(tmp_path / each.file, find_triton()) for each in found.binaries
+    )
     assert not fused(draw)
+    assert not fused(score)
     assert fused(edit) == OF_DIVISIONS
 
 
 def test_fused_operations_are_seen(tmp_path: Path) -> None:
-    """The negative control: the same kernel, if products and sums may be one operation."""
-    _edit, draw = launches_of(plan_of(VOCAB_SIZE), SMALL).kernels
-    found = built(tmp_path, TARGETS[1], draw, replace(draw, fused=True))
+    """The negative control: the same kernels, if products and sums may be one operation."""
+    _edit, *exact = launches_of(plan_of(VOCAB_SIZE), SMALL).kernels
+    found = built(tmp_path, TARGETS[1], *exact, *(replace(each, fused=True) for each in exact))
     counts = [instructions(tmp_path / each.file, find_triton()) for each in found.binaries]
-    assert [fused(each) > 0 for each in counts] == [False, True]
+    assert [fused(each) > 0 for each in counts] == [False, False, True, True]

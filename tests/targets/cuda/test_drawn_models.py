@@ -1,4 +1,4 @@
-"""Whole requests whose tokens are drawn on the simulated device, against the host's draws."""
+"""Whole requests whose tokens are drawn and scored on the simulated device, against the host's."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import numpy.typing as npt
 import pytest
 
-from ingot import SamplingParams
+from ingot import LLM, SamplingParams
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.devices.cuda.sampler import DeviceSampler
+from ingot.runtime.output import Logprob
 from ingot.targets.cuda.simulated import SimulatedDriver
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.simulation import compile_sketch, simulated
@@ -33,13 +34,24 @@ PARAMS = [
 ]  # fmt: skip
 
 
+BOTH: dict[str, Any] = {"logprobs": 3, "prompt_logprobs": 2, **SHORT}
+SCORED = [
+    SamplingParams(temperature=0, **BOTH),
+    SamplingParams(temperature=0, logit_bias={7: 3.0, 11: -2.0}, repetition_penalty=1.2, **BOTH),
+]
+SCORED_PROMPTS = PROMPTS[1:3]
+# Logits of the two targets differ by the order of their sums.
+BETWEEN_TARGETS = 1e-5
+Scores = list[dict[int, Logprob] | None]
+
+
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cuda")
     model_dir = save_random("qwen3", folder / "model", tokenizer=True)
     return compile_sketch(
-        model_dir, folder / "a.ingot", dtype="float32", max_model_len=64, max_num_seqs=8,
-        max_num_batched_tokens=32,
+        model_dir, folder / "a.ingot", ("cuda:sm_90", "cpu:native"), dtype="float32",
+        max_model_len=64, max_num_seqs=8, max_num_batched_tokens=32,
     )  # fmt: skip
 
 
@@ -85,3 +97,51 @@ def test_logits_that_are_kept_are_those_before_edits(artifact: Path, downloads: 
             assert (max(downloads) >= ROW_BYTES) == (len(rounds) == 1)
             downloads.clear()
     assert rounds[0] == rounds[1]
+
+
+def scored(llm: LLM) -> Scores:
+    """The log-probabilities of each prompt and of what was drawn after it."""
+    found: Scores = []
+    for output in llm.generate(SCORED_PROMPTS, SCORED):
+        found += [*(output.prompt_logprobs or []), *(output.outputs[0].logprobs or [])]
+    return found
+
+
+@pytest.mark.thorough
+def test_log_probabilities_are_those_that_the_host_finds(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch, downloads: list[int]
+) -> None:
+    """To the bit. Less is copied than one row of logits."""
+    with simulated(artifact) as llm:
+        by_device = scored(llm)
+    assert max(downloads) < ROW_BYTES
+    monkeypatch.setattr(DeviceSampler, "takes", lambda self, draws: False)
+    with simulated(artifact) as llm:
+        assert scored(llm) == by_device
+    assert max(downloads) >= ROW_BYTES
+
+
+@pytest.mark.thorough
+def test_log_probabilities_are_those_of_the_cpu(artifact: Path, downloads: list[int]) -> None:
+    with simulated(artifact) as llm:
+        ours = scored(llm)
+    assert max(downloads) < ROW_BYTES
+    with LLM(artifact, device="cpu") as llm:
+        theirs = scored(llm)
+    assert len(ours) == sum(map(len, SCORED_PROMPTS)) + 2 * SHORT["max_tokens"]
+    for found, expected in zip(ours, theirs, strict=True):
+        if found is None or expected is None:  # before the first token of a prompt
+            assert found is expected
+            continue
+        assert [(t, s.rank) for t, s in found.items()] == [(t, s.rank) for t, s in expected.items()]
+        for token, score in found.items():
+            assert score.logprob == pytest.approx(expected[token].logprob, abs=BETWEEN_TARGETS)
+
+
+@pytest.mark.thorough
+def test_more_log_probabilities_are_found_by_the_host(artifact: Path, downloads: list[int]) -> None:
+    params = SamplingParams(temperature=0, logprobs=21, **SHORT)
+    with simulated(artifact) as llm:
+        (output,) = llm.generate(PROMPTS[2:3], params)
+    assert [len(each) for each in output.outputs[0].logprobs or []] == [21] * 3
+    assert max(downloads) >= ROW_BYTES

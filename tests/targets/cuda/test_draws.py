@@ -249,7 +249,7 @@ def test_what_the_host_has_to_draw() -> None:
     assert not drawing.takes([edited, ask(plain), edited], [0, 1, 0])
     assert not drawing.takes([ask(plain)] * (MOST + 1), [0] * (MOST + 1))
     for params in (
-        replace(plain, logprobs=0),
+        replace(plain, logprobs=-1),
         replace(plain, logits_processors=[lambda ids, row: row]),
         replace(plain, repetition_penalty=1e-30),
     ):

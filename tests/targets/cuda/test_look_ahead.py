@@ -22,6 +22,8 @@ SAMPLED = SamplingParams(temperature=1.5, seed=3, top_k=40, **SHORT)
 BIASED = SamplingParams(temperature=1.5, seed=3, logit_bias={7: 4.0}, **SHORT)
 PENALIZED = SamplingParams(temperature=0, frequency_penalty=1.0, **SHORT)
 SCORED = SamplingParams(temperature=0, logprobs=1, **SHORT)
+ALL_SCORED = SamplingParams(temperature=0, logprobs=-1, **SHORT)
+PROMPT_SCORED = SamplingParams(temperature=0, logprobs=3, prompt_logprobs=2, **SHORT)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def watched() -> Iterator[type[Watched]]:
 
 
 @pytest.mark.parametrize("params, most", [
-    (GREEDY, 2), (SAMPLED, 2), (BIASED, 2), (PENALIZED, 1), (SCORED, 1),
+    (GREEDY, 2), (SAMPLED, 2), (BIASED, 2), (SCORED, 2), (PENALIZED, 1), (ALL_SCORED, 1),
 ])  # fmt: skip
 def test_a_step_waits_for_the_host_only_where_its_draws_need_the_tokens(
     artifact: Path, watched: type[Watched], params: SamplingParams, most: int
@@ -74,17 +76,19 @@ def test_nothing_is_submitted_ahead_without_overlap(artifact: Path, watched: typ
     assert watched.most_under_way == 1
 
 
-def tokens_of(artifact: Path, overlap: bool) -> list[list[int]]:
+def drawn(artifact: Path, overlap: bool) -> list[Any]:
+    """Tokens, and the log-probabilities that some ask for."""
     prompts = [[5, 9, 200, 9], [17] * 3, [250, 3], [1, 2, 3, 4, 5]]
     with simulated(artifact, config=EngineConfig(overlap=overlap)) as llm:
         outputs = llm.generate(prompts, [GREEDY, SAMPLED, BIASED, PENALIZED])
-        outputs += llm.generate(prompts[:2], [SAMPLED, GREEDY])
-    return [output.outputs[0].token_ids for output in outputs]
+        outputs += llm.generate(prompts[:3], [SAMPLED, PROMPT_SCORED, SCORED])
+    found = [(output.outputs[0], output.prompt_logprobs) for output in outputs]
+    return [(first.token_ids, first.logprobs, scores) for first, scores in found]
 
 
 @pytest.mark.thorough
 def test_tokens_are_those_of_steps_that_wait(artifact: Path) -> None:
-    assert tokens_of(artifact, overlap=True) == tokens_of(artifact, overlap=False)
+    assert drawn(artifact, overlap=True) == drawn(artifact, overlap=False)
 
 
 @pytest.mark.thorough
@@ -92,14 +96,14 @@ def test_other_tokens_come_out_where_the_device_does_not_fill_them_in(
     artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control: every token that the host does not know is token 0."""
-    right = tokens_of(artifact, overlap=True)
+    right = drawn(artifact, overlap=True)
 
     def forget(self: CudaExecutor, inputs: Any) -> None:
         for place in inputs.from_draws:
             inputs["tokens"][place] = 0
 
     monkeypatch.setattr(CudaExecutor, "_feed", forget)
-    assert tokens_of(artifact, overlap=True) != right
+    assert drawn(artifact, overlap=True) != right
 
 
 def test_what_is_queued_runs_only_when_it_is_waited_for() -> None:

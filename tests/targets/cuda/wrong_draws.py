@@ -1,7 +1,9 @@
-"""Parts of the kernels that draw, slightly wrong: what tests must see."""
+"""Parts of the kernels that draw and score, slightly wrong: what tests must see."""
 
 import triton
 import triton.language as tl
+
+from ingot.targets.cuda.kernels.keys import keys_of
 
 
 @triton.jit
@@ -29,3 +31,15 @@ def backwards(total, bits):
 def rounded_up(weight):
     """`masses_of` with no mass below 1."""
     return tl.maximum((weight * 1099511627776.0).to(tl.int64), 1)
+
+
+@triton.jit
+def last_first(row, at, V: tl.constexpr):
+    """`orders_of` that puts the last of equals first."""
+    key = keys_of(tl.load(row + at, mask=at < V, other=float("-inf"))).to(tl.uint64)
+    return tl.where(at < V, (key << 32) | at.to(tl.uint64), 0)
+
+
+@triton.jit
+def last_first_token(order):
+    return (order & 0x7FFFFFFF).to(tl.int32)

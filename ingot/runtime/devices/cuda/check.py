@@ -9,6 +9,7 @@ from ingot.artifact.launches import (
     EDITED,
     MOST_KEYS,
     MOST_ROWS,
+    SCORED,
     WORKSPACE,
     Argument,
     Binary,
@@ -29,7 +30,8 @@ MOST_WARPS = 32
 MOST_PROGRAMS = ((1 << 31) - 1, 65535, 65535)  # of each dimension of a grid
 MOST_BYTES = 1 << 48  # of anything on a device
 NUM_LISTS = 4  # of tokens that edits name: allowed, biased, seen, banned
-# What the host fills and reads to draw tokens, in the order of memory.
+NUM_ASKED = 3  # numbers that say which token is scored: its row, the token, how many likelier ones
+# What the host fills and reads to draw and score tokens, in the order of memory.
 DRAW_ARRAYS = {
     "draw_rows": "int32",
     "draw_scales": "float32",
@@ -39,6 +41,7 @@ DRAW_ARRAYS = {
     "draw_bits": "int64",
     "draw_edited": "int32",
     "edit_rows": "int32",
+    "edit_copies": "int32",
     "edit_restricted": "int32",
     "edit_repetitions": "float32",
     "edit_frequencies": "float32",
@@ -46,8 +49,12 @@ DRAW_ARRAYS = {
     "edit_lists": "int32",
     "edit_tokens": "int32",
     "edit_values": "float32",
+    "score_asked": "int32",
     "drawn_tokens": "int32",
     "drawn_statuses": "int32",
+    "scored_tokens": "int32",
+    "scored_logits": "float32",
+    "scored_sums": "int64",
 }
 
 
@@ -78,7 +85,7 @@ def _faults(built: BuiltLaunches, plan: Plan, sha256: str, files: Collection[str
     yield from _array_faults(launches.arrays, plan)
     yield from _drawing_faults([array for array in launches.arrays if not array.on_device])
     most = sizes_at_most(plan.limits)
-    drawing = {DRAWS, EDITED}
+    drawing = {DRAWS, EDITED, SCORED}
     step = {symbol: size for symbol, size in most.items() if symbol not in drawing}
     draws = {symbol: size for symbol, size in most.items() if symbol in drawing}
     for name, found, sizes in (
@@ -97,6 +104,7 @@ def sizes_at_most(limits: Limits) -> dict[str, int]:
         MOST_KEYS: limits.max_model_len,
         DRAWS: limits.max_num_seqs,
         EDITED: limits.max_num_seqs,
+        SCORED: limits.max_num_seqs + limits.max_logit_rows,
     }
 
 
@@ -135,11 +143,27 @@ def _drawing_faults(arrays: Sequence[DrawArray]) -> Iterator[str]:
         yield "the arrays of drawing are not those that this ingot fills"
         return
     shapes = {array.name: array.shape for array in arrays}
-    rows, tokens = shapes["draw_rows"], shapes["edit_tokens"]
-    own = {"edit_lists": (*rows, NUM_LISTS + 1), "edit_tokens": tokens, "edit_values": tokens}
     for name, shape in shapes.items():
-        if shape != own.get(name, rows) or len(shape) != 1 + (name == "edit_lists"):
+        if shape != _shape_among(shapes, name):
             yield f"{name} has the shape {list(shape)}"
+
+
+def _shape_among(shapes: Mapping[str, tuple[int, ...]], name: str) -> tuple[int, ...]:
+    """The shape of an array of drawing that suits those of the others."""
+    rows, tokens, scores = (
+        (*shapes[first], 0)[0] for first in ("draw_rows", "edit_tokens", "score_asked")
+    )
+    listed = max(2, (0, *shapes["scored_tokens"])[-1])  # one that is scored, and the likeliest
+    own = {
+        "edit_lists": (rows, NUM_LISTS + 1),
+        "edit_tokens": (tokens,),
+        "edit_values": (tokens,),
+        "score_asked": (scores, NUM_ASKED),
+        "scored_tokens": (scores, listed),
+        "scored_logits": (scores, listed),
+        "scored_sums": (scores, 2),
+    }
+    return own.get(name, (rows,))
 
 
 def _launch_faults(launch: Launch, built: BuiltLaunches, sizes: Mapping[str, int]) -> Iterator[str]:

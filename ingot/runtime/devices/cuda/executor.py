@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ingot.artifact.codec import decode_built
-from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, BuiltLaunches
+from ingot.artifact.launches import DRAWS, EDITED, MOST_KEYS, MOST_ROWS, SCORED, BuiltLaunches
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.step import LOGITS, SYMBOLS
@@ -111,8 +111,9 @@ class CudaExecutor:
             self._logits = logits.view(np.float32).reshape(-1, self.vocab_size)
             self._host_sampler = Sampler(self.vocab_size)
             self._sampler = DeviceSampler(
-                driver, self._memory, self._program, built.launches.arrays, self.vocab_size
-            )
+                driver, self._memory, self._program, built.launches.arrays, self.vocab_size,
+                plan.limits.max_logit_rows,
+            )  # fmt: skip
             self._sides = cycle([self._side(driver), self._side(driver)])
         except BaseException:
             self.close()
@@ -144,7 +145,7 @@ class CudaExecutor:
         self._feed(inputs)
         num_rows, side = inputs.num_rows, next(self._sides)
         by_device = self._sampler.takes(draws)
-        copies = bool(num_rows and (draws.scorings or draws.kept or not by_device))
+        copies = bool(num_rows and (draws.kept or not by_device))
         bucket = self._bucket(inputs)
         if by_device:
             side.draws.fill(draws, bucket)
@@ -153,7 +154,7 @@ class CudaExecutor:
             pad(inputs, bucket)
         sizes = self._sizes(inputs)
         side.inputs.upload(inputs, sizes)
-        draws_in_graph = by_device and not copies and not side.draws.num_edited
+        draws_in_graph = by_device and not copies and side.draws.only_draws
         if bucket:
             self._replay(driver, bucket, sizes, draws_in_graph)
         else:
@@ -162,7 +163,7 @@ class CudaExecutor:
             driver.download(self._logits[:num_rows], self._memory.array(LOGITS))
         if by_device:
             if not (bucket and draws_in_graph):
-                self._sampler.launch(side.draws.count, side.draws.num_edited)
+                self._sampler.launch(side.draws.sizes)
             self._sampler.download(side.draws)
         self._draws_on_device = by_device
         return CudaPending(self, num_rows, draws, side.draws if by_device else None, driver.mark())
@@ -175,6 +176,7 @@ class CudaExecutor:
     def can_follow(self, draws: Draws) -> bool:
         return (
             self._draws_on_device
+            # Which tokens of a prompt are scored depends on how many of them were.
             and not (draws.scorings or draws.kept)
             and not any(sequence.sampling.follows_tokens for sequence in draws.sequences)
             and self._sampler.takes(draws)
@@ -190,10 +192,12 @@ class CudaExecutor:
         with self._running() as driver:
             driver.wait(step.mark)
         by_device = step.drawn_by_device
-        left = step.draws if by_device is None else replace(step.draws, sequences=(), rows=[])
+        left = step.draws
+        if by_device is not None:
+            left = replace(left, sequences=(), rows=[], scorings=[])
         done = drawn(self._host_sampler, self._logits[: step.num_rows], left)
         if by_device is not None:
-            done.tokens = by_device.drawn()
+            done.tokens, done.scores = by_device.drawn(), by_device.scored()
         self._tokens = done.token_ids
         return done
 
@@ -253,7 +257,7 @@ class CudaExecutor:
             try:
                 self._program.launch({**sizes, MOST_KEYS: most_keys})
                 if with_draws:
-                    self._sampler.launch(bucket)
+                    self._sampler.launch({DRAWS: bucket, EDITED: 0, SCORED: 0})
             except BaseException:
                 with suppress(IngotError):
                     driver.end_capture()

@@ -10,21 +10,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ingot.artifact.launches import DrawArray
+from ingot.artifact.launches import DRAWS, EDITED, SCORED, DrawArray
 from ingot.errors import IngotError
 from ingot.runtime.devices.cuda.memory import array_bytes
+from ingot.runtime.devices.cuda.scores import HostScores, ScoreRoom
 from ingot.runtime.devices.likelihoods import random_bits, scale_of
 from ingot.runtime.devices.numpy_sampler import ERRORS
 from ingot.runtime.executor import Draw, Draws
+from ingot.runtime.output import Logprob
 from ingot.runtime.sampling_state import SamplingState
 
 
 class HostDraws:
-    """The draws of one step.
+    """The draws of one step, and its log-probabilities.
 
     Args:
         arrays: those that the host fills and reads, as they lie side by side.
         host: memory for them, uint8.
+        room: of the device for what is scored.
 
     Attributes:
         count: draws, with those that fill a bucket up.
@@ -33,14 +36,34 @@ class HostDraws:
     """
 
     def __init__(
-        self, arrays: Sequence[DrawArray], host: npt.NDArray[Any], vocab_size: int
+        self,
+        arrays: Sequence[DrawArray],
+        host: npt.NDArray[Any],
+        vocab_size: int,
+        room: ScoreRoom,
     ) -> None:
         self._host = host
         self._vocab_size = vocab_size
         bounds = pairwise(accumulate(map(array_bytes, arrays), initial=0))
         self._spans = {a.name: span for a, span in zip(arrays, bounds, strict=True)}
         self._arrays = {a.name: _view(host, self._spans[a.name][0], a) for a in arrays}
+        self._scores = HostScores(self._arrays, vocab_size, room)
         self.count = self._num_draws = self.num_edited = self.num_listed = 0
+
+    @property
+    def num_scored(self) -> int:
+        """Tokens whose log-probabilities are wanted."""
+        return self._scores.count
+
+    @property
+    def only_draws(self) -> bool:
+        """Whether nothing is edited or scored, so that the launches depend on `count` alone."""
+        return not (self.num_edited or self.num_scored)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the launches."""
+        return {DRAWS: self.count, EDITED: self.num_edited, SCORED: self.num_scored}
 
     def fill(self, draws: Draws, least: int) -> None:
         """Takes in the draws of a step; greedy ones, which nobody reads, make them `least`."""
@@ -51,16 +74,19 @@ class HostDraws:
         self.count = max(len(states), least)
         self.num_listed = sum(len(tokens) for each in lists for tokens in each)
         self._fill_draws(draws, states)
-        self._fill_edits([draws.rows[i] for i in edited], [states[i] for i in edited], lists)
+        edited_rows = [draws.rows[i] for i in edited]
+        copies = self._scores.fill(draws, edited_rows)
+        self._arrays["edit_copies"][: len(edited)] = [copies.get(row, -1) for row in edited_rows]
+        self._fill_edits(edited_rows, [states[i] for i in edited], lists)
 
     def part(self, first: str, last: str) -> tuple[int, npt.NDArray[Any]]:
         """Where the arrays from one to another begin, and their bytes."""
         begin, end = self._spans[first][0], self._spans[last][1]
         return begin, self._host[begin:end]
 
-    def listed(self, name: str) -> tuple[int, npt.NDArray[Any]]:
-        """The same for the beginning of an array of lists, as far as it is filled."""
-        return self._spans[name][0], self._arrays[name][: self.num_listed]
+    def first(self, name: str, count: int) -> tuple[int, npt.NDArray[Any]]:
+        """The same for so many rows of an array."""
+        return self._spans[name][0], self._arrays[name][:count]
 
     def drawn(self) -> list[Draw | IngotError]:
         """What was drawn, once the device is done; or a row's error."""
@@ -68,10 +94,15 @@ class HostDraws:
             self._arrays[name][: self._num_draws].tolist()
             for name in ("drawn_tokens", "drawn_statuses")
         )
-        return [
+        draws: list[Draw | IngotError] = [
             ERRORS[status]() if status else Draw(token, {})
             for token, status in zip(tokens, statuses, strict=True)
         ]
+        return self._scores.added(draws)
+
+    def scored(self) -> list[list[dict[int, Logprob]] | IngotError]:
+        """The log-probabilities of each scoring; or the error of one of its rows."""
+        return self._scores.scored()
 
     def _fill_draws(self, draws: Draws, states: list[SamplingState]) -> None:
         params = [state.params for state in states]

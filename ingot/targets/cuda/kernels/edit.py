@@ -12,13 +12,14 @@ from ingot.targets.cuda.kernels.rounding import rounded
 
 @triton.jit
 def edit_logits(
-    logits, edit_rows, edit_restricted, edit_repetitions, edit_frequencies, edit_presences,
-    edit_lists, edit_tokens, edit_values,
+    logits, edit_rows, edit_copies, edit_restricted, edit_repetitions, edit_frequencies,
+    edit_presences, edit_lists, edit_tokens, edit_values,
     V: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Changes row `edit_rows` [E] of float32 logits [R, V]; grid (E,). No row comes twice.
 
     Args:
+        edit_copies: int32 [E], the row that gets the logits before all edits; -1 is none.
         edit_restricted: int32 [E], whether only the allowed tokens are left.
         edit_repetitions, edit_frequencies, edit_presences: float32 [E], the penalties.
         edit_lists: int32 [E, 5], where its lists begin and the last one ends: allowed, biased,
@@ -32,6 +33,9 @@ def edit_logits(
     allowed, biased = tl.load(edit_lists + 5 * i), tl.load(edit_lists + 5 * i + 1)
     seen, banned = tl.load(edit_lists + 5 * i + 2), tl.load(edit_lists + 5 * i + 3)
     end = tl.load(edit_lists + 5 * i + 4)
+    copy = tl.load(edit_copies + i)
+    if copy >= 0:
+        copy_row(row, logits + copy.to(tl.int64) * V, V, BLOCK)
     if tl.load(edit_restricted + i) != 0:
         restrict(row, edit_tokens, edit_values, allowed, biased, V, BLOCK)
     add_biases(row, edit_tokens, edit_values, biased, seen, BLOCK)
@@ -46,6 +50,14 @@ def edit_logits(
         at, mask = part(start, end, BLOCK)
         token = tl.load(edit_tokens + at, mask=mask, other=0)
         tl.store(row + token, tl.full([BLOCK], float("-inf"), tl.float32), mask=mask)
+
+
+@triton.jit
+def copy_row(row, to, V: tl.constexpr, BLOCK: tl.constexpr):
+    for start in range(0, V, BLOCK):
+        at, mask = part(start, V, BLOCK)
+        tl.store(to + at, tl.load(row + at, mask=mask), mask=mask)
+    tl.debug_barrier()  # what one thread has read, another one changes
 
 
 @triton.jit
