@@ -79,8 +79,7 @@ class FromDirectory(Model):
             on_step: a function that the engine's thread calls with the counters after every step.
             generation_config: where requests without parameters get theirs: "auto", from the
                 model's generation_config.json; "vllm", from `SamplingParams()` alone.
-            device: "cpu", "cuda", "cuda:1", or "auto": a GPU that the artifact has a target for, or
-                else the CPU. A model directory is compiled for it; "auto" is then the CPU.
+            device: "cpu", "cuda", "cuda:1" or "auto"; a model directory is compiled for that.
             dtype: for a model directory, "float32", "bfloat16" or "auto".
             quantization: for a model directory, None, "int8" or "int4".
             kv_cache_dtype: for a model directory, "auto" or "int8".

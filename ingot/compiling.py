@@ -82,9 +82,7 @@ def _leave_garbage() -> None:
         gc.freeze()
 
 
-def check_before_torch(
-    model_dir: Path, out: Path, options: CompileOptions | None = None
-) -> None:
+def check_before_torch(model_dir: Path, out: Path, options: CompileOptions | None = None) -> None:
     """Looks for what is missing before PyTorch is imported, which takes seconds.
 
     Raises:

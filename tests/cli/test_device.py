@@ -58,7 +58,12 @@ def test_a_model_directory_is_compiled_for_the_gpu_that_is_named(model, verb, ca
 @pytest.mark.parametrize("kind", [ingot.LLM, ingot.AsyncLLM])
 def test_python_and_the_command_line_compile_for_the_same(model, kind):
     folder, compiled = model
-    for options in ({}, {"device": "cpu"}, {"device": "cuda"}, {"device": "cuda", "dtype": "bfloat16"}):
+    for options in (
+        {},
+        {"device": "cpu"},
+        {"device": "cuda"},
+        {"device": "cuda", "dtype": "bfloat16"},
+    ):
         with pytest.raises(IngotError, match="compiled"):
             kind(folder, **options)
     assert compiled == [

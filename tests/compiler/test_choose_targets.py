@@ -76,7 +76,11 @@ def test_targets_that_are_named_are_kept(gpus, name, targets) -> None:
 
 @pytest.mark.parametrize(
     ("name", "targets"),
-    [("cuda:1", ("cuda:sm_90", "cpu:native")), ("cuda:1", ("cuda:native",)), ("cpu", ("cuda:sm_90",))],
+    [
+        ("cuda:1", ("cuda:sm_90", "cpu:native")),
+        ("cuda:1", ("cuda:native",)),
+        ("cpu", ("cuda:sm_90",)),
+    ],
 )
 def test_targets_that_are_named_and_none_of_which_fits_are_refused(gpus, name, targets) -> None:
     """Before a compile, which can take minutes."""

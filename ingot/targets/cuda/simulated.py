@@ -59,6 +59,9 @@ class SimulatedDriver:
     def host_memory(self, nbytes: int) -> npt.NDArray[Any]:
         return np.full(nbytes, POISON, np.uint8)
 
+    def release(self, memory: npt.NDArray[Any]) -> None:
+        memory.view(np.uint8)[:] = POISON
+
     def upload(self, address: int, data: npt.NDArray[Any]) -> None:
         copied = np.frombuffer(data.tobytes(), np.uint8)
         self._queue(lambda: self._write(address, copied))
@@ -86,6 +89,11 @@ class SimulatedDriver:
     def replay(self, graph: list[Callable[[], None]]) -> None:
         for act in graph:
             act()
+
+    def mark(self) -> object:
+        return object()
+
+    def wait(self, mark: object) -> None: ...
 
     def synchronize(self) -> None: ...
 

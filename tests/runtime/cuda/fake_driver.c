@@ -1,25 +1,31 @@
 // A stand-in for libcuda.so.1: memory of the device is that of the host, a launch is written down,
 // and any call can be made to fail.
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char* failing = "";
+static atomic_int spared;  // calls that go well before it fails
 static int failing_code, capability_major = 9, capability_minor = 0, num_gpus = 1;
-static int live, capturing, launches, replayed;
+static atomic_int live;  // threads share a driver
+static int capturing, launches, replayed;
 static unsigned last_grid[3], last_threads, last_shared;
 static unsigned char last_parameters[4096];
 static size_t last_size;
 
 void fake_reset(void) {
   failing = "";
-  live = capturing = launches = replayed = 0;
+  live = 0;
+  capturing = launches = replayed = 0;
   capability_major = 9, capability_minor = 0, num_gpus = 1;
 }
 void fake_fail(const char* name, int code) {
   failing = strdup(name);
   failing_code = code;
+  spared = 0;
 }
+void fake_spare(int calls) { spared = calls; }
 void fake_gpus(int count, int major, int minor) {
   num_gpus = count, capability_major = major, capability_minor = minor;
 }
@@ -36,7 +42,7 @@ size_t fake_parameters(unsigned char* out) {
 
 #define CALL(name, ...)                                     \
   int name(__VA_ARGS__) {                                   \
-    if (strcmp(failing, #name) == 0) return failing_code;
+    if (strcmp(failing, #name) == 0 && spared-- <= 0) return failing_code;
 #define END \
   return 0; \
   }
@@ -95,6 +101,13 @@ END
 CALL(cuGraphDestroy, void* graph) --live; END
 CALL(cuGraphExecDestroy, void* graph) --live; END
 CALL(cuGraphLaunch, void* graph, void* stream) ++replayed; END
+CALL(cuEventCreate, void** event, unsigned flags)
+  if (flags != 3) return 1;
+  *event = malloc(1), ++live;
+END
+CALL(cuEventRecord, void* event, void* stream) END
+CALL(cuEventSynchronize, void* event) END
+CALL(cuEventDestroy_v2, void* event) free(event), --live; END
 CALL(cuStreamSynchronize, void* stream) END
 CALL(cuMemGetInfo_v2, size_t* free, size_t* total) *free = *total = (size_t)1 << 30; END
 int cuGetErrorName(int code, const char** text) {

@@ -26,10 +26,13 @@ ILLEGAL_ADDRESS, OUT_OF_MEMORY, NO_BINARY = 700, 2, 209
 def everything(driver: CudaDriver) -> None:
     """Each method once."""
     address = driver.allocate(256)
+    driver.release(driver.host_memory(64))
     driver.host_memory(64)
     data = np.arange(4, dtype=np.int32)
     driver.upload(address, data)
     driver.download(data, address)
+    driver.wait(driver.mark())
+    driver.mark()
     kernel = driver.load(SPEC, BINARY, CODE)
     driver.begin_capture()
     driver.launch(kernel, (3, 2, 1), bytes(range(24)))
@@ -72,7 +75,9 @@ def test_closing_frees_all_and_closing_again_does_nothing(library: ctypes.CDLL) 
 
 CALLS = (
     "cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuStreamCreate",
-    "cuMemAlloc_v2", "cuMemAllocHost_v2", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2",
+    "cuMemAlloc_v2", "cuMemAllocHost_v2", "cuMemFreeHost", "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2", "cuEventCreate", "cuEventRecord", "cuEventSynchronize",
+    "cuEventDestroy_v2",
     "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute", "cuLaunchKernel",
     "cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphLaunch",
     "cuStreamSynchronize", "cuMemGetInfo_v2",
@@ -114,7 +119,9 @@ def test_errors_have_the_type_of_their_cause(library: ctypes.CDLL, name, code, k
 
 
 @pytest.mark.parametrize("code", [ILLEGAL_ADDRESS, OUT_OF_MEMORY, NO_BINARY])
-@pytest.mark.parametrize("name", ["cuStreamSynchronize", "cuMemFree_v2", "cuModuleUnload"])
+@pytest.mark.parametrize(
+    "name", ["cuStreamSynchronize", "cuMemFree_v2", "cuModuleUnload", "cuEventDestroy_v2"]
+)
 def test_closing_goes_on_where_a_lost_device_refuses(library: ctypes.CDLL, name, code) -> None:
     """Whatever it says: nobody can do anything about it."""
     driver = CudaDriver(0, library)

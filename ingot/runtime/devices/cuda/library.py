@@ -24,6 +24,7 @@ OUT_OF_MEMORY = 2
 NOT_FOR_THIS_GPU = {209, 218, 222}  # no binary for it, invalid PTX, unsupported version
 MAX_DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+MARK = 3  # CU_EVENT_BLOCKING_SYNC, which leaves the processor to others, and _DISABLE_TIMING
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 # CU_LAUNCH_PARAM_*: the words that introduce the block of parameters, its size, and the end
 BUFFER_POINTER, BUFFER_SIZE, END = 1, 2, 0
@@ -48,11 +49,12 @@ class CudaDriver:
                 hint='Install it, or pass device="cpu" for an artifact with a CPU target.',
             )
         self._library = library
-        self._thread = 0
+        self._of_thread = threading.local()
         self._modules: list[c_void_p] = []
         self._graphs: list[c_void_p] = []
         self._device_memory: list[int] = []
-        self._pinned: list[c_void_p] = []
+        self._pinned: list[int] = []
+        self._marks: list[c_void_p] = []
         self._context, self._stream = c_void_p(), c_void_p()
         self._device = c_int()
         try:
@@ -79,8 +81,13 @@ class CudaDriver:
         self._use()
         place = c_void_p()
         self._call("cuMemAllocHost_v2", byref(place), c_size_t(max(nbytes, 1)))
-        self._pinned.append(place)
+        self._pinned.append(place.value or 0)
         return np.ctypeslib.as_array(ctypes.cast(place, ctypes.POINTER(ctypes.c_uint8)), (nbytes,))
+
+    def release(self, memory: npt.NDArray[Any]) -> None:
+        self._use()
+        self._call("cuMemFreeHost", c_void_p(memory.ctypes.data))
+        self._pinned.remove(memory.ctypes.data)
 
     def upload(self, address: int, data: npt.NDArray[Any]) -> None:
         self._use()
@@ -146,6 +153,20 @@ class CudaDriver:
     def replay(self, graph: c_void_p) -> None:
         self._call("cuGraphLaunch", graph, self._stream)
 
+    def mark(self) -> c_void_p:
+        self._use()
+        mark = c_void_p()
+        self._call("cuEventCreate", byref(mark), MARK)
+        self._marks.append(mark)
+        self._call("cuEventRecord", mark, self._stream)
+        return mark
+
+    def wait(self, mark: c_void_p) -> None:
+        self._use()
+        self._call("cuEventSynchronize", mark)
+        self._call("cuEventDestroy_v2", mark)
+        self._marks.remove(mark)
+
     def synchronize(self) -> None:
         self._use()
         self._call("cuStreamSynchronize", self._stream)
@@ -164,7 +185,8 @@ class CudaDriver:
             *(("cuGraphExecDestroy", graph) for graph in self._graphs),
             *(("cuModuleUnload", module) for module in self._modules),
             *(("cuMemFree_v2", c_uint64(address)) for address in self._device_memory),
-            *(("cuMemFreeHost", place) for place in self._pinned),
+            *(("cuMemFreeHost", c_void_p(place)) for place in self._pinned),
+            *(("cuEventDestroy_v2", mark) for mark in self._marks),
             *(("cuStreamDestroy_v2", stream) for stream in [self._stream] if stream),
             ("cuDevicePrimaryCtxRelease_v2", self._device),
         )
@@ -178,9 +200,9 @@ class CudaDriver:
 
     def _use(self) -> None:
         """Makes the device that of this thread: the driver keeps that by thread."""
-        if self._thread != threading.get_ident():
+        if not hasattr(self._of_thread, "used"):
             self._call("cuCtxSetCurrent", self._context)
-            self._thread = threading.get_ident()
+            self._of_thread.used = True
 
     def _call(self, name: str, *arguments: Any) -> None:
         """Calls the driver. Raises ResourceError, IncompatibleHostError or DeviceError."""
