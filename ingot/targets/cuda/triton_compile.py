@@ -9,11 +9,12 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ingot.artifact.launches import KernelSpec
+from ingot.artifact.launches import Constant, KernelSpec
 from ingot.targets.cuda.call import ALIGNMENT
 from ingot.targets.cuda.compiled import Compiled
 
 THREADS_OF_A_WARP = 32
+DEPENDENT = "DEPENDENT"
 
 
 def compile_kernel(spec: KernelSpec, package: str, architecture: int) -> Compiled:
@@ -34,12 +35,18 @@ def _function(spec: KernelSpec, package: str) -> Any:
     """The Triton function. Raises ValueError if it takes other arguments than the spec gives."""
     file, _, name = spec.function.rpartition(".")
     function = getattr(import_module(f"{package}.{file}"), name)
-    passed = [name for name, _ in spec.arguments]
-    takes = [name for name in function.arg_names if name not in spec.constants]
-    unknown = sorted(set(spec.constants) - set(function.arg_names))
+    passed, constants = [name for name, _ in spec.arguments], _constants(function, spec)
+    takes = [name for name in function.arg_names if name not in constants]
+    unknown = sorted(set(constants) - set(function.arg_names))
     if passed != takes or unknown:
         raise ValueError(f"it takes {takes}, and is passed {passed}; unknown constants: {unknown}")
     return function
+
+
+def _constants(function: Any, spec: KernelSpec) -> dict[str, Constant]:
+    """All of them; functions that can wait for the launch before them have one that says so."""
+    waits = spec.dependent or DEPENDENT in function.arg_names
+    return {**spec.constants, **({DEPENDENT: spec.dependent} if waits else {})}
 
 
 def _source(function: Any, spec: KernelSpec) -> Any:
@@ -49,7 +56,7 @@ def _source(function: Any, spec: KernelSpec) -> Any:
     return ASTSource(
         function,
         {name: types.get(name, "constexpr") for name in names},
-        {(names.index(name),): value for name, value in spec.constants.items()},
+        {(names.index(name),): value for name, value in _constants(function, spec).items()},
         {(names.index(name),): [["tt.divisibility", ALIGNMENT]] for name in aligned},
     )
 

@@ -13,6 +13,7 @@ static int capturing, launches, replayed;
 static unsigned last_grid[3], last_threads, last_shared;
 static unsigned char last_parameters[4096];
 static size_t last_size;
+static int last_dependent;
 
 void fake_reset(void) {
   failing = "";
@@ -30,6 +31,7 @@ void fake_gpus(int count, int major, int minor) {
   num_gpus = count, capability_major = major, capability_minor = minor;
 }
 int fake_live(void) { return live; }
+int fake_dependent(void) { return last_dependent; }
 int fake_launches(void) { return launches; }
 int fake_replayed(void) { return replayed; }
 unsigned fake_grid(int dimension) { return last_grid[dimension]; }
@@ -91,6 +93,29 @@ CALL(cuLaunchKernel, void* function, unsigned gx, unsigned gy, unsigned gz, unsi
   last_threads = bx, last_shared = shared;
   last_size = *(size_t*)extra[3];
   memcpy(last_parameters, extra[1], last_size);
+  last_dependent = 0;
+  ++launches;
+END
+struct attribute {
+  int id, padding, value[16];
+};
+struct config {
+  unsigned grid[3], block[3], shared;
+  void* stream;
+  struct attribute* attributes;
+  unsigned num_attributes;
+};
+CALL(cuLaunchKernelEx, struct config* config, void* function, void** parameters, void** extra)
+  struct attribute* given = config->attributes;
+  if (sizeof(struct attribute) != 72 || config->num_attributes != 1 || given->id != 6) return 1;
+  if (config->stream != (void*)2 || !function || parameters) return 1;
+  if (extra[0] != (void*)1 || extra[2] != (void*)2 || extra[4] != 0) return 1;
+  if (config->block[1] != 1 || config->block[2] != 1) return 1;
+  memcpy(last_grid, config->grid, sizeof last_grid);
+  last_threads = config->block[0], last_shared = config->shared;
+  last_size = *(size_t*)extra[3];
+  memcpy(last_parameters, extra[1], last_size);
+  last_dependent = given->value[0];
   ++launches;
 END
 CALL(cuStreamBeginCapture_v2, void* stream, int mode) capturing = 1; END

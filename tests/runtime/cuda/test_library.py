@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,6 +37,7 @@ def everything(driver: CudaDriver) -> None:
     kernel = driver.load(SPEC, BINARY, CODE)
     driver.begin_capture()
     driver.launch(kernel, (3, 2, 1), bytes(range(24)))
+    driver.launch(replace(kernel, dependent=True), (3, 2, 1), bytes(range(24)))
     driver.replay(driver.end_capture())
     driver.synchronize()
     driver.free_bytes()
@@ -64,6 +66,21 @@ def test_a_launch_hands_over_its_grid_threads_memory_and_parameters(library: cty
     driver.close()
 
 
+def test_a_dependent_launch_says_so_and_is_else_the_same(library: ctypes.CDLL) -> None:
+    driver = CudaDriver(0, library)
+    for dependent in (True, False, True):
+        kernel = driver.load(replace(SPEC, dependent=dependent), BINARY, CODE)
+        driver.launch(kernel, (7, 5, 3), bytes(range(24)))
+        seen = (ctypes.c_ubyte * 4096)()
+        size = library.fake_parameters(seen)
+        assert bytes(seen[:size]) == bytes(range(24))
+        assert [library.fake_grid(d) for d in range(3)] == [7, 5, 3]
+        assert (library.fake_threads(), library.fake_shared()) == (8 * 32, 100_000)
+        assert library.fake_dependent() == dependent
+    assert library.fake_launches() == 3
+    driver.close()
+
+
 def test_closing_frees_all_and_closing_again_does_nothing(library: ctypes.CDLL) -> None:
     driver = CudaDriver(0, library)
     everything(driver)
@@ -79,6 +96,7 @@ CALLS = (
     "cuMemcpyDtoHAsync_v2", "cuEventCreate", "cuEventRecord", "cuEventSynchronize",
     "cuEventDestroy_v2",
     "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute", "cuLaunchKernel",
+    "cuLaunchKernelEx",
     "cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphLaunch",
     "cuStreamSynchronize", "cuMemGetInfo_v2",
 )  # fmt: skip
