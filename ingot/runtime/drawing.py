@@ -79,10 +79,11 @@ class Drawing:
             if chunk.num_rows > chunk.draws:
                 wanted.score(chunk, end - chunk.num_rows)
             if chunk.draws:
-                begins = not sequence.num_generated
+                begins = chunk.end == sequence.num_prompt
                 sequences = _family(sequence) if begins else [sequence]
                 wanted.sequences += sequences
                 wanted.draws.rows += [end - 1] * len(sequences)
+                wanted.draws.positions += [chunk.end] * len(sequences)
                 if begins and not self._logits_cache.paused:
                     wanted.cached.append(sequence)
                     wanted.kept.append(end - 1)
@@ -120,7 +121,7 @@ class Drawing:
 
     def _take(self, sequence: Sequence, draw: Draw | IngotError, now: float) -> None:
         """Appends a token, and ends the sequence if it is the last."""
-        sequence.num_pending = 0
+        sequence.num_pending -= sequence.num_pending > 0  # siblings wait for their parent's step
         if isinstance(draw, IngotError):  # one request's trouble, not the others'
             self._owner.fail(sequence, draw)
             return

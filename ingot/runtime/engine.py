@@ -12,6 +12,7 @@ from ingot.runtime.batch import Batch, BatchBuilder
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.drawing import Drawing, Wanted
 from ingot.runtime.executor import Executor
+from ingot.runtime.flights import Flights
 from ingot.runtime.forced import ForcedSteps
 from ingot.runtime.logits_cache import LogitsCache
 from ingot.runtime.metrics import EngineCounters, Tally, Times
@@ -32,6 +33,10 @@ class Engine:
     not, the prepared step is dropped. Nothing has to be undone: the pages that it took and the
     sequences that it admitted or preempted serve any other step as well.
 
+    A device is given the next step before the current one is done, unless the host has to see the
+    tokens first. That step cannot be dropped: a sequence that has ended meanwhile takes nothing
+    from it, and what others write to its pages comes later in the device's queue.
+
     Args:
         max_model_len: the most tokens a sequence can have, prompt included.
         eos_token_ids: tokens that end a sequence unless it ignores them.
@@ -41,6 +46,8 @@ class Engine:
     `receive` is called with every sequence that got a token or ended; it may end the sequence
     with `finish`.
     """
+
+    receive: Callable[[Sequence], None] | None = None
 
     def __init__(
         self,
@@ -54,7 +61,6 @@ class Engine:
         limits = executor.limits
         self.eos_token_ids = tuple(eos_token_ids)
         self.seed = seed
-        self.receive: Callable[[Sequence], None] | None = None
         self.pages = PageTable(
             executor.num_pages,
             limits.page_size,
@@ -79,6 +85,7 @@ class Engine:
         self._logits_cache = LogitsCache(0)
         self._drawing = Drawing(self, executor, self._tally, self._logits_cache)
         self._prepared: Batch | None = None
+        self._flights = Flights(self.scheduler, executor, self._drawing, self._tally)
         self._undelivered: list[Sequence] = []
         self._num_requests = self._num_sequences = 0
         self.config = config
@@ -102,7 +109,7 @@ class Engine:
 
     @property
     def has_unfinished(self) -> bool:
-        return bool(self.scheduler.running or self.scheduler.waiting)
+        return bool(self.scheduler.running or self.scheduler.waiting or self._flights)
 
     def check(self, token_ids: list[int], params: SamplingParams | None = None) -> None:
         """Raises RequestError for a prompt that can never be served."""
@@ -177,6 +184,7 @@ class Engine:
     def fail_all(self, error: IngotError) -> None:
         """Ends every sequence with an error, as after a step that failed halfway."""
         self._undelivered.clear()
+        self._flights.abandon()
         for sequence in [*self.scheduler.running, *self.scheduler.waiting]:
             for each in (*sequence.siblings, sequence):
                 if not each.finished:
@@ -194,16 +202,17 @@ class Engine:
             self._undelivered += drawn
         if not self._overlaps:
             self.deliver()  # a stop string may end what would run in this step
-        batch, self._prepared = self._prepared or self._prepare(Wanted()), None
-        if batch is not None:
-            ran = self._run(batch)
-            drawn += ran
-            self._undelivered += ran
+        if not self._flights:
+            batch, self._prepared = self._prepared or self._prepare(Wanted()), None
+            if batch is not None:
+                wanted = self._drawing.wanted(batch.chunks)
+                self._flights.submit(batch, wanted, beside=self._overlaps)
+        if self._flights:
+            drawn += self._land()
         elif self.has_unfinished and not drawn:
             raise InternalError("no sequence can run")
         if not (self._overlaps and self.has_unfinished):
             self.deliver()
-        self._tally["num_steps"] += batch is not None
         self._tally["step_seconds"] += perf_counter() - began
         return drawn
 
@@ -239,6 +248,9 @@ class Engine:
         for token_ids in forced:
             self.check(token_ids)
         self._prepared = None
+        while self._flights:
+            self._undelivered += self._flights.land()
+        self.deliver()
         steps = ForcedSteps(
             self.scheduler,
             self._executor,
@@ -260,25 +272,27 @@ class Engine:
         self._builders.reverse()
         return self._builders[0].build(chunks, self.pages.page_ids, under_way.draws.sequences)
 
-    def _run(self, batch: Batch) -> list[Sequence]:
-        began = perf_counter()
-        self.scheduler.advance(batch.chunks)
-        for chunk in batch.chunks:
-            self._tally["num_computed_tokens"] += chunk.end - chunk.start
-            if not chunk.sequence.times.started:
-                chunk.sequence.times.started = began
-        wanted = self._drawing.wanted(batch.chunks)
-        began = perf_counter()
-        pending = self._executor.submit(batch.inputs, wanted.draws, beside=self._overlaps)
+    def _land(self) -> list[Sequence]:
+        """Waits for the first step that is under way; with overlap, works beside it."""
         try:
             if self._overlaps:
-                self.deliver()
-                self._prepared = self._prepare(wanted)
-        finally:
-            drawn = pending.wait()
-        self._tally["kernel_seconds"] += perf_counter() - began - drawn.seconds
-        self.scheduler.complete(batch.chunks)
-        return self._drawing.take(wanted, drawn)
+                self._go_on(self._flights.first)
+        except BaseException:
+            self._flights.abandon()
+            raise
+        taken = self._flights.land()
+        self._undelivered += taken
+        return taken
+
+    def _go_on(self, under_way: Wanted) -> None:
+        """Delivers, and prepares the step that comes next; submits it if the executor takes it."""
+        self.deliver()
+        self._prepared = batch = self._prepare(under_way)
+        if batch is not None:
+            wanted = self._drawing.wanted(batch.chunks)
+            if self._executor.can_follow(wanted.draws):
+                self._prepared = None
+                self._flights.submit(batch, wanted, beside=True)
 
     def _forget(self, sequence: Sequence) -> None:
         self.scheduler.remove(sequence)

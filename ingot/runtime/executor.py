@@ -42,12 +42,14 @@ class Draws:
     Attributes:
         sequences: each draws a token, by its sampling state.
         rows: the row of the logits that each of them draws from.
+        positions: the place that the token of each will have in its sequence.
         scorings: the prompt tokens to score.
         kept: the rows whose logits are handed back.
     """
 
     sequences: Sequence[SampledSequence] = ()
     rows: list[int] = field(default_factory=list)
+    positions: list[int] = field(default_factory=list)
     scorings: list[Scoring] = field(default_factory=list)
     kept: list[int] | slice = field(default_factory=list)
 
@@ -128,10 +130,18 @@ class Executor(Protocol):
         """
         ...
 
+    def can_follow(self, draws: Draws) -> bool:
+        """Whether a step with these draws can be submitted before the last one is waited for.
+
+        Two steps can be under way, and no more.
+        """
+        ...
+
     def draw(
         self, logits: Float32, sequences: Sequence[SampledSequence]
     ) -> list[Draw | IngotError]:
-        """Draws from logits [R, V] of the host, which may be overwritten; no step is under way."""
+        """Draws from logits [R, V] of the host, which may be overwritten. An executor that none
+        of its steps can follow has no step under way."""
         ...
 
     def close(self) -> None:

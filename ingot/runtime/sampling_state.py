@@ -29,6 +29,7 @@ class SamplingState:
     `stop_ids` are the tokens that end it, which are not drawn before its `min_tokens`.
     `seen` and `times` are the tokens that penalties look at, and how often each was generated;
     the first `num_seen` entries count. `version` changes whenever anything but `times` does.
+    Unless `follows_tokens`, the edits are the same after every token.
     """
 
     def __init__(self, params: SamplingParams, stop_ids: Iterable[int] = ()) -> None:
@@ -52,7 +53,7 @@ class SamplingState:
         # Edits of this request can turn finite logits into others: they must not be blamed on the
         # model. A penalty that is not tiny leaves any logit below 2^64 finite.
         self.may_spoil = bool(params.logits_processors) or params.repetition_penalty < 2**-64
-        self._changes = self._penalizes or params.min_tokens or params.bad_word_ids
+        self.follows_tokens = bool(self._penalizes or params.min_tokens or params.bad_word_ids)
 
     @property
     def has_edits(self) -> bool:
@@ -61,7 +62,7 @@ class SamplingState:
 
     def advance(self, token_ids: list[int], num_prompt: int) -> None:
         """Takes in the tokens that have come since the last call."""
-        if not self._changes:
+        if not self.follows_tokens:
             return
         few = len(token_ids) - num_prompt < self.params.min_tokens
         completions = self._bad_words.completions(token_ids, num_prompt)

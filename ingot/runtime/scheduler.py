@@ -88,7 +88,8 @@ class Scheduler:
         """Adds a sequence that begins with the computed tokens of another, and shares its pages
         if it can run at once."""
         if parent.is_running and len(self.running) < self.max_num_seqs:
-            shared = self.pages.share(parent.sequence_id, child.sequence_id, parent.num_computed)
+            common = min(parent.num_computed, child.num_prompt)
+            shared = self.pages.share(parent.sequence_id, child.sequence_id, common)
             if self.pages.can_grow(child.sequence_id, child.length):
                 self.pages.grow(child.sequence_id, child.length)
                 child.num_computed = child.num_cached = shared
@@ -140,7 +141,7 @@ class Scheduler:
         """Notes that a step that computes these chunks begins."""
         for chunk in chunks:
             chunk.sequence.num_computed = chunk.end
-            chunk.sequence.num_pending = int(chunk.draws)
+            chunk.sequence.num_pending += chunk.draws
 
     def complete(self, chunks: list[Chunk]) -> None:
         """Notes that this step is over.
@@ -150,10 +151,11 @@ class Scheduler:
         size = self.pages.page_size
         for chunk in chunks:
             s = chunk.sequence  # preempted meanwhile, it has no pages, or known ones only
+            computed = min(chunk.end, s.num_computed)  # without what the next step computes
             if self.uses_prefixes and chunk.end // size > chunk.start // size:
-                self.pages.publish(s.sequence_id, s.token_ids, s.num_computed, s.salt)
+                self.pages.publish(s.sequence_id, s.token_ids, computed, s.salt)
             if self.pages.window:
-                self.pages.drop_behind(s.sequence_id, s.num_computed)
+                self.pages.drop_behind(s.sequence_id, computed)
 
     def free_up(self, num_pages: int) -> None:
         """Preempts the last ranks first, until that many pages are free or nothing runs."""

@@ -17,7 +17,8 @@ class Sequence:
 
     `token_ids` are the prompt and what was generated. A step that is under way counts as done:
     `num_computed` tokens have their keys and values in the cache or will have them after it (none
-    after a preemption), and `num_pending` is 1 while it computes the logits of the next token.
+    after a preemption), and `num_pending` counts the tokens that are being drawn: none, one, or
+    two while the device has been given two steps.
 
     `rank` orders the sequences, the smallest first. `salt` keeps prefixes apart: only sequences
     of the same salt share cached pages. `seed` and `key` name the sequence to the sampler's
@@ -58,7 +59,7 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """The number of tokens, including the one that is being computed."""
+        """The number of tokens, including those that are being drawn."""
         return len(self.token_ids) + self.num_pending
 
     @property

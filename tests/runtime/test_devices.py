@@ -84,7 +84,8 @@ def test_a_token_of_the_step_before_is_filled_in(executor, beside):
 
 def test_errors_are_those_of_a_row(executor):
     inputs = lay_out(executor.inputs[0], ([NAN_TOKEN, 1], 0, [0], 2), ([4], 0, [1], 1))
-    draws = Draws([sequence([4])], [2], [Scoring(0, [1], 0), Scoring(1, [1], 0)])
+    scorings = [Scoring(0, [1], 0), Scoring(1, [1], 0)]
+    draws = Draws([sequence([4])], [2], [1], scorings)
     drawn = executor.submit(inputs, draws).wait()
     assert isinstance(drawn.scores[0], InternalError) and not isinstance(drawn.scores[1], Exception)
     assert drawn.tokens[0].token == greedy([4], 1)[0]

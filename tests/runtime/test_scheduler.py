@@ -97,7 +97,7 @@ def test_sequences_longer_than_all_pages_run_behind_a_window(seed, window):
     num_pages = most_pages(120, 11, PAGE_SIZE, window)
     assert num_pages <= 10
     world = World(seed, num_pages=num_pages, max_len=120, window=window)
-    while world.num_steps < 5000:
+    while world.num_steps < 6000:
         world.run_random(500)
     world.finish()
     counters = world.pages.prefix.counters()

@@ -14,15 +14,17 @@ from ingot.runtime.sequence import Sequence
 
 PARAMS = SamplingParams()
 SCORED = SamplingParams(prompt_logprobs=0)
+# Chunks of a step that has begun, and the pages of their sequences at that time.
+Flight = list[tuple[Chunk, list[int]]]
 STEMS = [[stem] * 40 for stem in range(3)]
 
 
 class World:
     """Random events on a scheduler, and everything that must hold after each.
 
-    A step is in flight between `begin` and `end`; meanwhile the next one may be scheduled. Every
-    slot remembers the prefix (tokens up to it, and salt) whose keys and values it holds, and a
-    chunk may only be computed when all slots before it hold the sequence's own.
+    While a step runs, the next one may be scheduled, and may even begin. Every slot remembers the
+    prefix (tokens up to it, and salt) whose keys and values it holds, and a chunk may only be
+    computed when all slots before it hold the sequence's own.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class World:
         self.parents: dict[Sequence, Sequence] = {}
         self.num_added = self.num_steps = self.num_ended = 0
         self.prepared: list[Chunk] | None = None
+        self.flying: Flight | None = None
 
     def add(self, priority: int = 0, scored: bool = False) -> Sequence:
         """A sequence that has a stem in common with others, and one of three salts."""
@@ -70,24 +73,35 @@ class World:
         self.num_ended += 1
         self.prepared = None
 
-    def step(self, *, overlap: bool) -> None:
-        """One step; with overlap the next one is scheduled meanwhile, and some leave."""
-        chunks, self.prepared = self.prepared or self.scheduler.schedule(), None
-        if not chunks:
-            assert not self.alive, "somebody can always run"
-            return
-        self._check_chunks(chunks)
-        self.scheduler.advance(chunks)
-        self._write(chunks)
+    def step(self, *, overlap: bool, ahead: bool = False) -> None:
+        """One step; with overlap the next one is scheduled meanwhile, and some leave. `ahead`
+        begins it, too."""
+        flight, self.flying = self.flying, None
+        if flight is None:
+            chunks, self.prepared = self.prepared or self.scheduler.schedule(), None
+            if not chunks:
+                assert not self.alive, "somebody can always run"
+                return
+            self._check_first(chunks)
+            flight = self._begin(chunks)
+        self._write(flight)
+        chunks = [chunk for chunk, _ in flight]
         if overlap:
             if self.rng.random() < 0.2 and self.alive:
                 self.leave(self.rng.choice(self.alive))
             self.prepared = self.scheduler.schedule() or None
+        if ahead and self.prepared:
+            self.flying, self.prepared = self._begin(self.prepared), None
         self.scheduler.complete(chunks)
         for chunk in chunks:
             if not chunk.sequence.finished:
                 self._draw(chunk)
         self.num_steps += 1
+
+    def _begin(self, chunks: list[Chunk]) -> Flight:
+        self._check_chunks(chunks)
+        self.scheduler.advance(chunks)
+        return [(chunk, [*self.pages.page_ids(chunk.sequence.sequence_id)]) for chunk in chunks]
 
     def _draw(self, chunk: Chunk) -> None:
         s = chunk.sequence
@@ -98,7 +112,7 @@ class World:
             return
         if s.num_generated == 0:
             assert s.num_unscored == 0, "every prompt token has got its row"
-        s.num_pending = 0
+        s.num_pending -= 1
         if s.num_generated == 0 and self.rng.random() < 0.15 and s.num_prompt + 1 < s.max_len:
             self._fork(s)
         s.token_ids.append(self.rng.randrange(2))
@@ -123,24 +137,27 @@ class World:
         assert len({id(chunk.sequence) for chunk in chunks}) == len(chunks) <= s.max_num_seqs
         for chunk in chunks:
             q = chunk.sequence
-            assert q in s.running and q.num_pending == 0
-            assert q.num_computed == chunk.start < chunk.end <= len(q.token_ids)
-            assert chunk.draws == (chunk.end == len(q.token_ids))
+            assert q in s.running and q.num_pending <= 1
+            assert q.num_computed == chunk.start < chunk.end <= q.length
+            assert chunk.draws == (chunk.end == q.length)
             assert chunk.num_rows >= chunk.draws
             if s.chunk_tokens and q.num_remaining > 1:
                 assert chunk.end - chunk.start <= s.chunk_tokens
+
+    def _check_first(self, chunks: list[Chunk]) -> None:
         first = min(self.alive, key=lambda q: q.rank)
         if first.is_running:
             assert first in [chunk.sequence for chunk in chunks], "the first always advances"
 
-    def _write(self, chunks: list[Chunk]) -> None:
+    def _write(self, flight: Flight) -> None:
         """Computes the chunks: what they look back at must be the sequences' own."""
         size = self.pages.page_size
-        for chunk in chunks:
+        for chunk, page_ids in flight:
             q = chunk.sequence
-            page_ids = self.pages.page_ids(q.sequence_id)
             prefix = hash(q.salt)
-            for position, token in enumerate(q.token_ids[: chunk.end]):
+            unknown = [-1] * (chunk.end - len(q.token_ids))  # of one that ended meanwhile
+            assert q.finished or not unknown
+            for position, token in enumerate([*q.token_ids[: chunk.end], *unknown]):
                 prefix = hash((prefix, token))
                 slot = page_ids[position // size] * size + position % size
                 if position <= chunk.start - self.window:
@@ -196,7 +213,7 @@ class World:
             elif action < 0.175:
                 self.pages.forget_prefixes()
             else:
-                self.step(overlap=rng.random() < 0.7)
+                self.step(overlap=rng.random() < 0.7, ahead=rng.random() < 0.7)
             self.check()
 
     def finish(self) -> None:

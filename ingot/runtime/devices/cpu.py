@@ -112,6 +112,9 @@ class CpuExecutor:
         kernels.submit(step)
         return kernels.wait
 
+    def can_follow(self, draws: Draws) -> bool:
+        return False  # the processors are busy with the step that is under way
+
     def draw(
         self, logits: Float32, sequences: Sequence[SampledSequence]
     ) -> list[Draw | IngotError]:

@@ -8,7 +8,7 @@ from ingot.artifact.launches import DRAWS, EDITED, Argument, DrawArray, Extent
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.step import LOGITS
 from ingot.targets.cuda.call import ONE, Call, Choice
-from ingot.targets.cuda.operands import Pointer
+from ingot.targets.cuda.operands import Pointer, Size
 
 NUM_WARPS = 8
 # A tile of logits: each thread loads four neighbours of each of its rows.
@@ -18,12 +18,25 @@ BLOCK = 1024  # tokens that are edited at once
 # Tokens in the lists of edits, for each sequence of the largest step; one may have more than that.
 LISTED = 4096
 NUM_LISTS = 4  # allowed, biased, seen, banned
+FED = 128  # tokens of a step that a program looks at
 
 
 def arrays(limits: Limits) -> tuple[DrawArray, ...]:
     """What drawing reads and fills. Arrays that are filled or copied together lie together."""
     count = limits.max_num_seqs
     return (*_draws(count), *_edits(count), *_drawn(count))
+
+
+def feed(plan: Plan) -> Call:
+    """The launch that begins a step: it fills in the tokens that the step before has drawn."""
+    choice = Choice(
+        function="feed.feed_tokens",
+        constants={"BLOCK": FED},
+        grid=(Extent(size="N", per=FED), ONE, ONE),
+    )
+    names = plan.buffer("tokens").name, "drawn_tokens"
+    pointers = {name: Pointer(Argument(buffer=name), "int32") for name in names}
+    return Call({**pointers, "N": Size("N")}, (choice,))
 
 
 def calls(plan: Plan) -> tuple[Call, ...]:

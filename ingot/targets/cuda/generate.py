@@ -21,7 +21,7 @@ NO_GROUP = -1
 def generate(plan: Plan) -> Launches:
     """The launches of a plan. Raises CodegenError where no kernel takes an op or a shape."""
     operands, kernels = Operands(plan), Kernels()
-    launches, workspace = [], 0
+    launches, workspace = [kernels.launch(draws.feed(plan), NO_GROUP)], 0
     for number, group in enumerate(plan.kernels):
         for call in emit(operands, Work(plan, group)):
             launches.append(kernels.launch(call, number))

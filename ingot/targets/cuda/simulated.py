@@ -1,14 +1,17 @@
 """A simulated device: it runs packed launches in Triton's interpreter, in the host's memory.
 
 It stands for a GPU in tests. It starts from poisoned memory, and refuses addresses outside of all
-allocations. Run it in a process where TRITON_INTERPRET=1 was set before kernels were imported.
+allocations. What is queued runs when the host waits for it, and not before. Run it in a process
+where TRITON_INTERPRET=1 was set before kernels were imported.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -22,6 +25,7 @@ from ingot.targets.cuda.interpreter import launch
 POISON = 0xCB
 ALIGNMENT = 256
 Grid = tuple[int, int, int]
+Act = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,11 @@ class SimulatedDriver:
         self._nbytes = nbytes
         self._spans: dict[int, npt.NDArray[np.uint8]] = {}
         self._starts: list[int] = []
-        self._recorded: list[Callable[[], None]] | None = None
+        self._pinned: list[npt.NDArray[np.uint8]] = []
+        self._recorded: list[Act] | None = None
+        self._queued: deque[Act] = deque()
+        self._num_queued = self._num_done = 0
+        self._lock = Lock()
 
     def allocate(self, nbytes: int) -> int:
         if nbytes > self.free_bytes():
@@ -57,13 +65,17 @@ class SimulatedDriver:
         return span.ctypes.data
 
     def host_memory(self, nbytes: int) -> npt.NDArray[Any]:
-        return np.full(nbytes, POISON, np.uint8)
+        self._pinned.append(np.full(nbytes, POISON, np.uint8))
+        return self._pinned[-1]
 
     def release(self, memory: npt.NDArray[Any]) -> None:
-        memory.view(np.uint8)[:] = POISON
+        memory[:] = POISON
+        self._pinned = [each for each in self._pinned if each is not memory]
 
     def upload(self, address: int, data: npt.NDArray[Any]) -> None:
-        copied = np.frombuffer(data.tobytes(), np.uint8)
+        copied = data.view(np.uint8).reshape(-1)
+        if not any(np.may_share_memory(data, each) for each in self._pinned):
+            copied = copied.copy()
         self._queue(lambda: self._write(address, copied))
 
     def download(self, data: npt.NDArray[Any], address: int) -> None:
@@ -82,33 +94,44 @@ class SimulatedDriver:
     def begin_capture(self) -> None:
         self._recorded = []
 
-    def end_capture(self) -> list[Callable[[], None]]:
+    def end_capture(self) -> list[Act]:
         recorded, self._recorded = self._recorded or [], None
         return recorded
 
-    def replay(self, graph: list[Callable[[], None]]) -> None:
+    def replay(self, graph: list[Act]) -> None:
         for act in graph:
-            act()
+            self._queue(act)
 
-    def mark(self) -> object:
-        return object()
+    def synchronize(self) -> None:
+        self._run_to(self._num_queued)
 
-    def wait(self, mark: object) -> None: ...
+    def mark(self) -> int:
+        return self._num_queued
 
-    def synchronize(self) -> None: ...
+    def wait(self, mark: int) -> None:
+        self._run_to(mark)
 
     def free_bytes(self) -> int:
         return self._nbytes - sum(span.nbytes for span in self._spans.values())
 
     def close(self) -> None:
+        self._queued.clear()
         self._spans.clear()
         self._starts.clear()
 
-    def _queue(self, act: Callable[[], None]) -> None:
+    def _run_to(self, mark: int) -> None:
+        with self._lock:
+            while self._num_done < mark:
+                self._num_done += 1
+                self._queued.popleft()()
+
+    def _queue(self, act: Act) -> None:
         if self._recorded is not None:
             self._recorded.append(act)
-        else:
-            act()
+            return
+        with self._lock:
+            self._queued.append(act)
+            self._num_queued += 1
 
     def _at(self, address: int, nbytes: int) -> npt.NDArray[np.uint8]:
         """Some bytes of the device. Raises DeviceError for an address outside its memory."""

@@ -8,7 +8,7 @@
 static const char* failing = "";
 static atomic_int spared;  // calls that go well before it fails
 static int failing_code, capability_major = 9, capability_minor = 0, num_gpus = 1;
-static atomic_int live;  // threads share a driver
+static atomic_int live, pinned, recorded, waited;  // threads share a driver
 static int capturing, launches, replayed;
 static unsigned last_grid[3], last_threads, last_shared;
 static unsigned char last_parameters[4096];
@@ -17,7 +17,7 @@ static int last_dependent;
 
 void fake_reset(void) {
   failing = "";
-  live = 0;
+  live = pinned = recorded = waited = 0;
   capturing = launches = replayed = 0;
   capability_major = 9, capability_minor = 0, num_gpus = 1;
 }
@@ -31,9 +31,12 @@ void fake_gpus(int count, int major, int minor) {
   num_gpus = count, capability_major = major, capability_minor = minor;
 }
 int fake_live(void) { return live; }
+int fake_pinned(void) { return pinned; }
 int fake_dependent(void) { return last_dependent; }
 int fake_launches(void) { return launches; }
 int fake_replayed(void) { return replayed; }
+int fake_recorded(void) { return recorded; }
+int fake_waited(void) { return waited; }
 unsigned fake_grid(int dimension) { return last_grid[dimension]; }
 unsigned fake_threads(void) { return last_threads; }
 unsigned fake_shared(void) { return last_shared; }
@@ -67,8 +70,8 @@ CALL(cuMemAlloc_v2, uint64_t* address, size_t size)
   *address = (uint64_t)aligned_alloc(256, (size + 255) / 256 * 256), ++live;
 END
 CALL(cuMemFree_v2, uint64_t address) free((void*)address), --live; END
-CALL(cuMemAllocHost_v2, void** place, size_t size) *place = malloc(size), ++live; END
-CALL(cuMemFreeHost, void* place) free(place), --live; END
+CALL(cuMemAllocHost_v2, void** place, size_t size) *place = malloc(size), ++live, ++pinned; END
+CALL(cuMemFreeHost, void* place) free(place), --live, --pinned; END
 CALL(cuMemcpyHtoDAsync_v2, uint64_t to, const void* from, size_t size, void* stream)
   memcpy((void*)to, from, size);
 END
@@ -126,14 +129,11 @@ END
 CALL(cuGraphDestroy, void* graph) --live; END
 CALL(cuGraphExecDestroy, void* graph) --live; END
 CALL(cuGraphLaunch, void* graph, void* stream) ++replayed; END
-CALL(cuEventCreate, void** event, unsigned flags)
-  if (flags != 3) return 1;
-  *event = malloc(1), ++live;
-END
-CALL(cuEventRecord, void* event, void* stream) END
-CALL(cuEventSynchronize, void* event) END
-CALL(cuEventDestroy_v2, void* event) free(event), --live; END
 CALL(cuStreamSynchronize, void* stream) END
+CALL(cuEventCreate, void** event, unsigned flags) *event = (void*)6, ++live; END
+CALL(cuEventDestroy_v2, void* event) --live; END
+CALL(cuEventRecord, void* event, void* stream) ++recorded; END
+CALL(cuEventSynchronize, void* event) ++waited; END
 CALL(cuMemGetInfo_v2, size_t* free, size_t* total) *free = *total = (size_t)1 << 30; END
 int cuGetErrorName(int code, const char** text) {
   *text = code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : code == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : 0;

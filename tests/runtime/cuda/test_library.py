@@ -32,13 +32,12 @@ def everything(driver: CudaDriver) -> None:
     data = np.arange(4, dtype=np.int32)
     driver.upload(address, data)
     driver.download(data, address)
-    driver.wait(driver.mark())
-    driver.mark()
     kernel = driver.load(SPEC, BINARY, CODE)
     driver.begin_capture()
     driver.launch(kernel, (3, 2, 1), bytes(range(24)))
     driver.launch(replace(kernel, dependent=True), (3, 2, 1), bytes(range(24)))
     driver.replay(driver.end_capture())
+    driver.wait(driver.mark())
     driver.synchronize()
     driver.free_bytes()
 
@@ -90,15 +89,25 @@ def test_closing_frees_all_and_closing_again_does_nothing(library: ctypes.CDLL) 
     assert library.fake_live() == 0
 
 
+def test_marks_are_used_again_once_they_were_waited_for(library: ctypes.CDLL) -> None:
+    driver = CudaDriver(0, library)
+    first, second = driver.mark(), driver.mark()
+    assert first is not second
+    live = library.fake_live()
+    driver.wait(first)
+    assert driver.mark() is first
+    assert (library.fake_live(), library.fake_recorded(), library.fake_waited()) == (live, 3, 1)
+    driver.close()
+    assert library.fake_live() == 0
+
+
 CALLS = (
     "cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuStreamCreate",
     "cuMemAlloc_v2", "cuMemAllocHost_v2", "cuMemFreeHost", "cuMemcpyHtoDAsync_v2",
-    "cuMemcpyDtoHAsync_v2", "cuEventCreate", "cuEventRecord", "cuEventSynchronize",
-    "cuEventDestroy_v2",
-    "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute", "cuLaunchKernel",
-    "cuLaunchKernelEx",
-    "cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphLaunch",
-    "cuStreamSynchronize", "cuMemGetInfo_v2",
+    "cuMemcpyDtoHAsync_v2", "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute",
+    "cuLaunchKernel", "cuLaunchKernelEx", "cuStreamBeginCapture_v2", "cuStreamEndCapture",
+    "cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuEventCreate", "cuEventRecord",
+    "cuEventSynchronize", "cuStreamSynchronize", "cuMemGetInfo_v2",
 )  # fmt: skip
 
 

@@ -135,10 +135,10 @@ def test_the_block_runs_while_the_file_is_copied(tmp_path: Path) -> None:
 def test_the_stand_in_has_the_content(library: ctypes.CDLL, tmp_path: Path, nbytes: int) -> None:
     driver = CudaDriver(0, library)
     address = driver.allocate(nbytes)
-    live = library.fake_live()
+    kept = driver.host_memory(8)
     with opened(tmp_path / "w", content(nbytes)) as source, uploading(driver, address, source):
-        pass
-    assert library.fake_live() == live  # neither pinned memory nor a mark is left
+        assert library.fake_pinned() > 1
+    assert library.fake_pinned() == 1 and kept.nbytes == 8
     got = np.zeros(nbytes, np.uint8)
     driver.download(got, address)
     driver.synchronize()
@@ -148,11 +148,11 @@ def test_the_stand_in_has_the_content(library: ctypes.CDLL, tmp_path: Path, nbyt
 
 CALLS = (
     "cuMemAllocHost_v2", "cuCtxSetCurrent", "cuMemcpyHtoDAsync_v2", "cuEventCreate",
-    "cuEventRecord", "cuEventSynchronize", "cuEventDestroy_v2", "cuMemFreeHost",
+    "cuEventRecord", "cuEventSynchronize", "cuMemFreeHost",
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("spared", [0, 1, 3])
+@pytest.mark.parametrize("spared", [0, 1])
 @pytest.mark.parametrize("name", CALLS)
 def test_each_call_of_the_driver_may_fail(
     library: ctypes.CDLL, tmp_path: Path, name: str, spared: int

@@ -70,9 +70,14 @@ class Device:
         built = BuiltLaunches(launches=launches, binaries=tuple(map(sketch, launches.kernels)))
         program = Program(self.driver, built, lambda file: b"", self.memory.address)
         self.sampler = DeviceSampler(self.driver, self.memory, program, launches.arrays, vocab_size)
+        self.host = self.sampler.host_draws()
 
     def takes(self, sequences: Sequence[SampledSequence], rows: list[int]) -> bool:
-        return self.sampler.prepare(Draws(sequences, rows))
+        draws = Draws(sequences, rows, [len(each.token_ids) for each in sequences])
+        taken = self.sampler.takes(draws)
+        if taken:
+            self.host.fill(draws, least=0)
+        return taken
 
     def sample(
         self,
@@ -84,12 +89,15 @@ class Device:
         assert self.takes(sequences, list(range(len(sequences))) if rows is None else rows)
         address = self.memory.address(Argument(buffer=LOGITS))
         self.driver.upload(address, np.ascontiguousarray(logits, np.float32))
-        self.sampler.launch()
+        self.sampler.upload(self.host)
+        self.sampler.launch(self.host.count, self.host.num_edited)
+        self.sampler.download(self.host)
         self.driver.synchronize()
-        return self.sampler.drawn()
+        return self.host.drawn()
 
     def logits(self, num_rows: int) -> Float32:
         """The first rows of logits, as the last draws have left them."""
         found = np.empty((num_rows, self._vocab_size), np.float32)
         self.driver.download(found, self.memory.address(Argument(buffer=LOGITS)))
+        self.driver.synchronize()
         return found

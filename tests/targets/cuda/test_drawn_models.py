@@ -69,7 +69,7 @@ def test_tokens_are_those_that_the_host_draws(
 ) -> None:
     by_device = tokens_of(artifact, PARAMS)
     assert max(downloads) < ROW_BYTES
-    monkeypatch.setattr(DeviceSampler, "prepare", lambda self, draws: False)
+    monkeypatch.setattr(DeviceSampler, "takes", lambda self, draws: False)
     assert by_device == tokens_of(artifact, PARAMS)
     assert max(downloads) >= ROW_BYTES
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from ingot.errors import IngotError, InternalError, RequestError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.devices import numpy_sampler
-from ingot.runtime.devices.cuda import sampler as device_sampler
+from ingot.runtime.devices.cuda import host_draws
 from ingot.runtime.devices.likelihoods import random_bits, scale_of, weights_of
 from ingot.runtime.devices.numpy_sampler import distribution
 from ingot.runtime.executor import Draw
@@ -92,7 +92,7 @@ def draws_of(
 ) -> list[int | str]:
     """The tokens of rows whose random bits are given."""
     count = len(numbers)
-    patch.setattr(device_sampler, "_bits", lambda sequences: np.array(numbers, np.uint64))
+    patch.setattr(host_draws, "_bits", lambda draws: np.array(numbers, np.uint64))
     return results(device(row.size).sample(np.tile(row, (count, 1)), [ask(params)] * count))
 
 

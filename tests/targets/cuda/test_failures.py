@@ -29,7 +29,7 @@ OPENING = (
     "allocate", "host_memory", "release", "upload", "load", "mark", "wait", "free_bytes",
 )  # fmt: skip
 STEPPING = (
-    "upload", "download", "launch", "begin_capture", "end_capture", "replay", "synchronize",
+    "upload", "download", "launch", "begin_capture", "end_capture", "replay", "mark", "wait",
 )  # fmt: skip
 PARAMS = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, detokenize=False)
 PROMPTS = [[1, 2, 3], [4, 5]]

@@ -14,6 +14,7 @@ from ingot.errors import DeviceError
 from ingot.runtime.devices.cuda import upload
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.upload import Source, uploading
+from ingot.targets.cuda.simulated import SimulatedDriver
 from tests.targets.cuda.failing import Failing, IdleDriver
 
 NBYTES = 31_000
@@ -30,22 +31,29 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def sent(driver: Failing, path: Path) -> int:
+def sent(driver: Driver, path: Path) -> int:
     """The address of a file on the device."""
-    address = driver.driver.allocate(NBYTES)
+    address = driver.allocate(NBYTES)
     with (
         path.open("rb") as file,
-        uploading(cast(Driver, driver), address, Source(file.fileno(), NBYTES, "weights")),
+        uploading(driver, address, Source(file.fileno(), NBYTES, "weights")),
     ):
         pass
     return address
 
 
 def test_all_bytes_arrive(path: Path) -> None:
-    driver = Failing(IdleDriver(), "", 0, LOST)
+    """The device copies when somebody waits for it, and not before."""
+    driver = SimulatedDriver()
     address, got = sent(driver, path), np.empty(NBYTES, np.uint8)
-    driver.driver.download(got, address)
+    driver.download(got, address)
+    driver.synchronize()
     assert got.tobytes() == path.read_bytes()
+
+
+def test_every_piece_is_waited_for_and_all_memory_released(path: Path) -> None:
+    driver = Failing(IdleDriver(), "", 0, LOST)
+    sent(cast(Driver, driver), path)
     calls = Counter(driver.driver.calls)
     assert calls["upload"] == calls["mark"] == calls["wait"] == 31
     assert calls["host_memory"] == calls["release"] == 8
@@ -56,6 +64,6 @@ def test_all_bytes_arrive(path: Path) -> None:
 def test_each_call_may_fail(path: Path, method: str, number: int) -> None:
     driver = Failing(IdleDriver(), method, number, LOST)
     with pytest.raises(DeviceError) as caught:
-        sent(driver, path)
+        sent(cast(Driver, driver), path)
     assert caught.value is LOST
     assert not [each for each in threading.enumerate() if each.name.startswith("ingot-upload")]

@@ -31,8 +31,8 @@ class Driver(Protocol):
         ...
 
     def upload(self, address: int, data: npt.NDArray[Any]) -> None:
-        """Queues a copy to the device. `data` is contiguous. Memory that is not `host_memory` can
-        be changed as soon as this returns."""
+        """Queues a copy to the device. `data` is contiguous. `host_memory` is read when the copy
+        runs; other memory can be changed as soon as this returns."""
         ...
 
     def download(self, data: npt.NDArray[Any], address: int) -> None:
@@ -59,16 +59,16 @@ class Driver(Protocol):
         """Queues all that a capture has recorded."""
         ...
 
+    def synchronize(self) -> None:
+        """Waits until all that was queued is done."""
+        ...
+
     def mark(self) -> Any:
-        """This point of the queue, for one `wait`."""
+        """A mark behind all that was queued, for `wait`."""
         ...
 
     def wait(self, mark: Any) -> None:
-        """Waits until all that was queued before the mark is done."""
-        ...
-
-    def synchronize(self) -> None:
-        """Waits until all that was queued is done."""
+        """Waits until all that was queued before the mark is done. Once for each mark."""
         ...
 
     def free_bytes(self) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import cycle
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -26,6 +27,8 @@ from ingot.runtime.arrays import Float32, StepInputs
 from ingot.runtime.devices.cpu import vocab_size, widest_window
 from ingot.runtime.devices.cuda.check import check_built
 from ingot.runtime.devices.cuda.driver import Driver
+from ingot.runtime.devices.cuda.host_draws import HostDraws
+from ingot.runtime.devices.cuda.host_inputs import HostInputs
 from ingot.runtime.devices.cuda.library import open_driver
 from ingot.runtime.devices.cuda.memory import Memory, fixed_sizes
 from ingot.runtime.devices.cuda.program import Program
@@ -35,22 +38,30 @@ from ingot.runtime.devices.sampler import Sampler, drawn
 from ingot.runtime.executor import Draw, Drawn, Draws
 from ingot.runtime.sampling_state import SampledSequence
 
+LEAST_KEYS = 1024  # tokens of the longest sequence: below that, a graph more would save nothing
 _REOPEN = "Close this model, and open it again. nvidia-smi says whether the GPU is lost."
 
 
+@dataclass(frozen=True, slots=True)
 class CudaPending:
     """A step that the device has been given."""
 
-    def __init__(
-        self, executor: CudaExecutor, num_rows: int, draws: Draws, by_device: bool
-    ) -> None:
-        self._executor = executor
-        self._num_rows = num_rows
-        self._draws = draws
-        self._by_device = by_device
+    executor: CudaExecutor
+    num_rows: int
+    draws: Draws
+    drawn_by_device: HostDraws | None
+    mark: Any
 
     def wait(self) -> Drawn:
-        return self._executor.drawn(self._num_rows, self._draws, self._by_device)
+        return self.executor.drawn(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What the host hands over with a step, in memory that the device copies."""
+
+    inputs: HostInputs
+    draws: HostDraws
 
 
 class CudaExecutor:
@@ -60,7 +71,10 @@ class CudaExecutor:
         driver: of the device to run on; None opens the first one.
 
     Steps in which every sequence has one token are decodes. They are padded to the next bucket of
-    1, 2, 4, 8 ... sequences, and each bucket is captured once into a graph of all its launches.
+    1, 2, 4, 8 ... sequences. Each bucket is captured into a graph of all its launches, draws
+    included, once for every power of two that the longest sequence stays below.
+
+    Two steps can be under way. Each has a side of its own in the host's memory.
     """
 
     leaves_processors = True
@@ -84,8 +98,9 @@ class CudaExecutor:
         driver = driver or open_driver(artifact.gpu)
         self._driver: Driver | None = driver
         self._failure: IngotError | None = None
-        self._graphs: dict[int, Any] = {}
+        self._graphs: dict[tuple[int, int, bool], Any] = {}
         self._tokens: list[int] = []
+        self._draws_on_device = False
         try:
             self._memory = self._take(driver, artifact, built, max_model_len, kv_cache_bytes)
             folder = PurePosixPath(entry.step.kernels).parent
@@ -98,10 +113,11 @@ class CudaExecutor:
                 )
                 logits = driver.host_memory(4 * plan.limits.max_logit_rows * self.vocab_size)
             self._logits = logits.view(np.float32).reshape(-1, self.vocab_size)
-            self._sampler = Sampler(self.vocab_size)
-            self._device_sampler = DeviceSampler(
+            self._host_sampler = Sampler(self.vocab_size)
+            self._sampler = DeviceSampler(
                 driver, self._memory, self._program, built.launches.arrays, self.vocab_size
             )
+            self._sides = cycle([self._side(driver), self._side(driver)])
         except BaseException:
             self.close()
             raise
@@ -122,46 +138,64 @@ class CudaExecutor:
         return Memory(driver, plan, launches, self.num_pages, weight_bytes)
 
     def submit(self, inputs: StepInputs, draws: Draws, *, beside: bool = False) -> CudaPending:
-        num_rows = inputs.num_rows
         with self._running() as driver:
-            by_device = self._queue(driver, inputs, draws)
-        return CudaPending(self, num_rows, draws, by_device)
+            return self._queue(driver, inputs, draws)
 
-    def _queue(self, driver: Driver, inputs: StepInputs, draws: Draws) -> bool:
-        """Queues a step and its draws; False where the host has to draw."""
-        for place, draw in inputs.from_draws.items():
-            inputs["tokens"][place] = self._tokens[draw]
-        num_rows = inputs.num_rows
+    def _queue(self, driver: Driver, inputs: StepInputs, draws: Draws) -> CudaPending:
+        """Queues a step and its draws, unless the host has to draw."""
+        self._feed(inputs)
+        num_rows, side = inputs.num_rows, next(self._sides)
+        by_device = self._sampler.takes(draws)
+        copies = bool(num_rows and (draws.scorings or draws.kept or not by_device))
         bucket = self._bucket(inputs)
+        if by_device:
+            side.draws.fill(draws, bucket)
+            self._sampler.upload(side.draws)
         if bucket:
             pad(inputs, bucket)
         sizes = self._sizes(inputs)
-        self._upload(driver, inputs, sizes)
+        side.inputs.upload(inputs, sizes)
+        draws_in_graph = by_device and not copies and not side.draws.num_edited
         if bucket:
-            self._replay(driver, bucket, sizes)
+            self._replay(driver, bucket, sizes, draws_in_graph)
         else:
             self._program.launch(sizes)
-        # Prepared while the device runs the step.
-        by_device = self._device_sampler.prepare(draws)
-        if num_rows and (draws.scorings or draws.kept or not by_device):
+        if copies:  # before the draws: edits change the logits
             driver.download(self._logits[:num_rows], self._memory.array(LOGITS))
-        if by_device:  # only after the download: edits change the logits
-            self._device_sampler.launch()
-        return by_device
+        if by_device:
+            if not (bucket and draws_in_graph):
+                self._sampler.launch(side.draws.count, side.draws.num_edited)
+            self._sampler.download(side.draws)
+        self._draws_on_device = by_device
+        return CudaPending(self, num_rows, draws, side.draws if by_device else None, driver.mark())
+
+    def _feed(self, inputs: StepInputs) -> None:
+        """Writes the tokens that the last step draws; ~d stands for draw d on the device."""
+        for place, draw in inputs.from_draws.items():
+            inputs["tokens"][place] = ~draw if self._draws_on_device else self._tokens[draw]
+
+    def can_follow(self, draws: Draws) -> bool:
+        return (
+            self._draws_on_device
+            and not (draws.scorings or draws.kept)
+            and not any(sequence.sampling.follows_tokens for sequence in draws.sequences)
+            and self._sampler.takes(draws)
+        )
 
     def draw(
         self, logits: Float32, sequences: Sequence[SampledSequence]
     ) -> list[Draw | IngotError]:
-        return self._sampler.sample(logits, sequences)
+        return self._host_sampler.sample(logits, sequences)
 
-    def drawn(self, num_rows: int, draws: Draws, by_device: bool) -> Drawn:
-        """What is wanted of the logits of the last step, once it is done."""
+    def drawn(self, step: CudaPending) -> Drawn:
+        """What is wanted of the logits of a step, once it is done."""
         with self._running() as driver:
-            driver.synchronize()
-        left = replace(draws, sequences=(), rows=[]) if by_device else draws
-        done = drawn(self._sampler, self._logits[:num_rows], left)
-        if by_device:
-            done.tokens = self._device_sampler.drawn()
+            driver.wait(step.mark)
+        by_device = step.drawn_by_device
+        left = step.draws if by_device is None else replace(step.draws, sequences=(), rows=[])
+        done = drawn(self._host_sampler, self._logits[: step.num_rows], left)
+        if by_device is not None:
+            done.tokens = by_device.drawn()
         self._tokens = done.token_ids
         return done
 
@@ -169,7 +203,7 @@ class CudaExecutor:
         driver, self._driver = self._driver, None
         if driver is not None:
             driver.close()
-        for name in ("_logits", "_device_sampler"):  # they look into memory of the driver
+        for name in ("_logits", "_sides"):  # they look into memory of the driver
             self.__dict__.pop(name, None)
 
     @contextmanager
@@ -193,7 +227,7 @@ class CudaExecutor:
         count = inputs.num_seqs
         if not count or inputs.num_tokens != count or inputs.num_rows != count:
             return 0
-        return min(1 << (count - 1).bit_length(), self._largest_bucket)
+        return min(_round_up(count), self._largest_bucket)
 
     @property
     def _largest_bucket(self) -> int:
@@ -208,24 +242,26 @@ class CudaExecutor:
         found[MOST_KEYS] = int((first + end - begin).max(initial=0))
         return found
 
-    def _upload(self, driver: Driver, inputs: StepInputs, sizes: dict[str, int]) -> None:
-        for array in self._plan.spec.inputs:
-            used = inputs[array.name][: sizes[str(array.shape[0])]]
-            if used.size:
-                driver.upload(self._memory.array(array.name), used)
+    def _side(self, driver: Driver) -> Side:
+        inputs = HostInputs(driver, self._memory, self._plan.spec.inputs, self.limits)
+        return Side(inputs, self._sampler.host_draws())
 
-    def _replay(self, driver: Driver, bucket: int, sizes: dict[str, int]) -> None:
-        """Runs a decode by the graph of its bucket, which is captured when it is first needed."""
-        if bucket not in self._graphs:
+    def _replay(self, driver: Driver, bucket: int, sizes: dict[str, int], with_draws: bool) -> None:
+        """Runs a decode by its graph, which is captured when it is first needed."""
+        most_keys = min(self.limits.max_model_len, _round_up(max(sizes[MOST_KEYS], LEAST_KEYS)))
+        key = bucket, most_keys, with_draws
+        if key not in self._graphs:
             driver.begin_capture()
             try:
-                self._program.launch({**sizes, MOST_KEYS: self.limits.max_model_len})
+                self._program.launch({**sizes, MOST_KEYS: most_keys})
+                if with_draws:
+                    self._sampler.launch(bucket)
             except BaseException:
                 with suppress(IngotError):
                     driver.end_capture()
                 raise
-            self._graphs[bucket] = driver.end_capture()
-        driver.replay(self._graphs[bucket])
+            self._graphs[key] = driver.end_capture()
+        driver.replay(self._graphs[key])
 
 
 def read_built(artifact: Artifact, plan: Plan) -> BuiltLaunches:
@@ -246,3 +282,8 @@ def pad(inputs: StepInputs, bucket: int) -> None:
     inputs["slots"][rest] = -1
     inputs["spans"][rest] = count, count, 0
     inputs.num_tokens = inputs.num_seqs = inputs.num_rows = bucket
+
+
+def _round_up(count: int) -> int:
+    """The next power of two."""
+    return 1 << (count - 1).bit_length()

@@ -25,7 +25,7 @@ OUT_OF_MEMORY = 2
 NOT_FOR_THIS_GPU = {209, 218, 222}  # no binary for it, invalid PTX, unsupported version
 MAX_DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
-MARK = 3  # CU_EVENT_BLOCKING_SYNC, which leaves the processor to others, and _DISABLE_TIMING
+UNTIMED = 2  # CU_EVENT_DISABLE_TIMING
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 # CU_LAUNCH_PARAM_*: the words that introduce the block of parameters, its size, and the end
 BUFFER_POINTER, BUFFER_SIZE, END = 1, 2, 0
@@ -91,7 +91,8 @@ class CudaDriver:
         self._graphs: list[c_void_p] = []
         self._device_memory: list[int] = []
         self._pinned: list[int] = []
-        self._marks: list[c_void_p] = []
+        self._events: list[c_void_p] = []
+        self._unused_events: list[c_void_p] = []
         self._context, self._stream = c_void_p(), c_void_p()
         self._device = c_int()
         try:
@@ -206,23 +207,25 @@ class CudaDriver:
     def replay(self, graph: c_void_p) -> None:
         self._call("cuGraphLaunch", graph, self._stream)
 
+    def synchronize(self) -> None:
+        self._use()
+        self._call("cuStreamSynchronize", self._stream)
+
     def mark(self) -> c_void_p:
         self._use()
-        mark = c_void_p()
-        self._call("cuEventCreate", byref(mark), MARK)
-        self._marks.append(mark)
-        self._call("cuEventRecord", mark, self._stream)
-        return mark
+        try:
+            event = self._unused_events.pop()
+        except IndexError:  # asked for and not looked for: threads share them
+            event = c_void_p()
+            self._call("cuEventCreate", byref(event), UNTIMED)
+            self._events.append(event)
+        self._call("cuEventRecord", event, self._stream)
+        return event
 
     def wait(self, mark: c_void_p) -> None:
         self._use()
         self._call("cuEventSynchronize", mark)
-        self._call("cuEventDestroy_v2", mark)
-        self._marks.remove(mark)
-
-    def synchronize(self) -> None:
-        self._use()
-        self._call("cuStreamSynchronize", self._stream)
+        self._unused_events.append(mark)
 
     def free_bytes(self) -> int:
         self._use()
@@ -236,10 +239,10 @@ class CudaDriver:
             return
         freed = (
             *(("cuGraphExecDestroy", graph) for graph in self._graphs),
+            *(("cuEventDestroy_v2", event) for event in self._events),
             *(("cuModuleUnload", module) for module in self._modules),
             *(("cuMemFree_v2", c_uint64(address)) for address in self._device_memory),
             *(("cuMemFreeHost", c_void_p(place)) for place in self._pinned),
-            *(("cuEventDestroy_v2", mark) for mark in self._marks),
             *(("cuStreamDestroy_v2", stream) for stream in [self._stream] if stream),
             ("cuDevicePrimaryCtxRelease_v2", self._device),
         )

@@ -1,0 +1,74 @@
+"""The steps that the executor has been given and the engine has not taken yet."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from time import perf_counter
+
+from ingot.runtime.batch import Batch
+from ingot.runtime.drawing import Drawing, Wanted
+from ingot.runtime.executor import Executor, Pending
+from ingot.runtime.metrics import Tally
+from ingot.runtime.scheduler import Chunk, Scheduler
+from ingot.runtime.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A step that is under way."""
+
+    chunks: list[Chunk]
+    wanted: Wanted
+    pending: Pending
+    began: float
+
+
+class Flights:
+    """At most two steps, in the order of submission: the second where it `can_follow` the first."""
+
+    def __init__(
+        self, scheduler: Scheduler, executor: Executor, drawing: Drawing, tally: Tally
+    ) -> None:
+        self._scheduler = scheduler
+        self._executor = executor
+        self._drawing = drawing
+        self._tally = tally
+        self._flights: deque[Flight] = deque()
+        self._landed = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._flights)
+
+    @property
+    def first(self) -> Wanted:
+        """What is wanted of the step that lands next."""
+        return self._flights[0].wanted
+
+    def submit(self, batch: Batch, wanted: Wanted, *, beside: bool) -> None:
+        began = perf_counter()
+        self._scheduler.advance(batch.chunks)
+        for chunk in batch.chunks:
+            self._tally["num_computed_tokens"] += chunk.end - chunk.start
+            if not chunk.sequence.times.started:
+                chunk.sequence.times.started = began
+        began = perf_counter()
+        pending = self._executor.submit(batch.inputs, wanted.draws, beside=beside)
+        self._flights.append(Flight(batch.chunks, wanted, pending, began))
+
+    def land(self) -> list[Sequence]:
+        """Waits for the first step, and takes what it has drawn; see `Drawing.take`."""
+        flight = self._flights.popleft()
+        drawn = flight.pending.wait()
+        began, self._landed = max(flight.began, self._landed), perf_counter()
+        self._tally["kernel_seconds"] += self._landed - began - drawn.seconds
+        self._tally["num_steps"] += 1
+        self._scheduler.complete(flight.chunks)
+        return self._drawing.take(flight.wanted, drawn)
+
+    def abandon(self) -> None:
+        """Waits for all steps, whatever comes of them: an earlier error tells of it."""
+        while self._flights:
+            with suppress(BaseException):
+                self._flights.popleft().pending.wait()
