@@ -103,14 +103,8 @@ class CudaExecutor:
         self._draws_on_device = False
         try:
             self._memory = self._take(driver, artifact, built, max_model_len, kv_cache_bytes)
-            folder = PurePosixPath(entry.step.kernels).parent
             with self._memory.filling(driver, artifact, entry.layout):
-                self._program = Program(
-                    driver,
-                    built,
-                    lambda name: artifact.read(f"{folder}/{name}"),
-                    self._memory.address,
-                )
+                self._program = self._load(driver, artifact, built)
                 logits = driver.host_memory(4 * plan.limits.max_logit_rows * self.vocab_size)
             self._logits = logits.view(np.float32).reshape(-1, self.vocab_size)
             self._host_sampler = Sampler(self.vocab_size)
@@ -121,6 +115,13 @@ class CudaExecutor:
         except BaseException:
             self.close()
             raise
+
+    def _load(self, driver: Driver, artifact: Artifact, built: BuiltLaunches) -> Program:
+        """The launches of a step; their kernels are on the device."""
+        folder = PurePosixPath(artifact.target.step.kernels).parent
+        return Program(
+            driver, built, lambda name: artifact.read(f"{folder}/{name}"), self._memory.address
+        )
 
     def _take(
         self,
