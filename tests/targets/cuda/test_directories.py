@@ -1,4 +1,4 @@
-"""A model directory on a GPU: compiled for it once, then found in the cache. Without the binaries."""
+"""A model directory on a GPU: compiled for it once, then found in the cache. No binaries."""
 
 from __future__ import annotations
 
