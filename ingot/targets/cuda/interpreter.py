@@ -63,7 +63,7 @@ def launch(
         grid: programs in each dimension.
         arguments: of each run-time argument its type in Triton, such as "*bf16" or "i32", and its
             value; an address for a pointer.
-        constants: of every other argument.
+        constants: of every other argument that has no default.
         check: is given the addresses that the kernel is about to read or write, uint64, and how
             many bytes lie at each.
     """
@@ -80,7 +80,7 @@ def launch(
         with np.errstate(all="ignore"):  # a card does not warn
             for x, y, z in product(*map(range, grid)):
                 interpreter.interpreter_builder.set_grid_idx(x, y, z)
-                body(**{n: given[n] for n in function.arg_names})
+                body(**{n: given[n] for n in function.arg_names if n in given})
     finally:
         for scope in reversed(scopes):
             scope.restore()
