@@ -10,11 +10,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ingot.artifact.launches import Constant, KernelSpec
-from ingot.targets.cuda.call import ALIGNMENT
+from ingot.targets.cuda.call import ALIGNMENT, DEPENDENT
 from ingot.targets.cuda.compiled import Compiled
 
 THREADS_OF_A_WARP = 32
-DEPENDENT = "DEPENDENT"
 
 
 def compile_kernel(spec: KernelSpec, package: str, architecture: int) -> Compiled:
