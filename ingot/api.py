@@ -79,7 +79,7 @@ class FromDirectory(Model):
             on_step: a function that the engine's thread calls with the counters after every step.
             generation_config: where requests without parameters get theirs: "auto", from the
                 model's generation_config.json; "vllm", from `SamplingParams()` alone.
-            device: "cpu", "cuda", "cuda:1", or "auto": a GPU that the artifact has a target for.
+            device: "cpu", "cuda", "cuda:1" or "auto"; a model directory is compiled for that.
             dtype: for a model directory, "float32", "bfloat16", for GPUs "float16", or "auto".
             quantization: for a model directory, None, "int8" or "int4".
             kv_cache_dtype: for a model directory, "auto" or "int8".
@@ -150,6 +150,8 @@ def _found(
             hint="Give the model directory, or leave them out.",
         )
     options = {**chosen.options, "config": config}
+    if not compiled:
+        wanted = _for_device(options.get("device", "auto"), wanted, compile_options)
     revision = options.pop("revision", None)
     path = _local(model, path, revision)
     if isinstance(model, Artifact):
@@ -160,6 +162,15 @@ def _found(
             )
         return model, options
     return cache.resolve(path, wanted), options
+
+
+def _for_device(
+    device: str, options: CompileOptions | None, given: Mapping[str, Any] | None
+) -> CompileOptions | None:
+    """Options of a compile for that device; `given` are those that may name its targets."""
+    from ingot.compiler.choose_targets import for_device
+
+    return for_device(device, options, named=bool({"target", "targets"} & set(given or ())))
 
 
 def _opened(artifact: Path | Artifact, device: str) -> Artifact:

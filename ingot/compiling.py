@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ingot.artifact.host import available_memory
 from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import check_writable
-from ingot.errors import CompileError, IncompatibleHostError
+from ingot.errors import CompileError, IncompatibleHostError, ResourceError
 from ingot.models.config_file import check_model_dir, check_tokenizer, read_json_object
 from ingot.runtime.verify import compile_hint, replay
 
@@ -38,7 +38,7 @@ def compile_checked(
     Raises VerificationError, with nothing left at `out`, when they are not reproduced, and without
     `replace` UsageError for an artifact that is at `out` already.
     """
-    check_before_torch(model_dir, out)
+    check_before_torch(model_dir, out, options)
     from ingot.compiler.early import compilers_begun
     from ingot.compiler.options import CompileOptions, silent
 
@@ -53,7 +53,7 @@ def compile_checked(
 
 def add_checked(model_dir: Path, out: Path, options: CompileOptions, progress: Progress) -> Report:
     """Adds targets to the artifact at `out`; see `add_targets`. Otherwise as `compile_checked`."""
-    check_before_torch(model_dir, out)
+    check_before_torch(model_dir, out, options)
     from ingot.compiler.early import compilers_begun
 
     with _little_collected(), compilers_begun(options.targets):
@@ -86,19 +86,24 @@ def _leave_garbage() -> None:
         gc.freeze()
 
 
-def check_before_torch(model_dir: Path, out: Path) -> None:
+def check_before_torch(model_dir: Path, out: Path, options: CompileOptions | None = None) -> None:
     """Looks for what is missing before PyTorch is imported, which takes seconds.
 
     Raises:
         ModelDirError: config.json or the tokenizer is missing, or config.json is no JSON.
         UsageError: nothing can be written to `out`.
         CompileError: PyTorch is not installed.
+        ToolchainError: Triton is not, and a target needs it.
     """
     check_model_dir(model_dir)
     read_json_object(model_dir / "config.json")
     check_tokenizer(model_dir)
     check_writable(out)
     check_torch()
+    if options is not None:
+        from ingot.compiler.choose_targets import check_packages
+
+        check_packages(options.targets)
 
 
 def check_torch() -> None:
@@ -111,7 +116,7 @@ def check_torch() -> None:
 def golden_error(folder: Path) -> float | None:
     """The largest golden error of an artifact's folder on this host.
 
-    None where this host has none of the targets, or less free memory than the weights take.
+    None where this host has none of the targets, or too little free memory to run one.
     Raises VerificationError when the golden outputs are not reproduced.
     """
     artifact = Artifact.open(folder, unfinished=True)
@@ -121,7 +126,7 @@ def golden_error(folder: Path) -> float | None:
         return None
     try:
         found = replay(artifact)
-    except IncompatibleHostError:
+    except (IncompatibleHostError, ResourceError):
         return None
     found.raise_if_failed(compile_hint(artifact, found))
     return found.max_error

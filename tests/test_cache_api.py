@@ -14,6 +14,7 @@ from ingot.errors import (
     CompileError,
     IncompatibleHostError,
     ModelDirError,
+    ResourceError,
     TokenizerError,
     UsageError,
     VerificationError,
@@ -162,11 +163,13 @@ def test_golden_prompts_are_replayed_where_the_weights_have_room(tmp_path, monke
     with pytest.raises(VerificationError, match="not reproduced\nwhat to do"):
         compiling.golden_error(path)
 
-    def incompatible(artifact: Artifact) -> Replayed:
-        raise IncompatibleHostError("no target")
+    for error_of_host in (IncompatibleHostError("no target"), ResourceError("a GPU that is full")):
 
-    monkeypatch.setattr(compiling, "replay", incompatible)
-    assert compiling.golden_error(path) is None
+        def refused(artifact: Artifact, error: Exception = error_of_host) -> Replayed:
+            raise error
+
+        monkeypatch.setattr(compiling, "replay", refused)
+        assert compiling.golden_error(path) is None
 
 
 def test_what_is_missing_is_told_in_the_order_in_which_it_is_mended(tmp_path, monkeypatch) -> None:

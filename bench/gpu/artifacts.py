@@ -10,9 +10,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from bench.gpu.results import Values, last_lines
 from bench.gpu.setting import Setting, built_of
@@ -34,6 +35,7 @@ class Recipe:
     options: Mapping[str, Any] = field(default_factory=dict)
     targets: tuple[str, ...] = (CUDA,)
     disk_gb: float = 1.0
+    dependent: bool = False  # with launches that begin before the one before them ends
 
 
 def _recipes() -> dict[str, Recipe]:
@@ -51,6 +53,8 @@ def _recipes() -> dict[str, Recipe]:
             found[f"{shape}-{name}"] = Recipe(
                 shape, {**LONG, **formats[name]}, disk_gb=share * gigabytes
             )
+    for name in ("shakespeare-bf16", "qwen3-0.6b-bf16"):
+        found[f"{name}-dependent"] = replace(found[name], dependent=True)
     return found
 
 
@@ -121,16 +125,19 @@ def compiled(work: Path, name: str) -> Values:
     """
     from ingot.compiler.compile import compile_model
     from ingot.compiler.options import CompileOptions
+    from ingot.targets.cuda import dependent
 
     recipe, model = RECIPES[name], made_model(RECIPES[name].model, work)
     out, noted = work / f"{name}.ingot", Values()
-    try:
-        report = compile_model(model, out, CompileOptions(targets=recipe.targets, **recipe.options))
-    except IngotError as error:
-        if recipe.targets == (CUDA,):
-            raise
-        noted["without a CPU target"] = str(error)
-        report = compile_model(model, out, CompileOptions(targets=(CUDA,), **recipe.options))
+    with patch.object(dependent, "ENABLED", recipe.dependent):
+        try:
+            options = CompileOptions(targets=recipe.targets, **recipe.options)
+            report = compile_model(model, out, options)
+        except IngotError as error:
+            if recipe.targets == (CUDA,):
+                raise
+            noted["without a CPU target"] = str(error)
+            report = compile_model(model, out, CompileOptions(targets=(CUDA,), **recipe.options))
     return {"seconds": round(report.seconds, 2), **noted, **described(out)}
 
 

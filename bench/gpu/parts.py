@@ -9,6 +9,8 @@ from bench.gpu.places import LIMITS
 BUNDLED = ("shakespeare-bf16", "shakespeare-int8", "shakespeare-int4", "shakespeare-kv8")
 SMALL, LARGE = "qwen3-0.6b", "llama-3.1-8b"
 SMALL_ARTIFACTS = (f"{SMALL}-bf16", f"{SMALL}-int4")
+# With launches that begin before the one before them ends, beside the same models without.
+DEPENDENT = (f"{BUNDLED[0]}-dependent", f"{SMALL_ARTIFACTS[0]}-dependent")
 LARGE_ARTIFACTS = (f"{LARGE}-bf16", f"{LARGE}-int4")
 
 
@@ -54,15 +56,21 @@ PARTS = (
     Part(LIMITS, f"{LIMITS}:limits", 40, 0),
     Part("compile small", "artifacts:build", 120, 1, SMALL_ARTIFACTS, makes=True),
     *of_each("load", "load:load", 30, SMALL_ARTIFACTS[1:]),
+    *of_each("weights", "weights:weights", 30, SMALL_ARTIFACTS[:1]),
     *of_each("rows", "rows:rows", 40, SMALL_ARTIFACTS),
     *of_each("speed", "speed:speed", 60, SMALL_ARTIFACTS),
     *of_each("first token", "separate:first_token", 45, SMALL_ARTIFACTS[:1]),
     *of_each("verify", "parity:verify", 40, SMALL_ARTIFACTS),
     *of_each("sanitizer", "separate:sanitizer", 60, BUNDLED[:1]),
+    Part("compile dependent", "artifacts:build", 60, 1, DEPENDENT, makes=True),
+    *of_each("ways", "ways:ways", 40, DEPENDENT[:1]),
+    *of_each("verify", "parity:verify", 30, DEPENDENT[:1]),
+    *of_each("speed", "speed:speed", 45, DEPENDENT[1:]),
     # It takes the time that is left.
     *of_each("transformers", "peer:beside_transformers", 150, SMALL_ARTIFACTS[:1]),
     Part("compile large", "artifacts:build", 300, 2, LARGE_ARTIFACTS, makes=True),
     *of_each("speed", "speed:speed", 70, LARGE_ARTIFACTS, 2),
+    *of_each("weights", "weights:weights", 60, LARGE_ARTIFACTS[:1], 2),
     *of_each("first token", "separate:first_token", 60, LARGE_ARTIFACTS[:1], 2),
     *of_each("rows", "rows:rows", 40, LARGE_ARTIFACTS, 2),
     *of_each("verify", "parity:verify", 40, LARGE_ARTIFACTS, 2),

@@ -37,11 +37,6 @@ def flags_and_gpu(device: str, targets: Iterable[str]) -> tuple[frozenset[str], 
     return chosen.flags, chosen.number
 
 
-def check_device(device: str) -> None:
-    """Raises as `flags_and_gpu`, before a model is downloaded or compiled for the device."""
-    flags_and_gpu(device, ())
-
-
 def _gpu(number: int) -> Gpu:
     library = load_library()
     if library is None:

@@ -32,6 +32,8 @@ class KernelSpec:
         num_warps: warps of a program.
         num_stages: tiles that are under way from memory while one is multiplied.
         fused: whether a product and a sum may become one operation, with one rounding.
+        dependent: whether its launches begin before the one before them has ended, and wait for it
+            by themselves.
     """
 
     function: str
@@ -41,6 +43,7 @@ class KernelSpec:
     num_warps: int = 4
     num_stages: int = 3
     fused: bool = True
+    dependent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

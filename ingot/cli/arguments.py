@@ -51,7 +51,8 @@ SOURCE = Argument(
 )
 DEVICE = Argument(
     "--device NAME",
-    "cpu, cuda or cuda:1 (default: a GPU that the artifact has a target for, or else the CPU)",
+    "cpu, cuda or cuda:1; a model directory is compiled for it (default: a GPU that the artifact "
+    "has a target for, or else the CPU)",
     default="auto",
 )
 REVISION = Argument("--revision REV", "branch, tag or commit of a model on the hub (default: main)")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingot.cli.answer_options import MAX_TOKENS, SAMPLING, STOP, THINK
@@ -53,21 +54,22 @@ ARGUMENTS: Arguments = (
 def main(args: argparse.Namespace) -> int:
     """Generates text and streams it to stdout. Completes PROMPT, or what is piped into stdin.
     Without either it holds a conversation, in which /help lists what can be entered."""
-    from ingot.artifact.device import check_device
     from ingot.artifact.reader import Artifact
+    from ingot.artifact.tree import is_artifact
     from ingot.cache import resolve
     from ingot.cli.answer import Answer
     from ingot.cli.chat.display import stdout_display
     from ingot.cli.chat.loop import converse
+    from ingot.compiler.choose_targets import for_device
     from ingot.hub import model_path
     from ingot.runtime.llm import LLM
 
     converses = args.prompt is None and (args.chat or sys.stdin.isatty())
     chats = converses or args.chat or args.system is not None
     prompt = "" if converses else _prompt(args)
-    check_device(args.device)
+    wanted = None if is_artifact(Path(args.model)) else for_device(args.device)
     # A model on the hub is downloaded and a directory compiled, unless they are cached.
-    path = resolve(model_path(args.model, args.revision))
+    path = resolve(model_path(args.model, args.revision), wanted)
     began = time.perf_counter()
     artifact = Artifact.open(path, device=args.device)
     with LLM(artifact, max_model_len=args.max_model_len, num_threads=args.threads) as llm:

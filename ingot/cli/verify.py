@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingot.cli.arguments import DEVICE, MODEL, REVISION, Arguments
@@ -24,14 +25,15 @@ ARGUMENTS: Arguments = (MODEL, REVISION, DEVICE)
 def main(args: argparse.Namespace) -> int:
     """Checks the hash of every file, then replays the golden prompts on this host in several ways
     and compares them with the float32 reference. Exit code 4 if they differ."""
-    from ingot.artifact.device import check_device
     from ingot.artifact.reader import Artifact
+    from ingot.artifact.tree import is_artifact
     from ingot.cache import resolve
+    from ingot.compiler.choose_targets import for_device
     from ingot.hub import model_path
     from ingot.runtime.verify import replay
 
-    check_device(args.device)
-    path = resolve(model_path(args.model, args.revision))
+    wanted = None if is_artifact(Path(args.model)) else for_device(args.device)
+    path = resolve(model_path(args.model, args.revision), wanted)
     with progress_display() as progress:
         progress("hashes", str(path), None)
         artifact = Artifact.open(path, "full", device=args.device)

@@ -19,6 +19,7 @@ from ingot.artifact.plan import Limits
 from ingot.artifact.reader import Artifact
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter, refuse_missing
+from ingot.compiler.choose_targets import resolve_target
 from ingot.compiler.compile import describe, target_plan, write_parts
 from ingot.compiler.front import Front
 from ingot.compiler.golden import GOLDEN, outputs_agree
@@ -26,7 +27,6 @@ from ingot.compiler.kept_front import front_of
 from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.preflight import check_disk, check_tools, prepare
-from ingot.compiler.resolve import resolve_target
 from ingot.errors import ArtifactError, UsageError
 from ingot.targets.compilers import Builder
 from ingot.targets.target import kind_of

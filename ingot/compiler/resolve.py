@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingot.artifact.formats import Storage
-from ingot.artifact.gpu import find_gpus
-from ingot.artifact.host import host_flags
 from ingot.artifact.plan import Limits
-from ingot.artifact.target import CUDA_LEVELS, Target, native_target
+from ingot.artifact.target import Target
+from ingot.compiler.choose_targets import resolve_target
 from ingot.compiler.golden import QUANTIZED_TOLERANCE, TOLERANCE
 from ingot.compiler.options import CompileOptions, check_known
 from ingot.compiler.quantization.choose import base_storage, int8_storage
@@ -67,26 +66,6 @@ def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
         int8=int8_storage(options, config),
         limits=resolve_limits(options, config),
     )
-
-
-def resolve_target(name: str) -> Target:
-    """The target of that name; `cpu:native` and `cuda:native` are those of this host.
-
-    Raises UsageError for an unknown name, and where this host has no such device.
-    """
-    if name == "cpu:native":
-        return native_target(host_flags())
-    if name != "cuda:native":
-        return Target.parse(name)
-    gpus = find_gpus()
-    levels = [level for gpu in gpus for level in sorted(gpu.flags) if level in CUDA_LEVELS]
-    if not levels:
-        shown = ", ".join(".".join(map(str, gpu.capability)) for gpu in gpus) or "none"
-        raise UsageError(
-            f"cuda:native needs a GPU that ingot builds for; compute capabilities here: {shown}",
-            hint=f"No GPU is needed to name one: {', '.join(f'cuda:{x}' for x in CUDA_LEVELS)}.",
-        )
-    return Target("cuda", levels[0])
 
 
 def make_folder(path: Path) -> None:

@@ -129,8 +129,8 @@ CONSTRUCTOR = (
     Argument("distributed_executor_backend", (None, "uni"), _ONE_MACHINE),
     Argument("disable_custom_all_reduce", _FLAG, _ONE_MACHINE),
     Argument("device", ("auto", None),
-             "What runs the model: \"cpu\", \"cuda\" or \"cuda:1\". Unless given, a GPU that the "
-             "artifact has a target for, or else the CPU.",
+             "What runs the model: \"cpu\", \"cuda\" or \"cuda:1\". A model directory is compiled "
+             "for it. Unless given, a GPU that the artifact has a target for, or else the CPU.",
              option="device"),
     Argument("gpu_memory_utilization", (0.9, 0.92),
              "Memory for keys and values is `kv_cache_bytes`."),

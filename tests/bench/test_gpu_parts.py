@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bench.gpu import load, parity, requests, rows, separate, speed, ways
+from bench.gpu import load, parity, requests, rows, separate, speed, ways, weights
 from bench.gpu.results import Report, read_report
 from bench.gpu.setting import Setting
 from ingot.artifact.reader import Artifact
@@ -92,6 +92,14 @@ def test_a_binary_that_the_driver_refuses_is_named(setting, monkeypatch):
     with pytest.raises(RuntimeError, match=r"attention\.\w+ \(0 shared bytes\): unsupported"):
         load.load(setting, TINY)
     assert figures(setting)["refused"] > 0
+
+
+def test_weights_stand_beside_reads_and_copies_alone(setting):
+    weights.weights(setting, TINY)
+    found = figures(setting)
+    each = found["gigabytes_per_second"]
+    assert set(each) == {"read", "copied", "both"} and min(each.values()) > 0
+    assert found["share"] == each["both"] / min(each["read"], each["copied"])
 
 
 def test_rows_are_compared_kernel_by_kernel(setting, monkeypatch):

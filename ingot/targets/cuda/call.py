@@ -10,6 +10,7 @@ from ingot.targets.cuda.operands import Operands, Pointer, Size
 from ingot.targets.work import Work
 
 ALIGNMENT = 16  # bytes: what a thread loads at once
+DEPENDENT = "DEPENDENT"  # says to a function that takes it whether its kernel is dependent
 ONE = Extent()
 
 

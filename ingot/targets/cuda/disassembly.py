@@ -18,7 +18,10 @@ _LINE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)", r
 
 
 def instructions(cubin: Path, triton: TritonPackage) -> Mapping[str, int]:
-    """How often each instruction stands in a cubin. Raises ToolchainError."""
+    """How often each instruction stands in a cubin, in the order in which they come first.
+
+    Raises ToolchainError.
+    """
     command = (str(triton.tool("nvdisasm")), "-c", str(cubin))
     try:
         done = run_compiler(command, TIMEOUT_SECONDS)
@@ -32,5 +35,5 @@ def instructions(cubin: Path, triton: TritonPackage) -> Mapping[str, int]:
 
 
 def counted(listing: str) -> Mapping[str, int]:
-    """How often each instruction stands in a listing."""
+    """How often each instruction stands in a listing, in the order in which they come first."""
     return Counter(_LINE.findall(listing))

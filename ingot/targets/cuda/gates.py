@@ -36,6 +36,8 @@ _WIDE = re.compile(r"LDGSTS\b.*\.128\b")
 _NARROW = re.compile(r"LDGSTS\b(?!.*\.128\b)")
 _ONE_BYTE = re.compile(r"LDG\b.*\.[US]8\b")
 _TWO_BYTES = re.compile(r"LDG\b.*\.[US]16\b")
+_WAIT, _RELEASE = "ACQBULK", "PREEXIT"  # for the launch before, and of the next one
+_MEMORY = re.compile(r"(LD|ST|LDG|STG|LDGSTS|RED|ATOM\w*|UTMA\w+|UBLK\w+)\b")
 _MATRIX = re.compile(r"HMMA|IMMA|QMMA|HGMMA|QGMMA|IGMMA|UTC\w*MMA")
 _HALF_SUMS = re.compile(r"HG?MMA\.\w+\.F16\b")
 
@@ -69,7 +71,7 @@ GATES: Mapping[str, Gate] = {
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel that was built, and how often each instruction stands in it.
+    """A kernel that was built, and how often each instruction stands in it, first ones first.
 
     `many_rows`: it runs only in steps of many rows, and multiplies more than it reads.
     """
@@ -134,6 +136,7 @@ def faults(kernel: Kernel, architecture: Architecture, gate: Gate) -> Iterator[s
     shared, most = kernel.binary.shared_bytes, architecture.most_shared_bytes
     if shared > most:
         yield f"{shared} bytes of shared memory, where a program may have {most}"
+    yield from _out_of_order(kernel)
     expected = gate.matrix.get(architecture.number)
     if expected is not None:
         yield from _other_family(kernel.counts, expected)
@@ -143,6 +146,24 @@ def faults(kernel: Kernel, architecture: Architecture, gate: Gate) -> Iterator[s
         yield from _slow_loads(kernel, gate)
     if gate.streams and not kernel.many_rows:
         yield from _few_bytes(kernel, architecture)
+
+
+def _out_of_order(kernel: Kernel) -> Iterator[str]:
+    """A dependent kernel waits before it touches memory, and lets the next launch begin after that.
+    Any other does neither."""
+    names = list(kernel.counts)
+    found = [name for name in (_WAIT, _RELEASE) if name in names]
+    if not kernel.spec.dependent:
+        if found:
+            yield f"{', '.join(found)} in a kernel that is launched after the one before it"
+        return
+    if found != [_WAIT, _RELEASE]:
+        yield f"a dependent kernel has {', '.join(found) or 'neither'} of {_WAIT} and {_RELEASE}"
+        return
+    before = names[: names.index(_WAIT)]
+    early = [name for name in before if name == _RELEASE or _MEMORY.match(name)]
+    if early:
+        yield f"{', '.join(early)} before the wait for the launch before ({_WAIT})"
 
 
 def _other_family(counts: Mapping[str, int], expected: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ class SimulatedDriver:
         self._recorded: list[Act] | None = None
         self._queued: deque[Act] = deque()
         self._num_queued = self._num_done = 0
+        self._lock = Lock()
 
     def allocate(self, nbytes: int) -> int:
         if nbytes > self.free_bytes():
@@ -65,6 +67,10 @@ class SimulatedDriver:
     def host_memory(self, nbytes: int) -> npt.NDArray[Any]:
         self._pinned.append(np.full(nbytes, POISON, np.uint8))
         return self._pinned[-1]
+
+    def release(self, memory: npt.NDArray[Any]) -> None:
+        memory[:] = POISON
+        self._pinned = [each for each in self._pinned if each is not memory]
 
     def upload(self, address: int, data: npt.NDArray[Any]) -> None:
         copied = data.view(np.uint8).reshape(-1)
@@ -114,14 +120,16 @@ class SimulatedDriver:
         self._starts.clear()
 
     def _run_to(self, mark: int) -> None:
-        while self._num_done < mark:
-            self._num_done += 1
-            self._queued.popleft()()
+        with self._lock:
+            while self._num_done < mark:
+                self._num_done += 1
+                self._queued.popleft()()
 
     def _queue(self, act: Act) -> None:
         if self._recorded is not None:
             self._recorded.append(act)
-        else:
+            return
+        with self._lock:
             self._queued.append(act)
             self._num_queued += 1
 

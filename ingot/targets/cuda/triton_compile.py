@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -12,7 +11,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ingot.artifact.launches import KernelSpec
-from ingot.targets.cuda.call import ALIGNMENT
+from ingot.targets.cuda.call import ALIGNMENT, DEPENDENT
 from ingot.targets.cuda.compiled import Compiled
 
 THREADS_OF_A_WARP = 32
@@ -36,30 +35,35 @@ def _function(spec: KernelSpec, package: str) -> Any:
     """The Triton function. Raises ValueError if it takes other arguments than the spec gives."""
     file, _, name = spec.function.rpartition(".")
     function = getattr(import_module(f"{package}.{file}"), name)
-    passed = [name for name, _ in spec.arguments]
-    known = {*spec.constants, *(_defaults(function).keys() - {*passed})}
-    takes = [name for name in function.arg_names if name not in known]
-    unknown = sorted(set(spec.constants) - set(function.arg_names))
+    passed, constants = [name for name, _ in spec.arguments], _constants(function, spec)
+    takes = [name for name in function.arg_names if name not in constants]
+    unknown = sorted(set(constants) - set(function.arg_names))
     if passed != takes or unknown:
         raise ValueError(f"it takes {takes}, and is passed {passed}; unknown constants: {unknown}")
     return function
 
 
-def _defaults(function: Any) -> Mapping[str, Any]:
-    """The values of arguments that need not be given: those that few launches have."""
+def _constants(function: Any, spec: KernelSpec) -> dict[str, Any]:
+    """All of them: those of the spec, those that have a default, and DEPENDENT.
+
+    A function that can wait for the launch before it takes the last.
+    """
     parameters = inspect.signature(function.fn).parameters.values()
-    return {each.name: each.default for each in parameters if each.default is not each.empty}
+    given = {each.name: each.default for each in parameters if each.default is not each.empty}
+    given |= spec.constants
+    if spec.dependent or DEPENDENT in function.arg_names:
+        given[DEPENDENT] = spec.dependent
+    return {name: value for name, value in given.items() if name not in dict(spec.arguments)}
 
 
 def _source(function: Any, spec: KernelSpec) -> Any:
     types = dict(spec.arguments)
     names = list(function.arg_names)
-    constants = {**_defaults(function), **spec.constants}
     aligned = [n for n, kind in types.items() if kind[0] == "*" and n not in spec.unaligned]
     return ASTSource(
         function,
         {name: types.get(name, "constexpr") for name in names},
-        {(names.index(n),): value for n, value in constants.items() if n not in types},
+        {(names.index(name),): value for name, value in _constants(function, spec).items()},
         {(names.index(name),): [["tt.divisibility", ALIGNMENT]] for name in aligned},
     )
 

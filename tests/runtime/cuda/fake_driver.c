@@ -1,29 +1,38 @@
 // A stand-in for libcuda.so.1: memory of the device is that of the host, a launch is written down,
 // and any call can be made to fail.
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char* failing = "";
+static atomic_int spared;  // calls that go well before it fails
 static int failing_code, capability_major = 9, capability_minor = 0, num_gpus = 1;
-static int live, capturing, launches, replayed, recorded, waited;
+static atomic_int live, pinned, recorded, waited;  // threads share a driver
+static int capturing, launches, replayed;
 static unsigned last_grid[3], last_threads, last_shared;
 static unsigned char last_parameters[4096];
 static size_t last_size;
+static int last_dependent;
 
 void fake_reset(void) {
   failing = "";
-  live = capturing = launches = replayed = recorded = waited = 0;
+  live = pinned = recorded = waited = 0;
+  capturing = launches = replayed = 0;
   capability_major = 9, capability_minor = 0, num_gpus = 1;
 }
 void fake_fail(const char* name, int code) {
   failing = strdup(name);
   failing_code = code;
+  spared = 0;
 }
+void fake_spare(int calls) { spared = calls; }
 void fake_gpus(int count, int major, int minor) {
   num_gpus = count, capability_major = major, capability_minor = minor;
 }
 int fake_live(void) { return live; }
+int fake_pinned(void) { return pinned; }
+int fake_dependent(void) { return last_dependent; }
 int fake_launches(void) { return launches; }
 int fake_replayed(void) { return replayed; }
 int fake_recorded(void) { return recorded; }
@@ -38,7 +47,7 @@ size_t fake_parameters(unsigned char* out) {
 
 #define CALL(name, ...)                                     \
   int name(__VA_ARGS__) {                                   \
-    if (strcmp(failing, #name) == 0) return failing_code;
+    if (strcmp(failing, #name) == 0 && spared-- <= 0) return failing_code;
 #define END \
   return 0; \
   }
@@ -61,8 +70,8 @@ CALL(cuMemAlloc_v2, uint64_t* address, size_t size)
   *address = (uint64_t)aligned_alloc(256, (size + 255) / 256 * 256), ++live;
 END
 CALL(cuMemFree_v2, uint64_t address) free((void*)address), --live; END
-CALL(cuMemAllocHost_v2, void** place, size_t size) *place = malloc(size), ++live; END
-CALL(cuMemFreeHost, void* place) free(place), --live; END
+CALL(cuMemAllocHost_v2, void** place, size_t size) *place = malloc(size), ++live, ++pinned; END
+CALL(cuMemFreeHost, void* place) free(place), --live, --pinned; END
 CALL(cuMemcpyHtoDAsync_v2, uint64_t to, const void* from, size_t size, void* stream)
   memcpy((void*)to, from, size);
 END
@@ -87,6 +96,29 @@ CALL(cuLaunchKernel, void* function, unsigned gx, unsigned gy, unsigned gz, unsi
   last_threads = bx, last_shared = shared;
   last_size = *(size_t*)extra[3];
   memcpy(last_parameters, extra[1], last_size);
+  last_dependent = 0;
+  ++launches;
+END
+struct attribute {
+  int id, padding, value[16];
+};
+struct config {
+  unsigned grid[3], block[3], shared;
+  void* stream;
+  struct attribute* attributes;
+  unsigned num_attributes;
+};
+CALL(cuLaunchKernelEx, struct config* config, void* function, void** parameters, void** extra)
+  struct attribute* given = config->attributes;
+  if (sizeof(struct attribute) != 72 || config->num_attributes != 1 || given->id != 6) return 1;
+  if (config->stream != (void*)2 || !function || parameters) return 1;
+  if (extra[0] != (void*)1 || extra[2] != (void*)2 || extra[4] != 0) return 1;
+  if (config->block[1] != 1 || config->block[2] != 1) return 1;
+  memcpy(last_grid, config->grid, sizeof last_grid);
+  last_threads = config->block[0], last_shared = config->shared;
+  last_size = *(size_t*)extra[3];
+  memcpy(last_parameters, extra[1], last_size);
+  last_dependent = given->value[0];
   ++launches;
 END
 CALL(cuStreamBeginCapture_v2, void* stream, int mode) capturing = 1; END

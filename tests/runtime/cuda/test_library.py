@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,6 +27,7 @@ ILLEGAL_ADDRESS, OUT_OF_MEMORY, NO_BINARY = 700, 2, 209
 def everything(driver: CudaDriver) -> None:
     """Each method once."""
     address = driver.allocate(256)
+    driver.release(driver.host_memory(64))
     driver.host_memory(64)
     data = np.arange(4, dtype=np.int32)
     driver.upload(address, data)
@@ -33,6 +35,7 @@ def everything(driver: CudaDriver) -> None:
     kernel = driver.load(SPEC, BINARY, CODE)
     driver.begin_capture()
     driver.launch(kernel, (3, 2, 1), bytes(range(24)))
+    driver.launch(replace(kernel, dependent=True), (3, 2, 1), bytes(range(24)))
     driver.replay(driver.end_capture())
     driver.wait(driver.mark())
     driver.synchronize()
@@ -62,6 +65,21 @@ def test_a_launch_hands_over_its_grid_threads_memory_and_parameters(library: cty
     driver.close()
 
 
+def test_a_dependent_launch_says_so_and_is_else_the_same(library: ctypes.CDLL) -> None:
+    driver = CudaDriver(0, library)
+    for dependent in (True, False, True):
+        kernel = driver.load(replace(SPEC, dependent=dependent), BINARY, CODE)
+        driver.launch(kernel, (7, 5, 3), bytes(range(24)))
+        seen = (ctypes.c_ubyte * 4096)()
+        size = library.fake_parameters(seen)
+        assert bytes(seen[:size]) == bytes(range(24))
+        assert [library.fake_grid(d) for d in range(3)] == [7, 5, 3]
+        assert (library.fake_threads(), library.fake_shared()) == (8 * 32, 100_000)
+        assert library.fake_dependent() == dependent
+    assert library.fake_launches() == 3
+    driver.close()
+
+
 def test_closing_frees_all_and_closing_again_does_nothing(library: ctypes.CDLL) -> None:
     driver = CudaDriver(0, library)
     everything(driver)
@@ -85,11 +103,11 @@ def test_marks_are_used_again_once_they_were_waited_for(library: ctypes.CDLL) ->
 
 CALLS = (
     "cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuStreamCreate",
-    "cuMemAlloc_v2", "cuMemAllocHost_v2", "cuMemcpyHtoDAsync_v2", "cuMemcpyDtoHAsync_v2",
-    "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute", "cuLaunchKernel",
-    "cuStreamBeginCapture_v2", "cuStreamEndCapture", "cuGraphInstantiateWithFlags", "cuGraphLaunch",
-    "cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuStreamSynchronize",
-    "cuMemGetInfo_v2",
+    "cuMemAlloc_v2", "cuMemAllocHost_v2", "cuMemFreeHost", "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync_v2", "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute",
+    "cuLaunchKernel", "cuLaunchKernelEx", "cuStreamBeginCapture_v2", "cuStreamEndCapture",
+    "cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuEventCreate", "cuEventRecord",
+    "cuEventSynchronize", "cuStreamSynchronize", "cuMemGetInfo_v2",
 )  # fmt: skip
 
 
@@ -128,7 +146,9 @@ def test_errors_have_the_type_of_their_cause(library: ctypes.CDLL, name, code, k
 
 
 @pytest.mark.parametrize("code", [ILLEGAL_ADDRESS, OUT_OF_MEMORY, NO_BINARY])
-@pytest.mark.parametrize("name", ["cuStreamSynchronize", "cuMemFree_v2", "cuModuleUnload"])
+@pytest.mark.parametrize(
+    "name", ["cuStreamSynchronize", "cuMemFree_v2", "cuModuleUnload", "cuEventDestroy_v2"]
+)
 def test_closing_goes_on_where_a_lost_device_refuses(library: ctypes.CDLL, name, code) -> None:
     """Whatever it says: nobody can do anything about it."""
     driver = CudaDriver(0, library)

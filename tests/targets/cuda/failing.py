@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ class Failing:
     def __init__(self, driver: IdleDriver, method: str, number: int, error: Exception) -> None:
         self.driver = driver
         self._method, self._number, self._error = method, number, error
+        self._lock = Lock()
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.driver, name)
@@ -54,8 +56,9 @@ class Failing:
 
     def _counted(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
-            number = self.driver.calls.count(name)
-            self.driver.calls.append(name)
+            with self._lock:  # threads share a driver
+                number = self.driver.calls.count(name)
+                self.driver.calls.append(name)
             if (name, number) == (self._method, self._number):
                 raise self._error
             return method(*arguments)

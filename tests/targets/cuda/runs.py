@@ -142,7 +142,8 @@ def launch(memory: Memory, call: Call, sizes: Mapping[str, int]) -> None:
     declared = [name for name in function.arg_names if name in arguments]
     assert declared == list(arguments), f"{choice.function} takes {declared}"
     given = {*arguments, *choice.constants}
-    optional = {p.name for p in signature(function.fn).parameters.values() if p.default is None}
+    parameters = signature(function.fn).parameters.values()
+    optional = {each.name for each in parameters if each.default is not each.empty}
     assert {*function.arg_names} - optional <= given <= {*function.arg_names}, choice
     x, y, z = (extent.of(sizes) for extent in choice.grid)
     interpreter.launch(function, (x, y, z), arguments, choice.constants)

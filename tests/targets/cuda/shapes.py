@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.make_model import write_config
-from ingot.artifact.codec import decode_built, encode_launches
+from ingot.artifact.codec import decode_built
 from ingot.artifact.launches import BuiltLaunches
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
@@ -16,7 +16,6 @@ from ingot.compiler.options import Clock, CompileOptions, silent
 from ingot.compiler.resolve import resolve
 from ingot.models import registry
 from ingot.targets.cuda import toolchain
-from ingot.targets.cuda.generate import generate
 from ingot.targets.cuda.kind import KIND
 
 
@@ -36,6 +35,6 @@ def plan_of(folder: Path, shape: str, stored: str, target: Target, dtype: str = 
 
 def built_of(folder: Path, plan: Plan, target: Target) -> BuiltLaunches:
     """The launches of a plan, built in a folder."""
-    (folder / toolchain.LAUNCHES).write_bytes(encode_launches(generate(plan)))
+    (folder / toolchain.LAUNCHES).write_text(KIND.sources(plan, target)[toolchain.LAUNCHES])
     toolchain.build(folder, folder / KIND.kernels, target)
     return decode_built((folder / KIND.kernels).read_bytes())

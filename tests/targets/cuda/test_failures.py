@@ -22,10 +22,12 @@ from tests.targets.cuda.simulation import compile_sketch, simulated
 pytestmark = pytest.mark.thorough
 
 METHODS = (
-    "allocate", "host_memory", "upload", "download", "load", "launch", "begin_capture",
+    "allocate", "host_memory", "release", "upload", "download", "load", "launch", "begin_capture",
     "end_capture", "replay", "mark", "wait", "synchronize", "free_bytes",
 )  # fmt: skip
-OPENING = ("allocate", "host_memory", "upload", "load", "synchronize", "free_bytes")
+OPENING = (
+    "allocate", "host_memory", "release", "upload", "load", "mark", "wait", "free_bytes",
+)  # fmt: skip
 STEPPING = (
     "upload", "download", "launch", "begin_capture", "end_capture", "replay", "mark", "wait",
 )  # fmt: skip

@@ -13,6 +13,7 @@ from ingot.artifact.launches import Binary, KernelSpec
 class Driver(Protocol):
     """One device and one queue of work on it: everything queued runs in order.
 
+    Threads may share it, except while a capture is under way.
     All methods raise DeviceError where the device fails, and `allocate` raises ResourceError where
     its memory does not suffice. Memory is addressed in bytes.
     """
@@ -23,6 +24,10 @@ class Driver(Protocol):
 
     def host_memory(self, nbytes: int) -> npt.NDArray[Any]:
         """Memory of the host, uint8 [nbytes], that the device copies from and to by itself."""
+        ...
+
+    def release(self, memory: npt.NDArray[Any]) -> None:
+        """Frees what `host_memory` gave, before `close` does. Nothing queued uses it any more."""
         ...
 
     def upload(self, address: int, data: npt.NDArray[Any]) -> None:

@@ -102,12 +102,10 @@ class CudaExecutor:
         self._tokens: list[int] = []
         self._draws_on_device = False
         try:
-            self._memory = self._fill(driver, artifact, built, max_model_len, kv_cache_bytes)
-            folder = PurePosixPath(entry.step.kernels).parent
-            self._program = Program(
-                driver, built, lambda name: artifact.read(f"{folder}/{name}"), self._memory.address
-            )
-            logits = driver.host_memory(4 * plan.limits.max_logit_rows * self.vocab_size)
+            self._memory = self._take(driver, artifact, built, max_model_len, kv_cache_bytes)
+            with self._memory.filling(driver, artifact, entry.layout):
+                self._program = self._load(driver, artifact, built)
+                logits = driver.host_memory(4 * plan.limits.max_logit_rows * self.vocab_size)
             self._logits = logits.view(np.float32).reshape(-1, self.vocab_size)
             self._host_sampler = Sampler(self.vocab_size)
             self._sampler = DeviceSampler(
@@ -119,7 +117,14 @@ class CudaExecutor:
             self.close()
             raise
 
-    def _fill(
+    def _load(self, driver: Driver, artifact: Artifact, built: BuiltLaunches) -> Program:
+        """The launches of a step; their kernels are on the device."""
+        folder = PurePosixPath(artifact.target.step.kernels).parent
+        return Program(
+            driver, built, lambda name: artifact.read(f"{folder}/{name}"), self._memory.address
+        )
+
+    def _take(
         self,
         driver: Driver,
         artifact: Artifact,
@@ -127,14 +132,12 @@ class CudaExecutor:
         max_model_len: int,
         kv_cache_bytes: int | None,
     ) -> Memory:
-        """Takes the memory of the model, and fills in its weights."""
+        """Takes the memory of the model."""
         plan, launches, layout = self._plan, built.launches, artifact.target.layout
         weight_bytes = artifact.manifest.files[weights_name(layout)].size
         fixed, free = fixed_sizes(plan, launches, weight_bytes), driver.free_bytes()
         self.num_pages = pages_within(plan, fixed, free, max_model_len, kv_cache_bytes)
-        memory = Memory(driver, plan, launches, self.num_pages, weight_bytes)
-        memory.upload_weights(driver, artifact, layout)
-        return memory
+        return Memory(driver, plan, launches, self.num_pages, weight_bytes)
 
     def submit(self, inputs: StepInputs, draws: Draws, *, beside: bool = False) -> CudaPending:
         with self._running() as driver:

@@ -10,7 +10,8 @@ import ctypes
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,42 @@ RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 # CU_LAUNCH_PARAM_*: the words that introduce the block of parameters, its size, and the end
 BUFFER_POINTER, BUFFER_SIZE, END = 1, 2, 0
 WARP = 32  # threads
+PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CU_LAUNCH_ATTRIBUTE_*
+ATTRIBUTE_BYTES = 64  # of a value, which is a union in C
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute, with an int as its value."""
+
+    _fields_ = (
+        ("id", c_int),
+        ("padding", c_int),
+        ("value", c_int * (ATTRIBUTE_BYTES // ctypes.sizeof(c_int))),
+    )
+
+
+class _Config(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", c_uint * 3),
+        ("block", c_uint * 3),
+        ("shared", c_uint),
+        ("stream", c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("num_attributes", c_uint),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What a launch hands over of a kernel. A dependent one begins before the launch before it has
+    ended."""
+
+    function: c_void_p
+    threads: int
+    shared: int
+    dependent: bool
 
 
 class CudaDriver:
@@ -49,11 +86,11 @@ class CudaDriver:
                 hint='Install it, or pass device="cpu" for an artifact with a CPU target.',
             )
         self._library = library
-        self._thread = 0
+        self._of_thread = threading.local()
         self._modules: list[c_void_p] = []
         self._graphs: list[c_void_p] = []
         self._device_memory: list[int] = []
-        self._pinned: list[c_void_p] = []
+        self._pinned: list[int] = []
         self._events: list[c_void_p] = []
         self._unused_events: list[c_void_p] = []
         self._context, self._stream = c_void_p(), c_void_p()
@@ -82,8 +119,13 @@ class CudaDriver:
         self._use()
         place = c_void_p()
         self._call("cuMemAllocHost_v2", byref(place), c_size_t(max(nbytes, 1)))
-        self._pinned.append(place)
+        self._pinned.append(place.value or 0)
         return np.ctypeslib.as_array(ctypes.cast(place, ctypes.POINTER(ctypes.c_uint8)), (nbytes,))
+
+    def release(self, memory: npt.NDArray[Any]) -> None:
+        self._use()
+        self._call("cuMemFreeHost", c_void_p(memory.ctypes.data))
+        self._pinned.remove(memory.ctypes.data)
 
     def upload(self, address: int, data: npt.NDArray[Any]) -> None:
         self._use()
@@ -107,19 +149,16 @@ class CudaDriver:
             self._stream,
         )
 
-    def load(self, spec: KernelSpec, binary: Binary, code: bytes) -> tuple[c_void_p, int, int]:
+    def load(self, spec: KernelSpec, binary: Binary, code: bytes) -> Kernel:
         self._use()
         module, function = c_void_p(), c_void_p()
         self._call("cuModuleLoadData", byref(module), code)
         self._modules.append(module)
         self._call("cuModuleGetFunction", byref(function), module, binary.entry.encode())
         self._call("cuFuncSetAttribute", function, MAX_DYNAMIC_SHARED_BYTES, binary.shared_bytes)
-        return function, spec.num_warps * WARP, binary.shared_bytes
+        return Kernel(function, spec.num_warps * WARP, binary.shared_bytes, spec.dependent)
 
-    def launch(
-        self, kernel: tuple[c_void_p, int, int], grid: Sequence[int], parameters: bytes
-    ) -> None:
-        function, threads, shared = kernel
+    def launch(self, kernel: Kernel, grid: Sequence[int], parameters: bytes) -> None:
         size = c_size_t(len(parameters))
         extra = (c_void_p * 5)(
             BUFFER_POINTER,
@@ -128,8 +167,27 @@ class CudaDriver:
             ctypes.cast(byref(size), c_void_p),
             END,
         )
+        if kernel.dependent:
+            config = byref(self._dependent(kernel, grid))
+            self._call("cuLaunchKernelEx", config, kernel.function, None, extra)
+            return
+        block = kernel.threads, 1, 1
         self._call(
-            "cuLaunchKernel", function, *grid, threads, 1, 1, shared, self._stream, None, extra
+            "cuLaunchKernel", kernel.function, *grid, *block, kernel.shared, self._stream, None,
+            extra,
+        )  # fmt: skip
+
+    def _dependent(self, kernel: Kernel, grid: Sequence[int]) -> _Config:
+        """A launch that does not wait for the end of the one before it."""
+        attribute = _Attribute(PROGRAMMATIC_STREAM_SERIALIZATION)
+        attribute.value[0] = True
+        return _Config(
+            (c_uint * 3)(*grid),
+            (c_uint * 3)(kernel.threads, 1, 1),
+            kernel.shared,
+            self._stream,
+            ctypes.pointer(attribute),
+            1,
         )
 
     def begin_capture(self) -> None:
@@ -155,12 +213,12 @@ class CudaDriver:
 
     def mark(self) -> c_void_p:
         self._use()
-        if not self._unused_events:
+        try:
+            event = self._unused_events.pop()
+        except IndexError:  # asked for and not looked for: threads share them
             event = c_void_p()
             self._call("cuEventCreate", byref(event), UNTIMED)
             self._events.append(event)
-            self._unused_events.append(event)
-        event = self._unused_events.pop()
         self._call("cuEventRecord", event, self._stream)
         return event
 
@@ -184,7 +242,7 @@ class CudaDriver:
             *(("cuEventDestroy_v2", event) for event in self._events),
             *(("cuModuleUnload", module) for module in self._modules),
             *(("cuMemFree_v2", c_uint64(address)) for address in self._device_memory),
-            *(("cuMemFreeHost", place) for place in self._pinned),
+            *(("cuMemFreeHost", c_void_p(place)) for place in self._pinned),
             *(("cuStreamDestroy_v2", stream) for stream in [self._stream] if stream),
             ("cuDevicePrimaryCtxRelease_v2", self._device),
         )
@@ -198,9 +256,9 @@ class CudaDriver:
 
     def _use(self) -> None:
         """Makes the device that of this thread: the driver keeps that by thread."""
-        if self._thread != threading.get_ident():
+        if not hasattr(self._of_thread, "used"):
             self._call("cuCtxSetCurrent", self._context)
-            self._thread = threading.get_ident()
+            self._of_thread.used = True
 
     def _call(self, name: str, *arguments: Any) -> None:
         """Calls the driver. Raises ResourceError, IncompatibleHostError or DeviceError."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import prod
 
 import numpy as np
@@ -18,9 +17,8 @@ from ingot.errors import ArtifactError
 from ingot.runtime.devices.cpu import weight_offsets
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.room import array_sizes
+from ingot.runtime.devices.cuda.upload import Source, uploading
 from ingot.runtime.devices.memory import align
-
-PIECE_BYTES = 32 << 20
 
 
 class Memory:
@@ -50,15 +48,22 @@ class Memory:
             self._spans[name, 0] = place, nbytes
             place += nbytes
 
-    def upload_weights(self, driver: Driver, artifact: Artifact, layout: str) -> None:
-        """Copies the weights from their file, piece by piece. Raises ArtifactError."""
+    @contextmanager
+    def filling(self, driver: Driver, artifact: Artifact, layout: str) -> Iterator[None]:
+        """Copies the weights from their file while the block runs. At its end they are there.
+
+        Raises ArtifactError, and what the driver raises.
+        """
+        name = weights_name(layout)
         fd, header = artifact.open_weights(layout)
         with os.fdopen(fd, "rb") as file:
-            offsets = weight_offsets(self._plan, header, weights_name(layout))
+            offsets = weight_offsets(self._plan, header, name)
             for buffer, offset in zip(self._plan.of_kind("weight"), offsets, strict=True):
                 nbytes = header.tensors[buffer.name].nbytes
                 self._spans[buffer.name, 0] = self.weights + offset, nbytes
-            _upload(driver, self.weights, file.fileno())
+            source = Source(file.fileno(), artifact.manifest.files[name].size, name)
+            with uploading(driver, self.weights, source):
+                yield
 
     def address(self, argument: Argument) -> int:
         """Where an argument lies. Raises ArtifactError where there is no such memory."""
@@ -75,20 +80,6 @@ class Memory:
         """Where an input, an output or an array of drawing begins. The latter lie side by side,
         each from the next multiple of 64 bytes on."""
         return self._spans[name, 0][0]
-
-
-def _upload(driver: Driver, address: int, fd: int) -> None:
-    """Copies a whole file to the device."""
-    mapped = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
-    try:
-        whole = np.frombuffer(mapped, np.uint8)
-        for start in range(0, len(whole), PIECE_BYTES):
-            driver.upload(address + start, whole[start : start + PIECE_BYTES])
-        driver.synchronize()
-        del whole
-    finally:
-        with suppress(BufferError):  # an error holds what it was raised over, until it is handled
-            mapped.close()
 
 
 def fixed_sizes(plan: Plan, launches: Launches, weight_bytes: int) -> dict[str, int]:

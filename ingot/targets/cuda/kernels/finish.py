@@ -6,6 +6,7 @@ Parts are float32 [PARTS, rows, WIDTH]. A stage of 0 parts takes sums that are c
 import triton
 import triton.language as tl
 
+from ingot.targets.cuda.kernels.dependent import wait_for_last
 from ingot.targets.cuda.kernels.math import activated, soft_capped
 from ingot.targets.cuda.kernels.norm import normalized
 
@@ -43,9 +44,11 @@ def finish(
     parts, bias, residual, out, rows,
     WIDTH: tl.constexpr, RESIDUAL_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
     PARTS: tl.constexpr, CAP: tl.constexpr, WITH_BIAS: tl.constexpr,
-    WITH_RESIDUAL: tl.constexpr, COLUMNS: tl.constexpr,
+    WITH_RESIDUAL: tl.constexpr, COLUMNS: tl.constexpr, DEPENDENT: tl.constexpr = False,
 ):  # fmt: skip
     """out [rows, WIDTH] = what is complete; grid (rows, WIDTH / COLUMNS)."""
+    if DEPENDENT:
+        wait_for_last()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mask = columns < WIDTH
@@ -61,9 +64,11 @@ def finish(
 def gate(
     parts, bias, out, rows,
     HALF: tl.constexpr, OUT_STRIDE: tl.constexpr, KIND: tl.constexpr, PARTS: tl.constexpr,
-    WITH_BIAS: tl.constexpr, COLUMNS: tl.constexpr,
+    WITH_BIAS: tl.constexpr, COLUMNS: tl.constexpr, DEPENDENT: tl.constexpr = False,
 ):  # fmt: skip
     """out [rows, HALF] = activation(gate) * up, the halves of a sum; grid (rows, HALF / COLUMNS)"""
+    if DEPENDENT:
+        wait_for_last()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mask = columns < HALF
@@ -90,11 +95,14 @@ def norm(
     WIDTH: tl.constexpr, RESIDUAL_STRIDE: tl.constexpr, TOTAL_STRIDE: tl.constexpr,
     OUT_STRIDE: tl.constexpr, PARTS: tl.constexpr, WITH_BIAS: tl.constexpr,
     EPS: tl.constexpr, OFFSET: tl.constexpr, COLUMNS: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ):  # fmt: skip
     """total [rows, WIDTH] = the sum with its residual, and out = its rms norm; grid (rows).
 
     Where there are no parts, total is complete already.
     """
+    if DEPENDENT:
+        wait_for_last()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, COLUMNS)
     outputs, mask = columns[None, :], (columns < WIDTH)[None, :]

@@ -8,6 +8,7 @@ second stage where it does one. So results do not depend on the number of rows.
 import triton
 import triton.language as tl
 
+from ingot.targets.cuda.kernels.dependent import wait_for_last
 from ingot.targets.cuda.kernels.finish import completed
 from ingot.targets.cuda.kernels.math import activated
 
@@ -21,6 +22,7 @@ def multiply(
     SPLITS: tl.constexpr, STEPS: tl.constexpr, TOGETHER: tl.constexpr, STORES_PARTS: tl.constexpr,
     CAP: tl.constexpr, WITH_BIAS: tl.constexpr, WITH_RESIDUAL: tl.constexpr,
     TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ):  # fmt: skip
     """parts [SPLITS, rows, WIDTH] float32, or out [rows, WIDTH] = what is complete.
 
@@ -28,6 +30,8 @@ def multiply(
     scales. Grid (rows / TILE_ROWS, WIDTH / TILE_OUTPUTS, SPLITS, or 1 if a program does all
     splits TOGETHER).
     """
+    if DEPENDENT:
+        wait_for_last()
     r = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     begin, split = tl.program_id(1) * TILE_OUTPUTS, tl.program_id(2)
     o = begin + tl.arange(0, TILE_OUTPUTS)
@@ -59,11 +63,14 @@ def multiply_gated(
     ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
     SPLITS: tl.constexpr, STEPS: tl.constexpr, KIND: tl.constexpr, WITH_BIAS: tl.constexpr,
     TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr, TILE_COLUMNS: tl.constexpr,
+    DEPENDENT: tl.constexpr = False,
 ):  # fmt: skip
     """out [rows, HALF] = activation(gate) * up, the halves of the product; makes no parts.
 
     Sums as `multiply` does. Grid (rows / TILE_ROWS, HALF / TILE_OUTPUTS).
     """
+    if DEPENDENT:
+        wait_for_last()
     r = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     begin = tl.program_id(1) * TILE_OUTPUTS
     o = begin + tl.arange(0, TILE_OUTPUTS)

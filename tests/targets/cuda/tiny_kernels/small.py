@@ -3,6 +3,8 @@
 import triton
 import triton.language as tl
 
+from ingot.targets.cuda.kernels.dependent import wait_for_last
+
 
 @triton.jit
 def double(x, out, N, BLOCK: tl.constexpr):
@@ -25,3 +27,13 @@ def shifted(x, out, N, BLOCK: tl.constexpr, shifts=None):
 def wrong(x, out, N, BLOCK: tl.constexpr):
     """Does not compile: no such name."""
     tl.store(out, tl.load(x) + nothing_of_that_name)  # noqa: F821
+
+
+@triton.jit
+def late(x, out, N, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
+    """out = x, of N numbers, which are read before they are waited for."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    y = tl.load(x + at, mask=at < N)
+    if DEPENDENT:
+        wait_for_last()
+    tl.store(out + at, y.to(tl.float32), mask=at < N)

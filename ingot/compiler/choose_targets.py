@@ -1,0 +1,80 @@
+"""Which targets are built: those that are named, or that of the device that is to run the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ingot.artifact.device import flags_and_gpu
+from ingot.artifact.gpu import find_gpus
+from ingot.artifact.host import host_flags
+from ingot.artifact.target import CUDA_LEVELS, Target, kind_of_name, native_target
+from ingot.compiler.options import CompileOptions
+from ingot.errors import IncompatibleHostError, UsageError
+from ingot.targets.cuda.triton_package import find_triton
+
+
+def resolve_target(name: str) -> Target:
+    """The target of that name; `cpu:native` and `cuda:native` are those of this host.
+
+    Raises UsageError for an unknown name, and where this host has no such device.
+    """
+    if name == "cpu:native":
+        return native_target(host_flags())
+    if name != "cuda:native":
+        return Target.parse(name)
+    gpus = find_gpus()
+    levels = [level for gpu in gpus for level in sorted(gpu.flags) if level in CUDA_LEVELS]
+    if not levels:
+        shown = ", ".join(".".join(map(str, gpu.capability)) for gpu in gpus) or "none"
+        raise UsageError(
+            f"cuda:native needs a GPU that ingot builds for; compute capabilities here: {shown}",
+            hint=f"No GPU is needed to name one: {', '.join(f'cuda:{x}' for x in CUDA_LEVELS)}.",
+        )
+    return Target("cuda", levels[0])
+
+
+def for_device(
+    device: str, options: CompileOptions | None = None, *, named: bool = False
+) -> CompileOptions | None:
+    """Options with which a model directory becomes an artifact that the device runs.
+
+    A GPU gets its own target. "cpu" and "auto" get what the options say, or their defaults.
+
+    Args:
+        device: as `ingot.LLM` takes it.
+        named: whether the options name their targets. These are kept.
+
+    Raises UsageError for an unknown device and where none of the named targets is for it, and
+    IncompatibleHostError for a GPU that is not there, or that ingot does not build for.
+    """
+    flags, number = flags_and_gpu(device, ())
+    if device == "auto":
+        return options
+    if named and options is not None:
+        _check_named(device, flags, options)
+        return options
+    if device == "cpu":
+        return options
+    level = next((level for level in CUDA_LEVELS if level in flags), "")
+    if not level:
+        raise IncompatibleHostError(
+            f"ingot does not build for the GPU cuda:{number}, {', '.join(sorted(flags))}",
+            hint=f'It builds for {", ".join(CUDA_LEVELS)}. The device "cpu" runs every model.',
+        )
+    return replace(options or CompileOptions(), targets=(f"cuda:{level}",))
+
+
+def _check_named(device: str, flags: frozenset[str], options: CompileOptions) -> None:
+    """Raises UsageError where none of the targets is for a device with those flags."""
+    if not any(resolve_target(name).requires <= flags for name in options.targets):
+        raise UsageError(
+            f"device is {device!r}, which runs none of the targets: {', '.join(options.targets)}",
+            hint="Leave the targets out, and the model is compiled for that device.",
+        )
+
+
+def check_packages(targets: Iterable[str]) -> None:
+    """Looks for what building for them needs, without importing it. Raises ToolchainError."""
+    if "cuda" in map(kind_of_name, targets):
+        find_triton()
