@@ -195,7 +195,7 @@ def add_golden(
         max_model_len=limits.max_model_len,
         windows=model.config.windows,
     )
-    golden = golden_outputs(reference, own.read, prompts, tolerance=resolved.tolerance)
+    golden = golden_outputs(reference, own.stored, prompts, tolerance=resolved.tolerance)
     data = json.dumps(golden, separators=(",", ":"), allow_nan=False).encode()
     writer.write(GOLDEN, data)
 

@@ -69,7 +69,7 @@ def golden_outputs(
 ) -> dict[str, Any]:
     """The content of `golden/golden.json` for these prompts.
 
-    `read` gives the weights of the artifact: for integers, the numbers that they stand for.
+    `read` gives the weights of the artifact, in integers where they are stored so.
 
     Raises:
         CompileError: the outputs are not finite.

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-ReadParameter = Callable[[str], torch.Tensor]
+from ingot.ops.scaled import Operand, Scaled
+
+ReadParameter = Callable[[str], Operand]
 
 # Weight rows widened to float32 at a time. Bounds the memory that a large head takes.
 ROWS_AT_ONCE = 2048
@@ -26,7 +28,8 @@ def reference_logits(
 
     Args:
         gm: the exported graph, forward(input_ids[1,T], positions[1,T]) -> logits[1,T,V].
-        read: gives a parameter or constant by name, on the CPU, in any float dtype.
+        read: gives a parameter or constant by name, on the CPU, in any float dtype, or in integers
+            with scales, of which only the rows at hand become numbers.
         prompts: token ids, a non-empty list for each prompt.
 
     Returns:
@@ -86,7 +89,8 @@ class Interpreter:
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
     def _parameter(self, node: Node) -> torch.Tensor:
-        tensor = self.read(str(node.target))
+        value = self.read(str(node.target))
+        tensor = value.dequantize() if isinstance(value, Scaled) else value
         return tensor.float() if tensor.is_floating_point() else tensor
 
     def _linear(self, node: Node) -> list[torch.Tensor]:
@@ -94,17 +98,24 @@ class Interpreter:
         assert isinstance(x, Node) and isinstance(weight, Node)
         lengths = [value.shape[1] for value in self.values[x]]
         rows = torch.cat(self.values[x], dim=1)
-        parts = map(self._wide, self.weight_of(node, rows).split(ROWS_AT_ONCE))
-        out = torch.cat([torch.nn.functional.linear(rows, part) for part in parts], -1)
+        matrix = self.weight_of(node, rows)
+        # One place for all of the result: pieces of it between pieces of the weight would keep the
+        # memory of the latter from being used again.
+        out = torch.empty(*rows.shape[:-1], matrix.shape[0])
+        for start in range(0, matrix.shape[0], ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            out[..., part] = torch.nn.functional.linear(rows, self._wide(matrix[part]))
         if rest and isinstance(rest[0], Node):
             out += self._parameter(rest[0])
         return list(out.split(lengths, dim=1))
 
-    def _wide(self, part: torch.Tensor) -> torch.Tensor:
+    def _wide(self, part: Operand) -> torch.Tensor:
         """Rows of a weight in float32, until the next ones.
 
         They take turns in one place: memory that is new each time costs as much as the product.
         """
+        if isinstance(part, Scaled):
+            return part.dequantize()
         if part.dtype == torch.float32:
             return part
         if self.widened.numel() < part.numel():
@@ -115,7 +126,7 @@ class Interpreter:
         """Whether the rest of the graph is not needed."""
         return False
 
-    def weight_of(self, node: Node, rows: torch.Tensor) -> torch.Tensor:
+    def weight_of(self, node: Node, rows: torch.Tensor) -> Operand:
         """The weight [O, I] of a linear that is about to be applied to `rows` [1, T, I]."""
         return self.read(str(node.args[1].target))  # type: ignore[union-attr]
 
@@ -123,4 +134,5 @@ class Interpreter:
         weight, tokens = node.args[:2]
         assert isinstance(weight, Node) and isinstance(tokens, Node)
         table = self.read(str(weight.target))
-        return [table[ids].float() for ids in self.values[tokens]]
+        looked_up = (table[ids] for ids in self.values[tokens])
+        return [r.dequantize() if isinstance(r, Scaled) else r.float() for r in looked_up]

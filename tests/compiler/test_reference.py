@@ -9,13 +9,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from ingot.artifact.formats import Storage
 from ingot.compiler import reference
 from ingot.compiler.export import export
 from ingot.compiler.golden import TOP, golden_outputs, golden_prompts
+from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.reference import reference_logits
 from ingot.errors import CompileError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
+from ingot.ops.scaled import Scaled
 
 MODEL = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
 PROMPTS = [[1, 2, 3], [7], [(i * 37) % 2048 for i in range(40)]]
@@ -54,6 +57,26 @@ def test_reference_equals_transformers(
     got = reference_logits(graph, checkpoint.read, PROMPTS)
     for ours, theirs in zip(got, judged, strict=True):
         assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
+
+
+def test_integers_compute_what_their_numbers_do(
+    graph: torch.fx.GraphModule, checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They become numbers some rows at a time; the last rows are fewer."""
+    monkeypatch.setattr(reference, "ROWS_AT_ONCE", 100)
+    form = Storage(4, 32).of(32)
+
+    def stored(name: str) -> Scaled | torch.Tensor:
+        value = checkpoint.read(name)
+        is_matrix = value.ndim == 2 and value.shape[1] % 32 == 0
+        return quantize_rows(value, form) if is_matrix else value
+
+    def numbers(name: str) -> torch.Tensor:
+        value = stored(name)
+        return value.dequantize() if isinstance(value, Scaled) else value
+
+    got, expected = (reference_logits(graph, read, PROMPTS) for read in (stored, numbers))
+    assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
 
 
 def test_a_wrong_weight_shows(

@@ -23,6 +23,7 @@ from ingot.compiler.reference import Interpreter
 from ingot.compiler.tokenizer import encode
 from ingot.errors import UsageError
 from ingot.files import read_regular
+from ingot.ops.scaled import Operand
 
 SEQUENCE_TOKENS = 512
 MAX_SEQUENCES = 16
@@ -88,7 +89,7 @@ class Calibrator(Interpreter):
     def finished(self) -> bool:
         return not self.left
 
-    def weight_of(self, node: Node, rows: Tensor) -> Tensor:
+    def weight_of(self, node: Node, rows: Tensor) -> Operand:
         x, weight = node.args[:2]
         assert isinstance(x, Node) and isinstance(weight, Node)
         name = str(weight.target)
@@ -97,7 +98,7 @@ class Calibrator(Interpreter):
         if self.factor is None or self.factor[0] is not x:  # linears that share an input follow
             self.factor = (x, inverse_factor(second_moments(rows[0])))
         form = self.storage[name].of(rows.shape[-1])
-        values = self.read(name)
+        values = self.weights.read(name)
         with naming(self.gm, name):
             matrix = gptq(values, self.factor[1], form)
         self.weights.add(name, [matrix])

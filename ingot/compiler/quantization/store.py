@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ingot.compiler.reference import ReadParameter
 from ingot.errors import InternalError, ResourceError
-from ingot.ops.scaled import Scaled, stack
+from ingot.ops.scaled import Operand, Scaled, stack
+from ingot.targets.target import Read
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class QuantizedWeights:
     `on_read` is called with the name of each that is about to be read.
     """
 
-    def __init__(self, read: ReadParameter, folder: Path) -> None:
+    def __init__(self, read: Read, folder: Path) -> None:
         """`read` gives the other parameters; the temporary file lies in `folder`."""
         self._read = read
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed by __exit__)
@@ -96,7 +96,11 @@ class QuantizedWeights:
             return self._read(name)
         return self.matrix(name).dequantize()
 
-    def beside(self, read: ReadParameter) -> QuantizedWeights:
+    def stored(self, name: str) -> Operand:
+        """A parameter as the artifact will hold it: integers as such, others unchanged."""
+        return self.matrix(name) if name in self._places else self.read(name)
+
+    def beside(self, read: Read) -> QuantizedWeights:
         """The same parameters for another thread, once all are added; it is closed with this."""
         other = copy(self)
         other._read, other.on_read = read, lambda name: None

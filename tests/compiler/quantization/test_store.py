@@ -69,6 +69,16 @@ def test_another_thread_reads_beside_with_an_ear_of_its_own(tmp_path: Path) -> N
         assert torch.equal(other.read("norm"), weights.read("norm") + 1)
 
 
+def test_what_is_stored_in_integers_is_given_so(tmp_path: Path) -> None:
+    with QuantizedWeights(read, tmp_path) as weights:
+        weights.add("a", [matrix(0, FORMS["a"])])
+        told: list[str] = []
+        weights.on_read = told.append
+        given, plain = weights.stored("a"), weights.stored("norm")
+        assert isinstance(given, Scaled) and same(given, matrix(0, FORMS["a"]))
+        assert torch.equal(plain, read("norm")) and told == ["a", "norm"]
+
+
 def test_a_file_that_is_cut_off_is_no_matrix(tmp_path: Path) -> None:
     with QuantizedWeights(read, tmp_path) as weights:
         weights.add("a", [matrix(0, FORMS["a"])])
