@@ -31,7 +31,7 @@ from ingot.compiler.compile import (
 from ingot.compiler.golden import GOLDEN, outputs_agree
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.preflight import check_disk, check_tools, prepare
-from ingot.compiler.resolve import resolve_target
+from ingot.compiler.resolve import resolve_targets
 from ingot.errors import ArtifactError, UsageError
 from ingot.targets.compilers import Builder
 from ingot.targets.target import kind_of
@@ -96,7 +96,7 @@ def targets_of(manifest: Manifest) -> list[Target]:
 def new_targets(manifest: Manifest, options: CompileOptions, out: Path) -> list[Target]:
     """The targets to add. Raises UsageError for one that is there."""
     there = targets_of(manifest)
-    wanted = list(dict.fromkeys(map(resolve_target, options.targets)))
+    wanted = list(resolve_targets(options))
     for target in wanted:
         if target in there:
             raise UsageError(

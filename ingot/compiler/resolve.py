@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.gpu import find_gpus
 from ingot.artifact.host import host_flags
 from ingot.artifact.plan import Limits
-from ingot.artifact.target import CUDA_LEVELS, Target, native_target
+from ingot.artifact.target import CUDA_LEVELS, CUDA_REACHES, CUDA_TARGETS, Target, native_target
 from ingot.compiler.golden import QUANTIZED_TOLERANCE, TOLERANCE
 from ingot.compiler.options import CompileOptions, check_known
 from ingot.compiler.quantization.choose import base_storage, int8_storage
@@ -53,11 +53,10 @@ def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
     """Every choice that the options and the model leave open. Raises UsageError."""
     if options.dump_dir is not None:
         make_folder(options.dump_dir)
-    targets = [resolve_target(name) for name in options.targets]
     dtype = resolve_dtype(options.dtype, config)
     check_known("KV dtype", options.kv_dtype, KV_DTYPES)
     return Resolved(
-        targets=tuple(dict.fromkeys(targets)),
+        targets=resolve_targets(options),
         dtype=dtype,
         dtype_reason=dtype_reason(options.dtype, dtype, config.checkpoint_dtype),
         kv_dtype=dtype if options.kv_dtype == "auto" else options.kv_dtype,
@@ -65,6 +64,13 @@ def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
         int8=int8_storage(options, config),
         limits=resolve_limits(options, config),
     )
+
+
+def resolve_targets(options: CompileOptions) -> tuple[Target, ...]:
+    """What the options name, each once. Raises UsageError."""
+    check_known("CUDA reach", options.cuda_reach, CUDA_REACHES)
+    named = dict.fromkeys(map(resolve_target, options.targets))
+    return tuple(replace(target, reach=options.cuda_reach) for target in named)
 
 
 def resolve_target(name: str) -> Target:
@@ -82,7 +88,7 @@ def resolve_target(name: str) -> Target:
         shown = ", ".join(".".join(map(str, gpu.capability)) for gpu in gpus) or "none"
         raise UsageError(
             f"cuda:native needs a GPU that ingot builds for; compute capabilities here: {shown}",
-            hint=f"No GPU is needed to name one: {', '.join(f'cuda:{x}' for x in CUDA_LEVELS)}.",
+            hint=f"No GPU is needed to name one: {', '.join(CUDA_TARGETS)}.",
         )
     return Target("cuda", levels[0])
 

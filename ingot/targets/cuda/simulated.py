@@ -23,6 +23,7 @@ from ingot.targets.cuda.interpreter import launch
 
 POISON = 0xCB
 ALIGNMENT = 256
+CUDA_VERSION = 13_000  # of its driver
 Grid = tuple[int, int, int]
 Act = Callable[[], None]
 
@@ -51,6 +52,9 @@ class SimulatedDriver:
         self._recorded: list[Act] | None = None
         self._queued: deque[Act] = deque()
         self._num_queued = self._num_done = 0
+
+    def cuda_version(self) -> int:
+        return CUDA_VERSION
 
     def allocate(self, nbytes: int) -> int:
         if nbytes > self.free_bytes():

@@ -23,9 +23,11 @@ pytestmark = pytest.mark.thorough
 
 METHODS = (
     "allocate", "host_memory", "upload", "download", "load", "launch", "begin_capture",
-    "end_capture", "replay", "mark", "wait", "synchronize", "free_bytes",
+    "end_capture", "replay", "mark", "wait", "synchronize", "free_bytes", "cuda_version",
 )  # fmt: skip
-OPENING = ("allocate", "host_memory", "upload", "load", "synchronize", "free_bytes")
+OPENING = (
+    "allocate", "host_memory", "upload", "load", "synchronize", "free_bytes", "cuda_version",
+)  # fmt: skip
 STEPPING = (
     "upload", "download", "launch", "begin_capture", "end_capture", "replay", "mark", "wait",
 )  # fmt: skip
