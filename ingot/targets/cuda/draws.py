@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ingot.artifact.architectures import Architecture
 from ingot.artifact.launches import DRAWS, EDITED, Argument, DrawArray, Extent
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.step import LOGITS
@@ -11,9 +12,10 @@ from ingot.targets.cuda.call import ONE, Call, Choice
 from ingot.targets.cuda.operands import Pointer, Size
 
 NUM_WARPS = 8
-# A tile of logits: each thread loads four neighbours of each of its rows.
+# A tile of logits: each thread loads four neighbours of each of its rows, or two where the code
+# for four needs more registers than there are.
 ROWS, COLUMNS = 4, 4 * 32 * NUM_WARPS
-TILE = ROWS * COLUMNS
+NARROW = frozenset({120})
 BLOCK = 1024  # tokens that are edited at once
 # Tokens in the lists of edits, for each sequence of the largest step; one may have more than that.
 LISTED = 4096
@@ -21,10 +23,15 @@ NUM_LISTS = 4  # allowed, biased, seen, banned
 FED = 128  # tokens of a step that a program looks at
 
 
-def arrays(limits: Limits) -> tuple[DrawArray, ...]:
+def columns_of(architecture: Architecture) -> int:
+    """Of a tile. What is drawn does not depend on it."""
+    return COLUMNS // 2 if architecture.number in NARROW else COLUMNS
+
+
+def arrays(limits: Limits, columns: int = COLUMNS) -> tuple[DrawArray, ...]:
     """What drawing reads and fills. Arrays that are filled or copied together lie together."""
     count = limits.max_num_seqs
-    return (*_draws(count), *_edits(count), *_drawn(count))
+    return (*_draws(count), *_edits(count), *_drawn(count, ROWS * columns))
 
 
 def feed(plan: Plan) -> Call:
@@ -39,8 +46,8 @@ def feed(plan: Plan) -> Call:
     return Call({**pointers, "N": Size("N")}, (choice,))
 
 
-def calls(plan: Plan) -> tuple[Call, ...]:
-    """The launches, in order: edits of rows, then draws from them."""
+def calls(plan: Plan, columns: int = COLUMNS) -> tuple[Call, ...]:
+    """The launches, in order: edits of rows, then draws from them, by tiles of so many columns."""
     count = plan.limits.max_num_seqs
     vocab_size = plan.buffer(LOGITS).columns
     edit = Choice(
@@ -52,12 +59,12 @@ def calls(plan: Plan) -> tuple[Call, ...]:
     )
     draw = Choice(
         function="draw.draw_tokens",
-        constants={"V": vocab_size, "ROWS": ROWS, "COLUMNS": COLUMNS},
+        constants={"V": vocab_size, "ROWS": ROWS, "COLUMNS": columns},
         grid=(Extent(size=DRAWS), ONE, ONE),
         num_warps=NUM_WARPS,
         fused=False,
     )
-    edited, drawn = _edits(count), (*_draws(count), *_drawn(count))
+    edited, drawn = _edits(count), (*_draws(count), *_drawn(count, ROWS * columns))
     return Call(_pointers(edited), (edit,)), Call(_pointers(drawn), (draw,))
 
 
@@ -86,12 +93,12 @@ def _edits(count: int) -> tuple[DrawArray, ...]:
     )
 
 
-def _drawn(count: int) -> tuple[DrawArray, ...]:
+def _drawn(count: int, tile: int) -> tuple[DrawArray, ...]:
     return (
         DrawArray(name="drawn_tokens", dtype="int32", shape=(count,)),
         DrawArray(name="drawn_statuses", dtype="int32", shape=(count,)),
-        DrawArray(name="listed_logits", dtype="float32", shape=(count, TILE), on_device=True),
-        DrawArray(name="listed_tokens", dtype="int32", shape=(count, TILE), on_device=True),
+        DrawArray(name="listed_logits", dtype="float32", shape=(count, tile), on_device=True),
+        DrawArray(name="listed_tokens", dtype="int32", shape=(count, tile), on_device=True),
     )
 
 

@@ -11,6 +11,7 @@ from ingot.artifact.manifest import GroupEntry
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import NAMES, Target
 from ingot.targets.cuda import toolchain
+from ingot.targets.cuda.architectures import architecture_of
 from ingot.targets.cuda.generate import generate
 from ingot.targets.cuda.groups import RULES
 from ingot.targets.cuda.memory import with_memory
@@ -44,7 +45,8 @@ class CudaKind:
         return with_memory(plan)
 
     def sources(self, plan: Plan, target: Target) -> Mapping[str, str]:
-        return {"launches.json": encode_launches(generate(plan)).decode()}
+        launches = generate(plan, architecture_of(target))
+        return {"launches.json": encode_launches(launches).decode()}
 
     def pack(self, path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
         pack(path, plan, read, integers)

@@ -4,36 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.make_model import write_config
+from bench.plans import plan_of
 from ingot.artifact.codec import decode_built, encode_launches
 from ingot.artifact.launches import BuiltLaunches
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
-from ingot.compiler.compile import Model, lower_model, target_plan
-from ingot.compiler.options import Clock, CompileOptions, silent
-from ingot.compiler.resolve import resolve
-from ingot.models import registry
 from ingot.targets.cuda import toolchain
+from ingot.targets.cuda.architectures import architecture_of
 from ingot.targets.cuda.generate import generate
 from ingot.targets.cuda.kind import KIND
 
-
-def plan_of(folder: Path, shape: str, stored: str, target: Target) -> Plan:
-    """The placed plan of a shape of `bench/make_model.py`, its weights `stored` as --quantize
-    says. Its configuration is written to the folder."""
-    write_config(folder, shape)
-    options = CompileOptions(targets=(target.name,), quantize=stored)
-    config = registry.load_config(folder)
-    resolved = resolve(options, config)
-    module = registry.build(config, max_model_len=resolved.limits.max_model_len)
-    # Nothing before packing looks at the tokenizer or the weights.
-    model = Model(folder, options, config, resolved, None, module, None, [])  # type: ignore[arg-type]
-    plan, _ = target_plan(KIND, lower_model(model, Clock(silent)), options)
-    return plan
+__all__ = ["built_of", "plan_of"]
 
 
 def built_of(folder: Path, plan: Plan, target: Target) -> BuiltLaunches:
     """The launches of a plan, built in a folder."""
-    (folder / toolchain.LAUNCHES).write_bytes(encode_launches(generate(plan)))
+    launches = generate(plan, architecture_of(target))
+    (folder / toolchain.LAUNCHES).write_bytes(encode_launches(launches))
     toolchain.build(folder, folder / KIND.kernels, target)
     return decode_built((folder / KIND.kernels).read_bytes())
