@@ -23,6 +23,7 @@ OTHER_OPTIONS = {
     "dtype": "float32",
     "quantize": "int8",
     "kv_dtype": "int8",
+    "cuda_reach": "new",
     "max_model_len": 64,
     "max_num_seqs": 3,
     "max_num_batched_tokens": 77,

@@ -20,7 +20,7 @@ class Gpu:
     def flags(self) -> frozenset[str]:
         """The levels of CUDA targets that it runs.
 
-        Binaries for 8.0 run on all of 8.x. Those for 9.0 and 10.0 use features of that very chip.
+        Binaries for 8.0 run on all of 8.x. Those from 9.0 on use features of that very chip.
         """
         major, minor = self.capability
         runs = {(8, 0)} if major == 8 else {(major, minor)}

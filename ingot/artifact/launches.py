@@ -170,8 +170,15 @@ class Binary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltLaunches:
-    """What `kernels.json` says: the launches, the binary of each kernel, and what built them."""
+    """What `kernels.json` says: the launches, the binary of each kernel, and what built them.
+
+    Attributes:
+        built_with: the tools, and their versions.
+        least_cuda: the version of CUDA whose drivers are the oldest that load the binaries, as
+            drivers count: 12080 for 12.8.
+    """
 
     launches: Launches
     binaries: tuple[Binary, ...]
     built_with: Mapping[str, str] = field(default_factory=dict)
+    least_cuda: int = 0

@@ -6,73 +6,22 @@ All follows from what `kernels.json` says of a binary. Nothing is measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ingot.artifact.architectures import Architecture
 from ingot.artifact.launches import Binary, KernelSpec
 
 LATENCY_SECONDS = 800e-9  # of memory under load; assumed
-MOST_WARPS, MOST_PROGRAMS, REGISTERS = 64, 32, 65536  # of a multiprocessor
+REGISTERS = 65536  # of a multiprocessor
 REGISTER_UNIT = 256  # a warp is given registers in multiples of it
 RESERVED_BYTES = 1024  # shared memory of a program that is the system's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
-    """What a binary must fit.
-
-    Attributes:
-        number: such as 90.
-        most_shared_bytes: that one program may have.
-        shared_bytes: of a multiprocessor, for all programs on it.
-        card: the one whose figures follow.
-        multiprocessors: of the card.
-        bytes_per_second: of the card's memory.
-    """
-
-    number: int
-    most_shared_bytes: int
-    shared_bytes: int
-    card: str
-    multiprocessors: int
-    bytes_per_second: float
-
-
-_KIB = 1024
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "sm_80": Architecture(
-        number=80,
-        most_shared_bytes=163 * _KIB,
-        shared_bytes=164 * _KIB,
-        card="A100",
-        multiprocessors=108,
-        bytes_per_second=2.0e12,
-    ),
-    "sm_90": Architecture(
-        number=90,
-        most_shared_bytes=227 * _KIB,
-        shared_bytes=228 * _KIB,
-        card="H200",
-        multiprocessors=132,
-        bytes_per_second=4.8e12,
-    ),
-    "sm_100": Architecture(
-        number=100,
-        most_shared_bytes=227 * _KIB,
-        shared_bytes=228 * _KIB,
-        card="B200",
-        multiprocessors=148,
-        bytes_per_second=8.0e12,
-    ),
-}
 
 
 def resident_programs(binary: Binary, num_warps: int, architecture: Architecture) -> int:
     """Programs of a kernel that a multiprocessor runs at a time."""
     of_a_warp = -(-binary.registers * 32 // REGISTER_UNIT) * REGISTER_UNIT
     return min(
-        MOST_PROGRAMS,
-        MOST_WARPS // num_warps,
+        architecture.most_programs,
+        architecture.most_warps // num_warps,
         REGISTERS // max(of_a_warp * num_warps, 1),
         architecture.shared_bytes // (binary.shared_bytes + RESERVED_BYTES),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from ingot.artifact.architectures import ARCHITECTURES
 from ingot.errors import UsageError
 
 _BASELINE = frozenset({"x86_64"})
@@ -44,9 +45,10 @@ class Names:
 
 
 # Compute capabilities of NVIDIA GPUs; each needs its own binaries.
-CUDA_LEVELS: Mapping[str, frozenset[str]] = {
-    level: frozenset({level}) for level in ("sm_80", "sm_90", "sm_100")
-}
+CUDA_LEVELS: Mapping[str, frozenset[str]] = {level: frozenset({level}) for level in ARCHITECTURES}
+CUDA_TARGETS = tuple(f"cuda:{level}" for level in CUDA_LEVELS)
+# Which drivers load the binaries: as many as possible, or those of the newest tools alone.
+CUDA_REACHES = ("wide", "new")
 # What targets are called, by kind; a room in `ingot.targets` carries out each.
 NAMES: dict[str, Names] = {
     "cpu": Names(CPU_LEVELS, CPU_FEATURES),
@@ -56,11 +58,16 @@ NAMES: dict[str, Names] = {
 
 @dataclass(frozen=True, slots=True, order=True)
 class Target:
-    """A kind of machine, such as "cpu"; a level; and the features beyond the level, sorted."""
+    """A kind of machine, such as "cpu"; a level; and the features beyond the level, sorted.
+
+    `reach`, one of CUDA_REACHES, says which drivers a GPU's binaries are built for. It is part
+    neither of the name nor of what is equal: an artifact has one target of a name.
+    """
 
     kind: str
     level: str
     features: tuple[str, ...] = ()
+    reach: str = field(default="wide", compare=False)
 
     @property
     def name(self) -> str:

@@ -7,15 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingot.artifact.codec import decode_built
+from ingot.artifact.drivers import driver_text
 from ingot.artifact.launches import BuiltLaunches
 from ingot.artifact.manifest import Manifest, TargetEntry
 from ingot.artifact.plan import Buffer, Group, Plan
 from ingot.artifact.reader import Artifact
-from ingot.artifact.target import CUDA_LEVELS
+from ingot.artifact.target import CUDA_TARGETS
 from ingot.artifact.traits import origin_of
 from ingot.cli.gpu_kernels import GpuKernels, gpu_kernels
-
-CUDA_TARGETS = tuple(f"cuda:{level}" for level in CUDA_LEVELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +39,10 @@ class ArtifactView:
         binaries = f"{kernels.rpartition('/')[0]}/cubins/"
         files = self.manifest.files.items()
         return sum(e.size for name, e in files if name == kernels or name.startswith(binaries))
+
+    def driver(self, target: str) -> str:
+        """The driver that a target needs, in words; nothing for one that is no GPU."""
+        return driver_text(self.built[target].least_cuda) if target in self.built else ""
 
     def gpu_kernels(self, target: str) -> GpuKernels | None:
         """The binaries of a target that is a GPU."""

@@ -8,6 +8,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ingot.artifact.target import CUDA_REACHES, CUDA_TARGETS
 from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
 from ingot.cli.numbers import format_bytes, format_seconds, human_int
 from ingot.cli.output import facts, next_step, print_json, show, table
@@ -48,7 +49,7 @@ ARGUMENTS: Arguments = (
         "--target LIST",
         "targets, separated by commas: cpu:native (this machine, the default), cpu:x86-64-v4, "
         "cpu:x86-64-v3, cpu:portable; features can follow a level, as in cpu:x86-64-v3+avx_vnni; "
-        "cuda:sm_80, cuda:sm_90, cuda:sm_100, which need no GPU to compile, or cuda:native",
+        f"{', '.join(CUDA_TARGETS)}, which need no GPU to compile, or cuda:native",
         _names,
         dest="targets",
     ),
@@ -86,6 +87,12 @@ ARGUMENTS: Arguments = (
         "store keys and values like activations (auto, the default), or in int8, which takes half "
         "the memory of bfloat16",
         choices=("auto", "int8"),
+    ),
+    Argument(
+        "--cuda-reach",
+        "drivers that load binaries for GPUs: those of CUDA 12 and later (wide, the default), or "
+        "those of the newest assembler that Triton brings and later (new)",
+        choices=CUDA_REACHES,
     ),
     Argument(
         "--max-model-len N",

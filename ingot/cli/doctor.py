@@ -131,7 +131,8 @@ def compiler(target: str, missing: list[Missing]) -> Section:
 
 def cuda() -> Section:
     """What builds for NVIDIA's cards, or why nothing does. Few need it: it is never missing."""
-    from ingot.compiler.cuda_tools import CUDA_TARGETS, tried_triton
+    from ingot.artifact.target import CUDA_TARGETS
+    from ingot.compiler.cuda_tools import tried_triton
 
     try:
         triton, assembler = tried_triton()

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from ingot.artifact.architectures import ARCHITECTURES, Architecture
 from ingot.artifact.cost import StepShape
+from ingot.artifact.drivers import driver_text
 from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, BuiltLaunches, KernelSpec, Launch
 from ingot.artifact.occupancy import (
-    ARCHITECTURES,
-    Architecture,
     bytes_needed,
     resident_programs,
     share_of_bandwidth,
@@ -108,11 +108,13 @@ class GpuKernels:
     """The binaries of a target, and what they say of its products on a card.
 
     Attributes:
+        driver: that loads the binaries, in words.
         needed: bytes that a multiprocessor must have under way: its share of bandwidth x latency.
         launches: in a step of one token, before one is drawn.
     """
 
     built_with: Mapping[str, str]
+    driver: str
     card: str
     multiprocessors: int
     needed: int
@@ -127,6 +129,7 @@ def gpu_kernels(plan: Plan, built: BuiltLaunches, level: str) -> GpuKernels:
     sizes = sizes_of_token(plan)
     return GpuKernels(
         built_with=built.built_with,
+        driver=driver_text(built.least_cuda),
         card=architecture.card,
         multiprocessors=architecture.multiprocessors,
         needed=bytes_needed(architecture),
@@ -141,7 +144,7 @@ def kernels_text(shown: GpuKernels, target: str, layers: int) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in shown.built_with.items())
     return "\n\n".join(
         (
-            f"Kernels of {target}, built by {versions}\n"
+            f"Kernels of {target}, built by {versions}, for {shown.driver}\n"
             + table([kernel.cells for kernel in shown.kernels], KERNEL_HEADER),
             f"Products of a step of one token, predicted for {shown.card}\n"
             + table([product.cells for product in shown.products], PRODUCT_HEADER),

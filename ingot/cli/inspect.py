@@ -161,10 +161,13 @@ def _target_table(view: ArtifactView) -> str:
             format_bytes(view.code_bytes(target)),
             len(view.plans[target.name].kernels),
             format_bytes(view.plans[target.name].memory.arena_bytes),
+            view.driver(target.name),
         )
         for target in view.manifest.targets
     ]
-    return table(rows, ("target", "weights", "code", "kernels", "arena"))
+    columns = ("target", "weights", "code", "kernels", "arena", "needs")
+    width = len(columns) if view.built else len(columns) - 1
+    return table([row[:width] for row in rows], columns[:width])
 
 
 def _target(view: ArtifactView, name: str | None, *, gpu: bool = False) -> str:

@@ -19,7 +19,7 @@ from ingot.artifact.plan import Limits
 from ingot.artifact.reader import Artifact
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter, refuse_missing
-from ingot.compiler.choose_targets import resolve_target
+from ingot.compiler.choose_targets import resolve_targets
 from ingot.compiler.compile import describe, target_plan, write_parts
 from ingot.compiler.front import Front
 from ingot.compiler.golden import GOLDEN, outputs_agree
@@ -91,7 +91,7 @@ def targets_of(manifest: Manifest) -> list[Target]:
 def new_targets(manifest: Manifest, options: CompileOptions, out: Path) -> list[Target]:
     """The targets to add. Raises UsageError for one that is there."""
     there = targets_of(manifest)
-    wanted = list(dict.fromkeys(map(resolve_target, options.targets)))
+    wanted = list(resolve_targets(options))
     for target in wanted:
         if target in there:
             raise UsageError(

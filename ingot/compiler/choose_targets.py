@@ -8,8 +8,15 @@ from dataclasses import replace
 from ingot.artifact.device import flags_and_gpu
 from ingot.artifact.gpu import find_gpus
 from ingot.artifact.host import host_flags
-from ingot.artifact.target import CUDA_LEVELS, Target, kind_of_name, native_target
-from ingot.compiler.options import CompileOptions
+from ingot.artifact.target import (
+    CUDA_LEVELS,
+    CUDA_REACHES,
+    CUDA_TARGETS,
+    Target,
+    kind_of_name,
+    native_target,
+)
+from ingot.compiler.options import CompileOptions, check_known
 from ingot.errors import IncompatibleHostError, UsageError
 from ingot.targets.cuda.triton_package import find_triton
 
@@ -29,9 +36,16 @@ def resolve_target(name: str) -> Target:
         shown = ", ".join(".".join(map(str, gpu.capability)) for gpu in gpus) or "none"
         raise UsageError(
             f"cuda:native needs a GPU that ingot builds for; compute capabilities here: {shown}",
-            hint=f"No GPU is needed to name one: {', '.join(f'cuda:{x}' for x in CUDA_LEVELS)}.",
+            hint=f"No GPU is needed to name one: {', '.join(CUDA_TARGETS)}.",
         )
     return Target("cuda", levels[0])
+
+
+def resolve_targets(options: CompileOptions) -> tuple[Target, ...]:
+    """What the options name, each once. Raises UsageError."""
+    check_known("CUDA reach", options.cuda_reach, CUDA_REACHES)
+    named = dict.fromkeys(map(resolve_target, options.targets))
+    return tuple(replace(target, reach=options.cuda_reach) for target in named)
 
 
 def for_device(

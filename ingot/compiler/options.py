@@ -69,6 +69,8 @@ class CompileOptions:
         calibrate: a text in UTF-8. Linears are rounded so that their results on it change least.
         kv_dtype: how keys and values are stored: "auto", like activations, or "int8", with a scale
             for every token and head.
+        cuda_reach: which drivers load binaries for GPUs: "wide", those of CUDA 12 and later, or
+            "new", those of the newest assembler that Triton brings and later.
         max_model_len: longest sequence; None takes the model's own maximum.
         max_num_seqs: most sequences in one step.
         max_num_batched_tokens: most tokens in one step.
@@ -88,6 +90,7 @@ class CompileOptions:
     keep: tuple[str, ...] = field(default=(), metadata=_TEXTS)
     calibrate: Path | None = field(default=None, metadata=_PATH)
     kv_dtype: str = field(default="auto", metadata=_TEXT)
+    cuda_reach: str = field(default="wide", metadata=_TEXT)
     max_model_len: int | None = field(default=None, metadata=_INTEGER)
     max_num_seqs: int = field(default=64, metadata=_INTEGER)
     max_num_batched_tokens: int = field(default=512, metadata=_INTEGER)

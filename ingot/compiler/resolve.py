@@ -9,7 +9,7 @@ from pathlib import Path
 from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Limits
 from ingot.artifact.target import Target
-from ingot.compiler.choose_targets import resolve_target
+from ingot.compiler.choose_targets import resolve_targets
 from ingot.compiler.golden import QUANTIZED_TOLERANCE, TOLERANCE
 from ingot.compiler.options import CompileOptions, check_known
 from ingot.compiler.quantization.choose import base_storage, int8_storage
@@ -54,7 +54,7 @@ def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
     """Every choice that the options and the model leave open. Raises UsageError."""
     if options.dump_dir is not None:
         make_folder(options.dump_dir)
-    targets = tuple(dict.fromkeys(resolve_target(name) for name in options.targets))
+    targets = resolve_targets(options)
     dtype = resolve_dtype(options.dtype, config, targets)
     check_known("KV dtype", options.kv_dtype, KV_DTYPES)
     return Resolved(

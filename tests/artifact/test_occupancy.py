@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ingot.artifact import occupancy
+from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.launches import Binary, KernelSpec
-from ingot.artifact.occupancy import ARCHITECTURES
 
-SM_80, SM_90, SM_100 = ARCHITECTURES.values()
+SM_80, SM_90, SM_100, *_ = ARCHITECTURES.values()
 BINARY = Binary(
     file="cubins/a.cubin",
     entry="a",
@@ -45,6 +45,13 @@ def test_what_bounds_the_programs_of_a_multiprocessor(
 ) -> None:
     binary = replace(BINARY, registers=registers, shared_bytes=shared_kilobytes * 1024)
     assert occupancy.resident_programs(binary, num_warps, SM_90) == programs
+
+
+def test_smaller_multiprocessors_hold_fewer_programs() -> None:
+    small = replace(BINARY, registers=16, shared_bytes=0)
+    held = [occupancy.resident_programs(small, warps, ARCHITECTURES["sm_120"]) for warps in (1, 4)]
+    assert held == [24, 12], "24 programs, and 48 warps"
+    assert occupancy.resident_programs(replace(small, registers=64), 1, SM_90) == 32
 
 
 def test_bytes_under_way_are_those_of_the_tiles_that_wait() -> None:

@@ -139,6 +139,7 @@ def test_a_gpu_of_another_architecture_is_told_what_the_artifact_has():
 
 
 def test_a_gpu_that_nothing_is_built_for_is_told_so():
-    text = chosen_error(manifest_with("cuda:sm_90", abi=CUDA_ABI), "sm_120")
-    assert "this GPU, sm_120" in text and "builds for sm_80, sm_90, sm_100" in text
+    text = chosen_error(manifest_with("cuda:sm_90", abi=CUDA_ABI), "sm_121")
+    assert "this GPU, sm_121" in text
+    assert "builds for sm_80, sm_90, sm_100, sm_103, sm_120." in text
     assert "--add" not in text

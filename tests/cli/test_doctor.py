@@ -129,7 +129,8 @@ def test_it_works_where_no_package_is_installed():
 
 def test_kernels_for_cuda_can_be_built_with_triton(report):
     found = report()["cuda"]
-    assert found["builds"] == ["cuda:sm_80", "cuda:sm_90", "cuda:sm_100"]
+    levels = ("sm_80", "sm_90", "sm_100", "sm_103", "sm_120")
+    assert found["builds"] == [f"cuda:{level}" for level in levels]
     assert found["triton"] == metadata.version("triton")
     assert found["assembler"].startswith("1") and found["lacks"] is None
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ingot.artifact import occupancy
+from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.codec import encode_built, encode_plan
 from ingot.artifact.launches import (
     Argument,
@@ -21,7 +22,7 @@ from ingot.artifact.launches import (
     Variant,
 )
 from ingot.artifact.manifest import ProgramEntry, TargetEntry
-from ingot.artifact.occupancy import ARCHITECTURES
+from ingot.artifact.select import CUDA_ABI
 from ingot.artifact.writer import ArtifactWriter
 from ingot.cli.gpu_kernels import GpuKernels, gpu_kernels
 from ingot.cli.main import main
@@ -66,6 +67,7 @@ def built() -> BuiltLaunches:
         launches=Launches(kernels=specs, launches=(norm, never, product), draws=(norm,)),
         binaries=binaries,
         built_with={"triton": "3.9.0"},
+        least_cuda=12_080,
     )
 
 
@@ -76,7 +78,11 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (cpu,) = manifest.targets
     step = ProgramEntry(plan=f"{FOLDER}/plan.json", kernels=f"{FOLDER}/kernels.json")
     gpu = TargetEntry(
-        name="cuda:sm_90", requires=("sm_90",), layout=cpu.layout, abi=1, programs={"step": step}
+        name="cuda:sm_90",
+        requires=("sm_90",),
+        layout=cpu.layout,
+        abi=CUDA_ABI,
+        programs={"step": step},
     )
     path = tmp_path_factory.mktemp("gpu") / "sample.ingot"
     with ArtifactWriter(path) as writer:
@@ -144,7 +150,7 @@ def test_the_command_shows_the_first_gpu(sample: Path, capsys: pytest.CaptureFix
     assert main(["inspect", str(sample), "--kernels"]) == 0
     out = capsys.readouterr().out
     for part in (
-        "Kernels of cuda:sm_90, built by triton 3.9.0\n",
+        "Kernels of cuda:sm_90, built by triton 3.9.0, for driver 570 or newer\n",
         "  product.multiply  48 x 8  N <= 16   16 x 16 x 8      4         40      0 B ",
         "Products of a step of one token, predicted for H200\n",
         "  linear  48 x 8 float32  1.54 KB         3       11 B         0%         1\n",
@@ -156,11 +162,14 @@ def test_the_command_shows_the_first_gpu(sample: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().out == out
 
 
-def test_the_summary_says_what_shows_them(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_summary_says_what_shows_them_and_which_driver_they_need(
+    sample: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["inspect", str(sample)]) == 0
-    assert "--plan prints the kernels, --kernels the binaries of those of a GPU," in (
-        capsys.readouterr().out
-    )
+    said = capsys.readouterr().out
+    assert "--plan prints the kernels, --kernels the binaries of those of a GPU," in said
+    line = next(line for line in said.splitlines() if line.startswith("  cuda:sm_90 "))
+    assert line.endswith("driver 570 or newer")
 
 
 def test_a_cpu_has_no_such_kernels(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,6 +187,7 @@ def test_json_has_the_same(
     assert found["kernels"][1]["registers"] == 41
     assert found["products"][0]["bandwidth"] == shown.products[0].bandwidth
     assert (found["card"], found["needed"]) == ("H200", shown.needed)
+    assert found["driver"] == "driver 570 or newer"
 
 
 def test_the_page_has_the_same(
@@ -192,4 +202,5 @@ def test_the_page_has_the_same(
         assert (row in text) is expected
         assert ("<td>48 x 8 float32</td>" in text) is expected
         assert ("needs 29.1 KB under way" in text) is expected
+        assert ("triton 3.9.0, for driver 570 or newer." in text) is expected
     capsys.readouterr()

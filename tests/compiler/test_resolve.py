@@ -9,7 +9,7 @@ import pytest
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.host import host_flags
-from ingot.artifact.target import native_target
+from ingot.artifact.target import CUDA_REACHES, Target, native_target
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.resolve import resolve
 from ingot.errors import UsageError
@@ -86,6 +86,22 @@ def test_targets_that_do_not_compute_in_a_dtype_are_named(
     assert caught.value.found == f"{wrong} cannot compute in float16"
     assert "All of the targets compute in float32 and bfloat16." in caught.value.hint
     assert "In float16 compute cuda:sm_80, cuda:sm_90, cuda:sm_100." in caught.value.hint
+
+
+@pytest.mark.parametrize("reach", CUDA_REACHES)
+def test_a_reach_is_of_all_targets_and_of_no_name(reach: str, config: ModelConfig) -> None:
+    names = ("cuda:sm_90", "cpu:portable", "cuda:sm_90")
+    targets = resolve(CompileOptions(targets=names, cuda_reach=reach), config).targets
+    assert [(target.name, target.reach) for target in targets] == [
+        ("cuda:sm_90", reach), ("cpu:portable", reach)
+    ]  # fmt: skip
+    assert targets[0] == Target("cuda", "sm_90"), "an artifact has one target of a name"
+
+
+def test_an_unknown_reach_is_refused(config: ModelConfig) -> None:
+    with pytest.raises(UsageError, match="unknown CUDA reach 'far'") as caught:
+        resolve(CompileOptions(cuda_reach="far", **PORTABLE), config)
+    assert caught.value.hint == "Supported: wide, new."
 
 
 def test_a_folder_for_dumps_is_made_or_refused_before_the_work(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingot.artifact.occupancy import ARCHITECTURES, Architecture
+from ingot.artifact.architectures import ARCHITECTURES, Architecture
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ingot.artifact.architectures import Architecture
 from ingot.artifact.launches import Binary, KernelSpec
-from ingot.artifact.occupancy import Architecture
 from ingot.errors import ToolchainError
 from ingot.targets.cuda.compiled import Compiled
 from ingot.targets.cuda.cubin import Cubin, read_cubin

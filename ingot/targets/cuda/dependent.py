@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ingot.artifact.architectures import Architecture
 from ingot.artifact.launches import Launches
-from ingot.artifact.occupancy import Architecture
 from ingot.targets.cuda.gates import for_many_rows
 
 ENABLED = False

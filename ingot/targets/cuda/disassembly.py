@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 from ingot.errors import ToolchainError
-from ingot.targets.compilers import run_compiler
+from ingot.targets.compilers import run_compiler, side_by_side
 from ingot.targets.cuda.triton_package import AGAIN, TritonPackage
 
 TIMEOUT_SECONDS = 120
@@ -32,6 +33,19 @@ def instructions(cubin: Path, triton: TritonPackage) -> Mapping[str, int]:
         said = (done.stderr or done.stdout).strip()[:400]
         raise ToolchainError(f"nvdisasm cannot read {cubin}: {said}")
     return counts
+
+
+def instructions_of(
+    files: Collection[str], folder: Path, triton: TritonPackage
+) -> dict[str, Mapping[str, int]]:
+    """The same of all files of a folder, by their names. Raises ToolchainError."""
+    found: dict[str, Mapping[str, int]] = {}
+
+    def count(file: str) -> None:
+        found[file] = instructions(folder / file, triton)
+
+    side_by_side(partial(count, file) for file in set(files))
+    return found
 
 
 def counted(listing: str) -> Mapping[str, int]:

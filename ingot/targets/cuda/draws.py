@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ingot.artifact.architectures import Architecture
 from ingot.artifact.launches import DRAWS, EDITED, SCORED, Argument, Constant, DrawArray, Extent
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.step import LOGITS
@@ -11,9 +12,10 @@ from ingot.targets.cuda.call import ONE, Call, Choice
 from ingot.targets.cuda.operands import Pointer, Size
 
 NUM_WARPS = 8
-# A tile of logits: each thread loads four neighbours of each of its rows.
+# A tile of logits: each thread loads four neighbours of each of its rows, or two where the code
+# for four needs more registers than there are.
 ROWS, COLUMNS = 4, 4 * 32 * NUM_WARPS
-TILE = ROWS * COLUMNS
+NARROW = frozenset({120})
 BLOCK = 1024  # tokens that are edited at once
 # Tokens in the lists of edits, for each sequence of the largest step; one may have more than that.
 LISTED = 4096
@@ -22,11 +24,16 @@ LIKELIEST = 20  # tokens that are found beside one that is scored; vLLM gives as
 FED = 128  # tokens of a step that a program looks at
 
 
-def arrays(limits: Limits) -> tuple[DrawArray, ...]:
+def columns_of(architecture: Architecture) -> int:
+    """Of a tile. What is drawn does not depend on it."""
+    return COLUMNS // 2 if architecture.number in NARROW else COLUMNS
+
+
+def arrays(limits: Limits, columns: int = COLUMNS) -> tuple[DrawArray, ...]:
     """What drawing reads and fills. Arrays that are filled or copied together lie together."""
     count, scores = limits.max_num_seqs, _most_scores(limits)
     asked, drawn = (*_draws(count), *_edits(count), *_asked(scores)), _drawn(count)
-    return (*asked, *drawn, *_scored(scores), *_room(count))
+    return (*asked, *drawn, *_scored(scores), *_room(count, ROWS * columns))
 
 
 def feed(plan: Plan) -> Call:
@@ -41,17 +48,20 @@ def feed(plan: Plan) -> Call:
     return Call({**pointers, "N": Size("N")}, (choice,))
 
 
-def calls(plan: Plan) -> tuple[Call, ...]:
-    """The launches, in order: edits of rows, draws from them, and log-probabilities."""
+def calls(plan: Plan, columns: int = COLUMNS) -> tuple[Call, ...]:
+    """The launches, in order: edits of rows, draws from them, and log-probabilities.
+
+    `columns`: of a tile of logits.
+    """
     count, scores = plan.limits.max_num_seqs, _most_scores(plan.limits)
-    tiles = {"V": plan.buffer(LOGITS).columns, "ROWS": ROWS, "COLUMNS": COLUMNS}
+    tiles = {"V": plan.buffer(LOGITS).columns, "ROWS": ROWS, "COLUMNS": columns}
     edit = _choice("edit.edit_logits", {"V": tiles["V"], "BLOCK": BLOCK}, EDITED)
     draw = _choice("draw.draw_tokens", tiles, DRAWS)
     score = _choice("score.score_tokens", {**tiles, "LISTED": 1 + LIKELIEST}, SCORED)
     drawn = tokens, _statuses = _drawn(count)
     return (
         Call(_pointers(_edits(count)), (edit,)),
-        Call(_pointers((*_draws(count), *drawn, *_room(count))), (draw,)),
+        Call(_pointers((*_draws(count), *drawn, *_room(count, ROWS * columns))), (draw,)),
         Call(_pointers((tokens, *_asked(scores), *_scored(scores))), (score,)),
     )
 
@@ -117,10 +127,10 @@ def _scored(count: int) -> tuple[DrawArray, ...]:
     )
 
 
-def _room(count: int) -> tuple[DrawArray, ...]:
+def _room(count: int, tile: int) -> tuple[DrawArray, ...]:
     return (
-        DrawArray(name="listed_logits", dtype="float32", shape=(count, TILE), on_device=True),
-        DrawArray(name="listed_tokens", dtype="int32", shape=(count, TILE), on_device=True),
+        DrawArray(name="listed_logits", dtype="float32", shape=(count, tile), on_device=True),
+        DrawArray(name="listed_tokens", dtype="int32", shape=(count, tile), on_device=True),
     )
 
 

@@ -9,20 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
+from ingot.artifact.architectures import Architecture
 from ingot.artifact.launches import Binary, KernelSpec, Launches
-from ingot.artifact.occupancy import (
-    Architecture,
-    bytes_in_flight,
-    bytes_needed,
-    resident_programs,
-)
+from ingot.artifact.occupancy import bytes_in_flight, bytes_needed, resident_programs
 from ingot.artifact.target import Target
-from ingot.targets.compilers import side_by_side
 from ingot.targets.cuda.architectures import architecture_of
-from ingot.targets.cuda.disassembly import instructions
+from ingot.targets.cuda.disassembly import instructions_of
 from ingot.targets.cuda.triton_package import find_triton
 
 MOST_SPILLS = 2  # instructions: newer assemblers spill once, outside of loops, where none need
@@ -41,8 +35,10 @@ _MEMORY = re.compile(r"(LD|ST|LDG|STG|LDGSTS|RED|ATOM\w*|UTMA\w+|UBLK\w+)\b")
 _MATRIX = re.compile(r"HMMA|IMMA|QMMA|HGMMA|QGMMA|IGMMA|UTC\w*MMA")
 _HALF_SUMS = re.compile(r"HG?MMA\.\w+\.F16\b")
 
-TENSOR_CORES: Mapping[int, str] = {80: "HMMA", 90: "HGMMA", 100: "UTCHMMA"}
-ONE_WARP: Mapping[int, str] = {80: "HMMA", 90: "HMMA", 100: "HMMA"}
+TENSOR_CORES: Mapping[int, str] = {
+    80: "HMMA", 90: "HGMMA", 100: "UTCHMMA", 103: "UTCHMMA", 120: "HMMA",
+}  # fmt: skip
+ONE_WARP: Mapping[int, str] = dict.fromkeys(TENSOR_CORES, "HMMA")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +89,8 @@ def check(
 
     Raises ToolchainError where the tools that Triton brings cannot read one.
     """
-    triton, architecture = find_triton(), architecture_of(target)
-    counts: dict[str, Mapping[str, int]] = {}
-
-    def count(file: str) -> None:
-        counts[file] = instructions(folder / file, triton)
-
-    side_by_side(partial(count, file) for file in {binary.file for binary in binaries})
+    architecture = architecture_of(target)
+    counts = instructions_of([binary.file for binary in binaries], folder, find_triton())
     many = for_many_rows(launches)
     kernels = [
         Kernel(spec, binary, counts[binary.file], number in many)

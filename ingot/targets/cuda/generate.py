@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from ingot.artifact.architectures import Architecture
 from ingot.artifact.codec import encode_plan, encode_spec
 from ingot.artifact.launches import KernelSpec, Launch, Launches, Variant
 from ingot.artifact.plan import Plan
@@ -18,21 +19,22 @@ EMITTERS: Mapping[str, Emit] = {**calls_products.CALLS, **calls_heads.CALLS, **c
 NO_GROUP = -1
 
 
-def generate(plan: Plan) -> Launches:
+def generate(plan: Plan, architecture: Architecture) -> Launches:
     """The launches of a plan. Raises CodegenError where no kernel takes an op or a shape."""
-    operands, kernels = Operands(plan), Kernels()
+    operands, kernels = Operands(plan, architecture), Kernels()
+    columns = draws.columns_of(architecture)
     launches, workspace = [kernels.launch(draws.feed(plan), NO_GROUP)], 0
     for number, group in enumerate(plan.kernels):
         for call in emit(operands, Work(plan, group)):
             launches.append(kernels.launch(call, number))
             workspace = max(workspace, call.workspace_bytes)
-    drawing = tuple(kernels.launch(call, NO_GROUP) for call in draws.calls(plan))
+    drawing = tuple(kernels.launch(call, NO_GROUP) for call in draws.calls(plan, columns))
     return Launches(
         kernels=tuple(kernels.specs),
         launches=tuple(launches),
         workspace_bytes=workspace,
         draws=drawing,
-        arrays=draws.arrays(plan.limits),
+        arrays=draws.arrays(plan.limits, columns),
         plan=hashlib.sha256(encode_plan(plan)).hexdigest(),
     )
 

@@ -48,7 +48,8 @@ class CudaKind:
         return with_memory(plan)
 
     def sources(self, plan: Plan, target: Target) -> Mapping[str, str]:
-        launches = with_dependents(generate(plan), architecture_of(target))
+        architecture = architecture_of(target)
+        launches = with_dependents(generate(plan, architecture), architecture)
         return {"launches.json": encode_launches(launches).decode()}
 
     def pack(self, path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ingot.artifact.architectures import ARCHITECTURES, Architecture
 from ingot.artifact.formats import stored_bytes
 from ingot.artifact.launches import WORKSPACE, Argument
 from ingot.artifact.plan import Buffer, Instruction, Plan
@@ -82,9 +83,10 @@ def workspace(dtype: str = "float32", offset: int = 0) -> Pointer:
 
 @dataclass(frozen=True)
 class Operands:
-    """Looks up buffers of a plan."""
+    """Looks up buffers of a plan, whose launches are for an architecture."""
 
     plan: Plan
+    architecture: Architecture = ARCHITECTURES["sm_90"]
 
     def buffer(self, instruction: Instruction, argument: str) -> Buffer:
         """The buffer bound to an argument or a result of an instruction. Raises CodegenError."""

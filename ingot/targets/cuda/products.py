@@ -12,7 +12,7 @@ from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cuda.call import ONE, Call, Choice
 from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, Rows, Size, workspace
-from ingot.targets.cuda.tiles import CLASSES, FEW_ROWS, Splits, Tile, Tiling, splits_of, tiling_of
+from ingot.targets.cuda.tiles import CLASSES, FEW_ROWS, Splits, Tile, Tiling, tiling_of
 from ingot.targets.cuda.weights import fits, layout_of
 from ingot.targets.work import where
 
@@ -80,11 +80,12 @@ class Product:
 
     @cached_property
     def tiling(self) -> Tiling:
-        return tiling_of(self.depth, self.weight.format)
+        form, row_bits = self.weight.format, self.x.buffer.format.bits
+        return tiling_of(self.outputs, self.depth, form, row_bits, self.operands.architecture)
 
-    @cached_property
+    @property
     def splits(self) -> Splits:
-        return splits_of(self.outputs, self.depth, self.tiling.columns)
+        return self.tiling.splits
 
     def call(self, epilogue: Epilogue | None) -> Call:
         """The launch that makes parts, without an epilogue, or stores complete sums.

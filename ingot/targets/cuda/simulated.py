@@ -24,6 +24,7 @@ from ingot.targets.cuda.interpreter import launch
 
 POISON = 0xCB
 ALIGNMENT = 256
+CUDA_VERSION = 13_000  # of its driver
 Grid = tuple[int, int, int]
 Act = Callable[[], None]
 
@@ -53,6 +54,9 @@ class SimulatedDriver:
         self._queued: deque[Act] = deque()
         self._num_queued = self._num_done = 0
         self._lock = Lock()
+
+    def cuda_version(self) -> int:
+        return CUDA_VERSION
 
     def allocate(self, nbytes: int) -> int:
         if nbytes > self.free_bytes():

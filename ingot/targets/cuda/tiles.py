@@ -1,22 +1,34 @@
-"""How products are cut: tiles by the class of rows, and splits of the columns by the matrix."""
+"""How products are cut: tiles by the class of rows, and splits of the columns by the matrix.
+
+What belongs to the order of a sum, the columns of a step and the splits, is a function of the
+matrix and the architecture, and never of the rows. The other sizes of a tile only say who computes
+what, so they may differ between classes of rows. They are looked up in a table that is measured on
+cards, and have defaults.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from ingot.artifact.architectures import Architecture
 from ingot.artifact.formats import Format
+from ingot.targets.cuda.tuned import TUNED
 from ingot.targets.cuda.weights import tile_columns
 
 FEW_ROWS = 64  # of a step whose products are cut into splits for their own programs
-PROGRAMS = 2 * 132  # twice the multiprocessors of an H100
+CLASSES = (16, FEW_ROWS, 0)  # the most rows of a class; the last has no bound
+PROGRAMS = 2  # wanted for each multiprocessor
 MOST_SPLITS = 16
 LEAST_COLUMNS = 256  # of a split
+STEP_BYTES = 128  # of a row of numbers in a step
 SPLIT_OUTPUTS = 64  # of a program in a step of few rows
+SHORT = 512  # columns of a split that end before its loads are in full flow
+PLAIN, GATED = "multiply", "multiply_gated"  # the kernels
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
+class Tile(NamedTuple):
     """What a program of a product makes at a time."""
 
     rows: int
@@ -25,46 +37,57 @@ class Tile:
     num_stages: int
 
 
-Tiles = tuple[Tile, Tile, Tile]
+Tiles = tuple[Tile, Tile, Tile]  # of each of the CLASSES
 
-
-@dataclass(frozen=True, slots=True)
-class Tiling:
-    """How a product is tiled.
-
-    Attributes:
-        columns: of a step of the sum. The same for all tiles: they are part of its order.
-        tiles: in steps of up to 16, up to 64 and more rows.
-        gated: the same where a program makes these outputs of both halves of the product.
-    """
-
-    columns: int
-    tiles: Tiles
-    gated: Tiles
-
-
-CLASSES = (16, FEW_ROWS, 0)  # the most rows of a class; the last has no bound
 # Warps share outputs and rows of a tile and never columns. A warpgroup needs 64 outputs.
 _FEW_16, _FEW_32 = (
     (Tile(16, 64, 4, 6), Tile(64, 64, 4, 4)),
     (Tile(16, 64, 4, 3), Tile(64, 64, 4, 3)),
 )
-NUMBERS: Mapping[int, Tiling] = {
-    16: Tiling(64, (*_FEW_16, Tile(128, 128, 8, 3)), (*_FEW_16, Tile(128, 64, 8, 3))),
-    32: Tiling(32, (*_FEW_32, Tile(64, 64, 4, 3)), (*_FEW_32, Tile(32, 32, 4, 3))),
-}
 # Two halves of unpacked integers leave registers for 32 rows on sm_80.
-INTEGERS: tuple[Tiles, Tiles] = (
+_INTEGERS: tuple[Tiles, Tiles] = (
     (Tile(16, 64, 4, 6), Tile(64, 64, 4, 3), Tile(64, 128, 8, 3)),
     (Tile(16, 64, 4, 6), Tile(32, 64, 4, 4), Tile(32, 64, 4, 4)),
 )
+# By what weights are stored as: for the plain kernel, and for the one that makes both halves.
+DEFAULTS: Mapping[str, tuple[Tiles, Tiles]] = {
+    "float16": ((*_FEW_16, Tile(128, 128, 8, 3)), (*_FEW_16, Tile(128, 64, 8, 3))),
+    "float32": ((*_FEW_32, Tile(64, 64, 4, 3)), (*_FEW_32, Tile(32, 32, 4, 3))),
+    "int8": _INTEGERS,
+    "int4": _INTEGERS,
+}
+# What differs from them, by level, storage, kernel and class of rows: code for sm_120 takes more
+# registers, and the default would spill.
+OWN: Mapping[tuple[str, str, str, int], Tile] = {("sm_120", "int4", PLAIN, 0): Tile(32, 128, 8, 3)}
 
 
-def tiling_of(columns: int, form: Format) -> Tiling:
-    """The tiling of a product with rows of so many columns in that format."""
-    if form.is_scaled:
-        return Tiling(tile_columns(columns, form), *INTEGERS)
-    return NUMBERS[form.bits]
+class Place(NamedTuple):
+    """What a tile is chosen by.
+
+    Attributes:
+        level: of the target, such as "sm_90".
+        stored: what weights are stored as: a key of DEFAULTS; bfloat16 is a float16 here.
+        shape: the class of the matrix, see `shape_class`.
+        kernel: PLAIN or GATED.
+        most: rows of the class of steps, one of CLASSES.
+    """
+
+    level: str
+    stored: str
+    shape: str
+    kernel: str
+    most: int
+
+    @property
+    def default(self) -> Tile:
+        """The tile where nothing was measured."""
+        own = OWN.get((self.level, self.stored, self.kernel, self.most))
+        return own or DEFAULTS[self.stored][self.kernel == GATED][CLASSES.index(self.most)]
+
+    @property
+    def tile(self) -> Tile:
+        """The tile that was measured to be the best, or else the default."""
+        return Tile(*TUNED.get(self, self.default))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +98,67 @@ class Splits:
     steps: int
 
 
-def splits_of(outputs: int, columns: int, tile: int) -> Splits:
-    """The splits of a matrix [outputs, columns] that is summed in steps of `tile` columns."""
-    wanted = -(-PROGRAMS // -(-outputs // SPLIT_OUTPUTS))
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How a product is tiled.
+
+    Attributes:
+        columns: of a step of the sum. The same for all tiles: they are part of its order.
+        splits: of the sum.
+        tiles: of the plain kernel, for each of the CLASSES.
+        gated: the same where a program makes these outputs of both halves of the product.
+    """
+
+    columns: int
+    splits: Splits
+    tiles: Tiles
+    gated: Tiles
+
+
+def tiling_of(
+    outputs: int, columns: int, form: Format, row_bits: int, architecture: Architecture
+) -> Tiling:
+    """The tiling of a product of rows of so many bits a number with a matrix [outputs, columns]."""
+    tile = tile_columns(columns, form) if form.is_scaled else 8 * STEP_BYTES // form.bits
+    splits = splits_of(outputs, columns, tile, PROGRAMS * architecture.multiprocessors)
+    shape = shape_class(splits, tile)
+
+    def tiles(kernel: str) -> Tiles:
+        places = (Place(architecture.level, stored_as(form), shape, kernel, m) for m in CLASSES)
+        weight_bits = form.bits * (2 if kernel == GATED else 1)
+        few, more, many = (
+            fitted(place.tile, tile, weight_bits, row_bits, architecture) for place in places
+        )
+        return few, more, many
+
+    return Tiling(tile, splits, tiles(PLAIN), tiles(GATED))
+
+
+def fitted(
+    tile: Tile, columns: int, weight_bits: int, row_bits: int, architecture: Architecture
+) -> Tile:
+    """A tile with as many of its stages as fit shared memory; weights have so many bits for each
+    output and column."""
+    stage = columns * (tile.outputs * weight_bits + tile.rows * row_bits) // 8
+    return tile._replace(num_stages=min(tile.num_stages, architecture.most_shared_bytes // stage))
+
+
+def stored_as(form: Format) -> str:
+    """What weights are stored as, for tiles: a key of DEFAULTS."""
+    return f"{'int' if form.is_scaled else 'float'}{form.bits}"
+
+
+def shape_class(splits: Splits, tile: int) -> str:
+    """The class of a matrix whose splits have steps of `tile` columns: do its outputs alone fill a
+    card ("whole"), or only with splits, and are the sums of a program long?"""
+    length = "short" if splits.steps * tile <= SHORT else "long"
+    return f"{'whole' if splits.count == 1 else 'split'} {length}"
+
+
+def splits_of(outputs: int, columns: int, tile: int, programs: int) -> Splits:
+    """The splits of a matrix [outputs, columns] that is summed in steps of `tile` columns, for so
+    many programs at a time."""
+    wanted = -(-programs // -(-outputs // SPLIT_OUTPUTS))
     most = max(1, min(wanted, columns // LEAST_COLUMNS, MOST_SPLITS))
     steps = -(-columns // tile)
     each = -(-steps // most)

@@ -19,10 +19,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ingot.artifact.architectures import Architecture
 from ingot.artifact.codec import decode_launches, encode_built, encode_launches
+from ingot.artifact.drivers import cuda_text, least_cuda
 from ingot.artifact.host import usable_processors
 from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
-from ingot.artifact.occupancy import Architecture
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError, UsageError
 from ingot.settings import settings
@@ -32,7 +33,12 @@ from ingot.targets.cuda import builder
 from ingot.targets.cuda.architectures import architecture_of
 from ingot.targets.cuda.binaries import described
 from ingot.targets.cuda.compiled import Compiled
-from ingot.targets.cuda.triton_package import TritonPackage, assembler_version, find_triton
+from ingot.targets.cuda.triton_package import (
+    Assembler,
+    TritonPackage,
+    find_assembler,
+    find_triton,
+)
 
 KERNELS = "ingot.targets.cuda.kernels"  # the package of Triton functions
 LAUNCHES = "launches.json"
@@ -51,13 +57,13 @@ class _Tools:
     """What builds: all that a binary depends on beside its spec."""
 
     triton: TritonPackage
-    assembler: str  # its version
+    assembler: Assembler
     architecture: Architecture
     package: str
 
     @property
     def versions(self) -> Mapping[str, str]:
-        return {"triton": self.triton.version, "ptxas": self.assembler}
+        return {"triton": self.triton.version, "ptxas": self.assembler.version}
 
 
 def build(folder: Path, out: Path, target: Target, package: str = KERNELS) -> None:
@@ -78,7 +84,12 @@ def build(folder: Path, out: Path, target: Target, package: str = KERNELS) -> No
         for name, spec in specs.items()
     }
     binaries = tuple(described_as[binary_name(spec)] for spec in launches.kernels)
-    built = BuiltLaunches(launches=launches, binaries=binaries, built_with=tools.versions)
+    built = BuiltLaunches(
+        launches=launches,
+        binaries=binaries,
+        built_with=tools.versions,
+        least_cuda=least_cuda(tools.assembler.version, tools.architecture),
+    )
     encoded = encode_built(built)
     (out.parent / CUBINS).mkdir(parents=True, exist_ok=True)
     for name, each in compiled.items():
@@ -97,8 +108,16 @@ def try_tools(folder: Path, target: Target) -> None:
 
 
 def _tools(target: Target, package: str) -> _Tools:
-    triton = find_triton()
-    return _Tools(triton, assembler_version(triton), architecture_of(target), package)
+    architecture, triton = architecture_of(target), find_triton()
+    assembler = find_assembler(triton, target.reach)
+    if assembler.cuda < architecture.cuda:
+        raise ToolchainError(
+            f"ptxas {assembler.version} of Triton {triton.version} does not know {target.name}, "
+            f"which came with {cuda_text(architecture.cuda)}",
+            hint="--cuda-reach new takes the newest assembler of that Triton; or install Triton "
+            "3.9: pip install 'triton>=3.9,<3.10'",
+        )
+    return _Tools(triton, assembler, architecture, package)
 
 
 def _encoded(*specs: KernelSpec) -> bytes:
@@ -162,14 +181,14 @@ def _run_child(folder: Path, specs: Sequence[KernelSpec], tools: _Tools) -> list
     # -P: no module of the folder that somebody compiles in hides one of ours.
     command = (sys.executable, "-P", "-m", builder.__name__, str(folder), level, tools.package)
     with _told(specs):
-        done = run_compiler(command, TIMEOUT_SECONDS, _environment(folder, tools.triton))
+        done = run_compiler(command, TIMEOUT_SECONDS, _environment(folder, tools.assembler))
     if done.returncode != 0:
         raise _failure(folder, specs, tools, done)
     files = [builder.built_file(folder, number) for number in range(len(specs))]
     return [Compiled.decode(file.read_bytes()) for file in files]
 
 
-def _environment(folder: Path, triton: TritonPackage) -> dict[str, str]:
+def _environment(folder: Path, assembler: Assembler) -> dict[str, str]:
     """All variables of the child, which finds the modules that this process finds."""
     places = [os.path.abspath(place) for place in sys.path]
     environ = settings().environ
@@ -179,8 +198,8 @@ def _environment(folder: Path, triton: TritonPackage) -> dict[str, str]:
         "TMPDIR": str(folder),
         "TRITON_CACHE_DIR": str(folder / "cache"),
         "TRITON_DISABLE_LINE_INFO": "1",  # lines would name the folder of the kernels
-        "TRITON_PTXAS_PATH": str(triton.assembler),
-        "TRITON_PTXAS_BLACKWELL_PATH": str(triton.assembler),
+        "TRITON_PTXAS_PATH": str(assembler.path),
+        "TRITON_PTXAS_BLACKWELL_PATH": str(assembler.path),
     }
 
 

@@ -53,6 +53,7 @@ size_t fake_parameters(unsigned char* out) {
   }
 
 CALL(cuInit, unsigned flags) END
+CALL(cuDriverGetVersion, int* version) *version = 12040; END
 CALL(cuDeviceGetCount, int* count) *count = num_gpus; END
 CALL(cuDeviceGet, int* device, int number)
   if (number >= num_gpus) return 101;

@@ -40,6 +40,7 @@ def everything(driver: CudaDriver) -> None:
     driver.wait(driver.mark())
     driver.synchronize()
     driver.free_bytes()
+    driver.cuda_version()
 
 
 def test_what_goes_up_comes_down(library: ctypes.CDLL) -> None:
@@ -108,6 +109,7 @@ CALLS = (
     "cuLaunchKernel", "cuLaunchKernelEx", "cuStreamBeginCapture_v2", "cuStreamEndCapture",
     "cuGraphInstantiateWithFlags", "cuGraphLaunch", "cuEventCreate", "cuEventRecord",
     "cuEventSynchronize", "cuStreamSynchronize", "cuMemGetInfo_v2",
+    "cuDriverGetVersion",
 )  # fmt: skip
 
 
@@ -158,6 +160,12 @@ def test_closing_goes_on_where_a_lost_device_refuses(library: ctypes.CDLL, name,
     driver.close()
 
 
+def test_the_driver_says_its_version(library: ctypes.CDLL) -> None:
+    driver = CudaDriver(0, library)
+    assert driver.cuda_version() == 12_040
+    driver.close()
+
+
 def test_every_thread_makes_the_device_its_own(library: ctypes.CDLL) -> None:
     driver = CudaDriver(0, library)
     library.fake_fail(b"cuCtxSetCurrent", ILLEGAL_ADDRESS)
@@ -187,7 +195,13 @@ def test_without_a_driver_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "capability, flags",
-    [((8, 0), {"sm_80"}), ((8, 9), {"sm_80"}), ((9, 0), {"sm_90"}), ((10, 3), {"sm_103"})],
+    [
+        ((8, 0), {"sm_80"}),
+        ((8, 9), {"sm_80"}),
+        ((9, 0), {"sm_90"}),
+        ((10, 3), {"sm_103"}),
+        ((12, 1), {"sm_121"}),
+    ],
 )
 def test_gpus_say_what_they_run(library: ctypes.CDLL, capability, flags) -> None:
     library.fake_gpus(2, *capability)

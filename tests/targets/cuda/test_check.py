@@ -16,7 +16,7 @@ from ingot.artifact.codec import decode_built, encode_built
 from ingot.artifact.launches import Argument, BuiltLaunches, Launches
 from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import ArtifactWriter
-from ingot.errors import ArtifactError
+from ingot.errors import ArtifactError, IncompatibleHostError
 from ingot.runtime.devices.cuda.check import check_built, sizes_at_most
 from ingot.runtime.devices.cuda.executor import CudaExecutor
 from tests.support.tiny_models import save_random
@@ -78,6 +78,29 @@ def test_a_binary_that_is_missing_is_named(artifact: Artifact, tmp_path: Path) -
     wrong = rewritten(artifact, tmp_path / "a.ingot", {"targets/cuda-sm_90/none.cubin": None})
     with pytest.raises(ArtifactError, match=f"{FILE}: the artifact has no none.cubin"):
         CudaExecutor(wrong, max_model_len=64, driver=IdleDriver())
+
+
+class OldDriver(IdleDriver):
+    """Of CUDA 12.4."""
+
+    def cuda_version(self) -> int:
+        return 12_040
+
+
+@pytest.mark.parametrize(
+    ("least", "needs", "wide"),
+    [(12_080, "driver 570 or newer", False), (13_000, "driver 580 or newer", True)],
+)
+def test_a_driver_that_is_too_old_is_refused(
+    artifact: Artifact, built: BuiltLaunches, least: int, needs: str, wide: bool
+) -> None:
+    """Before anything is copied; and one that is new enough is taken."""
+    device = OldDriver()
+    with pytest.raises(IncompatibleHostError, match=f"{needs}, and the .* CUDA 12.4") as caught:
+        opened(artifact, replace(built, least_cuda=least), device)
+    assert ("--cuda-reach wide" in caught.value.hint) is wide
+    assert "allocate" not in device.calls and not device.open
+    opened(artifact, replace(built, least_cuda=12_040), OldDriver())
 
 
 def first_launch(**fields: Any) -> Edit:
@@ -152,6 +175,11 @@ WRONG: dict[str, tuple[Edit, str]] = {
 }  # fmt: skip
 
 
+def test_a_driver_that_can_never_be_is_a_fault(artifact: Artifact, built: BuiltLaunches) -> None:
+    with pytest.raises(ArtifactError, match="binaries for drivers of CUDA 100"):
+        opened(artifact, replace(built, least_cuda=100_000))
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_wrong_is_told(artifact: Artifact, built: BuiltLaunches, name: str) -> None:
     edit, said = WRONG[name]
@@ -161,11 +189,11 @@ def test_what_is_wrong_is_told(artifact: Artifact, built: BuiltLaunches, name: s
     assert said in str(raised.value)
 
 
-def opened(artifact: Artifact, built: BuiltLaunches) -> None:
+def opened(artifact: Artifact, built: BuiltLaunches, driver: IdleDriver | None = None) -> None:
     """Opens the artifact as if it had that file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ingot.runtime.devices.cuda.executor.decode_built", lambda *_, **__: built)
-        CudaExecutor(artifact, max_model_len=64, driver=IdleDriver()).close()
+        CudaExecutor(artifact, max_model_len=64, driver=driver or IdleDriver()).close()
 
 
 def refusal(artifact: Artifact, built: BuiltLaunches) -> ArtifactError | None:

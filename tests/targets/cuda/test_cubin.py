@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingot.artifact.occupancy import ARCHITECTURES
+from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.cuda.binaries import described

@@ -12,7 +12,9 @@ from ingot.artifact.codec import decode_built, encode_launches
 from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
 from ingot.artifact.target import Target
 from ingot.targets.cuda import gates, toolchain
+from ingot.targets.cuda.architectures import architecture_of
 from ingot.targets.cuda.disassembly import instructions
+from ingot.targets.cuda.draws import columns_of
 from ingot.targets.cuda.triton_package import find_triton
 from tests.targets.cuda.drawing import launches_of, plan_of
 from tests.targets.cuda.tiny import TARGETS
@@ -35,7 +37,8 @@ def fused(counts: Mapping[str, int]) -> int:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.level)
 def test_kernels_as_they_are_built(target: Target, tmp_path: Path) -> None:
-    found = built(tmp_path, target, *launches_of(plan_of(VOCAB_SIZE), {}).kernels)
+    columns = {"COLUMNS": columns_of(architecture_of(target))}
+    found = built(tmp_path, target, *launches_of(plan_of(VOCAB_SIZE), columns).kernels)
     assert gates.check(found.launches, found.binaries, tmp_path, target) == []
     edit, draw, score = (
         instructions(tmp_path / each.file, find_triton()) for each in found.binaries

@@ -23,10 +23,11 @@ pytestmark = pytest.mark.thorough
 
 METHODS = (
     "allocate", "host_memory", "release", "upload", "download", "load", "launch", "begin_capture",
-    "end_capture", "replay", "mark", "wait", "synchronize", "free_bytes",
+    "end_capture", "replay", "mark", "wait", "synchronize", "free_bytes", "cuda_version",
 )  # fmt: skip
 OPENING = (
     "allocate", "host_memory", "release", "upload", "load", "mark", "wait", "free_bytes",
+    "cuda_version",
 )  # fmt: skip
 STEPPING = (
     "upload", "download", "launch", "begin_capture", "end_capture", "replay", "mark", "wait",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.launches import Binary, Extent, Launch, Launches, Variant
-from ingot.artifact.occupancy import ARCHITECTURES
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.cuda import gates
@@ -19,7 +19,7 @@ from ingot.targets.cuda.triton_package import find_triton
 from tests.support.core import core
 from tests.targets.cuda.tiny import KERNELS, TARGETS, all_built, launches, product
 
-SM_80, SM_90, SM_100 = ARCHITECTURES.values()
+SM_80, SM_90, SM_100, *_ = ARCHITECTURES.values()
 GATES = {
     "gated": PRODUCT,
     "small": Gate(TENSOR_CORES, ("x",)),
@@ -77,6 +77,8 @@ def test_tokens_on_the_left_miss_the_newer_matrix_instructions(target: Target) -
         "sm_80": [],
         "sm_90": ["matrix instructions are HMMA, not HGMMA"],
         "sm_100": ["matrix instructions are HMMA, not UTCHMMA"],
+        "sm_103": ["matrix instructions are HMMA, not UTCHMMA"],
+        "sm_120": [],
     }
     assert [fault.partition(": ")[2] for fault in found("tokens left", target)] == (
         expected[target.level]
@@ -113,7 +115,12 @@ def test_shared_memory_is_bounded_by_that_of_a_program() -> None:
     assert faults(binary=replace(BINARY, shared_bytes=232_448)) == []
     (fault,) = faults(binary=replace(BINARY, shared_bytes=232_449), gate=OTHER)
     assert fault.startswith("232449 bytes of shared memory")
-    assert SM_80.most_shared_bytes == 166_912
+    assert SM_80.most_shared_bytes == 101_376, "of every GPU of compute capability 8"
+
+
+def test_gates_know_the_matrix_instructions_of_every_architecture() -> None:
+    numbers = {each.number for each in ARCHITECTURES.values()}
+    assert set(TENSOR_CORES) == set(gates.ONE_WARP) == numbers
 
 
 def test_other_kernels_are_not_asked_for_matrix_instructions_or_wide_loads() -> None:

@@ -204,10 +204,11 @@ def test_every_kernel_is_tested() -> None:
 
 
 def test_splits_are_of_the_matrix() -> None:
-    assert splits_of(1024, 2048, 64).count == 8
-    assert splits_of(151936, 1024, 64).count == 1
-    assert splits_of(50, SPLIT, 64).count == 3
-    whole = splits_of(50, SPLIT, 64)
+    programs = 2 * 132
+    assert splits_of(1024, 2048, 64, programs).count == 8
+    assert splits_of(151936, 1024, 64, programs).count == 1
+    assert splits_of(50, SPLIT, 64, programs).count == 3
+    whole = splits_of(50, SPLIT, 64, programs)
     assert (whole.count - 1) * whole.steps < -(-SPLIT // 64) <= whole.count * whole.steps
 
 

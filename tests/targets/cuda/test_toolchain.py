@@ -13,13 +13,16 @@ from typing import TextIO
 
 import pytest
 
+from ingot.artifact.architectures import ARCHITECTURES
+from ingot.artifact.drivers import cuda_of
 from ingot.artifact.launches import KernelSpec
-from ingot.artifact.target import Target
+from ingot.artifact.target import CUDA_REACHES, Target
 from ingot.errors import ToolchainError
 from ingot.targets import compilers
 from ingot.targets.cuda import toolchain
 from ingot.targets.cuda.toolchain import binary_name
-from ingot.targets.cuda.triton_package import TritonPackage, assembler_version, find_triton
+from ingot.targets.cuda.triton_package import Assembler, TritonPackage, find_assembler, find_triton
+from tests.support.core import core
 from tests.targets.cuda.tiny import DOUBLE, KERNELS, PACKAGE, TARGETS, all_built, built
 
 SM_90 = TARGETS[1]
@@ -84,18 +87,21 @@ def test_the_same_kernels_give_the_same_bytes(
     assert not any(str(tmp_path).encode() in data for data in first.values())
 
 
-def test_what_was_built_says_what_it_is() -> None:
-    for target in TARGETS:
-        folder, found = all_built(target)
-        assert found.launches.kernels == tuple(KERNELS.values())
-        names = [f"cubins/{binary_name(spec)}" for spec in KERNELS.values()]
-        assert [binary.file for binary in found.binaries] == names
-        assert sorted(path.name for path in (folder / "cubins").iterdir()) == (
-            sorted(Path(name).name for name in names)
-        )
-        triton = find_triton()
-        versions = {"triton": triton.version, "ptxas": assembler_version(triton)}
-        assert dict(found.built_with) == versions
+@pytest.mark.parametrize(
+    "target", core(TARGETS[1], further=TARGETS), ids=lambda target: target.level
+)
+def test_what_was_built_says_what_it_is(target: Target) -> None:
+    folder, found = all_built(target)
+    assert found.launches.kernels == tuple(KERNELS.values())
+    names = [f"cubins/{binary_name(spec)}" for spec in KERNELS.values()]
+    assert [binary.file for binary in found.binaries] == names
+    assert sorted(path.name for path in (folder / "cubins").iterdir()) == (
+        sorted(Path(name).name for name in names)
+    )
+    triton = find_triton()
+    versions = {"triton": triton.version, "ptxas": find_assembler(triton).version}
+    assert dict(found.built_with) == versions
+    assert found.least_cuda == max(12_000, ARCHITECTURES[target.level].cuda)
 
 
 def test_names_are_readable_and_change_with_the_spec() -> None:
@@ -167,7 +173,7 @@ def test_whatever_a_binary_depends_on_has_another_key(
     keys += [
         toolchain._key(replace(DOUBLE, num_warps=8), tools),
         toolchain._key(DOUBLE, replace(tools, triton=TritonPackage("0.0", tools.triton.folder))),
-        toolchain._key(DOUBLE, replace(tools, assembler="0.0")),
+        toolchain._key(DOUBLE, replace(tools, assembler=Assembler(Path(), "0.0"))),
         toolchain._key(DOUBLE, toolchain._tools(TARGETS[0], package.name)),
     ]
     (package / "a.py").write_text("x = 1")
@@ -287,7 +293,34 @@ def test_python_that_cannot_be_started_is_told(
 def test_an_unknown_level_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ToolchainError, match="cuda:sm_75 is no target of CUDA") as caught:
         toolchain.try_tools(tmp_path, Target("cuda", "sm_75"))
-    assert "sm_80, sm_90, sm_100" in caught.value.hint
+    assert "sm_80, sm_90, sm_100, sm_103, sm_120" in caught.value.hint
+
+
+@pytest.mark.usefixtures("no_cache")
+@pytest.mark.thorough
+def test_a_wider_reach_takes_the_older_assembler(tmp_path: Path) -> None:
+    """And both give binaries that say their architecture."""
+    found = {
+        reach: built(tmp_path / reach, DOUBLE, target=replace(SM_90, reach=reach))
+        for reach in CUDA_REACHES
+    }
+    releases = {reach: cuda_of(each.built_with["ptxas"]) for reach, each in found.items()}
+    assert releases["wide"] < 13_000 and releases["wide"] < releases["new"]
+    assert found["wide"].least_cuda == 12_000
+    assert found["new"].least_cuda == releases["new"] // 1000 * 1000
+
+
+def test_an_architecture_that_the_assembler_does_not_know_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Triton 3.6 does, whose older assembler is of CUDA 12.8."""
+    old = Assembler(Path("ptxas"), "12.8.93")
+    monkeypatch.setattr(toolchain, "find_assembler", lambda triton, reach: old)
+    toolchain.try_tools(tmp_path, Target("cuda", "sm_120"))
+    with pytest.raises(ToolchainError, match="does not know cuda:sm_103") as e:
+        toolchain.try_tools(tmp_path, Target("cuda", "sm_103"))
+    assert "ptxas 12.8.93" in e.value.found and "CUDA 12.9" in e.value.found
+    assert "--cuda-reach new" in e.value.hint
 
 
 WITHOUT = """

@@ -10,7 +10,14 @@ import pytest
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.cuda import toolchain, triton_package
-from ingot.targets.cuda.triton_package import TritonPackage, assembler_version, find_triton
+from ingot.targets.cuda.triton_package import (
+    NEWER,
+    OLDER,
+    Assembler,
+    TritonPackage,
+    find_assembler,
+    find_triton,
+)
 
 
 def package_of(folder: Path, version: str) -> object:
@@ -63,8 +70,41 @@ def test_a_triton_that_is_damaged_is_refused(
 def test_an_assembler_that_is_damaged_is_refused(tmp_path: Path) -> None:
     triton = TritonPackage("3.9.0", tmp_path)
     with pytest.raises(ToolchainError, match="cannot be run"):
-        assembler_version(triton)
-    triton.assembler.parent.mkdir(parents=True)
-    shutil.copy("/bin/true", triton.assembler)
+        find_assembler(triton)
+    place = triton.tool(OLDER)
+    place.parent.mkdir(parents=True)
+    shutil.copy("/bin/true", place)
     with pytest.raises(ToolchainError, match="does not say its version"):
-        assembler_version(triton)
+        find_assembler(triton)
+
+
+def assemblers(folder: Path, **releases: str) -> TritonPackage:
+    """A Triton with programs that say such releases."""
+    triton = TritonPackage("3.9.0", folder)
+    triton.tool(OLDER).parent.mkdir(parents=True)
+    for name, release in releases.items():
+        path = triton.tool(name.replace("_", "-"))
+        major_minor = ".".join(release.split(".")[:2])
+        path.write_text(f"#!/bin/sh\necho 'tools, release {major_minor}, V{release}'\n")
+        path.chmod(0o755)
+    return triton
+
+
+def test_the_reach_chooses_between_two_assemblers(tmp_path: Path) -> None:
+    triton = assemblers(tmp_path, ptxas="12.9.86", ptxas_blackwell="13.4.59")
+    assert find_assembler(triton, "wide") == Assembler(triton.tool(OLDER), "12.9.86")
+    assert find_assembler(triton, "new") == Assembler(triton.tool(NEWER), "13.4.59")
+    assert find_assembler(triton, "new").cuda == 13_040
+
+
+def test_where_there_is_one_assembler_both_reaches_take_it(tmp_path: Path) -> None:
+    triton = assemblers(tmp_path, ptxas="12.8.93")
+    assert find_assembler(triton, "new") == find_assembler(triton, "wide")
+
+
+def test_an_assembler_that_is_too_new_for_the_reach_is_refused(tmp_path: Path) -> None:
+    triton = assemblers(tmp_path, ptxas="13.0.88")
+    assert find_assembler(triton, "new").version == "13.0.88"
+    with pytest.raises(ToolchainError, match=r"Triton 3\.9\.0 is ptxas 13\.0\.88") as caught:
+        find_assembler(triton, "wide")
+    assert "driver 580 or newer" in caught.value.hint and "--cuda-reach new" in caught.value.hint

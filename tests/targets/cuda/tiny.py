@@ -7,9 +7,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.codec import decode_built, encode_launches
 from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
-from ingot.artifact.occupancy import ARCHITECTURES
 from ingot.artifact.target import Target
 from ingot.targets.cuda import toolchain
 from tests.support.made_once import made_once

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+from ingot.artifact.drivers import FIRST_NARROW, cuda_text, driver_text
 from ingot.artifact.launches import (
     DRAWS,
     EDITED,
@@ -21,7 +22,7 @@ from ingot.artifact.launches import (
 )
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.step import SYMBOLS
-from ingot.errors import ArtifactError
+from ingot.errors import ArtifactError, IncompatibleHostError
 
 NUM_SCRATCH = 2  # pointers that Triton adds to the parameters of every kernel; unused here
 ADDRESS_BYTES, SIZE_BYTES = 8, 4
@@ -29,6 +30,7 @@ MOST_PARAMETER_BYTES = 4096
 MOST_WARPS = 32
 MOST_PROGRAMS = ((1 << 31) - 1, 65535, 65535)  # of each dimension of a grid
 MOST_BYTES = 1 << 48  # of anything on a device
+MOST_CUDA = 100_000  # as drivers count: version 100
 NUM_LISTS = 4  # of tokens that edits name: allowed, biased, seen, banned
 NUM_ASKED = 3  # numbers that say which token is scored: its row, the token, how many likelier ones
 # What the host fills and reads to draw and score tokens, in the order of memory.
@@ -80,6 +82,8 @@ def _faults(built: BuiltLaunches, plan: Plan, sha256: str, files: Collection[str
         yield f"{len(launches.kernels)} kernels and {len(binaries)} binaries"
     for spec, binary in zip(launches.kernels, binaries, strict=True):
         yield from _binary_faults(spec, binary, files)
+    if not 0 <= built.least_cuda < MOST_CUDA:
+        yield f"binaries for drivers of {cuda_text(built.least_cuda)}"
     if not 0 <= launches.workspace_bytes < MOST_BYTES:
         yield f"a workspace of {launches.workspace_bytes} bytes"
     yield from _array_faults(launches.arrays, plan)
@@ -95,6 +99,18 @@ def _faults(built: BuiltLaunches, plan: Plan, sha256: str, files: Collection[str
         for number, launch in enumerate(found):
             for fault in _launch_faults(launch, built, sizes):
                 yield f"{name} {number}: {fault}"
+
+
+def check_driver(built: BuiltLaunches, cuda_version: int) -> None:
+    """Raises IncompatibleHostError for a driver, of that version of CUDA, that is too old for the
+    binaries."""
+    if cuda_version < built.least_cuda:
+        wide = " Or compile the model again with --cuda-reach wide, for older drivers."
+        raise IncompatibleHostError(
+            f"the kernels need {driver_text(built.least_cuda)}, and the driver here is of "
+            f"{cuda_text(cuda_version)}",
+            hint="Install a newer driver of NVIDIA's." + wide * (built.least_cuda >= FIRST_NARROW),
+        )
 
 
 def sizes_at_most(limits: Limits) -> dict[str, int]:

@@ -18,6 +18,10 @@ class Driver(Protocol):
     its memory does not suffice. Memory is addressed in bytes.
     """
 
+    def cuda_version(self) -> int:
+        """The version of CUDA that it came with: 12080 for 12.8."""
+        ...
+
     def allocate(self, nbytes: int) -> int:
         """The address of new memory, a multiple of 256. It is freed by `close`."""
         ...

@@ -25,7 +25,7 @@ from ingot.errors import (
 )
 from ingot.runtime.arrays import Float32, StepInputs
 from ingot.runtime.devices.cpu import vocab_size, widest_window
-from ingot.runtime.devices.cuda.check import check_built
+from ingot.runtime.devices.cuda.check import check_built, check_driver
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.host_draws import HostDraws
 from ingot.runtime.devices.cuda.host_inputs import HostInputs
@@ -102,6 +102,7 @@ class CudaExecutor:
         self._tokens: list[int] = []
         self._draws_on_device = False
         try:
+            check_driver(built, driver.cuda_version())
             self._memory = self._take(driver, artifact, built, max_model_len, kv_cache_bytes)
             with self._memory.filling(driver, artifact, entry.layout):
                 self._program = self._load(driver, artifact, built)

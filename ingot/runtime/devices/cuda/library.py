@@ -108,6 +108,11 @@ class CudaDriver:
         self._use()
         self._call("cuStreamCreate", byref(self._stream), NON_BLOCKING)
 
+    def cuda_version(self) -> int:
+        version = c_int()
+        self._call("cuDriverGetVersion", byref(version))
+        return version.value
+
     def allocate(self, nbytes: int) -> int:
         self._use()
         address = c_uint64()
