@@ -52,6 +52,14 @@ def pytest_unconfigure() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def all_threads() -> Iterator[None]:
+    """Steps have all threads from the first on, whatever else the host does."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ingot.runtime.devices.cpu.CpuExecutor.watches_host", False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def signals() -> Iterator[None]:
     """Signals as in a terminal. Background jobs of a shell and of nohup ignore some of them, and
     pass that on to their children."""

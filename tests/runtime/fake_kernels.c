@@ -9,7 +9,7 @@ struct ingot_model {
   const void *const *weights;
   void *const *caches;
   void *arena;
-  int32_t num_pages, num_threads;
+  int32_t num_pages, num_threads, watches_host;
 };
 struct ingot_step {
   int32_t num_tokens, num_seqs, num_rows, page_table_stride;

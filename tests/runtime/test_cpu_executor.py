@@ -48,7 +48,7 @@ def maps() -> str:
 
 
 def test_structs_are_laid_out_as_the_interface_says():
-    assert ctypes.sizeof(ModelStruct) == 32
+    assert ctypes.sizeof(ModelStruct) == 40
     assert ModelStruct.num_pages.offset == 24
     assert ctypes.sizeof(StepStruct) == 72
     assert (StepStruct.tokens.offset, StepStruct.logits.offset) == (16, 64)

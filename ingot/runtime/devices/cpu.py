@@ -52,6 +52,7 @@ class CpuExecutor:
     """
 
     clock: npt.NDArray[np.int64] | None = None
+    watches_host = True  # other work decides how many threads the first steps have
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class CpuExecutor:
             self._sampler = Sampler(self.vocab_size, kernels)
             self._tokens: list[int] = []
             kernels.check_plan(artifact.manifest.files[entry.step.plan].sha256)
-            kernels.open(_model_struct(weights, caches, arena, self.num_pages, self.num_threads))
+            kernels.open(self._model_struct(weights, caches, arena))
         except BaseException:
             self.close()
             raise
@@ -152,6 +153,20 @@ class CpuExecutor:
         ask_for_huge_pages(self._weights)
         base = map_address(self._weights)
         return [base + offset for offset in weight_offsets(plan, header, weights_name(layout))]
+
+    def _model_struct(self, weights: list[int], caches: list[int], arena: int) -> ModelStruct:
+        def pointers(addresses: list[int]) -> ctypes.Array[ctypes.c_void_p]:
+            return (ctypes.c_void_p * len(addresses))(*addresses)
+
+        model = ModelStruct(
+            arena=arena,
+            num_pages=self.num_pages,
+            num_threads=self.num_threads,
+            watches_host=self.watches_host,
+        )
+        model.arrays = pointers(weights), pointers(caches)
+        model.weights, model.caches = (ctypes.addressof(array) for array in model.arrays)
+        return model
 
     def _make_caches(self, plan: Plan) -> list[int]:
         sizes = [align(size * self.num_pages, ALIGNMENT) for size in plan.page_sizes()]
@@ -228,18 +243,6 @@ def _count_threads(num_threads: int | None) -> int:
     if isinstance(num_threads, bool) or not 1 <= num_threads <= MAX_THREADS:
         raise UsageError(f"num_threads is {num_threads}", hint=f"Supported: 1 to {MAX_THREADS}.")
     return num_threads
-
-
-def _model_struct(
-    weights: list[int], caches: list[int], arena: int, num_pages: int, num_threads: int
-) -> ModelStruct:
-    def pointers(addresses: list[int]) -> ctypes.Array[ctypes.c_void_p]:
-        return (ctypes.c_void_p * len(addresses))(*addresses)
-
-    model = ModelStruct(arena=arena, num_pages=num_pages, num_threads=num_threads)
-    model.arrays = pointers(weights), pointers(caches)
-    model.weights, model.caches = (ctypes.addressof(array) for array in model.arrays)
-    return model
 
 
 def _step_struct(inputs: StepInputs, logits: int) -> StepStruct:

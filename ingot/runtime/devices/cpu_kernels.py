@@ -29,7 +29,7 @@ class ModelStruct(ctypes.Structure):
 
     _fields_ = [
         *((name, _POINTER) for name in ("weights", "caches", "arena")),
-        *((name, _INT32) for name in ("num_pages", "num_threads")),
+        *((name, _INT32) for name in ("num_pages", "num_threads", "watches_host")),
     ]
 
 

@@ -62,6 +62,7 @@ class ModelStruct(ctypes.Structure):
         ("arena", ctypes.c_void_p),
         ("num_pages", ctypes.c_int32),
         ("num_threads", ctypes.c_int32),
+        ("watches_host", ctypes.c_int32),
     )
 
 

@@ -1,4 +1,4 @@
-// The C interface of a compiled model, version 4. The runtime calls it through these structs.
+// The C interface of a compiled model, version 5. The runtime calls it through these structs.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@ struct ingot_model {
   void* arena;  // 64-byte aligned, as is every cache
   std::int32_t num_pages;
   std::int32_t num_threads;
+  std::int32_t watches_host;  // whether other work decides how many threads begin
 };
 
 struct ingot_step {

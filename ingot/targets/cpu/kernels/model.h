@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "background.h"
+#include "host_load.h"
 #include "pool.h"
 #include "sampler.h"
 #include "step.h"
@@ -35,6 +36,8 @@ class Model {
     model->others_ = OtherArenas::reserve(buffers.num_threads - 1, generated.arena_bytes);
     model->memory_ = {model->weights_, model->caches_, static_cast<char*>(buffers.arena),
                       model->others_, model->head_maxima_};
+    model->watches_host_ = buffers.watches_host != 0;
+    model->were_free_ = model->free();
     model->pool_ = Pool::open(buffers.num_threads, run_on_thread);
     for (TeamSize& size : model->step_sizes_) size = TeamSize(buffers.num_threads);
     for (TeamSize& overlap : model->overlaps_) overlap = TeamSize(2);
@@ -81,7 +84,7 @@ class Model {
       code_ = run(*submitted_);
     const std::int64_t end = nanoseconds(), taken = end - submitted_at_;
     const std::int64_t needed = prepared > computed_ ? prepared : computed_;
-    overlap().learn({end, taken, is_beside_ ? taken - needed : 0});
+    overlap().learn({end, taken, is_beside_ ? taken - needed : 0}, [] { return INT_MAX; });
     return code_;
   }
 
@@ -117,10 +120,13 @@ class Model {
   // Runs on as many threads as serve it best, and learns from that.
   void run_team(const Context& context, TeamSize& size) {
     const std::int64_t begin = nanoseconds();
+    size.begin([this] { return free() > were_free_ ? free() : were_free_; });
     const std::int64_t waited = pool_->run(&context, size.value());
     const std::int64_t end = nanoseconds();
-    size.learn({end, end - begin, waited});
+    size.learn({end, end - begin, waited}, [this] { return free(); });
   }
+
+  int free() const { return watches_host_ ? free_processors() : INT_MAX; }
 
   // Whether the caller and the step share the work as two threads, or one does all.
   TeamSize& overlap() { return overlaps_[magnitude(submitted_->num_tokens)]; }
@@ -161,6 +167,8 @@ class Model {
   KnownRows known_;
   OtherArenas others_;
   Memory memory_;
+  bool watches_host_;
+  int were_free_;  // processors, when the model was opened
   Pool* pool_;
   TeamSize step_sizes_[magnitudes];  // for each magnitude of the number of tokens
   TeamSize overlaps_[magnitudes];

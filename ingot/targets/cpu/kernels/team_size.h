@@ -4,8 +4,12 @@
 // other work holds up all. On a busy machine fewer threads are then faster. Their number follows
 // from what steps took: where threads were held up, a trial of fewer decides, and now and then a
 // trial of more. A trial that loses is not repeated until its loss is a small part of the time.
+//
+// Steps of a large model are few and long, so what the system counts helps: the first steps have as
+// many threads as there are free processors, and more are tried as soon as one more is free.
 #pragma once
 
+#include <climits>
 #include <cstdint>
 
 namespace ingot {
@@ -24,14 +28,24 @@ class TeamSize {
 
   int value() const { return on_trial_ > 0 ? on_trial_ : size_; }
 
+  // Before the first step, `free()` may say how many processors are free.
+  template <class Free>
+  void begin(Free free) {
+    if (has_begun_ || most_ == 1) return;
+    has_begun_ = true;
+    const int found = free();
+    if (found < most_) size_ = found;
+  }
+
   // Learns from a step that had `value()` threads.
-  void learn(StepTime step) {
+  template <class Free>
+  void learn(StepTime step, Free free) {
     if (most_ == 1) return;
     (on_trial_ > 0 ? trial_ : usual_).add(step);
     if (on_trial_ > 0)
       judge(step.end);
     else
-      watch(step);
+      watch(step, free);
   }
 
  private:
@@ -39,6 +53,9 @@ class TeamSize {
   static constexpr std::int64_t epoch_ns = 20'000'000;
   // Trials may take about 1/32 of the time.
   static constexpr double rest = 32;
+  // More threads are tried so often although no processor seems free: the system counts work that
+  // may be nobody's rival.
+  static constexpr std::int64_t doubt_ns = 200 * epoch_ns;
 
   // What the last steps took, older ones counting less.
   struct Pace {
@@ -52,7 +69,8 @@ class TeamSize {
     double mean() const { return taken / steps; }
   };
 
-  void watch(StepTime step) {
+  template <class Free>
+  void watch(StepTime step, Free free) {
     taken_ += step.taken;
     waited_ += step.waited;
     if (taken_ < epoch_ns) return;
@@ -60,8 +78,15 @@ class TeamSize {
     taken_ = waited_ = 0;
     if (held_up_ > 1 && size_ > 1 && step.end >= fewer_from_)
       try_out((fewer_ > 1 ? fewer_ : size_) / 2);
-    else if (size_ < most_ && step.end >= more_from_)
+    else if (size_ < most_ && step.end >= more_from_ && is_time_for_more(step, free()))
       try_out(size_ + (size_ + 2) / 3);
+  }
+
+  bool is_time_for_more(StepTime step, int free) {
+    if (doubted_ == 0) doubted_ = step.end;
+    const bool doubts = step.end >= doubted_ + doubt_ns;
+    if (doubts) doubted_ = step.end;
+    return doubts || free > size_;
   }
 
   void try_out(int size) {
@@ -87,12 +112,14 @@ class TeamSize {
   }
 
   int most_, size_;
+  bool has_begun_ = false;
   int on_trial_ = 0;  // 0: none
   int fewer_ = 0;     // what lost the last trial of fewer; the next one tries still fewer
   Pace usual_, trial_;
   std::int64_t taken_ = 0, waited_ = 0;          // in this epoch
   int held_up_ = 0;                              // epochs in a row; one alone may be a hiccup
   std::int64_t fewer_from_ = 0, more_from_ = 0;  // when the next trial may begin
+  std::int64_t doubted_ = 0;                     // when more was tried without a free processor
 };
 
 }  // namespace ingot
