@@ -9,7 +9,7 @@ import pytest
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.host import host_flags
-from ingot.artifact.target import CUDA_REACHES, Target, native_target
+from ingot.artifact.target import CUDA_REACHES, CUDA_TARGETS, Target, native_target
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.resolve import resolve
 from ingot.errors import UsageError
@@ -85,7 +85,7 @@ def test_targets_that_do_not_compute_in_a_dtype_are_named(
     wrong = ", ".join(name for name in targets if name != GPU)
     assert caught.value.found == f"{wrong} cannot compute in float16"
     assert "All of the targets compute in float32 and bfloat16." in caught.value.hint
-    assert "In float16 compute cuda:sm_80, cuda:sm_90, cuda:sm_100." in caught.value.hint
+    assert f"In float16 compute {', '.join(CUDA_TARGETS)}." in caught.value.hint
 
 
 @pytest.mark.parametrize("reach", CUDA_REACHES)
