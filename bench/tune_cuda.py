@@ -163,7 +163,7 @@ def main(
 def _run(
     args: argparse.Namespace, make_driver: Callable[[], Driver], clock: Callable[[], float]
 ) -> None:
-    from ingot.compiler.resolve import resolve_target
+    from ingot.compiler.choose_targets import resolve_target
 
     target = resolve_target(args.target or ("cuda:sm_90" if args.dry_run else "cuda:native"))
     with tempfile.TemporaryDirectory(prefix="ingot-tune-") as temporary:

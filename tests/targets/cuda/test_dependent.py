@@ -21,7 +21,7 @@ from tests.targets.cuda.shapes import built_of, plan_of
 from tests.targets.cuda.simulation import compile_sketch, simulated
 from tests.targets.cuda.tiny import DOUBLE, TARGETS, built, launches
 
-SM_80, SM_90, SM_100 = ARCHITECTURES.values()
+SM_80, SM_90, SM_100 = (ARCHITECTURES[level] for level in ("sm_80", "sm_90", "sm_100"))
 GRID = (Extent(), Extent(), Extent())
 LATE = KernelSpec(
     function="small.late",
