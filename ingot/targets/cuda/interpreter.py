@@ -11,6 +11,7 @@ from functools import cache
 from importlib import import_module
 from itertools import product
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import numpy.typing as npt
@@ -77,7 +78,8 @@ def launch(
     scopes = [interpreter._patch_lang(user) for user in users]
     try:
         interpreter.interpreter_builder.set_grid_dim(*grid)
-        with np.errstate(all="ignore"):  # a card does not warn
+        with np.errstate(all="ignore"), catch_warnings():  # a card does not warn
+            simplefilter("ignore", RuntimeWarning)
             for x, y, z in product(*map(range, grid)):
                 interpreter.interpreter_builder.set_grid_idx(x, y, z)
                 body(**given)

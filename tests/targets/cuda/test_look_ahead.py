@@ -11,6 +11,7 @@ import pytest
 from ingot import SamplingParams
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.devices.cuda.executor import CudaExecutor
+from ingot.runtime.devices.cuda.sampler import DeviceSampler
 from ingot.targets.cuda.simulated import SimulatedDriver
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.failing import IdleDriver
@@ -104,6 +105,19 @@ def test_other_tokens_come_out_where_the_device_does_not_fill_them_in(
 
     monkeypatch.setattr(CudaExecutor, "_feed", forget)
     assert drawn(artifact, overlap=True) != right
+
+
+def test_siblings_of_a_prompt_of_one_token_are_all_drawn(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a step looks like a decode, and has more draws than sequences."""
+    params = SamplingParams(temperature=3, seed=3, n=3, max_tokens=2, ignore_eos=True)
+    found = []
+    for takes in (DeviceSampler.takes, lambda self, draws: False):
+        monkeypatch.setattr(DeviceSampler, "takes", takes)
+        with simulated(artifact) as llm:
+            found.append([each.token_ids for each in llm.generate([[9]], params)[0].outputs])
+    assert found[0] == found[1]
 
 
 def test_what_is_queued_runs_only_when_it_is_waited_for() -> None:

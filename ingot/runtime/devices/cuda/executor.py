@@ -158,15 +158,16 @@ class CudaExecutor:
             pad(inputs, bucket)
         sizes = self._sizes(inputs)
         side.inputs.upload(inputs, sizes)
-        draws_in_graph = by_device and not copies and side.draws.only_draws
+        # A prompt of one token looks like a decode, and may draw for siblings, too.
+        whole = by_device and not copies and side.draws.only_draws and side.draws.count == bucket
         if bucket:
-            self._replay(driver, bucket, sizes, draws_in_graph)
+            self._replay(driver, bucket, sizes, with_draws=whole)
         else:
             self._program.launch(sizes)
         if copies:  # before the draws: edits change the logits
             driver.download(self._logits[:num_rows], self._memory.array(LOGITS))
         if by_device:
-            if not (bucket and draws_in_graph):
+            if not whole:
                 self._sampler.launch(side.draws.sizes)
             self._sampler.download(side.draws)
         self._draws_on_device = by_device
