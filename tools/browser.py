@@ -89,7 +89,8 @@ def open_browser(program: str) -> Iterator[Browser]:
 
     Its folder is one of short name: Chromium puts a socket there.
     """
-    with tempfile.TemporaryDirectory(prefix="ingot-") as name:
+    # Processes of Chromium outlive it by a moment, and write there.
+    with tempfile.TemporaryDirectory(prefix="ingot-", ignore_cleanup_errors=True) as name:
         browser = Browser(program, Path(name))
         try:
             browser.begin()
