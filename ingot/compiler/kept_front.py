@@ -74,7 +74,7 @@ def front_key(model: Model) -> str:
         "calibrated": bool(model.calibration),
         "tensors": [(n, *t.shape, str(t.dtype)) for n, t in all_tensors(model.module).items()],
         "python": sys.version,
-        "build": [torch.__version__, str(torch.version.git_version)],
+        "build": [torch.version.__version__, str(torch.version.git_version)],
         "defaults": [str(torch.get_default_dtype()), str(torch.get_default_device())],
         "ingot": [__version__, sources_hash(SOURCES)],
         **surroundings(),

@@ -84,11 +84,11 @@ def test_targets_of_compile_options_are_kept(model):
 
 def test_a_gpu_that_nothing_is_built_for_costs_no_compile(model, monkeypatch, capsys):
     folder, compiled = model
-    monkeypatch.setattr(device, "find_gpus", lambda library=None: (Gpu(0, (12, 0)),))
-    with pytest.raises(IncompatibleHostError, match="sm_120"):
+    monkeypatch.setattr(device, "find_gpus", lambda library=None: (Gpu(0, (7, 5)),))
+    with pytest.raises(IncompatibleHostError, match="sm_75"):
         ingot.LLM(folder, device="cuda")
     assert main(["run", str(folder), "x", "--device", "cuda"]) == 3
-    assert "does not build for the GPU cuda:0, sm_120" in capsys.readouterr().err
+    assert "does not build for the GPU cuda:0, sm_75" in capsys.readouterr().err
     assert compiled == []
 
 

@@ -13,7 +13,7 @@ from ingot.compiler.choose_targets import check_packages, for_device, resolve_ta
 from ingot.compiler.options import CompileOptions
 from ingot.errors import IncompatibleHostError, ToolchainError, UsageError
 
-GPUS = (Gpu(0, (9, 0)), Gpu(1, (8, 9)), Gpu(2, (12, 0)))
+GPUS = (Gpu(0, (9, 0)), Gpu(1, (8, 9)), Gpu(2, (7, 5)))
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_without_a_gpu_that_is_named_nothing_changes(gpus, name, options) -> Non
 
 
 def test_a_gpu_that_nothing_is_built_for_is_refused(gpus) -> None:
-    with pytest.raises(IncompatibleHostError, match=r"GPU cuda:2, sm_120") as caught:
+    with pytest.raises(IncompatibleHostError, match=r"GPU cuda:2, sm_75") as caught:
         for_device("cuda:2")
     assert "sm_80, sm_90, sm_100" in caught.value.hint
 

@@ -57,6 +57,7 @@ GIVEN = {
     "max_num_batched_tokens": 100,
     "page_size": 32,
     "disable_passes": ("merge_linears",),
+    "cuda_reach": "new",
 }
 
 

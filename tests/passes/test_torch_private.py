@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "ingot"
 # A file for each part; `torch._ops.OpOverload` is the type of what `torch.ops` gives.
 HOMES = {
     "torch._dynamo": ["passes/torch_symbols.py"],
-    "torch._ops": ["ops/registry.py", "passes/dump.py"],
+    "torch._ops": ["compiler/graph_data.py", "ops/registry.py", "passes/dump.py"],
 }
 
 
