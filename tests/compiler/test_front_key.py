@@ -118,7 +118,7 @@ def module_with_more(model: Model) -> Model:
 
 
 CHANGES: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
-    "torch": lambda patch, _: patch.setattr(torch, "__version__", "9.9"),
+    "torch": lambda patch, _: patch.setattr(torch.version, "__version__", "9.9"),
     "its commit": lambda patch, _: patch.setattr(torch.version, "git_version", "abc"),
     "python": lambda patch, _: patch.setattr(sys, "version", "4.0"),
     "ingot": lambda patch, _: patch.setattr(kept_front, "__version__", "9.9"),
