@@ -99,7 +99,7 @@ def _step(
     driver, program, memory = executor._driver, executor._program, executor._memory
     assert driver is not None, "it is open"
     sizes = executor._sizes(inputs)
-    executor._upload(driver, inputs, sizes)
+    next(executor._sides).inputs.upload(inputs, sizes)
     for number, group in enumerate(plan.kernels):
         work = Work(plan, group)
         own = [i for i, launch in enumerate(built.launches.launches) if launch.group == number]

@@ -143,7 +143,8 @@ def parts_of_a_step(executor: CudaExecutor, built: BuiltLaunches, batch: int) ->
     """
     driver, program = executor._driver, executor._program
     assert driver is not None, "it is open"
-    graph = executor._graphs.get(1 << (batch - 1).bit_length())
+    bucket = 1 << (batch - 1).bit_length()
+    graph = next((graph for key, graph in executor._graphs.items() if key[0] == bucket), None)
     if graph is None:
         return {}
     driver.synchronize()
