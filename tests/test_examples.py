@@ -22,21 +22,24 @@ PRINTS = {
     "shared_prefix.py": r"ROMEO: 0 of .*\nJULIET: \d\d+ of .*\nNURSE: \d\d+ of .*\n",
     "stream.py": r"[^$]*\n--- ended by .*\n",
 }
+# These make a model of their own, in a folder that they are given.
+MAKES_MODEL = {"tiny_model.py", "walkthrough.py"}
 # Runs a program on one processor, whatever else the machine does, and fails if it has loaded what
 # an artifact does not need.
 RUN = """
 import os, runpy, sys
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 sys.argv = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 loaded = {name.partition(".")[0] for name in sys.modules} & {"torch", "transformers"}
 sys.exit(f"loaded {loaded}" if loaded else 0)
 """
 
 
-def output(name: str, artifact: Path) -> str:
+def output(name: str, given: Path, *start: str) -> str:
     """What an example prints."""
-    command = [sys.executable, "-c", RUN, str(EXAMPLES / name), str(artifact)]
+    command = [sys.executable, *(start or ("-c", RUN)), str(EXAMPLES / name), str(given)]
     environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
@@ -45,12 +48,35 @@ def output(name: str, artifact: Path) -> str:
 
 def test_every_example_is_run_and_described():
     programs = {path.name for path in EXAMPLES.glob("*.py")}
-    assert programs == PRINTS.keys()
+    assert programs == PRINTS.keys() | MAKES_MODEL
     page = (EXAMPLES / "README.md").read_text()
-    assert set(re.findall(r"^\| \[(\w+\.py)\]\(\1\) \|", page, re.M)) == programs
+    assert set(re.findall(r"\| \[(\w+\.py)\]\(\1\) \|", page)) == programs
+    folders = {path.name for path in EXAMPLES.glob("*/") if path.name != "__pycache__"}
+    assert set(re.findall(r"\| \[(\w+/)\]\(\1\) \|", page)) == {f"{f}/" for f in folders}
 
 
 @pytest.mark.parametrize("name", PRINTS)
 def test_an_example_prints_what_it_shows(name, shakespeare_artifact):
     printed = output(name, shakespeare_artifact)
     assert re.fullmatch(PRINTS[name], printed), printed
+
+
+def test_a_tiny_model_is_written_without_torch(tmp_path):
+    printed = output("tiny_model.py", tmp_path / "model")
+    assert re.fullmatch(r"\S+/model: \d+ random parameters\n", printed), printed
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    assert names == {"config.json", "model.safetensors", "tokenizer.json"}
+
+
+@pytest.mark.thorough
+def test_the_walkthrough_shows_every_stage(tmp_path):
+    printed = output("walkthrough.py", tmp_path, "-u")
+    parts = re.findall(r"^(\d)\. (.+)\n=+$", printed, re.M)
+    assert [number for number, _ in parts] == [str(number) for number in range(1, 10)]
+    dumps = [path.stem for path in (tmp_path / "passes").glob("[0-9]*.txt")]
+    for dump in sorted(dumps)[1:]:
+        assert f"\n{dump}. " in printed
+    assert "paged_attention" in printed and "group_gates: 2 of 2" in printed
+    assert "void gated_linear_" in printed
+    assert "'To be, or' goes on with the tokens [" in printed
+    assert len(printed.splitlines()) < 400, "nobody reads that in ten minutes"

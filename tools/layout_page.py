@@ -29,7 +29,7 @@ from ingot.targets.cpu import toolchain
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "layout.md"
 MODEL = ROOT / "golden" / "models" / "shakespeare"
-QUOTATION = re.compile(r"(```\w+\n(?:#|//) (\S+): ([^\n]+)\n).*?(?=```)", re.S)
+QUOTATION = re.compile(r"(```\w+ made\n(?:#|//) (\S+): ([^\n]+)\n).*?(?=```)", re.S)
 PROMPT = "First Citizen:"
 PAGES = ((3,), (7, 5))  # of the prompt, and of a sequence that is further on
 CONTEXT = 20  # tokens that it has in its pages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import transformers
 from ingot.errors import CompileError, UnsupportedModelError, UsageError
 from ingot.models import llama, registry
 from ingot.models.checkpoint import Checkpoint, materialize
-from tests.support.pages import files_on_path, run
+from tests.support.pages import blocks, files_on_path, run
 from tests.support.tiny_models import randomise
 
 
@@ -52,7 +53,8 @@ def test_phi3_is_unknown_without_the_example() -> None:
 
 
 def test_entry_point_of_an_installed_package(example: Path) -> None:
-    install(example, "phi3:FAMILY")
+    ((_, text),) = blocks("add_a_model.md", "toml")
+    install(example, tomllib.loads(text)["project"]["entry-points"]["ingot.families"]["phi3"])
     assert registry.find_family({"architectures": ["Phi3ForCausalLM"]}).name == "phi3"
     assert "phi3" in registry.families()
 

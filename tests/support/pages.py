@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-BLOCK = re.compile(r"```(\w+)\n(?:#|//) (\S+\.\w+)\n(.*?)```", re.S)
+BLOCK = re.compile(r"```(\w+)[^\n]*\n(?:#|//) (\S+\.\w+)\n(.*?)```", re.S)
 
 
 def blocks(page: str, *languages: str) -> list[tuple[str, str]]:
