@@ -1,4 +1,4 @@
-"""Holds a conversation. Most models bring a chat template; the bundled one is given one here."""
+"""Holds a conversation. Models bring a chat template; here the bundled one is given another."""
 
 import sys
 

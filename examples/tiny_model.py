@@ -21,7 +21,7 @@ CONFIG: dict[str, Any] = {
     "model_type": "llama",
     "vocab_size": 256,
     "hidden_size": 64,
-    "intermediate_size": 96,
+    "intermediate_size": 128,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,

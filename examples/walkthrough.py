@@ -8,7 +8,6 @@ needs what compiling needs: PyTorch and a C++ compiler.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 import sys
@@ -26,7 +25,7 @@ PASSES = {
     "canonicalize_casts": "PyTorch's export leaves casts and checks that change no value. They go.",
     "canonicalize_views": "One idea gets one spelling: every change of shape becomes a reshape.",
     "canonicalize_ops": "What is a primitive already gets its name: aten.linear becomes linear.",
-    "fuse_rms_norm": "Five calls are one idea: a norm. The pass has to find as many norms as the "
+    "fuse_rms_norm": "Six calls are one idea: a norm. The pass has to find as many norms as the "
     "modules of the model promise. One less is an error, and no slow artifact.",
     "fuse_rope_table": "Angles, cosines and sines of all positions are one table.",
     "fuse_rope": "Rotating the two halves of each head is one primitive.",
@@ -38,7 +37,7 @@ PASSES = {
     "is all that a batch of many sequences needs.",
     "select_logit_rows": "Only the rows whose logits are wanted go on after the last attention.",
 }
-SHOWN = 6  # lines of each kind that are shown of what a pass changed
+SHOWN = 5  # lines of each kind that are shown of what a pass changed
 PROMPTS = ["To be, or", "The king"]
 
 
@@ -101,7 +100,7 @@ def show_passes(dump: Path) -> None:
         "3. The passes",
         "Passes turn the graph into primitives, one small step after the other. The graph can be "
         "run after each: `ingot compile --verify-passes` does, and compares. Below stands what "
-        "each pass removed (-) and added (+), outside of the second layer.",
+        "each pass removed (-), added (+) and changed (~), outside of the second layer.",
     )
     for after in files:
         name = after.stem.partition("_")[2]
@@ -115,6 +114,7 @@ def show_passes(dump: Path) -> None:
 def lines(file: Path) -> list[str]:
     """The calls of a graph, without its weights and the second layer, which is like the first."""
     text = re.sub(r"9223372036854775807", "end", file.read_text())
+    text = re.sub(r"  # _.*", "", text)
     kept = (line for line in text.splitlines() if " = weight " not in line)
     return [line for line in kept if "# model.layers.1" not in line]
 
@@ -127,14 +127,23 @@ def of_module(graph: list[str], *paths: str) -> list[str]:
 
 
 def changes(before: list[str], after: list[str]) -> list[str]:
-    """The lines that are in one of two graphs alone; the first of them, and how many more."""
-    found = [line for line in difflib.ndiff(before, after) if line[:2] in ("- ", "+ ")]
+    """Calls that are gone, new or changed, by the names of their results; of each the first."""
+    old, new = ({name_of(line): line for line in graph} for graph in (before, after))
+    kinds = {
+        "-": [old[name] for name in old if name not in new],
+        "+": [new[name] for name in new if name not in old],
+        "~": [new[name] for name in new if name in old and new[name] != old[name]],
+    }
     shown = []
-    for sign in "-+":
-        those = [line for line in found if line[0] == sign]
-        more = [f"{sign} ... and {len(those) - SHOWN} more"] if len(those) > SHOWN else []
-        shown += those[:SHOWN] + more
+    for sign, those in kinds.items():
+        shown += [f"{sign} {line}" for line in those[:SHOWN]]
+        shown += [f"{sign} ... and {len(those) - SHOWN} more"] if len(those) > SHOWN else []
     return shown
+
+
+def name_of(line: str) -> str:
+    """The name of a call's result."""
+    return line.partition(" = ")[0].split()[-1]
 
 
 # The plan.
@@ -165,9 +174,9 @@ def show_groups(artifact: ingot.Artifact) -> None:
     title(
         "5. The groups",
         f"The target, {artifact.target.name}, runs neighbouring instructions as one kernel where "
-        "it has one. Such a group means its instructions, run in order. A norm goes into the "
-        "product after it, and a sum into the product before it, so that their numbers never "
-        "leave the processor's cache. The instructions above become these kernels:",
+        "it has one. Such a group means its instructions, run in order. Here a gate goes into the "
+        "product before it, and so does the sum with the residual: their numbers never leave the "
+        "processor's cache. The instructions above become these kernels:",
     )
     rows = []
     for number, group in enumerate(plan.kernels):
@@ -179,10 +188,12 @@ def show_groups(artifact: ingot.Artifact) -> None:
         "The ledger of the artifact counts how many groups the structure allows and how many were "
         "formed, and has a reason for each that was not."
     )
-    for entry in artifact.target.step.groups:
-        if entry.allowed:
-            why = "".join(f"; {count} x {reason}" for reason, count in entry.reasons)
-            show([f"{entry.name}: {entry.formed} of {entry.allowed}{why}"])
+    show(
+        f"{entry.name}: {entry.formed} of {entry.allowed}"
+        + "".join(f"; {count} x {reason}" for reason, count in entry.reasons)
+        for entry in artifact.target.step.groups
+        if entry.allowed
+    )
 
 
 def show_memory(artifact: ingot.Artifact) -> None:
@@ -192,12 +203,15 @@ def show_memory(artifact: ingot.Artifact) -> None:
         "6. The memory",
         f"All temporaries of the largest step lie in one arena of {memory.arena_bytes} bytes. Two "
         "share a place if they never live at once. Each column is a kernel, and # says that the "
-        "temporary lives there.",
+        "temporary lives there. Many live on after their last use: threads wait for each other as "
+        "seldom as they can, so one may be some kernels behind.",
     )
+    rows = []
     for slot in sorted(memory.slots, key=lambda slot: (slot.first_use, slot.offset)):
         alive = range(slot.first_use, slot.last_use + 1)
         drawn = "".join("#" if kernel in alive else "." for kernel in range(count))
-        show([f"{slot.offset:8} to {slot.offset + slot.nbytes:8}  {drawn}  {slot.name}"])
+        rows.append(f"{slot.offset:8} to {slot.offset + slot.nbytes:8}  {drawn}  {slot.name}")
+    show(rows)
 
 
 # The code, and the run.
@@ -240,10 +254,12 @@ def show_run(path: Path, golden_error: float | None) -> None:
     with ingot.LLM(path) as llm:
         together = [request.outputs[0] for request in llm.generate(PROMPTS, params)]
         alone = [llm.generate([prompt], params)[0].outputs[0] for prompt in PROMPTS]
-    for prompt, one, other in zip(PROMPTS, together, alone, strict=True):
-        show([f"{prompt!r} goes on with the tokens {one.token_ids}"])
-        if one.logprobs != other.logprobs:
-            sys.exit("The other prompt changed a log-probability.")
+    if [one.logprobs for one in together] != [one.logprobs for one in alone]:
+        sys.exit("The other prompt changed a log-probability.")
+    show(
+        f"{prompt!r} goes on with the tokens {one.token_ids}"
+        for prompt, one in zip(PROMPTS, together, strict=True)
+    )
     say(
         "The weights are random, and so is what they write. But each prompt has been run twice, "
         "with the other one and alone, and every log-probability is the same, to the last bit."
@@ -255,18 +271,18 @@ def show_run(path: Path, golden_error: float | None) -> None:
 
 def title(text: str, paragraph: str) -> None:
     """A heading, and what follows it."""
-    print(f"\n{text}\n{'=' * len(text)}")
+    print(f"{text}\n{'=' * len(text)}\n")
     say(paragraph)
 
 
 def say(paragraph: str) -> None:
-    """A paragraph of words, after an empty line."""
-    print(f"\n{textwrap.fill(paragraph, 96)}\n")
+    """A paragraph of words."""
+    print(f"{textwrap.fill(paragraph, 96)}\n")
 
 
 def show(text: Iterable[str]) -> None:
     """Lines of something that was made, as they are."""
-    print(textwrap.indent("\n".join(text), "    "))
+    print(textwrap.indent("\n".join(text), "    ") + "\n")
 
 
 if __name__ == "__main__":

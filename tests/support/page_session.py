@@ -39,7 +39,6 @@ GEMMA = {
     "hidden_act": "gelu_pytorch_tanh",
     "tie_word_embeddings": True,
 }
-TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:"
 ARTIFACT = re.compile(r"[\w.-]+\.ingot\b")
 WRITTEN = re.compile(r"(?:-o +|rm +|, \"|ArtifactWriter\(\")([\w.-]+\.ingot)\b")
 EXAMPLE = "# for example"
@@ -207,9 +206,8 @@ def unwritten(text: str) -> list[str]:
 
 
 def write_bundled(place: Path) -> None:
-    """The bundled model, with a chat template, and as long a context as pages ask for."""
+    """The bundled model, with as long a context as pages ask for."""
     shutil.copytree(BUNDLED, place / "model")
-    (place / "model" / "chat_template.jinja").write_text(TEMPLATE)
     config = json.loads((BUNDLED / "config.json").read_text())
     longer = json.dumps({**config, "max_position_embeddings": LONGEST})
     (place / "model" / "config.json").write_text(longer)
