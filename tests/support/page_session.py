@@ -41,6 +41,7 @@ GEMMA = {
 }
 ARTIFACT = re.compile(r"[\w.-]+\.ingot\b")
 WRITTEN = re.compile(r"(?:-o +|rm +|, \"|ArtifactWriter\(\")([\w.-]+\.ingot)\b")
+TARGET = re.compile(r"cpu[:-](native|portable|x86-64-v\d(\+\w+)*)|cuda[:-](native|sm_\d+)")
 EXAMPLE = "# for example"
 PROGRAM = f'#!/bin/sh\nexec "{sys.executable}" {{}} "$@"\n'
 # Runs a block of Python; `await` and `async with` need no function around them.
@@ -163,7 +164,7 @@ def _line(line: str) -> str:
 
 def _same_everywhere(text: str) -> str:
     """The text without what differs between machines: targets, numbers, and the room for them."""
-    text = re.sub(r"(cpu|cuda)[:-][a-z]\w*(-v\d)?([-_]\d+)?(\+\w+)*", r"\1:TARGET", text)
+    text = TARGET.sub("TARGET", text)
     text = re.sub(r"-?\d+(\.\d+)?(e[+-]\d+)?", "#", text)
     return re.sub(r" *\b(MB|KB|GB|kB)\b", " bytes", re.sub(r"  +", "  ", text))
 
