@@ -13,8 +13,11 @@ from tools import cli_page, coming_from_page, figures_page, layout_page
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
-    *(ROOT / folder / "README.md" for folder in ("examples", "deploy")),
-    *sorted((ROOT / "docs").glob("**/*.md")),
+    *(
+        page
+        for folder in ("examples", "deploy", "docs")
+        for page in sorted((ROOT / folder).glob("**/*.md"))
+    ),
 ]
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
@@ -66,6 +69,14 @@ def test_a_broken_link_is_found(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("[a](page.md) [b](https://example.org) [c](none.md#part)")
     assert broken_links(page) == ["none.md"]
+
+
+def test_the_index_lists_every_page_once():
+    index = ROOT / "docs" / "README.md"
+    pages = {page.name for page in index.parent.glob("*.md")} - {index.name}
+    assert sorted(re.findall(r"^\| \[[^]]*\]\((\w+\.md)\) \|", index.read_text(), re.M)) == sorted(
+        pages
+    )
 
 
 def test_contributing_is_short():

@@ -76,7 +76,7 @@ class CompileOptions:
         max_num_batched_tokens: most tokens in one step.
         page_size: tokens of one page of the KV cache.
         verify_passes: run the model before and after every pass, lowering, rewriting and grouping.
-        dump_dir: where to write the graph after every pass, the plan and the sources.
+        dump_dir: where to write the graph after every pass.
         disable_passes: names of optional passes, and of rules of grouping, to leave out.
 
     Raises UsageError, which names the field, its value and what it must be. The compile itself

@@ -24,7 +24,7 @@ REASONS = {
     "gpu": "it needs an NVIDIA GPU",
     "network": "it downloads packages",
     "machine": "it needs Docker, root rights, a clone of one's own, or an idle machine",
-    "made": "`make docs` writes it, and tests/test_docs.py compares",
+    "made": "`make docs` writes it, and a test compares",
     "tested": "the page has a test of its own, which names it and uses this block",
     "drawing": "it is a drawing, a formula or a list, and no program",
 }
