@@ -79,6 +79,13 @@ def test_the_index_lists_every_page_once():
     )
 
 
+def test_the_contract_and_the_page_on_numerics_name_the_same_tolerances():
+    contract = (ROOT / "docs" / "design.md").read_text().partition("## 10. Numerics")[2]
+    page = (ROOT / "docs" / "numerics.md").read_text()
+    named = re.findall(r"≤ (\de-\d)", contract.partition("\n## ")[0])
+    assert len(named) == 4 and named == re.findall(r"^\| [^|]+ \| (\de-\d) \|", page, re.M)
+
+
 def test_contributing_is_short():
     assert len((ROOT / "CONTRIBUTING.md").read_text().splitlines()) <= 60
 
