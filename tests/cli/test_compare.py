@@ -6,7 +6,6 @@ import json
 import shutil
 from dataclasses import replace
 from math import inf
-from pathlib import Path
 
 import pytest
 
