@@ -34,7 +34,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "compiler": {"torch", "numpy", "tokenizers"},
     "runtime": {"numpy", "tokenizers", "jinja2", "msgspec", "xxhash"},
     "compare": {"numpy", "torch", "transformers", "onnxruntime"},
-    "cli": {"numpy", "rich", "jinja2"},
+    "cli": {"numpy", "rich", "jinja2", "msgspec", "onnx"},
     API: {"numpy", "huggingface_hub"},
 }
 READS_ENVIRONMENT = "settings.py"
