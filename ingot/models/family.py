@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
-
-from torch import nn
+from typing import TYPE_CHECKING, Protocol
 
 from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,13 @@ class Build(Protocol):
     """Builds the plain module of a config; called with the meta device as the default."""
 
     def __call__(self, config: ModelConfig, *, max_model_len: int) -> nn.Module: ...
+
+
+def build_decoder(config: ModelConfig, *, max_model_len: int) -> nn.Module:
+    """The decoder-only model that most families are: `CausalLM`, imported when it is built."""
+    from ingot.models.blocks.decoder import CausalLM
+
+    return CausalLM(config, max_model_len=max_model_len)
 
 
 # Written by older exporters; its values follow from the config.
@@ -63,7 +71,7 @@ class Family:
     name: str
     architectures: tuple[str, ...]
     parse: Callable[[Fields], ModelConfig]
-    build: Build
+    build: Build = build_decoder
     weights: Mapping[str, str | Rows] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = _ROTARY_BUFFERS
