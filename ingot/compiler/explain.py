@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.compiler.choose_targets import resolve_targets
-from ingot.compiler.needs import Use, Way, options_for, ways_to_store
+from ingot.compiler.needs import Use, Way, options_for, ways_to_store, words_of
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.packed_sizes import weights_of
 from ingot.compiler.resolve import resolve
@@ -74,6 +74,7 @@ class Explanation:
         num_parameters: parameters, a tied matrix counted once.
         dtype: what a compile computes in where no option says otherwise.
         target: what the sizes are for.
+        compile_options: that a compile needs for that context and so many seats.
         context, seats, memory_bytes: what the model is to do; see `Use`.
         ways: how it can be stored, and what it needs then. Empty, as the numbers above are 0,
             where config.json or the tensors are at fault.
@@ -90,6 +91,7 @@ class Explanation:
     num_parameters: int = 0
     dtype: str = ""
     target: str = ""
+    compile_options: tuple[str, ...] = ()
     context: int = 0
     seats: int = 0
     memory_bytes: int | None = None
@@ -198,6 +200,7 @@ def _needs(
             "num_parameters": sum(map(prod, outline.parameters.values())),
             "dtype": resolved.dtype_reason,
             "target": resolved.targets[0].name,
+            "compile_options": words_of(options),
             "context": use.context,
             "seats": use.seats,
             "memory_bytes": use.memory_bytes,

@@ -107,6 +107,24 @@ def options_for(use: Use, options: CompileOptions, config: ModelConfig) -> Compi
     )
 
 
+def words_of(options: CompileOptions) -> tuple[str, ...]:
+    """The options on a command line, as far as they are not the defaults; those alone that an
+    explanation can change."""
+    default = CompileOptions()
+    given = (
+        ("--target", ",".join(options.targets), ",".join(default.targets)),
+        ("--max-model-len", options.max_model_len, default.max_model_len),
+        ("--max-num-seqs", options.max_num_seqs, default.max_num_seqs),
+        (
+            "--max-num-batched-tokens",
+            options.max_num_batched_tokens,
+            default.max_num_batched_tokens,
+        ),
+    )
+    changed = ((name, str(value)) for name, value, usual in given if value != usual)
+    return tuple(word for pair in changed for word in pair)
+
+
 def ways_to_store(
     config: ModelConfig, weights: Sequence[Weight], options: CompileOptions, use: Use
 ) -> tuple[Way, ...]:
@@ -151,10 +169,15 @@ def _way(
 
 
 def step_bytes(config: ModelConfig, limits: Limits) -> int:
-    """Bytes of the logits of the largest step, and about those of its temporaries."""
-    layer = 2 * config.hidden_size + config.q_size + 2 * config.kv_size
-    layer = max(layer, config.hidden_size + 2 * config.intermediate_size)
-    return 4 * (limits.max_num_batched_tokens * layer + limits.max_logit_rows * config.vocab_size)
+    """Bytes of the logits of the largest step, and about those of its temporaries.
+
+    Temporaries are told within a third: all that one layer makes of a row lies side by side.
+    """
+    width, heads = config.hidden_size, config.q_size + 2 * config.kv_size
+    streams = 4 if config.placement == "pre" else 8
+    inner = (3 if config.mlp == "gated" else 2) * config.intermediate_size
+    row = streams * width + config.q_size + 2 * heads + inner
+    return 4 * (limits.max_num_batched_tokens * row + limits.max_logit_rows * config.vocab_size)
 
 
 def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> Cache:

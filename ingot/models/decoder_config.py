@@ -126,7 +126,7 @@ def read_dtype(fields: Fields) -> str:
     """The dtype that the config gives, or "" if it gives none."""
     keys: Mapping[str, str] = _DTYPES | {"": ""}
     older = fields.choice("torch_dtype", keys, "")
-    return fields.choice("dtype", keys, older)
+    return fields.choice("dtype", keys, "") or older
 
 
 def layer_windows(fields: Fields, window: int, slides: Sequence[bool]) -> tuple[int, ...]:

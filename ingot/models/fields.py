@@ -132,7 +132,7 @@ class Fields:
                 f"{self.where} has no {key}",
                 hint=f"add {key}; keys present: {', '.join(sorted(self._values)[:40])}",
             )
-        if default:
+        if default and default != 1:
             self._absent.add(key)
         return default
 
@@ -217,7 +217,8 @@ class Fields:
         """Reads a key that may only have values which change nothing."""
         value = self.raw(key, None)
         if value is not None and value not in allowed:
-            self.fault(ConfigError(f"{self.where} has {key} = {value!r}", hint=why))
+            found = self.wrong(key, value, "").found
+            self.fault(ConfigError(found, hint=why))
 
     def fault(self, error: IngotError, *wrong: str) -> None:
         """Raises an error, or notes it where faults are noted; these keys are wrong then."""
@@ -247,7 +248,8 @@ class Fields:
         return ConfigError(f"{self.where} has {key} = {text}", hint=f"{key} must be {expected}")
 
     def absent(self) -> tuple[str, ...]:
-        """The keys that the object lacks, at any depth, and that were read with a default."""
+        """The keys that the object lacks, at any depth, and that were read with a default which
+        does something: it is not empty, 0 or 1."""
         inner = (value for value in self._values.values() if isinstance(value, dict))
         return tuple(sorted(self._absent - {key for value in inner for key in value}))
 
