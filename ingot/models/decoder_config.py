@@ -164,9 +164,9 @@ def _layer_types_fault(
 
 def read_window(fields: Fields, default: int = 0) -> int:
     """The sliding window: a missing key gives the default, null gives 0."""
-    if "sliding_window" in fields:
-        return fields.integer("sliding_window")
-    return 0 if fields.is_null("sliding_window") else default
+    if fields.is_null("sliding_window") or not (default or "sliding_window" in fields):
+        return 0
+    return fields.integer("sliding_window", default)
 
 
 def _refuse_foreign(fields: Fields) -> None:

@@ -58,7 +58,8 @@ class Family:
         name: short name, such as "qwen3".
         architectures: the class names in `config.json` that it builds.
         parse: reads `config.json`; keys that it does not read are an error afterwards.
-        build: the plain module, with the meta device as the default.
+        build: the plain module, with the meta device as the default. The parameters of the usual
+            decoder are told without torch, by `ingot.models.outline`.
         weights: parameter name or template -> source tensor (a name, a template, or Rows of one);
             a parameter that is not listed is read from the tensor of its own name.
         spellings: templates of names that some checkpoints have -> the name that stands for it in
