@@ -7,7 +7,8 @@ command line. `InternalError` marks our own faults.
 from __future__ import annotations
 
 import copyreg
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 
 class IngotError(Exception):
@@ -48,6 +49,10 @@ class ModelDirError(CompileError):
 
 class ConfigError(ModelDirError):
     """A `config.json` with an unknown key, a wrong type or contradictory values."""
+
+
+class ContradictionError(ConfigError):
+    """Values of a `config.json` that cannot be together, although each could be."""
 
 
 class UnsupportedModelError(ModelDirError):
@@ -136,6 +141,32 @@ class QueueFullError(ResourceError):
 
 class InternalError(IngotError):
     """A fault of ingot itself; please report it."""
+
+
+# What a check does with a fault: it raises it, or notes it, and the check goes on to the next.
+OnFault = Callable[[IngotError], None]
+
+
+def raise_fault(error: IngotError) -> NoReturn:
+    """Ends a check at its first fault."""
+    raise error
+
+
+class Noting:
+    """A context that hands the error that ends it to a function; if that returns, all goes on
+    behind the context."""
+
+    def __init__(self, on_fault: OnFault) -> None:
+        self._on_fault = on_fault
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, IngotError):
+            return False
+        self._on_fault(error)
+        return True
 
 
 def describe(error: BaseException) -> str:

@@ -11,7 +11,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -244,10 +243,9 @@ def finish(remote: Remote, revision: str | None) -> Path:
 
 def check_family(folder: Path) -> None:
     """Refuses a model that no family builds, before its weights come."""
-    if find_spec("torch"):  # without it nothing compiles here, and no family can be asked
-        from ingot.models.registry import load_config
+    from ingot.models.registry import load_config
 
-        load_config(folder)
+    load_config(folder)
 
 
 @contextmanager

@@ -96,9 +96,16 @@ def test_the_verbs_that_need_no_compiler_work(programs, shakespeare_artifact):
     assert [each["what"] for each in lacks if each["what"] in ("torch", "numpy")] == ["torch"]
 
 
-@pytest.mark.parametrize("verb", ["compile", "explain"])
-def test_the_verbs_that_need_one_say_how_to_get_it(programs, shakespeare_dir, tmp_path, verb):
-    command = [programs / "ingot", verb, shakespeare_dir]
+def test_explain_says_what_it_says_with_torch(programs, shakespeare_dir, capsys):
+    from ingot.cli.main import main
+
+    argv = ["explain", str(shakespeare_dir), "--json", "--memory", "24GB"]
+    assert main(argv) == 0
+    assert run(str(programs / "ingot"), *argv).stdout == capsys.readouterr().out
+
+
+def test_the_verb_that_needs_one_says_how_to_get_it(programs, shakespeare_dir, tmp_path):
+    command = [programs / "ingot", "compile", shakespeare_dir]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2
     assert "pip install 'ingot-lm[compile]'" in done.stderr

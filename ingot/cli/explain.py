@@ -3,27 +3,52 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from ingot.cli.arguments import REVISION, SOURCE, Arguments
-from ingot.cli.numbers import format_bytes, format_count
-from ingot.cli.output import command, facts, next_step, print_json, show
+from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
+from ingot.cli.numbers import format_bytes, format_count, human_bytes, human_int
+from ingot.cli.output import command, facts, next_step, print_json, show, table
 from ingot.errors import ModelDirError, UsageError
 
 if TYPE_CHECKING:
-    from ingot.compiler.explain import Explanation
+    from ingot.compiler.explain import Explanation, Reason
+    from ingot.compiler.needs import Cache, Way
 
 NAME = "explain"
-SUMMARY = "tell whether a model is supported, why, and what it needs"
-ARGUMENTS: Arguments = (SOURCE, REVISION)
+SUMMARY = "tell whether a model is supported, every reason why not, and what it needs"
+TOTAL = "The total has the weights, the cache, and about what a step needs."
+ARGUMENTS: Arguments = (
+    SOURCE,
+    REVISION,
+    Argument(
+        "--target NAME",
+        "the target that is asked about, as `ingot compile` names them (default: cpu:native)",
+        default="cpu:native",
+    ),
+    Argument(
+        "--context N",
+        "tokens of a sequence; 32k is 32000, 32K is 32768 (default: as many as the model was made "
+        "for)",
+        human_int,
+        default=0,
+    ),
+    Argument("--seats N", "sequences at a time (default: 1)", human_int, default=1),
+    Argument(
+        "--memory SIZE",
+        "memory that all of it is to fit, such as 24GB, 24GiB or 24G, which is 24GB (default: what "
+        "is free on this host)",
+        human_bytes,
+    ),
+)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Tells whether a model is supported, and what disk and memory it needs; or why it is not, and
-    what comes nearest. Reads no weights, and downloads none. Exit code 0 if it is supported, 2 if
-    not."""
+    """Tells whether a model is supported, and what disk and memory it needs; or every reason why
+    it is not, and what comes nearest. Reads no weights, and downloads none; needs no PyTorch. Exit
+    code 0 if it is supported, 2 if not."""
     from ingot.artifact.tree import is_artifact
 
     if is_artifact(Path(args.model)):
@@ -32,45 +57,112 @@ def main(args: argparse.Namespace) -> int:
             f"{args.model} is an artifact, and explain is about model directories",
             hint=f"To see what the artifact holds and needs: {see}",
         )
+    from ingot.artifact.host import available_memory
     from ingot.compiler.explain import explain
+    from ingot.compiler.needs import Use
+    from ingot.compiler.options import CompileOptions
     from ingot.hub import model_outline
 
+    memory = available_memory() if args.memory is None else args.memory
+    use = Use(context=args.context, seats=args.seats, memory_bytes=memory)
     with model_outline(args.model, args.revision) as model_dir:
-        explanation = explain(model_dir)
+        explanation = explain(model_dir, CompileOptions(targets=(args.target,)), use)
     if args.json:
         print_json(explanation)
     else:
-        show(summary(args.model, explanation, args.revision))
+        whose = "free on this host" if args.memory is None else "given"
+        show(summary(args.model, explanation, args.revision, whose))
     return 0 if explanation.supported else ModelDirError.exit_code
 
 
-def summary(model: str, explanation: Explanation, revision: str | None = None) -> str:
-    """The explanation as text."""
+def summary(
+    model: str, explanation: Explanation, revision: str | None = None, whose: str = "given"
+) -> str:
+    """The explanation as text; `whose` says where the memory is that it speaks of."""
     verdict = "supported" if explanation.supported else "not supported"
-    lines = [f"{model}: {verdict}", _identity(explanation)]
-    if explanation.reasons:
-        lines.append("\n".join(f"  - {reason}" for reason in explanation.reasons))
+    parts = [
+        f"{model}: {verdict}",
+        "\n".join(map(_reason, explanation.reasons)),
+        _identity(explanation),
+        "\n".join(f"  - {feature}" for feature in explanation.features),
+        _needs(explanation, whose) if explanation.ways else "",
+    ]
     if explanation.supported:
         option = ("--revision", revision) if revision else ()
-        lines += [_needs(explanation), next_step("compile", model, *option)]
-    return "\n\n".join(line for line in lines if line)
+        parts.append(next_step("compile", model, *option, *explanation.compile_options))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _reason(reason: Reason) -> str:
+    return "\n    ".join((f"  - {reason.about}: {reason.found}", *reason.hint.splitlines()))
 
 
 def _identity(explanation: Explanation) -> str:
+    near = explanation.nearest
     rows = (
         ("architecture", explanation.architecture or "none named"),
         ("family", explanation.family),
-        ("nearest", explanation.nearest),
-        ("differing", ", ".join(explanation.differing)),
+        ("nearest", near),
+        ("differing", near and (", ".join(explanation.differing) or "none of its keys")),
+        ("absent", ", ".join(explanation.absent)),
+        ("parameters", explanation.ways and format_count(explanation.num_parameters)),
+        ("compiled as", explanation.dtype),
     )
-    return facts((name, value) for name, value in rows if value)
+    note = f"\n  With the keys of {near} alone it is no {near}: its own code says what it is."
+    return facts((name, value) for name, value in rows if value) + (note if near else "")
 
 
-def _needs(explanation: Explanation) -> str:
-    rows = [("parameters", format_count(explanation.num_parameters))]
-    rows += [
-        (f"as {dtype}", f"{format_bytes(size)} on disk and in memory")
-        for dtype, size in explanation.bytes_by_dtype.items()
+def _needs(explanation: Explanation, whose: str) -> str:
+    """What each way to store the model takes, and which do not fit."""
+    known = explanation.memory_bytes is not None
+    ways = [way for way in explanation.ways if not way.refused]
+    fits = ("fits",) if known else ()
+    header = ("stored as", "weights", "total", *fits, "int8 cache", *fits)
+    lines = [_about(explanation, whose), table([_row(way, known) for way in ways], header)]
+    lines += [
+        "\n    ".join((f"  - not {way.name}: {way.refused}", *way.hint.splitlines()))
+        for way in explanation.ways
+        if way.refused
     ]
-    rows.append(("KV cache", f"{format_bytes(explanation.kv_bytes_per_token)} a token"))
-    return facts(rows)
+    caches = {cache.dtype: cache for way in ways for cache in way.caches}
+    lines.append(facts((f"KV cache in {name}", _cache(cache)) for name, cache in caches.items()))
+    if known and not all(cache.fits for way in ways for cache in way.caches):
+        lines += ["", _largest(ways, explanation)]
+    return "\n".join(lines)
+
+
+def _largest(ways: Sequence[Way], explanation: Explanation) -> str:
+    """The longest sequences that fit, and the most of them."""
+    header = ("stored as", "context", "sequences", "int8 cache: context", "sequences")
+    rows = [
+        (way.name, *(n for c in way.caches for n in (c.largest_context, c.largest_seats)))
+        for way in ways
+    ]
+    title = f"What fits: the longest context of {_sequences(explanation.seats)}, and the most"
+    return f"{title} sequences of {explanation.context} tokens\n{table(rows, header)}"
+
+
+def _sequences(count: int) -> str:
+    return "1 sequence" if count == 1 else f"{count} sequences"
+
+
+def _cache(cache: Cache) -> str:
+    all_of_it = format_bytes(cache.cache_bytes)
+    return f"{format_bytes(cache.bytes_per_token)} a token, {all_of_it} for all"
+
+
+def _about(explanation: Explanation, whose: str) -> str:
+    who = f"{_sequences(explanation.seats)} of {explanation.context} tokens"
+    about = f"Needs on {explanation.target}, with a KV cache for {who}. {TOTAL}"
+    if explanation.memory_bytes is None:
+        return about
+    return f"{about} {format_bytes(explanation.memory_bytes)} are {whose}."
+
+
+def _row(way: Way, known: bool) -> tuple[str, ...]:
+    own, *more = way.caches
+    cells = [f"{way.name}{' (default)' if way.default else ''}", format_bytes(way.weight_bytes)]
+    for cache in (own, *more):
+        cells += [format_bytes(cache.total_bytes)]
+        cells += [("yes" if cache.fits else "no")] if known else []
+    return tuple(cells)

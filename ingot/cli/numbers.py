@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Sequence
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -40,6 +41,18 @@ def allowed(text: str) -> float:
     if not 0 <= value < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on; write 0.01 or 1e-4")
     return value
+
+
+def human_bytes(text: str) -> int:
+    """A size such as `24GB` or `24G`, in powers of 1000, or `24GiB`, in powers of 1024."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]?)(i?)B?", text, re.IGNORECASE | re.ASCII)
+    power = " KMGT".index(match[2].upper() or " ") if match else 0
+    size = int(float(match[1]) * (1024 if match[3] else 1000) ** power) if match else 0
+    if size < 1 or (match and match[3] and not power):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; write 24GB, 24GiB, or 24G, which is 24GB"
+        )
+    return size
 
 
 def format_bytes(count: int) -> str:

@@ -29,7 +29,8 @@ from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler.beside import OnRead, beside
 from ingot.compiler.front import Front
-from ingot.compiler.golden import GOLDEN, TEXT, golden_outputs, golden_prompts
+from ingot.compiler.golden import GOLDEN, golden_outputs, golden_prompts
+from ingot.compiler.golden_text import TEXT
 from ingot.compiler.kept_front import front_of
 from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent

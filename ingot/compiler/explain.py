@@ -1,23 +1,62 @@
-"""What `ingot explain` tells about a model directory."""
+"""What `ingot explain` tells about a model directory. It reads no weights, and needs no torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass
+from math import prod
 from pathlib import Path
+from typing import Any
 
-from torch import nn
-
-from ingot.artifact.formats import Format, stored_bytes
+from ingot.compiler.choose_targets import resolve_targets
+from ingot.compiler.needs import Use, Way, options_for, ways_to_store, words_of
 from ingot.compiler.options import CompileOptions
-from ingot.compiler.quantization.choose import BITS, base_storage, int8_storage
-from ingot.compiler.resolve import resolve_dtype
-from ingot.errors import CheckpointError, ConfigError, UnsupportedModelError
+from ingot.compiler.packed_sizes import weights_of
+from ingot.compiler.resolve import resolve
+from ingot.compiler.tokenizer import load_tokenizer
+from ingot.errors import (
+    CheckpointError,
+    CodegenError,
+    ConfigError,
+    IngotError,
+    Noting,
+    TokenizerError,
+    UnsupportedModelError,
+    UsageError,
+)
 from ingot.models import registry
-from ingot.models.blocks.embedding import Embedding
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoint_files import open_files
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
+from ingot.models.family import Family
+from ingot.models.file_names import CONFIG
+from ingot.models.outline import Outline
+from ingot.models.weight_table import resolve_sources
+from ingot.targets.target import TargetKind, kind_of
+
+# What each kind of error is about, the most special first.
+ABOUT: tuple[tuple[type[IngotError], str], ...] = (
+    (UnsupportedModelError, "model"),
+    (ConfigError, "config"),
+    (TokenizerError, "tokenizer"),
+    (CheckpointError, "weights"),
+    (CodegenError, "target"),
+    (UsageError, "options"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Why a compile refuses a model.
+
+    Attributes:
+        about: model, config, tokenizer, weights, target, options, or folder for any other fault.
+        found: what was found; hint: what is supported, and what to do.
+    """
+
+    about: str
+    found: str
+    hint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,89 +64,161 @@ class Explanation:
     """Whether a model directory is supported, why, and what it needs.
 
     Attributes:
-        supported: whether it can be compiled; the sizes below are 0 or empty if not.
+        supported: whether a compile takes it as it is.
         architecture: class name in config.json; family: name of the family that builds it.
-        reasons: what the model is made of, or why it is not supported.
+        reasons: why it is not supported; all that can be told without reading weights.
+        features: what the model is made of.
         nearest: the nearest supported architecture of an unknown one.
         differing: keys of config.json that the nearest family does not know or take.
+        absent: keys that the nearest family reads and config.json lacks.
         num_parameters: parameters, a tied matrix counted once.
-        bytes_by_dtype: bytes of the weights when compiled for that dtype, or quantized in the
-            default groups; vectors stay float32.
-        kv_bytes_per_token: bytes of the KV cache per token, in the dtype that "auto" compiles for.
+        dtype: what a compile computes in where no option says otherwise.
+        target: what the sizes are for.
+        compile_options: that a compile needs for that context and so many seats.
+        context, seats, memory_bytes: what the model is to do; see `Use`.
+        ways: how it can be stored, and what it needs then. Empty, as the numbers above are 0,
+            where config.json or the tensors are at fault.
     """
 
     supported: bool
     architecture: str
     family: str = ""
-    reasons: tuple[str, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    features: tuple[str, ...] = ()
     nearest: str = ""
     differing: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
     num_parameters: int = 0
-    bytes_by_dtype: dict[str, int] = field(default_factory=dict)
-    kv_bytes_per_token: int = 0
+    dtype: str = ""
+    target: str = ""
+    compile_options: tuple[str, ...] = ()
+    context: int = 0
+    seats: int = 0
+    memory_bytes: int | None = None
+    ways: tuple[Way, ...] = ()
 
 
-def explain(model_dir: Path) -> Explanation:
+def explain(
+    model_dir: Path, options: CompileOptions | None = None, use: Use | None = None
+) -> Explanation:
     """Whether a model directory is supported, why, and what it needs; reads no weights.
 
+    Args:
+        options: of the compile that is asked about.
+        use: what the model is to do.
+
     Raises:
-        ModelDirError: the directory or its config.json is missing or unreadable.
+        ModelDirError: the path is no directory, or holds a model in a format of another program.
+        UsageError: no such target is known, or the model cannot be used so.
     """
+    options, use = options or CompileOptions(), use or Use()
+    resolve_targets(options)
     check_model_dir(model_dir)
-    architecture = ""
-    try:
-        values = read_json_object(model_dir / "config.json")
-        names = values.get("architectures")
-        if isinstance(names, list) and names:
-            architecture = str(names[0])
-        config = registry.load_config(model_dir)
-        module = registry.build(config, max_model_len=config.max_position_embeddings)
-        Checkpoint.open(model_dir, config, module).close()
-    except (ConfigError, CheckpointError, UnsupportedModelError) as error:
-        reasons = (error.found, *([error.hint] if error.hint else []))
-        refused = Explanation(supported=False, architecture=architecture, reasons=reasons)
-        if architecture in registry.supported_architectures() or not architecture:
-            return refused
-        family, differing = registry.nearest_family(values)
-        return replace(refused, nearest=family.architectures[0], differing=differing)
-    return Explanation(
-        supported=True,
-        architecture=config.architecture,
-        family=config.family,
-        reasons=_features(config),
-        num_parameters=sum(parameter.numel() for parameter in module.parameters()),
-        bytes_by_dtype=dict(_weight_bytes(config, module)),
-        kv_bytes_per_token=config.kv_bytes_per_token(
-            stored_bytes(resolve_dtype("auto", config), 1)
-        ),
-    )
+    faults: list[IngotError] = []
+    told: dict[str, Any] = {"architecture": ""}
+    config = None
+    with Noting(faults.append):
+        values = read_json_object(model_dir / CONFIG)
+        family = registry.known_family(values)
+        told["architecture"] = values["architectures"][0]
+        if family:
+            config = _read_config(family, values, model_dir, faults)
+        else:
+            told |= _nearest(values)
+            faults.append(registry.unknown_architecture(values))
+    with Noting(faults.append):
+        load_tokenizer(model_dir, config.vocab_size if config else None)
+    outline = registry.outline(config) if config else None
+    fits = _check_weights(model_dir, config, outline, faults)
+    if config and outline:
+        told |= {"family": config.family, "features": features(config)}
+        told |= _needs(config, outline, options, use.resolved(config), faults) if fits else {}
+    reasons = tuple(map(_reason, faults))
+    return Explanation(supported=not reasons, reasons=reasons, **told)
 
 
-def _weight_bytes(config: ModelConfig, module: nn.Module) -> Iterator[tuple[str, int]]:
-    """Bytes of the weights in every dtype, and in integers where blocks divide all rows."""
-    tables = {f"{name}.weight" for name, b in module.named_modules() if isinstance(b, Embedding)}
-    tables.add("lm_head.weight")
-    for kind in ("bfloat16", "float32", *BITS):
-        stored = [
-            (_format(kind, config, parameter, is_table=name in tables), parameter)
-            for name, parameter in module.named_parameters()
-        ]
-        if all(not form.is_scaled or p.shape[1] % form.block == 0 for form, p in stored):
-            yield kind, sum(form.nbytes(p.numel()) for form, p in stored)
+def _reason(error: IngotError) -> Reason:
+    about = next((about for kind, about in ABOUT if isinstance(error, kind)), "folder")
+    return Reason(about=about, found=error.found, hint=error.hint)
 
 
-def _format(kind: str, config: ModelConfig, parameter: nn.Parameter, *, is_table: bool) -> Format:
-    """How a parameter is stored by default; vectors stay float32, tables at least int8."""
-    if parameter.ndim == 1:
-        return Format("float32")
-    if kind not in BITS:
-        return Format("float32" if kind == "float32" else "bfloat16")
-    options = CompileOptions(quantize=kind)
-    storage = None if is_table else base_storage(options, config)
-    return (storage or int8_storage(options, config)).of(parameter.shape[1])
+def _nearest(values: dict[str, Any]) -> dict[str, Any]:
+    near = registry.nearest_family(values)
+    return {
+        "nearest": near.family.architectures[0],
+        "differing": near.differing,
+        "absent": near.absent,
+    }
 
 
-def _features(config: ModelConfig) -> tuple[str, ...]:
+def _read_config(
+    family: Family, values: dict[str, Any], model_dir: Path, faults: list[IngotError]
+) -> ModelConfig | None:
+    """The config of a known architecture, if nothing is wrong with it."""
+    reading = registry.read_config(family, values)
+    faults += reading.faults
+    if reading.config is None:
+        return None
+    with Noting(faults.append):
+        return registry.with_other_files(reading.config, model_dir)
+    return reading.config
+
+
+def _check_weights(
+    model_dir: Path,
+    config: ModelConfig | None,
+    outline: Outline | None,
+    faults: list[IngotError],
+) -> bool:
+    """Whether no tensor contradicts the config, by the headers of the files."""
+    unread: list[IngotError] = []
+    with ExitStack() as stack:
+        files = [stack.enter_context(f) for f in open_files(model_dir, unread.append)]
+        infos = {name: info for file in files for name, info in file.tensors.items()}
+    wrong: list[IngotError] = []
+    if config and outline:
+        resolve_sources(infos, config, outline.parameters, wrong.append, whole=not unread)
+    faults += [*unread, *wrong]
+    return not wrong
+
+
+def _needs(
+    config: ModelConfig,
+    outline: Outline,
+    options: CompileOptions,
+    use: Use,
+    faults: list[IngotError],
+) -> dict[str, Any]:
+    """The sizes of an explanation; notes what the target does not take."""
+    options = options_for(use, options, config)
+    with Noting(faults.append):
+        resolved = resolve(options, config)
+        for kind in {kind_of(target) for target in resolved.targets}:
+            with Noting(faults.append):
+                _check_heads(kind, config)
+        return {
+            "num_parameters": sum(map(prod, outline.parameters.values())),
+            "dtype": resolved.dtype_reason,
+            "target": resolved.targets[0].name,
+            "compile_options": words_of(options),
+            "context": use.context,
+            "seats": use.seats,
+            "memory_bytes": use.memory_bytes,
+            "ways": ways_to_store(config, weights_of(outline), options, use),
+        }
+    return {}
+
+
+def _check_heads(kind: TargetKind, config: ModelConfig) -> None:
+    """Raises CodegenError for heads that no kernel of a target takes."""
+    if config.head_dim > kind.largest_head:
+        raise CodegenError(
+            f"heads of {config.head_dim} are too large for {kind.name} targets",
+            hint=f"supported: heads of at most {kind.largest_head}",
+        )
+
+
+def features(config: ModelConfig) -> tuple[str, ...]:
     """What a model is made of: what every model has, then what only some have."""
     kinds = [f"rotary embedding {config.rope.type}"] if config.rope.rotates else []
     kinds += ["learned positions"] if config.learned_positions else []

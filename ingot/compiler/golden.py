@@ -38,11 +38,6 @@ BETWEEN_HOSTS = 5e-4
 # minutes over longer prompts.
 MAX_WINDOW = 1024
 
-TEXT = (
-    "Shall I compare thee to a summer's day? Thou art more lovely and more temperate: "
-    "Rough winds do shake the darling buds of May, And summer's lease hath all too short a date; "
-)
-
 
 def golden_prompts(
     encoded_text: Sequence[int], *, page_size: int, max_model_len: int, windows: Sequence[int]

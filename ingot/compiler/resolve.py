@@ -10,9 +10,8 @@ from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Limits
 from ingot.artifact.target import Target
 from ingot.compiler.choose_targets import resolve_targets
-from ingot.compiler.golden import QUANTIZED_TOLERANCE, TOLERANCE
 from ingot.compiler.options import CompileOptions, check_known
-from ingot.compiler.quantization.choose import base_storage, int8_storage
+from ingot.compiler.quantization.storage import base_storage, int8_storage
 from ingot.errors import UsageError
 from ingot.models.config import ModelConfig
 from ingot.targets.target import all_compute, check_activations
@@ -42,6 +41,8 @@ class Resolved:
     @property
     def tolerance(self) -> float:
         """The largest |log-probability| error that the compiled model may have."""
+        from ingot.compiler.golden import QUANTIZED_TOLERANCE, TOLERANCE  # brings torch
+
         return QUANTIZED_TOLERANCE if self.quantized else TOLERANCE[self.dtype]
 
     @property
@@ -105,6 +106,12 @@ def dtype_reason(asked: str, dtype: str, checkpoint: str) -> str:
     return f"{dtype}, {why}"
 
 
+def longest_sequence(config: ModelConfig) -> int:
+    """The longest sequence that a model can be compiled for."""
+    is_dynamic = config.rope.type == "dynamic"
+    return LONGEST_DYNAMIC if is_dynamic else config.max_position_embeddings
+
+
 def resolve_limits(options: CompileOptions, config: ModelConfig) -> Limits:
     """The limits of the artifact.
 
@@ -113,10 +120,8 @@ def resolve_limits(options: CompileOptions, config: ModelConfig) -> Limits:
     """
     longest = config.max_position_embeddings
     max_model_len = longest if options.max_model_len is None else options.max_model_len
-    if config.rope.type == "dynamic":
-        longest = LONGEST_DYNAMIC
     for name, value, largest in (
-        ("--max-model-len", max_model_len, longest),
+        ("--max-model-len", max_model_len, longest_sequence(config)),
         ("--max-num-seqs", options.max_num_seqs, 4096),
         ("--max-num-batched-tokens", options.max_num_batched_tokens, 65536),
         ("--page-size", options.page_size, 256),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from ingot.compiler.golden import TEXT
+from ingot.compiler.golden_text import TEXT
 from ingot.errors import TokenizerError
 from ingot.files import read_regular
 from ingot.models.config_file import check_tokenizer
@@ -18,8 +18,10 @@ from ingot.models.file_names import TOKENIZER, TOKENIZER_FILES
 MAX_BYTES = 512 << 20
 
 
-def load_tokenizer(model_dir: Path, vocab_size: int) -> Tokenizer:
+def load_tokenizer(model_dir: Path, vocab_size: int | None) -> Tokenizer:
     """The tokenizer of a model directory, without padding and truncation.
+
+    `vocab_size` is that of the model; None where nothing tells it.
 
     Raises:
         TokenizerError: there is none, one of its files cannot be read, it cannot encode the text
@@ -36,7 +38,7 @@ def load_tokenizer(model_dir: Path, vocab_size: int) -> Tokenizer:
         known = tokenizer.get_vocab(with_added_tokens=True).values()
     with_special = encode(tokenizer, TEXT, f"{path} in English text", add_special_tokens=True)
     largest = max((*known, *with_special), default=-1)
-    if largest >= vocab_size:
+    if vocab_size is not None and largest >= vocab_size:
         raise TokenizerError(
             f"{path} has token id {largest}, but the model's vocabulary ends at {vocab_size - 1}",
             hint="The tokenizer belongs to another model, or the embedding was not resized.",

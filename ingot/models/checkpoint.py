@@ -80,7 +80,8 @@ class Checkpoint:
         files = open_files(model_dir)
         try:
             infos = {name: info for file in files for name, info in file.tensors.items()}
-            sources, copies = resolve_sources(infos, config, module)
+            shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
+            sources, copies = resolve_sources(infos, config, shapes)
         except Exception:
             for file in files:
                 file.close()

@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NoReturn
 
-from ingot.errors import CheckpointError, ConfigError, ModelDirError, listed
+from ingot.errors import (
+    CheckpointError,
+    ConfigError,
+    ModelDirError,
+    Noting,
+    OnFault,
+    listed,
+    raise_fault,
+)
 from ingot.models.config_file import read_json_object
 from ingot.models.file_names import INDEX, SINGLE
-from ingot.models.other_formats import refuse_other_format
+from ingot.models.other_formats import other_format
 from ingot.models.safetensors_file import SafetensorsFile, TensorInfo
 
 DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
-def open_files(model_dir: Path) -> tuple[SafetensorsFile, ...]:
+def open_files(model_dir: Path, on_fault: OnFault = raise_fault) -> tuple[SafetensorsFile, ...]:
     """Opens the single file or every shard of the index, and checks the index against them.
 
-    Raises:
-        CheckpointError: no safetensors, a missing or damaged file, an index that does not match.
+    `on_fault` gets each CheckpointError: no safetensors, a missing or damaged file, an index that
+    does not match. If it returns, the files are those that could be opened.
     """
     single, index = model_dir / SINGLE, model_dir / INDEX
     if single.exists() and index.exists():
-        raise CheckpointError(
-            f"{model_dir} has both {SINGLE} and {INDEX}",
-            hint="keep the one that belongs to config.json and move the other away",
+        on_fault(
+            CheckpointError(
+                f"{model_dir} has both {SINGLE} and {INDEX}",
+                hint="keep the one that belongs to config.json and move the other away",
+            )
         )
     if single.exists():
-        return (SafetensorsFile(single),)
-    if index.exists():
-        return _open_shards(model_dir, _read_index(index))
-    _refuse_others(model_dir)
+        return _opened([single], on_fault)
+    with Noting(on_fault):
+        if not index.exists():
+            raise _no_weights(model_dir)
+        return _open_shards(model_dir, _read_index(index), on_fault)
+    return ()
 
 
 def weight_names(model_dir: Path) -> list[str]:
@@ -76,40 +87,68 @@ def _read_index(path: Path) -> dict[str, str]:
     return weight_map
 
 
-def _open_shards(model_dir: Path, weight_map: dict[str, str]) -> tuple[SafetensorsFile, ...]:
+def _open_shards(
+    model_dir: Path, weight_map: dict[str, str], on_fault: OnFault
+) -> tuple[SafetensorsFile, ...]:
     shards = sorted(set(weight_map.values()))
     absent = [shard for shard in shards if not (model_dir / shard).is_file()]
     if absent:
-        raise CheckpointError(
-            f"{INDEX} lists shards that are absent: {listed(absent)}",
-            hint=f"fetch the missing files into {model_dir}",
+        on_fault(
+            CheckpointError(
+                f"{INDEX} lists shards that are absent: {listed(absent)}",
+                hint=f"fetch the missing files into {model_dir}",
+            )
         )
     unlisted = {path.name for path in model_dir.glob("model-*.safetensors")} - set(shards)
     if unlisted:
-        raise CheckpointError(
-            f"{INDEX} does not list the shards {listed(sorted(unlisted))}",
-            hint="fetch the index that belongs to these shards, or move them away",
+        on_fault(
+            CheckpointError(
+                f"{INDEX} does not list the shards {listed(sorted(unlisted))}",
+                hint="fetch the index that belongs to these shards, or move them away",
+            )
         )
-    files = tuple(SafetensorsFile(model_dir / shard) for shard in shards)
+    files = _opened([model_dir / shard for shard in shards if shard not in absent], on_fault)
+    # Of a shard that cannot be read, nothing tells whether the index is right.
+    read = {file.path.name for file in files}
+    _check_index({name: s for name, s in weight_map.items() if s in read}, files, on_fault)
+    return files
+
+
+def _opened(paths: list[Path], on_fault: OnFault) -> tuple[SafetensorsFile, ...]:
+    files = []
+    for path in paths:
+        with Noting(on_fault):
+            files.append(SafetensorsFile(path))
+    return tuple(files)
+
+
+def _check_index(
+    weight_map: dict[str, str], files: tuple[SafetensorsFile, ...], on_fault: OnFault
+) -> None:
     found = {name: file.path.name for file in files for name in file.tensors}
     held = sum(len(file.tensors) for file in files)
     wrong = sorted(
         name for name in found.keys() | weight_map.keys() if found.get(name) != weight_map.get(name)
     )
-    if wrong or held != len(found):
+    if not wrong and held == len(found):
+        return
+    try:
+        on_fault(
+            CheckpointError(
+                f"{INDEX} and its shards disagree about {listed(wrong) or 'a repeated tensor'}",
+                hint="fetch the index and its shards again, from one revision",
+            )
+        )
+    except CheckpointError:
         for file in files:
             file.close()
-        raise CheckpointError(
-            f"{INDEX} and its shards disagree about {listed(wrong) or 'a repeated tensor'}",
-            hint="fetch the index and its shards again, from one revision",
-        )
-    return files
+        raise
 
 
-def _refuse_others(model_dir: Path) -> NoReturn:
-    refuse_other_format(model_dir)
-    others = sorted(path.name for path in model_dir.glob("*.safetensors"))
-    raise CheckpointError(
+def _no_weights(model_dir: Path) -> CheckpointError:
+    names = [path.name for path in model_dir.iterdir()]
+    others = sorted(name for name in names if name.endswith(".safetensors"))
+    return other_format(str(model_dir), names) or CheckpointError(
         f"{model_dir} has neither {SINGLE} nor {INDEX}"
         + (f", only {listed(others)}" if others else ""),
         hint=f"fetch the weights, or name the file {SINGLE} if it is the whole checkpoint",

@@ -1,7 +1,8 @@
 """The canonical description of a model, whatever spelling its `config.json` used.
 
 `ModelConfig` is frozen and complete: it holds every number that a graph, a plan or the runtime
-needs, and nothing in it is optional. Contradictory values raise `ConfigError`.
+needs, and nothing in it is optional. Values that cannot be together
+raise `ContradictionError`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ingot.errors import ConfigError
+from ingot.errors import ContradictionError
 
 RopeType = Literal["none", "default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
@@ -96,7 +97,7 @@ class ModelConfig:
         checkpoint_dtype: dtype that the checkpoint says its weights have.
 
     Raises:
-        ConfigError: values that contradict each other or that nothing here can run.
+        ContradictionError: values that contradict each other or that nothing here can run.
     """
 
     family: str
@@ -136,7 +137,7 @@ class ModelConfig:
         for name in ("bos_token_ids", "eos_token_ids"):
             for token in getattr(self, name):
                 if not 0 <= token < self.vocab_size:
-                    raise ConfigError(
+                    raise ContradictionError(
                         f"{name.removesuffix('s')} {token} lies outside the vocabulary of "
                         f"{self.vocab_size} tokens",
                         hint="correct the id in config.json or generation_config.json",
@@ -144,12 +145,12 @@ class ModelConfig:
 
     def _check_heads(self) -> None:
         if self.head_dim <= 0 or self.head_dim % 4:
-            raise ConfigError(
+            raise ContradictionError(
                 f"head_dim is {self.head_dim}",
                 hint="supported: any positive multiple of 4",
             )
         if self.num_heads % self.num_kv_heads:
-            raise ConfigError(
+            raise ContradictionError(
                 f"num_attention_heads {self.num_heads} is not a multiple of "
                 f"num_key_value_heads {self.num_kv_heads}",
                 hint="every key-value head must serve the same number of query heads",
@@ -158,19 +159,19 @@ class ModelConfig:
     def _check_rope(self) -> None:
         dim = self.rope.rotary_dim
         if not 2 <= dim <= self.head_dim or dim % 2:
-            raise ConfigError(
+            raise ContradictionError(
                 f"partial_rotary_factor rotates {dim} of head_dim {self.head_dim} dimensions",
                 hint="supported: an even number from 2 to head_dim",
             )
         if self.rope.type == "dynamic" and dim == 2:
-            raise ConfigError(
+            raise ContradictionError(
                 "rope type dynamic needs more than 2 rotated dimensions",
                 hint="use another rope type or a larger head_dim",
             )
         for name in ("short_factor", "long_factor"):
             factors = getattr(self.rope, name)
             if self.rope.type == "longrope" and len(factors) != dim // 2:
-                raise ConfigError(
+                raise ContradictionError(
                     f"{name} has {len(factors)} values",
                     hint=f"longrope needs one per frequency: {dim // 2}, half of the "
                     f"{dim} rotated dimensions",

@@ -21,6 +21,7 @@ _ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
     "relu": "relu",
 }
+_HEAD_KEYS = ("hidden_size", "num_attention_heads")
 _DTYPES = {name: name for name in ("float32", "bfloat16", "float16")} | {
     f"torch.{name}": name for name in ("float32", "bfloat16", "float16")
 }
@@ -101,10 +102,13 @@ def read_head_dim(fields: Fields) -> int:
     if "head_dim" in fields:
         return fields.integer("head_dim", maximum=2**16)
     fields.raw("head_dim", None)
-    if hidden_size % num_heads:
-        raise ConfigError(
-            f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads}",
-            hint="give head_dim, or make the heads divide the hidden size",
+    if hidden_size % num_heads and fields.sound(*_HEAD_KEYS):
+        fields.fault(
+            ConfigError(
+                f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads}",
+                hint="give head_dim, or make the heads divide the hidden size",
+            ),
+            *_HEAD_KEYS,
         )
     return hidden_size // num_heads
 
@@ -113,7 +117,8 @@ def read_architecture(fields: Fields) -> str:
     """The class name that the checkpoint was saved from."""
     names = fields.raw("architectures")
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
-        raise fields.wrong("architectures", names, "a list with one class name")
+        fields.fault(fields.wrong("architectures", names, "a list with one class name"))
+        return str(names)
     return names[0]
 
 
@@ -121,7 +126,7 @@ def read_dtype(fields: Fields) -> str:
     """The dtype that the config gives, or "" if it gives none."""
     keys: Mapping[str, str] = _DTYPES | {"": ""}
     older = fields.choice("torch_dtype", keys, "")
-    return fields.choice("dtype", keys, older)
+    return fields.choice("dtype", keys, "") or older
 
 
 def layer_windows(fields: Fields, window: int, slides: Sequence[bool]) -> tuple[int, ...]:
@@ -134,24 +139,34 @@ def layer_windows(fields: Fields, window: int, slides: Sequence[bool]) -> tuple[
     types = fields.raw("layer_types", None)
     if types is None:
         return tuple(window if sliding else 0 for sliding in slides)
-    if not isinstance(types, list) or len(types) != len(slides):
-        raise fields.wrong("layer_types", types, f"a list of {len(slides)} layer types")
+    wrong = _layer_types_fault(fields, types, window, len(slides))
+    if wrong:
+        fields.fault(wrong)
+        return (0,) * len(slides)
+    return tuple(window if name == "sliding_attention" else 0 for name in types)
+
+
+def _layer_types_fault(
+    fields: Fields, types: Any, window: int, num_layers: int
+) -> ConfigError | None:
+    if not isinstance(types, list) or len(types) != num_layers:
+        return fields.wrong("layer_types", types, f"a list of {num_layers} layer types")
     for name in types:
         if name not in LAYER_TYPES:
-            raise fields.wrong("layer_types", name, f"made of {' and '.join(LAYER_TYPES)}")
+            return fields.wrong("layer_types", name, f"made of {' and '.join(LAYER_TYPES)}")
     if "sliding_attention" in types and not window:
-        raise ConfigError(
+        return ConfigError(
             f"{fields.where} has sliding_attention in layer_types but no window is in use",
             hint="set sliding_window, and use_sliding_window to true, or use full_attention",
         )
-    return tuple(window if name == "sliding_attention" else 0 for name in types)
+    return None
 
 
 def read_window(fields: Fields, default: int = 0) -> int:
     """The sliding window: a missing key gives the default, null gives 0."""
-    if "sliding_window" in fields:
-        return fields.integer("sliding_window")
-    return 0 if fields.is_null("sliding_window") else default
+    if fields.is_null("sliding_window") or not (default or "sliding_window" in fields):
+        return 0
+    return fields.integer("sliding_window", default)
 
 
 def _refuse_foreign(fields: Fields) -> None:
@@ -161,8 +176,10 @@ def _refuse_foreign(fields: Fields) -> None:
     fields.refuse("add_cross_attention", (False,), "supported: decoder-only models")
     fields.refuse("pruned_heads", ({}, []), "supported: models whose heads are all present")
     if "quantization_config" in fields:
-        raise UnsupportedModelError(
-            f"{fields.where} has quantization_config: the checkpoint is quantized already",
-            hint="supported: float32, bfloat16 and float16 checkpoints; use the original model",
+        fields.fault(
+            UnsupportedModelError(
+                f"{fields.where} has quantization_config: the checkpoint is quantized already",
+                hint="supported: float32, bfloat16 and float16 checkpoints; use the original model",
+            )
         )
     fields.raw("quantization_config", None)

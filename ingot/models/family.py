@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
-
-from torch import nn
+from typing import TYPE_CHECKING, Protocol
 
 from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,13 @@ class Build(Protocol):
     def __call__(self, config: ModelConfig, *, max_model_len: int) -> nn.Module: ...
 
 
+def build_decoder(config: ModelConfig, *, max_model_len: int) -> nn.Module:
+    """The decoder-only model that most families are: `CausalLM`, imported when it is built."""
+    from ingot.models.blocks.decoder import CausalLM
+
+    return CausalLM(config, max_model_len=max_model_len)
+
+
 # Written by older exporters; its values follow from the config.
 _ROTARY_BUFFERS = ("model.layers.{i}.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
 
@@ -50,7 +58,8 @@ class Family:
         name: short name, such as "qwen3".
         architectures: the class names in `config.json` that it builds.
         parse: reads `config.json`; keys that it does not read are an error afterwards.
-        build: the plain module, with the meta device as the default.
+        build: the plain module, with the meta device as the default. The parameters of the usual
+            decoder are told without torch, by `ingot.models.outline`.
         weights: parameter name or template -> source tensor (a name, a template, or Rows of one);
             a parameter that is not listed is read from the tensor of its own name.
         spellings: templates of names that some checkpoints have -> the name that stands for it in
@@ -63,7 +72,7 @@ class Family:
     name: str
     architectures: tuple[str, ...]
     parse: Callable[[Fields], ModelConfig]
-    build: Build
+    build: Build = build_decoder
     weights: Mapping[str, str | Rows] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=dict)
     unused: tuple[str, ...] = _ROTARY_BUFFERS

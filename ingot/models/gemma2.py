@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from ingot.models.blocks.decoder import CausalLM
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import layer_windows, parse_decoder, read_num_layers, read_window
 from ingot.models.family import Family
@@ -27,7 +26,8 @@ def parse(fields: Fields) -> ModelConfig:
     fields.assume(hidden_act="gelu_pytorch_tanh", head_dim=256, tie_word_embeddings=True)
     fields.refuse("use_bidirectional_attention", (False,), "supported: causal attention")
     window = read_window(fields, default=4096)
-    fields.refuse("sliding_window_size", (window,), "sliding_window must say the same")
+    if fields.sound("sliding_window"):
+        fields.refuse("sliding_window_size", (window,), "sliding_window must say the same")
     num_layers = read_num_layers(fields)
     bias = fields.flag("attention_bias", False)
     return parse_decoder(
@@ -45,4 +45,4 @@ def parse(fields: Fields) -> ModelConfig:
     )
 
 
-FAMILY = Family(name="gemma2", architectures=("Gemma2ForCausalLM",), parse=parse, build=CausalLM)
+FAMILY = Family(name="gemma2", architectures=("Gemma2ForCausalLM",), parse=parse)

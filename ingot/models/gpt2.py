@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ingot.models.blocks.decoder import CausalLM
 from ingot.models.config import NO_ROPE, ModelConfig
 from ingot.models.decoder_config import parse_decoder, read_head_dim, read_num_layers
 from ingot.models.family import Family, Rows
@@ -35,7 +34,8 @@ def parse(fields: Fields) -> ModelConfig:
         tie_word_embeddings=True,
     )
     fields.flag("reorder_and_upcast_attn", False)  # scores are float32 here in any case
-    fields.refuse("n_ctx", (fields.integer("max_position_embeddings"),), "n_positions is the limit")
+    longest = fields.integer("max_position_embeddings")
+    fields.refuse("n_ctx", (longest,), "n_positions is the limit")
     return parse_decoder(
         fields,
         family="gpt2",
@@ -70,7 +70,6 @@ FAMILY = Family(
     name="gpt2",
     architectures=("GPT2LMHeadModel",),
     parse=parse,
-    build=CausalLM,
     weights=WEIGHTS,
     spellings={"transformer.{rest}": "{rest}"},
     unused=("h.{i}.attn.bias", "h.{i}.attn.masked_bias"),

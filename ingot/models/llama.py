@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ingot.models.blocks.decoder import CausalLM
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
 from ingot.models.family import Family
@@ -27,5 +26,4 @@ FAMILY = Family(
     name="llama",
     architectures=("LlamaForCausalLM", "LLaMAForCausalLM"),
     parse=parse,
-    build=CausalLM,
 )

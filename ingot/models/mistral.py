@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ingot.models.blocks.decoder import CausalLM
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder, read_num_layers, read_window
 from ingot.models.family import Family
@@ -16,4 +15,4 @@ def parse(fields: Fields) -> ModelConfig:
     return parse_decoder(fields, family="mistral", windows=windows)
 
 
-FAMILY = Family(name="mistral", architectures=("MistralForCausalLM",), parse=parse, build=CausalLM)
+FAMILY = Family(name="mistral", architectures=("MistralForCausalLM",), parse=parse)

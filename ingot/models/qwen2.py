@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ingot.models.blocks.decoder import CausalLM
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import layer_windows, parse_decoder, read_num_layers, read_window
 from ingot.models.family import Family
@@ -23,4 +22,4 @@ def parse(fields: Fields) -> ModelConfig:
     return parse_decoder(fields, family="qwen2", attention_bias=True, windows=read_windows(fields))
 
 
-FAMILY = Family(name="qwen2", architectures=("Qwen2ForCausalLM",), parse=parse, build=CausalLM)
+FAMILY = Family(name="qwen2", architectures=("Qwen2ForCausalLM",), parse=parse)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ingot.models.blocks.decoder import CausalLM
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
 from ingot.models.family import Family
@@ -24,4 +23,4 @@ def parse(fields: Fields) -> ModelConfig:
     )
 
 
-FAMILY = Family(name="qwen3", architectures=("Qwen3ForCausalLM",), parse=parse, build=CausalLM)
+FAMILY = Family(name="qwen3", architectures=("Qwen3ForCausalLM",), parse=parse)

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import difflib
 import os
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
-
-from ingot.errors import CompileError, ConfigError, UnsupportedModelError, UsageError
+from ingot.errors import (
+    CompileError,
+    ConfigError,
+    ContradictionError,
+    IngotError,
+    UnsupportedModelError,
+    UsageError,
+)
 from ingot.models import gemma2, gpt2, llama, mistral, qwen2, qwen3
 from ingot.models.checkpoint_files import guess_dtype
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
-from ingot.models.family import Family
+from ingot.models.family import Family, build_decoder
 from ingot.models.fields import Fields
+from ingot.models.outline import Outline, causal_lm
+
+if TYPE_CHECKING:
+    from torch import nn
 
 ENTRY_POINT_GROUP = "ingot.families"
 _BUILT_IN = (llama, mistral, qwen2, qwen3, gemma2, gpt2)
@@ -95,7 +104,11 @@ def load_config(model_dir: Path) -> ModelConfig:
     model_dir = Path(model_dir)
     check_model_dir(model_dir)
     values = read_json_object(model_dir / "config.json")
-    config = parse_config(values)
+    return with_other_files(parse_config(values), model_dir)
+
+
+def with_other_files(config: ModelConfig, model_dir: Path) -> ModelConfig:
+    """A config with what the other files of its directory say; raises as `load_config` does."""
     if os.path.lexists(model_dir / "generation_config.json"):
         generation = Fields(
             read_json_object(model_dir / "generation_config.json"), "generation_config.json"
@@ -126,13 +139,47 @@ def build(config: ModelConfig, *, max_model_len: int) -> nn.Module:
         raise UsageError(
             f"max_model_len is {max_model_len}", hint="give a length of at least one token"
         )
-    family = families()[config.family]
+    import torch
+
     with torch.device("meta"), torch.no_grad():
-        return family.build(config, max_model_len=max_model_len).eval()
+        return family_named(config.family).build(config, max_model_len=max_model_len).eval()
+
+
+def outline(config: ModelConfig) -> Outline:
+    """What the module of a config is made of. A family with a `build` of its own needs torch."""
+    if family_named(config.family).build is build_decoder:
+        return causal_lm(config)
+    from ingot.models.blocks.block import outline_of
+
+    return outline_of(build(config, max_model_len=config.max_position_embeddings))
+
+
+def family_named(name: str) -> Family:
+    """The family of that name. Packages that offer families are asked only for those of theirs."""
+    return _registered.get(name) or families()[name]
 
 
 def find_family(values: dict[str, Any]) -> Family:
-    """The family that builds `architectures[0]` of a config.json."""
+    """The family that builds `architectures[0]` of a config.json.
+
+    Raises:
+        ConfigError: it names no architecture.
+        UnsupportedModelError: no family builds the architecture.
+    """
+    family = known_family(values)
+    if family:
+        return family
+    near = nearest_family(values)
+    error = unknown_architecture(values)
+    raise UnsupportedModelError(
+        error.found,
+        hint=f"nearest: {near.family.architectures[0]}, which differs in "
+        f"{', '.join(near.differing) if near.differing else 'no key of config.json'}; {error.hint}",
+    )
+
+
+def known_family(values: dict[str, Any]) -> Family | None:
+    """As `find_family`, but None for an architecture that no family builds."""
     names = values.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         raise ConfigError(
@@ -143,12 +190,14 @@ def find_family(values: dict[str, Any]) -> Family:
         for family in known():
             if names[0] in family.architectures:
                 return family
-    family, differing = nearest_family(values)
-    raise UnsupportedModelError(
-        f"no family builds the architecture {names[0]}",
-        hint=f"nearest: {family.architectures[0]}, which differs in "
-        f"{', '.join(differing) if differing else 'no key of config.json'}; supported: "
-        f"{', '.join(sorted(supported_architectures()))}",
+    return None
+
+
+def unknown_architecture(values: dict[str, Any]) -> UnsupportedModelError:
+    """The error of an architecture that no family builds."""
+    return UnsupportedModelError(
+        f"no family builds the architecture {values['architectures'][0]}",
+        hint=f"supported: {', '.join(sorted(supported_architectures()))}",
     )
 
 
@@ -157,29 +206,79 @@ def supported_architectures() -> tuple[str, ...]:
     return tuple(name for family in families().values() for name in family.architectures)
 
 
-def nearest_family(values: dict[str, Any]) -> tuple[Family, tuple[str, ...]]:
-    """The family with the fewest differing keys, then the nearest name, and those keys."""
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The family that is nearest to an unknown architecture.
 
-    def rank(entry: tuple[Family, tuple[str, ...]]) -> tuple[int, float]:
-        family, differing = entry
+    Attributes:
+        differing: keys that it does not know, then those that it cannot take as they are.
+        absent: keys that it reads and config.json lacks, so that it would take defaults of its own.
+    """
+
+    family: Family
+    differing: tuple[str, ...]
+    absent: tuple[str, ...]
+
+
+def nearest_family(values: dict[str, Any]) -> Nearest:
+    """The family with the fewest differing keys, then the nearest name."""
+
+    def rank(near: Nearest) -> tuple[int, float]:
         name = str((values.get("architectures") or [""])[0])
         likeness = max(
-            difflib.SequenceMatcher(None, name, known).ratio() for known in family.architectures
+            difflib.SequenceMatcher(None, name, known).ratio()
+            for known in near.family.architectures
         )
-        return len(differing), -likeness
+        return len(near.differing), -likeness
 
-    return min(((f, differing_fields(f, values)) for f in families().values()), key=rank)
+    return min((_compared(family, values) for family in families().values()), key=rank)
 
 
 def differing_fields(family: Family, values: dict[str, Any]) -> tuple[str, ...]:
     """Keys of a config.json that a family does not know, or cannot take as they are."""
-    fields = Fields(values)
-    wrong: tuple[str, ...] = ()
-    try:
-        family.parse(fields)
-    except (ConfigError, UnsupportedModelError) as error:
-        wrong = (error.found.removeprefix("config.json has "),)
-    return fields.unread() + wrong
+    return _compared(family, values).differing
+
+
+def _compared(family: Family, values: dict[str, Any]) -> Nearest:
+    read = read_config(family, values)
+    wrong = tuple(fault.found.removeprefix("config.json has ") for fault in read.wrong)
+    return Nearest(family, read.fields.unread() + wrong, read.fields.absent())
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigReading:
+    """What a family makes of a config.json, read to its end whatever is wrong with it.
+
+    Attributes:
+        config: None where anything is wrong.
+        wrong: the errors of values that are wrong or missing.
+        fields: the file, which tells the keys that the family does not know.
+    """
+
+    config: ModelConfig | None
+    wrong: Sequence[IngotError]
+    fields: Fields
+
+    @property
+    def faults(self) -> tuple[IngotError, ...]:
+        """The errors of values, and that of unknown keys."""
+        unknown = self.fields.unknown()
+        return (*self.wrong, unknown) if unknown else tuple(self.wrong)
+
+
+def read_config(family: Family, values: dict[str, Any]) -> ConfigReading:
+    """Reads a config.json as `parse_config` does, but goes on after a fault."""
+    wrong: list[IngotError] = []
+    fields = Fields(values, on_fault=wrong.append)
+    config = None
+    with fields.noting():
+        try:
+            config = family.parse(fields)
+        except IngotError as error:
+            if not isinstance(error, ContradictionError):
+                fields.read_all()  # the family went no further, so nothing tells what it knows
+            raise
+    return ConfigReading(None if wrong or fields.unread() else config, wrong, fields)
 
 
 def _merge_token_ids(config: ModelConfig, generation: Fields) -> ModelConfig:

@@ -10,12 +10,15 @@ import math
 from typing import Any, cast
 
 from ingot.errors import ConfigError
-from ingot.models.config import RopeConfig, RopeType
+from ingot.models.config import NO_ROPE, RopeConfig, RopeType
 from ingot.models.fields import Fields
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 # Written by some tools beside the parameters; changes nothing.
 _NOISE = frozenset({"finetuned"})
+# What may stand beside the rope object.
+_OUTSIDE = ("rope_parameters", "rope_scaling", "rope_theta", "partial_rotary_factor")
+_OUTSIDE_BY_TYPE = "original_max_position_embeddings"
 
 
 def parse_rope(
@@ -32,12 +35,26 @@ def parse_rope(
     Raises:
         ConfigError: unknown type or key, missing or wrong value, both spellings at odds.
     """
-    scaling = _find(fields)
+    with fields.noting():
+        scaling = _find(fields)
+        with scaling.noting():
+            return _parse(scaling, fields, head_dim, max_position_embeddings, partial=partial)
+    for key in (*_OUTSIDE, _OUTSIDE_BY_TYPE):  # none of them is unknown for what is wrong here
+        fields.raw(key, None)
+    return NO_ROPE
+
+
+def _parse(
+    scaling: Fields, fields: Fields, head_dim: int, max_position: int, *, partial: bool
+) -> RopeConfig:
     old, new = scaling.raw("type", None), scaling.raw("rope_type", None)
     if None not in (old, new) and old != new:
         raise scaling.wrong("type", old, "the same as rope_type")
     key = "type" if new is None else "rope_type"
     kind = cast(RopeType, scaling.choice(key, _SPELLINGS, "default"))
+    if not scaling.sound(key):
+        fields.raw(_OUTSIDE_BY_TYPE, None)
+        kind = "default"
     theta = _either(fields, scaling, "rope_theta", 10000.0)
     fraction = _either(fields, scaling, "partial_rotary_factor", 1.0)
     if fraction > 1.0 or (not partial and fraction != 1.0):
@@ -46,8 +63,9 @@ def parse_rope(
         )
     if kind == "yarn" and theta == 1.0:
         raise scaling.wrong("rope_theta", theta, "different from 1 for rope type yarn")
-    more = _PARSERS[kind](scaling, fields, max_position_embeddings)
-    scaling.finish(_NOISE)
+    more = _PARSERS[kind](scaling, fields, max_position)
+    if scaling.sound():
+        scaling.finish(_NOISE)
     return RopeConfig(type=kind, theta=theta, rotary_dim=int(head_dim * fraction), **more)
 
 

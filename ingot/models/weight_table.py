@@ -10,16 +10,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from torch import nn
-
-from ingot.errors import CheckpointError, listed
+from ingot.errors import CheckpointError, OnFault, listed, raise_fault
 from ingot.models import registry
 from ingot.models.checkpoint_files import DTYPE_NAMES
 from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Rows
+from ingot.models.outline import Shape
 from ingot.models.safetensors_file import TensorInfo
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +33,40 @@ class Source:
 
 
 def resolve_sources(
-    infos: Mapping[str, TensorInfo], config: ModelConfig, module: nn.Module
+    infos: Mapping[str, TensorInfo],
+    config: ModelConfig,
+    shapes: Mapping[str, Shape],
+    on_fault: OnFault = raise_fault,
+    *,
+    whole: bool = True,
 ) -> tuple[dict[str, Source], dict[str, str]]:
     """The source of every parameter, and the stored copies of tied tensors (original -> copy).
 
-    Raises:
-        CheckpointError: tensors that are missing, left over, misshapen or of a wrong dtype.
+    Args:
+        infos: the tensors of the checkpoint; shapes: the parameters of the module.
+        on_fault: gets the CheckpointError for tensors that are missing or left over, then those for
+            tensors of a wrong dtype, misshapen ones, and copies that differ. If it returns, sources
+            that are missing have no entry.
+        whole: all files of the checkpoint could be read, so what is not in infos is missing.
     """
-    family = registry.families()[config.family]
-    infos = _respelled(family, infos)
-    shapes: dict[str, Shape] = {n: tuple(p.shape) for n, p in module.named_parameters()}
+    family = registry.family_named(config.family)
+    infos = _respelled(family, infos, on_fault)
     wanted = {name: _lookup(family.weights, name, len(shape)) for name, shape in shapes.items()}
     copies = _find_copies(family, config, infos)
-    _check_names(family, infos, wanted, copies)
-    _check_dtypes([infos[rows.source] for rows in wanted.values()])
+    needed = {rows.source for rows in wanted.values()}
+    missing = sorted(needed - infos.keys()) if whole else []
+    extra = _left_over(family, infos, needed | set(copies.values()))
+    _check_names(family, missing, extra, on_fault)
     first_rows = _stack(wanted, shapes)
     sources = {
         name: Source(infos[rows.source], first_rows[name], shapes[name], rows.transposed)
         for name, rows in wanted.items()
+        if rows.source in infos
     }
-    _check_shapes(sources.values())
+    _check_dtypes([source.info for source in sources.values()], on_fault)
+    _check_shapes(sources.values(), on_fault)
     for original, copy in copies.items():
-        _check_copy(infos[original], infos[copy])
+        _check_copy(infos[original], infos[copy], on_fault)
     return sources, {infos[original].name: infos[copy].name for original, copy in copies.items()}
 
 
@@ -80,7 +89,9 @@ def _fill(template: str, match: re.Match[str]) -> str:
     return _PLACEHOLDER.sub(lambda word: match[word[1]], template)
 
 
-def _respelled(family: Family, infos: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
+def _respelled(
+    family: Family, infos: Mapping[str, TensorInfo], on_fault: OnFault
+) -> dict[str, TensorInfo]:
     """The tensors by the names that the family's tables have."""
     found: dict[str, TensorInfo] = {}
     for info in infos.values():
@@ -89,9 +100,12 @@ def _respelled(family: Family, infos: Mapping[str, TensorInfo]) -> dict[str, Ten
             if match := expand(template).fullmatch(name):
                 name = _fill(spelling, match)
         if name in found:
-            raise CheckpointError(
-                f"the checkpoint has {found[name].name} and {info.name}, which are the same tensor",
-                hint="remove one of the two, or fetch the checkpoint again",
+            on_fault(
+                CheckpointError(
+                    f"the checkpoint has {found[name].name} and {info.name}, which are the same "
+                    "tensor",
+                    hint="remove one of the two, or fetch the checkpoint again",
+                )
             )
         found[name] = info
     return found
@@ -119,39 +133,44 @@ def _find_copies(
     }
 
 
-def _check_names(
-    family: Family,
-    infos: Mapping[str, TensorInfo],
-    wanted: Mapping[str, Rows],
-    copies: Mapping[str, str],
-) -> None:
-    sources = {rows.source for rows in wanted.values()}
-    missing = sorted(sources - infos.keys())
+def _left_over(family: Family, infos: Mapping[str, TensorInfo], used: set[str]) -> list[str]:
     unused = [expand(template) for template in family.unused]
-    extra = sorted(
+    return sorted(
         infos[name].name
-        for name in infos.keys() - sources - set(copies.values())
+        for name in infos.keys() - used
         if not any(pattern.fullmatch(name) for pattern in unused)
     )
+
+
+def _check_names(family: Family, missing: list[str], extra: list[str], on_fault: OnFault) -> None:
     if not missing and not extra:
         return
     parts = [f"lacks {listed(missing)}"] if missing else []
     parts += [f"has tensors that the model does not use: {listed(extra)}"] if extra else []
-    raise CheckpointError(
-        f"the checkpoint {'; '.join(parts)}",
-        hint=f"config.json describes a {family.name} model that needs exactly its own tensors: "
-        "check that config.json and the weights belong together",
+    on_fault(
+        CheckpointError(
+            f"the checkpoint {'; '.join(parts)}",
+            hint=f"config.json describes a {family.name} model that needs exactly its own tensors: "
+            "check that config.json and the weights belong together",
+        )
     )
 
 
-def _check_dtypes(infos: Iterable[TensorInfo]) -> None:
+def _check_dtypes(infos: Iterable[TensorInfo], on_fault: OnFault) -> None:
+    wrong: dict[str, list[str]] = {}
     for info in infos:
         if info.dtype not in DTYPE_NAMES:
-            raise CheckpointError(
-                f"the tensor {info.name} has dtype {info.dtype}",
+            wrong.setdefault(info.dtype, []).append(info.name)
+    for dtype, names in wrong.items():
+        names = list(dict.fromkeys(names))
+        have = f"the tensor {names[0]} has" if len(names) == 1 else f"{listed(names, 4)} have"
+        on_fault(
+            CheckpointError(
+                f"{have} dtype {dtype}",
                 hint=f"supported: {', '.join(DTYPE_NAMES)}; convert the checkpoint, or use the "
                 "original one if this one is quantized",
             )
+        )
 
 
 def _stack(wanted: Mapping[str, Rows], shapes: Mapping[str, Shape]) -> dict[str, int]:
@@ -165,7 +184,7 @@ def _stack(wanted: Mapping[str, Rows], shapes: Mapping[str, Shape]) -> dict[str,
     return first
 
 
-def _check_shapes(sources: Iterable[Source]) -> None:
+def _check_shapes(sources: Iterable[Source], on_fault: OnFault) -> None:
     parts: dict[str, list[Source]] = {}
     for source in sources:
         parts.setdefault(source.info.name, []).append(source)
@@ -177,16 +196,20 @@ def _check_shapes(sources: Iterable[Source]) -> None:
         if expected != first.info.shape:
             wrong.append(f"{name} {list(first.info.shape)} instead of {list(expected)}")
     if wrong:
-        raise CheckpointError(
-            f"the checkpoint has tensors of another shape: {listed(wrong, 4)}",
-            hint="check that config.json and the weights belong together",
+        on_fault(
+            CheckpointError(
+                f"the checkpoint has tensors of another shape: {listed(wrong, 4)}",
+                hint="check that config.json and the weights belong together",
+            )
         )
 
 
-def _check_copy(original: TensorInfo, copy: TensorInfo) -> None:
+def _check_copy(original: TensorInfo, copy: TensorInfo, on_fault: OnFault) -> None:
     if (copy.shape, copy.dtype) != (original.shape, original.dtype):
-        raise CheckpointError(
-            f"{copy.name} has another shape or dtype than {original.name}, but config.json ties "
-            "them",
-            hint="set tie_word_embeddings to false in config.json if they are meant to differ",
+        on_fault(
+            CheckpointError(
+                f"{copy.name} has another shape or dtype than {original.name}, but config.json "
+                "ties them",
+                hint="set tie_word_embeddings to false in config.json if they are meant to differ",
+            )
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import accumulate, pairwise, takewhile
+from itertools import accumulate, pairwise
 
 import torch
 from torch.fx import GraphModule, Node
 
 from ingot.passes.graph import arguments, aten, call, call_op, op_calls, replace, value
+from ingot.passes.stacked_name import stacked_name
 from ingot.passes.weights import add_stacked, sources
 
 
@@ -57,26 +58,6 @@ def stack(gm: GraphModule, nodes: list[Node]) -> Node:
     origins = tuple(source for node in nodes for source in sources(gm, str(node.target)))
     val = torch.cat([value(node) for node in nodes])
     return add_stacked(gm, name, origins, val, before=nodes[0])
-
-
-def stacked_name(names: list[str]) -> str:
-    """`a.q_proj.weight`, `a.k_proj.weight` -> `a.q_k_proj.weight`: what differs, joined."""
-    parts = [name.split(".") for name in names]
-    at = next(i for i, words in enumerate(zip(*parts, strict=False)) if len(set(words)) > 1)
-    words = [part[at] for part in parts]
-    suffix = common_suffix(words)
-    stem = "_".join(word.removesuffix(suffix) or word for word in words)
-    return ".".join((*parts[0][:at], stem + suffix, *parts[0][at + 1 :]))
-
-
-def common_suffix(words: list[str]) -> str:
-    """`q_proj`, `k_proj` -> `_proj`."""
-    backwards = zip(*(reversed(word) for word in words), strict=False)
-    return "".join(letters[0] for letters in takewhile(is_one_letter, backwards))[::-1]
-
-
-def is_one_letter(letters: tuple[str, ...]) -> bool:
-    return len(set(letters)) == 1
 
 
 def common_stack(group: list[Node]) -> dict[str, tuple[str, object]]:

@@ -6,6 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 
+from ingot.artifact.pages import most_pages
 from ingot.errors import InternalError
 from ingot.runtime.prefix_cache import Entry, PrefixCache
 
@@ -22,18 +23,6 @@ class _Row:
     num_dropped: int = 0
     num_published: int = 0
     last: Entry | None = None
-
-
-def most_pages(num_tokens: int, step_tokens: int, page_size: int, window: int) -> int:
-    """The most pages that a sequence owns at once on its way to `num_tokens` tokens.
-
-    With a window these are the pages that the tokens of the step under way and of the next one,
-    each of at most `step_tokens` tokens, look back at, and those of the page before them.
-    """
-    num_pages = -(-num_tokens // page_size)
-    if window == 0:
-        return num_pages
-    return min(num_pages, -(-(window + 2 * step_tokens) // page_size) + 2)
 
 
 class PageTable:

@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from torch import Tensor
-
-from ingot.artifact.formats import Format
+from ingot.artifact.formats import DType, Format
 from ingot.artifact.manifest import GroupEntry
-from ingot.artifact.plan import Plan
+from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.target import NAMES, Names, Target
 from ingot.errors import CodegenError, UsageError
-from ingot.ops.scaled import Scaled
 
-Read = Callable[[str], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ingot.ops.scaled import Scaled
+
+Read = Callable[[str], "Tensor"]
 
 
 class ScaledWeights(Protocol):
@@ -40,10 +42,18 @@ class TargetKind(Protocol):
     layout: str  # its packing of weights; all levels share it
     kernels: str  # the file that its code becomes
     dtypes: tuple[str, ...]  # of activations that it computes with
+    largest_head: int  # that its kernels of attention take
     rules: tuple[str, ...]  # the names of its grouping rules, in order
 
     def fits(self, columns: int, form: Format) -> bool:
         """Whether its products take a matrix with rows of so many columns in that format."""
+        ...
+
+    def packed(self, weight: Buffer, *, multiplied: bool) -> tuple[DType, int]:
+        """The dtype that `pack` gives a weight, and its bytes before they are padded.
+
+        `multiplied` says that a product reads it.
+        """
         ...
 
     def rewrite(self, plan: Plan) -> Plan:

@@ -3,6 +3,8 @@ from __future__ import annotations
 import json
 import shlex
 
+import pytest
+
 from ingot.cli.main import main
 from tests.cli.sample_artifact import write_sample
 
@@ -10,7 +12,13 @@ from tests.cli.sample_artifact import write_sample
 def test_a_supported_model_shows_its_needs(shakespeare_dir, capsys):
     assert main(["explain", str(shakespeare_dir)]) == 0
     out = capsys.readouterr().out
-    for part in ("supported", "Qwen3ForCausalLM", "5.25M", "bfloat16  10.5 MB", "KB a token"):
+    for part in (
+        "supported",
+        "Qwen3ForCausalLM",
+        "5.25M",
+        "bfloat16 (default)  10.5 MB",
+        "KB a token",
+    ):
         assert part in out
     assert f"ingot compile {shakespeare_dir}" in out
 
@@ -28,8 +36,8 @@ def test_an_unknown_architecture_names_the_nearest(tmp_path, capsys):
     assert main(["explain", str(tmp_path)]) == 2
     out = capsys.readouterr().out
     assert "not supported" in out
-    assert "nearest" in out
-    assert "twist" in out
+    assert out.count("nearest") == out.count("twist") == 1
+    assert "has no tokenizer.json" in out and "model.safetensors" in out
     assert "ingot compile" not in out
 
 
@@ -38,6 +46,37 @@ def test_json(shakespeare_dir, capsys):
     explanation = json.loads(capsys.readouterr().out)
     assert explanation["supported"] is True
     assert explanation["num_parameters"] == 5_246_976
+
+
+def test_what_does_not_fit_is_said(shakespeare_dir, capsys):
+    argv = ["explain", str(shakespeare_dir), "--memory", "18MB", "--context", "512", "--seats", "2"]
+    assert main([*argv, "--json"]) == 0  # it is supported, whatever fits
+    told = json.loads(capsys.readouterr().out)
+    assert (told["context"], told["seats"], told["memory_bytes"]) == (512, 2, 18_000_000)
+    assert main(argv) == 0
+    out = capsys.readouterr().out
+    assert "2 sequences of 512 tokens" in out and "18.0 MB are given" in out
+    assert "What fits: the longest context of 2 sequences" in out
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("--context", "2000", "Supported: 1 to 1024"),
+        ("--seats", "5000", "Supported: 1 to 4096"),
+        ("--target", "cpu:odd", "cpu:odd"),
+    ],
+)
+def test_what_no_compile_gives_is_an_error(option, value, named, shakespeare_dir, capsys):
+    assert main(["explain", str(shakespeare_dir), option, value]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and named in captured.err
+
+
+def test_a_memory_that_is_no_size_is_an_error(shakespeare_dir, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["explain", str(shakespeare_dir), "--memory", "much"])
+    assert caught.value.code == 2 and "24GiB" in capsys.readouterr().err
 
 
 def test_a_missing_directory_is_an_error(tmp_path, capsys):

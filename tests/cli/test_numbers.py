@@ -4,7 +4,13 @@ import argparse
 
 import pytest
 
-from ingot.cli.numbers import format_bytes, format_count, format_seconds, human_int
+from ingot.cli.numbers import (
+    format_bytes,
+    format_count,
+    format_seconds,
+    human_bytes,
+    human_int,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,6 +25,24 @@ def test_human_int_reads_both_kinds_of_suffix(text, value):
 def test_human_int_refuses_what_is_no_positive_integer(text):
     with pytest.raises(argparse.ArgumentTypeError, match="32768"):
         human_int(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((text, 24 * 10**9) for text in ("24GB", "24G", "24gb", "24 GB", "24000MB", "24000000000")),
+        ("24GiB", 24 << 30), ("24Gi", 24 << 30), ("1.5KiB", 1536), ("1.5k", 1500), ("2T", 2 * 10**12),
+        ("7B", 7),
+    ],
+)  # fmt: skip
+def test_human_bytes_reads_both_kinds_of_units(text, value):
+    assert human_bytes(text) == value
+
+
+@pytest.mark.parametrize("text", ["", "GB", "0", "-1GB", "24 Gb it", "1iB", "1e9", "ten", "0.1B"])
+def test_human_bytes_refuses_what_is_no_size(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="24GiB"):
+        human_bytes(text)
 
 
 @pytest.mark.parametrize(

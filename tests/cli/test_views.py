@@ -21,7 +21,8 @@ from ingot.cli.artifact_view import (
 )
 from ingot.cli.inspected import Inspected
 from ingot.cli.page import artifact_page
-from ingot.compiler.explain import Explanation
+from ingot.compiler.explain import Explanation, Reason
+from ingot.compiler.needs import Cache, Way
 from ingot.compiler.options import Report
 from ingot.errors import UsageError
 from ingot.runtime.verify import Mismatch, Verification
@@ -159,31 +160,80 @@ def test_the_page_has_the_same_figures(view: ArtifactView) -> None:
     assert '<b class="op">both</b>' in artifact_page(shown(view, "cpu:x86-64-v3"))
 
 
-def test_an_explanation_has_what_is_known() -> None:
-    known = Explanation(
-        supported=True, architecture="A", family="f", reasons=("one", "two"),
-        num_parameters=5_246_976, bytes_by_dtype={"bfloat16": 10_500_000, "int8": 5_500_000},
-        kv_bytes_per_token=2048,
+def cache(dtype: str, total: int, *, fits: bool | None = True) -> Cache:
+    most = None if fits is None else 4096
+    return Cache(
+        dtype=dtype, options=(), bytes_per_token=2048, cache_bytes=2_048_000, total_bytes=total,
+        fits=fits, largest_context=most and 96, largest_seats=most and 3,
     )  # fmt: skip
-    text = explain.summary("it's m", known, "v1")
-    assert text.endswith("compile 'it'\"'\"'s m' --revision v1")
+
+
+def known_explanation(*, fits: bool | None) -> Explanation:
+    caches = (cache("bfloat16", 14_000_000, fits=fits), cache("int8", 12_000_000))
+    return Explanation(
+        supported=True, architecture="A", family="f", features=("one", "two"),
+        num_parameters=5_246_976, dtype="bfloat16, as asked", target="cpu:t", context=100, seats=2,
+        memory_bytes=None if fits is None else 10**9, compile_options=("--max-num-seqs", "70"),
+        ways=(
+            Way(name="bfloat16", options=(), default=True, weight_bytes=10_500_000, caches=caches),
+            Way(name="int4", options=(), refused="too wide", hint="Give more."),
+        ),
+    )  # fmt: skip
+
+
+FACTS = "  architecture  A\n  family        f\n  parameters    5.25M\n  compiled as   bfloat16, as asked"
+NEEDS = "Needs on cpu:t, with a KV cache for 2 sequences of 100 tokens. "
+
+
+def test_an_explanation_has_what_is_known() -> None:
+    text = explain.summary("it's m", known_explanation(fits=True), "v1")
+    assert text.endswith("compile 'it'\"'\"'s m' --revision v1 --max-num-seqs 70")
     assert text.split("\n\n")[:-1] == [
         "it's m: supported",
-        "  architecture  A\n  family        f",
+        FACTS,
         "  - one\n  - two",
-        "  parameters   5.25M\n"
-        "  as bfloat16  10.5 MB on disk and in memory\n"
-        "  as int8      5.50 MB on disk and in memory\n"
-        "  KV cache     2.05 KB a token",
+        f"{NEEDS}{explain.TOTAL} 1.00 GB are given.\n"
+        "  stored as           weights    total  fits  int8 cache  fits\n"
+        "  bfloat16 (default)  10.5 MB  14.0 MB  yes      12.0 MB  yes\n"
+        "  - not int4: too wide\n    Give more.\n"
+        "  KV cache in bfloat16  2.05 KB a token, 2.05 MB for all\n"
+        "  KV cache in int8      2.05 KB a token, 2.05 MB for all",
     ]
-    unknown = Explanation(
-        supported=False, architecture="", reasons=("why",), nearest="N", differing=("x", "y")
+
+
+def test_an_explanation_says_what_fits_instead() -> None:
+    text = explain.summary("m", known_explanation(fits=False), whose="free on this host")
+    *_, needs, instead, _ = text.split("\n\n")
+    assert "1.00 GB are free on this host." in needs and "14.0 MB  no " in needs
+    assert instead == (
+        "What fits: the longest context of 2 sequences, and the most sequences of 100 tokens\n"
+        "  stored as  context  sequences  int8 cache: context  sequences\n"
+        "  bfloat16        96          3                   96          3"
     )
+
+
+def test_an_explanation_on_a_host_that_tells_no_memory_speaks_of_none() -> None:
+    *_, needs, _ = explain.summary("m", known_explanation(fits=None)).split("\n\n")
+    assert "fits" not in needs and needs.startswith(f"{NEEDS}{explain.TOTAL}\n")
+
+
+def test_an_explanation_names_every_reason() -> None:
+    reasons = (
+        Reason(about="model", found="why", hint="first\nsecond"),
+        Reason(about="tokenizer", found="none", hint=""),
+    )
+    unknown = Explanation(
+        supported=False, architecture="", reasons=reasons, nearest="N", differing=("x", "y"),
+        absent=("z",),
+    )  # fmt: skip
     assert explain.summary("m", unknown).split("\n\n") == [
         "m: not supported",
-        "  architecture  none named\n  nearest       N\n  differing     x, y",
-        "  - why",
+        "  - model: why\n    first\n    second\n  - tokenizer: none",
+        "  architecture  none named\n  nearest       N\n  differing     x, y\n  absent        z\n"
+        "  With the keys of N alone it is no N: its own code says what it is.",
     ]
+    same = explain.summary("m", replace(unknown, differing=(), absent=()))
+    assert "differing     none of its keys\n" in same and "absent" not in same
 
 
 def test_a_verification_has_what_was_checked(view: ArtifactView) -> None:

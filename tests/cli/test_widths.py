@@ -22,6 +22,7 @@ LONGEST = "cpu:x86-64-v4+avx512_bf16+avx512_vnni"
 REASON = ("blocks of 128 do not divide heads of 64, and so nothing can be rounded here", 5)
 VERBS = (
     "explain model",
+    "explain model --memory 18MB --seats 3",
     "inspect sample.ingot",
     "inspect sample.ingot --plan",
     "inspect shakespeare.ingot",
@@ -73,6 +74,16 @@ def test_no_line_is_longer_than_the_terminal(folder, monkeypatch, capsys, line, 
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = printed(capsys, line)
     assert len(lines) > 3 and [each for each in lines if len(each) > columns] == []
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_reasons_fit_the_terminal(tmp_path, monkeypatch, capsys, columns):
+    (tmp_path / "config.json").write_text('{"architectures": ["OddForCausalLM"], "odd": 1}')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["explain", "."]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 8 and [each for each in lines if len(each) > columns] == []
 
 
 def test_lines_are_whole_where_stdout_is_no_terminal(folder, capsys):

@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler import compile as compiler
 from ingot.compiler.compile import compile_model
-from ingot.compiler.golden import TEXT
+from ingot.compiler.golden_text import TEXT
 from ingot.compiler.options import CompileOptions, Report, silent
 from ingot.errors import (
     CheckpointError,

@@ -11,7 +11,7 @@ import pytest
 
 from bench.make_model import write_byte_tokenizer
 from ingot.compiler import tokenizer as reader
-from ingot.compiler.golden import TEXT
+from ingot.compiler.golden_text import TEXT
 from ingot.compiler.tokenizer import copy_tokenizer, encode, load_tokenizer
 from ingot.errors import TokenizerError
 from ingot.models.file_names import TOKENIZER_FILES

@@ -16,6 +16,7 @@ from ingot.models.blocks.decoder import CausalLM
 from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.rms_norm import RMSNorm
 from ingot.models.counts import module_counts
+from ingot.models.outline import linear, rms_norm
 from tests.support.core import core
 from tests.support.tiny_models import CASES, ROPES, save_random
 
@@ -99,8 +100,8 @@ def test_counts_are_those_of_the_exported_graph(name: str, tmp_path: Path) -> No
 
 def test_a_block_counts_in_every_place() -> None:
     with torch.device("meta"):
-        norm = RMSNorm(8, 1e-5)
-        module = nn.Sequential(norm, Linear(8, 8), norm)
+        norm = RMSNorm(rms_norm(8), 1e-5)
+        module = nn.Sequential(norm, Linear(linear(8, 8)), norm)
     assert module_counts(module) == {"rms_norm": 2, "linear": 1}
 
 
@@ -121,7 +122,7 @@ def test_parameters_that_become_nothing_of_their_own() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.weight = nn.Parameter(torch.ones(2))
-            self.norm = RMSNorm(8, 1e-5)
+            self.norm = RMSNorm(rms_norm(8), 1e-5)
 
     assert module_counts(Kept()) == {"rms_norm": 1}
 

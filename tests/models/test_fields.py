@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ingot.errors import ConfigError
+from ingot.errors import ConfigError, IngotError
 from ingot.models.fields import MAX_SIZE, MAX_TOKEN_ID, Fields
 
 Read = Callable[[Fields], Any]
@@ -152,3 +152,49 @@ def test_objects_in_objects_say_where_they_are() -> None:
         inner.integer("key")
     with pytest.raises(ConfigError, match="here: outer has the unknown key key"):
         Fields({"outer": {"key": "x"}}, "here").nested("outer").finish()
+
+
+# Faults that are noted
+
+
+def test_every_fault_is_noted_once_and_reading_goes_on() -> None:
+    faults: list[IngotError] = []
+    fields = Fields({"a": "x", "n": {"b": 0}, "c": -1, "s": 5, "x": 1}, on_fault=faults.append)
+    inner = fields.nested("n")
+    for _ in range(2):
+        assert fields.integer("a") > 0 and inner.positive("b") > 0 and fields.number("c") > 0
+        assert fields.choice("s", {"one": "1"}) == "" and fields.flag("missing") is False
+    assert fields.numbers("a") == () and fields.nested("a").names() == ()
+    fields.refuse("x", (2,), "why")
+    assert [fault.found for fault in faults] == [
+        "config.json has a = 'x'",
+        "config.json: n has b = 0",
+        "config.json has c = -1",
+        "config.json has s = 5",
+        "config.json has no missing",
+        "config.json has a = 'x'",  # it is no object either
+        "config.json has x = 1",
+    ]
+    assert not fields.sound() and not fields.sound("a") and fields.sound("x", "unheard")
+
+
+def test_what_contradicts_after_a_stand_in_is_not_noted() -> None:
+    """The control: it is where all values are the file's own."""
+    faults: list[IngotError] = []
+    fields = Fields({"a": "x"}, on_fault=faults.append)
+    with fields.noting():
+        raise ConfigError("first")
+    fields.integer("a")
+    with fields.noting():
+        raise ConfigError("second")
+    assert [fault.found for fault in faults] == ["first", "config.json has a = 'x'"]
+    strict = Fields({})
+    with pytest.raises(ConfigError, match="third"), strict.noting():
+        raise ConfigError("third")
+
+
+def test_keys_that_are_absent() -> None:
+    fields = Fields({"rope": {"theta": 5}, "here": 3, "null": None})
+    for key, default in (("theta", 9.0), ("here", 2.0), ("null", 4.0), ("one", 1.0), ("zero", 0.0)):
+        fields.number(key, default)
+    assert fields.absent() == ("null",)

@@ -37,7 +37,7 @@ def test_sinks_are_parameters_of_the_layers_that_have_some(tmp_path: Path) -> No
     with known():
         config = registry.load_config(tmp_path)
         module = registry.build(config, max_model_len=64)
-        told = explain(tmp_path).reasons
+        told = explain(tmp_path).features
     assert [name for name, _ in module.named_parameters() if "sinks" in name] == NAMES
     assert {tuple(module.get_parameter(name).shape) for name in NAMES} == {(config.num_heads,)}
     assert "attention sinks in 2 layers" in told

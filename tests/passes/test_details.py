@@ -9,8 +9,8 @@ from ingot.passes.dump import op_counts
 from ingot.passes.graph import arguments, op_calls, origin, value
 from ingot.passes.invariants import typed
 from ingot.passes.lower_dtypes import lower_dtypes
-from ingot.passes.merge_linears import stacked_name
 from ingot.passes.runner import run
+from ingot.passes.stacked_name import stacked_name
 from ingot.passes.verification import Checker
 from tests.passes import cases
 from tests.passes.support import HEAD, attend, before, flat, heads, lab, rms, step

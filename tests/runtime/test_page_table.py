@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from ingot.artifact.pages import most_pages
 from ingot.errors import InternalError
-from ingot.runtime.page_table import PageTable, most_pages
+from ingot.runtime.page_table import PageTable
 from ingot.runtime.prefix_cache import PrefixCache
 
 SIZE = 4

@@ -5,9 +5,10 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from ingot.artifact.pages import most_pages
 from ingot.runtime import prefix_cache
 from ingot.runtime.config import EngineConfig
-from ingot.runtime.page_table import PageTable, most_pages
+from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.scheduler import AGING, Scheduler
 from ingot.runtime.sequence import Sequence

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ingot.artifact.pages import most_pages
 from ingot.artifact.reader import Artifact
 from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
-from ingot.runtime.page_table import most_pages
 from ingot.runtime.params import SamplingParams
 from tests.runtime.fake_model import LIMITS, PAGE_BYTES, greedy, logits, write_fake
 from tests.runtime.gate import is_idle

@@ -2,80 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.formats import Format, Storage
-from ingot.compiler.options import CompileOptions, check_known
+from ingot.artifact.formats import Storage
+from ingot.compiler.quantization.storage import (
+    BITS,
+    KEPT,
+    UNQUANTIZED,
+    Fits,
+    blocks_divide,
+    keep_options,
+    refused_groups,
+)
 from ingot.errors import CheckpointError, UsageError
-from ingot.models.config import ModelConfig
 
-BITS = {"int8": 8, "int4": 4}
-GROUPS = {"32": 32, "64": 64, "128": 128}
-SIZES = {"int8": {**GROUPS, "channel": 0}, "int4": GROUPS}  # of --group-size
-KEPT = ("none", "bf16")
-UNQUANTIZED = "--quantize none, without --group-size, --keep and --calibrate"
 HEAD = "lm_head"  # also names a head that reads the embedding's table
-
-
-def base_storage(options: CompileOptions, config: ModelConfig) -> Storage | None:
-    """The storage that `--quantize` and `--group-size` ask for; None for no quantization.
-
-    Without a group size, int8 takes the widest that divides the rows of the model's matrices, which
-    is fastest. int4 takes the narrowest, which is most precise.
-
-    Raises:
-        UsageError: a value is unknown, or options do not go together.
-    """
-    if options.quantize == "none":
-        for name, given in (
-            ("--group-size", options.group_size),
-            ("--keep", options.keep),
-            ("--calibrate", options.calibrate),
-        ):
-            if given:
-                raise UsageError(f"{name} needs --quantize int8 or int4")
-        return None
-    check_known("quantization", options.quantize, ("none", *BITS))
-    size = group_size(options.quantize, options, config)
-    allowed = SIZES[options.quantize]
-    if size not in allowed:
-        raise UsageError(
-            f"--group-size is {size} for {options.quantize}",
-            hint=f"Supported: {', '.join(allowed)}.",
-        )
-    return Storage(BITS[options.quantize], allowed[size])
-
-
-def int8_storage(options: CompileOptions, config: ModelConfig) -> Storage:
-    """How matrices are stored that are int8 in any case."""
-    return Storage(8, SIZES["int8"][group_size("int8", options, config)])
-
-
-def group_size(kind: str, options: CompileOptions, config: ModelConfig) -> str:
-    """The group size of matrices of that kind: the option, or the default."""
-    if options.group_size:
-        return str(options.group_size)
-    width = math.gcd(config.hidden_size, config.intermediate_size, config.q_size)
-    dividing = [size for size, group in GROUPS.items() if width % group == 0]
-    return dividing[-1] if kind == "int8" and dividing else "32"
-
-
-# Whether products take a matrix with rows of so many columns in a format.
-Fits = Callable[[int, Format], bool]
-
-
-def blocks_divide(columns: int, form: Format) -> bool:
-    """What every kernel needs."""
-    return columns % form.block == 0
 
 
 def choose_storage(
@@ -114,7 +62,10 @@ def choose_storage(
             f"--keep leaves nothing to quantize: {', '.join(keep)}",
             hint=f"Keep less, or give {UNQUANTIZED}.",
         )
-    check_groups(gm, kept, base, fits)
+    columns = {name: int(gm.get_parameter(name).shape[1]) for name in kept}
+    refused = refused_groups(kept, columns, base, fits, lambda wrong: alike(gm, wrong))
+    if refused:
+        raise refused
     return kept
 
 
@@ -210,32 +161,6 @@ def nearest(pattern: str, names: Mapping[str, tuple[str, ...]]) -> str:
     return f"Names end in: {', '.join(tails)}."
 
 
-def check_groups(
-    gm: GraphModule, storage: Mapping[str, Storage], base: Storage, fits: Fits
-) -> None:
-    """Raises UsageError that names all matrices whose rows do not suit their groups or kernels."""
-    columns = {name: int(gm.get_parameter(name).shape[1]) for name in storage}
-    wrong = misfits(storage, columns, fits)
-    if not wrong:
-        return
-    found: dict[str, list[str]] = {}
-    for name in wrong:
-        found.setdefault(misfit(storage[name], columns[name]), []).append(name)
-    int8_only = {base.bits, *(stored.bits for stored in storage.values())} == {8}
-    sizes = [
-        size
-        for size, group in SIZES["int8" if int8_only else "int4"].items()
-        if not misfits({n: replace(s, group=group) for n, s in storage.items()}, columns, fits)
-    ]
-    kinds = last_words(alike(gm, wrong))
-    ways = [f"--group-size {' or '.join(sizes)}"] if sizes else []
-    ways.append(keep_options(kinds) if set(last_words(storage)) - set(kinds) else UNQUANTIZED)
-    raise UsageError(
-        "; ".join(f"{what} of {', '.join(last_words(names))}" for what, names in found.items()),
-        hint=f"Give {', or '.join(ways)}.",
-    )
-
-
 @contextmanager
 def naming(gm: GraphModule, name: str) -> Iterator[None]:
     """Adds to errors about weights the name of the matrix, and the option that keeps it."""
@@ -248,23 +173,6 @@ def naming(gm: GraphModule, name: str) -> Iterator[None]:
         ) from error
 
 
-def misfits(storage: Mapping[str, Storage], columns: Mapping[str, int], fits: Fits) -> list[str]:
-    """The matrices whose rows do not suit their storage."""
-    return [n for n, s in storage.items() if not fits(columns[n], s.of(columns[n]))]
-
-
-def misfit(stored: Storage, columns: int) -> str:
-    """Why a row of so many columns does not suit that storage."""
-    if stored.group:
-        return f"groups of {stored.group} do not divide the {columns} columns"
-    return f"no kernel takes one scale for the {columns} columns"
-
-
-def last_words(names: Iterable[str]) -> list[str]:
-    """`down_proj`, `embed_tokens`: the last words of matrices' names, each once."""
-    return list(dict.fromkeys(n.removesuffix(".weight").rpartition(".")[2] for n in names))
-
-
 def alike(gm: GraphModule, names: Sequence[str]) -> list[str]:
     """These matrices, and those that may be merged with them because they read the same input."""
     inputs = {
@@ -274,11 +182,6 @@ def alike(gm: GraphModule, names: Sequence[str]) -> list[str]:
     }
     read = {inputs[name] for name in names if name in inputs}
     return [*names, *(name for name in inputs if inputs[name] in read and name not in names)]
-
-
-def keep_options(patterns: Iterable[str]) -> str:
-    """The options that keep matrices as they are."""
-    return " ".join(f"--keep '{pattern}=none'" for pattern in patterns)
 
 
 def label(storage: Mapping[str, Storage], *, calibrated: bool) -> str:

@@ -7,34 +7,36 @@ The mixing itself is one op call; caching and paging are a rewrite of that op.
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 import ingot.ops  # noqa: F401  (registers torch.ops.ingot)
+from ingot.models.blocks.block import Block
 from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.norm import make_norm
 from ingot.models.blocks.rotary import RopeTable, rotate
 from ingot.models.config import LayerConfig, ModelConfig
+from ingot.models.outline import attention
 
 
-class Attention(nn.Module):
+class Attention(Block):
     """Projections, norms of q and k per head, rotation, attention, output projection.
 
     Norms, rotation and sinks are there where the config has them.
     """
 
+    sinks: torch.Tensor | None
+
     def __init__(self, config: ModelConfig, layer: LayerConfig) -> None:
-        super().__init__()
+        super().__init__(attention(config, layer), "sinks")
         self.config = config
         self.layer = layer
-        hidden, bias = config.hidden_size, config.attention_bias
-        self.q_proj = Linear(hidden, config.q_size, bias=bias)
-        self.k_proj = Linear(hidden, config.kv_size, bias=bias)
-        self.v_proj = Linear(hidden, config.kv_size, bias=bias)
-        self.o_proj = Linear(config.q_size, hidden, bias=config.o_bias)
+        parts = self.outline.parts
+        self.q_proj = Linear(parts["q_proj"])
+        self.k_proj = Linear(parts["k_proj"])
+        self.v_proj = Linear(parts["v_proj"])
         if config.qk_norm:
-            self.q_norm = make_norm(config, config.head_dim)
-            self.k_norm = make_norm(config, config.head_dim)
-        self.sinks = nn.Parameter(torch.empty(config.num_heads)) if layer.sinks else None
+            self.q_norm = make_norm(config, parts["q_norm"])
+            self.k_norm = make_norm(config, parts["k_norm"])
+        self.o_proj = Linear(parts["o_proj"])
         self.becomes = {"attention": 1, "kv_write": 1, "merged_linears": 1}
         if config.rope.rotates:
             self.becomes["rope"] = 2

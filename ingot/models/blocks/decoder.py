@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from ingot.models.blocks.attention import Attention
+from ingot.models.blocks.block import Block
 from ingot.models.blocks.embedding import Embedding
 from ingot.models.blocks.gated_mlp import GatedMLP
 from ingot.models.blocks.linear import Linear
@@ -21,20 +22,22 @@ from ingot.models.blocks.plain_mlp import PlainMLP
 from ingot.models.blocks.rotary import RopeTable, Rotary
 from ingot.models.blocks.soft_cap import SoftCap
 from ingot.models.config import LayerConfig, ModelConfig
+from ingot.models.outline import causal_lm, decoder, decoder_layer
 
 MLPS = {"gated": GatedMLP, "plain": PlainMLP}
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(Block):
     """Attention and MLP, normed before and added to the residual stream [1, T, hidden_size]."""
 
     becomes: ClassVar = {"add": 2}
 
     def __init__(self, config: ModelConfig, layer: LayerConfig) -> None:
-        super().__init__()
-        self.input_layernorm = make_norm(config, config.hidden_size)
+        super().__init__(decoder_layer(config, layer))
+        parts = self.outline.parts
+        self.input_layernorm = make_norm(config, parts["input_layernorm"])
         self.self_attn = Attention(config, layer)
-        self.post_attention_layernorm = make_norm(config, config.hidden_size)
+        self.post_attention_layernorm = make_norm(config, parts["post_attention_layernorm"])
         self.mlp = MLPS[config.mlp](config)
 
     def forward(self, x: torch.Tensor, table: RopeTable | None) -> torch.Tensor:
@@ -48,8 +51,9 @@ class SandwichLayer(DecoderLayer):
 
     def __init__(self, config: ModelConfig, layer: LayerConfig) -> None:
         super().__init__(config, layer)
-        self.pre_feedforward_layernorm = make_norm(config, config.hidden_size)
-        self.post_feedforward_layernorm = make_norm(config, config.hidden_size)
+        parts = self.outline.parts
+        self.pre_feedforward_layernorm = make_norm(config, parts["pre_feedforward_layernorm"])
+        self.post_feedforward_layernorm = make_norm(config, parts["post_feedforward_layernorm"])
 
     def forward(self, x: torch.Tensor, table: RopeTable | None) -> torch.Tensor:
         attended = self.self_attn(self.input_layernorm(x), table)
@@ -61,19 +65,19 @@ class SandwichLayer(DecoderLayer):
 LAYERS = {"pre": DecoderLayer, "sandwich": SandwichLayer}
 
 
-class Decoder(nn.Module):
+class Decoder(Block):
     """Embedding, layers and final norm: token ids and positions [1, T] -> [1, T, hidden_size]."""
 
     def __init__(self, config: ModelConfig, *, max_model_len: int) -> None:
-        super().__init__()
-        width, layer_class = config.hidden_size, LAYERS[config.placement]
-        self.embed_tokens = Embedding(config.vocab_size, width, scale=config.embedding_scale)
-        num_positions = config.max_position_embeddings
-        self.embed_positions = Embedding(num_positions, width) if config.learned_positions else None
+        super().__init__(decoder(config))
+        parts, layer_class = self.outline.parts, LAYERS[config.placement]
+        self.embed_tokens = Embedding(parts["embed_tokens"], scale=config.embedding_scale)
+        learned = config.learned_positions
+        self.embed_positions = Embedding(parts["embed_positions"]) if learned else None
         rotary = Rotary(config.rope, max_model_len=max_model_len) if config.rope.rotates else None
         self.rotary_emb = rotary
         self.layers = nn.ModuleList(layer_class(config, layer) for layer in config.layers)
-        self.norm = make_norm(config, width)
+        self.norm = make_norm(config, parts["norm"])
         self.becomes = {"add": 1} if config.learned_positions else {}
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
@@ -86,18 +90,18 @@ class Decoder(nn.Module):
         return self.norm(x)  # type: ignore[no-any-return]
 
 
-class CausalLM(nn.Module):
+class CausalLM(Block):
     """Decoder and head: input_ids and positions int64 [1, T] -> logits float32 [1, T, V].
 
     A tied head has no parameter of its own: it reads the embedding matrix.
     """
 
     def __init__(self, config: ModelConfig, *, max_model_len: int) -> None:
-        super().__init__()
+        super().__init__(causal_lm(config))
         self.model = Decoder(config, max_model_len=max_model_len)
         self.tied = config.tie_embeddings
         if not self.tied:
-            self.lm_head = Linear(config.hidden_size, config.vocab_size)
+            self.lm_head = Linear(self.outline.parts["lm_head"])
         self.cap = SoftCap(config.logit_softcap) if config.logit_softcap else None
         self.becomes = {"linear": 1} if self.tied else {}
 

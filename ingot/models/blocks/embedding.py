@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 from torch.nn import functional
 
+from ingot.models.blocks.block import Block
+from ingot.models.outline import Outline
 
-class Embedding(nn.Module):
+
+class Embedding(Block):
     """Rows of a table, times a factor: ids [1, T] -> [1, T, width]."""
 
-    def __init__(self, num_rows: int, width: int, *, scale: float = 1.0) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(num_rows, width))
+    weight: torch.Tensor
+
+    def __init__(self, outline: Outline, *, scale: float = 1.0) -> None:
+        super().__init__(outline)
         self.scale = scale
         self.becomes = {"embedding": 1} | ({"mul": 1} if scale != 1.0 else {})
 

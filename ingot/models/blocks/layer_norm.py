@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import nn
 from torch.nn import functional
 
+from ingot.models.blocks.block import Block
+from ingot.models.outline import Outline
 
-class LayerNorm(nn.Module):
+
+class LayerNorm(Block):
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension."""
 
     becomes: ClassVar = {"layer_norm": 1}
 
-    def __init__(self, size: int, eps: float, *, bias: bool = True) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(size))
-        self.bias = nn.Parameter(torch.empty(size)) if bias else None
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, outline: Outline, eps: float) -> None:
+        super().__init__(outline, "bias")
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

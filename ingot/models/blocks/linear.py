@@ -5,19 +5,22 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import nn
 from torch.nn import functional
 
+from ingot.models.blocks.block import Block
+from ingot.models.outline import Outline
 
-class Linear(nn.Module):
+
+class Linear(Block):
     """x @ weight.T + bias: [..., in_features] -> [..., out_features]."""
 
     becomes: ClassVar = {"linear": 1}
 
-    def __init__(self, in_features: int, out_features: int, *, bias: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(out_features, in_features))
-        self.bias = nn.Parameter(torch.empty(out_features)) if bias else None
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def __init__(self, outline: Outline) -> None:
+        super().__init__(outline, "bias")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.weight, self.bias)

@@ -7,10 +7,11 @@ from torch import nn
 from ingot.models.blocks.layer_norm import LayerNorm
 from ingot.models.blocks.rms_norm import RMSNorm
 from ingot.models.config import ModelConfig
+from ingot.models.outline import Outline
 
 
-def make_norm(config: ModelConfig, size: int) -> nn.Module:
-    """A norm over the last dimension, which has that size."""
+def make_norm(config: ModelConfig, outline: Outline) -> nn.Module:
+    """A norm over the last dimension; the outline has its size."""
     if config.norm == "layer":
-        return LayerNorm(size, config.norm_eps)
-    return RMSNorm(size, config.norm_eps, offset=config.norm_offset)
+        return LayerNorm(outline, config.norm_eps)
+    return RMSNorm(outline, config.norm_eps, offset=config.norm_offset)

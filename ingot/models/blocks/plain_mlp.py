@@ -5,23 +5,24 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import nn
 
 from ingot.models.blocks.activation import activate
+from ingot.models.blocks.block import Block
 from ingot.models.blocks.linear import Linear
 from ingot.models.config import ModelConfig
+from ingot.models.outline import plain_mlp
 
 
-class PlainMLP(nn.Module):
+class PlainMLP(Block):
     """down(act(up(x))): [1, T, hidden_size] -> the same."""
 
     becomes: ClassVar = {"activation": 1}
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        self.up_proj = Linear(hidden, inner, bias=bias)
-        self.down_proj = Linear(inner, hidden, bias=bias)
+        super().__init__(plain_mlp(config))
+        parts = self.outline.parts
+        self.up_proj = Linear(parts["up_proj"])
+        self.down_proj = Linear(parts["down_proj"])
         self.kind = config.hidden_act
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

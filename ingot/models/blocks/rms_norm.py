@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
-from torch import nn
+
+from ingot.models.blocks.block import Block
+from ingot.models.outline import Outline
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(Block):
     """x / sqrt(mean(x^2) + eps) * (weight + offset) over the last dimension.
 
     The offset is 1 in families that store the weight as a difference from one.
@@ -16,9 +18,10 @@ class RMSNorm(nn.Module):
 
     becomes: ClassVar = {"rms_norm": 1}
 
-    def __init__(self, size: int, eps: float, *, offset: float = 0.0) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(size))
+    weight: torch.Tensor
+
+    def __init__(self, outline: Outline, eps: float, *, offset: float = 0.0) -> None:
+        super().__init__(outline)
         self.eps = eps
         self.offset = offset
 

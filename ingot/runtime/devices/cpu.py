@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from ingot.artifact import pages
 from ingot.artifact.host import available_memory, usable_processors
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.reader import Artifact, weights_name
@@ -23,7 +24,6 @@ from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct
 from ingot.runtime.devices.memory import Region, align, ask_for_huge_pages, map_address
 from ingot.runtime.devices.sampler import Sampler, drawn
 from ingot.runtime.executor import Draw, Drawn, Draws
-from ingot.runtime.page_table import most_pages
 from ingot.runtime.sampling_state import SampledSequence
 
 MAX_THREADS = 1024
@@ -186,7 +186,7 @@ def count_pages(
     """
     page_bytes = sum(plan.page_sizes())
     size, step_tokens = plan.limits.page_size, plan.limits.max_num_batched_tokens
-    pages_per_seq = most_pages(max_model_len, step_tokens, size, widest_window(plan))
+    pages_per_seq = pages.most_pages(max_model_len, step_tokens, size, widest_window(plan))
     wanted = pages_per_seq * plan.limits.max_num_seqs
     budget = kv_cache_bytes
     if budget is None:
@@ -210,8 +210,7 @@ def _half_of_memory() -> int | None:
 
 def widest_window(plan: Plan) -> int:
     """The most tokens that any layer looks back at; 0 if some layer looks at all of them."""
-    windows = [state.window for state in plan.spec.states if state.kind == "paged"]
-    return max(windows) if windows and all(windows) else 0
+    return pages.widest_window([s.window for s in plan.spec.states if s.kind == "paged"])
 
 
 def weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:

@@ -9,7 +9,7 @@ from ingot.artifact.plan import Buffer, Instruction
 from ingot.errors import CodegenError
 from ingot.targets.cpu.call import Call
 from ingot.targets.cpu.operands import CPP_TYPES, Operands, number
-from ingot.targets.cpu.quantized_panels import fits
+from ingot.targets.cpu.weights import fits
 from ingot.targets.cpu.work import CpuWork
 from ingot.targets.turns import turns_of
 from ingot.targets.work import where
@@ -110,7 +110,7 @@ def norm_weight(operands: Operands, i: Instruction, size: int) -> str:
 
 
 def packing(i: Instruction, weight: Buffer) -> tuple[int, int, int]:
-    """Bits, group and block of a weight that is packed as quantized_panels.py says."""
+    """Bits, group and block of a weight that is packed as weights.py says."""
     form, columns = weight.format, weight.columns
     expect(i, fits(columns, form), f"weights in {form} in rows of {columns}")
     return form.bits, form.group, form.block

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 from textwrap import wrap
-from typing import Literal
 
 from ingot.artifact.codec import encode_plan
-from ingot.artifact.formats import Format
-from ingot.artifact.plan import Buffer, Plan
+from ingot.artifact.plan import Plan
 from ingot.artifact.select import ABI
 from ingot.artifact.target import Target
 from ingot.errors import CodegenError
@@ -26,26 +23,10 @@ from ingot.targets.cpu.calls import emit, stored_as_panels
 from ingot.targets.cpu.functions import INTERFACE, Function, functions_of, kernel_units
 from ingot.targets.cpu.operands import Operands
 from ingot.targets.cpu.sizes import SIZES, Size, sizes_with_own_rows
+from ingot.targets.cpu.weights import WeightLayout, layout_of
 from ingot.targets.cpu.work import CpuWork
 
 STEP = Path(__file__).parent / "step.cpp"
-Layout = Literal["rows", "panels", "int8-panels", "int4-panels"]
-
-
-@dataclass(frozen=True, slots=True)
-class WeightLayout:
-    """How the packer stores a weight.
-
-    rows          rows as they are
-    panels        panels of 64 columns of a linear; see pack.py
-    int8-panels, int4-panels   panels of 32 columns, with multipliers and scales in between; see
-                  quantized_panels.py
-    """
-
-    name: str
-    layout: Layout
-    format: Format
-    shape: tuple[int, ...]
 
 
 def generate(plan: Plan, target: Target) -> dict[str, str]:
@@ -204,17 +185,6 @@ def weight_layouts(plan: Plan) -> tuple[WeightLayout, ...]:
     """How the packer stores each weight of a plan, in the order of the plan."""
     operands = Operands(plan)
     return tuple(
-        WeightLayout(
-            name=buffer.name,
-            layout=_layout(operands, buffer),
-            format=buffer.format,
-            shape=tuple(int(dim) for dim in buffer.shape),
-        )
+        layout_of(buffer, multiplied=stored_as_panels(operands, buffer))
         for buffer in operands.plan.of_kind("weight")
     )
-
-
-def _layout(operands: Operands, weight: Buffer) -> Layout:
-    if weight.format.is_scaled:
-        return "int4-panels" if weight.format.bits == 4 else "int8-panels"
-    return "panels" if stored_as_panels(operands, weight) else "rows"

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from ingot.artifact.formats import Format
+from ingot.artifact.formats import DType, Format
 from ingot.artifact.manifest import GroupEntry
-from ingot.artifact.plan import Plan
+from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.target import NAMES, Target
 from ingot.targets.cpu import toolchain
 from ingot.targets.cpu.functions import INTERFACE
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.groups import RULES
 from ingot.targets.cpu.kept_objects import compile_once
+from ingot.targets.cpu.limits import MAX_HEAD_SIZE
 from ingot.targets.cpu.memory import with_memory
-from ingot.targets.cpu.pack import pack
-from ingot.targets.cpu.quantized_panels import fits
 from ingot.targets.cpu.rewrite import round_activations
+from ingot.targets.cpu.weights import fits, layout_of, num_bytes, stored_dtype
 from ingot.targets.grouping import group
 from ingot.targets.memory_check import check_memory
 from ingot.targets.target import Read, ScaledWeights
@@ -30,10 +30,15 @@ class CpuKind:
     names = NAMES["cpu"]
     kernels = "kernels.so"
     dtypes = ("float32", "bfloat16")
+    largest_head = MAX_HEAD_SIZE
     rules = tuple(rule.__name__ for rule in RULES)
 
     def fits(self, columns: int, form: Format) -> bool:
         return fits(columns, form)
+
+    def packed(self, weight: Buffer, *, multiplied: bool) -> tuple[DType, int]:
+        layout = layout_of(weight, multiplied=multiplied)
+        return stored_dtype(layout), num_bytes(layout)
 
     def rewrite(self, plan: Plan) -> Plan:
         return round_activations(plan)
@@ -52,6 +57,8 @@ class CpuKind:
         return generate(plan, target)
 
     def pack(self, path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
+        from ingot.targets.cpu.pack import pack
+
         pack(path, plan, weight_layouts(plan), read, integers)
 
     def try_tools(self, folder: Path, target: Target) -> None:

@@ -1,10 +1,6 @@
 """Packs the weights of a plan into one safetensors file, in pieces.
 
-The weight W [O, K] of a linear is stored as ceil(O / 64) panels of 64 output features. A panel is
-[ceil(K / 2)][64][2] in bfloat16, filled up with zeros if K is odd, or [K][64] in float32. The last
-panel is only as wide as the multiple of 16 that covers the features left. So a thread reads its
-features in one sequential stream, a vector register at a time. All x86-64 levels share this layout.
-quantized_panels.py has the panels of quantized weights.
+`weights` says how they lie there; quantized_panels.py packs those in integers.
 """
 
 from __future__ import annotations
@@ -27,12 +23,17 @@ from ingot.errors import InternalError
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled, stack
 from ingot.targets.chunked_file import ChunkedFile
-from ingot.targets.cpu.generate import WeightLayout
-from ingot.targets.cpu.quantized_panels import pack_quantized, packed_bytes
+from ingot.targets.cpu.quantized_panels import pack_quantized
+from ingot.targets.cpu.weights import (
+    NARROW_COLUMNS,
+    PANEL_COLUMNS,
+    WORD_BYTES,
+    WeightLayout,
+    num_bytes,
+    stored_dtype,
+)
 from ingot.targets.target import Read, ScaledWeights
 
-PANEL_COLUMNS = 64
-NARROW_COLUMNS = 16
 PIECE_BYTES = 16 << 20
 THREADS = 2  # both pack while the caller's thread reads and writes
 PIECES_AHEAD = 4
@@ -69,29 +70,6 @@ def pack(
                 file.write(data)
                 written += data.nbytes
             file.write(bytes(aligned(written) - written))
-
-
-def stored_dtype(weight: WeightLayout) -> str:
-    """The dtype that the file gives a weight: bytes where integers and scales lie in panels."""
-    return "int8" if weight.format.is_scaled else weight.format.dtype
-
-
-def num_bytes(weight: WeightLayout) -> int:
-    """Bytes of the packed weight, before the tensor is padded to 64 bytes."""
-    if weight.format.is_scaled:
-        outputs, inputs = weight.shape
-        return packed_bytes(outputs, inputs, weight.format)
-    return stored_bytes(weight.format.dtype, num_elements(weight))
-
-
-def num_elements(weight: WeightLayout) -> int:
-    """Elements of a packed weight that is not quantized."""
-    if weight.layout == "rows":
-        return math.prod(weight.shape)
-    outputs, inputs = weight.shape
-    depth = _depth(TORCH_DTYPES[weight.format.dtype])
-    columns = -(-outputs // NARROW_COLUMNS) * NARROW_COLUMNS
-    return columns * -(-inputs // depth) * depth
 
 
 def pack_panels(rows: Tensor) -> Tensor:
@@ -194,4 +172,4 @@ def _cat(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _depth(dtype: torch.dtype) -> int:
-    return 4 // dtype.itemsize
+    return WORD_BYTES // dtype.itemsize

@@ -1,17 +1,6 @@
-"""How weights in int8 and int4 are stored: the bytes that `kernels/quantized_panels.h` reads.
+"""Packs weights in int8 and int4: the bytes that `kernels/quantized_panels.h` reads.
 
-W [O, K], a Scaled, becomes panels of 32 rows, and a panel is K / block blocks. A block has
-
-    scales        a line of 64 bytes: the float16 scales of the 32 rows
-    multipliers   if the block has 2 or 4 groups: a word of one or two bytes for every row, with the
-                  multipliers as nibbles in two's complement, the first group in the lowest
-    weights       unsigned bytes in quads, which are four neighbouring k of one row
-        int8      [block / 4][32 rows][4 k], value + 128
-        int4      for every 32 k: [4][32 rows][4 k], value + 8. At step j the low nibble is
-                  k = 4 j + i, and the high one k = 16 + 4 j + i
-
-So a thread reads its rows in one sequential stream, and a vector register holds a quad of 16 rows.
-Rows with scales of 0 fill up the last panel. All levels of instructions share this layout.
+`weights` says how they lie.
 """
 
 from __future__ import annotations
@@ -21,34 +10,15 @@ from torch import Tensor
 
 from ingot.artifact.formats import Format
 from ingot.ops.scaled import Scaled
-
-PANEL_ROWS = 32
-SCALE_BYTES = 2 * PANEL_ROWS
-QUAD = 4  # k that lie together
-HALF_BLOCK = 16  # k between the two nibbles of a byte
-ZERO_POINTS = {8: 128, 4: 8}
-
-
-def block_bytes(form: Format) -> int:
-    """Bytes of one block of a panel."""
-    return SCALE_BYTES + _multiplier_bytes(form) + PANEL_ROWS * form.block * form.bits // 8
-
-
-def _multiplier_bytes(form: Format) -> int:
-    return PANEL_ROWS * form.block // form.group // 2 if form.has_multipliers else 0
-
-
-def packed_bytes(rows: int, columns: int, form: Format) -> int:
-    """Bytes of a packed weight [rows, columns]."""
-    return -(-rows // PANEL_ROWS) * (columns // form.block) * block_bytes(form)
-
-
-def fits(columns: int, form: Format) -> bool:
-    """Whether a row of that many columns can be packed in that format."""
-    smallest = 2 * HALF_BLOCK if form.bits == 4 else QUAD
-    many = (1, 2, 4) if form.bits == 4 else (1,)
-    whole = form.group % smallest == 0 and columns % form.block == 0
-    return form.bits in ZERO_POINTS and whole and form.block in (n * form.group for n in many)
+from ingot.targets.cpu.weights import (
+    HALF_BLOCK,
+    PANEL_ROWS,
+    SCALE_BYTES,
+    ZERO_POINTS,
+    block_bytes,
+    fits,
+    multiplier_bytes,
+)
 
 
 def pack_quantized(matrix: Scaled, form: Format) -> Tensor:
@@ -62,7 +32,7 @@ def pack_quantized(matrix: Scaled, form: Format) -> Tensor:
         raise ValueError(f"{columns} columns do not pack as {form}")
     panels, blocks = -(-rows // PANEL_ROWS), columns // form.block
     packed = torch.empty((panels, blocks, block_bytes(form)), dtype=torch.uint8)
-    weights_at = SCALE_BYTES + _multiplier_bytes(form)
+    weights_at = SCALE_BYTES + multiplier_bytes(form)
     packed[:, :, :SCALE_BYTES].view(torch.float16).copy_(
         _filled(matrix.scales).view(panels, PANEL_ROWS, blocks).transpose(1, 2)
     )

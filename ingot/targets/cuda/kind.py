@@ -6,20 +6,19 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ingot.artifact.codec import encode_launches
-from ingot.artifact.formats import Format
+from ingot.artifact.formats import DType, Format
 from ingot.artifact.manifest import GroupEntry
-from ingot.artifact.plan import Plan
+from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.target import NAMES, Target
 from ingot.targets.cuda import toolchain
 from ingot.targets.cuda.architectures import architecture_of
 from ingot.targets.cuda.dependent import with_dependents
 from ingot.targets.cuda.generate import generate
 from ingot.targets.cuda.groups import RULES
+from ingot.targets.cuda.head_parts import LARGEST_HEAD
 from ingot.targets.cuda.memory import with_memory
 from ingot.targets.cuda.operands import FLOATS
-from ingot.targets.cuda.pack import pack
-from ingot.targets.cuda.rewrite import narrow_activations
-from ingot.targets.cuda.weights import fits
+from ingot.targets.cuda.weights import fits, nbytes_of, stored_dtype
 from ingot.targets.grouping import group
 from ingot.targets.target import Read, ScaledWeights
 
@@ -31,12 +30,18 @@ class CudaKind:
     names = NAMES["cuda"]
     kernels = "kernels.json"
     dtypes = FLOATS
+    largest_head = LARGEST_HEAD
     rules = tuple(rule.__name__ for rule in RULES)
 
     def fits(self, columns: int, form: Format) -> bool:
         return fits(columns, form)
 
+    def packed(self, weight: Buffer, *, multiplied: bool) -> tuple[DType, int]:
+        return stored_dtype(weight), nbytes_of(weight)
+
     def rewrite(self, plan: Plan) -> Plan:
+        from ingot.targets.cuda.rewrite import narrow_activations
+
         return narrow_activations(plan)
 
     def group(
@@ -53,6 +58,8 @@ class CudaKind:
         return {"launches.json": encode_launches(launches).decode()}
 
     def pack(self, path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
+        from ingot.targets.cuda.pack import pack
+
         pack(path, plan, read, integers)
 
     def try_tools(self, folder: Path, target: Target) -> None:

@@ -15,7 +15,13 @@ from ingot.errors import CheckpointError, InternalError
 from ingot.ops.dtypes import NAMES, TORCH_DTYPES
 from ingot.ops.scaled import Scaled
 from ingot.targets.chunked_file import ChunkedFile
-from ingot.targets.cuda.weights import UNIT, layout_of, nbytes_of, tile_columns
+from ingot.targets.cuda.weights import (
+    UNIT,
+    layout_of,
+    nbytes_of,
+    stored_dtype,
+    tile_columns,
+)
 from ingot.targets.target import Read, ScaledWeights
 
 PIECE_BYTES = 16 << 20
@@ -50,11 +56,6 @@ def pieces_of(weight: Buffer, read: Read, integers: ScaledWeights) -> Iterator[T
     if weight.format.is_scaled:
         return _integers(weight, integers)
     return _numbers(weight, read)
-
-
-def stored_dtype(weight: Buffer) -> str:
-    """The dtype that the file gives a weight: bytes where it is integers with scales."""
-    return "int8" if weight.format.is_scaled else weight.dtype
 
 
 def pack_values(matrix: Scaled, form: Format) -> Tensor:

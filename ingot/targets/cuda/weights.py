@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ingot.artifact.formats import Format, stored_bytes
+from ingot.artifact.formats import DType, Format, stored_bytes
 from ingot.artifact.plan import Buffer, aligned
 from ingot.targets.cuda.operands import FLOATS
 
@@ -50,6 +50,11 @@ def layout_of(rows: int, columns: int, form: Format) -> Layout:
     scales = aligned(multipliers + rows * groups // 2)
     blocks = columns // form.block
     return Layout(row_bytes, multipliers, scales, scales + 2 * rows * blocks)
+
+
+def stored_dtype(weight: Buffer) -> DType:
+    """The dtype that the file gives a weight: bytes where it is integers with scales."""
+    return "int8" if weight.format.is_scaled else weight.dtype
 
 
 def nbytes_of(weight: Buffer) -> int:

@@ -14,18 +14,17 @@ from ingot.compiler.export import export
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.quantization.choose import (
     alike,
-    base_storage,
     check_calibration,
     choose_storage,
-    int8_storage,
     label,
     matches,
     nearest,
     read_rule,
 )
+from ingot.compiler.quantization.storage import base_storage, int8_storage
 from ingot.errors import UsageError
 from ingot.models import registry
-from ingot.targets.cpu.quantized_panels import fits
+from ingot.targets.cpu.weights import fits
 
 MODEL = Path(__file__).parents[3] / "golden" / "models" / "shakespeare"
 CONFIG = registry.load_config(MODEL)

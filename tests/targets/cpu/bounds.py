@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ingot.artifact.plan import Buffer, arrays_of
 from ingot.artifact.traits import traits_of
-from ingot.targets.cpu.pack import num_bytes
+from ingot.targets.cpu.weights import num_bytes
 from tests.targets.cpu.native import INPUTS, Memory
 from tests.targets.cpu.sanitized import Hole
 from tests.targets.cpu.steps import Step

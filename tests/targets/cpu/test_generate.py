@@ -13,7 +13,8 @@ from ingot.artifact.plan import Attr, Buffer, Instruction, Plan
 from ingot.artifact.target import Target
 from ingot.errors import CodegenError
 from ingot.targets.cpu.calls import CALLS
-from ingot.targets.cpu.generate import WeightLayout, generate, weight_layouts
+from ingot.targets.cpu.generate import generate, weight_layouts
+from ingot.targets.cpu.weights import WeightLayout
 from tests.targets.cpu.cases import PROGRAMS, cases, unit
 from tests.targets.cpu.matrices import MATRICES
 from tests.targets.cpu.units import Unit, apart

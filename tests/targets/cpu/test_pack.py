@@ -19,8 +19,8 @@ from ingot.artifact.step import StepSpec
 from ingot.errors import InternalError
 from ingot.ops.scaled import Scaled
 from ingot.targets.cpu import pack as packer
-from ingot.targets.cpu.generate import Layout, WeightLayout
-from ingot.targets.cpu.pack import num_elements, pack, pack_panels
+from ingot.targets.cpu.pack import pack, pack_panels
+from ingot.targets.cpu.weights import Layout, WeightLayout, num_elements
 from tests.targets.sketch import LIMITS, NAMES
 
 TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}

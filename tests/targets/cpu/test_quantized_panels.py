@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ingot.artifact.formats import Format
 from ingot.ops.scaled import Scaled
-from ingot.targets.cpu.quantized_panels import block_bytes, fits, pack_quantized, packed_bytes
+from ingot.targets.cpu.quantized_panels import pack_quantized
+from ingot.targets.cpu.weights import block_bytes, fits, packed_bytes
 from tests.targets.cpu.matrices import MATRICES, Matrix, int4
 
 

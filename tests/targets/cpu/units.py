@@ -25,9 +25,10 @@ from ingot.artifact.target import Target
 from ingot.compiler.interpret import Value, interpret
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled
-from ingot.targets.cpu.generate import WeightLayout, generate, weight_layouts
+from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.kind import KIND
-from ingot.targets.cpu.pack import num_bytes, pack
+from ingot.targets.cpu.pack import pack
+from ingot.targets.cpu.weights import WeightLayout, num_bytes
 from ingot.targets.cpu.work import CpuWork, work_of
 from tests.support import samples
 from tests.targets.cpu.native import (

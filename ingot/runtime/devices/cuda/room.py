@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ingot.artifact.pages import most_pages
 from ingot.artifact.plan import Plan
 from ingot.artifact.tensors import ALIGNMENT
 from ingot.errors import ResourceError
 from ingot.runtime.devices.cpu import count_pages, widest_window
 from ingot.runtime.devices.memory import align
-from ingot.runtime.page_table import most_pages
 
 KV_SHARE = 0.9  # of the memory that is left for keys and values, unless a size is given
 

@@ -1,0 +1,218 @@
+"""What a model needs, in every way that a compile can store it: disk, memory, and what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ingot.artifact.formats import Format, rounded_rows
+from ingot.artifact.pages import most_pages, widest_window
+from ingot.artifact.plan import Limits
+from ingot.compiler.options import CompileOptions
+from ingot.compiler.packed_sizes import Weight, choose_formats, file_bytes
+from ingot.compiler.resolve import longest_sequence, resolve
+from ingot.errors import UsageError
+from ingot.models.config import ModelConfig
+from ingot.targets.target import kind_of
+
+MOST_SEATS = 4096  # sequences in one step
+# The ways to store a model, as options of a compile.
+WAYS: tuple[tuple[str, dict[str, str]], ...] = (
+    *((dtype, {"dtype": dtype}) for dtype in ("float32", "bfloat16", "float16")),
+    *((kind, {"quantize": kind}) for kind in ("int8", "int4")),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """The KV cache for some sequences of some length, and the memory with it.
+
+    Attributes:
+        dtype: of stored keys and values; options: of the compile that gives it.
+        bytes_per_token: of all layers.
+        cache_bytes: for the sequences, in whole pages.
+        total_bytes: with the weights and what a step needs.
+        fits: whether that is within the memory; None where nothing tells how much there is.
+        largest_context: of so many sequences in that memory; 0: not one token of each fits.
+        largest_seats: sequences of that length in that memory.
+    """
+
+    dtype: str
+    options: tuple[str, ...]
+    bytes_per_token: int
+    cache_bytes: int
+    total_bytes: int
+    fits: bool | None
+    largest_context: int | None
+    largest_seats: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """A way to store a model.
+
+    Attributes:
+        name: float32, bfloat16, float16, int8 or int4; options: of the compile that gives it.
+        default: whether a compile without options gives it.
+        refused: why a compile refuses it; empty if not. hint: what to do then.
+        stored_as: how weights are stored, such as `bfloat16-int4-g32`.
+        weight_bytes: of the file of weights, which is mapped into memory.
+        step_bytes: of the logits of a step, and about that of its temporaries.
+        caches: one for each dtype of keys and values.
+    """
+
+    name: str
+    options: tuple[str, ...]
+    default: bool = False
+    refused: str = ""
+    hint: str = ""
+    stored_as: str = ""
+    weight_bytes: int = 0
+    step_bytes: int = 0
+    caches: tuple[Cache, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """What a model is to do: hold so many sequences of so many tokens in so much memory.
+
+    A context of 0 is the longest that the model was made for. `memory_bytes` is None where nothing
+    tells how much there is.
+    """
+
+    context: int = 0
+    seats: int = 1
+    memory_bytes: int | None = None
+
+    def resolved(self, config: ModelConfig) -> Use:
+        """The use of a model. Raises UsageError for what the model cannot do."""
+        context = self.context or config.max_position_embeddings
+        for name, value, most in (
+            ("--context", context, longest_sequence(config)),
+            ("--seats", self.seats, MOST_SEATS),
+        ):
+            if not 1 <= value <= most:
+                raise UsageError(f"{name} is {value}", hint=f"Supported: 1 to {most}.")
+        return replace(self, context=context)
+
+
+def options_for(use: Use, options: CompileOptions, config: ModelConfig) -> CompileOptions:
+    """Options of a compile whose limits let a model do that."""
+    longer = use.context > config.max_position_embeddings
+    return replace(
+        options,
+        max_num_seqs=max(use.seats, options.max_num_seqs),
+        max_num_batched_tokens=max(use.seats, options.max_num_batched_tokens),
+        max_model_len=use.context if longer else options.max_model_len,
+    )
+
+
+def words_of(options: CompileOptions) -> tuple[str, ...]:
+    """The options on a command line, as far as they are not the defaults; those alone that an
+    explanation can change."""
+    default = CompileOptions()
+    given = (
+        ("--target", ",".join(options.targets), ",".join(default.targets)),
+        ("--max-model-len", options.max_model_len, default.max_model_len),
+        ("--max-num-seqs", options.max_num_seqs, default.max_num_seqs),
+        (
+            "--max-num-batched-tokens",
+            options.max_num_batched_tokens,
+            default.max_num_batched_tokens,
+        ),
+    )
+    changed = ((name, str(value)) for name, value, usual in given if value != usual)
+    return tuple(word for pair in changed for word in pair)
+
+
+def ways_to_store(
+    config: ModelConfig, weights: Sequence[Weight], options: CompileOptions, use: Use
+) -> tuple[Way, ...]:
+    """Every way to store a model for the target of the options. Raises what `resolve` does."""
+    default = resolve(options, config).stored_as
+    return tuple(
+        _way(name, changes, config, weights, options, use, default) for name, changes in WAYS
+    )
+
+
+def _way(
+    name: str,
+    changes: dict[str, str],
+    config: ModelConfig,
+    weights: Sequence[Weight],
+    options: CompileOptions,
+    use: Use,
+    default: str,
+) -> Way:
+    given = tuple(word for key, value in changes.items() for word in (f"--{key}", value))
+    try:
+        resolved = resolve(replace(options, **changes), config)  # type: ignore[arg-type]
+        formats = choose_formats(
+            weights, resolved.dtype, resolved.storage, resolved.int8, resolved.targets
+        )
+    except UsageError as error:
+        return Way(name=name, options=given, refused=error.found, hint=error.hint)
+    size = file_bytes(kind_of(resolved.targets[0]), weights, formats)
+    step = step_bytes(config, resolved.limits)
+    return Way(
+        name=name,
+        options=given,
+        default=resolved.stored_as == default,
+        stored_as=resolved.stored_as,
+        weight_bytes=size,
+        step_bytes=step,
+        caches=tuple(
+            _cache(dtype, config, resolved.limits, size + step, use)
+            for dtype in dict.fromkeys((resolved.dtype, "int8"))
+        ),
+    )
+
+
+def step_bytes(config: ModelConfig, limits: Limits) -> int:
+    """Bytes of the logits of the largest step, and about those of its temporaries.
+
+    Temporaries are told within a third: all that one layer makes of a row lies side by side.
+    """
+    width, heads = config.hidden_size, config.q_size + 2 * config.kv_size
+    streams = 4 if config.placement == "pre" else 8
+    inner = (3 if config.mlp == "gated" else 2) * config.intermediate_size
+    row = streams * width + config.q_size + 2 * heads + inner
+    return 4 * (limits.max_num_batched_tokens * row + limits.max_logit_rows * config.vocab_size)
+
+
+def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> Cache:
+    form = rounded_rows(config.head_dim) if dtype == "int8" else Format(dtype)  # type: ignore[arg-type]
+    per_token = 2 * config.num_layers * form.nbytes(config.kv_size)
+    window = widest_window(config.windows)
+
+    def cache_bytes(context: int, seats: int) -> int:
+        step, page = limits.max_num_batched_tokens, limits.page_size
+        return per_token * page * seats * most_pages(context, step, page, window)
+
+    asked = cache_bytes(use.context, use.seats)
+    fits, most_context, most_seats = None, None, None
+    if use.memory_bytes is not None:
+        room = use.memory_bytes - fixed
+        fits = asked <= room
+        longest = longest_sequence(config)
+        most_context = _largest(longest, lambda length: cache_bytes(length, use.seats) <= room)
+        most_seats = _largest(MOST_SEATS, lambda count: cache_bytes(use.context, count) <= room)
+    return Cache(
+        dtype=dtype,
+        options=("--kv-dtype", "int8") if dtype == "int8" else (),
+        bytes_per_token=per_token,
+        cache_bytes=asked,
+        total_bytes=fixed + asked,
+        fits=fits,
+        largest_context=most_context,
+        largest_seats=most_seats,
+    )
+
+
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to `most` that fits, if all smaller ones fit then; 0 if none does."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low

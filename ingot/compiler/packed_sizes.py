@@ -1,0 +1,120 @@
+"""How large the file of weights will be, told from a model's outline. No torch.
+
+The front end has no say in it but for linears that read the same rows, which it stacks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ingot.artifact.formats import Format, Storage
+from ingot.artifact.plan import Buffer, aligned
+from ingot.artifact.target import Target
+from ingot.artifact.tensors import header
+from ingot.compiler.quantization.storage import refused_groups
+from ingot.models.outline import Outline, Shape
+from ingot.passes.stacked_name import stacked_name
+from ingot.targets.target import TargetKind, all_fit
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A weight of the plan: its name and shape, and the parameters that it is stacked from.
+
+    `multiplied` and `outer` are as in `Outline`.
+    """
+
+    name: str
+    shape: Shape
+    sources: tuple[str, ...]
+    multiplied: bool = False
+    outer: bool = False
+
+
+def weights_of(outline: Outline) -> list[Weight]:
+    """The weights that the plan of a model will have, in its order."""
+    constants = [
+        Weight(_join(path, name), shape, ())
+        for path, part in outline.modules()
+        for name, shape in part.constants.items()
+    ]
+    return [*_weights(outline, ""), *constants]
+
+
+def _weights(part: Outline, path: str) -> Iterator[Weight]:
+    yield from _stacked([(path, part)])
+    for name, child in part.parts.items():
+        if name not in part.stacked:
+            yield from _weights(child, _join(path, name))
+        elif name == part.stacked[0]:
+            yield from _stacked([(_join(path, n), part.parts[n]) for n in part.stacked])
+
+
+def _stacked(modules: Sequence[tuple[str, Outline]]) -> Iterator[Weight]:
+    """The parameters of modules that are made one; of a single one as they are."""
+    _, first = modules[0]
+    for name, (rows, *rest) in first.shapes.items():
+        names = [_join(path, name) for path, _ in modules]
+        rows = sum(part.shapes[name][0] for _, part in modules)
+        yield Weight(
+            name=stacked_name(names) if len(names) > 1 else names[0],
+            shape=(rows, *rest),
+            sources=tuple(names),
+            multiplied=first.multiplied and bool(rest),
+            outer=first.outer,
+        )
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def choose_formats(
+    weights: Iterable[Weight],
+    dtype: str,
+    base: Storage | None,
+    int8: Storage,
+    targets: Sequence[Target],
+) -> dict[str, Format]:
+    """How each weight is stored where no `--keep` says otherwise.
+
+    Raises UsageError, as a compile does, where the rows of matrices do not suit `base` or `int8`.
+    """
+    matrices = [weight for weight in weights if len(weight.shape) == 2]
+    if base is not None:
+        refuse_misfits(matrices, base, int8, targets)
+    formats = {weight.name: Format("float32") for weight in weights}
+    for weight in matrices:
+        storage = base and (int8 if weight.outer else base)
+        plain = Format(dtype)  # type: ignore[arg-type]
+        formats[weight.name] = storage.of(weight.shape[1]) if storage else plain
+    return formats
+
+
+def refuse_misfits(
+    matrices: Sequence[Weight], base: Storage, int8: Storage, targets: Sequence[Target]
+) -> None:
+    """Raises UsageError that names all matrices whose rows do not suit their storage."""
+    storage = {name: int8 if w.outer else base for w in matrices for name in w.sources}
+    columns = {name: w.shape[1] for w in matrices for name in w.sources}
+    merged = {name: w.sources for w in matrices for name in w.sources}
+
+    def alike(wrong: Sequence[str]) -> dict[str, None]:
+        return dict.fromkeys((*wrong, *(other for name in wrong for other in merged[name])))
+
+    refused = refused_groups(storage, columns, base, partial(all_fit, targets), alike)
+    if refused:
+        raise refused
+
+
+def file_bytes(kind: TargetKind, weights: Iterable[Weight], formats: Mapping[str, Format]) -> int:
+    """Bytes of the file of weights that a kind of target gets."""
+    packed = {}
+    for weight in weights:
+        buffer = Buffer(
+            name=weight.name, format=formats[weight.name], shape=weight.shape, kind="weight"
+        )
+        packed[weight.name] = kind.packed(buffer, multiplied=weight.multiplied)
+    return len(header(packed)) + sum(aligned(nbytes) for _, nbytes in packed.values())

@@ -1,0 +1,111 @@
+"""How weights lie in their file, and how many bytes they take. No torch.
+
+pack.py writes them so, and quantized_panels.py those in integers.
+
+The weight W [O, K] of a linear is stored as ceil(O / 64) panels of 64 output features. A panel is
+[ceil(K / 2)][64][2] in bfloat16, filled up with zeros if K is odd, or [K][64] in float32. The last
+panel is only as wide as the multiple of 16 that covers the features left. So a thread reads its
+features in one sequential stream, a vector register at a time. All x86-64 levels share this layout.
+
+In int8 and int4 it becomes panels of 32 rows, and a panel is K / block blocks. A block has
+
+    scales        a line of 64 bytes: the float16 scales of the 32 rows
+    multipliers   if the block has 2 or 4 groups: a word of one or two bytes for every row, with the
+                  multipliers as nibbles in two's complement, the first group in the lowest
+    weights       unsigned bytes in quads, which are four neighbouring k of one row
+        int8      [block / 4][32 rows][4 k], value + 128
+        int4      for every 32 k: [4][32 rows][4 k], value + 8. At step j the low nibble is
+                  k = 4 j + i, and the high one k = 16 + 4 j + i
+
+So a thread reads its rows in one sequential stream, and a vector register holds a quad of 16 rows.
+Rows with scales of 0 fill up the last panel. All levels of instructions share this layout.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from ingot.artifact.formats import DType, Format, stored_bytes
+from ingot.artifact.plan import Buffer
+
+PANEL_COLUMNS = 64
+NARROW_COLUMNS = 16
+WORD_BYTES = 4  # of neighbouring k, which travel together
+PANEL_ROWS = 32
+SCALE_BYTES = 2 * PANEL_ROWS
+QUAD = 4  # k that lie together
+HALF_BLOCK = 16  # k between the two nibbles of a byte
+ZERO_POINTS = {8: 128, 4: 8}
+
+Layout = Literal["rows", "panels", "int8-panels", "int4-panels"]
+
+
+@dataclass(frozen=True, slots=True)
+class WeightLayout:
+    """How the packer stores a weight.
+
+    rows          rows as they are
+    panels        panels of 64 columns of a linear
+    int8-panels, int4-panels   panels of 32 columns, with multipliers and scales in between
+    """
+
+    name: str
+    layout: Layout
+    format: Format
+    shape: tuple[int, ...]
+
+
+def layout_of(weight: Buffer, *, multiplied: bool) -> WeightLayout:
+    """The layout of a weight; `multiplied` says that a product reads it."""
+    kind: Layout = "panels" if multiplied else "rows"
+    if weight.format.is_scaled:
+        kind = "int4-panels" if weight.format.bits == 4 else "int8-panels"
+    return WeightLayout(weight.name, kind, weight.format, tuple(map(int, weight.shape)))
+
+
+def stored_dtype(weight: WeightLayout) -> DType:
+    """The dtype that the file gives a weight: bytes where integers and scales lie in panels."""
+    return "int8" if weight.format.is_scaled else weight.format.dtype
+
+
+def num_bytes(weight: WeightLayout) -> int:
+    """Bytes of the packed weight, before the tensor is padded to 64 bytes."""
+    if weight.format.is_scaled:
+        outputs, inputs = weight.shape
+        return packed_bytes(outputs, inputs, weight.format)
+    return stored_bytes(weight.format.dtype, num_elements(weight))
+
+
+def num_elements(weight: WeightLayout) -> int:
+    """Elements of a packed weight that is not quantized."""
+    if weight.layout == "rows":
+        return math.prod(weight.shape)
+    outputs, inputs = weight.shape
+    depth = WORD_BYTES // stored_bytes(weight.format.dtype, 1)
+    columns = -(-outputs // NARROW_COLUMNS) * NARROW_COLUMNS
+    return columns * -(-inputs // depth) * depth
+
+
+def block_bytes(form: Format) -> int:
+    """Bytes of one block of a panel of integers."""
+    return SCALE_BYTES + multiplier_bytes(form) + PANEL_ROWS * form.block * form.bits // 8
+
+
+def multiplier_bytes(form: Format) -> int:
+    """Bytes of the multipliers in one block."""
+    return PANEL_ROWS * form.block // form.group // 2 if form.has_multipliers else 0
+
+
+def packed_bytes(rows: int, columns: int, form: Format) -> int:
+    """Bytes of a packed weight [rows, columns] in integers."""
+    return -(-rows // PANEL_ROWS) * (columns // form.block) * block_bytes(form)
+
+
+def fits(columns: int, form: Format) -> bool:
+    """Whether a row of that many columns can be packed in that format."""
+    smallest = 2 * HALF_BLOCK if form.bits == 4 else QUAD
+    many = (1, 2, 4) if form.bits == 4 else (1,)
+    whole = form.group % smallest == 0 and columns % form.block == 0
+    return form.bits in ZERO_POINTS and whole and form.block in (n * form.group for n in many)

@@ -1,0 +1,91 @@
+"""Outlines against the modules that are built, for every family and option."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ingot.compiler.packed_sizes import weights_of
+from ingot.models import llama, outline, registry
+from ingot.models.blocks.block import outline_of
+from ingot.models.blocks.decoder import CausalLM
+from ingot.models.config import ModelConfig
+from ingot.models.outline import Outline, Shape
+from tests.support.tiny_models import CASES
+
+
+def config_of(name: str) -> ModelConfig:
+    config = CASES[name]()
+    values = {**config.to_dict(), "architectures": [f"{type(config).__name__[:-6]}ForCausalLM"]}
+    if values["architectures"] == ["GPT2ForCausalLM"]:
+        values["architectures"] = ["GPT2LMHeadModel"]
+    return replace(registry.parse_config(values), checkpoint_dtype="float32")
+
+
+def shapes(module: nn.Module) -> dict[str, Shape]:
+    return {name: tuple(p.shape) for name, p in module.named_parameters()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_outline_has_the_parameters_of_the_module(name: str) -> None:
+    config = config_of(name)
+    told, module = registry.outline(config), registry.build(config, max_model_len=64)
+    assert told.parameters == shapes(module)
+    assert {f"{path}.{constant}": shape for path, part in told.modules()
+            for constant, shape in part.constants.items()} == {
+        name: tuple(buffer.shape) for name, buffer in module.named_buffers()
+    }  # fmt: skip
+
+
+def test_sinks_are_parameters() -> None:
+    config = config_of("llama")
+    first = replace(config.layers[0], sinks=True)
+    told = outline.causal_lm(replace(config, layers=(first, *config.layers[1:])))
+    assert {n: s for n, s in told.parameters.items() if "sinks" in n} == {
+        "model.layers.0.self_attn.sinks": (4,)
+    }
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "qwen3_tied"])
+def test_what_a_module_tells_is_what_its_outline_told(name: str) -> None:
+    """Of a family with a module of its own nothing else is known."""
+    config = config_of(name)
+    module = registry.build(config, max_model_len=64)
+    told, own = outline_of(module), registry.outline(config)
+    assert told.parameters == own.parameters
+    assert sorted(weights_of(told), key=str) == sorted(weights_of(own), key=str)
+
+
+class Wider(CausalLM):
+    """A decoder with a parameter more, and a part that stands in it twice."""
+
+    def __init__(self, config: ModelConfig, **options: Any) -> None:
+        super().__init__(config, **options)
+        self.more = nn.Parameter(torch.empty(3, 5))
+        self.again = self.model.norm
+
+
+def test_a_family_with_its_own_module_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of all above: an outline that lacks a parameter is seen."""
+    own = replace(llama.FAMILY, name="wider", architectures=("WiderForCausalLM",), build=Wider)
+    monkeypatch.setattr(registry, "_registered", {**registry.families(), "wider": own})
+    config = config_of("llama")
+    told = registry.outline(replace(config, family="wider")).parameters
+    assert told.pop("more") == (3, 5)
+    assert told == registry.outline(config).parameters
+
+
+def test_linears_that_read_the_same_rows_are_one_weight() -> None:
+    names = [weight.name for weight in weights_of(registry.outline(config_of("gpt2")))]
+    attention = "model.layers.1.self_attn"
+    assert f"{attention}.q_k_v_proj.weight" in names and f"{attention}.q_k_v_proj.bias" in names
+    assert not any("up_gate" in name or "gate_up" in name for name in names)
+    assert len(names) == len(set(names))
+
+
+def test_an_empty_outline_is_that_of_a_module_without_anything() -> None:
+    assert outline_of(nn.ReLU()) == Outline() and Outline().parameters == {}
