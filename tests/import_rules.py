@@ -20,9 +20,10 @@ ROOMS: dict[str, set[str]] = {
     "passes": {"ops", "artifact"},
     "targets": {"ops", "artifact"},
     "compiler": {"models", "passes", "ops", "artifact", "targets"},
+    "onnx": {"compiler", "models", "passes", "ops", "artifact"},
     "runtime": {"artifact"},
     API: {"compiler", "models", "runtime", "artifact"},
-    "cli": {API, "compiler", "runtime", "artifact"},
+    "cli": {API, "onnx", "compiler", "runtime", "artifact"},
 }
 THIRD_PARTY: dict[str, set[str]] = {
     "artifact": {"numpy", "msgspec"},
@@ -31,6 +32,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "passes": {"torch"},
     "targets": {"torch", "numpy", "triton"},
     "compiler": {"torch", "numpy", "tokenizers"},
+    "onnx": {"torch", "numpy", "onnx", "onnx_ir", "onnxscript", "onnxruntime"},
     "runtime": {"numpy", "tokenizers", "jinja2", "msgspec", "xxhash"},
     "cli": {"numpy", "rich", "jinja2"},
     API: {"numpy", "huggingface_hub"},

@@ -1,4 +1,6 @@
-"""Primitives that ONNX has as one operator since opset 23, and how they are written there.
+"""Ops that become one operator, and how it is written.
+
+Three of them ONNX has since opset 23; products with integers are an operator of onnxruntime.
 
 https://onnx.ai/onnx/operators/onnx__Attention.html, onnx__RMSNormalization.html and
 onnx__RotaryEmbedding.html.
@@ -10,8 +12,13 @@ from typing import Any
 
 import torch
 from onnxscript import opset23 as op
+from onnxscript.values import Opset
 
-import ingot.onnx.attention  # noqa: F401  (registers torch.ops.ingot_onnx)
+import ingot.onnx.attention  # (registers torch.ops.ingot_onnx)
+import ingot.onnx.integers  # noqa: F401
+
+MICROSOFT = Opset("com.microsoft", 1)
+IN_FLOAT32 = 1  # accuracy_level: what the integers are multiplied with is not rounded
 
 
 def rms_norm(x: Any, weight: Any, eps: float, offset: float = 0.0, out_dtype: int = 1) -> Any:
@@ -41,8 +48,22 @@ def attention(
     return mixed, key, value
 
 
+def product(x: Any, integers: Any, scales: Any, bits: int, group: int) -> Any:
+    rows, groups = scales.shape
+    return MICROSOFT.MatMulNBits(
+        x, integers, scales, K=int(groups) * group, N=int(rows), bits=bits, block_size=group,
+        accuracy_level=IN_FLOAT32 if x.dtype == 1 else 0,
+    )  # fmt: skip
+
+
+def operators(opset: int) -> frozenset[str]:
+    """The primitives that an opset has as one operator."""
+    return frozenset(("rms_norm", "rope", "attention")) if opset >= 23 else frozenset()
+
+
 TABLE = {
     torch.ops.ingot.rms_norm.default: rms_norm,
     torch.ops.ingot.rope.default: rope,
     torch.ops.ingot_onnx.attention.default: attention,
+    torch.ops.ingot_onnx.product.default: product,
 }

@@ -32,12 +32,12 @@ class Weight(nn.Module):
         raise NotImplementedError
 
     def product(self, x: Tensor) -> Tensor:
-        """x [..., I] times this matrix [O, I] -> [..., O]."""
-        return torch.matmul(x, self.numbers().t())
+        """x [..., I] times this matrix [O, I] -> [..., O] in the dtype of x."""
+        raise NotImplementedError
 
     def rows(self, ids: Tensor) -> Tensor:
-        """ids [...] -> [..., I], float32."""
-        return functional.embedding(ids, self.numbers())
+        """Rows of this matrix [O, I]: ids [...] -> [..., I], float32."""
+        raise NotImplementedError
 
 
 class Vector(Weight):
@@ -63,9 +63,13 @@ class Matrix(Weight):
     ) -> None:
         super().__init__()
         self.turned = turned
-        order = (1, 0) if turned else (0, 1)
-        stored = tuple(shape[axis] for axis in order)
-        self.add("value", stored, dtype, lambda: make().to(dtype).permute(order).contiguous())
+        stored = shape[::-1] if turned else shape
+
+        def read() -> Tensor:
+            matrix = make()
+            return torch.empty(stored, dtype=dtype).copy_(matrix.t() if turned else matrix)
+
+        self.add("value", stored, dtype, read)
 
     def numbers(self) -> Tensor:
         return (self.value.t() if self.turned else self.value).float()
