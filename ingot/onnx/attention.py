@@ -1,4 +1,4 @@
-"""Attention of a batch over the keys and values of before, as the ONNX operator defines it.
+"""Attention of a batch over the keys and values of before, as `Attention` of ONNX defines it.
 
 B sequences, T new tokens, P tokens of before, M = P + T, H query heads, K key-value heads, D head
 size.
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 LOWEST = torch.finfo(torch.float32).min
-_LIBRARY = torch.library.Library("ingot_onnx", "FRAGMENT")
 
 
 def visible(mask_BM: Tensor | None, new: Tensor, window: int) -> Tensor:
@@ -28,29 +27,13 @@ def visible(mask_BM: Tensor | None, new: Tensor, window: int) -> Tensor:
     return seen if mask_BM is None else seen & (mask_BM != 0)[:, None, None, :]
 
 
-def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor,
-    past_key: Tensor | None,
-    past_value: Tensor | None,
-    heads: int,
-    kv_heads: int,
-    scale: float,
-    softcap: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """q [B, T, H*D], k and v [B, T, K*D], the past [B, K, P, D] -> [B, T, H*D] and, with the new
-    ones, keys and values [B, K, M, D]; see `attend`."""
-    return attend(q, k, v, mask, past_key, past_value, heads, kv_heads, scale, softcap)
-
-
 def attend(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, past_key: Tensor | None,
     past_value: Tensor | None, heads: int, kv_heads: int, scale: float, softcap: float,
     sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """What `attention` means, in plain PyTorch, with sinks [H] where a model has them.
+    """q [B, T, H*D], k and v [B, T, K*D], mask bool [B or 1, 1, T, M], the past [B, K, P, D],
+    sinks [H] -> [B, T, H*D] and, with the new ones, keys and values [B, K, M, D].
 
     A row that sees nothing, as of padding, gets finite values that nobody reads: infinite ones
     would spoil the values that come after.
@@ -89,18 +72,3 @@ def repeated(x: Tensor, group: int) -> Tensor:
     batch, heads, total, size = x.shape
     wide = x[:, :, None].expand(batch, heads, group, total, size)
     return wide.reshape(batch, heads * group, total, size)
-
-
-def _empty(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, past_key: Tensor | None,
-    past_value: Tensor | None, heads: int, kv_heads: int, scale: float, softcap: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    batch, tokens, width = k.shape
-    total = tokens if past_key is None else tokens + past_key.shape[2]
-    shape = (batch, kv_heads, total, width // kv_heads)
-    return torch.empty_like(q), k.new_empty(shape), v.new_empty(shape)
-
-
-_LIBRARY.define("attention" + torch.library.infer_schema(attention, mutates_args=()))
-_LIBRARY.impl("attention", attention, "CompositeExplicitAutograd")
-torch.library.register_fake("ingot_onnx::attention", _empty, lib=_LIBRARY)

@@ -8,7 +8,7 @@ which every call is standard.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -27,21 +27,21 @@ class Batched(nn.Module):
 
     Args:
         graph: the model in primitives, forward(input_ids[1,T], positions[1,T]) -> logits[1,T,V].
-        operators: ops that ONNX has as one operator, by name.
+        operators: what calls the operator of an op that ONNX has one for, by name.
         narrow: the dtype of products, keys and values.
     """
 
     def __init__(
         self,
         graph: GraphModule,
-        weights: Weights,
+        make_weights: Callable[[], Weights],
         *,
         cached: bool,
-        operators: frozenset[str],
+        operators: Mapping[str, Callable[..., Any]],
         narrow: torch.dtype,
     ) -> None:
         super().__init__()
-        self.weights = weights
+        self.weights = make_weights()
         self.graph = (graph,)  # in a tuple, so that its parameters are not this module's
         self.cached, self.operators, self.narrow = cached, operators, narrow
         layers = range(len(op_calls(graph, "attention")))
@@ -78,13 +78,13 @@ class Run(torch.fx.Interpreter):
         name = OP_NAMES.get(target, "")
         if not name:
             args, kwargs = torch.fx.node.map_aggregate((args, kwargs), numbers)
+            kwargs = {**kwargs, **({"device": "cpu"} if "device" in kwargs else {})}
             return target(*args, **kwargs)
         given = vars(OPS[name].bind(*args, **kwargs))
         if name in SPECIAL:
             return SPECIAL[name](self, **given)
         given = {key: numbers(value) for key, value in given.items()}
-        call = OPS[name].overload if name in self.own.operators else OPS[name].reference
-        return call(**given)
+        return self.own.operators.get(name, OPS[name].reference)(**given)
 
     def linear(self, x: Tensor, weight: Weight, bias: Tensor | None, **_: Any) -> Tensor:
         product = weight.product(x.to(self.own.narrow)).float()
@@ -102,10 +102,9 @@ class Run(torch.fx.Interpreter):
         flat = [x.reshape(*self.batch, -1).to(self.own.narrow) for x in (q, k, v)]
         past = [self.given.get(f"past_key_values.{self.layer}.{x}") for x in ("key", "value")]
         given = (*flat, self.mask(window), *past, q.shape[2], k.shape[2], scale, softcap)
-        if "attention" in self.own.operators and sinks is None:
-            mixed, *present = torch.ops.ingot_onnx.attention(*given)
-        else:
-            mixed, *present = attend(*given, sinks)
+        operator = self.own.operators.get("attention")
+        use_operator = operator is not None and sinks is None  # which it knows none of
+        mixed, *present = operator(*given) if use_operator else attend(*given, sinks)
         self.present += present if self.own.cached else []
         self.layer += 1
         return mixed.reshape(q.shape).float()

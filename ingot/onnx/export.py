@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from ingot.artifact.folder import ANOTHER, FolderWriter, names_at
@@ -99,14 +100,15 @@ def write_files(
     programs = {}
     with clock.stage("onnx", f"opset {options.opset}"):
         for name in (CACHED, PLAIN):
-            module = Batched(
+            build = partial(
+                Batched,
                 lowered.primitives,
-                make_weights(lowered, shapes, options.stored, weights),
+                partial(make_weights, lowered, shapes, options.stored, weights),
                 cached=name == CACHED,
                 operators=operators(options.opset),
                 narrow=TORCH_DTYPES[options.narrow],
             )
-            programs[name] = make_program(module.eval(), model.config, options.opset)
+            programs[name] = make_program(build, model.config, options.opset)
     sizes = {name: p.numel() for name, p in model.module.named_parameters()}
     with clock.stage_over("pack", DATA, sizes) as began:
         save(programs[CACHED], folder / CACHED, began)

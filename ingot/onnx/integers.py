@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from ingot.artifact.formats import Format
+from ingot.onnx.operators import product
 from ingot.onnx.weights import Weight
 from ingot.ops.scaled import Scaled
 
@@ -53,9 +54,7 @@ class Integers(Weight):
         return dequantized(self.integers.flatten(1), self.scales, self.bits, self.group)
 
     def product(self, x: Tensor) -> Tensor:
-        return torch.ops.ingot_onnx.product(  # type: ignore[no-any-return]
-            x, self.integers, self.scales, self.bits, self.group
-        )
+        return product(x, self.integers, self.scales, self.bits, self.group)
 
     def rows(self, ids: Tensor) -> Tensor:
         looked_up = (functional.embedding(ids, x.flatten(1)) for x in (self.integers, self.scales))
@@ -84,19 +83,3 @@ def dequantized(integers: Tensor, scales: Tensor, bits: int, group: int) -> Tens
         values = torch.stack((values - 16 * high, high), -1).flatten(-2)
     groups = values.unflatten(-1, (scales.shape[-1], group)) - (1 << (bits - 1))
     return (groups * scales.float()[..., None]).flatten(-2)
-
-
-def product(x: Tensor, integers: Tensor, scales: Tensor, bits: int, group: int) -> Tensor:
-    """x [..., I] times the matrix -> [..., O] in the dtype of x."""
-    matrix = dequantized(integers.flatten(1), scales, bits, group)
-    return functional.linear(x.float(), matrix).to(x.dtype)
-
-
-_LIBRARY = torch.library.Library("ingot_onnx", "FRAGMENT")
-_LIBRARY.define("product" + torch.library.infer_schema(product, mutates_args=()))
-_LIBRARY.impl("product", product, "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "ingot_onnx::product",
-    lambda x, integers, scales, bits, group: x.new_empty((*x.shape[:-1], scales.shape[0])),
-    lib=_LIBRARY,
-)

@@ -1,69 +1,86 @@
-"""Ops that become one operator, and how it is written.
+"""Ops that become one operator, and how they are written.
 
-Three of them ONNX has since opset 23; products with integers are an operator of onnxruntime.
-
-https://onnx.ai/onnx/operators/onnx__Attention.html, onnx__RMSNormalization.html and
-onnx__RotaryEmbedding.html.
+Three of them ONNX has since opset 23: https://onnx.ai/onnx/operators/onnx__Attention.html,
+onnx__RMSNormalization.html and onnx__RotaryEmbedding.html. Products with integers are an operator
+of onnxruntime; see `ingot.onnx.integers`. None of them can run in PyTorch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from onnxscript import opset23 as op
-from onnxscript.values import Opset
+from torch import Tensor
+from torch.onnx.ops import symbolic, symbolic_multi_out
 
-import ingot.onnx.attention  # (registers torch.ops.ingot_onnx)
-import ingot.onnx.integers  # noqa: F401
-
-MICROSOFT = Opset("com.microsoft", 1)
-IN_FLOAT32 = 1  # accuracy_level: what the integers are multiplied with is not rounded
+OPSET = 23
 
 
-def rms_norm(x: Any, weight: Any, eps: float, offset: float = 0.0, out_dtype: int = 1) -> Any:
-    scale = op.Add(weight, op.Constant(value_float=offset)) if offset else weight
-    return op.RMSNormalization(x, scale, axis=-1, epsilon=eps)
+def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float, **_: Any) -> Tensor:
+    """x [..., C], weight [C] -> [..., C]."""
+    scale = weight + offset if offset else weight
+    return symbolic(
+        "RMSNormalization",
+        (x, scale),
+        {"axis": -1, "epsilon": eps},
+        dtype=x.dtype,
+        shape=x.shape,
+        version=OPSET,
+    )
 
 
-def rope(x: Any, table: Any, interleaved: bool = False, out_dtype: int = 1) -> Any:
-    heads, size, rotated = int(x.shape[2]), int(x.shape[3]), int(table.shape[2])
-    flat = op.Reshape(x, op.Constant(value_ints=[1, -1, heads * size]))
-    cos, sin = op.Split(table, num_outputs=2, axis=-1)
-    turned = op.RotaryEmbedding(
-        flat, cos, sin, num_heads=heads, interleaved=int(interleaved),
-        rotary_embedding_dim=rotated if rotated != size else 0,
-    )  # fmt: skip
-    return op.Reshape(turned, op.Constant(value_ints=[1, -1, heads, size]))
+def rope(x: Tensor, table: Tensor, interleaved: bool, **_: Any) -> Tensor:
+    """x [1, N, H, D], table [1, N, 2*D2] -> [1, N, H, D]."""
+    heads, size, rotated = x.shape[2], x.shape[3], table.shape[2]
+    flat = x.flatten(2)
+    partial = {"rotary_embedding_dim": rotated} if rotated != size else {}
+    turned = symbolic(
+        "RotaryEmbedding",
+        (flat, *table.chunk(2, -1)),
+        {"num_heads": heads, "interleaved": int(interleaved), **partial},
+        dtype=x.dtype,
+        shape=flat.shape,
+        version=OPSET,
+    )
+    return turned.unflatten(2, (heads, size))
 
 
 def attention(
-    q: Any, k: Any, v: Any, mask: Any, past_key: Any, past_value: Any,
-    heads: int, kv_heads: int, scale: float, softcap: float,
-) -> Any:  # fmt: skip
-    mixed, key, value, _ = op.Attention(
-        q, k, v, mask, past_key, past_value,
-        q_num_heads=heads, kv_num_heads=kv_heads, scale=scale, softcap=softcap,
-    )  # fmt: skip
-    return mixed, key, value
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, past_key: Tensor | None,
+    past_value: Tensor | None, heads: int, kv_heads: int, scale: float, softcap: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """As `ingot.onnx.attention.attend`, without sinks."""
+    batch, tokens, width = k.shape
+    total = tokens if past_key is None else tokens + past_key.shape[2]
+    present = (batch, kv_heads, total, width // kv_heads)
+    mixed, keys, values = symbolic_multi_out(
+        "Attention",
+        (q, k, v, mask, past_key, past_value),
+        {"q_num_heads": heads, "kv_num_heads": kv_heads, "scale": scale, "softcap": softcap},
+        dtypes=(q.dtype,) * 3,
+        shapes=(q.shape, present, present),
+        version=OPSET,
+    )
+    return mixed, keys, values
 
 
-def product(x: Any, integers: Any, scales: Any, bits: int, group: int) -> Any:
+def product(x: Tensor, integers: Tensor, scales: Tensor, bits: int, group: int) -> Tensor:
+    """x [..., I] -> [..., O]; the others are as of `ingot.onnx.integers.Integers`."""
     rows, groups = scales.shape
-    return MICROSOFT.MatMulNBits(
-        x, integers, scales, K=int(groups) * group, N=int(rows), bits=bits, block_size=group,
-        accuracy_level=IN_FLOAT32 if x.dtype == 1 else 0,
-    )  # fmt: skip
+    sizes = {"K": groups * group, "N": rows, "bits": bits, "block_size": group}
+    # 1: what the integers are multiplied with stays float32; by default it may be rounded, too.
+    exact = {"accuracy_level": 1} if x.dtype == torch.float32 else {}
+    return symbolic(
+        "com.microsoft::MatMulNBits",
+        (x, integers, scales),
+        {**sizes, **exact},
+        dtype=x.dtype,
+        shape=(*x.shape[:-1], rows),
+        version=1,
+    )
 
 
-def operators(opset: int) -> frozenset[str]:
-    """The primitives that an opset has as one operator."""
-    return frozenset(("rms_norm", "rope", "attention")) if opset >= 23 else frozenset()
-
-
-TABLE = {
-    torch.ops.ingot.rms_norm.default: rms_norm,
-    torch.ops.ingot.rope.default: rope,
-    torch.ops.ingot_onnx.attention.default: attention,
-    torch.ops.ingot_onnx.product.default: product,
-}
+def operators(opset: int) -> Mapping[str, Callable[..., Any]]:
+    """The primitives that an opset has as one operator, and what calls it."""
+    return {"rms_norm": rms_norm, "rope": rope, "attention": attention} if opset >= OPSET else {}

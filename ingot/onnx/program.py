@@ -14,11 +14,11 @@ from typing import Any
 import onnx_ir as ir
 import torch
 from onnxscript import optimizer
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ingot.errors import ExportError
 from ingot.models.config import ModelConfig
 from ingot.onnx.batched import Batched
-from ingot.onnx.operators import TABLE
 from ingot.onnx.weights import Make
 from ingot.version import __version__
 
@@ -32,14 +32,17 @@ PAGE = 4096
 _MISSING = re.compile(r"No ONNX function found for <OpOverload\(op='([^']+)'")
 
 
-def make_program(module: Batched, config: ModelConfig, opset: int) -> ir.Model:
+def make_program(build: Callable[[], Batched], config: ModelConfig, opset: int) -> ir.Model:
     """The module as a model of ONNX whose weights are read when they are written.
+
+    No tensor of the module has memory: it is built among fake ones.
 
     Raises:
         ExportError: the module cannot be captured for a batch, or calls what ONNX has no
             operator for.
     """
-    with _refusing(config), torch.no_grad():
+    with _refusing(config), FakeTensorMode(), torch.no_grad():
+        module = build().eval()
         program = torch.export.export(
             module,
             tuple(_example(name, config, module.narrow) for name in module.input_names),
@@ -52,7 +55,6 @@ def make_program(module: Batched, config: ModelConfig, opset: int) -> ir.Model:
             opset_version=opset,
             input_names=module.input_names,
             output_names=module.output_names,
-            custom_translation_table=TABLE,
             optimize=False,  # it would read weights that are not there yet
             verbose=False,
         )
@@ -81,7 +83,7 @@ def shape_of(name: str, config: ModelConfig) -> tuple[str | int, ...]:
 def _example(name: str, config: ModelConfig, narrow: torch.dtype) -> torch.Tensor:
     sizes = [EXAMPLE.get(size, size) for size in shape_of(name, config)]  # type: ignore[arg-type]
     dtype = narrow if name.startswith("past") else torch.int64
-    return torch.zeros(sizes, dtype=dtype, device="meta")  # type: ignore[arg-type]
+    return torch.zeros(sizes, dtype=dtype)  # type: ignore[arg-type]
 
 
 def _dynamic(name: str) -> dict[int, Any]:

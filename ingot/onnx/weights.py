@@ -23,7 +23,7 @@ class Weight(nn.Module):
 
     def add(self, name: str, shape: tuple[int, ...], dtype: torch.dtype, make: Make) -> None:
         """Declares a parameter of that shape and dtype."""
-        empty = torch.empty(shape, dtype=dtype, device="meta")
+        empty = torch.empty(shape, dtype=dtype)
         self.register_parameter(name, nn.Parameter(empty, requires_grad=False))
         self.makes[name] = make
 
