@@ -166,7 +166,7 @@ def test_every_format_of_weights_runs(name: str, kind: str, opset: int) -> None:
     got = cached_logits(folder / CACHED, tokens, chunk=9)
     assert relative_error(got, expected) <= limit
     past = {each.type for each in session(folder / CACHED).get_inputs()[3:]}
-    assert past == {"tensor(float16)" if "float16" == options.get("dtype") else "tensor(float)"}
+    assert past == {"tensor(float16)" if options.get("dtype") == "float16" else "tensor(float)"}
     model = onnx.load(folder / CACHED, load_external_data=False)
     domains = {node.domain for node in model.graph.node}
     assert domains == ({"", "com.microsoft"} if "quantize" in options else {""})

@@ -90,9 +90,7 @@ def test_a_file_that_is_wrong_does_not_appear(
 ) -> None:
     """The control of the check: an attention that scales its scores a little otherwise."""
     real = batched.attend
-    monkeypatch.setattr(
-        batched, "attend", lambda q, *rest: real(1.01 * q, *rest)
-    )
+    monkeypatch.setattr(batched, "attend", lambda q, *rest: real(1.01 * q, *rest))
     with pytest.raises(VerificationError, match="differs from the float32 reference"):
         export_onnx(model_dir, tmp_path / "out", opset=18)
     assert left(tmp_path) == set()
