@@ -62,7 +62,7 @@ def make_program(build: Callable[[], Batched], config: ModelConfig, opset: int) 
     model = exported.model
     attach(model, module.weights.makes())
     optimizer.optimize_ir(model)
-    name_dimensions(model)
+    name_dimensions(model, config)
     forget_origins(model)
     check_operators(model, config)
     return model
@@ -143,15 +143,14 @@ def attach(model: ir.Model, makes: dict[str, tuple[str, Make]]) -> None:
         )
 
 
-def name_dimensions(model: ir.Model) -> None:
+def name_dimensions(model: ir.Model, config: ModelConfig) -> None:
     """Gives dimensions the names of `shape_of` instead of PyTorch's symbols."""
     names: dict[str, str] = {}
     for value in model.graph.inputs:
-        kind = PAST if str(value.name).startswith("past") else TOKENS
-        for axis, name in {0: BATCH, 1: TOKENS, 2: kind}.items():
-            dim = value.shape[axis] if value.shape and axis < len(value.shape) else 0
-            if value.name != "attention_mask" and isinstance(dim, ir.SymbolicDim):
-                names[str(dim.value)] = name
+        assert value.shape is not None, "an input has a shape"
+        for dim, name in zip(value.shape, shape_of(str(value.name), config), strict=True):
+            if isinstance(dim, ir.SymbolicDim) and str(dim.value).isidentifier():
+                names[str(dim.value)] = str(name)
     nodes = (output for node in model.graph for output in node.outputs)
     for value in (*model.graph.inputs, *nodes):
         if value.shape is not None:
