@@ -20,10 +20,11 @@ ROOMS: dict[str, set[str]] = {
     "passes": {"ops", "artifact"},
     "targets": {"ops", "artifact"},
     "compiler": {"models", "passes", "ops", "artifact", "targets"},
+    "onnx": {"compiler", "models", "passes", "ops", "artifact"},
     "runtime": {"artifact"},
     API: {"compiler", "models", "runtime", "artifact"},
     "compare": {API, "compiler", "models", "runtime", "artifact"},
-    "cli": {API, "compare", "compiler", "runtime", "artifact"},
+    "cli": {API, "compare", "onnx", "compiler", "runtime", "artifact"},
 }
 THIRD_PARTY: dict[str, set[str]] = {
     "artifact": {"numpy", "msgspec"},
@@ -32,6 +33,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "passes": {"torch"},
     "targets": {"torch", "numpy", "triton"},
     "compiler": {"torch", "numpy", "tokenizers"},
+    "onnx": {"torch", "numpy", "onnx", "onnx_ir", "onnxscript", "onnxruntime"},
     "runtime": {"numpy", "tokenizers", "jinja2", "msgspec", "xxhash"},
     "compare": {"numpy", "torch", "transformers", "onnxruntime"},
     "cli": {"numpy", "rich", "jinja2", "msgspec", "onnx"},

@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import re
-import secrets
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
+from ingot.artifact import folder
 from ingot.artifact.codec import decode_manifest, encode_manifest
 from ingot.artifact.finishing import bring_to_disk, hashed_entry, make_durable
+from ingot.artifact.folder import ANOTHER, FolderWriter, names_at, resources
+from ingot.artifact.folder import refuse_existing as refuse_existing
 from ingot.artifact.host import usable_processors
-from ingot.artifact.lock import file_lock
 from ingot.artifact.manifest import FileEntry, Manifest
 from ingot.artifact.tree import MANIFEST, check_name, is_artifact, list_files, open_file
-from ingot.errors import ArtifactError, ResourceError, UsageError
+from ingot.errors import ArtifactError, UsageError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 _TOP = {MANIFEST, "golden", "targets", "tokenizer", "weights"}
 _FORMAT = re.compile(rb'\s*\{\s*"format"\s*:\s*\[')
-_ANOTHER = "Name another output, or remove it."
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
-class ArtifactWriter:
-    """Fills a temporary folder beside `path`; `commit` puts it in place.
+class ArtifactWriter(FolderWriter):
+    """Fills a temporary folder beside `path`; `commit` puts it in place. See `FolderWriter`.
 
-    A context manager: leaving it without `commit`, by an error or not, removes the folder. It holds
-    a lock, so that a second writer of the same path waits. It replaces an artifact that is already
-    at `path` in one step, or refuses to without `replace`. Raises UsageError if `path` cannot be
-    written or is anything but an artifact, and ResourceError if the disk is full.
+    Raises UsageError if anything but an artifact is at `path`.
     """
 
     def __init__(
@@ -51,32 +42,16 @@ class ArtifactWriter:
         replace: bool = True,
         on_wait: Callable[[], None] = lambda: None,
     ) -> None:
-        self._replace = replace
-        self.path = Path(os.path.abspath(path))
-        self.directory = self.path.parent / (
-            f".{self.path.name}.tmp-{os.getpid()}-{secrets.token_hex(4)}"
-        )
-        self._lock = file_lock(self.path.parent / f".{self.path.name}.lock", on_wait=on_wait)
+        super().__init__(path, refuse_foreign, replace=replace, on_wait=on_wait)
         self._finished: dict[str, Future[FileEntry]] = {}
         self._durable: list[Future[None]] = []
         self._left = Event()
 
-    def __enter__(self) -> ArtifactWriter:
+    def __enter__(self) -> Self:
         # Imported here: opening an artifact loads this module, and must not wait for the import.
         from concurrent.futures import ThreadPoolExecutor
 
-        refuse_foreign(self.path)
-        with _usable(self.path):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lock.__enter__()
-            try:
-                _remove_stale(self.path)
-                if not self._replace:  # whom it waited for may have written one
-                    refuse_existing(self.path)
-                self.directory.mkdir()
-            except BaseException:
-                self._lock.__exit__(None, None, None)
-                raise
+        super().__enter__()
         # Apart, so that no hash waits behind a file that is on its way to the disk.
         self._hashing = ThreadPoolExecutor(usable_processors())
         self._syncing = ThreadPoolExecutor(usable_processors())
@@ -93,15 +68,11 @@ class ArtifactWriter:
             for pool in (self._hashing, self._syncing):
                 pool.shutdown(cancel_futures=True)
         finally:  # whoever waits may lose patience
-            shutil.rmtree(self.directory, ignore_errors=True)
-            self._lock.__exit__(None, None, None)
-        if isinstance(error, OSError):
-            with _resources():
-                raise error
+            super().__exit__(kind, error, trace)
 
     def write(self, name: str, data: bytes) -> None:
         """Writes one small file. Raises ArtifactError for a name that no artifact can hold."""
-        with _resources(), self.file(name).open("wb") as file:
+        with resources(), self.file(name).open("wb") as file:
             file.write(data)
 
     def file(self, name: str) -> Path:
@@ -146,7 +117,7 @@ class ArtifactWriter:
 
         The folder is then complete, but does not have its name yet.
         """
-        with _resources():
+        with resources():
             if (self.directory / MANIFEST).exists():
                 raise ArtifactError(f"{MANIFEST} is written by the writer")
             names = sorted(list_files(self.directory))
@@ -160,39 +131,15 @@ class ArtifactWriter:
 
     def publish(self) -> None:
         """Gives the sealed folder its name, in one step, once all of it is on the disk."""
-        with _resources():
+        with resources():
             for job in self._durable:
                 job.result()
-            make_durable(self.directory / MANIFEST, 0o644)
-            for folder, _, _ in os.walk(self.directory, topdown=False):
-                make_durable(Path(folder), 0o755)
-        refuse_foreign(self.path)
-        with _usable(self.path):
-            _put_in_place(self.directory, self.path)
-            make_durable(self.path.parent, None)
+        super().publish()
 
-
-@contextmanager
-def _resources() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _FULL:
-            raise
-        raise ResourceError(
-            f"{error.strerror}: {error.filename or 'while writing the artifact'}",
-            hint="Nothing was left behind. Free some space, or write to another disk.",
-        ) from error
-
-
-@contextmanager
-def _usable(path: Path) -> Iterator[None]:
-    try:
-        with _resources():
-            yield
-    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
-        what = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{str(path)!r} cannot be written: {what}", hint=_ANOTHER) from error
+    def bring_to_disk(self, file: Path) -> None:
+        """Brings the manifest to the disk; other files were brought there when they were hashed."""
+        if file.name == MANIFEST:
+            make_durable(file, 0o644)
 
 
 def refuse_foreign(path: Path) -> None:
@@ -200,22 +147,11 @@ def refuse_foreign(path: Path) -> None:
 
     A damaged artifact is still an artifact.
     """
-    if not os.path.lexists(path):
-        return
-    if path.is_symlink():
-        raise UsageError(f"{path} is a symbolic link", hint=_ANOTHER)
-    with _usable(path):
-        names = set(os.listdir(path)) if path.is_dir() else {""}
+    names = names_at(path)
     if names and not _claims_to_be_artifact(path):
-        raise UsageError(f"{path} exists and is not an artifact", hint=_ANOTHER)
+        raise UsageError(f"{path} exists and is not an artifact", hint=ANOTHER)
     if more := sorted(names - _TOP):
-        raise UsageError(f"{path} holds {more[0]}, which is no part of an artifact", hint=_ANOTHER)
-
-
-def refuse_existing(path: Path) -> None:
-    """Raises UsageError if an artifact is at `path`."""
-    if path.is_dir() and any(path.iterdir()):
-        raise UsageError(f"{path} exists", hint="Name another output, or replace it by --force.")
+        raise UsageError(f"{path} holds {more[0]}, which is no part of an artifact", hint=ANOTHER)
 
 
 def refuse_missing(path: Path) -> None:
@@ -228,17 +164,8 @@ def refuse_missing(path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raises UsageError if no artifact can be written to `path`, before there is one to write.
-
-    It tries, and leaves nothing: permissions alone do not tell.
-    """
-    refuse_foreign(path)
-    with _usable(path):
-        with suppress(FileNotFoundError):  # anything else is wrong with the path itself
-            ArtifactWriter(path).directory.lstat()
-        # A link that leads nowhere is in the way, too.
-        folder = next(f for f in Path(os.path.abspath(path)).parents if os.path.lexists(f))
-        tempfile.TemporaryDirectory(prefix=".ingot-try-", dir=folder).cleanup()
+    """Raises UsageError if no artifact can be written to `path`; see `folder.check_writable`."""
+    folder.check_writable(path, refuse_foreign)
 
 
 def _claims_to_be_artifact(path: Path) -> bool:
@@ -248,38 +175,3 @@ def _claims_to_be_artifact(path: Path) -> bool:
             return _FORMAT.match(file.read(100)) is not None
     except (ArtifactError, NotADirectoryError):
         return False
-
-
-def _remove_stale(path: Path) -> None:
-    # Only the holder of the lock makes such folders, so those that exist belong to dead writers.
-    for folder in path.parent.glob(f".{_escaped(path.name)}.tmp-*"):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{c}]" if c in "*?[" else c for c in name)
-
-
-def _put_in_place(source: Path, path: Path) -> None:
-    """Renames `source` to `path`, then removes what was at `path`."""
-    if not path.exists():
-        source.rename(path)
-        return
-    if not _exchange(source, path):
-        # The file system cannot swap two names. For a moment nothing is at `path`.
-        aside = source.with_name(f"{source.name}0")
-        path.rename(aside)
-        source.rename(path)
-        source = aside
-    shutil.rmtree(source, ignore_errors=True)
-
-
-def _exchange(source: Path, path: Path) -> bool:
-    """Swaps the two names in one step; False if the system cannot."""
-    try:
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:
-        return False
-    return not rename(
-        _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(path), _RENAME_EXCHANGE
-    )

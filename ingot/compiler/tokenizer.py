@@ -57,8 +57,8 @@ def encode(
 
 
 def copy_tokenizer(model_dir: Path, out: Path) -> None:
-    """Copies the files of the tokenizer, as far as they exist."""
-    out.mkdir()
+    """Copies the files of the tokenizer into a folder, as far as they exist."""
+    out.mkdir(exist_ok=True)
     for path in _present(model_dir):
         (out / path.name).write_bytes(_read(path))
 

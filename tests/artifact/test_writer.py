@@ -13,7 +13,7 @@ from threading import Event
 
 import pytest
 
-import ingot.artifact.writer as writer_module
+import ingot.artifact.folder as folder_module
 from ingot.artifact.hashing import hash_file
 from ingot.artifact.lock import file_lock
 from ingot.artifact.reader import Artifact
@@ -60,7 +60,7 @@ def test_an_artifact_is_replaced_and_open_files_stay_good(tmp_path):
 
 def test_replacing_works_without_the_exchange_of_names(tmp_path, monkeypatch):
     path = write_fake(tmp_path / "a.ingot")
-    monkeypatch.setattr(writer_module, "_exchange", lambda source, path: False)
+    monkeypatch.setattr(folder_module, "_exchange", lambda source, path: False)
     write_fake(path, files={"golden/golden.json": b"new"})
     assert Artifact.open(path).read("golden/golden.json") == b"new"
     assert names_in(tmp_path) == ["a.ingot"]
@@ -149,7 +149,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, where, existin
         if where == "write":
             patch.setattr(Path, "write_bytes", full)  # the manifest, when all else is written
         elif where == "rename":
-            patch.setattr(writer_module, "_put_in_place", full)
+            patch.setattr(folder_module, "_put_in_place", full)
         elif where != "body":
             patch.setattr(os, where, full)
         body = partial(write_and_fail, path, error)
@@ -173,7 +173,7 @@ def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch)
     """A machine that loses its power never comes back with a name and half of what it names."""
     path = tmp_path / "a.ingot"
     synced, events = set(), []
-    fsync, put_in_place = os.fsync, writer_module._put_in_place
+    fsync, put_in_place = os.fsync, folder_module._put_in_place
 
     def recording(fd):
         fsync(fd)
@@ -185,7 +185,7 @@ def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch)
         synced.clear()
 
     monkeypatch.setattr(os, "fsync", recording)
-    monkeypatch.setattr(writer_module, "_put_in_place", renaming)
+    monkeypatch.setattr(folder_module, "_put_in_place", renaming)
     write_fake(path)
     assert events == [set()], "not on the disk when the name was given"
     assert tmp_path in synced, "the name itself is on the disk"
@@ -256,9 +256,9 @@ def test_the_check_need_not_wait_for_the_disk_but_the_name_does(tmp_path, monkey
         events.append("name")
         put_in_place(source, target)
 
-    put_in_place = writer_module._put_in_place
+    put_in_place = folder_module._put_in_place
     monkeypatch.setattr(os, "fsync", slow)
-    monkeypatch.setattr(writer_module, "_put_in_place", renaming)
+    monkeypatch.setattr(folder_module, "_put_in_place", renaming)
     with ArtifactWriter(path) as writer:
         for name, data in SAMPLE.items():
             writer.write(name, data)
@@ -341,7 +341,7 @@ def test_other_errors_keep_their_type(tmp_path):
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, {root!r})
-import ingot.artifact.writer as w
+import ingot.artifact.folder as w
 from tests.runtime.fake_model import write_fake
 
 count = 0

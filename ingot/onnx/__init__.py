@@ -1,0 +1,43 @@
+"""Writes models as ONNX: the plain model, and the one with keys and values as inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ingot.compiler.options import Progress
+    from ingot.onnx.options import OnnxReport
+
+
+def export_onnx(
+    model_dir: str | Path,
+    out: str | Path,
+    *,
+    force: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> OnnxReport:
+    """Writes a model directory as ONNX into the folder `out`, checked by onnxruntime.
+
+    Args:
+        force: replace an export that is at `out` already.
+        progress: called as progress(stage, detail, fraction).
+        options: as of `ingot.onnx.options.OnnxOptions`, such as opset=18 or quantize="int4".
+
+    Raises IngotError, whose type names the fault; nothing is then left at `out`.
+    """
+    from ingot.onnx.packages import check_packages
+
+    check_packages()
+    from ingot.artifact.folder import check_writable, refuse_existing
+    from ingot.compiler.options import silent
+    from ingot.onnx.export import export_model, refuse_foreign
+    from ingot.onnx.options import OnnxOptions
+
+    model_dir, out = Path(model_dir), Path(out)
+    check_writable(out, refuse_foreign)
+    if not force:
+        refuse_existing(out)
+    given = OnnxOptions(**options)
+    return export_model(model_dir, out, given, progress or silent, replace=force)

@@ -1,0 +1,74 @@
+"""Attention of a batch over the keys and values of before, as `Attention` of ONNX defines it.
+
+B sequences, T new tokens, P tokens of before, M = P + T, H query heads, K key-value heads, D head
+size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LOWEST = torch.finfo(torch.float32).min
+
+
+def visible(mask_BM: Tensor | None, new: Tensor, window: int) -> Tensor:
+    """Which keys each of the new tokens sees, bool [B or 1, 1, T, M].
+
+    Those up to itself, at most `window` of them if there is one, where the mask of the batch, of
+    integers, is not 0. `new` is [B, T] of anything; without a mask nothing is there from before.
+    """
+    tokens = new.shape[1]
+    total = tokens if mask_BM is None else mask_BM.shape[1]
+    i_T1 = torch.arange(total - tokens, total, device=new.device)[:, None]
+    j_1M = torch.arange(total, device=new.device)[None, :]
+    seen = (j_1M <= i_T1) & (j_1M > i_T1 - window) if window > 0 else j_1M <= i_T1
+    seen = seen[None, None]
+    return seen if mask_BM is None else seen & (mask_BM != 0)[:, None, None, :]
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, past_key: Tensor | None,
+    past_value: Tensor | None, heads: int, kv_heads: int, scale: float, softcap: float,
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """q [B, T, H*D], k and v [B, T, K*D], mask bool [B or 1, 1, T, M], the past [B, K, P, D],
+    sinks [H] -> [B, T, H*D] and, with the new ones, keys and values [B, K, M, D].
+
+    A row that sees nothing, as of padding, gets finite values that nobody reads: infinite ones
+    would spoil the values that come after.
+    """
+    batch, tokens, _ = q.shape
+    queries = q.reshape(batch, tokens, heads, -1).transpose(1, 2)
+    keys = with_past(k, past_key, kv_heads)
+    values = with_past(v, past_value, kv_heads)
+    group = heads // kv_heads
+    wide_keys, wide_values = (repeated(x, group) for x in (keys, values))
+    scores = torch.matmul(queries, wide_keys.transpose(2, 3)).float() * scale
+    if softcap > 0:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = torch.where(mask, scores, LOWEST)
+    if sinks is not None:
+        logits = sinks.reshape(1, heads, 1, 1).expand(batch, heads, tokens, 1)
+        scores = torch.cat((scores, logits), -1)
+    weights = scores.softmax(-1)
+    if sinks is not None:
+        weights = weights[..., :-1]
+    mixed = torch.matmul(weights.to(q.dtype), wide_values)
+    return mixed.transpose(1, 2).reshape(batch, tokens, -1), keys, values
+
+
+def with_past(new: Tensor, past: Tensor | None, heads: int) -> Tensor:
+    """New keys or values [B, T, K*D] behind those of before, [B, K, M, D]."""
+    batch, tokens, width = new.shape
+    rows = new.reshape(batch, tokens, heads, width // heads).transpose(1, 2)
+    return rows.clone() if past is None else torch.cat((past, rows), 2)
+
+
+def repeated(x: Tensor, group: int) -> Tensor:
+    """Every head `group` times, one beside the other."""
+    if group == 1:
+        return x
+    batch, heads, total, size = x.shape
+    wide = x[:, :, None].expand(batch, heads, group, total, size)
+    return wide.reshape(batch, heads * group, total, size)

@@ -1,0 +1,128 @@
+"""A model's graph over a batch of sequences, with or without keys and values from before.
+
+Only attention lets tokens meet (design, rule 2). So the tokens of a batch are laid side by side and
+run through the graph of one sequence as it is, and attention alone is told which belong together
+and what came before. An op runs as one operator where ONNX has it, and else as its reference, of
+which every call is standard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from ingot.onnx.attention import attend, visible
+from ingot.onnx.weights import Weight, Weights
+from ingot.ops import OPS
+from ingot.passes.graph import op_calls
+
+
+class Batched(nn.Module):
+    """input_ids, position_ids int64 [B, T], and where it is cached attention_mask [B, M] and past
+    keys and values [B, K, P, D] -> logits float32 [B, T, V], and then present ones [B, K, M, D].
+
+    Args:
+        graph: the model in primitives, forward(input_ids[1,T], positions[1,T]) -> logits[1,T,V].
+        operators: what calls the operator of an op that ONNX has one for, by name.
+        narrow: the dtype of products, keys and values.
+    """
+
+    def __init__(
+        self,
+        graph: GraphModule,
+        make_weights: Callable[[], Weights],
+        *,
+        cached: bool,
+        operators: Mapping[str, Callable[..., Any]],
+        narrow: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.weights = make_weights()
+        self.graph = (graph,)  # in a tuple, so that its parameters are not this module's
+        self.cached, self.operators, self.narrow = cached, operators, narrow
+        layers = range(len(op_calls(graph, "attention")))
+        pairs = [f"{i}.{kind}" for i in layers for kind in ("key", "value")]
+        past = [f"past_key_values.{pair}" for pair in pairs]
+        own = ["input_ids", "attention_mask", "position_ids"]
+        self.input_names = [*own, *past] if cached else ["input_ids", "position_ids"]
+        self.output_names = ["logits", *(f"present.{pair}" for pair in pairs if cached)]
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        given = dict(zip(self.input_names, inputs, strict=True))
+        ids = given["input_ids"]
+        run = Run(self, given)
+        logits = run.run(ids.reshape(1, -1), given["position_ids"].reshape(1, -1))
+        return (logits.reshape(*ids.shape, logits.shape[-1]), *run.present)
+
+
+class Run(torch.fx.Interpreter):
+    """One run of the graph over the tokens of a batch, [1, B*T]."""
+
+    def __init__(self, module: Batched, given: Mapping[str, Tensor]) -> None:
+        super().__init__(module.graph[0])
+        self.own = module
+        self.given = given
+        self.batch = tuple(given["input_ids"].shape)
+        self.masks: dict[int, Tensor] = {}
+        self.present: list[Tensor] = []
+        self.layer = 0
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return self.own.weights.get(target)
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        name = OP_NAMES.get(target, "")
+        if not name:
+            args, kwargs = torch.fx.node.map_aggregate((args, kwargs), numbers)
+            kwargs = {**kwargs, **({"device": "cpu"} if "device" in kwargs else {})}
+            return target(*args, **kwargs)
+        given = vars(OPS[name].bind(*args, **kwargs))
+        if name in SPECIAL:
+            return SPECIAL[name](self, **given)
+        given = {key: numbers(value) for key, value in given.items()}
+        return self.own.operators.get(name, OPS[name].reference)(**given)
+
+    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None, **_: Any) -> Tensor:
+        product = weight.product(x.to(self.own.narrow)).float()
+        return product if bias is None else product + numbers(bias)
+
+    def embedding(self, tokens: Tensor, weight: Weight, **_: Any) -> Tensor:
+        return weight.rows(tokens)
+
+    def attention(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, softcap: float,
+        sinks: Tensor | None, **_: Any,
+    ) -> Tensor:  # fmt: skip
+        """q [1, B*T, H, D], k and v [1, B*T, K, D] -> [1, B*T, H, D]."""
+        sinks = numbers(sinks)
+        flat = [x.reshape(*self.batch, -1).to(self.own.narrow) for x in (q, k, v)]
+        past = [self.given.get(f"past_key_values.{self.layer}.{x}") for x in ("key", "value")]
+        given = (*flat, self.mask(window), *past, q.shape[2], k.shape[2], scale, softcap)
+        operator = self.own.operators.get("attention")
+        use_operator = operator is not None and sinks is None  # which it knows none of
+        mixed, *present = operator(*given) if use_operator else attend(*given, sinks)
+        self.present += present if self.own.cached else []
+        self.layer += 1
+        return mixed.reshape(q.shape).float()
+
+    def mask(self, window: int) -> Tensor:
+        """Which keys are visible; made once for all layers of one window."""
+        if window not in self.masks:
+            mask = self.given.get("attention_mask")
+            self.masks[window] = visible(mask, self.given["input_ids"], window)
+        return self.masks[window]
+
+
+def numbers(value: Any) -> Any:
+    """A weight as a tensor; anything else as it is."""
+    return value.numbers() if isinstance(value, Weight) else value
+
+
+OP_NAMES = {op.overload: name for name, op in OPS.items()}
+SPECIAL: dict[str, Any] = {
+    "linear": Run.linear, "embedding": Run.embedding, "attention": Run.attention,
+}  # fmt: skip

@@ -1,0 +1,137 @@
+"""The table of contents of an export: model directory in, a folder of ONNX out."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from ingot.artifact.folder import ANOTHER, FolderWriter, names_at
+from ingot.artifact.host import available_memory
+from ingot.compiler.model import Model, read_model
+from ingot.compiler.options import Clock, Progress
+from ingot.compiler.quantization.choose import label
+from ingot.compiler.quantization.quantize import quantize_weights
+from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.errors import UsageError
+from ingot.models.file_names import CONFIG, TOKENIZER_FILES
+from ingot.onnx.batched import Batched
+from ingot.onnx.check import ALLOWED, check_file, expected_logits, random_prompts
+from ingot.onnx.genai import GENAI_CONFIG, write_surroundings
+from ingot.onnx.lowered import Lowered, as_stored, lower, make_weights
+from ingot.onnx.operators import operators
+from ingot.onnx.options import OnnxOptions, OnnxReport
+from ingot.onnx.program import count_operators, make_program, save, save_beside
+from ingot.ops.dtypes import TORCH_DTYPES
+
+CACHED, PLAIN = "model.onnx", "plain.onnx"
+DATA = f"{CACHED}.data"
+NAMES = {CACHED, PLAIN, DATA, GENAI_CONFIG, CONFIG, *TOKENIZER_FILES}
+MEMORY_PER_WEIGHT = 3  # onnxruntime holds weights as they are, turned, and in its own layout
+
+
+def export_model(
+    model_dir: Path, out: Path, options: OnnxOptions, progress: Progress, *, replace: bool = False
+) -> OnnxReport:
+    """Writes a model directory as ONNX into the folder `out`, and checks it.
+
+    `out` appears complete or not at all. Raises IngotError, whose type names the fault.
+    """
+    clock = Clock(progress)
+    model = read_model(model_dir, options.compile, clock)
+    with (
+        model.checkpoint,
+        FolderWriter(out, refuse_foreign, replace=replace) as writer,
+        QuantizedWeights(model.checkpoint.read, writer.directory) as weights,
+    ):
+        lowered = lower(model, clock)
+        quantize(model, lowered, weights, clock)
+        counts = write_files(model, lowered, weights, options, writer.directory, clock)
+        longest = model.resolved.limits.max_model_len
+        write_surroundings(
+            model.model_dir, writer.directory, model.config, longest=longest, file=CACHED
+        )
+        errors = check(model, lowered, weights, options, writer.directory, clock)
+        with clock.stage("write", str(out)):
+            writer.publish()
+    return OnnxReport(
+        folder=out,
+        opset=options.opset,
+        dtype=options.stored,
+        quantization=label(lowered.storage, calibrated=bool(model.calibration)),
+        files={file.name: file.stat().st_size for file in sorted(out.iterdir())},
+        operators=counts,
+        errors=errors,
+        allowed=ALLOWED[options.narrow],
+        seconds=clock.seconds,
+        stage_seconds=clock.stage_seconds,
+    )
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raises UsageError if anything but an export is at `path`: it could be the user's own."""
+    names = names_at(path)
+    foreign = sorted(names - NAMES)
+    if foreign or (names and CACHED not in names):
+        what = f"holds {foreign[0]}" if foreign and foreign[0] else "exists"
+        raise UsageError(f"{path} {what}, and is not an export to ONNX", hint=ANOTHER)
+
+
+def quantize(model: Model, lowered: Lowered, weights: QuantizedWeights, clock: Clock) -> None:
+    """Fills `weights` with the matrices that are stored in integers."""
+    if lowered.storage:
+        sizes = {name: p.numel() for name, p in model.module.named_parameters()}
+        chosen = {name: sizes.get(name, 0) for name in lowered.storage}
+        with clock.stage_over("quantize", "", chosen) as weights.on_read:
+            quantize_weights(lowered.reference, weights, lowered.storage, model.calibration)
+
+
+def write_files(
+    model: Model,
+    lowered: Lowered,
+    weights: QuantizedWeights,
+    options: OnnxOptions,
+    folder: Path,
+    clock: Clock,
+) -> dict[str, dict[str, int]]:
+    """Writes both models and the weights that they share; returns how often each operator occurs,
+    by file."""
+    checkpoint = model.checkpoint
+    shapes = {name: tuple(checkpoint.shape(name)) for name in checkpoint.names}
+    programs = {}
+    with clock.stage("onnx", f"opset {options.opset}"):
+        for name in (CACHED, PLAIN):
+            build = partial(
+                Batched,
+                lowered.primitives,
+                partial(make_weights, lowered, shapes, options.stored, weights),
+                cached=name == CACHED,
+                operators=operators(options.opset),
+                narrow=TORCH_DTYPES[options.narrow],
+            )
+            programs[name] = make_program(build, model.config, options.opset)
+    sizes = {name: p.numel() for name, p in model.module.named_parameters()}
+    with clock.stage_over("pack", DATA, sizes) as began:
+        save(programs[CACHED], folder / CACHED, began)
+    save_beside(programs[PLAIN], folder / PLAIN, folder / CACHED)
+    checkpoint.forget()
+    return {name: count_operators(program) for name, program in programs.items()}
+
+
+def check(
+    model: Model,
+    lowered: Lowered,
+    weights: QuantizedWeights,
+    options: OnnxOptions,
+    folder: Path,
+    clock: Clock,
+) -> dict[str, float]:
+    """The error of each file against the float32 reference; none where memory is too little."""
+    free = available_memory()
+    if free is not None and free < MEMORY_PER_WEIGHT * (folder / DATA).stat().st_size:
+        return {}
+    with clock.stage("check", "onnxruntime against the float32 reference"):
+        prompts = random_prompts(model.config, model.resolved.limits.max_model_len)
+        read = as_stored(weights, options.stored)
+        expected = expected_logits(lowered.reference, read, prompts)
+        allowed = ALLOWED[options.narrow]
+        return {n: check_file(folder / n, prompts, expected, allowed) for n in (CACHED, PLAIN)}

@@ -1,0 +1,95 @@
+"""What onnxruntime-genai and Optimum read beside a model: its config and its tokenizer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ingot.compiler.tokenizer import copy_tokenizer
+from ingot.models.config import ModelConfig
+from ingot.models.config_file import read_json_bytes, read_json_object
+from ingot.models.file_names import CONFIG
+
+GENAI_CONFIG = "genai_config.json"
+GENERATION_CONFIG = "generation_config.json"
+# What a search takes from generation_config.json, and its value where that says nothing.
+SEARCH: dict[str, Any] = {
+    "do_sample": False,
+    "temperature": 1.0,
+    "top_k": 50,
+    "top_p": 1.0,
+    "repetition_penalty": 1.0,
+    "length_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+}
+
+
+def write_surroundings(
+    model_dir: Path, folder: Path, config: ModelConfig, *, longest: int, file: str
+) -> None:
+    """Writes the config of onnxruntime-genai, and copies config.json and the tokenizer."""
+    copy_tokenizer(model_dir, folder)
+    (folder / CONFIG).write_bytes(read_json_bytes(model_dir / CONFIG))
+    generation = folder / GENERATION_CONFIG
+    chosen = read_json_object(generation) if generation.exists() else {}
+    text = json.dumps(genai_config(config, chosen, longest=longest, file=file), indent=2)
+    (folder / GENAI_CONFIG).write_text(text + "\n", encoding="utf-8")
+
+
+def genai_config(
+    config: ModelConfig, generation: dict[str, Any], *, longest: int, file: str
+) -> dict[str, Any]:
+    """The content of `genai_config.json`.
+
+    The type is that of any model of text: the graph tells all that another name would.
+    https://onnxruntime.ai/docs/genai/reference/config.html
+    """
+    ends, starts = list(config.eos_token_ids) or [0], list(config.bos_token_ids) or [0]
+    padding = generation.get("pad_token_id")
+    return {
+        "model": {
+            "type": "decoder",
+            "vocab_size": config.vocab_size,
+            "context_length": longest,
+            "bos_token_id": starts[0],
+            "eos_token_id": ends[0] if len(ends) == 1 else ends,
+            "pad_token_id": padding if isinstance(padding, int) else ends[0],
+            "decoder": {
+                "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+                "filename": file,
+                "hidden_size": config.hidden_size,
+                "head_size": config.head_dim,
+                "num_attention_heads": config.num_heads,
+                "num_key_value_heads": config.num_kv_heads,
+                "num_hidden_layers": config.num_layers,
+                "inputs": {
+                    "input_ids": "input_ids",
+                    "attention_mask": "attention_mask",
+                    "position_ids": "position_ids",
+                    "past_key_names": "past_key_values.%d.key",
+                    "past_value_names": "past_key_values.%d.value",
+                },
+                "outputs": {
+                    "logits": "logits",
+                    "present_key_names": "present.%d.key",
+                    "present_value_names": "present.%d.value",
+                },
+            },
+        },
+        "search": {
+            **{name: _given(generation, name, value) for name, value in SEARCH.items()},
+            "max_length": longest,
+            "min_length": 0,
+            "num_beams": 1,
+            "num_return_sequences": 1,
+            "early_stopping": True,
+            # The graph puts new keys and values behind those of before, in memory of their own.
+            "past_present_share_buffer": False,
+        },
+    }
+
+
+def _given(generation: dict[str, Any], name: str, otherwise: Any) -> Any:
+    value = generation.get(name)
+    return otherwise if value is None else value

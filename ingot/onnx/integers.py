@@ -1,0 +1,85 @@
+"""Matrices in integers, as `MatMulNBits` of onnxruntime reads them.
+
+O rows, I columns, G columns that share a scale, N bits a number.
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ingot.artifact.formats import Format
+from ingot.onnx.operators import product
+from ingot.onnx.weights import Weight
+from ingot.ops.scaled import Scaled
+
+GROUPS = (16, 32, 64, 128, 256)  # those that the operator takes
+
+
+def fits(columns: int, form: Format) -> bool:
+    """Whether the operator takes rows of so many columns in a format."""
+    return columns % form.block == 0 and form.group in GROUPS
+
+
+class Integers(Weight):
+    """A matrix of the artifact's own integers, with a scale for every group of each row.
+
+    The file has `integers` uint8 [O, I/G, G*N/8], shifted so that none is negative and two to a
+    byte, low half first, where they have 4 bits; and `scales` [O, I/G], which are those of the
+    blocks times the multipliers of the groups.
+    """
+
+    integers: Tensor
+    scales: Tensor
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        form: Format,
+        dtype: torch.dtype,
+        make: Callable[[], Scaled],
+    ) -> None:
+        super().__init__()
+        self.bits, self.group = form.bits, form.group
+        rows, groups = shape[0], shape[1] // form.group
+        stored = (rows, groups, form.group * form.bits // 8)
+        self.add("integers", stored, torch.uint8, lambda: packed(make(), form.bits, stored))
+        self.add("scales", (rows, groups), dtype, lambda: scales(make(), groups).to(dtype))
+
+    def numbers(self) -> Tensor:
+        return dequantized(self.integers.flatten(1), self.scales, self.bits, self.group)
+
+    def product(self, x: Tensor) -> Tensor:
+        return product(x, self.integers, self.scales, self.bits, self.group)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        looked_up = (functional.embedding(ids, x.flatten(1)) for x in (self.integers, self.scales))
+        return dequantized(*looked_up, self.bits, self.group)
+
+
+def packed(matrix: Scaled, bits: int, shape: tuple[int, ...]) -> Tensor:
+    """The integers of a matrix as the file has them."""
+    shifted = (matrix.values + (1 << (bits - 1))).to(torch.uint8)
+    if bits == 4:
+        shifted = shifted[:, 0::2] | (shifted[:, 1::2] << 4)
+    return shifted.reshape(shape).contiguous()
+
+
+def scales(matrix: Scaled, groups: int) -> Tensor:
+    """The scale of every group, float32 [O, groups]."""
+    wide = matrix.scales.repeat_interleave(groups // matrix.scales.shape[1], dim=1)
+    return wide if matrix.multipliers is None else wide * matrix.multipliers
+
+
+def dequantized(integers: Tensor, scales: Tensor, bits: int, group: int) -> Tensor:
+    """uint8 [..., I*N/8] and scales [..., I/G] -> the numbers [..., I] in float32."""
+    values = integers.float()
+    if bits == 4:
+        high = torch.floor(values / 16)
+        values = torch.stack((values - 16 * high, high), -1).flatten(-2)
+    groups = values.unflatten(-1, (scales.shape[-1], group)) - (1 << (bits - 1))
+    return (groups * scales.float()[..., None]).flatten(-2)

@@ -1,0 +1,93 @@
+"""A model as the export takes it: its graph, the same in primitives, and its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from ingot.artifact.formats import Storage
+from ingot.compiler.export import export
+from ingot.compiler.model import Model
+from ingot.compiler.options import Clock
+from ingot.compiler.quantization.choose import check_calibration, choose_storage
+from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.models.counts import module_counts
+from ingot.onnx.integers import Integers, fits
+from ingot.onnx.weights import Matrix, Vector, Weight, Weights
+from ingot.ops.dtypes import TORCH_DTYPES
+from ingot.ops.scaled import Operand
+from ingot.passes import runner
+from ingot.passes.graph import op_calls
+from ingot.passes.pipeline import pipeline
+
+# From here on the passes are about machines: larger products, pages, rounding.
+END = "merge_linears"
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """`reference` is the exported graph, `primitives` the same after the passes that find
+    primitives; `storage` says which matrices are stored in integers."""
+
+    reference: GraphModule
+    primitives: GraphModule
+    storage: dict[str, Storage]
+
+
+def lower(model: Model, clock: Clock) -> Lowered:
+    """Exports the module of a model, and runs the passes that find primitives."""
+    config, resolved = model.config, model.resolved
+    with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
+        graph = export(model.module, config)
+        reference = GraphModule(graph, deepcopy(graph.graph))
+    storage = choose_storage(
+        reference, resolved.storage, model.options.keep, resolved.dtype, resolved.int8, fits
+    )
+    if model.calibration:
+        check_calibration(reference, storage)
+    with clock.stage("passes", "arithmetic to primitives"):
+        passes = takewhile(lambda each: each.name != END, pipeline())
+        runner.run(graph, list(passes), module_counts(model.module))
+    return Lowered(reference, graph, storage)
+
+
+def make_weights(
+    lowered: Lowered, shapes: Mapping[str, tuple[int, ...]], stored: str, weights: QuantizedWeights
+) -> Weights:
+    """The weights that the graph reads; matrices that are not in integers are in `stored`."""
+    graph = lowered.primitives
+    dtype = TORCH_DTYPES[stored]
+    scales = torch.float16 if dtype == torch.float16 else torch.float32
+    tables = {str(node.args[1].target) for node in op_calls(graph, "embedding")}  # type: ignore[union-attr]
+    names = dict.fromkeys(str(node.target) for node in graph.graph.find_nodes(op="get_attr"))
+
+    def made(name: str) -> Weight:
+        shape = shapes[name]
+        if name in lowered.storage:
+            form = lowered.storage[name].of(shape[1])
+            return Integers(shape, form, scales, partial(weights.matrix, name))
+        read = partial(weights.read, name)
+        if len(shape) == 2:
+            return Matrix(shape, dtype, read, turned=name not in tables)
+        return Vector(shape, read)
+
+    return Weights({name: made(name) for name in names})
+
+
+def as_stored(weights: QuantizedWeights, stored: str) -> Callable[[str], Operand]:
+    """Reads parameters as the numbers that an export holds."""
+    dtype = TORCH_DTYPES[stored]
+
+    def read(name: str) -> Operand:
+        value = weights.stored(name)
+        is_matrix = isinstance(value, Tensor) and value.ndim == 2
+        return value.to(dtype) if is_matrix else value  # type: ignore[union-attr]
+
+    return read

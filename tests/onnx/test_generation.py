@@ -1,0 +1,53 @@
+"""Greedy texts of onnxruntime and of onnxruntime-genai are ours, token by token."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnxruntime_genai
+import pytest
+
+from ingot.onnx import export_onnx
+from ingot.runtime.llm import LLM
+from ingot.runtime.params import SamplingParams
+from tests.end_to_end.support import Compile, compile_case, random_tokens
+from tests.onnx.support import CACHED, exported, greedy
+from tests.support.build_once import built_once
+
+COUNT = 24
+
+
+def ours(artifact: Path, prompt: list[int]) -> list[int]:
+    params = SamplingParams(temperature=0, max_tokens=COUNT, ignore_eos=True, detokenize=False)
+    with LLM(artifact) as llm:
+        return list(llm.generate([prompt], params)[0].outputs[0].token_ids)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gpt2"])
+def test_greedy_tokens_are_those_of_the_artifact(name: str, tmp_path: Path) -> None:
+    with built_once():
+        _, artifact = compile_case(Compile(name, "float32", 300), tmp_path)
+    _, folder = exported(name, opset=23, max_model_len=300)
+    for length in (1, 30):
+        prompt = random_tokens(length)
+        assert greedy(folder / CACHED, prompt, COUNT) == ours(artifact, prompt)
+
+
+@pytest.mark.thorough
+def test_genai_loads_the_folder_and_generates(shakespeare_dir: Path, tmp_path: Path) -> None:
+    """The real package, with the bundled model: it encodes and continues a text as we do."""
+    folder = tmp_path / "onnx"
+    export_onnx(shakespeare_dir, folder)
+    model = onnxruntime_genai.Model(str(folder))
+    tokenizer = onnxruntime_genai.Tokenizer(model)
+    prompt = [int(token) for token in tokenizer.encode("First Citizen:\nBefore we proceed")]
+    params = onnxruntime_genai.GeneratorParams(model)
+    params.set_search_options(do_sample=False, max_length=len(prompt) + COUNT)
+    generator = onnxruntime_genai.Generator(model, params)
+    generator.append_tokens(prompt)
+    while not generator.is_done():
+        generator.generate_next_token()
+    text = [int(token) for token in generator.get_sequence(0)]
+    assert text[: len(prompt)] == prompt
+    assert text[len(prompt) :] == greedy(folder / CACHED, prompt, COUNT)

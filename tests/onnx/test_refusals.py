@@ -1,0 +1,134 @@
+"""What an export refuses, and that it then leaves nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from ingot.errors import ExportError, UsageError, VerificationError
+from ingot.onnx import batched, check, export, export_onnx, packages
+from ingot.onnx.options import OnnxOptions
+from ingot.ops import OPS
+from tests.support.tiny_models import save_random
+
+
+@pytest.fixture
+def model_dir(tmp_path: Path) -> Path:
+    return save_random("llama", tmp_path / "model", tokenizer=True)
+
+
+def left(tmp_path: Path) -> set[str]:
+    """What lies beside the model, but for the lock."""
+    return {path.name for path in tmp_path.iterdir()} - {"model", ".out.lock"}
+
+
+@pytest.mark.parametrize(
+    "options", [{"opset": 17}, {"opset": 24}, {"dtype": "int8"}, {"quantize": "int2"}]
+)
+def test_unknown_values_are_refused_before_anything_is_written(
+    options: dict[str, object], model_dir: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        export_onnx(model_dir, tmp_path / "out", **options)
+    assert str(next(iter(options.values()))) in caught.value.found
+    assert "Supported" in caught.value.hint
+    assert left(tmp_path) == set()
+
+
+def test_a_missing_package_names_the_extra(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packages, "find_spec", lambda name: name in ("torch", "onnx") or None)
+    with pytest.raises(UsageError) as caught:
+        export_onnx(model_dir, tmp_path / "out")
+    assert caught.value.found == "onnxscript and onnxruntime are not installed"
+    assert "pip install 'ingot-lm[onnx]'" in caught.value.hint
+
+
+def test_what_is_there_is_replaced_only_if_it_is_an_export_and_by_force(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine.txt").write_text("precious")
+    for force in (False, True):
+        with pytest.raises(UsageError, match=r"holds mine.txt, and is not an export"):
+            export_onnx(model_dir, out, force=force)
+    (out / "mine.txt").rename(out / "model.onnx")
+    with pytest.raises(UsageError, match="exists"):
+        export_onnx(model_dir, out)
+    assert (out / "model.onnx").read_text() == "precious"
+
+
+def test_a_folder_that_cannot_be_written_is_refused_at_once(model_dir: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        export_onnx(model_dir, "/proc/nothing/out")
+
+
+def test_an_interrupted_export_leaves_nothing(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = []
+
+    def interrupted(model: object, clock: object) -> None:
+        begun.extend(path.name for path in tmp_path.glob(".out.tmp-*"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(export, "lower", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export_onnx(model_dir, tmp_path / "out")
+    assert len(begun) == 1
+    assert left(tmp_path) == set()
+
+
+@pytest.mark.thorough
+def test_a_file_that_is_wrong_does_not_appear(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The control of the check: an attention that scales its scores a little otherwise."""
+    real = batched.attend
+    monkeypatch.setattr(batched, "attend", lambda q, *rest: real(1.01 * q, *rest))
+    with pytest.raises(VerificationError, match="differs from the float32 reference"):
+        export_onnx(model_dir, tmp_path / "out", opset=18)
+    assert left(tmp_path) == set()
+
+
+@pytest.mark.thorough
+def test_an_op_without_an_operator_is_named(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    odd = dataclasses.replace(
+        OPS["add"], reference=lambda x, y: x + y + 0 * torch.special.bessel_j0(x)
+    )
+    monkeypatch.setattr(batched, "OPS", {**OPS, "add": odd})
+    with pytest.raises(ExportError) as caught:
+        export_onnx(model_dir, tmp_path / "out")
+    assert "special_bessel_j0" in caught.value.found
+    assert left(tmp_path) == set()
+
+
+@pytest.mark.thorough
+def test_without_memory_to_run_it_the_report_says_so(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "available_memory", lambda: 1000)
+    report = export_onnx(model_dir, tmp_path / "out")
+    assert report.errors == {}
+    assert set(report.files) >= {"model.onnx", "model.onnx.data", "plain.onnx"}
+
+
+def test_prompts_are_longer_than_the_window_and_no_longer_than_allowed() -> None:
+    config = dataclasses.make_dataclass("C", ["windows", "vocab_size"])((24, 0), 50)
+    assert [len(p) for p in check.random_prompts(config, 512)] == [1, 6, 33]
+    wide = dataclasses.make_dataclass("C", ["windows", "vocab_size"])((100,), 50)
+    assert [len(p) for p in check.random_prompts(wide, 512)] == [1, 6, 33, 109]
+    assert [len(p) for p in check.random_prompts(wide, 20)] == [1, 6, 20]
+
+
+def test_the_default_is_what_any_processor_runs() -> None:
+    assert (OnnxOptions().stored, OnnxOptions().narrow) == ("float32", "float32")
+    assert OnnxOptions(dtype="bfloat16").narrow == "float32"
+    assert OnnxOptions(dtype="float16").narrow == "float16"
