@@ -1,0 +1,130 @@
+"""An ONNX file as a side, run by onnxruntime on the CPU.
+
+Two forms of a language model are known: tokens and positions to logits, and the same with a mask,
+and keys and values that go in and come out, as Optimum and ONNX Runtime GenAI name them. The second
+runs with an empty cache.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingot.compare.folder import folder_tokenizer, optional_json
+from ingot.compare.sides import greedy_by_logits
+from ingot.errors import InternalError, ModelDirError, UsageError, describe, listed
+from ingot.runtime.arrays import Float32
+from ingot.version import DISTRIBUTION
+
+GENAI = "genai_config.json"
+LOGITS = "logits"
+PAST = re.compile(r"past_key_values\.\d+\.(key|value)")
+SUPPORTED = (
+    "Supported inputs: input_ids, position_ids, attention_mask and past_key_values.N.key and "
+    f".value; one output must be {LOGITS}. `ingot export-onnx` writes such files."
+)
+INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
+FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
+WHOLE = ("input_ids", "position_ids", "attention_mask")
+QUIET = 3  # of onnxruntime's levels: errors alone
+
+
+class OnnxSide:
+    """Runs an ONNX file; see `ingot.compare.sides.Side`.
+
+    Raises UsageError without onnxruntime and for unknown inputs, ModelDirError for a file that
+    onnxruntime does not load, such as one of an opset that it does not know.
+    """
+
+    token_cost = 1
+
+    def __init__(self, name: str, path: Path) -> None:
+        self._session: Any = _session(path)
+        self._inputs: list[Any] = self._session.get_inputs()
+        _check(path, self._inputs, [output.name for output in self._session.get_outputs()])
+        self.name = name
+        self.vocab_size = 0
+        model = optional_json(path.parent / GENAI).get("model", {})
+        self.max_model_len: int | None = model.get("context_length")
+        ends = model.get("eos_token_id", [])
+        self.eos_token_ids = (ends,) if isinstance(ends, int) else tuple(ends)
+        self.what = "ONNX, onnxruntime"
+        self.vocab_size = self.logits([0]).shape[-1]
+        self.tokenizer = folder_tokenizer(path.parent, self.vocab_size)
+
+    def logits(self, tokens: Sequence[int]) -> Float32:
+        given = {each.name: _value(each, tokens) for each in self._inputs}
+        try:
+            (found,) = self._session.run([LOGITS], given)
+        except Exception as error:
+            raise InternalError(f"{self.name}: onnxruntime raised {describe(error)}") from error
+        logits: Float32 = found[0].astype(np.float32, copy=False)
+        return logits
+
+    def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
+        return greedy_by_logits(self, tokens, count)
+
+    def close(self) -> None:
+        self._session = None
+
+
+def _session(path: Path) -> Any:
+    if not os.path.isfile(path):
+        what = "is a directory" if os.path.isdir(path) else "does not exist"
+        raise UsageError(f"{path} {what}", hint="Give a file that ends in .onnx.")
+    if find_spec("onnxruntime") is None:
+        raise UsageError(
+            "onnxruntime is not installed",
+            hint=f"An .onnx file needs it: pip install '{DISTRIBUTION}[onnx]'",
+        )
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = QUIET
+    try:
+        return onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:
+        raise ModelDirError(
+            f"onnxruntime {onnxruntime.__version__} cannot load {path}: {describe(error)}",
+            hint="The file may be damaged, without its external data, or of an opset or with "
+            "operators that this onnxruntime does not know.",
+        ) from error
+
+
+def _check(path: Path, inputs: Sequence[Any], outputs: Sequence[str]) -> None:
+    names = [each.name for each in inputs]
+    unknown = [each.name for each in inputs if not _is_known(each)]
+    if unknown or "input_ids" not in names:
+        what = f"unknown inputs: {listed(unknown)}" if unknown else "no input input_ids"
+        raise UsageError(f"{path} has {what}", hint=SUPPORTED)
+    if LOGITS not in outputs:
+        raise UsageError(f"{path} has no output {LOGITS}: {listed(list(outputs))}", hint=SUPPORTED)
+
+
+def _is_known(given: Any) -> bool:
+    if PAST.fullmatch(given.name):
+        _, heads, _, size = given.shape if len(given.shape) == 4 else (None,) * 4
+        return given.type in FLOATS and isinstance(heads, int) and isinstance(size, int)
+    return given.name in WHOLE and given.type in INTEGERS
+
+
+def _value(given: Any, tokens: Sequence[int]) -> NDArray[Any]:
+    """What an input is given for a prompt of one sequence with nothing in the cache."""
+    if PAST.fullmatch(given.name):
+        _, heads, _, size = given.shape
+        return np.empty((1, heads, 0, size), FLOATS[given.type])
+    values = {
+        "input_ids": tokens,
+        "position_ids": range(len(tokens)),
+        "attention_mask": [1] * len(tokens),
+    }
+    return np.array([list(values[given.name])], INTEGERS[given.type])

@@ -1,0 +1,54 @@
+"""A model directory as a side: the float32 reference of the plain module, its weights streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ingot.compare.folder import folder_tokenizer
+from ingot.compare.sides import greedy_by_logits
+from ingot.compiling import check_torch
+from ingot.models.config_file import check_model_dir
+from ingot.runtime.arrays import Float32
+
+
+class ReferenceSide:
+    """Runs the exported graph of the plain module; see `ingot.compare.sides.Side`.
+
+    Raises ModelDirError for what cannot be built, and CompileError without PyTorch.
+    """
+
+    token_cost = 2
+
+    def __init__(self, name: str, path: Path, max_model_len: int | None = None) -> None:
+        check_model_dir(path)
+        check_torch()
+        from ingot.compiler.export import export
+        from ingot.models import registry
+        from ingot.models.checkpoint import Checkpoint
+
+        config = registry.load_config(path)
+        longest = max_model_len or config.max_position_embeddings
+        module = registry.build(config, max_model_len=longest)
+        self.name = name
+        self.what = "model directory, float32 reference"
+        self.config = config
+        self.vocab_size = config.vocab_size
+        self.max_model_len: int | None = longest
+        self.eos_token_ids = config.eos_token_ids
+        self.tokenizer = folder_tokenizer(path, config.vocab_size)
+        self.checkpoint = Checkpoint.open(path, config, module)
+        self.graph = export(module, config)
+
+    def logits(self, tokens: Sequence[int]) -> Float32:
+        from ingot.compiler.reference import reference_logits
+
+        (found,) = reference_logits(self.graph, self.checkpoint.read, [tokens])
+        logits: Float32 = found.numpy()
+        return logits
+
+    def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
+        return greedy_by_logits(self, tokens, count)
+
+    def close(self) -> None:
+        self.checkpoint.close()

@@ -1,0 +1,116 @@
+"""What can be compared: anything that gives the logits of a sequence of tokens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from ingot.artifact.tree import is_artifact
+from ingot.errors import UsageError
+from ingot.hub import hub_name, model_path
+from ingot.runtime.arrays import Float32
+
+if TYPE_CHECKING:
+    from ingot.runtime.tokenizer import Tokenizer
+
+HF = "hf:"
+ONNX = ".onnx"
+FORMS = (
+    "A side is an artifact, a model directory or a model on the hub (the float32 reference), "
+    "hf:MODEL_DIR (run by transformers), or an .onnx file."
+)
+
+
+class Side(Protocol):
+    """A model that can be compared, opened.
+
+    Attributes:
+        name: as the user wrote it.
+        what: what runs, in a few words, such as "artifact, cpu:portable, bfloat16".
+        vocab_size: how many logits a position has.
+        max_model_len: the most tokens of a sequence; None where nothing says it.
+        token_cost: what another greedy token takes: 0 a step with a cache, 1 a pass over weights
+            that lie in memory, 2 a pass over those of a checkpoint.
+        eos_token_ids: tokens that end a text; empty where nothing names them.
+        tokenizer: None where there is none.
+    """
+
+    name: str
+    what: str
+    vocab_size: int
+    max_model_len: int | None
+    token_cost: int
+    eos_token_ids: tuple[int, ...]
+    tokenizer: Tokenizer | None
+
+    def logits(self, tokens: Sequence[int]) -> Float32:
+        """Logits [T, V] of every position. Raises IngotError."""
+        ...
+
+    def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
+        """The `count` likeliest tokens after those, one after the other."""
+        ...
+
+    def close(self) -> None:
+        """Frees everything; a second call does nothing."""
+        ...
+
+
+def open_side(
+    text: str,
+    *,
+    target: str | None = None,
+    max_model_len: int | None = None,
+    revision: str | None = None,
+    dtype: str = "float32",
+) -> Side:
+    """Opens a side.
+
+    Args:
+        text: an artifact, a model directory, a name on the hub, "hf:" and one of the latter two,
+            or a file that ends in ".onnx".
+        target: which target of an artifact to run; None: the best for this host.
+        max_model_len: the longest sequence that a model directory is built for, which fixes some
+            rotary frequencies; None: its own maximum.
+        revision: of a model on the hub.
+        dtype: what transformers computes in.
+
+    Raises:
+        UsageError: nothing that can be compared, a missing package, or an unknown target.
+        ArtifactError, ModelDirError, ResourceError: what stands there cannot be run.
+    """
+    if text.startswith(HF):
+        from ingot.compare.transformers_side import TransformersSide
+
+        return TransformersSide(text, _local(text.removeprefix(HF), revision), dtype)
+    if text.endswith(ONNX):
+        from ingot.compare.onnx_side import OnnxSide
+
+        return OnnxSide(text, Path(text))
+    path = _local(text, revision)
+    if is_artifact(path):
+        from ingot.compare.artifact_side import ArtifactSide
+
+        return ArtifactSide(text, path, target)
+    from ingot.compare.reference_side import ReferenceSide
+
+    return ReferenceSide(text, path, max_model_len)
+
+
+def greedy_by_logits(side: Side, tokens: Sequence[int], count: int) -> list[int]:
+    """`Side.greedy` without a cache: the whole sequence anew for each token."""
+    found: list[int] = []
+    for _ in range(count):
+        found.append(int(side.logits([*tokens, *found])[-1].argmax()))
+    return found
+
+
+def _local(text: str, revision: str | None) -> Path:
+    """The folder of a model. Raises UsageError where there is none."""
+    if hub_name(text):
+        return model_path(text, revision)
+    if not os.path.lexists(text):
+        raise UsageError(f"{text or 'an empty name'} does not exist", hint=FORMS)
+    return Path(text)
