@@ -53,7 +53,9 @@ class TransformersSide:
             try:
                 out = self._model(torch.tensor([list(tokens)]), use_cache=False)
             except Exception as error:
-                raise InternalError(f"{self.name}: transformers raised {describe(error)}") from error
+                raise InternalError(
+                    f"{self.name}: transformers raised {describe(error)}"
+                ) from error
         logits: Float32 = out.logits[0].float().numpy()
         return logits
 

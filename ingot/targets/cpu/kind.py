@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+
+from torch import Tensor
 
 from ingot.artifact.formats import Format
 from ingot.artifact.manifest import GroupEntry
-from ingot.artifact.plan import Plan
+from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.target import NAMES, Target
+from ingot.ops.scaled import Operand
 from ingot.targets.cpu import toolchain
 from ingot.targets.cpu.functions import INTERFACE
 from ingot.targets.cpu.generate import generate, weight_layouts
@@ -18,9 +21,10 @@ from ingot.targets.cpu.memory import with_memory
 from ingot.targets.cpu.pack import pack
 from ingot.targets.cpu.quantized_panels import fits
 from ingot.targets.cpu.rewrite import round_activations
+from ingot.targets.cpu.unpack import unpack_state, unpacked
 from ingot.targets.grouping import group
 from ingot.targets.memory_check import check_memory
-from ingot.targets.target import Read, ScaledWeights
+from ingot.targets.target import Packed, Read, ScaledWeights, Weights
 
 
 class CpuKind:
@@ -53,6 +57,12 @@ class CpuKind:
 
     def pack(self, path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
         pack(path, plan, weight_layouts(plan), read, integers)
+
+    def unpacked(self, plan: Plan, packed: Packed) -> Weights:
+        return unpacked(plan, packed)
+
+    def unpack_state(self, plan: Plan, state: Buffer, arrays: Sequence[Tensor]) -> Operand:
+        return unpack_state(plan, state, arrays)
 
     def try_tools(self, folder: Path, target: Target) -> None:
         toolchain.try_tools(folder, target, compile_once)

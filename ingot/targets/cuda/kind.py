@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+
+from torch import Tensor
 
 from ingot.artifact.codec import encode_launches
 from ingot.artifact.formats import Format
 from ingot.artifact.manifest import GroupEntry
-from ingot.artifact.plan import Plan
+from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.target import NAMES, Target
+from ingot.ops.scaled import Operand
 from ingot.targets.cuda import toolchain
 from ingot.targets.cuda.architectures import architecture_of
 from ingot.targets.cuda.dependent import with_dependents
@@ -19,9 +22,10 @@ from ingot.targets.cuda.memory import with_memory
 from ingot.targets.cuda.operands import FLOATS
 from ingot.targets.cuda.pack import pack
 from ingot.targets.cuda.rewrite import narrow_activations
+from ingot.targets.cuda.unpack import unpack_state, unpacked
 from ingot.targets.cuda.weights import fits
 from ingot.targets.grouping import group
-from ingot.targets.target import Read, ScaledWeights
+from ingot.targets.target import Packed, Read, ScaledWeights, Weights
 
 
 class CudaKind:
@@ -54,6 +58,12 @@ class CudaKind:
 
     def pack(self, path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
         pack(path, plan, read, integers)
+
+    def unpacked(self, plan: Plan, packed: Packed) -> Weights:
+        return unpacked(packed)
+
+    def unpack_state(self, plan: Plan, state: Buffer, arrays: Sequence[Tensor]) -> Operand:
+        return unpack_state(state, arrays)
 
     def try_tools(self, folder: Path, target: Target) -> None:
         toolchain.try_tools(folder, target)
