@@ -52,4 +52,5 @@ def shaped(got: Value, like: Value) -> Value:
 
 def unplaced(plan: Plan) -> Plan:
     """The plan with memory of its own for every temporary."""
-    return replace(plan, memory=MemoryPlan())
+    buffers = (replace(b, offset=0) if b.kind == "arena" else b for b in plan.buffers)
+    return replace(plan, buffers=tuple(buffers), memory=MemoryPlan())

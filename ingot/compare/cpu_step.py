@@ -18,7 +18,7 @@ from ingot.errors import InternalError
 from ingot.runtime.arrays import StepInputs
 from ingot.runtime.devices.cpu_kernels import Kernels, ModelStruct, StepStruct, Watcher
 from ingot.runtime.devices.memory import Region, align
-from ingot.targets.cpu.unpack import unpack_state
+from ingot.targets.cpu.unpack import pack_state, unpack_state
 from ingot.targets.cpu.work import work_of
 
 POISON = 0xFF  # NaN in every float: what is read before it is written shows
@@ -63,8 +63,14 @@ class CpuStep:
         self._run(inputs, watching.watch)
         return watching.seen
 
-    def run_alone(self, number: int, inputs: Mapping[str, Tensor]) -> dict[str, Value]:
-        """Runs one kernel of a step on what lies in memory; returns what it left."""
+    def run_alone(
+        self, number: int, inputs: Mapping[str, Tensor], given: Mapping[str, Value]
+    ) -> dict[str, Value]:
+        """Runs one kernel of a step on what it is given, by the names of `Seen.before`; returns
+        what it left."""
+        self._values = dict(inputs)
+        for name, value in given.items():
+            self._put(name, value)
         self._run(inputs, lambda kernel: kernel == number)
         work = self.work[number]
         return {name: self.value(name) for name in (*work.writes, *sorted(work.mutated))}
@@ -78,6 +84,17 @@ class CpuStep:
             return self.logits[: self.inputs.num_rows].clone()
         found = Step(self.plan, _none, self._values, {}, self.arena).memory(buffer)
         return copied(found)
+
+    def _put(self, name: str, value: Value) -> None:
+        """Writes a temporary or a state where the kernels look for it."""
+        buffer = self.plan.buffer(name)
+        if buffer.kind == "state":
+            packed = pack_state(self.plan, buffer, value)
+            for array, part in zip(self.caches[name], packed, strict=True):
+                array.copy_(part.flatten().view(torch.uint8))
+        else:
+            place = Step(self.plan, _none, self._values, {}, self.arena).memory(buffer)
+            place[:] = value  # type: ignore[assignment]
 
     def close(self) -> None:
         self._kernels.close()

@@ -38,16 +38,20 @@ class Difference:
     Attributes:
         output: the buffer, with ".values" or ".scales" where it has several arrays.
         num_wrong: how many of `count` numbers leave their tolerance.
-        error: the largest |got - expected|, at `place`, where at most `allowed` would do.
+        place: of the number that leaves its tolerance by most, or else has the largest error.
+        error: |got - expected| there, where at most `allowed` would do; `here` is what was got
+            there, and `right` what was expected.
         relative: |got - expected| / |expected|, of all numbers together.
     """
 
     output: str
     num_wrong: int
     count: int
+    place: tuple[int, ...]
     error: float
     allowed: float
-    place: tuple[int, ...]
+    here: float
+    right: float
     relative: float
     got: Statistics
     expected: Statistics
@@ -101,16 +105,21 @@ def difference(
     same = (mine == wanted) | (mine.isnan() & wanted.isnan())
     error = torch.where(same, 0.0, error.nan_to_num(torch.inf, torch.inf))
     wrong = ~(error <= allowed)
-    # The place that leaves its tolerance by most, or the one with the largest error.
     rank = torch.where(wrong, error / allowed.clamp(min=1e-30), 0.0) if wrong.any() else error
     place = _place(rank)
+
+    def at(x: Tensor) -> float:
+        return float(x[place]) if wanted.numel() else 0.0
+
     return Difference(
         output=name,
         num_wrong=int(wrong.sum()),
         count=wanted.numel(),
-        error=float(error[place]) if wanted.numel() else 0.0,
-        allowed=float(allowed[place]) if wanted.numel() else 0.0,
         place=place,
+        error=at(error),
+        allowed=at(allowed),
+        here=at(mine),
+        right=at(wanted),
         relative=_relative(mine, wanted),
         got=statistics(mine),
         expected=statistics(wanted),

@@ -88,9 +88,9 @@ class Kernels:
         self.plan: Plan = artifact.plan_of(entry)
         self.steps = steps
         self.stored = StoredWeights(artifact, entry, self.plan)
-        code = artifact.read(entry.step.kernels)
+        self.target, self.code = entry.name, artifact.read(entry.step.kernels)
         self._step = CpuStep(
-            self.plan, code, entry.step.kernels, self.stored.addresses(), steps.num_pages
+            self.plan, self.code, entry.step.kernels, self.stored.addresses(), steps.num_pages
         )
         try:
             self.seen = {name: self._step.run(inputs) for name, inputs in steps.all.items()}

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.formats import Format
-from ingot.artifact.plan import Buffer, MemoryPlan, Plan
+from ingot.artifact.plan import Buffer, Plan
+from ingot.compare.alone import unplaced
 from ingot.compare.differences import Difference, difference
 from ingot.compare.model_values import ModelValues
 from ingot.compiler.interpret import Step, Value, new_states
@@ -44,7 +45,7 @@ def widened(plan: Plan) -> Plan:
         plan.spec, states=tuple(replace(state, format=WIDE) for state in plan.spec.states)
     )
     buffers = tuple(replace(b, format=_wide(b.format)) for b in plan.buffers)
-    return replace(plan, spec=spec, buffers=buffers, memory=MemoryPlan())
+    return unplaced(replace(plan, spec=spec, buffers=buffers))
 
 
 def _wide(form: Format) -> Format:

@@ -105,17 +105,29 @@ def unpack_state(plan: Plan, state: Buffer, arrays: Sequence[Tensor]) -> Operand
 
     `arrays` are its numbers, and its scales where it has some, in any shape.
     """
-    _, *inner = map(int, state.shape)
-    heads, page_size, size = inner
+    _, heads, page_size, size = map(int, state.shape)
     numbers = arrays[0].view(TORCH_DTYPES[state.dtype])
-    depth = 1 if state.format.is_scaled else WORD_BYTES // numbers.itemsize
-    is_keys = any(i.inputs.get("k_cache") == state.name for i in plan.instructions)
-    order = (
-        (page_size // KEY_GROUP, size // depth, KEY_GROUP, depth)
-        if is_keys
-        else (page_size // depth, size, depth)
-    )
-    values = numbers.view(-1, heads, *order).transpose(3, 4).reshape(-1, *inner).clone()
+    stored = numbers.view(-1, heads, *_inner(plan, state, numbers.itemsize))
+    values = stored.transpose(3, 4).reshape(-1, heads, page_size, size).clone()
     if not state.format.is_scaled:
         return values
     return Scaled(values, None, arrays[1].view(torch.float32).view(-1, heads, page_size, 1).clone())
+
+
+def pack_state(plan: Plan, state: Buffer, value: Operand) -> list[Tensor]:
+    """The inverse of `unpack_state`: the arrays as kernels store them."""
+    heads = int(state.shape[1])
+    numbers = value.values if isinstance(value, Scaled) else value
+    inner = list(_inner(plan, state, numbers.itemsize))
+    inner[1:3] = inner[2:0:-1]  # the two that lie the other way round
+    packed = numbers.view(-1, heads, *inner).transpose(3, 4).contiguous()
+    return [packed, value.scales] if isinstance(value, Scaled) else [packed]
+
+
+def _inner(plan: Plan, state: Buffer, width: int) -> tuple[int, ...]:
+    """The order of the elements of a (page, head)."""
+    _, _, page_size, size = map(int, state.shape)
+    depth = 1 if state.format.is_scaled else WORD_BYTES // width
+    if any(i.inputs.get("k_cache") == state.name for i in plan.instructions):
+        return page_size // KEY_GROUP, size // depth, KEY_GROUP, depth
+    return page_size // depth, size, depth
