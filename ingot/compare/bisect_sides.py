@@ -15,7 +15,7 @@ from ingot.artifact.target import Target
 from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.bisect import Found, Walk
 from ingot.compare.drift import Drift, drift
-from ingot.compare.kernel_check import Kernels, Steps, rows_of, steps_of
+from ingot.compare.kernel_check import Kernels, Steps, steps_of
 from ingot.compare.makers import Makers, makers_of
 from ingot.compare.model_values import ModelValues, model_values
 from ingot.compare.plan_check import PlanValues, strayed
@@ -132,7 +132,7 @@ def _against_model(
         reference.name,
         kernels,
         found=list(walk.findings()),
-        drift=drift(kernels.seen["prefill"], values, rows_of(steps.prefill)),
+        drift=drift(kernels.seen["prefill"], made),
         notes=[*notes, *lost],
     )
 

@@ -136,8 +136,3 @@ def as_numbers(value: Value) -> Tensor:
     """What a value stands for, [rows, columns] in float32."""
     dense = value.float() if isinstance(value, Tensor) else value.dequantize()
     return dense.reshape(len(dense), -1)
-
-
-def rows_of(inputs: Inputs) -> Tensor:
-    """The rows whose logits a step gives."""
-    return inputs["logit_rows"].long()
