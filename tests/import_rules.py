@@ -22,7 +22,8 @@ ROOMS: dict[str, set[str]] = {
     "compiler": {"models", "passes", "ops", "artifact", "targets"},
     "runtime": {"artifact"},
     API: {"compiler", "models", "runtime", "artifact"},
-    "cli": {API, "compiler", "runtime", "artifact"},
+    "compare": {API, "compiler", "models", "runtime", "artifact"},
+    "cli": {API, "compare", "compiler", "runtime", "artifact"},
 }
 THIRD_PARTY: dict[str, set[str]] = {
     "artifact": {"numpy", "msgspec"},
@@ -32,6 +33,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "targets": {"torch", "numpy", "triton"},
     "compiler": {"torch", "numpy", "tokenizers"},
     "runtime": {"numpy", "tokenizers", "jinja2", "msgspec", "xxhash"},
+    "compare": {"numpy", "torch", "transformers", "onnxruntime"},
     "cli": {"numpy", "rich", "jinja2"},
     API: {"numpy", "huggingface_hub"},
 }

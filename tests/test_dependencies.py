@@ -14,6 +14,7 @@ from tests.import_rules import API, ROOMS, THIRD_PARTY, imports
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CORE_ROOMS = ("artifact", "runtime", "cli", API)  # an environment without torch runs these
+EXTRAS = ("compile", "cuda", "hf", "onnx")
 OPTIONAL = {"rich"}  # used by those rooms where it is installed
 
 
@@ -45,11 +46,12 @@ def test_the_core_declares_what_it_imports():
 
 
 def extra(name: str) -> set[str]:
-    return names(PROJECT["optional-dependencies"][name])
+    return names(PROJECT["optional-dependencies"][name]) - {PROJECT["name"]}  # another extra of it
 
 
-def test_the_extras_declare_what_only_compiling_imports():
-    assert extra("compile") | extra("cuda") == imported(*ROOMS) - names(PROJECT["dependencies"])
+def test_the_extras_declare_what_only_they_import():
+    declared = set().union(*map(extra, EXTRAS))
+    assert declared == imported(*ROOMS) - names(PROJECT["dependencies"])
     assert extra("compile") >= OPTIONAL
 
 
@@ -68,7 +70,7 @@ def imports_triton(path: Path) -> bool:
 
 def test_the_page_names_every_package():
     assert table("The core") == names(PROJECT["dependencies"])
-    for name in ("compile", "cuda"):
+    for name in EXTRAS:
         assert table(f"The extra `{name}`") == extra(name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
@@ -23,6 +24,22 @@ def human_int(text: str) -> int:
             f"{text!r} is not a positive number; write 4096, 32k (32000) or 32K (32768)"
         )
     return whole
+
+
+def whole_number(text: str) -> int:
+    """As `human_int`, and `0`."""
+    return 0 if text == "0" else human_int(text)
+
+
+def allowed(text: str) -> float:
+    """What an error may be at most: a number such as `0.01` or `1e-4`, for argparse."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 on; write 0.01 or 1e-4")
+    return value
 
 
 def format_bytes(count: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, Protocol
 from ingot.cli import (
     bench,
     cache,
+    compare,
     completion,
     doctor,
     explain,
@@ -49,6 +50,7 @@ VERBS: tuple[Verb, ...] = (
     bench,
     inspect,
     verify,
+    compare,
     explain,
     pull,
     listing,

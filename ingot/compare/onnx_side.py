@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingot.compare.folder import folder_tokenizer, optional_json
+from ingot.compare.packages import needed
 from ingot.compare.sides import greedy_by_logits
 from ingot.errors import InternalError, ModelDirError, UsageError, describe, listed
 from ingot.runtime.arrays import Float32
-from ingot.version import DISTRIBUTION
 
 GENAI = "genai_config.json"
 LOGITS = "logits"
@@ -79,12 +78,8 @@ def _session(path: Path) -> Any:
     if not os.path.isfile(path):
         what = "is a directory" if os.path.isdir(path) else "does not exist"
         raise UsageError(f"{path} {what}", hint="Give a file that ends in .onnx.")
-    if find_spec("onnxruntime") is None:
-        raise UsageError(
-            "onnxruntime is not installed",
-            hint=f"An .onnx file needs it: pip install '{DISTRIBUTION}[onnx]'",
-        )
-    import onnxruntime
+    with needed("onnxruntime", "onnx", "An .onnx file"):
+        import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = QUIET

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from ingot.compare.folder import folder_tokenizer
+from ingot.compare.packages import needed
 from ingot.compare.sides import greedy_by_logits
 from ingot.compiling import check_torch
 from ingot.errors import InternalError, ModelDirError, UsageError, describe, listed
 from ingot.models.config_file import check_model_dir
 from ingot.runtime.arrays import Float32
-from ingot.version import DISTRIBUTION
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -32,11 +31,6 @@ class TransformersSide:
     def __init__(self, name: str, path: Path, dtype: str = "float32") -> None:
         check_model_dir(path)
         check_torch()
-        if find_spec("transformers") is None:
-            raise UsageError(
-                "transformers is not installed",
-                hint=f"hf: needs it: pip install '{DISTRIBUTION}[hf]'",
-            )
         self._model: Any = _loaded(path, dtype)
         config = self._model.config.get_text_config()
         self.name = name
@@ -68,8 +62,9 @@ class TransformersSide:
 
 def _loaded(path: Path, dtype: str) -> Any:
     """The model, with every one of its weights. Runs no code of the directory."""
-    import torch
-    import transformers
+    with needed("transformers", "hf", "hf:"):
+        import torch
+        import transformers
 
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} of hf:", hint=f"Supported: {', '.join(DTYPES)}.")

@@ -1,0 +1,108 @@
+"""`ingot compare`: how far is a model from another form of it?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingot.cli.arguments import REVISION, Argument, Arguments
+from ingot.cli.numbers import allowed, human_int, whole_number
+from ingot.cli.output import print_json, show
+from ingot.cli.progress import progress_display
+from ingot.errors import UsageError, VerificationError
+
+if TYPE_CHECKING:
+    from ingot.compare.prompts import Prompt
+    from ingot.compare.sides import Side
+
+NAME = "compare"
+SUMMARY = "hold a model against another form of it: artifact, directory, transformers, ONNX"
+SIDE = "an artifact, a model directory, a model on the hub, hf:MODEL_DIR or FILE.onnx"
+
+
+def _targets(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names) or len(names) > 2:
+        raise argparse.ArgumentTypeError("name one target, or two: cpu:x86-64-v4,cpu:portable")
+    return names
+
+
+ARGUMENTS: Arguments = (
+    Argument("a A", f"what is judged: {SIDE}"),
+    Argument("b B", f"the reference: {SIDE}"),
+    REVISION,
+    Argument(
+        "--prompts FILE",
+        'a text a line, or JSON a line: {"prompt": "text"} or {"prompt": [token ids]} (default: '
+        "the golden prompts of an artifact, or those that a compile would make)",
+        Path,
+    ),
+    Argument("--random N", "N prompts of random tokens instead", human_int),
+    Argument("--seed N", "of --random (default: 0)", whole_number, default=0),
+    Argument(
+        "--tokens N",
+        "how many greedy tokens after each prompt to compare (default: 16)",
+        whole_number,
+        default=16,
+    ),
+    Argument(
+        "--target T[,U]",
+        "which target of the artifacts to run, or one for each (default: the best for this host)",
+        _targets,
+        default=(),
+    ),
+    Argument(
+        "--hf-dtype",
+        "what hf: computes in (default: float32)",
+        choices=("float32", "bfloat16", "float16"),
+        default="",
+    ),
+    Argument("--max-kl X", "exit with code 4 where the mean KL exceeds X nats", allowed),
+    Argument("--max-error X", "exit with code 4 where the relative error exceeds X", allowed),
+)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Runs A and B on the same prompts and tells how far the logits of A are from those of B:
+    the largest and the relative error, KL(B ‖ A), how often their likeliest tokens agree, and the
+    first greedy token that differs.
+
+    A model directory is run in float32 by its plain module, which has no kernel, pass or rounding;
+    hf: runs it by transformers, and an .onnx file is run by onnxruntime. `--target` with two names
+    compares two targets of one artifact, given as A and as B. Exit code 4 if a limit that was given
+    is exceeded."""
+    from ingot.cli.compare_report import as_object, exceeded, summary
+    from ingot.compare.compare import compare_pair
+    from ingot.compare.pair import Pair
+
+    pair = Pair(
+        names=(args.a, args.b), targets=args.target, revision=args.revision, dtype=args.hf_dtype
+    )
+    source = _source(args)
+    with progress_display() as progress:
+        found = compare_pair(pair, source, num_greedy=args.tokens, progress=progress)
+    failures = exceeded(found.measures, max_kl=args.max_kl, max_error=args.max_error)
+    if args.json:
+        print_json(as_object(found, passed=not failures))
+    else:
+        show(summary(found))
+    for failure in failures:
+        print(f"error: {failure}", file=sys.stderr)
+    return VerificationError.exit_code if failures else 0
+
+
+def _source(args: argparse.Namespace) -> Callable[[Sequence[Side]], list[Prompt]]:
+    """What makes the prompts once the sides are open."""
+    from ingot.compare import prompts
+
+    if args.prompts is not None and args.random is not None:
+        raise UsageError("--prompts and --random are both given", hint="Give one of them.")
+    if args.prompts is not None:
+        return partial(prompts.file_prompts, args.prompts)
+    if args.random is not None:
+        return partial(prompts.random_prompts, args.random, args.seed)
+    return prompts.golden_prompts

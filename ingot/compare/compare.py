@@ -1,0 +1,176 @@
+"""Holds one side against another, prompt by prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from ingot.compare.measure import Measures, Tally
+from ingot.compare.pair import Pair
+from ingot.compare.prompts import Prompt, max_len
+from ingot.compare.sides import Side
+from ingot.errors import IncompatibleHostError
+from ingot.runtime.arrays import Float32
+
+# Called as progress(stage, detail, fraction); fraction is None while the end is unknown.
+Progress = Callable[[str, str, float | None], None]
+
+
+def silent(stage: str, detail: str, fraction: float | None) -> None:
+    """A progress callback that says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GreedyDifference:
+    """The first token that the two sides would choose differently after the same text.
+
+    `index`: its place among the tokens after the prompt. `chosen`: what each side chooses.
+    `margins`: by how much the logit of each side's choice exceeds that of the other's.
+    """
+
+    where: str
+    index: int
+    chosen: tuple[int, int]
+    margins: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptResult:
+    """What one prompt showed. `num_greedy`: tokens after it that both sides choose alike."""
+
+    where: str
+    num_tokens: int
+    num_greedy: int
+    measures: Measures
+    difference: GreedyDifference | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How far a side is from its reference, over all prompts and by prompt.
+
+    `names` and `whats` are those of the sides. `same_files`: both are artifacts, of the same bytes;
+    where this host cannot run them, there are no prompts.
+    """
+
+    names: tuple[str, str]
+    whats: tuple[str, str]
+    measures: Measures
+    prompts: tuple[PromptResult, ...]
+    same_files: bool = False
+
+    @property
+    def difference(self) -> GreedyDifference | None:
+        """The earliest of the differences of all prompts."""
+        found = [prompt.difference for prompt in self.prompts if prompt.difference]
+        return min(found, key=lambda each: each.index, default=None)
+
+
+def compare(
+    side: Side,
+    reference: Side,
+    prompts: Sequence[Prompt],
+    *,
+    num_greedy: int = 0,
+    progress: Progress = silent,
+) -> Comparison:
+    """Holds a side against a reference.
+
+    A side writes on after each prompt, until `num_greedy` tokens can be compared; the one to which
+    that is cheaper. Then both score the same text. Up to the first token that differs it is the
+    text of both, so that it does not matter who wrote it.
+
+    Raises what the sides raise.
+    """
+    total, results = Tally(), []
+    for number, prompt in enumerate(prompts):
+        progress("compare", prompt.where, number / len(prompts))
+        results.append(_prompt_result(side, reference, prompt, num_greedy, total))
+    progress("compare", f"{len(prompts)} prompts", 1.0)
+    return Comparison(
+        names=(side.name, reference.name),
+        whats=(side.what, reference.what),
+        measures=total.measures(),
+        prompts=tuple(results),
+    )
+
+
+def compare_pair(
+    pair: Pair,
+    source: Callable[[Sequence[Side]], list[Prompt]],
+    *,
+    num_greedy: int = 0,
+    progress: Progress = silent,
+) -> Comparison:
+    """Opens a pair and compares it on the prompts that `source` makes for the two.
+
+    Artifacts of the same files are identical even where this host cannot run them.
+
+    Raises what opening them raises, and what `source` and the sides raise.
+    """
+    progress("open", " and ".join(pair.names), None)
+    same = pair.same_files()
+    try:
+        with pair.opened() as sides:
+            prompts = source(sides)
+            found = compare(*sides, prompts, num_greedy=num_greedy, progress=progress)
+    except IncompatibleHostError:
+        if not same:
+            raise
+        whats = ("artifact", "artifact")
+        found = Comparison(names=pair.names, whats=whats, measures=Tally().measures(), prompts=())
+    return replace(found, same_files=same)
+
+
+def _prompt_result(
+    side: Side, reference: Side, prompt: Prompt, num_greedy: int, total: Tally
+) -> PromptResult:
+    text = _continued(side, reference, prompt, num_greedy - 1)
+    got, wanted = side.logits(text), reference.logits(text)
+    tally = Tally()
+    tally.add(got, wanted)
+    total.merge(tally)
+    alike, difference = _greedy(got, wanted, text, prompt) if num_greedy else (0, None)
+    return PromptResult(
+        where=prompt.where,
+        num_tokens=len(prompt.tokens),
+        num_greedy=alike,
+        measures=tally.measures(),
+        difference=difference,
+    )
+
+
+def _continued(side: Side, reference: Side, prompt: Prompt, count: int) -> list[int]:
+    """The prompt with the tokens after it, which end where the model ends the text."""
+    sides = (side, reference)
+    longest = max_len(sides)
+    if longest is not None:
+        count = min(count, longest - len(prompt.tokens))
+    writer = min(sides, key=lambda each: each.token_cost)
+    text = [*prompt.tokens]
+    for token in writer.greedy(prompt.tokens, max(count, 0)):
+        if token in (*side.eos_token_ids, *reference.eos_token_ids):
+            break
+        text.append(token)
+    return text
+
+
+def _greedy(
+    got: Float32, reference: Float32, text: Sequence[int], prompt: Prompt
+) -> tuple[int, GreedyDifference | None]:
+    """How many tokens after the prompt both choose alike, and the one after them if it differs."""
+    start = len(prompt.tokens) - 1
+    for index, (ours, theirs) in enumerate(zip(got[start:], reference[start:], strict=True)):
+        chosen = int(ours.argmax()), int(theirs.argmax())
+        if chosen[0] != chosen[1]:
+            margins = (
+                float(ours[chosen[0]] - ours[chosen[1]]),
+                float(theirs[chosen[1]] - theirs[chosen[0]]),
+            )
+            return index, GreedyDifference(
+                where=prompt.where, index=index, chosen=chosen, margins=margins
+            )
+        # A near tie that whoever wrote the text broke in another way: the rest is not greedy.
+        if text[start + 1 + index : start + 2 + index] not in ([], [chosen[0]]):
+            return index + 1, None
+    return len(text) - start, None

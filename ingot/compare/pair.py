@@ -1,0 +1,105 @@
+"""Opening the two sides of a comparison."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ingot.artifact.reader import Artifact
+from ingot.artifact.tree import MANIFEST, is_artifact
+from ingot.compare.prompts import max_len
+from ingot.compare.sides import HF, Side, open_side
+from ingot.errors import UsageError
+from ingot.hub import hub_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """What is to be compared, as the user wrote it: a side, and the one that it is held against.
+
+    Attributes:
+        targets: what artifacts run as: none, one for all, or one for each.
+        revision: of the models on the hub.
+        dtype: what transformers computes in; "" is float32.
+    """
+
+    names: tuple[str, str]
+    targets: tuple[str, ...] = ()
+    revision: str | None = None
+    dtype: str = ""
+
+    def __post_init__(self) -> None:
+        found = sum(map(_is_artifact, self.names))
+        if len(self.targets) > max(found, 1) or (self.targets and not found):
+            raise UsageError(
+                f"{len(self.targets)} targets for {found} artifacts",
+                hint="--target names the target of all artifacts, or one for each: T,U.",
+            )
+        if self.dtype and not any(name.startswith(HF) for name in self.names):
+            raise UsageError("--hf-dtype is given, but no side is hf:", hint="Leave it out.")
+        if self.revision and not any(hub_name(n.removeprefix(HF)) for n in self.names):
+            raise UsageError("--revision is given, but no side is on the hub", hint="Leave it out.")
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[Side, Side]]:
+        """Both sides, until the end of the block.
+
+        Raises UsageError for different vocabularies, and what `open_side` raises.
+
+        Artifacts come first: what they were compiled for fixes the rotary frequencies of a plain
+        module in the same way.
+        """
+        targets = dict(zip(self._artifacts(), self.targets * 2, strict=False))  # one is for both
+        opened: dict[int, Side] = {}
+        with ExitStack() as stack:
+            for index in sorted((0, 1), key=lambda i: not _is_artifact(self.names[i])):
+                name = self.names[index]
+                side = open_side(
+                    name,
+                    target=targets.get(index),
+                    max_model_len=max_len(list(opened.values())),
+                    revision=self.revision if hub_name(name.removeprefix(HF)) else None,
+                    dtype=self.dtype or "float32",
+                )
+                stack.callback(side.close)
+                opened[index] = side
+            _check_vocabularies(opened[0], opened[1])
+            yield opened[0], opened[1]
+
+    def same_files(self) -> bool:
+        """Whether both are artifacts with the same files, byte for byte.
+
+        Raises ArtifactError for one that is damaged.
+        """
+        folders = [Path(name) for name in self.names]
+        if len(self._artifacts()) < 2 or not _equal(*(each / MANIFEST for each in folders)):
+            return False
+        for folder in {os.path.realpath(each) for each in folders}:
+            Artifact.open(folder, "full", flags=frozenset())
+        return True
+
+    def _artifacts(self) -> list[int]:
+        return [index for index, name in enumerate(self.names) if _is_artifact(name)]
+
+
+def _is_artifact(name: str) -> bool:
+    return is_artifact(Path(name))
+
+
+def _check_vocabularies(one: Side, other: Side) -> None:
+    if one.vocab_size != other.vocab_size:
+        raise UsageError(
+            f"{one.name} has a vocabulary of {one.vocab_size} tokens, and {other.name} one of "
+            f"{other.vocab_size}",
+            hint="Only models of one vocabulary can be compared.",
+        )
+
+
+def _equal(one: Path, other: Path) -> bool:
+    try:
+        return one.read_bytes() == other.read_bytes()
+    except OSError:  # told by whoever opens the artifact
+        return False

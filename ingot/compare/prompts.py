@@ -1,0 +1,182 @@
+"""The prompts that two sides are compared on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ingot.compare.artifact_side import ArtifactSide
+from ingot.compare.reference_side import ReferenceSide
+from ingot.compare.sides import Side
+from ingot.errors import RequestError, UsageError
+from ingot.files import read_regular
+from ingot.runtime.verify import read_golden
+
+MAX_BYTES = 64 << 20
+LONGEST_RANDOM = 128  # tokens
+FORMS = (
+    'A file of prompts is UTF-8 with a text a line, or with JSON a line: {"prompt": "text"} or '
+    '{"prompt": [token ids]}.'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Tokens, and where they come from, such as "line 3 of prompts.txt"."""
+
+    where: str
+    tokens: tuple[int, ...]
+
+
+def max_len(sides: Sequence[Side]) -> int | None:
+    """The longest sequence that all sides take; None where none says it."""
+    return min((side.max_model_len for side in sides if side.max_model_len), default=None)
+
+
+def file_prompts(path: Path, sides: Sequence[Side]) -> list[Prompt]:
+    """The prompts of a file, as tokens.
+
+    Raises:
+        UsageError: a file that is missing, empty, too large or no text, and texts where no side has
+            a tokenizer, or where two tokenizers differ.
+        RequestError: a prompt that a side cannot take.
+    """
+    prompts = [
+        Prompt(where, tuple(_encoded(where, prompt, sides) if isinstance(prompt, str) else prompt))
+        for where, prompt in _parsed(path)
+    ]
+    for prompt in prompts:
+        _check(prompt, sides)
+    return prompts
+
+
+def random_prompts(count: int, seed: int, sides: Sequence[Side]) -> list[Prompt]:
+    """Prompts of random tokens and lengths, the same for the same seed."""
+    rng = np.random.default_rng(seed)
+    longest = min(LONGEST_RANDOM, max_len(sides) or LONGEST_RANDOM)
+    lengths = rng.integers(1, longest + 1, count).tolist()
+    tokens = (rng.integers(0, sides[0].vocab_size, length).tolist() for length in lengths)
+    return [Prompt(f"random prompt {i}", tuple(each)) for i, each in enumerate(tokens, 1)]
+
+
+def golden_prompts(sides: Sequence[Side]) -> list[Prompt]:
+    """Those of the first artifact; without one, those that a compile would make.
+
+    They are cut to what both sides take. Raises UsageError where there is no tokenizer.
+    """
+    artifact = next((side for side in sides if isinstance(side, ArtifactSide)), None)
+    if artifact is not None:
+        found = [prompt.tokens for prompt in read_golden(artifact.artifact).prompts]
+    else:
+        found = _made(sides)
+    cut = dict.fromkeys(tuple(tokens[: max_len(sides)]) for tokens in found)
+    return [Prompt(f"golden prompt {i}", tokens) for i, tokens in enumerate(cut, 1)]
+
+
+def _made(sides: Sequence[Side]) -> list[list[int]]:
+    from ingot.compiler.golden import TEXT, golden_prompts
+    from ingot.compiler.options import CompileOptions
+
+    configs = [side.config for side in sides if isinstance(side, ReferenceSide)]
+    return golden_prompts(
+        _encoded("the text of the golden prompts", TEXT, sides, add_special_tokens=False) or [0],
+        page_size=CompileOptions().page_size,
+        max_model_len=max_len(sides) or LONGEST_RANDOM,
+        windows=[window for config in configs for window in config.windows],
+    )
+
+
+def _encoded(
+    where: str, text: str, sides: Sequence[Side], *, add_special_tokens: bool = True
+) -> list[int]:
+    """The tokens of a text, by every tokenizer that there is.
+
+    Raises UsageError where there is none, or where they differ: the models would be compared on
+    what their users would never give them.
+    """
+    found = {
+        side.name: side.tokenizer.encode(text, add_special_tokens)
+        for side in sides
+        if side.tokenizer is not None
+    }
+    if not found:
+        raise UsageError(
+            "neither side has a tokenizer",
+            hint="Give --random N, or a file of --prompts with token ids.",
+        )
+    (first, tokens), *others = found.items()
+    for name, other in others:
+        if other != tokens:
+            raise UsageError(
+                f"the tokenizers differ: {where} is {_short(tokens)} to {first}, and "
+                f"{_short(other)} to {name}",
+                hint="To compare the models alone: --random N, or --prompts with token ids.",
+            )
+    return tokens
+
+
+def _short(tokens: Sequence[int], most: int = 8) -> str:
+    return f"[{', '.join(map(str, tokens[:most]))}{', ...' if len(tokens) > most else ''}]"
+
+
+def _parsed(path: Path) -> list[tuple[str, str | list[int]]]:
+    """The prompts of a file that are not blank, each with where it stands."""
+    lines = _text(path).split("\n")
+    kept = [(i, line.removesuffix("\r")) for i, line in enumerate(lines, 1) if line.strip()]
+    if not kept:
+        raise UsageError(f"{path} has no prompt", hint=FORMS)
+    read = _from_json if isinstance(_json(kept[0][1]), dict) else lambda where, line: line
+    return [(where, read(where, line)) for i, line in kept for where in (f"line {i} of {path}",)]
+
+
+def _text(path: Path) -> str:
+    try:
+        text = read_regular(path, MAX_BYTES).decode("utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=FORMS) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is no text in UTF-8: byte {error.start}", hint=FORMS) from error
+    if "\0" in text:
+        raise UsageError(f"{path} is no text: it has NUL characters", hint=FORMS)
+    return text
+
+
+def _from_json(where: str, line: str) -> str | list[int]:
+    value = _json(line)
+    prompt = value.get("prompt") if isinstance(value, dict) else None
+    if isinstance(prompt, str) and prompt:
+        return prompt
+    if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
+        return prompt
+    raise UsageError(f"{where} is {line!r:.80}", hint=FORMS)
+
+
+def _json(line: str) -> Any:
+    """What a line is in JSON; None if it is none."""
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _check(prompt: Prompt, sides: Sequence[Side]) -> None:
+    """Raises RequestError for a prompt that a side cannot take."""
+    if not prompt.tokens:
+        raise RequestError(f"{prompt.where} has no tokens", hint="Leave it out.")
+    unknown = [token for token in prompt.tokens if not 0 <= token < sides[0].vocab_size]
+    if unknown:
+        raise RequestError(
+            f"{prompt.where} has token {unknown[0]}",
+            hint=f"The vocabulary has the tokens 0 to {sides[0].vocab_size - 1}.",
+        )
+    for side in sides:
+        if side.max_model_len is not None and len(prompt.tokens) > side.max_model_len:
+            raise RequestError(
+                f"{prompt.where} has {len(prompt.tokens)} tokens",
+                hint=f"{side.name} takes at most {side.max_model_len}.",
+            )

@@ -1,0 +1,81 @@
+"""All forms of a model agree in pairs: artifact, plain module, and `transformers`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from ingot.compare.compare import compare
+from ingot.compare.prompts import Prompt
+from ingot.compare.sides import Side, open_side
+from ingot.models import registry
+from tests.end_to_end.support import LIMITS, Compile, Compiled, random_tokens
+from tests.support.core import core
+from tests.support.tiny_models import CASES
+
+# How `ingot compare` calls each form of a model, by its directory and its artifact.
+FORMS: dict[str, Callable[[Path, Path], str]] = {
+    "artifact": lambda model_dir, artifact: str(artifact),
+    "module": lambda model_dir, artifact: str(model_dir),
+    "transformers": lambda model_dir, artifact: f"hf:{model_dir}",
+}
+LONGEST, GREEDY = 312, 8
+# One token, beyond a page, and beyond every window.
+PROMPTS = [Prompt(f"{n} tokens", tuple(random_tokens(n))) for n in (1, 17, 300)]
+FAMILIES = sorted({name.split("_")[0] for name in CASES})
+CASE = {
+    (family, dtype): [Compile(family, dtype, LONGEST)] for family in FAMILIES for dtype in LIMITS
+}
+
+
+@contextmanager
+def forms_of(model_dir: Path, artifact: Path) -> Iterator[dict[str, Side]]:
+    """A side for each form, until the end of the block."""
+    with ExitStack() as stack:
+        sides = {}
+        for form, name in FORMS.items():
+            sides[form] = open_side(name(model_dir, artifact), max_model_len=LONGEST)
+            stack.callback(sides[form].close)
+        yield sides
+
+
+def limit_of(*forms: str, dtype: str) -> float:
+    """The tolerance of docs/design.md: only artifacts compute in their dtype."""
+    return LIMITS[dtype if "artifact" in forms else "float32"]
+
+
+def test_every_family_has_a_case():
+    assert set(registry.families()) == set(FAMILIES)
+
+
+@pytest.mark.parametrize(
+    "cases",
+    core(CASE["gemma2", "bfloat16"], further=CASE.values()),
+    ids=lambda cases: f"{cases[0].name}-{cases[0].dtype}",
+)
+def test_all_forms_of_a_model_agree(cases: list[Compile], compiled: Compiled) -> None:
+    (case,) = cases
+    with forms_of(*compiled(case)) as sides:
+        for one, other in combinations(FORMS, 2):
+            found = compare(sides[one], sides[other], PROMPTS, num_greedy=GREEDY)
+            limit = limit_of(one, other, dtype=case.dtype)
+            assert 0 < found.measures.relative_error <= limit, (one, other)
+            # Where nothing is rounded to 16 bits, only a tie could be broken otherwise.
+            assert limit != LIMITS["float32"] or found.difference is None, (one, other)
+
+
+def test_another_model_is_told_apart(compiled: Compiled) -> None:
+    """Negative control: a model that differs in one option meets no tolerance."""
+    _, artifact = compiled(Compile("mistral", "float32", LONGEST))
+    other, _ = compiled(Compile("mistral_full", "float32", LONGEST))
+    with forms_of(other, artifact) as sides:
+        found = {
+            form: compare(sides["artifact"], sides[form], PROMPTS).measures.relative_error
+            for form in FORMS
+        }
+    assert found.pop("artifact") == 0
+    assert min(found.values()) > LIMITS["bfloat16"]
