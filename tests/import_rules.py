@@ -22,7 +22,7 @@ ROOMS: dict[str, set[str]] = {
     "compiler": {"models", "passes", "ops", "artifact", "targets"},
     "runtime": {"artifact"},
     API: {"compiler", "models", "runtime", "artifact"},
-    "compare": {API, "compiler", "models", "runtime", "artifact"},
+    "compare": {API, "compiler", "models", "passes", "targets", "runtime", "ops", "artifact"},
     "cli": {API, "compare", "compiler", "runtime", "artifact"},
 }
 THIRD_PARTY: dict[str, set[str]] = {

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch.fx import GraphModule
@@ -14,13 +13,15 @@ from ingot.artifact.plan import Buffer
 from ingot.artifact.target import Target
 from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.bisect import Found, Walk
-from ingot.compare.drift import Drift, drift
+from ingot.compare.drift import Drift, by_layer, drift
 from ingot.compare.kernel_check import Kernels, Steps, steps_of
 from ingot.compare.makers import Makers, makers_of
 from ingot.compare.model_values import ModelValues, model_values
+from ingot.compare.pair import Pair
 from ingot.compare.plan_check import PlanValues, strayed
+from ingot.compare.prompts import Prompt
 from ingot.compare.reference_side import ReferenceSide
-from ingot.compare.sides import HF, Side
+from ingot.compare.sides import HF, Side, open_side
 from ingot.compare.stored import sources_of
 from ingot.compiler.interpret import Value
 from ingot.errors import IngotError, UsageError
@@ -46,6 +47,26 @@ class Bisection:
     found: list[Found] = field(default_factory=list)
     drift: list[Drift] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def layers(self) -> dict[str, Drift]:
+        """How far the last result of each layer is from the model's."""
+        return by_layer(self.drift)
+
+
+def bisect_pair(
+    pair: Pair,
+    source: Callable[[Sequence[Side]], list[Prompt]],
+    worst: Sequence[str] = (),
+) -> list[Bisection]:
+    """Opens a pair and looks for the first fault in every artifact of it.
+
+    `worst` names prompts that are to run first. Raises what opening raises, and as `bisect`.
+    """
+    with pair.opened() as (a, b):
+        rank = {where: place for place, where in enumerate(worst)}
+        prompts = sorted(source((a, b)), key=lambda each: rank.get(each.where, len(rank)))
+        return bisect(a, b, [each.tokens for each in prompts])
 
 
 def bisect(a: Side, b: Side, prompts: Sequence[Sequence[int]]) -> list[Bisection]:
@@ -87,9 +108,10 @@ def _reference(other: Side, subject: ArtifactSide) -> tuple[ReferenceSide, list[
             "MODEL_DIR --bisect",
         )
     path = other.name.removeprefix(HF)
-    longest = subject.manifest.limits.max_model_len
-    note = f"{other.name} gives logits alone: the artifact is held against {path} in float32"
-    return ReferenceSide(path, Path(path), longest), [note]
+    reference = open_side(path, max_model_len=subject.manifest.limits.max_model_len)
+    assert isinstance(reference, ReferenceSide), "transformers runs model directories"
+    note = f"{other.name} gives logits alone; held against {path}, run in float32"
+    return reference, [note]
 
 
 @dataclass(slots=True)

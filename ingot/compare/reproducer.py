@@ -57,9 +57,8 @@ def save(folder: Path, found: Found, kernels: Kernels) -> None:
 
     Raises UsageError where it cannot be written.
     """
+    check_new(folder)
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UsageError(f"{folder} is there already", hint="--save needs a new folder.")
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         try:
@@ -73,6 +72,12 @@ def save(folder: Path, found: Found, kernels: Kernels) -> None:
         raise UsageError(
             f"{folder} cannot be written: {error.strerror}", hint="--save needs a new folder."
         ) from error
+
+
+def check_new(folder: Path) -> None:
+    """Raises UsageError for a folder that is there and not empty."""
+    if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there already", hint="--save needs a new folder.")
 
 
 def _write(folder: Path, found: Found, kernels: Kernels) -> None:
