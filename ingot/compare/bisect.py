@@ -109,7 +109,7 @@ class Walk:
                 found = difference(f"{name}{suffix}", mine, right, SAME, by_rows=False)
                 if found.is_beyond:
                     user = next(i for i in work.members if name in i.inputs.values())
-                    note = _place_in(buffer, mine, right)
+                    note = _place_in(buffer, stored, should, self.read)
                     made = self._finding("weights", number, work, user, found, note)
                     yield Found(made, (stored, should))
                     break
@@ -176,17 +176,22 @@ class Walk:
         return f"; the passes of this ingot make another instruction: {', '.join(changes)}"
 
 
-def _place_in(buffer: Buffer, mine: Value, right: Value) -> str:
-    """Which rows and columns of a weight are wrong."""
+def _place_in(buffer: Buffer, mine: Value, right: Value, read: Read) -> str:
+    """Which rows and columns of a weight are wrong, and of which parameter of the model."""
     one, other = as_numbers(mine), as_numbers(right)
     wrong = ~((one == other) | (one.isnan() & other.isnan()))
     rows, columns = (wrong.any(axis).nonzero().flatten().tolist() for axis in (1, 0))
     if not rows:  # scales of zeros
         return ""
-    return (
-        f"wrong are rows {_span(rows)} and columns {_span(columns)} of {len(one)} rows, "
-        f"stacked from {', '.join(sources_of(buffer))}"
-    )
+    start, name = 0, buffer.name
+    for name in sources_of(buffer):
+        size = len(read(name))
+        if rows[0] < start + size:
+            break
+        start += size
+    inside = [row - start for row in rows if row < start + len(read(name))]
+    beyond = f", and {len(rows) - len(inside)} rows after it" if len(inside) < len(rows) else ""
+    return f"wrong are rows {_span(inside)}, columns {_span(columns)} of {name}{beyond}"
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -14,7 +14,7 @@ from ingot.artifact.target import Target
 from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.bisect import Found, Walk
 from ingot.compare.drift import Drift, by_layer, drift
-from ingot.compare.kernel_check import Kernels, Steps, steps_of
+from ingot.compare.kernel_check import Kernels, Steps, run_kernels, steps_of
 from ingot.compare.makers import Makers, makers_of
 from ingot.compare.model_values import ModelValues, model_values
 from ingot.compare.pair import Pair
@@ -136,7 +136,7 @@ def _against_model(
     model = _Model(reference)
     manifest, entry = subject.manifest, subject.artifact.target
     steps = steps_of(prompts, manifest.limits)
-    kernels = Kernels(subject.artifact, entry, steps)
+    kernels = run_kernels(subject.artifact, entry, steps)
     plan, target = kernels.plan, Target.parse(entry.name)
     values = model.values(steps)
     made = PlanValues.of(plan, model.weight, steps.prefill, steps.num_pages)
@@ -175,7 +175,7 @@ def _two_artifacts(
 ) -> list[Bisection]:
     """Each by itself, with its own weights, and the plan of the first held against the second's."""
     both = [
-        Kernels(each.artifact, each.artifact.target, steps_of(prompts, each.manifest.limits))
+        run_kernels(each.artifact, each.artifact.target, steps_of(prompts, each.manifest.limits))
         for each in (a, b)
     ]
     stray, notes = None, list[str]()

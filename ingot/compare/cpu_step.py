@@ -13,6 +13,7 @@ from ingot.artifact.plan import Buffer, Plan, arrays_of
 from ingot.artifact.step import LOGITS
 from ingot.artifact.tensors import ALIGNMENT
 from ingot.compare.seen import Seen, Watching, copied
+from ingot.compare.step_arrays import fill
 from ingot.compiler.interpret import Step, Value
 from ingot.errors import InternalError
 from ingot.runtime.arrays import StepInputs
@@ -108,15 +109,6 @@ class CpuStep:
         code = self._kernels.run_timed(step, times.ctypes.data, watcher)
         if code:
             raise InternalError(f"the kernels refused a step with code {code}")
-
-
-def fill(arrays: StepInputs, inputs: Mapping[str, Tensor]) -> None:
-    """Fills the arrays of a step; tables that are narrower than theirs leave zeros."""
-    for name, values in inputs.items():
-        arrays[name][...] = 0
-        arrays[name][tuple(map(slice, values.shape))] = values.numpy()
-    sizes = (len(inputs[name]) for name in ("tokens", "spans", "logit_rows"))
-    arrays.num_tokens, arrays.num_seqs, arrays.num_rows = sizes
 
 
 def _memory(nbytes: int) -> Tensor:

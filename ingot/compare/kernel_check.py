@@ -10,8 +10,10 @@ from torch import Tensor
 from ingot.artifact.manifest import TargetEntry
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.reader import Artifact
+from ingot.artifact.target import kind_of_name
 from ingot.compare.alone import errors_against, expected
 from ingot.compare.cpu_step import CpuStep
+from ingot.compare.cuda_step import CudaStep
 from ingot.compare.differences import Difference, difference, parts
 from ingot.compare.seen import Seen
 from ingot.compare.stored import StoredWeights
@@ -81,21 +83,19 @@ def steps_of(prompts: Sequence[Sequence[int]], limits: Limits) -> Steps:
     return Steps(prefill, decode, count, chosen)
 
 
+@dataclass(frozen=True, slots=True)
 class Kernels:
-    """An artifact's kernels with the packed weights, ready to run; close it."""
+    """The kernels of a target, with what they were given and what they left in each step.
 
-    def __init__(self, artifact: Artifact, entry: TargetEntry, steps: Steps) -> None:
-        self.plan: Plan = artifact.plan_of(entry)
-        self.steps = steps
-        self.stored = StoredWeights(artifact, entry, self.plan)
-        self.target, self.code = entry.name, artifact.read(entry.step.kernels)
-        self._step = CpuStep(
-            self.plan, self.code, entry.step.kernels, self.stored.addresses(), steps.num_pages
-        )
-        try:
-            self.seen = {name: self._step.run(inputs) for name, inputs in steps.all.items()}
-        finally:
-            self._step.close()
+    `code` are the bytes of kernels.so; empty for a target that a reproducer cannot run.
+    """
+
+    target: str
+    plan: Plan
+    stored: StoredWeights
+    steps: Steps
+    seen: Mapping[str, Sequence[Seen]]
+    code: bytes = b""
 
     @property
     def work(self) -> Sequence[Work]:
@@ -130,6 +130,25 @@ class Kernels:
             if name in seen.after:
                 return seen.after[name]
         return None
+
+
+def run_kernels(artifact: Artifact, entry: TargetEntry, steps: Steps) -> Kernels:
+    """Runs the steps on the artifact's target, as compiled. Raises what opening it raises."""
+    plan = artifact.plan_of(entry)
+    stored = StoredWeights(artifact, entry, plan)
+    code = artifact.read(entry.step.kernels) if kind_of_name(entry.name) == "cpu" else b""
+    step: CpuStep | CudaStep
+    if code:
+        addresses = stored.addresses()
+        step = CpuStep(plan, code, entry.step.kernels, addresses, steps.num_pages)
+    else:
+        longest = max(map(len, steps.prompts))
+        step = CudaStep(artifact, plan, steps.num_pages, longest)
+    try:
+        seen = {name: step.run(inputs) for name, inputs in steps.all.items()}
+    finally:
+        step.close()
+    return Kernels(entry.name, plan, stored, steps, seen, code)
 
 
 def as_numbers(value: Value) -> Tensor:

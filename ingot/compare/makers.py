@@ -9,11 +9,14 @@ from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import Manifest
-from ingot.artifact.plan import Group, Instruction, Plan
+from ingot.artifact.plan import Instruction, Plan
+from ingot.artifact.step import LOGITS
 from ingot.artifact.target import Target
+from ingot.artifact.traits import TRAITS, traits_of
 from ingot.compiler.lower import lower
 from ingot.errors import IngotError
 from ingot.passes import runner
+from ingot.passes.graph import arguments, op_name
 from ingot.passes.pipeline import optional_passes, pipeline
 from ingot.targets.target import kind_of
 
@@ -49,8 +52,8 @@ class Makers:
 
 def results(instruction: Instruction) -> tuple[str, ...]:
     """What an instruction is known by: its results, or what it writes into."""
-    caches = tuple(name for name in instruction.inputs.values() if "_cache" in name)
-    return tuple(instruction.outputs.values()) or caches
+    written = (instruction.inputs[argument] for argument in traits_of(instruction).mutates)
+    return tuple(instruction.outputs.values()) or tuple(written)
 
 
 def makers_of(graph: GraphModule, manifest: Manifest, plan: Plan, target: Target) -> Makers:
@@ -92,9 +95,14 @@ def _texts(graph: GraphModule) -> dict[str, tuple[str, str]]:
 
 
 def _renamed(graph: GraphModule, passes: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    """The name that a plan has for what a graph calls otherwise: its result."""
+    """By the names that a plan has for what a graph calls otherwise: its result, and what is only
+    written into a state."""
     (result,) = graph.graph.output_node().all_input_nodes
-    return {"logits": list(passes.get(result.name, []))}
+    found = {LOGITS: list(passes.get(result.name, []))}
+    for node in graph.graph.nodes:
+        for argument in TRAITS[op].mutates if (op := op_name(node)) else ():
+            found[arguments(node)[argument].name] = list(passes.get(node.name, []))
+    return found
 
 
 def _lowered(
@@ -123,8 +131,3 @@ def _lowered(
 
 def _key(members: tuple[Instruction, ...]) -> frozenset[str]:
     return frozenset(name for i in members for name in results(i))
-
-
-def kernel_name(group: Group) -> str:
-    """A kernel as messages name it."""
-    return group.kernel

@@ -93,7 +93,8 @@ def _write(folder: Path, found: Found, kernels: Kernels) -> None:
             got, expected = {name: seen.before[name]}, evidence.wanted
         else:
             got, expected = seen.after, evidence.wanted
-            _kernel(folder, evidence, kernels)
+            if kernels.code:
+                _kernel(folder, evidence, kernels)
         save_values(folder / "given", seen.before)
         save_values(folder / "step", step)
     elif isinstance(evidence, Strayed):
@@ -121,8 +122,8 @@ def reproduce(folder: Path) -> int:
     finding = about["finding"]
     expected, got = (load_values(folder / name) for name in ("expected", "got"))
     print(f"{finding['kernel']} of {finding['origin']}: {finding['op']}")
-    if finding["where"] != "kernel":
-        print(f"This is of the {finding['where']}: nothing runs, these are the values that differ.")
+    if not (folder / KERNELS).exists():
+        print("Nothing runs: these are the values that were found, and those expected.")
         bounds = BOUNDS if finding["where"] == "plan" else SAME
         errors = [
             difference(f"{n}{suffix}", one, other, bounds, by_rows=True)
