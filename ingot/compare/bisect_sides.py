@@ -86,7 +86,7 @@ def bisect(a: Side, b: Side, prompts: Sequence[Sequence[int]]) -> list[Bisection
             hint="Give --bisect an artifact, and the model directory that it was compiled from.",
         )
     if len(sides) == 2:
-        return _two_artifacts(*sides, prompts)
+        return _two_artifacts(sides[0], sides[1], prompts)
     (subject,) = sides
     other = b if subject is a else a
     reference, notes = _reference(other, subject)

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ingot.artifact.formats import stored_bytes
 from ingot.artifact.launches import Argument
-from ingot.artifact.plan import Plan, arrays_of, scales_offset, stored_bytes
+from ingot.artifact.plan import Plan, arrays_of, scales_offset
 from ingot.artifact.reader import Artifact
 from ingot.artifact.step import LOGITS
 from ingot.compare.seen import Seen, Watching, copied

@@ -78,7 +78,8 @@ def by_token(value: Any, length: int) -> Tensor | None:
         value = value.transpose(1, 2)
     if value.shape[0] != 1 or value.shape[1] != length:
         return None
-    return value[0].reshape(length, -1).float()
+    rows: Tensor = value[0].reshape(length, -1).float()
+    return rows
 
 
 def model_values(
