@@ -93,11 +93,13 @@ def _facts(found: Comparison) -> list[tuple[str, str]]:
 def _greedy(prompts: Sequence[PromptResult], difference: GreedyDifference | None) -> str:
     if difference is None:
         return f"all {sum(prompt.num_greedy for prompt in prompts)} tokens the same"
-    (ours, theirs), (our_margin, their_margin) = difference.chosen, difference.margins
-    return (
-        f"token {difference.index + 1} after {difference.where} differs: A says {ours} by "
-        f"{our_margin:.2g}, B says {theirs} by {their_margin:.2g}"
+    said = ", ".join(
+        f"{side} says {token}{text and f' {text!r}'} by {margin:.2g}"
+        for side, token, text, margin in zip(
+            "AB", difference.chosen, difference.texts, difference.margins, strict=True
+        )
     )
+    return f"token {difference.index + 1} after {difference.where} differs: {said}"
 
 
 def _table(found: Comparison) -> str:
@@ -124,4 +126,4 @@ def _table(found: Comparison) -> str:
 
 
 def _share(share: float) -> str:
-    return f"{share:.1%}".replace("%", " %")
+    return f"{share:.1%}"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ingot.compare.measure import Measures, Tally
 from ingot.compare.pair import Pair
 from ingot.compare.prompts import Prompt, max_len
 from ingot.compare.sides import Side
-from ingot.errors import IncompatibleHostError
+from ingot.errors import IncompatibleHostError, RequestError
 from ingot.runtime.arrays import Float32
+from ingot.runtime.tokenizer import Tokenizer
 
 # Called as progress(stage, detail, fraction); fraction is None while the end is unknown.
 Progress = Callable[[str, str, float | None], None]
@@ -24,13 +26,15 @@ def silent(stage: str, detail: str, fraction: float | None) -> None:
 class GreedyDifference:
     """The first token that the two sides would choose differently after the same text.
 
-    `index`: its place among the tokens after the prompt. `chosen`: what each side chooses.
-    `margins`: by how much the logit of each side's choice exceeds that of the other's.
+    `index`: its place among the tokens after the prompt. `chosen`: what each side chooses, and
+    `texts` how that reads; empty where there is no tokenizer. `margins`: by how much the logit of
+    each side's choice exceeds that of the other's.
     """
 
     where: str
     index: int
     chosen: tuple[int, int]
+    texts: tuple[str, str]
     margins: tuple[float, float]
 
 
@@ -130,7 +134,12 @@ def _prompt_result(
     tally = Tally()
     tally.add(got, wanted)
     total.merge(tally)
-    alike, difference = _greedy(got, wanted, text, prompt) if num_greedy else (0, None)
+    alike, chosen = _greedy(got, wanted, text, prompt) if num_greedy else (0, None)
+    difference = None
+    if chosen:
+        row = len(prompt.tokens) - 1 + alike
+        rows = got[row], wanted[row]
+        difference = _difference((side, reference), rows, chosen, where=prompt.where, index=alike)
     return PromptResult(
         where=prompt.where,
         num_tokens=len(prompt.tokens),
@@ -157,20 +166,35 @@ def _continued(side: Side, reference: Side, prompt: Prompt, count: int) -> list[
 
 def _greedy(
     got: Float32, reference: Float32, text: Sequence[int], prompt: Prompt
-) -> tuple[int, GreedyDifference | None]:
-    """How many tokens after the prompt both choose alike, and the one after them if it differs."""
+) -> tuple[int, tuple[int, int] | None]:
+    """How many tokens after the prompt both choose alike, and those after them if they differ."""
     start = len(prompt.tokens) - 1
     for index, (ours, theirs) in enumerate(zip(got[start:], reference[start:], strict=True)):
         chosen = int(ours.argmax()), int(theirs.argmax())
         if chosen[0] != chosen[1]:
-            margins = (
-                float(ours[chosen[0]] - ours[chosen[1]]),
-                float(theirs[chosen[1]] - theirs[chosen[0]]),
-            )
-            return index, GreedyDifference(
-                where=prompt.where, index=index, chosen=chosen, margins=margins
-            )
+            return index, chosen
         # A near tie that whoever wrote the text broke in another way: the rest is not greedy.
         if text[start + 1 + index : start + 2 + index] not in ([], [chosen[0]]):
             return index + 1, None
     return len(text) - start, None
+
+
+def _difference(
+    sides: tuple[Side, Side], rows: tuple[Float32, Float32], chosen: tuple[int, int], **place: Any
+) -> GreedyDifference:
+    """What the logits [V] of both sides say of the tokens that they choose."""
+    (ours, theirs), (one, other) = rows, chosen
+    tokenizer = sides[0].tokenizer or sides[1].tokenizer
+    return GreedyDifference(
+        chosen=chosen,
+        texts=(_text(tokenizer, one), _text(tokenizer, other)),
+        margins=(float(ours[one] - ours[other]), float(theirs[other] - theirs[one])),
+        **place,
+    )
+
+
+def _text(tokenizer: Tokenizer | None, token: int) -> str:
+    try:
+        return tokenizer.decode([token], skip_special_tokens=False) if tokenizer else ""
+    except RequestError:  # an id that only the model has
+        return ""

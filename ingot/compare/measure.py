@@ -115,7 +115,7 @@ def divergences(got: Float64, reference: Float64) -> Float64:
     """KL(reference ‖ got) of each row of logits [T, V], in nats."""
     log_p, log_q = _log_softmax(reference), _log_softmax(got)
     p = np.exp(log_p)
-    terms = np.where(p > 0, p * (log_p - log_q), 0.0)  # what never happens adds nothing
+    terms = np.where(p == 0, 0.0, p * (log_p - log_q))  # what never happens adds nothing
     # Rounding can leave a little less than nothing.
     return np.maximum(terms.sum(axis=1), 0.0)
 

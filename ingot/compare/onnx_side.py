@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingot.compare.folder import folder_tokenizer, optional_json
+from ingot.compare.greedy import greedy_by_logits
 from ingot.compare.packages import needed
-from ingot.compare.sides import greedy_by_logits
-from ingot.errors import InternalError, ModelDirError, UsageError, describe, listed
+from ingot.errors import ModelDirError, UsageError, describe, listed
 from ingot.runtime.arrays import Float32
 
 GENAI = "genai_config.json"
@@ -32,6 +32,7 @@ SUPPORTED = (
 INTEGERS = {"tensor(int64)": np.int64, "tensor(int32)": np.int32}
 FLOATS = {"tensor(float)": np.float32, "tensor(float16)": np.float16}
 WHOLE = ("input_ids", "position_ids", "attention_mask")
+MOST_SAID = 400
 QUIET = 3  # of onnxruntime's levels: errors alone
 
 
@@ -49,26 +50,36 @@ class OnnxSide:
         self._inputs: list[Any] = self._session.get_inputs()
         _check(path, self._inputs, [output.name for output in self._session.get_outputs()])
         self.name = name
-        self.vocab_size = 0
         model = optional_json(path.parent / GENAI).get("model", {})
         self.max_model_len: int | None = model.get("context_length")
         ends = model.get("eos_token_id", [])
         self.eos_token_ids = (ends,) if isinstance(ends, int) else tuple(ends)
         self.what = "ONNX, onnxruntime"
-        self.vocab_size = self.logits([0]).shape[-1]
+        self.vocab_size = self.logits([0, 0]).shape[-1]
         self.tokenizer = folder_tokenizer(path.parent, self.vocab_size)
 
     def logits(self, tokens: Sequence[int]) -> Float32:
+        found = self._run(tokens)
+        if found.ndim != 3 or found.shape[:2] != (1, len(tokens)):
+            raise UsageError(
+                f"{self.name} gives {LOGITS} of the shape {list(found.shape)} for {len(tokens)} "
+                "tokens",
+                hint="It must give those of every position: [batch, tokens, vocabulary].",
+            )
+        logits: Float32 = found[0].astype(np.float32, copy=False)
+        return logits
+
+    def _run(self, tokens: Sequence[int]) -> NDArray[Any]:
         given = {each.name: _value(each, tokens) for each in self._inputs}
         try:
             (found,) = self._session.run([LOGITS], given)
         except Exception as error:
-            raise InternalError(f"{self.name}: onnxruntime raised {describe(error)}") from error
-        logits: Float32 = found[0].astype(np.float32, copy=False)
+            raise ModelDirError(f"{self.name}: onnxruntime raised {describe(error)}") from error
+        logits: NDArray[Any] = found
         return logits
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
-        return greedy_by_logits(self, tokens, count)
+        return greedy_by_logits(self.logits, tokens, count)
 
     def close(self) -> None:
         self._session = None
@@ -87,10 +98,16 @@ def _session(path: Path) -> Any:
         return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise ModelDirError(
-            f"onnxruntime {onnxruntime.__version__} cannot load {path}: {describe(error)}",
-            hint="The file may be damaged, without its external data, or of an opset or with "
-            "operators that this onnxruntime does not know.",
+            f"onnxruntime {onnxruntime.__version__} cannot load {path}: {_reason(error)}",
+            hint="Where the file is whole and its external data lie beside it, a newer onnxruntime "
+            "may know its opset and operators.",
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """What onnxruntime says, without the file and the place in its own code that come before."""
+    said = " ".join(str(error).split()).rpartition(" failed:")[2]
+    return re.sub(r"^/onnxruntime_src/.*\) ", "", said)[:MOST_SAID]
 
 
 def _check(path: Path, inputs: Sequence[Any], outputs: Sequence[str]) -> None:

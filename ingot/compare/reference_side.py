@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ingot.compare.folder import folder_tokenizer
-from ingot.compare.sides import greedy_by_logits
+from ingot.compare.greedy import greedy_by_logits
 from ingot.compiling import check_torch
 from ingot.models.config_file import check_model_dir
 from ingot.runtime.arrays import Float32
@@ -48,7 +48,7 @@ class ReferenceSide:
         return logits
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
-        return greedy_by_logits(self, tokens, count)
+        return greedy_by_logits(self.logits, tokens, count)
 
     def close(self) -> None:
         self.checkpoint.close()

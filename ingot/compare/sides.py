@@ -99,14 +99,6 @@ def open_side(
     return ReferenceSide(text, path, max_model_len)
 
 
-def greedy_by_logits(side: Side, tokens: Sequence[int], count: int) -> list[int]:
-    """`Side.greedy` without a cache: the whole sequence anew for each token."""
-    found: list[int] = []
-    for _ in range(count):
-        found.append(int(side.logits([*tokens, *found])[-1].argmax()))
-    return found
-
-
 def _local(text: str, revision: str | None) -> Path:
     """The folder of a model. Raises UsageError where there is none."""
     if hub_name(text):

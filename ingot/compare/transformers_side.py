@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ingot.compare.folder import folder_tokenizer
+from ingot.compare.greedy import greedy_by_logits
 from ingot.compare.packages import needed
-from ingot.compare.sides import greedy_by_logits
 from ingot.compiling import check_torch
-from ingot.errors import InternalError, ModelDirError, UsageError, describe, listed
+from ingot.errors import ModelDirError, UsageError, describe, listed
 from ingot.models.config_file import check_model_dir
 from ingot.runtime.arrays import Float32
 
@@ -47,14 +47,14 @@ class TransformersSide:
             try:
                 out = self._model(torch.tensor([list(tokens)]), use_cache=False)
             except Exception as error:
-                raise InternalError(
+                raise ModelDirError(
                     f"{self.name}: transformers raised {describe(error)}"
                 ) from error
         logits: Float32 = out.logits[0].float().numpy()
         return logits
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
-        return greedy_by_logits(self, tokens, count)
+        return greedy_by_logits(self.logits, tokens, count)
 
     def close(self) -> None:
         self._model = None
@@ -63,8 +63,8 @@ class TransformersSide:
 def _loaded(path: Path, dtype: str) -> Any:
     """The model, with every one of its weights. Runs no code of the directory."""
     with needed("transformers", "hf", "hf:"):
-        import torch
         import transformers
+    import torch
 
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} of hf:", hint=f"Supported: {', '.join(DTYPES)}.")

@@ -24,7 +24,7 @@ HANGS_SECONDS = 60
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("comp", ["compile", "completion"]),
+        ("comp", ["compile", "compare", "completion"]),
         ("--ver", ["--version"]),
         ("explain --j", ["--json"]),
         ("compile m --dtype ", ["auto", "float32", "bfloat16", "float16"]),

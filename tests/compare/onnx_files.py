@@ -22,9 +22,11 @@ def write_table(
     opset: int = 18,
     dtype: int = FLOAT,
     past_shape: Sequence[int | str] = (1, 2, "past", 4),
+    last_alone: bool = False,
 ) -> Path:
     """A model whose logits are a row of the table, plus the position, plus the number of tokens
-    that the mask shows; of inputs for keys and values it has the number of tokens in them."""
+    that the mask shows, plus the sum of all keys and values. `last_alone` leaves those of the last
+    position."""
     values = [helper.make_tensor_value_info(n, *_kind(n, dtype, past_shape)) for n in inputs]
     narrow = table.astype(helper.tensor_dtype_to_np_dtype(dtype))
     nodes = [helper.make_node("Gather", ["table", "input_ids"], ["row"])]
@@ -41,12 +43,15 @@ def write_table(
                 helper.make_node("ReduceSum", ["seen"], ["column"]),
             ]
         elif name.startswith("past"):
-            nodes += [helper.make_node("ReduceSum", [name], ["column"])]
+            nodes += [helper.make_node("ReduceSum", [name], ["column"], keepdims=0)]
         else:
             continue
         nodes = [_renamed(node, name) for node in nodes]
         nodes.append(helper.make_node("Add", [total, f"column.{name}"], [f"with.{name}"]))
         total = f"with.{name}"
+    if last_alone:
+        nodes.append(helper.make_node("Slice", [total, "-1", "end", "one"], ["end row"]))
+        total = "end row"
     nodes.append(helper.make_node("Identity", [total], [output]))
     graph = helper.make_graph(
         nodes,
@@ -55,7 +60,10 @@ def write_table(
         [helper.make_tensor_value_info(output, dtype, ["batch", "tokens", table.shape[1]])],
         [
             numpy_helper.from_array(narrow, "table"),
-            numpy_helper.from_array(np.array([2], np.int64), "last"),
+            *(
+                numpy_helper.from_array(np.array([value], np.int64), name)
+                for name, value in (("last", 2), ("one", 1), ("-1", -1), ("end", 2**62))
+            ),
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)

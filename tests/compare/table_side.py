@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ingot.compare.sides import greedy_by_logits
+from ingot.compare.greedy import greedy_by_logits
 
 
 class TableSide:
@@ -35,7 +35,7 @@ class TableSide:
 
     def greedy(self, tokens: Sequence[int], count: int) -> list[int]:
         self.num_greedy += count
-        return greedy_by_logits(self, tokens, count)
+        return greedy_by_logits(self.logits, tokens, count)
 
     def close(self) -> None:
         pass

@@ -7,6 +7,7 @@ import pytest
 
 from ingot.compare.compare import Comparison, GreedyDifference, compare
 from ingot.compare.prompts import Prompt
+from ingot.runtime.tokenizer import Tokenizer
 from tests.compare.table_side import TableSide, successor_table
 
 PROMPT = Prompt("prompt 1", (3, 0, 1))
@@ -38,7 +39,7 @@ def test_the_first_token_that_differs_is_found_whoever_writes(costs):
     other = TableSide(successor_table(), token_cost=costs[1])
     found = compared(one, other)
     assert found.difference == GreedyDifference(
-        where="prompt 1", index=1, chosen=(5, 3), margins=(0.5, 2.0)
+        where="prompt 1", index=1, chosen=(5, 3), texts=("", ""), margins=(0.5, 2.0)
     )
     assert found.prompts[0].num_greedy == 1
     writer, reader = sorted((one, other), key=lambda side: side.token_cost)
@@ -105,3 +106,14 @@ def test_progress_goes_through_the_prompts():
     prompts = [Prompt("one", (1,)), Prompt("two", (2,))]
     compare(side, side, prompts, progress=lambda *call: calls.append(call))
     assert calls == [("compare", "one", 0.0), ("compare", "two", 0.5), ("compare", "2 prompts", 1)]
+
+
+def test_tokens_that_differ_are_spelled_by_whichever_side_can(shakespeare_dir):
+    tokenizer = Tokenizer((shakespeare_dir / "tokenizer.json").read_bytes())
+    one, other = TableSide(turned(2, 5, 0.5)), TableSide(successor_table())
+    for side in (one, other):
+        one.tokenizer = other.tokenizer = None
+        side.tokenizer = tokenizer
+        found = compared(one, other).difference
+        assert found is not None and found.texts == (tokenizer.decode([5]), tokenizer.decode([3]))
+        assert all(found.texts)

@@ -54,7 +54,9 @@ def test_measures_are_those_of_pytorch(noise, wide_bytes, monkeypatch):
     assert found.relative_error == pytest.approx(float((ours - theirs).norm() / theirs.norm()))
     assert found.mean_kl == pytest.approx(float(kl.mean()), rel=1e-9)
     assert found.tail_kl == pytest.approx(float(kl.max()), rel=1e-9)  # of 40 positions
-    assert found.top1 == pytest.approx(float((ours.argmax(-1) == theirs.argmax(-1)).double().mean()))
+    assert found.top1 == pytest.approx(
+        float((ours.argmax(-1) == theirs.argmax(-1)).double().mean())
+    )
     pairs = zip(ours.topk(5).indices.tolist(), theirs.topk(5).indices.tolist(), strict=True)
     shared = [len(set(one) & set(other)) / 5 for one, other in pairs]
     assert found.top5 == pytest.approx(sum(shared) / 40)

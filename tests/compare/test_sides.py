@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,16 +15,20 @@ import pytest
 import torch
 import transformers
 
-from ingot.artifact.reader import Artifact
+from ingot.artifact.codec import encode_plan
+from ingot.artifact.target import Target
+from ingot.artifact.writer import ArtifactWriter
 from ingot.compare import artifact_side
 from ingot.compare.pair import Pair
 from ingot.compare.sides import Side, open_side
 from ingot.compare.transformers_side import DTYPES
 from ingot.errors import IncompatibleHostError, IngotError, ModelDirError, UsageError
+from tests.cli.sample_artifact import sample_manifest, sample_plan, weights_file
 from tests.support.checkpoints import edit
 from tests.support.tiny_models import save_random
 
 TOKENS = [(37 * i) % 2048 for i in range(20)]
+LEVELS = ("cpu:portable", "cpu:x86-64-v3")
 KINDS = ("artifact", "reference", "hf")
 PROJECTION = "model.layers.0.self_attn.q_proj.weight"
 
@@ -85,25 +91,35 @@ def test_an_artifact_opens_for_longer_texts_when_they_come(names, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def levels(shakespeare_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An artifact with two targets, of the smallest model."""
-    import ingot
-    from tests.support.build_once import built_once
-
-    folder = tmp_path_factory.mktemp("levels")
-    save_random("llama", folder / "model", tokenizer=True)
-    with built_once():
-        targets = ["cpu:portable", "cpu:x86-64-v3"]
-        ingot.compile(folder / "model", folder / "two.ingot", targets=targets, max_model_len=64)
-    return folder / "two.ingot"
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_random("llama", tmp_path_factory.mktemp("tiny") / "model", tokenizer=True)
 
 
-def test_a_target_is_run_by_its_name(levels):
-    for target in ("cpu:portable", "cpu:x86-64-v3"):
-        side = open_side(str(levels), target=target)
-        assert side.what == f"artifact, {target}, float32"
-        assert side.logits([1, 2, 3]).shape == (3, 320)
-        side.close()
+@pytest.fixture(scope="module")
+def levels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact with two targets, which says that it is of such a model; its kernels are none."""
+    sample = sample_manifest()
+    (entry,) = sample.targets
+    manifest = replace(
+        sample,
+        model=replace(sample.model, vocab_size=320),
+        targets=tuple(
+            replace(entry, name=name, requires=tuple(sorted(Target.parse(name).requires)))
+            for name in LEVELS
+        ),
+    )
+    path = tmp_path_factory.mktemp("levels") / "two.ingot"
+    with ArtifactWriter(path) as writer:
+        writer.write(entry.step.plan, encode_plan(sample_plan()))
+        writer.write(entry.step.kernels, b"no code")
+        writer.write("weights/cpu-float32.safetensors", weights_file())
+        writer.commit(manifest)
+    return path
+
+
+def test_a_target_is_opened_by_its_name(levels):
+    for target in LEVELS:
+        assert open_side(str(levels), target=target).what == f"artifact, {target}, float32"
 
 
 def test_a_target_that_is_not_there_or_that_the_host_lacks_is_refused(levels, monkeypatch):
@@ -117,9 +133,11 @@ def test_a_target_that_is_not_there_or_that_the_host_lacks_is_refused(levels, mo
         open_side(str(levels), target="cpu:x86-64-v3")
 
 
-def test_what_is_quantized_says_so(levels):
-    manifest = Artifact.open(levels).manifest
+def test_what_is_quantized_says_so():
+    manifest = sample_manifest()
     assert artifact_side.numerics(manifest) == "float32"
+    numerics = replace(manifest.numerics, dtype="bfloat16", quantization="int4-g32")
+    assert artifact_side.numerics(replace(manifest, numerics=numerics)) == "bfloat16, int4-g32"
 
 
 def no_weights(folder: Path) -> str:
@@ -159,12 +177,11 @@ def test_what_is_no_side_is_refused(name, tmp_path):
     assert caught.value.exit_code == 2
 
 
-def test_a_name_on_the_hub_is_its_model_directory(hub, saved):
-    hub.add("owner/tiny", saved / "single")
+def test_a_name_on_the_hub_is_its_model_directory(hub, model):
+    hub.add("owner/tiny", model)
     sides = [open_side(name, revision="main") for name in ("owner/tiny", "hf:owner/tiny")]
     one, other = (side.logits([1, 2, 3]) for side in sides)
     assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(other)
-    assert [side.tokenizer for side in sides] == [None, None]
     sides[0].close()
 
 
@@ -209,15 +226,14 @@ def opened(pair: Pair) -> tuple[Side, Side]:
 
 
 def test_targets_are_for_all_artifacts_or_one_for_each(levels, names):
-    two = ("cpu:portable", "cpu:x86-64-v3")
-    whats = [side.what for side in opened(pair(str(levels), str(levels), targets=two))]
-    assert whats == [f"artifact, {target}, float32" for target in two]
-    whats = [side.what for side in opened(pair(str(levels), str(levels), targets=two[:1]))]
+    whats = [side.what for side in opened(pair(str(levels), str(levels), targets=LEVELS))]
+    assert whats == [f"artifact, {target}, float32" for target in LEVELS]
+    whats = [side.what for side in opened(pair(str(levels), str(levels), targets=LEVELS[:1]))]
     assert whats == ["artifact, cpu:portable, float32"] * 2
     with pytest.raises(UsageError, match="2 targets for 1 artifacts"):
-        pair(str(levels), names["hf"], targets=two)
+        pair(str(levels), names["hf"], targets=LEVELS)
     with pytest.raises(UsageError, match="1 targets for 0 artifacts"):
-        pair(names["reference"], names["hf"], targets=two[:1])
+        pair(names["reference"], names["hf"], targets=LEVELS[:1])
 
 
 def test_options_without_a_side_to_take_them_are_refused(names):
@@ -227,22 +243,19 @@ def test_options_without_a_side_to_take_them_are_refused(names):
         pair(names["reference"], names["hf"], revision="main")
 
 
-def test_a_reference_is_built_for_the_length_of_the_artifact(levels):
-    model = levels.parent / "model"
+def test_a_reference_is_built_for_the_length_of_the_artifact(levels, model):
     for names in ((str(model), str(levels)), (str(levels), str(model))):
         lengths = {side.name: side.max_model_len for side in opened(pair(*names))}
         assert lengths == {str(model): 64, str(levels): 64}
 
 
 def test_vocabularies_that_differ_are_refused(levels, names):
-    with pytest.raises(UsageError, match="of 320 tokens, and .* one of 2048") as caught:
+    with pytest.raises(UsageError, match=r"of 320 tokens, and .* one of 2048") as caught:
         opened(pair(str(levels), names["artifact"]))
     assert "one vocabulary" in caught.value.hint
 
 
 def test_files_that_are_the_same_are_told_from_others(levels, names, tmp_path):
-    import shutil
-
     copied = shutil.copytree(levels, tmp_path / "copy.ingot")
     assert pair(str(levels), str(copied)).same_files()
     assert not pair(str(levels), names["artifact"]).same_files()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from ingot.errors import IngotError
 from ingot.runtime.llm import LLM
 from tests.support.tiny_models import VOCAB_SIZE, save_random
 
+BUNDLED = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
 LIMITS = {"float32": 1e-4, "bfloat16": 3e-2}
 
 
@@ -40,7 +42,10 @@ Compiled = Callable[[Compile], tuple[Path, Path]]
 def compile_case(case: Compile, folder: Path) -> tuple[Path, Path]:
     """The model directory, and the artifact compiled from it."""
     model_dir, out = folder / "model", folder / "model.ingot"
-    save_random(case.name, model_dir, case.dtype, tokenizer=True)
+    if case.name == BUNDLED.name:
+        shutil.copytree(BUNDLED, model_dir)
+    else:
+        save_random(case.name, model_dir, case.dtype, tokenizer=True)
     options = CompileOptions(
         targets=case.targets,
         dtype=case.dtype,

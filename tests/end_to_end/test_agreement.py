@@ -63,7 +63,7 @@ def test_all_forms_of_a_model_agree(cases: list[Compile], compiled: Compiled) ->
         for one, other in combinations(FORMS, 2):
             found = compare(sides[one], sides[other], PROMPTS, num_greedy=GREEDY)
             limit = limit_of(one, other, dtype=case.dtype)
-            assert 0 < found.measures.relative_error <= limit, (one, other)
+            assert found.measures.relative_error <= limit, (one, other)
             # Where nothing is rounded to 16 bits, only a tie could be broken otherwise.
             assert limit != LIMITS["float32"] or found.difference is None, (one, other)
 
