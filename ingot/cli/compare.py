@@ -145,7 +145,7 @@ def _bisected(
 
     progress("bisect", "kernel by kernel", None)
     worst = sorted(found.prompts, key=lambda each: -each.measures.mean_kl)
-    return bisect_pair(pair, source, [each.where for each in worst])
+    return bisect_pair(pair, source, [each.where for each in worst], progress)
 
 
 def _faults(bisections: Sequence[Bisection]) -> list[str]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ingot.artifact.plan import Buffer, Instruction
+from ingot.compare.compare import Progress, silent
 from ingot.compare.differences import Difference, difference, parts
 from ingot.compare.kernel_check import SAME, KernelError, Kernels, as_numbers
 from ingot.compare.makers import Makers, results
@@ -76,6 +77,7 @@ class Walk:
         stray: the first instruction that does not compute what the model does.
         makers: what made instructions and groups.
         rewriting: what the plan of the target was rewritten by, as messages name it.
+        progress: is told of every kernel.
     """
 
     kernels: Kernels
@@ -84,11 +86,14 @@ class Walk:
     stray: Strayed | None = None
     makers: Makers = field(default_factory=Makers)
     rewriting: str = ""
+    progress: Progress = silent
     _checked: set[str] = field(default_factory=set)
 
     def findings(self) -> Iterator[Found]:
         """All findings, in the order of the kernels."""
+        count = len(self.kernels.work)
         for number, work in enumerate(self.kernels.work):
+            self.progress("bisect", f"kernel {number} of {count}, {work.origin}", number / count)
             yield from self._weights(number, work)
             yield from self._plan(number, work)
             yield from self._kernel(number, work)

@@ -13,6 +13,7 @@ from ingot.artifact.plan import Buffer
 from ingot.artifact.target import Target
 from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.bisect import Found, Walk
+from ingot.compare.compare import Progress, silent
 from ingot.compare.drift import Drift, by_layer, drift
 from ingot.compare.kernel_check import Kernels, Steps, run_kernels, steps_of
 from ingot.compare.makers import Makers, makers_of
@@ -58,6 +59,7 @@ def bisect_pair(
     pair: Pair,
     source: Callable[[Sequence[Side]], list[Prompt]],
     worst: Sequence[str] = (),
+    progress: Progress = silent,
 ) -> list[Bisection]:
     """Opens a pair and looks for the first fault in every artifact of it.
 
@@ -66,10 +68,12 @@ def bisect_pair(
     with pair.opened() as (a, b):
         rank = {where: place for place, where in enumerate(worst)}
         prompts = sorted(source((a, b)), key=lambda each: rank.get(each.where, len(rank)))
-        return bisect(a, b, [each.tokens for each in prompts])
+        return bisect(a, b, [each.tokens for each in prompts], progress)
 
 
-def bisect(a: Side, b: Side, prompts: Sequence[Sequence[int]]) -> list[Bisection]:
+def bisect(
+    a: Side, b: Side, prompts: Sequence[Sequence[int]], progress: Progress = silent
+) -> list[Bisection]:
     """Looks for the first fault in every artifact among the sides.
 
     Args:
@@ -86,12 +90,12 @@ def bisect(a: Side, b: Side, prompts: Sequence[Sequence[int]]) -> list[Bisection
             hint="Give --bisect an artifact, and the model directory that it was compiled from.",
         )
     if len(sides) == 2:
-        return _two_artifacts(sides[0], sides[1], prompts)
+        return _two_artifacts(sides[0], sides[1], prompts, progress)
     (subject,) = sides
     other = b if subject is a else a
     reference, notes = _reference(other, subject)
     try:
-        return [_against_model(subject, reference, prompts, notes)]
+        return [_against_model(subject, reference, prompts, notes, progress)]
     finally:
         if reference is not other:
             reference.close()
@@ -132,6 +136,7 @@ def _against_model(
     reference: ReferenceSide,
     prompts: Sequence[Sequence[int]],
     notes: list[str],
+    progress: Progress,
 ) -> Bisection:
     model = _Model(reference)
     manifest, entry = subject.manifest, subject.artifact.target
@@ -148,6 +153,7 @@ def _against_model(
         stray=strayed(made, values),
         makers=makers,
         rewriting=f"the rewriting for {target.kind}",
+        progress=progress,
     )
     return Bisection(
         subject.name,
@@ -171,7 +177,7 @@ def _makers(model: _Model, subject: ArtifactSide) -> tuple[Makers, list[str]]:
 
 
 def _two_artifacts(
-    a: ArtifactSide, b: ArtifactSide, prompts: Sequence[Sequence[int]]
+    a: ArtifactSide, b: ArtifactSide, prompts: Sequence[Sequence[int]], progress: Progress
 ) -> list[Bisection]:
     """Each by itself, with its own weights, and the plan of the first held against the second's."""
     both = [
@@ -193,7 +199,7 @@ def _two_artifacts(
             side.name,
             other_side.name,
             kernels,
-            found=list(Walk(kernels, stray=found).findings()),
+            found=list(Walk(kernels, stray=found, progress=progress).findings()),
             notes=[*notes, "without a model directory, packed weights are taken as they are"],
         )
         for side, other_side, kernels, found in ((a, b, one, stray), (b, a, other, None))

@@ -20,12 +20,13 @@ from ingot.cli.main import main
 from ingot.compare.alone import errors_against, expected
 from ingot.compare.bisect import Finding, Found
 from ingot.compare.bisect_sides import Bisection, bisect
+from ingot.compare.cpu_step import CpuStep
 from ingot.compare.kernel_check import KernelError
 from ingot.compare.reproducer import reproduce, save
 from ingot.compare.sides import open_side
 from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
-from ingot.errors import UsageError
+from ingot.errors import ResourceError, UsageError
 from ingot.models.blocks import rotary
 from ingot.passes.graph import arguments, op_calls, set_arguments
 from tests.compare.planted import Bytes, faulty_kernels, faulty_pass, of_module, with_weight
@@ -282,6 +283,19 @@ def test_two_artifacts_are_held_against_each_other(
         compiled(model, tmp_path / "a.ingot", dtype="bfloat16")
     found = first(tmp_path / "a.ingot", whole("float32"))
     assert (found.where, found.origin, found.op) == ("plan", "model.layers.0.mlp", "gate")
+
+
+def test_what_fails_between_two_kernels_ends_the_step(
+    whole: Callable[[str], Path], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of Python's within the call of the kernels is not lost."""
+
+    def fail(step: CpuStep, name: str) -> None:
+        raise ResourceError(f"no room for {name}")
+
+    monkeypatch.setattr(CpuStep, "value", fail)
+    with pytest.raises(ResourceError, match="no room for embedding"):
+        bisected(whole("float32"), model)
 
 
 def test_sides_that_have_no_values_of_layers(whole: Callable[[str], Path], model: Path) -> None:
