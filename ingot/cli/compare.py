@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ingot.compare.sides import Side
 
 NAME = "compare"
-SUMMARY = "hold a model against another form of it: artifact, directory, transformers, ONNX"
+SUMMARY = "tell how far two forms of a model are apart: artifact, directory, transformers, ONNX"
 SIDE = "an artifact, a model directory, a model on the hub, hf:MODEL_DIR or FILE.onnx"
 
 

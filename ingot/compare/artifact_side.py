@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ingot.artifact.manifest import Manifest, TargetEntry
 from ingot.artifact.reader import Artifact
-from ingot.artifact.select import choose_target
+from ingot.artifact.select import ABIS, choose_target
 from ingot.artifact.target import kind_of_name
 from ingot.errors import TokenizerError, UsageError
 from ingot.runtime.arrays import Float32
@@ -71,7 +71,9 @@ def numerics(manifest: Manifest) -> str:
 
 
 def _device(target: str | None) -> str:
-    return "auto" if target is None else kind_of_name(target)
+    """The device to open an artifact for; a target of no known kind is refused later, by name."""
+    kind = kind_of_name(target or "")
+    return kind if kind in ABIS else "auto"
 
 
 def _as_target(artifact: Artifact, name: str) -> Artifact:

@@ -117,7 +117,8 @@ def divergences(got: Float64, reference: Float64) -> Float64:
     p = np.exp(log_p)
     terms = np.where(p == 0, 0.0, p * (log_p - log_q))  # what never happens adds nothing
     # Rounding can leave a little less than nothing.
-    return np.maximum(terms.sum(axis=1), 0.0)
+    found: Float64 = np.maximum(terms.sum(axis=1), 0.0)
+    return found
 
 
 def _log_softmax(logits: Float64) -> Float64:

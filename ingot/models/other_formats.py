@@ -41,6 +41,12 @@ FORMATS = (
         "ingot compile MODEL --quantize int4.",
     ),
     Format(
+        ("*.onnx",),
+        "a model in ONNX",
+        "Give the model that it was made from, as safetensors. Only `ingot compare` takes an "
+        ".onnx file.",
+    ),
+    Format(
         ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl"),
         "a PyTorch checkpoint of Python pickles",
         "Pickles run code when they are read, so they are refused. Convert them where you trust "

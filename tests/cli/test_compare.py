@@ -82,6 +82,15 @@ def test_the_token_that_differs_is_shown_with_both_margins(compare, capsys):
     assert "3, then not" in out
 
 
+@pytest.mark.parametrize("columns", [40, 80])
+def test_no_line_is_longer_than_the_terminal(compare, columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    level = "artifact, cpu:x86-64-v4+avx512_bf16+avx512_vnni, bfloat16, int4-g32"
+    assert compare(replace(PARTED, names=("a" * 90, "b/" * 50), whats=(level, level))) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 12 and [line for line in lines if len(line) > columns] == []
+
+
 def test_of_many_prompts_the_worst_are_shown(compare, capsys):
     many = tuple(replace(PROMPTS[0], where=f"line {i} of p") for i in range(20))
     assert compare(replace(SAME, prompts=(*many, PROMPTS[2]))) == 0

@@ -145,6 +145,23 @@ def test_a_full_disk_is_said_and_nothing_remains(
     assert not list(tmp_path.glob(".*.tmp-*"))
 
 
+@pytest.mark.thorough
+def test_compiles_with_other_hash_seeds_are_identical(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In folders and with caches of their own, so that each does all of the work."""
+    made = []
+    for seed in ("1", "2"):
+        own = {"PYTHONHASHSEED": seed, "INGOT_CACHE": str(tmp_path / f"cache {seed}")}
+        out = tmp_path / f"folder {seed}" / "model.ingot"
+        command = [sys.executable, "-m", "ingot", "compile", str(model), "-o", str(out), *OPTIONS]
+        subprocess.run(command, check=True, env={**os.environ, **own})
+        made.append(str(out))
+    assert main(["compare", *made]) == 0
+    out_text = capsys.readouterr().out
+    assert "the same, byte for byte" in out_text and "identical" in out_text
+
+
 def test_compiles_repeat_to_the_byte(model: Path, tmp_path: Path) -> None:
     digests = []
     for folder in ("here", "somewhere/else"):

@@ -13,6 +13,7 @@ from ingot.models.other_formats import other_format, refuse_other_format
 FILES = {
     "model-Q4_K_M.gguf": ("a GGUF file of llama.cpp", "--quantize int4"),
     "pytorch_model.bin": ("Python pickles", "safe_serialization=True"),
+    "model.onnx": ("a model in ONNX", "`ingot compare` takes an .onnx file"),
     "model.pt": ("Python pickles", "save_pretrained"),
     "model.pth": ("Python pickles", "save_pretrained"),
     "model.ckpt": ("Python pickles", "save_pretrained"),
@@ -40,6 +41,10 @@ def test_each_verb_says_what_it_is(name, verb, in_folder, tmp_path: Path, capsys
         (["adapter_model.safetensors"], "a LoRA adapter"),
         (["adapter_model.bin"], "a LoRA adapter, which is no whole model: adapter_model.bin"),
         (["b.gguf", "a.gguf", "pytorch_model.bin"], "llama.cpp: a.gguf, b.gguf"),
+        (
+            ["model.onnx", "model.onnx.data", "pytorch_model.bin"],
+            "x is a model in ONNX: model.onnx",
+        ),
         (["pytorch_model-00001-of-00002.bin"], "of Python pickles: pytorch_model-00001-of"),
         (["pytorch_model.bin.index.json"], "of Python pickles: pytorch_model.bin.index.json"),
         (["consolidated.00.pth"], "of Python pickles"),
