@@ -15,7 +15,7 @@ from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.bisect import Found, Walk
 from ingot.compare.compare import Progress, silent
 from ingot.compare.drift import Drift, by_layer, drift
-from ingot.compare.kernel_check import Kernels, Steps, run_kernels, steps_of
+from ingot.compare.kernel_check import Kernels, run_kernels
 from ingot.compare.makers import Makers, makers_of
 from ingot.compare.model_values import ModelValues, model_values
 from ingot.compare.pair import Pair
@@ -23,6 +23,7 @@ from ingot.compare.plan_check import PlanValues, strayed
 from ingot.compare.prompts import Prompt
 from ingot.compare.reference_side import ReferenceSide
 from ingot.compare.sides import HF, Side, open_side
+from ingot.compare.steps import Steps, steps_of
 from ingot.compare.stored import sources_of
 from ingot.compiler.interpret import Value
 from ingot.errors import IngotError, UsageError
@@ -144,7 +145,7 @@ def _against_model(
     kernels = run_kernels(subject.artifact, entry, steps)
     plan, target = kernels.plan, Target.parse(entry.name)
     values = model.values(steps)
-    made = PlanValues.of(plan, model.weight, steps.prefill, steps.num_pages)
+    made = PlanValues.of(plan, model.weight, steps.whole, steps.num_pages)
     makers, lost = _makers(model, subject)
     walk = Walk(
         kernels,
@@ -160,7 +161,7 @@ def _against_model(
         reference.name,
         kernels,
         found=list(walk.findings()),
-        drift=drift(kernels.seen["prefill"], made),
+        drift=drift(kernels, made),
         notes=[*notes, *lost],
     )
 
@@ -187,10 +188,8 @@ def _two_artifacts(
     stray, notes = None, list[str]()
     one, other = both
     try:
-        mine = PlanValues.of(one.plan, _numbers(one), one.steps.prefill, one.steps.num_pages)
-        theirs = PlanValues.of(
-            other.plan, _numbers(one), other.steps.prefill, other.steps.num_pages
-        )
+        mine = PlanValues.of(one.plan, _numbers(one), one.steps.whole, one.steps.num_pages)
+        theirs = PlanValues.of(other.plan, _numbers(one), other.steps.whole, other.steps.num_pages)
         stray = strayed(mine, theirs.of_model())
     except KeyError as error:
         notes.append(f"the plans are not held together: {error.args[0]} is stacked otherwise")

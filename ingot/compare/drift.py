@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ingot.compare.kernel_check import as_numbers
+from ingot.compare.kernel_check import Kernels, as_numbers
 from ingot.compare.plan_check import PlanValues
-from ingot.compare.seen import Seen
 
 LAYER = re.compile(r"^(.*\.\d+)(\.|$)")
 
@@ -32,17 +31,27 @@ class Drift:
         return found[1] if found else self.origin
 
 
-def drift(seen: Sequence[Seen], wide: PlanValues) -> list[Drift]:
-    """The drift of every result, in the order of the kernels. `wide` has run the same step."""
+def drift(kernels: Kernels, wide: PlanValues) -> list[Drift]:
+    """The drift of every result of the first step, in the order of the kernels.
+
+    `wide` has run the whole of the steps.
+    """
+    tokens = kernels.steps.rows["prefill"]
+    wanted = tokens[kernels.steps.parts["prefill"]["logit_rows"].long()]
+
+    def right(name: str) -> Tensor:
+        buffer = wide.plan.buffer(name)
+        return wide.flat(buffer)[wanted if buffer.shape[0] == "R" else tokens]
+
     return [
         Drift(
             number=number,
             kernel=each.work.kernel,
             origin=each.work.origin,
             output=name,
-            relative=_relative(as_numbers(each.after[name]), wide.flat(wide.plan.buffer(name))),
+            relative=_relative(as_numbers(each.after[name]), right(name)),
         )
-        for number, each in enumerate(seen)
+        for number, each in enumerate(kernels.seen["prefill"])
         for name in each.work.writes
     ]
 

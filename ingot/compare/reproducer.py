@@ -87,7 +87,7 @@ def _write(folder: Path, found: Found, kernels: Kernels) -> None:
     words = finding | {"version": __version__, "target": kernels.target}
     (folder / "reproduce.py").write_text(SCRIPT.format(**words), encoding="utf-8")
     if isinstance(evidence, KernelError):
-        seen, step = evidence.seen, kernels.steps.all[evidence.step]
+        seen, step = evidence.seen, kernels.steps.parts[evidence.step]
         if evidence.overwritten:
             name = evidence.difference.output.partition(".")[0]
             got, expected = {name: seen.before[name]}, evidence.wanted

@@ -263,7 +263,7 @@ def test_a_reproducer_of_a_kernel_that_is_right_says_so(
     """The control of the script: what it runs is the kernel, not what was found."""
     kernels = bisected(whole("int4"), model).kernels
     for number, seen in enumerate(kernels.seen["decode"]):
-        wanted = expected(seen, kernels.steps.decode, kernels.stored.read)
+        wanted = expected(seen, kernels.steps.parts["decode"], kernels.stored.read)
         difference, *_ = errors_against(seen, wanted)
         finding = Finding(
             where="kernel", number=number, kernel=seen.work.kernel, origin=seen.work.origin,

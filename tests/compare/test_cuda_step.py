@@ -12,7 +12,8 @@ import pytest
 from ingot.artifact.launches import Binary, KernelSpec
 from ingot.artifact.reader import Artifact
 from ingot.compare.bisect import Finding, Walk
-from ingot.compare.kernel_check import run_kernels, steps_of
+from ingot.compare.kernel_check import run_kernels
+from ingot.compare.steps import steps_of
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
 from ingot.runtime.devices import EXECUTORS

@@ -16,8 +16,9 @@ import torch
 from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Buffer, Plan
 from ingot.compare.bisect import Finding, Walk
-from ingot.compare.kernel_check import Kernels, steps_of
+from ingot.compare.kernel_check import Kernels
 from ingot.compare.seen import Seen, Watching, copied
+from ingot.compare.steps import steps_of
 from ingot.compare.stored import damage, sources_of, wanted
 from ingot.compiler.interpret import Step, Value, new_states, plan_weights
 from ingot.errors import UsageError
@@ -27,7 +28,7 @@ from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.work import work_of
 from tests.compiler.tiny import tiny
 
-PROMPTS = [[(7 * i) % 80 for i in range(9)], [3, 1, 4]]
+PROMPTS = [[(7 * i) % 80 for i in range(21)], [3, 1, 4]]  # longer than a step
 FORMATS = {
     "float32": {},
     "bfloat16": {"dtype": "bfloat16"},
@@ -51,7 +52,7 @@ class Machine:
         steps = steps_of(PROMPTS, self.plan.limits)
         states, seen = new_states(self.plan, steps.num_pages), {}
         arena = torch.full((self.plan.memory.arena_bytes,), 0xFF, dtype=torch.uint8)
-        for name, inputs in steps.all.items():
+        for name, inputs in steps.parts.items():
             step = Step(self.plan, weights, inputs, states, arena)
             watching = Watching(work_of(self.plan), lambda name, step=step: self._value(step, name))
             for number, work in enumerate(work_of(self.plan)):
@@ -156,16 +157,22 @@ def test_groups_that_calibration_chose_are_damaged_only_far_beyond_what_search_l
     assert (one != other).any(1).nonzero().flatten().tolist() == [5]
 
 
-def test_prompts_are_cut_to_what_a_step_holds() -> None:
-    limits = placed("float32").limits  # 16 tokens, 4 sequences
-    steps = steps_of([list(range(40)), [1], [2] * 3], limits)
-    assert [len(p) for p in steps.prompts] == [16]
-    steps = steps_of([[1] * 9, [2] * 9, [], [3] * 7], limits)
-    assert steps.prompts == [[1] * 9, [3] * 7]
-    assert steps.decode["positions"].tolist() == [8, 6]
-    assert len(steps.prefill["logit_rows"]) == limits.max_logit_rows
-    slots = steps.prefill["slots"]
-    assert len(set(slots.tolist())) == 16 and int(slots.min()) >= limits.page_size
+def test_prompts_run_in_steps_that_keep_the_limits() -> None:
+    limits = placed("float32").limits  # 16 tokens a step, 8 logits, 4 sequences, 64 of each
+    steps = steps_of([list(range(40)), [], [1], [2] * 30, [3], [4]], limits)
+    assert [len(prompt) for prompt in steps.prompts] == [40, 1, 30, 1]
+    assert list(steps.parts) == ["prefill", *(f"prefill {n}" for n in range(2, 6)), "decode"]
+    assert [len(part["tokens"]) for part in steps.parts.values()] == [16, 16, 16, 16, 8, 4]
+    assert all(len(part["logit_rows"]) <= limits.max_logit_rows for part in steps.parts.values())
+    assert steps.parts["prefill 3"]["spans"].tolist() == [[0, 8, 32], [8, 9, 0], [9, 16, 0]]
+    for name, part in steps.parts.items():
+        for each in ("tokens", "positions", "slots"):
+            assert torch.equal(part[each], steps.whole[each][steps.rows[name]])
+    slots = steps.whole["slots"].tolist()
+    assert len(set(slots)) == 72 and min(slots) >= limits.page_size
+    assert max(slots) < steps.num_pages * limits.page_size
+    (cut,) = steps_of([list(range(100))], limits).prompts
+    assert len(cut) == 64
     with pytest.raises(UsageError, match="no prompt"):
         steps_of([[]], limits)
 

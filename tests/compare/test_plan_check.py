@@ -13,10 +13,10 @@ from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import LedgerEntry, Manifest, ModelInfo, Numerics
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
-from ingot.compare.kernel_check import steps_of
 from ingot.compare.makers import makers_of
 from ingot.compare.model_values import model_values
 from ingot.compare.plan_check import PlanValues, Strayed, strayed
+from ingot.compare.steps import steps_of
 from ingot.compare.stored import sources_of
 from ingot.compiler.lower import lower
 from ingot.passes.graph import arguments, op_calls, set_arguments
@@ -39,7 +39,7 @@ def check(plan: Plan) -> Strayed | None:
     values = PlanValues.of(
         plan,
         lambda buffer: torch.cat([read(name) for name in sources_of(buffer)]),
-        steps.prefill,
+        steps.whole,
         steps.num_pages,
     )
     return strayed(values, model_values(reference, read, steps.prompts))
