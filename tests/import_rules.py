@@ -23,7 +23,7 @@ ROOMS: dict[str, set[str]] = {
     "onnx": {"compiler", "models", "passes", "ops", "artifact"},
     "runtime": {"artifact"},
     API: {"compiler", "models", "runtime", "artifact"},
-    "compare": {API, "compiler", "models", "runtime", "artifact"},
+    "compare": {API, "compiler", "models", "passes", "targets", "runtime", "ops", "artifact"},
     "cli": {API, "compare", "onnx", "compiler", "runtime", "artifact"},
 }
 THIRD_PARTY: dict[str, set[str]] = {

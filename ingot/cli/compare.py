@@ -13,9 +13,13 @@ from ingot.cli.arguments import REVISION, Argument, Arguments
 from ingot.cli.numbers import allowed, human_int, whole_number
 from ingot.cli.output import print_json, show
 from ingot.cli.progress import progress_display
+from ingot.compiling import check_torch
 from ingot.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
+    from ingot.compare.bisect_sides import Bisection
+    from ingot.compare.compare import Comparison
+    from ingot.compare.pair import Pair
     from ingot.compare.prompts import Prompt
     from ingot.compare.sides import Side
 
@@ -63,6 +67,16 @@ ARGUMENTS: Arguments = (
     ),
     Argument("--max-kl X", "exit with code 4 where the mean KL exceeds X nats", allowed),
     Argument("--max-error X", "exit with code 4 where the relative error exceeds X", allowed),
+    Argument(
+        "--bisect",
+        "find the first weight, instruction or kernel that does what it should not, and exit with "
+        "code 4 if there is one",
+    ),
+    Argument(
+        "--save DIR",
+        "with --bisect: a new folder that shows the first fault by itself, for a bug report",
+        Path,
+    ),
 )
 
 
@@ -74,7 +88,13 @@ def main(args: argparse.Namespace) -> int:
     A model directory is run in float32 by its plain module, which has no kernel, pass or rounding;
     hf: runs it by transformers, and an .onnx file is run by onnxruntime. `--target` with two names
     compares two targets of one artifact, given as A and as B. Exit code 4 if a limit that was given
-    is exceeded."""
+    is exceeded.
+
+    `--bisect` runs every artifact among the two once more, kernel by kernel: are its packed weights
+    those of the model, does each instruction compute what its module does, and does each kernel, as
+    compiled, leave what its instructions make of what it was given? docs/debugging.md says how to
+    read the answer."""
+    from ingot.cli import bisect_report
     from ingot.cli.compare_report import as_object, exceeded, summary
     from ingot.compare.compare import compare_pair
     from ingot.compare.pair import Pair
@@ -83,16 +103,70 @@ def main(args: argparse.Namespace) -> int:
         names=(args.a, args.b), targets=args.target, revision=args.revision, dtype=args.hf_dtype
     )
     source = _source(args)
+    _check_bisect(args)
     with progress_display() as progress:
         found = compare_pair(pair, source, num_greedy=args.tokens, progress=progress)
+        bisections = _bisected(pair, source, found, progress) if args.bisect else []
     failures = exceeded(found.measures, max_kl=args.max_kl, max_error=args.max_error)
+    failures += _faults(bisections)
     if args.json:
-        print_json(as_object(found, passed=not failures))
+        more = {"bisect": list(map(bisect_report.as_object, bisections))} if args.bisect else {}
+        print_json(as_object(found, passed=not failures) | more)
     else:
-        show(summary(found))
+        show("\n\n".join((summary(found), *map(bisect_report.summary, bisections))))
+    if args.save is not None:
+        _save(args.save, bisections)
     for failure in failures:
         print(f"error: {failure}", file=sys.stderr)
     return VerificationError.exit_code if failures else 0
+
+
+def _check_bisect(args: argparse.Namespace) -> None:
+    """Raises UsageError for a folder to save in that cannot be used, and CompileError without
+    PyTorch, before anything runs."""
+    if args.save is not None and not args.bisect:
+        raise UsageError("--save is given without --bisect", hint="It saves what --bisect finds.")
+    if args.bisect:
+        check_torch()
+    if args.save is not None:
+        from ingot.compare.reproducer import check_new
+
+        check_new(args.save)
+
+
+def _bisected(
+    pair: Pair,
+    source: Callable[[Sequence[Side]], list[Prompt]],
+    found: Comparison,
+    progress: Callable[[str, str, float | None], None],
+) -> list[Bisection]:
+    """Bisects the artifacts of a pair on the prompts that differ most."""
+    from ingot.compare.bisect_sides import bisect_pair
+
+    progress("bisect", "kernel by kernel", None)
+    worst = sorted(found.prompts, key=lambda each: -each.measures.mean_kl)
+    return bisect_pair(pair, source, [each.where for each in worst], progress)
+
+
+def _faults(bisections: Sequence[Bisection]) -> list[str]:
+    """The first fault of each artifact, in words."""
+    first = [(each.subject, each.found[0].finding) for each in bisections if each.found]
+    return [
+        f"{name}: kernel {found.number}, {found.kernel} of {found.origin}, does not do what it "
+        "should"
+        for name, found in first
+    ]
+
+
+def _save(folder: Path, bisections: Sequence[Bisection]) -> None:
+    from ingot.compare.reproducer import save
+
+    faulty = next((each for each in bisections if each.found), None)
+    if faulty is None:
+        print(f"nothing is saved in {folder}: there is no fault", file=sys.stderr)
+        return
+    save(folder, faulty.found[0], faulty.kernels)
+    print(f"saved in {folder}: python {folder / 'reproduce.py'} shows it", file=sys.stderr)
 
 
 def _source(args: argparse.Namespace) -> Callable[[Sequence[Side]], list[Prompt]]:

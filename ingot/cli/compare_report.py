@@ -46,7 +46,7 @@ def as_object(found: Comparison, *, passed: bool) -> dict[str, Any]:
     sides = [
         {"name": name, "what": what} for name, what in zip(found.names, found.whats, strict=True)
     ]
-    fields: dict[str, Any] = _finite(
+    fields: dict[str, Any] = finite(
         {
             "identical": found.measures.identical,
             "same_files": found.same_files,
@@ -60,11 +60,11 @@ def as_object(found: Comparison, *, passed: bool) -> dict[str, Any]:
     return fields
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _finite(each) for name, each in value.items()}
+        return {name: finite(each) for name, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
+        return [finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -47,7 +47,7 @@ def interpret(
         ValueError: the step is larger than the plan's limits, and temporaries would overlap.
     """
     with torch.inference_mode():
-        step = _Step(plan, weights, inputs, states)
+        step = Step(plan, weights, inputs, states)
         return [step.run(instruction) for instruction in plan.instructions]
 
 
@@ -95,8 +95,11 @@ def _empty(form: Format, shape: tuple[int, ...]) -> Value:
     return Scaled(torch.zeros(shape, dtype=torch.int8), None, scales)
 
 
-class _Step:
-    """One run of a plan: its inputs, its arena, and what lies elsewhere."""
+class Step:
+    """One run of a plan: its inputs, its arena, and what lies elsewhere, in `values` by name.
+
+    `arena` is one to look into, uint8; None for a new one.
+    """
 
     def __init__(
         self,
@@ -104,10 +107,11 @@ class _Step:
         weights: Callable[[Buffer], Value],
         inputs: Mapping[str, Tensor],
         states: States,
+        arena: Tensor | None = None,
     ) -> None:
         self.plan = plan
         self.weights = weights
-        self.arena = torch.full((plan.memory.arena_bytes,), 0xFF, dtype=torch.uint8)
+        self.arena = _new_arena(plan) if arena is None else arena
         self.placed = {slot.name for slot in plan.memory.slots}
         self.values: dict[str, Value] = {**inputs, **states}
         self.sizes = {
@@ -182,6 +186,10 @@ class _Step:
 
     def size(self, dim: Dim) -> int:
         return dim if isinstance(dim, int) else self.sizes[dim]
+
+
+def _new_arena(plan: Plan) -> Tensor:
+    return torch.full((plan.memory.arena_bytes,), 0xFF, dtype=torch.uint8)
 
 
 def _in_arena(arena: Tensor, dtype: DType, offset: int) -> Tensor:

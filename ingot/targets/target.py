@@ -7,7 +7,7 @@ itself, places temporaries, packs weights, and turns the plan into code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -21,9 +21,11 @@ from ingot.errors import CodegenError, UsageError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ingot.ops.scaled import Scaled
+    from ingot.ops.scaled import Operand, Scaled
 
 Read = Callable[[str], "Tensor"]
+Packed = Callable[[str], "Tensor"]  # the bytes of a packed weight by its name in the plan, uint8
+Weights = Callable[[Buffer], "Operand"]  # each weight of a plan
 
 
 class ScaledWeights(Protocol):
@@ -80,6 +82,15 @@ class TargetKind(Protocol):
     def pack(self, path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
         """Writes the weights of a plan into one safetensors file, from its first byte to its last:
         it is hashed while it grows."""
+        ...
+
+    def unpacked(self, plan: Plan, packed: Packed) -> Weights:
+        """The weights of a plan as they were packed: what comparisons read."""
+        ...
+
+    def unpack_state(self, plan: Plan, state: Buffer, arrays: Sequence[Tensor]) -> Operand:
+        """What a state holds, [pages, heads, page size, size], by copy, from the bytes of its
+        numbers and of its scales as the kernels store them."""
         ...
 
     def try_tools(self, folder: Path, target: Target) -> None:

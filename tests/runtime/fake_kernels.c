@@ -118,8 +118,9 @@ void ingot_submit(void *state, const struct ingot_step *s) {
 
 int32_t ingot_wait(void *state) { return ingot_run(state, submitted); }
 
-int32_t ingot_run_timed(void *state, const struct ingot_step *s, int64_t *times) {
-  (void)times;
+int32_t ingot_run_timed(void *state, const struct ingot_step *s, int64_t *times,
+                        int32_t (*watcher)(int32_t)) {
+  (void)times, (void)watcher;
   return ingot_run(state, s);
 }
 

@@ -9,6 +9,7 @@ import itertools
 import os
 import platform
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from ingot.artifact.select import ABI
@@ -22,6 +23,7 @@ _ELF_MACHINES = {"x86_64": 62, "aarch64": 183}
 _loads = itertools.count(1)
 _INT32 = ctypes.c_int32
 _POINTER = ctypes.c_void_p
+_WATCHER = ctypes.CFUNCTYPE(_INT32, _INT32)
 
 
 class ModelStruct(ctypes.Structure):
@@ -62,9 +64,13 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "ingot_sample": (None, _POINTER, ctypes.POINTER(SamplingStruct)),
     "ingot_close": (None, _POINTER),
     "ingot_plan": (ctypes.c_uint64,),
-    "ingot_run_timed": (_INT32, _POINTER, ctypes.POINTER(StepStruct), _POINTER),
+    "ingot_run_timed": (_INT32, _POINTER, ctypes.POINTER(StepStruct), _POINTER, _POINTER),
     "ingot_measure": (ctypes.c_double, _INT32, _INT32, _POINTER, ctypes.c_int64),
 }
+
+
+# Is told of every kernel before it runs, and of the end of the step; says whether it is to run.
+Watcher = Callable[[int], bool]
 
 
 class Kernels:
@@ -126,12 +132,26 @@ class Kernels:
         """Waits for the step that was begun; returns as `run`. Other Python threads run."""
         return int(self._library.ingot_wait(self._open_state()))
 
-    def run_timed(self, step: StepStruct, times: int) -> int:
+    def run_timed(self, step: StepStruct, times: int, watcher: Watcher | None = None) -> int:
         """As `run`, and writes how long each kernel took, and last everything else.
 
-        `times` is the address of int64 nanoseconds.
+        `times` is the address of int64 nanoseconds. The watcher needs a model of one thread; what
+        it raises ends the step, no kernel runs any more, and is raised here.
         """
-        return int(self._library.ingot_run_timed(self._open_state(), step, times))
+        raised: list[BaseException] = []
+
+        def asked(kernel: int) -> bool:
+            try:
+                return not raised and watcher is not None and watcher(kernel)
+            except BaseException as error:
+                raised.append(error)
+                return False
+
+        called = None if watcher is None else _WATCHER(asked)
+        code = self._library.ingot_run_timed(self._open_state(), step, times, called)
+        if raised:
+            raise raised[0]
+        return int(code)
 
     def measure(self, limit: int, threads: int, data: int = 0, nbytes: int = 0) -> float:
         """Measures a limit of this machine, per second; 0 if the threads cannot be started.

@@ -89,8 +89,8 @@ def _body(
         if blocks and not joins:
             lines.append(f"  for (const Slice block : {blocks}) {{")
         indent = "    " if blocks else "  "
-        lines += [*_comment(index, kernel, indent), f"{indent}clock.mark({index});"]
-        lines += functions[call.of_places()].lines(call, part, indent)
+        lines += [*_comment(index, kernel, indent), f"{indent}if (clock.mark({index}))"]
+        lines += functions[call.of_places()].lines(call, part, f"{indent}  ")
     return [*lines, "  }"] if blocks else lines
 
 

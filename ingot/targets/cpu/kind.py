@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ingot.artifact.formats import DType, Format
 from ingot.artifact.manifest import GroupEntry
@@ -20,7 +21,12 @@ from ingot.targets.cpu.rewrite import round_activations
 from ingot.targets.cpu.weights import fits, layout_of, num_bytes, stored_dtype
 from ingot.targets.grouping import group
 from ingot.targets.memory_check import check_memory
-from ingot.targets.target import Read, ScaledWeights
+from ingot.targets.target import Packed, Read, ScaledWeights, Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ingot.ops.scaled import Operand
 
 
 class CpuKind:
@@ -60,6 +66,16 @@ class CpuKind:
         from ingot.targets.cpu.pack import pack
 
         pack(path, plan, weight_layouts(plan), read, integers)
+
+    def unpacked(self, plan: Plan, packed: Packed) -> Weights:
+        from ingot.targets.cpu.unpack import unpacked
+
+        return unpacked(plan, packed)
+
+    def unpack_state(self, plan: Plan, state: Buffer, arrays: Sequence[Tensor]) -> Operand:
+        from ingot.targets.cpu.unpack import unpack_state
+
+        return unpack_state(plan, state, arrays)
 
     def try_tools(self, folder: Path, target: Target) -> None:
         toolchain.try_tools(folder, target, compile_once)

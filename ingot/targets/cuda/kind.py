@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ingot.artifact.codec import encode_launches
 from ingot.artifact.formats import DType, Format
@@ -20,7 +21,12 @@ from ingot.targets.cuda.memory import with_memory
 from ingot.targets.cuda.operands import FLOATS
 from ingot.targets.cuda.weights import fits, nbytes_of, stored_dtype
 from ingot.targets.grouping import group
-from ingot.targets.target import Read, ScaledWeights
+from ingot.targets.target import Packed, Read, ScaledWeights, Weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ingot.ops.scaled import Operand
 
 
 class CudaKind:
@@ -61,6 +67,16 @@ class CudaKind:
         from ingot.targets.cuda.pack import pack
 
         pack(path, plan, read, integers)
+
+    def unpacked(self, plan: Plan, packed: Packed) -> Weights:
+        from ingot.targets.cuda.unpack import unpacked
+
+        return unpacked(packed)
+
+    def unpack_state(self, plan: Plan, state: Buffer, arrays: Sequence[Tensor]) -> Operand:
+        from ingot.targets.cuda.unpack import unpack_state
+
+        return unpack_state(state, arrays)
 
     def try_tools(self, folder: Path, target: Target) -> None:
         toolchain.try_tools(folder, target)

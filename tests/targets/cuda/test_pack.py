@@ -18,7 +18,8 @@ from ingot.errors import CheckpointError, InternalError
 from ingot.ops.scaled import Scaled
 from ingot.targets.cuda import pack as packing
 from ingot.targets.cuda.pack import pack
-from ingot.targets.cuda.weights import fits, layout_of, tile_columns
+from ingot.targets.cuda.unpack import unpack
+from ingot.targets.cuda.weights import fits, layout_of, nbytes_of, tile_columns
 from tests.support import samples
 from tests.targets.cuda.matrices import drawn, int4, int8
 from tests.targets.sketch import Sketch
@@ -91,6 +92,11 @@ def test_integers(tmp_path: Path, form: Format, monkeypatch: pytest.MonkeyPatch)
     assert torch.equal(found.dequantize(), whole)
     values = torch.cat([part.values for part in parts.values()])  # type: ignore[union-attr]
     assert torch.equal(found.values, values)
+    read = unpack(plan.buffer("w"), data[: nbytes_of(plan.buffer("w"))])
+    assert isinstance(read, Scaled)
+    for part in ("values", "multipliers", "scales"):
+        one, other = getattr(read, part), getattr(found, part)
+        assert (one is None) == (other is None) and (one is None or torch.equal(one, other))
 
 
 def test_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

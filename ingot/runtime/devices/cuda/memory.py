@@ -35,11 +35,11 @@ class Memory:
         self._plan = plan
         pages, arrays = array_sizes(plan, num_pages), _arrays(plan, launches)
         fixed = fixed_sizes(plan, launches, weight_bytes)
-        self.weights, arena, workspace, place = map(driver.allocate, fixed.values())
+        self.weights, self.arena, workspace, place = map(driver.allocate, fixed.values())
         cache = driver.allocate(sum(pages))
         # Of each buffer and its number of an array, where it begins and how many bytes it has.
         self._spans: dict[tuple[str, int], tuple[int, int]] = {
-            (buffer.name, 0): (arena + buffer.offset, plan.arena_bytes_of(buffer))
+            (buffer.name, 0): (self.arena + buffer.offset, plan.arena_bytes_of(buffer))
             for buffer in plan.of_kind("arena")
         }
         self._spans[WORKSPACE, 0] = workspace, launches.workspace_bytes

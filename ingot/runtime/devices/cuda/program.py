@@ -67,11 +67,17 @@ class Program:
             return [[ready(launch, each) for each in launch.variants] for launch in launches]
 
         self._launches = all_ready(built.launches.launches)
+        self._groups = [launch.group for launch in built.launches.launches]
         self._draws = all_ready(built.launches.draws)
 
     def launch(self, sizes: Mapping[str, int]) -> None:
         """Queues all launches of a step of those sizes."""
         self._queue(self._launches, sizes)
+
+    def launch_group(self, group: int, sizes: Mapping[str, int]) -> None:
+        """Queues the launches of one kernel of the plan."""
+        pairs = zip(self._groups, self._launches, strict=True)
+        self._queue([variants for number, variants in pairs if number == group], sizes)
 
     def draw(self, sizes: Mapping[str, int]) -> None:
         """Queues all launches of so many draws."""

@@ -1,4 +1,4 @@
-// The C interface of a compiled model, version 5. The runtime calls it through these structs.
+// The C interface of a compiled model, version 6. The runtime calls it through these structs.
 #pragma once
 
 #include <cstdint>

@@ -18,10 +18,12 @@ INGOT_EXPORT std::int32_t ingot_run(void* model, const ingot_step* step) {
   return static_cast<Model*>(model)->run(*step);
 }
 
-// As ingot_run; the nanoseconds of each kernel go to `times`, those of all else to its end.
+// As ingot_run; the nanoseconds of each kernel go to `times`, those of all else to its end. Before a
+// kernel runs, the watcher, if there is one, is told its number, and says whether it is to run; at
+// the end of the step it is told the number of kernels. It needs a model of one thread.
 INGOT_EXPORT std::int32_t ingot_run_timed(void* model, const ingot_step* step,
-                                          std::int64_t* times) {
-  return static_cast<Model*>(model)->run(*step, times);
+                                          std::int64_t* times, Watcher watcher) {
+  return static_cast<Model*>(model)->run(*step, times, watcher);
 }
 
 // Begins a step beside the caller, or leaves it to `ingot_wait` on a busy host. Until that has

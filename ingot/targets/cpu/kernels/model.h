@@ -51,10 +51,12 @@ class Model {
   }
 
   // If `times` is given, it gets the nanoseconds that each kernel took on the first thread, and, in
-  // its last entry, those of all else: waking the threads and waiting for them at the end.
-  std::int32_t run(const ingot_step& step, std::int64_t* times = nullptr) {
+  // its last entry, those of all else: waking the threads and waiting for them at the end. The
+  // watcher is asked on the first thread alone, so a model that has one has one thread.
+  std::int32_t run(const ingot_step& step, std::int64_t* times = nullptr,
+                   Watcher watcher = nullptr) {
     if (step.num_tokens < 0 || step.num_seqs < 0 || step.num_rows < 0) return invalid_step;
-    Clock clock(times, generated.num_kernels);
+    Clock clock(times, generated.num_kernels, watcher);
     const Context context{&memory_, &step, &clock, nullptr, {}};
     known_.rows = 0;
     run_team(context, step_sizes_[magnitude(step.num_tokens)]);

@@ -1,0 +1,216 @@
+"""`ingot compare A B --bisect`: which walk suits two sides, and what it found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+import torch
+from torch.fx import GraphModule
+
+from ingot.artifact.plan import Buffer
+from ingot.artifact.target import Target
+from ingot.compare.artifact_side import ArtifactSide
+from ingot.compare.bisect import Found, Walk
+from ingot.compare.compare import Progress, silent
+from ingot.compare.drift import Drift, by_layer, drift
+from ingot.compare.kernel_check import Kernels, run_kernels
+from ingot.compare.makers import Makers, makers_of
+from ingot.compare.model_values import ModelValues, model_values
+from ingot.compare.pair import Pair
+from ingot.compare.plan_check import PlanValues, strayed
+from ingot.compare.prompts import Prompt
+from ingot.compare.reference_side import ReferenceSide
+from ingot.compare.sides import HF, Side, open_side
+from ingot.compare.steps import Steps, steps_of
+from ingot.compare.stored import sources_of
+from ingot.compiler.interpret import Value
+from ingot.errors import IngotError, UsageError
+from ingot.ops.scaled import Scaled
+from ingot.targets.target import Weights
+
+
+@dataclass(slots=True)
+class Bisection:
+    """What a bisection of one artifact found.
+
+    Attributes:
+        subject: the artifact, as the user wrote it, and `reference`, what it was held against.
+        found: everything that does not do what it should, in the order of the kernels.
+        drift: how far the kernels' results are from the model's; empty without a model.
+        notes: what could not be looked at, and why.
+        kernels: those of the artifact, for a reproducer.
+    """
+
+    subject: str
+    reference: str
+    kernels: Kernels
+    found: list[Found] = field(default_factory=list)
+    drift: list[Drift] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def layers(self) -> dict[str, Drift]:
+        """How far the last result of each layer is from the model's."""
+        return by_layer(self.drift)
+
+
+def bisect_pair(
+    pair: Pair,
+    source: Callable[[Sequence[Side]], list[Prompt]],
+    worst: Sequence[str] = (),
+    progress: Progress = silent,
+) -> list[Bisection]:
+    """Opens a pair and looks for the first fault in every artifact of it.
+
+    `worst` names prompts that are to run first. Raises what opening raises, and as `bisect`.
+    """
+    with pair.opened() as (a, b):
+        rank = {where: place for place, where in enumerate(worst)}
+        prompts = sorted(source((a, b)), key=lambda each: rank.get(each.where, len(rank)))
+        return bisect(a, b, [each.tokens for each in prompts], progress)
+
+
+def bisect(
+    a: Side, b: Side, prompts: Sequence[Sequence[int]], progress: Progress = silent
+) -> list[Bisection]:
+    """Looks for the first fault in every artifact among the sides.
+
+    Args:
+        prompts: token ids, the most telling first; as many of them as one step has room for run.
+
+    Raises:
+        UsageError: no side has a plan, or nothing has values to hold it against.
+        ArtifactError, ResourceError: an artifact cannot be run here.
+    """
+    sides = [side for side in (a, b) if isinstance(side, ArtifactSide)]
+    if not sides:
+        raise UsageError(
+            f"neither {a.name} nor {b.name} is an artifact, and only artifacts have a plan",
+            hint="Give --bisect an artifact, and the model directory that it was compiled from.",
+        )
+    if len(sides) == 2:
+        return _two_artifacts(sides[0], sides[1], prompts, progress)
+    (subject,) = sides
+    other = b if subject is a else a
+    reference, notes = _reference(other, subject)
+    try:
+        return [_against_model(subject, reference, prompts, notes, progress)]
+    finally:
+        if reference is not other:
+            reference.close()
+
+
+def _reference(other: Side, subject: ArtifactSide) -> tuple[ReferenceSide, list[str]]:
+    """The model directory behind a side, whose graph has values of every module."""
+    if isinstance(other, ReferenceSide):
+        return other, []
+    if not other.name.startswith(HF):
+        raise UsageError(
+            f"{other.name} gives logits alone, and no values of its layers",
+            hint=f"Hold the artifact against the model directory: ingot compare {subject.name} "
+            "MODEL_DIR --bisect",
+        )
+    path = other.name.removeprefix(HF)
+    reference = open_side(path, max_model_len=subject.manifest.limits.max_model_len)
+    assert isinstance(reference, ReferenceSide), "transformers runs model directories"
+    note = f"{other.name} gives logits alone; held against {path}, run in float32"
+    return reference, [note]
+
+
+@dataclass(slots=True)
+class _Model:
+    """A model directory: its graph, its parameters, and what it computes of some prompts."""
+
+    side: ReferenceSide
+
+    def values(self, steps: Steps) -> ModelValues:
+        return model_values(self.side.graph, self.side.checkpoint.read, steps.prompts)
+
+    def weight(self, buffer: Buffer) -> Value:
+        return torch.cat([self.side.checkpoint.read(n).float() for n in sources_of(buffer)])
+
+
+def _against_model(
+    subject: ArtifactSide,
+    reference: ReferenceSide,
+    prompts: Sequence[Sequence[int]],
+    notes: list[str],
+    progress: Progress,
+) -> Bisection:
+    model = _Model(reference)
+    manifest, entry = subject.manifest, subject.artifact.target
+    steps = steps_of(prompts, manifest.limits)
+    kernels = run_kernels(subject.artifact, entry, steps)
+    plan, target = kernels.plan, Target.parse(entry.name)
+    values = model.values(steps)
+    made = PlanValues.of(plan, model.weight, steps.whole, steps.num_pages)
+    makers, lost = _makers(model, subject)
+    walk = Walk(
+        kernels,
+        read=reference.checkpoint.read,
+        calibrated="calibrated" in manifest.numerics.quantization,
+        stray=strayed(made, values),
+        makers=makers,
+        rewriting=f"the rewriting for {target.kind}",
+        progress=progress,
+    )
+    return Bisection(
+        subject.name,
+        reference.name,
+        kernels,
+        found=list(walk.findings()),
+        drift=drift(kernels, made),
+        notes=[*notes, *lost],
+    )
+
+
+def _makers(model: _Model, subject: ArtifactSide) -> tuple[Makers, list[str]]:
+    """What made the instructions; without it, findings lack the name of the pass."""
+    entry = subject.artifact.target
+    plan = subject.artifact.plan_of(entry)
+    graph = GraphModule(model.side.graph, deepcopy(model.side.graph.graph))
+    try:
+        return makers_of(graph, subject.manifest, plan, Target.parse(entry.name)), []
+    except IngotError as error:
+        return Makers(), [f"passes cannot be named, since they fail here: {error.found}"]
+
+
+def _two_artifacts(
+    a: ArtifactSide, b: ArtifactSide, prompts: Sequence[Sequence[int]], progress: Progress
+) -> list[Bisection]:
+    """Each by itself, with its own weights, and the plan of the first held against the second's."""
+    both = [
+        run_kernels(each.artifact, each.artifact.target, steps_of(prompts, each.manifest.limits))
+        for each in (a, b)
+    ]
+    stray, notes = None, list[str]()
+    one, other = both
+    try:
+        mine = PlanValues.of(one.plan, _numbers(one), one.steps.whole, one.steps.num_pages)
+        theirs = PlanValues.of(other.plan, _numbers(one), other.steps.whole, other.steps.num_pages)
+        stray = strayed(mine, theirs.of_model())
+    except KeyError as error:
+        notes.append(f"the plans are not held together: {error.args[0]} is stacked otherwise")
+    return [
+        Bisection(
+            side.name,
+            other_side.name,
+            kernels,
+            found=list(Walk(kernels, stray=found, progress=progress).findings()),
+            notes=[*notes, "without a model directory, packed weights are taken as they are"],
+        )
+        for side, other_side, kernels, found in ((a, b, one, stray), (b, a, other, None))
+    ]
+
+
+def _numbers(held: Kernels) -> Weights:
+    """The weights of one artifact for the plan of another, in float32."""
+    named = {sources_of(buffer): buffer for buffer in held.plan.of_kind("weight")}
+
+    def weight(buffer: Buffer) -> Value:
+        found = held.stored.read(named[sources_of(buffer)])
+        return found.dequantize() if isinstance(found, Scaled) else found.float()
+
+    return weight

@@ -1,0 +1,87 @@
+"""Runs the kernels of a CUDA target one after the other, on memory that can be looked into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from ingot.artifact.formats import stored_bytes
+from ingot.artifact.launches import Argument
+from ingot.artifact.plan import Plan, arrays_of, scales_offset
+from ingot.artifact.reader import Artifact
+from ingot.artifact.step import LOGITS
+from ingot.compare.seen import Seen, Watching, copied
+from ingot.compare.step_arrays import fill
+from ingot.compiler.interpret import Step, Value
+from ingot.errors import ResourceError
+from ingot.runtime.devices import open_executor
+from ingot.runtime.devices.cuda.apart import read, run_apart
+from ingot.runtime.devices.cuda.executor import CudaExecutor
+from ingot.targets.cuda.unpack import unpack_state
+from ingot.targets.work import Work
+
+
+class CudaStep:
+    """A model on a device, whose arena and caches are at hand. The artifact's target is the one
+    that runs, with pages for steps of these.
+
+    Raises what opening an artifact raises.
+    """
+
+    def __init__(self, artifact: Artifact, plan: Plan, num_pages: int, longest: int) -> None:
+        executor = open_executor(
+            artifact,
+            max_model_len=min(longest + plan.limits.page_size, plan.limits.max_model_len),
+            kv_cache_bytes=(num_pages + 1) * sum(plan.page_sizes()) + 64 * len(plan.page_sizes()),
+        )
+        assert isinstance(executor, CudaExecutor), "the target is one of GPUs"
+        self._executor = executor
+        self.plan, self.work = plan, [Work(plan, group) for group in plan.kernels]
+        self._arena = torch.empty(plan.memory.arena_bytes, dtype=torch.uint8)
+        self._inputs: dict[str, Tensor] = {}
+        if executor.num_pages < num_pages:
+            executor.close()
+            raise ResourceError(
+                f"the GPU has room for {executor.num_pages} pages, and the prompts need "
+                f"{num_pages}",
+                hint="Give shorter prompts.",
+            )
+
+    def run(self, inputs: Mapping[str, Tensor]) -> list[Seen]:
+        """Runs a step; returns what every kernel was given and what it left."""
+        self._inputs = dict(inputs)
+        arrays = self._executor.inputs[0]
+        fill(arrays, inputs)
+        watching = Watching(self.work, self.value)
+        run_apart(self._executor, arrays, watching.watch)
+        return watching.seen
+
+    def value(self, name: str) -> Value:
+        """What lies in a temporary, a state or the output now; a copy."""
+        buffer = self.plan.buffer(name)
+        if buffer.kind == "state":
+            kept = arrays_of(buffer.format, self._executor.num_pages * buffer.columns)
+            sizes = (stored_bytes(dtype, count) for dtype, count in kept)
+            return unpack_state(buffer, [self._read(name, n, s) for n, s in enumerate(sizes)])
+        rows = len(self._inputs["logit_rows"])
+        if buffer.kind == "output":
+            data = self._read(LOGITS, 0, rows * buffer.columns * 4)
+            return data.view(torch.float32).view(rows, -1)
+        step = Step(self.plan, lambda b: torch.empty(0), self._inputs, {}, self._arena)
+        count = step.size(buffer.shape[0]) * buffer.columns
+        bound = self.plan.limits.bound(buffer.shape[0]) * buffer.columns
+        at = buffer.offset
+        for dtype, numbers in arrays_of(buffer.format, count):
+            size = stored_bytes(dtype, numbers)
+            self._arena[at : at + size] = self._read(name, 0, size, at - buffer.offset)
+            at += scales_offset(buffer.format, bound)
+        return copied(step.memory(buffer))
+
+    def close(self) -> None:
+        self._executor.close()
+
+    def _read(self, name: str, array: int, nbytes: int, offset: int = 0) -> Tensor:
+        place = Argument(buffer=name, array=array, offset=offset)
+        return torch.from_numpy(read(self._executor, place, nbytes))

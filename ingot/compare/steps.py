@@ -1,0 +1,106 @@
+"""The steps that an artifact is looked at in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from ingot.artifact.plan import Limits
+from ingot.errors import UsageError
+from ingot.ops.steps import step_inputs
+
+Inputs = dict[str, Tensor]
+Piece = tuple[int, int, int]  # a prompt's number, and which of its tokens: from, to
+
+MOST_TOKENS = 2048  # of all prompts: every value of every one of them is kept
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps that kernels are looked at in, over the same pages.
+
+    Attributes:
+        prompts: what runs.
+        whole: all tokens in one step, whatever the limits: for plans without an arena. All logits
+            are wanted.
+        parts: the same in steps that keep the limits, by name, and then the last token of each
+            prompt once more, which takes other ways through kernels: "prefill", "prefill 2",
+            "decode".
+        rows: which tokens of the whole each part has.
+        num_pages: of the caches.
+    """
+
+    prompts: list[list[int]]
+    whole: Inputs
+    parts: Mapping[str, Inputs]
+    rows: Mapping[str, Tensor]
+    num_pages: int
+
+
+def steps_of(prompts: Sequence[Sequence[int]], limits: Limits) -> Steps:
+    """Steps of as many of the prompts as there is room for, in their order; the first is cut if it
+    must be.
+
+    Raises UsageError where there is no prompt.
+    """
+    chosen = _chosen(prompts, limits)
+    if not chosen:
+        raise UsageError("there is no prompt to run", hint="Give one with at least one token.")
+    pages = _pages(chosen, limits.page_size)
+    starts = [0, *accumulate(map(len, chosen))]
+
+    def inputs(pieces: Sequence[Piece]) -> Inputs:
+        tokens = [chosen[n][start:end] for n, start, end in pieces]
+        contexts = [start for _, start, _ in pieces]
+        return step_inputs(tokens, contexts, [pages[n] for n, *_ in pieces], limits.page_size)
+
+    wholes = [(n, 0, len(prompt)) for n, prompt in enumerate(chosen)]
+    lasts = [(n, end - 1, end) for n, _, end in wholes]
+    parts, rows = dict[str, Inputs](), dict[str, Tensor]()
+    for name, pieces in (("prefill", wholes), ("decode", lasts)):
+        for number, part in enumerate(_within(pieces, limits.max_num_batched_tokens), 1):
+            label = name if number == 1 else f"{name} {number}"
+            parts[label] = inputs(part)
+            parts[label]["logit_rows"] = parts[label]["logit_rows"][-limits.max_logit_rows :]
+            rows[label] = torch.cat([torch.arange(a, b) + starts[n] for n, a, b in part])
+    num_pages = 1 + sum(map(len, pages))
+    return Steps(chosen, inputs(wholes), parts, rows, num_pages)
+
+
+def _chosen(prompts: Sequence[Sequence[int]], limits: Limits) -> list[list[int]]:
+    room = MOST_TOKENS
+    chosen: list[list[int]] = []
+    for prompt in prompts:
+        cut = list(prompt[: min(limits.max_model_len, MOST_TOKENS)])
+        if cut and len(cut) <= room and len(chosen) < limits.max_num_seqs:
+            chosen.append(cut)
+            room -= len(cut)
+    return chosen
+
+
+def _pages(prompts: Sequence[Sequence[int]], page_size: int) -> list[list[int]]:
+    """The pages of each prompt, not in order. Page 0 stays free: what is written into a slot that
+    is none of theirs shows there."""
+    counts = [-(-len(prompt) // page_size) for prompt in prompts]
+    ends = accumulate(counts, initial=1)
+    return [list(range(end, end + count))[::-1] for end, count in zip(ends, counts, strict=False)]
+
+
+def _within(pieces: Sequence[Piece], most: int) -> list[list[Piece]]:
+    """The pieces in parts of at most so many tokens, cut where they must be."""
+    parts: list[list[Piece]] = []
+    room = 0
+    for number, start, end in pieces:
+        while start < end:
+            if not room:
+                parts.append([])
+                room = most
+            stop = min(end, start + room)
+            parts[-1].append((number, start, stop))
+            room -= stop - start
+            start = stop
+    return parts

@@ -1,0 +1,103 @@
+"""The weights of an artifact as its kernels read them, and as they should be."""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ingot.artifact.manifest import TargetEntry
+from ingot.artifact.plan import Buffer, Plan
+from ingot.artifact.reader import Artifact, weights_name
+from ingot.artifact.target import Target
+from ingot.compiler.interpret import Read, Value
+from ingot.compiler.quantization.search import quantize_rows
+from ingot.errors import ArtifactError
+from ingot.ops.dtypes import TORCH_DTYPES
+from ingot.ops.scaled import Scaled
+from ingot.targets.target import kind_of
+
+# GPTQ leaves more error in a group than search does, in exchange for less in the results. Beyond
+# this many times as much, in energy, a group is damaged.
+CALIBRATED = 16.0
+
+
+class StoredWeights:
+    """The packed weights of a target, by the names of its plan; open until it is closed."""
+
+    def __init__(self, artifact: Artifact, entry: TargetEntry, plan: Plan) -> None:
+        self.plan = plan
+        fd, self._header = artifact.open_weights(entry.layout)
+        try:
+            self._map = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        self._file = weights_name(entry.layout)
+        self.value = kind_of(Target.parse(entry.name)).unpacked(plan, self.packed)
+        self._check()
+
+    def packed(self, name: str) -> Tensor:
+        """The bytes of a weight, uint8, with what fills them up; a view of the file."""
+        entry = self._header.tensors[name]
+        raw = np.frombuffer(self._map, np.uint8, entry.nbytes, entry.offset)
+        # Never written: torch has no read-only tensors, and would warn.
+        address = raw.ctypes.data
+        assert address % 64 == 0, "tensors of the file are aligned"
+        return _view(raw)
+
+    def read(self, buffer: Buffer) -> Value:
+        """A weight as kernels read it."""
+        return self.value(buffer)
+
+    def addresses(self) -> list[int]:
+        """Where each weight lies, in the order of the plan."""
+        return [self.packed(buffer.name).data_ptr() for buffer in self.plan.of_kind("weight")]
+
+    def _check(self) -> None:
+        for buffer in self.plan.of_kind("weight"):
+            if buffer.name not in self._header.tensors:
+                raise ArtifactError(f"{self._file} lacks {buffer.name!r}, which the plan has")
+
+
+def _view(raw: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Tensor:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(raw)
+
+
+def wanted(buffer: Buffer, read: Read, *, calibrated: bool) -> Value | None:
+    """What a weight should be by the parameters of the model; None for integers that calibration
+    has chosen, of which `damage` tells."""
+    if buffer.format.is_scaled:
+        return None if calibrated else quantize_rows(_whole(buffer, read), buffer.format)
+    return _whole(buffer, read).to(TORCH_DTYPES[buffer.dtype])
+
+
+def damage(buffer: Buffer, stored: Scaled, read: Read) -> tuple[Tensor, Tensor]:
+    """For calibrated integers: (the numbers that they stand for, those of the model), the latter
+    where a group loses far more than search loses, and elsewhere the former."""
+    rows = _whole(buffer, read).float()
+    found, searched = stored.dequantize(), quantize_rows(rows, buffer.format).dequantize()
+    size = buffer.format.group
+    errors, least = (
+        (x - rows).square().unflatten(-1, (-1, size)).sum(-1, keepdim=True)
+        for x in (found, searched)
+    )
+    typical = least.mean(-2, keepdim=True)
+    damaged = errors > CALIBRATED * torch.maximum(least, typical)
+    groups = torch.where(damaged, rows.unflatten(-1, (-1, size)), found.unflatten(-1, (-1, size)))
+    return found, groups.flatten(-2)
+
+
+def sources_of(buffer: Buffer) -> tuple[str, ...]:
+    """The model's parameters that a weight is stacked from."""
+    return buffer.sources or (buffer.name,)
+
+
+def _whole(buffer: Buffer, read: Read) -> Tensor:
+    return torch.cat([read(name) for name in sources_of(buffer)])

@@ -1,0 +1,133 @@
+"""Reads packed weights, and what kernels have stored, back into plain tensors.
+
+The inverse of pack.py and quantized_panels.py, and of the layout of kernels/cache.h: for those who
+look into a model, never for a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ingot.artifact.formats import Format
+from ingot.artifact.plan import Buffer, Plan
+from ingot.ops.dtypes import TORCH_DTYPES
+from ingot.ops.scaled import Operand, Scaled
+from ingot.targets.cpu.generate import WeightLayout, weight_layouts
+from ingot.targets.cpu.pack import NARROW_COLUMNS, PANEL_COLUMNS, num_bytes
+from ingot.targets.cpu.quantized_panels import (
+    HALF_BLOCK,
+    PANEL_ROWS,
+    QUAD,
+    SCALE_BYTES,
+    ZERO_POINTS,
+    block_bytes,
+)
+from ingot.targets.target import Packed, Weights
+
+KEY_GROUP = 16
+WORD_BYTES = 4  # numbers of a column that lie together
+
+
+def unpacked(plan: Plan, packed: Packed) -> Weights:
+    """Gives each weight of a plan; `packed` gives its bytes by name, with what fills them up."""
+    layouts = {layout.name: layout for layout in weight_layouts(plan)}
+
+    def weight(buffer: Buffer) -> Operand:
+        layout = layouts[buffer.name]
+        return unpack(layout, packed(buffer.name)[: num_bytes(layout)])
+
+    return weight
+
+
+def unpack(layout: WeightLayout, data: Tensor) -> Operand:
+    """A weight from its bytes, uint8."""
+    if layout.format.is_scaled:
+        return unpack_quantized(data, layout.shape, layout.format)
+    numbers = data.view(TORCH_DTYPES[layout.format.dtype])
+    if layout.layout == "rows":
+        return numbers.view(layout.shape)
+    return unpack_panels(numbers, layout.shape)
+
+
+def unpack_panels(numbers: Tensor, shape: Sequence[int]) -> Tensor:
+    """The inverse of `pack_panels`."""
+    outputs, inputs = shape
+    depth = WORD_BYTES // numbers.itemsize
+    steps = -(-inputs // depth)
+    whole = outputs // PANEL_COLUMNS * PANEL_COLUMNS
+    panels = numbers[: whole * steps * depth].view(-1, steps, PANEL_COLUMNS, depth)
+    parts = [panels.transpose(1, 2).reshape(whole, steps * depth)]
+    if rest := outputs - whole:
+        columns = -(-rest // NARROW_COLUMNS) * NARROW_COLUMNS
+        last = numbers[whole * steps * depth :].view(steps, columns, depth)
+        parts.append(last.transpose(0, 1).reshape(columns, steps * depth)[:rest])
+    return torch.cat(parts)[:, :inputs]
+
+
+def unpack_quantized(data: Tensor, shape: Sequence[int], form: Format) -> Scaled:
+    """The inverse of `pack_quantized`."""
+    rows, columns = shape
+    blocks = columns // form.block
+    packed = data.view(-1, blocks, block_bytes(form))
+    end = packed.shape[2] - PANEL_ROWS * form.block * form.bits // 8
+    scales = packed[:, :, :SCALE_BYTES].contiguous().view(torch.float16).float()
+    multipliers = None
+    if form.has_multipliers:
+        words = packed[:, :, SCALE_BYTES:end].unflatten(-1, (PANEL_ROWS, -1))
+        nibbles = _signed(torch.stack((words & 15, words >> 4), -1).flatten(-2))
+        multipliers = nibbles.transpose(1, 2).flatten(2).flatten(0, 1)[:rows]
+    quads = packed[:, :, end:].unflatten(-1, (-1, PANEL_ROWS, QUAD))
+    stored = quads.permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1)[:rows]
+    return Scaled(
+        _values(stored, form.bits), multipliers, scales.transpose(1, 2).flatten(0, 1)[:rows]
+    )
+
+
+def _values(stored: Tensor, bits: int) -> Tensor:
+    """Rows of unsigned bytes -> int8 values, k ascending."""
+    if bits == 4:
+        halves = stored.view(len(stored), -1, 1, HALF_BLOCK)
+        stored = torch.cat((halves & 15, halves >> 4), 2).flatten(1)
+    return (stored.to(torch.int16) - ZERO_POINTS[bits]).to(torch.int8)
+
+
+def _signed(nibbles: Tensor) -> Tensor:
+    """Nibbles in two's complement, uint8 -> int8."""
+    values = nibbles.to(torch.int8)
+    return torch.where(values > 7, values - 16, values)
+
+
+def unpack_state(plan: Plan, state: Buffer, arrays: Sequence[Tensor]) -> Operand:
+    """What the arrays of keys or values hold, [pages, heads, page size, size], by copy.
+
+    `arrays` are its numbers, and its scales where it has some, in any shape.
+    """
+    _, heads, page_size, size = map(int, state.shape)
+    numbers = arrays[0].view(TORCH_DTYPES[state.dtype])
+    stored = numbers.view(-1, heads, *_inner(plan, state, numbers.itemsize))
+    values = stored.transpose(3, 4).reshape(-1, heads, page_size, size).clone()
+    if not state.format.is_scaled:
+        return values
+    return Scaled(values, None, arrays[1].view(torch.float32).view(-1, heads, page_size, 1).clone())
+
+
+def pack_state(plan: Plan, state: Buffer, value: Operand) -> list[Tensor]:
+    """The inverse of `unpack_state`: the arrays as kernels store them."""
+    heads = int(state.shape[1])
+    numbers = value.values if isinstance(value, Scaled) else value
+    inner = list(_inner(plan, state, numbers.itemsize))
+    inner[1:3] = inner[2:0:-1]  # the two that lie the other way round
+    packed = numbers.view(-1, heads, *inner).transpose(3, 4).contiguous()
+    return [packed, value.scales] if isinstance(value, Scaled) else [packed]
+
+
+def _inner(plan: Plan, state: Buffer, width: int) -> tuple[int, ...]:
+    """The order of the elements of a (page, head)."""
+    _, _, page_size, size = map(int, state.shape)
+    depth = 1 if state.format.is_scaled else WORD_BYTES // width
+    if any(i.inputs.get("k_cache") == state.name for i in plan.instructions):
+        return page_size // KEY_GROUP, size // depth, KEY_GROUP, depth
+    return page_size // depth, size, depth

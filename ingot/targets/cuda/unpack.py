@@ -1,0 +1,70 @@
+"""Reads packed weights, and what kernels have stored, back into plain tensors.
+
+The inverse of pack.py, for those who look into a model, never for a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ingot.artifact.plan import Buffer
+from ingot.ops.dtypes import TORCH_DTYPES
+from ingot.ops.scaled import Operand, Scaled
+from ingot.targets.cuda.weights import UNIT, layout_of, nbytes_of, tile_columns
+from ingot.targets.target import Packed, Weights
+
+
+def unpacked(packed: Packed) -> Weights:
+    """Gives each weight of a plan; `packed` gives its bytes by name, with what fills them up."""
+    return lambda buffer: unpack(buffer, packed(buffer.name)[: nbytes_of(buffer)])
+
+
+def unpack(weight: Buffer, data: Tensor) -> Operand:
+    """A weight from its bytes, uint8."""
+    shape = tuple(map(int, weight.shape))
+    form = weight.format
+    if not form.is_scaled:
+        return data.view(TORCH_DTYPES[weight.dtype]).view(shape)
+    rows, columns = shape
+    layout, tile = layout_of(rows, columns, form), tile_columns(columns, form)
+    stored = data[: rows * layout.row_bytes].view(rows, -1)
+    if form.bits == 8:
+        values = _by_column(stored, min(UNIT, tile)).view(torch.int8)
+    else:
+        pairs = _by_column(stored, min(UNIT, tile // 2)).view(rows, -1, tile // 2)
+        high = _signed(pairs >> 4)
+        values = torch.cat(((pairs & 15).to(torch.int8) - 8, high), -1).flatten(1)
+    multipliers = None
+    if form.has_multipliers:
+        size = rows * columns // form.group // 2
+        tiles = data[layout.multipliers : layout.multipliers + size].view(
+            -1, rows, tile // form.group // 2
+        )
+        halves = torch.cat((tiles & 15, tiles >> 4), -1).to(torch.int8) - 8
+        multipliers = halves.transpose(0, 1).flatten(1)
+    scales = data[layout.scales :].contiguous().view(torch.float16).view(-1, rows).T.float()
+    return Scaled(values[:, :columns], multipliers, scales.contiguous())
+
+
+def _by_column(rows: Tensor, unit: int) -> Tensor:
+    """Bytes in the order of memory -> in that of their columns."""
+    lanes = rows.view(len(rows), -1, 4, unit // 16, 2, 2)
+    return lanes.permute(0, 1, 3, 4, 2, 5).flatten(1)
+
+
+def _signed(nibbles: Tensor) -> Tensor:
+    """Nibbles in two's complement, uint8 -> int8."""
+    values = nibbles.to(torch.int8)
+    return torch.where(values > 7, values - 16, values)
+
+
+def unpack_state(state: Buffer, arrays: Sequence[Tensor]) -> Operand:
+    """What the arrays of keys or values hold, [pages, heads, page size, size], by copy."""
+    _, heads, page_size, size = map(int, state.shape)
+    values = arrays[0].view(TORCH_DTYPES[state.dtype]).view(-1, heads, page_size, size).clone()
+    if not state.format.is_scaled:
+        return values
+    return Scaled(values, None, arrays[1].view(torch.float32).view(-1, heads, page_size, 1).clone())

@@ -1,0 +1,79 @@
+"""Artifacts with one fault in them: in the packed weights, in a pass, or in a kernel."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch.fx import GraphModule, Node
+
+from ingot.artifact.reader import Artifact, weights_name
+from ingot.artifact.writer import ArtifactWriter
+from ingot.compiler import compile as compiler
+from ingot.compiler.lower_model import lower_model
+from ingot.passes import pipeline
+from ingot.passes.graph import op_calls
+from ingot.targets.cpu import toolchain
+
+Bytes = np.ndarray
+
+
+def with_weight(source: Path, out: Path, name: str, change: Callable[[Bytes], None]) -> Path:
+    """A copy of an artifact with other bytes in a packed weight, its hashes signed anew."""
+    old = Artifact.open(source, flags=frozenset())
+    (entry,) = old.manifest.targets
+    fd, header = old.open_weights(entry.layout)
+    place = header.tensors[name]
+    with open(fd, "rb"), ArtifactWriter(out) as writer:
+        for file in old.manifest.files:
+            shutil.copyfile(old.path / file, writer.file(file))
+        data = np.memmap(writer.directory / weights_name(entry.layout), np.uint8, "r+")
+        change(data[place.offset : place.offset + place.nbytes])
+        data.flush()
+        writer.seal(replace(old.manifest, files={}, digest=""))
+        writer.publish()
+    return out
+
+
+@contextmanager
+def faulty_pass(name: str, spoil: Callable[[GraphModule], None]) -> Iterator[None]:
+    """Meanwhile the pass of that name does something more to the graph."""
+
+    def spoilt(each: pipeline.Pass) -> pipeline.Pass:
+        @wraps(each.function)
+        def function(gm: GraphModule) -> int:
+            count = each.function(gm)
+            spoil(gm)
+            return count
+
+        return replace(each, function=function) if each.name == name else each
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "PIPELINE", tuple(map(spoilt, pipeline.PIPELINE)))
+        patch.setattr(compiler, "front_of", lower_model)  # not what was kept of a good compile
+        yield
+
+
+@contextmanager
+def faulty_kernels(folder: Path, header: str, old: str, new: str) -> Iterator[None]:
+    """Meanwhile kernels are compiled from headers, copied into the folder, that say `new`."""
+    shutil.copytree(toolchain.KERNELS, folder)
+    text = (folder / header).read_text()
+    assert old in text
+    (folder / header).write_text(text.replace(old, new))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolchain, "KERNELS", folder)
+        yield
+
+
+def of_module(gm: GraphModule, op: str, module: str) -> Node:
+    """The first call of an op that comes from a module."""
+    from ingot.passes.graph import origin
+
+    return next(node for node in op_calls(gm, op) if origin(node) == module)

@@ -1,0 +1,306 @@
+"""Planted faults are named: in the packed weights, in what the passes did, and in the kernels."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch.fx import GraphModule
+
+from ingot.cli.main import main
+from ingot.compare.alone import errors_against, expected
+from ingot.compare.bisect import Finding, Found
+from ingot.compare.bisect_sides import Bisection, bisect
+from ingot.compare.cpu_step import CpuStep
+from ingot.compare.kernel_check import KernelError
+from ingot.compare.reproducer import reproduce, save
+from ingot.compare.sides import open_side
+from ingot.compiler.compile import compile_model
+from ingot.compiler.options import CompileOptions
+from ingot.errors import ResourceError, UsageError
+from ingot.models.blocks import rotary
+from ingot.passes.graph import arguments, op_calls, set_arguments
+from tests.compare.planted import Bytes, faulty_kernels, faulty_pass, of_module, with_weight
+from tests.support.build_once import built_once
+from tests.support.made_once import made_once
+from tests.support.tiny_models import WINDOW, save_random
+
+LAYER = "model.layers.1"
+PROMPTS = [[(7 * i) % 320 for i in range(WINDOW + 13)], [3], [(11 * i) % 320 for i in range(17)]]
+FORMATS: dict[str, dict[str, str]] = {
+    "float32": {"dtype": "float32"},
+    "bfloat16": {"dtype": "bfloat16"},
+    "int8": {"dtype": "bfloat16", "quantize": "int8", "group_size": "32", "kv_dtype": "int8"},
+    "int4": {"dtype": "float32", "quantize": "int4", "group_size": "32"},
+}
+
+pytestmark = pytest.mark.thorough
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    """A model with windows, rotations, gates and norms."""
+    place = made_once("bisected", lambda p: save_random("mistral", p / "model", tokenizer=True))
+    return place / "model"
+
+
+def compiled(model: Path, out: Path, **options: str) -> Path:
+    made = CompileOptions(targets=("cpu:portable",), max_model_len=64, **options)  # type: ignore[arg-type]
+    compile_model(model, out, made)
+    return out
+
+
+@pytest.fixture(scope="module")
+def whole(model: Path) -> Callable[[str], Path]:
+    """Artifacts without a fault, by their number format."""
+
+    def artifact(name: str) -> Path:
+        with built_once():
+            place = made_once(
+                f"bisected-{name}", lambda p: compiled(model, p / "a.ingot", **FORMATS[name])
+            )
+        return place / "a.ingot"
+
+    return artifact
+
+
+def bisected(artifact: Path, other: Path | str) -> Bisection:
+    one = open_side(str(artifact))
+    side = open_side(str(other), max_model_len=64)
+    try:
+        found, *_ = bisect(one, side, PROMPTS)
+        return found
+    finally:
+        one.close()
+        side.close()
+
+
+def first(artifact: Path, model: Path) -> Finding:
+    """The answer; what follows from no other fault is alone."""
+    found = bisected(artifact, model).found
+    assert found, "the fault is not found"
+    return found[0].finding
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_artifact_without_a_fault_gives_no_finding(
+    name: str, whole: Callable[[str], Path], model: Path
+) -> None:
+    """The control: every kernel, every weight and every instruction, in both steps."""
+    found = bisected(whole(name), model)
+    assert [each.finding for each in found.found] == []
+    assert found.notes == []
+    assert {"model.layers.0", "model.layers.1"} <= found.layers.keys()
+    assert found.layers[LAYER].relative < {"float32": 1e-5}.get(name, 0.5)
+
+
+def flip(data: Bytes) -> None:
+    data[len(data) // 2 : len(data) // 2 + 64] ^= 0x55
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_flipped_block_of_a_weight(
+    name: str, whole: Callable[[str], Path], model: Path, tmp_path: Path
+) -> None:
+    weight = f"{LAYER}.mlp.down_proj.weight"
+    damaged = with_weight(whole(name), tmp_path / "a.ingot", weight, flip)
+    found = first(damaged, model)
+    assert (found.where, found.op, found.origin) == ("weights", "linear", f"{LAYER}.mlp.down_proj")
+    assert found.difference.output.startswith(weight)
+    assert f"of {weight}" in found.note and 0 < found.difference.num_wrong <= 512
+
+
+def test_a_wrong_scale_in_one_group_of_int4(
+    whole: Callable[[str], Path], model: Path, tmp_path: Path
+) -> None:
+    """The multipliers of a row follow the scales of its panel: 64 bytes of float16."""
+    weight = f"{LAYER}.self_attn.o_proj.weight"
+
+    def spoil(data: Bytes) -> None:
+        data[64 + 5] ^= 0x03  # of row 5, two groups of 32 to a block of 64
+
+    damaged = with_weight(whole("int4"), tmp_path / "a.ingot", weight, spoil)
+    found = first(damaged, model)
+    assert (found.where, found.origin) == ("weights", f"{LAYER}.self_attn.o_proj")
+    assert found.difference.output == f"{weight}.multipliers"
+    assert found.difference.num_wrong == 1
+    columns = re.match(rf"wrong are rows 5, columns (\d+) to (\d+) of {weight}$", found.note)
+    assert columns and int(columns[2]) < 32  # those that are not zero
+
+
+def wrong_epsilon(gm: GraphModule) -> None:
+    set_arguments(of_module(gm, "rms_norm", f"{LAYER}.post_attention_layernorm"), eps=0.01)
+
+
+def window_off_by_one(gm: GraphModule) -> None:
+    for node in op_calls(gm, "paged_attention"):
+        set_arguments(node, window=arguments(node)["window"] + 1)
+
+
+def gate_and_up_swapped(gm: GraphModule) -> None:
+    for node in op_calls(gm, "gate"):
+        given = arguments(node)
+        set_arguments(node, gate=given["up"], up=given["gate"])
+
+
+PASSES = {
+    "eps": ("fuse_rms_norm", wrong_epsilon, f"{LAYER}.post_attention_layernorm", "rms_norm"),
+    "window": (
+        "rewrite_attention", window_off_by_one, "model.layers.0.self_attn", "paged_attention"
+    ),
+    "gate": ("fuse_gates", gate_and_up_swapped, "model.layers.0.mlp", "gate"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["of another ingot", "of this ingot"])
+@pytest.mark.parametrize("name", PASSES)
+def test_a_faulty_pass(name: str, stays: bool, model: Path, tmp_path: Path) -> None:
+    """Whether it has the fault when the artifact is looked at, or is repaired by then."""
+    blamed, spoil, origin, op = PASSES[name]
+    out = tmp_path / "a.ingot"
+    fault: Callable[[], AbstractContextManager[None]] = partial(faulty_pass, blamed, spoil)
+    with fault(), built_once():
+        compiled(model, out, dtype="bfloat16")
+    with fault() if stays else nullcontext():
+        found = first(out, model)
+    assert (found.where, found.origin, found.op) == ("plan", origin, op)
+    assert found.made_by.startswith(blamed)
+    assert ("make another instruction" in found.note) is not stays
+
+
+def test_a_dropped_section_of_the_rotation(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its frequencies are zeros: these dimensions are not turned."""
+    whole_frequencies = rotary.inverse_frequencies
+
+    def dropped(*args: object, **options: object) -> torch.Tensor:
+        found = whole_frequencies(*args, **options).clone()  # type: ignore[arg-type]
+        found[2:5] = 0
+        return found
+
+    with monkeypatch.context() as patch, built_once():
+        patch.setattr(rotary, "inverse_frequencies", dropped)
+        compiled(model, tmp_path / "a.ingot", dtype="bfloat16")
+    found = first(tmp_path / "a.ingot", model)
+    assert (found.where, found.origin, found.op) == ("weights", "model.rotary_emb", "rope_table")
+    assert "rows 2 to 4" in found.note and "inv_freq" in found.note
+
+
+KERNELS = {
+    "tail": (
+        "norm.h",
+        "store(out + c, load(x + c, part) * scale * w, part);\n",
+        "if (c + lanes < Columns) store(out + c, load(x + c, part) * scale * w, part);\n",
+        "model.layers.0.input_layernorm",
+        "rms_norm",
+        "rms_norm",
+    ),
+    "slot": (
+        "cache.h",
+        "cache.write_key(slots[row], h, head",
+        "cache.write_key(slots[row] - 1, h, head",
+        "model.layers.0.self_attn",
+        "rope+rope+kv_write",
+        "k_cache_0",
+    ),
+}
+
+
+@pytest.fixture
+def faulty(tmp_path: Path, model: Path) -> Callable[[str], Path]:
+    """An artifact whose kernels have that fault."""
+
+    def artifact(name: str) -> Path:
+        header, old, new, *_ = KERNELS[name]
+        with faulty_kernels(tmp_path / "kernels", header, old, new):
+            return compiled(model, tmp_path / "a.ingot", dtype="bfloat16")
+
+    return artifact
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_faulty_kernel_and_its_reproducer(
+    name: str, faulty: Callable[[str], Path], model: Path, tmp_path: Path
+) -> None:
+    """One that skips the last columns, and one that writes keys a slot too early."""
+    *_, origin, op, output = KERNELS[name]
+    artifact, folder = faulty(name), tmp_path / "saved"
+    words = [
+        "compare",
+        str(artifact),
+        str(model),
+        "--tokens",
+        "0",
+        "--bisect",
+        "--save",
+        str(folder),
+    ]
+    assert main(words) == 4
+    found = json.loads((folder / "finding.json").read_text())["finding"]
+    assert (found["where"], found["origin"], found["op"]) == ("kernel", origin, op)
+    assert found["difference"]["output"].startswith(output)
+    shutil.rmtree(artifact)  # the folder stands alone
+    done = subprocess.run(
+        [sys.executable, str(folder / "reproduce.py")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"{found['difference']['num_wrong']} of {found['difference']['count']}" in done.stdout
+
+
+def test_a_reproducer_of_a_kernel_that_is_right_says_so(
+    whole: Callable[[str], Path], model: Path, tmp_path: Path
+) -> None:
+    """The control of the script: what it runs is the kernel, not what was found."""
+    kernels = bisected(whole("int4"), model).kernels
+    for number, seen in enumerate(kernels.seen["decode"]):
+        wanted = expected(seen, kernels.steps.parts["decode"], kernels.stored.read)
+        difference, *_ = errors_against(seen, wanted)
+        finding = Finding(
+            where="kernel", number=number, kernel=seen.work.kernel, origin=seen.work.origin,
+            op="", made_by="", difference=difference, step="decode",
+        )  # fmt: skip
+        error = KernelError(seen, "decode", difference, wanted)
+        save(tmp_path / str(number), Found(finding, error), kernels)
+        assert reproduce(tmp_path / str(number)) == 0
+
+
+def test_two_artifacts_are_held_against_each_other(
+    whole: Callable[[str], Path], model: Path, tmp_path: Path
+) -> None:
+    same = bisected(whole("bfloat16"), whole("int4"))
+    assert same.found == [] and "without a model directory" in same.notes[-1]
+    with faulty_pass("fuse_gates", gate_and_up_swapped), built_once():
+        compiled(model, tmp_path / "a.ingot", dtype="bfloat16")
+    found = first(tmp_path / "a.ingot", whole("float32"))
+    assert (found.where, found.origin, found.op) == ("plan", "model.layers.0.mlp", "gate")
+
+
+def test_what_fails_between_two_kernels_ends_the_step(
+    whole: Callable[[str], Path], model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of Python's within the call of the kernels is not lost."""
+
+    def fail(step: CpuStep, name: str) -> None:
+        raise ResourceError(f"no room for {name}")
+
+    monkeypatch.setattr(CpuStep, "value", fail)
+    with pytest.raises(ResourceError, match="no room for embedding"):
+        bisected(whole("float32"), model)
+
+
+def test_sides_that_have_no_values_of_layers(whole: Callable[[str], Path], model: Path) -> None:
+    found = bisected(whole("float32"), f"hf:{model}")
+    assert found.found == [] and "gives logits alone" in found.notes[0]
+    one, other = (open_side(str(model), max_model_len=64) for _ in range(2))
+    with pytest.raises(UsageError, match="only artifacts have a plan"):
+        bisect(one, other, PROMPTS)

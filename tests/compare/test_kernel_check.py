@@ -1,0 +1,188 @@
+"""Kernels are held against the references on what they were given.
+
+The kernels here are the references, which are right, on the memory that a target has planned; then
+one of them is spoilt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ingot.artifact.formats import Storage
+from ingot.artifact.plan import Buffer, Plan
+from ingot.compare.bisect import Finding, Walk
+from ingot.compare.kernel_check import Kernels
+from ingot.compare.seen import Seen, Watching, copied
+from ingot.compare.steps import steps_of
+from ingot.compare.stored import damage, sources_of, wanted
+from ingot.compiler.interpret import Step, Value, new_states, plan_weights
+from ingot.errors import UsageError
+from ingot.ops.scaled import Scaled
+from ingot.passes.verification import Weights
+from ingot.targets.cpu.kind import KIND
+from ingot.targets.cpu.work import work_of
+from tests.compiler.tiny import tiny
+
+PROMPTS = [[(7 * i) % 80 for i in range(21)], [3, 1, 4]]  # longer than a step
+FORMATS = {
+    "float32": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "int4": {"storage": Storage(4, 32)},
+    "int8": {"storage": Storage(8, 32), "int8_states": True},
+}
+READ = Weights(tiny().reference).read
+Spoil = Callable[[Step, Seen], None]
+
+
+@dataclass
+class Machine:
+    """Runs a placed plan kernel by kernel, and spoils what one of them left."""
+
+    plan: Plan
+    number: int = -1
+    spoil: Spoil = lambda step, seen: None
+
+    def run(self) -> Kernels:
+        weights = plan_weights(READ)
+        steps = steps_of(PROMPTS, self.plan.limits)
+        states, seen = new_states(self.plan, steps.num_pages), {}
+        arena = torch.full((self.plan.memory.arena_bytes,), 0xFF, dtype=torch.uint8)
+        for name, inputs in steps.parts.items():
+            step = Step(self.plan, weights, inputs, states, arena)
+            watching = Watching(work_of(self.plan), lambda name, step=step: self._value(step, name))
+            for number, work in enumerate(work_of(self.plan)):
+                watching.watch(number)
+                with torch.inference_mode():
+                    for instruction in work.members:
+                        step.run(instruction)
+                if number == self.number:
+                    self.spoil(step, watching.seen[number])
+            watching.watch(len(watching.seen))
+            seen[name] = watching.seen
+        stored = SimpleNamespace(read=weights)
+        return Kernels("cpu:portable", self.plan, stored, steps, seen)  # type: ignore[arg-type]
+
+    @staticmethod
+    def _value(step: Step, name: str) -> Value:
+        buffer = step.plan.buffer(name)
+        held = step.values[name] if buffer.kind in ("state", "output") else step.memory(buffer)
+        return copied(held)
+
+
+def placed(name: str) -> Plan:
+    plan, _ = KIND.group(KIND.rewrite(tiny(**FORMATS[name]).plan))  # type: ignore[arg-type]
+    return KIND.place(plan)
+
+
+def found(machine: Machine) -> list[Finding]:
+    return [each.finding for each in Walk(machine.run(), read=READ).findings()]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_right_kernels_give_no_finding(name: str) -> None:
+    assert found(Machine(placed(name))) == []
+
+
+def number_of(plan: Plan, kernel: str, origin: str) -> int:
+    return next(n for n, w in enumerate(work_of(plan)) if w.kernel == kernel and w.origin == origin)
+
+
+def no_tail(step: Step, seen: Seen) -> None:
+    (name,) = seen.work.writes
+    value = step.memory(step.plan.buffer(name))
+    assert isinstance(value, torch.Tensor)
+    value.view(len(value), -1)[:, -1] = 0
+
+
+def slot_off(step: Step, seen: Seen) -> None:
+    """Keys lie one slot later than they should."""
+    (name,) = (n for n in seen.work.mutated if n.startswith("k_"))
+    cache = step.values[name]
+    assert isinstance(cache, torch.Tensor)
+    cache.copy_(cache.roll(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "origin", "spoil", "output"),
+    [
+        ("gated_linear", "model.layers.1.mlp", no_tail, "gate_1"),
+        ("rope_kv_write", "model.layers.0.self_attn", slot_off, "k_cache_0"),
+    ],
+)
+def test_a_spoilt_result_is_named(kernel: str, origin: str, spoil: Spoil, output: str) -> None:
+    plan = placed("bfloat16")
+    number = number_of(plan, kernel, origin)
+    answers = found(Machine(plan, number, spoil))
+    assert len(answers) == 1  # later kernels are right with what they are given
+    (answer,) = answers
+    assert (answer.where, answer.number, answer.kernel) == ("kernel", number, kernel)
+    assert (answer.origin, answer.difference.output, answer.step) == (origin, output, "prefill")
+
+
+def test_what_is_overwritten_between_two_kernels_is_named() -> None:
+    """A kernel that writes beside its result: into the residual, which the next sum reads."""
+    plan = placed("float32")
+    number = number_of(plan, "rms_norm", "model.layers.0.post_attention_layernorm")
+    (residual,) = work_of(plan)[number].reads[:1]
+
+    def beside(step: Step, seen: Seen) -> None:
+        held = step.memory(step.plan.buffer(residual))
+        assert isinstance(held, torch.Tensor)
+        held[0, 3] += 1
+
+    answers = found(Machine(plan, number, beside))
+    assert [(a.where, a.origin) for a in answers] == [("memory", "model.layers.0.mlp.down_proj")]
+    assert answers[0].difference.place == (0, 3)
+
+
+def test_groups_that_calibration_chose_are_damaged_only_far_beyond_what_search_loses() -> None:
+    plan = placed("int4")
+    name = "model.layers.0.mlp.down_proj.weight"
+    buffer = plan.buffer(name)
+    assert wanted(buffer, READ, calibrated=True) is None
+    stored = wanted(buffer, READ, calibrated=False)
+    assert isinstance(stored, Scaled)
+    values = stored.values.clone()
+    values[3, :2] += torch.where(values[3, :2] > 0, -1, 1).to(torch.int8)  # as GPTQ may round
+    one, other = damage(buffer, Scaled(values, stored.multipliers, stored.scales), READ)
+    assert torch.equal(one, other)
+    spoilt = stored.scales.clone()
+    spoilt[5, 0] *= 4
+    one, other = damage(buffer, Scaled(stored.values, stored.multipliers, spoilt), READ)
+    assert (one != other).any(1).nonzero().flatten().tolist() == [5]
+
+
+def test_prompts_run_in_steps_that_keep_the_limits() -> None:
+    limits = placed("float32").limits  # 16 tokens a step, 8 logits, 4 sequences, 64 of each
+    steps = steps_of([list(range(40)), [], [1], [2] * 30, [3], [4]], limits)
+    assert [len(prompt) for prompt in steps.prompts] == [40, 1, 30, 1]
+    assert list(steps.parts) == ["prefill", *(f"prefill {n}" for n in range(2, 6)), "decode"]
+    assert [len(part["tokens"]) for part in steps.parts.values()] == [16, 16, 16, 16, 8, 4]
+    assert all(len(part["logit_rows"]) <= limits.max_logit_rows for part in steps.parts.values())
+    assert steps.parts["prefill 3"]["spans"].tolist() == [[0, 8, 32], [8, 9, 0], [9, 16, 0]]
+    for name, part in steps.parts.items():
+        for each in ("tokens", "positions", "slots"):
+            assert torch.equal(part[each], steps.whole[each][steps.rows[name]])
+    slots = steps.whole["slots"].tolist()
+    assert len(set(slots)) == 72 and min(slots) >= limits.page_size
+    assert max(slots) < steps.num_pages * limits.page_size
+    (cut,) = steps_of([list(range(100))], limits).prompts
+    assert len(cut) == 64
+    with pytest.raises(UsageError, match="no prompt"):
+        steps_of([[]], limits)
+
+
+def test_sources_of_a_weight() -> None:
+    plan = placed("float32")
+    (stacked,) = (b for b in plan.of_kind("weight") if b.name.endswith("0.mlp.gate_up_proj.weight"))
+    assert [s.rpartition(".mlp.")[2] for s in sources_of(stacked)] == [
+        "gate_proj.weight",
+        "up_proj.weight",
+    ]
+    plain: Buffer = plan.buffer("model.norm.weight")
+    assert sources_of(plain) == ("model.norm.weight",)
