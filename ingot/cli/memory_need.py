@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ingot.artifact.pages import most_pages
 from ingot.artifact.reader import weights_name
 from ingot.artifact.target import kind_of_name
-from ingot.runtime.page_table import most_pages
 
 if TYPE_CHECKING:
     from ingot.artifact.plan import Plan

@@ -13,7 +13,6 @@ from ingot.artifact.plan import Buffer
 from ingot.artifact.target import Target
 from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.bisect import Found, Walk
-from ingot.compare.compare import Progress, silent
 from ingot.compare.drift import Drift, by_layer, drift
 from ingot.compare.kernel_check import Kernels, run_kernels
 from ingot.compare.makers import Makers, makers_of
@@ -26,6 +25,7 @@ from ingot.compare.sides import HF, Side, open_side
 from ingot.compare.steps import Steps, steps_of
 from ingot.compare.stored import sources_of
 from ingot.compiler.interpret import Value
+from ingot.compiler.options import Progress, silent
 from ingot.errors import IngotError, UsageError
 from ingot.ops.scaled import Scaled
 from ingot.targets.target import Weights

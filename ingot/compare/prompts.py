@@ -79,7 +79,8 @@ def golden_prompts(sides: Sequence[Side]) -> list[Prompt]:
 
 
 def _made(sides: Sequence[Side]) -> list[list[int]]:
-    from ingot.compiler.golden import TEXT, golden_prompts
+    from ingot.compiler.golden import golden_prompts
+    from ingot.compiler.golden_text import TEXT
     from ingot.compiler.options import CompileOptions
 
     configs = [side.config for side in sides if isinstance(side, ReferenceSide)]

@@ -15,15 +15,18 @@ from ingot.artifact.formats import Format
 from ingot.artifact.plan import Buffer, Plan
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Operand, Scaled
-from ingot.targets.cpu.generate import WeightLayout, weight_layouts
-from ingot.targets.cpu.pack import NARROW_COLUMNS, PANEL_COLUMNS, num_bytes
-from ingot.targets.cpu.quantized_panels import (
+from ingot.targets.cpu.generate import weight_layouts
+from ingot.targets.cpu.weights import (
     HALF_BLOCK,
+    NARROW_COLUMNS,
+    PANEL_COLUMNS,
     PANEL_ROWS,
     QUAD,
     SCALE_BYTES,
     ZERO_POINTS,
+    WeightLayout,
     block_bytes,
+    num_bytes,
 )
 from ingot.targets.target import Packed, Weights
 
