@@ -20,7 +20,6 @@ from ingot.onnx.weights import Weight, Weights
 from ingot.ops import OPS
 from ingot.passes.graph import op_calls
 
-
 Attend = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
 

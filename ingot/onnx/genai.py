@@ -10,8 +10,8 @@ from ingot.compiler.tokenizer import copy_tokenizer
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import read_json_bytes, read_json_object
 from ingot.models.file_names import CONFIG
+from ingot.onnx.output import GENAI_CONFIG
 
-GENAI_CONFIG = "genai_config.json"
 GENERATION_CONFIG = "generation_config.json"
 INPUTS = {
     "input_ids": "input_ids",
