@@ -61,7 +61,11 @@ def main(args: argparse.Namespace) -> int:
     the extra ingot-lm[onnx]."""
     from ingot.hub import model_path
     from ingot.onnx import export_onnx
+    from ingot.onnx.output import check_output
+    from ingot.onnx.packages import check_packages
 
+    check_output(args.output, force=bool(args.force))
+    check_packages()
     options = {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
     model_dir = model_path(args.model, args.revision)
     with progress_display() as progress:

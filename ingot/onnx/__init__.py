@@ -27,17 +27,15 @@ def export_onnx(
 
     Raises IngotError, whose type names the fault; nothing is then left at `out`.
     """
+    from ingot.compiler.options import silent
+    from ingot.onnx.options import OnnxOptions
+    from ingot.onnx.output import check_model, check_output
     from ingot.onnx.packages import check_packages
 
+    model_dir, out, given = Path(model_dir), Path(out), OnnxOptions(**options)
+    check_model(model_dir)
+    check_output(out, force=force)
     check_packages()
-    from ingot.artifact.folder import check_writable, refuse_existing
-    from ingot.compiler.options import silent
-    from ingot.onnx.export import export_model, refuse_foreign
-    from ingot.onnx.options import OnnxOptions
+    from ingot.onnx.export import export_model
 
-    model_dir, out = Path(model_dir), Path(out)
-    check_writable(out, refuse_foreign)
-    if not force:
-        refuse_existing(out)
-    given = OnnxOptions(**options)
     return export_model(model_dir, out, given, progress or silent, replace=force)

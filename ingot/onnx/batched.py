@@ -20,6 +20,8 @@ from ingot.onnx.weights import Weight, Weights
 from ingot.ops import OPS
 from ingot.passes.graph import op_calls
 
+Attend = Callable[..., tuple[Tensor, Tensor, Tensor]]
+
 
 class Batched(nn.Module):
     """input_ids, position_ids int64 [B, T], and where it is cached attention_mask [B, M] and past
@@ -98,13 +100,13 @@ class Run(torch.fx.Interpreter):
         sinks: Tensor | None, **_: Any,
     ) -> Tensor:  # fmt: skip
         """q [1, B*T, H, D], k and v [1, B*T, K, D] -> [1, B*T, H, D]."""
-        sinks = numbers(sinks)
         flat = [x.reshape(*self.batch, -1).to(self.own.narrow) for x in (q, k, v)]
         past = [self.given.get(f"past_key_values.{self.layer}.{x}") for x in ("key", "value")]
-        given = (*flat, self.mask(window), *past, q.shape[2], k.shape[2], scale, softcap)
-        operator = self.own.operators.get("attention")
-        use_operator = operator is not None and sinks is None  # which it knows none of
-        mixed, *present = operator(*given) if use_operator else attend(*given, sinks)
+        heads = q.shape[2], k.shape[2]
+        attend_with: Attend = self.own.operators.get("attention", attend)
+        mixed, *present = attend_with(
+            *flat, self.mask(window), *past, *heads, scale, softcap, numbers(sinks)
+        )
         self.present += present if self.own.cached else []
         self.layer += 1
         return mixed.reshape(q.shape).float()

@@ -61,13 +61,14 @@ def check_file(
             f"{file.name} does not run: {first}",
             hint="Other operators may: give --opset 18, or another --dtype.",
         ) from error
-    error = max(map(relative_error, got, expected))
-    if not error <= allowed:  # nor is one that is no number
+    largest = max(map(relative_error, got, expected))
+    if not largest <= allowed:  # nor is one that is no number
         raise VerificationError(
-            f"{file.name} differs from the float32 reference by {error:.1e} (allowed: {allowed:g})",
+            f"{file.name} differs from the float32 reference by {largest:.1e} "
+            f"(allowed: {allowed:g})",
             hint="Nothing was written. Please report it with the model's config.json.",
         )
-    return error
+    return largest
 
 
 def relative_error(got: Logits, expected: Logits) -> float:

@@ -5,27 +5,23 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from ingot.artifact.folder import ANOTHER, FolderWriter, names_at
+from ingot.artifact.folder import FolderWriter
 from ingot.artifact.host import available_memory
 from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Clock, Progress
 from ingot.compiler.quantization.choose import label
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
-from ingot.errors import UsageError
-from ingot.models.file_names import CONFIG, TOKENIZER_FILES
 from ingot.onnx.batched import Batched
 from ingot.onnx.check import ALLOWED, check_file, expected_logits, random_prompts
-from ingot.onnx.genai import GENAI_CONFIG, write_surroundings
+from ingot.onnx.genai import write_surroundings
 from ingot.onnx.lowered import Lowered, as_stored, lower, make_weights
 from ingot.onnx.operators import operators
 from ingot.onnx.options import OnnxOptions, OnnxReport
+from ingot.onnx.output import CACHED, DATA, PLAIN, refuse_foreign
 from ingot.onnx.program import count_operators, make_program, save, save_beside
 from ingot.ops.dtypes import TORCH_DTYPES
 
-CACHED, PLAIN = "model.onnx", "plain.onnx"
-DATA = f"{CACHED}.data"
-NAMES = {CACHED, PLAIN, DATA, GENAI_CONFIG, CONFIG, *TOKENIZER_FILES}
 MEMORY_PER_WEIGHT = 3  # onnxruntime holds weights as they are, turned, and in its own layout
 
 
@@ -65,15 +61,6 @@ def export_model(
         seconds=clock.seconds,
         stage_seconds=clock.stage_seconds,
     )
-
-
-def refuse_foreign(path: Path) -> None:
-    """Raises UsageError if anything but an export is at `path`: it could be the user's own."""
-    names = names_at(path)
-    foreign = sorted(names - NAMES)
-    if foreign or (names and CACHED not in names):
-        what = f"holds {foreign[0]}" if foreign and foreign[0] else "exists"
-        raise UsageError(f"{path} {what}, and is not an export to ONNX", hint=ANOTHER)
 
 
 def quantize(model: Model, lowered: Lowered, weights: QuantizedWeights, clock: Clock) -> None:

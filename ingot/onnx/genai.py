@@ -10,11 +10,27 @@ from ingot.compiler.tokenizer import copy_tokenizer
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import read_json_bytes, read_json_object
 from ingot.models.file_names import CONFIG
+from ingot.onnx.output import GENAI_CONFIG
 
-GENAI_CONFIG = "genai_config.json"
 GENERATION_CONFIG = "generation_config.json"
-# What a search takes from generation_config.json, and its value where that says nothing.
+INPUTS = {
+    "input_ids": "input_ids",
+    "attention_mask": "attention_mask",
+    "position_ids": "position_ids",
+    "past_key_names": "past_key_values.%d.key",
+    "past_value_names": "past_key_values.%d.value",
+}
+OUTPUTS = {
+    "logits": "logits",
+    "present_key_names": "present.%d.key",
+    "present_value_names": "present.%d.value",
+}
+# The settings of a search that generation_config.json may change.
 SEARCH: dict[str, Any] = {
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "min_length": 0,
+    "early_stopping": True,
     "do_sample": False,
     "temperature": 1.0,
     "top_k": 50,
@@ -22,6 +38,8 @@ SEARCH: dict[str, Any] = {
     "repetition_penalty": 1.0,
     "length_penalty": 1.0,
     "no_repeat_ngram_size": 0,
+    # The graph puts new keys and values behind those of before, in memory of their own.
+    "past_present_share_buffer": False,
 }
 
 
@@ -63,33 +81,13 @@ def genai_config(
                 "num_attention_heads": config.num_heads,
                 "num_key_value_heads": config.num_kv_heads,
                 "num_hidden_layers": config.num_layers,
-                "inputs": {
-                    "input_ids": "input_ids",
-                    "attention_mask": "attention_mask",
-                    "position_ids": "position_ids",
-                    "past_key_names": "past_key_values.%d.key",
-                    "past_value_names": "past_key_values.%d.value",
-                },
-                "outputs": {
-                    "logits": "logits",
-                    "present_key_names": "present.%d.key",
-                    "present_value_names": "present.%d.value",
-                },
+                "inputs": INPUTS,
+                "outputs": OUTPUTS,
             },
         },
         "search": {
-            **{name: _given(generation, name, value) for name, value in SEARCH.items()},
+            **SEARCH,
+            **{name: x for name, x in generation.items() if name in SEARCH and x is not None},
             "max_length": longest,
-            "min_length": 0,
-            "num_beams": 1,
-            "num_return_sequences": 1,
-            "early_stopping": True,
-            # The graph puts new keys and values behind those of before, in memory of their own.
-            "past_present_share_buffer": False,
         },
     }
-
-
-def _given(generation: dict[str, Any], name: str, otherwise: Any) -> Any:
-    value = generation.get(name)
-    return otherwise if value is None else value

@@ -57,8 +57,8 @@ class Integers(Weight):
         return product(x, self.integers, self.scales, self.bits, self.group)
 
     def rows(self, ids: Tensor) -> Tensor:
-        looked_up = (functional.embedding(ids, x.flatten(1)) for x in (self.integers, self.scales))
-        return dequantized(*looked_up, self.bits, self.group)
+        integers = functional.embedding(ids, self.integers.flatten(1))
+        return dequantized(integers, functional.embedding(ids, self.scales), self.bits, self.group)
 
 
 def packed(matrix: Scaled, bits: int, shape: tuple[int, ...]) -> Tensor:
@@ -82,4 +82,5 @@ def dequantized(integers: Tensor, scales: Tensor, bits: int, group: int) -> Tens
         high = torch.floor(values / 16)
         values = torch.stack((values - 16 * high, high), -1).flatten(-2)
     groups = values.unflatten(-1, (scales.shape[-1], group)) - (1 << (bits - 1))
-    return (groups * scales.float()[..., None]).flatten(-2)
+    numbers: Tensor = groups * scales.float()[..., None]
+    return numbers.flatten(-2)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from ingot.artifact.formats import Storage
+from ingot.artifact.formats import DType, Storage
 from ingot.compiler.export import export
 from ingot.compiler.model import Model
 from ingot.compiler.options import Clock
@@ -59,7 +59,10 @@ def lower(model: Model, clock: Clock) -> Lowered:
 
 
 def make_weights(
-    lowered: Lowered, shapes: Mapping[str, tuple[int, ...]], stored: str, weights: QuantizedWeights
+    lowered: Lowered,
+    shapes: Mapping[str, tuple[int, ...]],
+    stored: DType,
+    weights: QuantizedWeights,
 ) -> Weights:
     """The weights that the graph reads; matrices that are not in integers are in `stored`."""
     graph = lowered.primitives
@@ -81,7 +84,7 @@ def make_weights(
     return Weights({name: made(name) for name in names})
 
 
-def as_stored(weights: QuantizedWeights, stored: str) -> Callable[[str], Operand]:
+def as_stored(weights: QuantizedWeights, stored: DType) -> Callable[[str], Operand]:
     """Reads parameters as the numbers that an export holds."""
     dtype = TORCH_DTYPES[stored]
 

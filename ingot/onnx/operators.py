@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.onnx.ops import symbolic, symbolic_multi_out
 
+from ingot.onnx.attention import attend
+
 OPSET = 23
 
 
@@ -43,14 +45,18 @@ def rope(x: Tensor, table: Tensor, interleaved: bool, **_: Any) -> Tensor:
         shape=flat.shape,
         version=OPSET,
     )
-    return turned.unflatten(2, (heads, size))
+    return turned.reshape(x.shape)
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, past_key: Tensor | None,
     past_value: Tensor | None, heads: int, kv_heads: int, scale: float, softcap: float,
+    sinks: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """As `ingot.onnx.attention.attend`, without sinks."""
+    """As `ingot.onnx.attention.attend`, which it leaves sinks to: the operator knows none."""
+    if sinks is not None:
+        past = past_key, past_value
+        return attend(q, k, v, mask, *past, heads, kv_heads, scale, softcap, sinks)
     batch, tokens, width = k.shape
     total = tokens if past_key is None else tokens + past_key.shape[2]
     present = (batch, kv_heads, total, width // kv_heads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ingot.artifact.formats import DType
 from ingot.compiler.options import CompileOptions, check_known
 from ingot.errors import UsageError
 
@@ -52,12 +53,12 @@ class OnnxOptions:
         object.__setattr__(self, "compile", options)
 
     @property
-    def stored(self) -> str:
+    def stored(self) -> DType:
         """The dtype of matrices that are not stored in integers."""
-        return "float32" if self.dtype == "auto" else self.dtype
+        return "float32" if self.dtype == "auto" else self.dtype  # type: ignore[return-value]
 
     @property
-    def narrow(self) -> str:
+    def narrow(self) -> DType:
         """The dtype of products, keys and values."""
         return "float16" if self.dtype == "float16" else "float32"
 

@@ -83,7 +83,7 @@ def shape_of(name: str, config: ModelConfig) -> tuple[str | int, ...]:
 def _example(name: str, config: ModelConfig, narrow: torch.dtype) -> torch.Tensor:
     sizes = [EXAMPLE.get(size, size) for size in shape_of(name, config)]  # type: ignore[arg-type]
     dtype = narrow if name.startswith("past") else torch.int64
-    return torch.zeros(sizes, dtype=dtype)  # type: ignore[arg-type]
+    return torch.zeros(sizes, dtype=dtype)
 
 
 def _dynamic(name: str) -> dict[int, Any]:
@@ -136,7 +136,7 @@ def attach(model: ir.Model, makes: dict[str, tuple[str, Make]]) -> None:
         assert shape is not None and dtype is not None, "a weight has a shape and a dtype"
         value.name = name
         value.const_value = ir.LazyTensor(
-            lambda make=make, name=name: ir.tensor(make(), name=name),  # type: ignore[misc]
+            lambda make=make, name=name: ir.tensor(make(), name=name),
             dtype=dtype,
             shape=shape,
             name=name,

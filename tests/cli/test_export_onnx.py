@@ -11,13 +11,14 @@ import ingot.onnx
 from ingot.cli.export_onnx import OPTIONS
 from ingot.cli.main import main
 from ingot.errors import VerificationError
+from ingot.onnx import packages
 from ingot.onnx.options import OnnxOptions, OnnxReport
 
 ERRORS = {"model.onnx": 4.2e-7, "plain.onnx": 4.1e-7}
 
 
 @pytest.fixture
-def calls(monkeypatch):
+def calls(monkeypatch, tmp_path_factory):
     """Replaces the export with one that records its arguments and returns a report."""
     calls = []
 
@@ -37,6 +38,8 @@ def calls(monkeypatch):
             stage_seconds={"pack": 2.0},
         )
 
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+    monkeypatch.setattr(packages, "find_spec", lambda name: name)
     monkeypatch.setattr(ingot.onnx, "export_onnx", export_onnx)
     return calls
 
@@ -81,11 +84,21 @@ def test_json_is_the_report(calls, tmp_path, capsys):
     assert report["operators"]["plain.onnx"] == {"MatMul": 75}
 
 
+def test_an_output_is_refused_before_anything_is_downloaded(calls, tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine.txt").write_text("precious")
+    asked = []
+    monkeypatch.setattr("ingot.hub.model_path", lambda *name: asked.append(name) or tmp_path)
+    assert main(["export-onnx", "Tiny/llama", "-o", str(tmp_path), "--force"]) == 2
+    assert "is not an export to ONNX" in capsys.readouterr().err
+    assert asked == calls == []
+
+
 def test_exit_codes_are_those_of_the_errors(tmp_path, monkeypatch, capsys):
     def differs(*_, **__):
         raise VerificationError("model.onnx differs by 0.5")
 
+    monkeypatch.setattr(packages, "find_spec", lambda name: name)
     monkeypatch.setattr(ingot.onnx, "export_onnx", differs)
-    assert main(["export-onnx", str(tmp_path), "-o", "out"]) == 4
+    assert main(["export-onnx", str(tmp_path), "-o", str(tmp_path / "out")]) == 4
     assert main(["export-onnx", str(tmp_path)]) == 2
     assert "-o/--output" in capsys.readouterr().err

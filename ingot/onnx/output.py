@@ -1,0 +1,40 @@
+"""Where an export goes: its files, and what is refused before anything is made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ingot.artifact.folder import ANOTHER, check_writable, names_at
+from ingot.artifact.folder import refuse_existing as refuse_existing_folder
+from ingot.errors import UsageError
+from ingot.models.config_file import check_model_dir, check_tokenizer, read_json_object
+from ingot.models.file_names import CONFIG, TOKENIZER_FILES
+
+CACHED, PLAIN = "model.onnx", "plain.onnx"
+DATA = f"{CACHED}.data"
+GENAI_CONFIG = "genai_config.json"
+NAMES = {CACHED, PLAIN, DATA, GENAI_CONFIG, CONFIG, *TOKENIZER_FILES}
+
+
+def check_output(out: Path, *, force: bool) -> None:
+    """Raises UsageError if no export can be written to `out`, or one is there and not to be
+    replaced."""
+    check_writable(out, refuse_foreign)
+    if not force:
+        refuse_existing_folder(out)
+
+
+def check_model(model_dir: Path) -> None:
+    """Raises ModelDirError for what can be seen before PyTorch is imported, which takes seconds."""
+    check_model_dir(model_dir)
+    read_json_object(model_dir / CONFIG)
+    check_tokenizer(model_dir)
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raises UsageError if anything but an export is at `path`: it could be the user's own."""
+    names = names_at(path)
+    foreign = sorted(names - NAMES)
+    if foreign or (names and CACHED not in names):
+        what = f"holds {foreign[0]}" if foreign and foreign[0] else "exists"
+        raise UsageError(f"{path} {what}, and is not an export to ONNX", hint=ANOTHER)
