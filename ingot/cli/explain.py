@@ -14,7 +14,7 @@ from ingot.cli.output import command, facts, next_step, print_json, show, table
 from ingot.errors import ModelDirError, UsageError
 
 if TYPE_CHECKING:
-    from ingot.compiler.explain import Explanation, Reason
+    from ingot.compiler.explain import Explanation
     from ingot.compiler.needs import Cache, Way
 
 NAME = "explain"
@@ -82,7 +82,7 @@ def summary(
     verdict = "supported" if explanation.supported else "not supported"
     parts = [
         f"{model}: {verdict}",
-        "\n".join(map(_reason, explanation.reasons)),
+        facts((r.about, _with_hint(r.found, r.hint)) for r in explanation.reasons),
         _identity(explanation),
         "\n".join(f"  - {feature}" for feature in explanation.features),
         _needs(explanation, whose) if explanation.ways else "",
@@ -93,8 +93,8 @@ def summary(
     return "\n\n".join(part for part in parts if part)
 
 
-def _reason(reason: Reason) -> str:
-    return "\n    ".join((f"  - {reason.about}: {reason.found}", *reason.hint.splitlines()))
+def _with_hint(found: str, hint: str) -> str:
+    return f"{found}\n{hint}" if hint else found
 
 
 def _identity(explanation: Explanation) -> str:
@@ -108,7 +108,7 @@ def _identity(explanation: Explanation) -> str:
         ("parameters", explanation.ways and format_count(explanation.num_parameters)),
         ("compiled as", explanation.dtype),
     )
-    note = f"\n  With the keys of {near} alone it is no {near}: its own code says what it is."
+    note = "\n  Equal keys would not make it one: what a model computes is in its code."
     return facts((name, value) for name, value in rows if value) + (note if near else "")
 
 
@@ -119,13 +119,11 @@ def _needs(explanation: Explanation, whose: str) -> str:
     fits = ("fits",) if known else ()
     header = ("stored as", "weights", "total", *fits, "int8 cache", *fits)
     lines = [_about(explanation, whose), table([_row(way, known) for way in ways], header)]
-    lines += [
-        "\n    ".join((f"  - not {way.name}: {way.refused}", *way.hint.splitlines()))
-        for way in explanation.ways
-        if way.refused
-    ]
     caches = {cache.dtype: cache for way in ways for cache in way.caches}
-    lines.append(facts((f"KV cache in {name}", _cache(cache)) for name, cache in caches.items()))
+    rows = [(f"KV cache in {name}", _cache(cache)) for name, cache in caches.items()]
+    refused = [way for way in explanation.ways if way.refused]
+    rows += [(f"not {way.name}", _with_hint(way.refused, way.hint)) for way in refused]
+    lines.append(facts(rows))
     if known and not all(cache.fits for way in ways for cache in way.caches):
         lines += ["", _largest(ways, explanation)]
     return "\n".join(lines)

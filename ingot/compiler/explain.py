@@ -25,12 +25,12 @@ from ingot.errors import (
     UsageError,
 )
 from ingot.models import registry
+from ingot.models.blueprint import Blueprint
 from ingot.models.checkpoint_files import open_files
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
 from ingot.models.family import Family
 from ingot.models.file_names import CONFIG
-from ingot.models.outline import Outline
 from ingot.models.weight_table import resolve_sources
 from ingot.targets.target import TargetKind, kind_of
 
@@ -128,11 +128,12 @@ def explain(
             faults.append(registry.unknown_architecture(values))
     with Noting(faults.append):
         load_tokenizer(model_dir, config.vocab_size if config else None)
-    outline = registry.outline(config) if config else None
-    fits = _check_weights(model_dir, config, outline, faults)
-    if config and outline:
+    blueprint = registry.blueprint(config) if config else None
+    fits = _check_weights(model_dir, config, blueprint, faults)
+    if config and blueprint:
         told |= {"family": config.family, "features": features(config)}
-        told |= _needs(config, outline, options, use.resolved(config), faults) if fits else {}
+        if fits and not any(isinstance(f, (ConfigError, UnsupportedModelError)) for f in faults):
+            told |= _needs(config, blueprint, options, use.resolved(config), faults)
     reasons = tuple(map(_reason, faults))
     return Explanation(supported=not reasons, reasons=reasons, **told)
 
@@ -154,7 +155,7 @@ def _nearest(values: dict[str, Any]) -> dict[str, Any]:
 def _read_config(
     family: Family, values: dict[str, Any], model_dir: Path, faults: list[IngotError]
 ) -> ModelConfig | None:
-    """The config of a known architecture, if nothing is wrong with it."""
+    """The config of a known architecture, if its values make one; notes what is wrong with it."""
     reading = registry.read_config(family, values)
     faults += reading.faults
     if reading.config is None:
@@ -167,7 +168,7 @@ def _read_config(
 def _check_weights(
     model_dir: Path,
     config: ModelConfig | None,
-    outline: Outline | None,
+    blueprint: Blueprint | None,
     faults: list[IngotError],
 ) -> bool:
     """Whether no tensor contradicts the config, by the headers of the files."""
@@ -176,15 +177,15 @@ def _check_weights(
         files = [stack.enter_context(f) for f in open_files(model_dir, unread.append)]
         infos = {name: info for file in files for name, info in file.tensors.items()}
     wrong: list[IngotError] = []
-    if config and outline:
-        resolve_sources(infos, config, outline.parameters, wrong.append, whole=not unread)
+    if config and blueprint:
+        resolve_sources(infos, config, blueprint.parameters, wrong.append, whole=not unread)
     faults += [*unread, *wrong]
     return not wrong
 
 
 def _needs(
     config: ModelConfig,
-    outline: Outline,
+    blueprint: Blueprint,
     options: CompileOptions,
     use: Use,
     faults: list[IngotError],
@@ -197,14 +198,14 @@ def _needs(
             with Noting(faults.append):
                 _check_heads(kind, config)
         return {
-            "num_parameters": sum(map(prod, outline.parameters.values())),
+            "num_parameters": sum(map(prod, blueprint.parameters.values())),
             "dtype": resolved.dtype_reason,
             "target": resolved.targets[0].name,
             "compile_options": words_of(options),
             "context": use.context,
             "seats": use.seats,
             "memory_bytes": use.memory_bytes,
-            "ways": ways_to_store(config, weights_of(outline), options, use),
+            "ways": ways_to_store(config, weights_of(blueprint), options, use),
         }
     return {}
 

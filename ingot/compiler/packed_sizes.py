@@ -1,4 +1,4 @@
-"""How large the file of weights will be, told from a model's outline. No torch.
+"""How large the file of weights will be, told from a model's blueprint. No torch.
 
 The front end has no say in it but for linears that read the same rows, which it stacks.
 """
@@ -14,7 +14,7 @@ from ingot.artifact.plan import Buffer, aligned
 from ingot.artifact.target import Target
 from ingot.artifact.tensors import header
 from ingot.compiler.quantization.storage import refused_groups
-from ingot.models.outline import Outline, Shape
+from ingot.models.blueprint import Blueprint, Shape
 from ingot.passes.stacked_name import stacked_name
 from ingot.targets.target import TargetKind, all_fit
 
@@ -23,7 +23,7 @@ from ingot.targets.target import TargetKind, all_fit
 class Weight:
     """A weight of the plan: its name and shape, and the parameters that it is stacked from.
 
-    `multiplied` and `outer` are as in `Outline`.
+    `multiplied` and `outer` are as in `Blueprint`.
     """
 
     name: str
@@ -33,17 +33,17 @@ class Weight:
     outer: bool = False
 
 
-def weights_of(outline: Outline) -> list[Weight]:
+def weights_of(blueprint: Blueprint) -> list[Weight]:
     """The weights that the plan of a model will have, in its order."""
     constants = [
         Weight(_join(path, name), shape, ())
-        for path, part in outline.modules()
+        for path, part in blueprint.modules()
         for name, shape in part.constants.items()
     ]
-    return [*_weights(outline, ""), *constants]
+    return [*_weights(blueprint, ""), *constants]
 
 
-def _weights(part: Outline, path: str) -> Iterator[Weight]:
+def _weights(part: Blueprint, path: str) -> Iterator[Weight]:
     yield from _stacked([(path, part)])
     for name, child in part.parts.items():
         if name not in part.stacked:
@@ -52,7 +52,7 @@ def _weights(part: Outline, path: str) -> Iterator[Weight]:
             yield from _stacked([(_join(path, n), part.parts[n]) for n in part.stacked])
 
 
-def _stacked(modules: Sequence[tuple[str, Outline]]) -> Iterator[Weight]:
+def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[Weight]:
     """The parameters of modules that are made one; of a single one as they are."""
     _, first = modules[0]
     for name, (rows, *rest) in first.shapes.items():

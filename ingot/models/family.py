@@ -59,7 +59,7 @@ class Family:
         architectures: the class names in `config.json` that it builds.
         parse: reads `config.json`; keys that it does not read are an error afterwards.
         build: the plain module, with the meta device as the default. The parameters of the usual
-            decoder are told without torch, by `ingot.models.outline`.
+            decoder are told without torch, by `ingot.models.blueprint`.
         weights: parameter name or template -> source tensor (a name, a template, or Rows of one);
             a parameter that is not listed is read from the tensor of its own name.
         spellings: templates of names that some checkpoints have -> the name that stands for it in

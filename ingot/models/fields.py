@@ -211,7 +211,7 @@ class Fields:
         if not isinstance(value, dict):
             self.fault(self.wrong(key, value, "an object"), key)
             value = {}
-        return Fields(value, f"{self.where}: {key}", self._on_fault)
+        return Fields(value, f"{self.where}: {key}", lambda error: self.fault(error, key))
 
     def refuse(self, key: str, allowed: Sequence[Any], why: str) -> None:
         """Reads a key that may only have values which change nothing."""

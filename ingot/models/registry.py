@@ -19,12 +19,12 @@ from ingot.errors import (
     UsageError,
 )
 from ingot.models import gemma2, gpt2, llama, mistral, qwen2, qwen3
+from ingot.models.blueprint import Blueprint, causal_lm
 from ingot.models.checkpoint_files import guess_dtype
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
 from ingot.models.family import Family, build_decoder
 from ingot.models.fields import Fields
-from ingot.models.outline import Outline, causal_lm
 
 if TYPE_CHECKING:
     from torch import nn
@@ -145,13 +145,13 @@ def build(config: ModelConfig, *, max_model_len: int) -> nn.Module:
         return family_named(config.family).build(config, max_model_len=max_model_len).eval()
 
 
-def outline(config: ModelConfig) -> Outline:
+def blueprint(config: ModelConfig) -> Blueprint:
     """What the module of a config is made of. A family with a `build` of its own needs torch."""
     if family_named(config.family).build is build_decoder:
         return causal_lm(config)
-    from ingot.models.blocks.block import outline_of
+    from ingot.models.blocks.block import blueprint_of
 
-    return outline_of(build(config, max_model_len=config.max_position_embeddings))
+    return blueprint_of(build(config, max_model_len=config.max_position_embeddings))
 
 
 def family_named(name: str) -> Family:
@@ -250,7 +250,8 @@ class ConfigReading:
     """What a family makes of a config.json, read to its end whatever is wrong with it.
 
     Attributes:
-        config: None where anything is wrong.
+        config: what the sound values make, even beside keys that are refused or not known; None
+            where a value is missing or wrong.
         wrong: the errors of values that are wrong or missing.
         fields: the file, which tells the keys that the family does not know.
     """
@@ -278,7 +279,7 @@ def read_config(family: Family, values: dict[str, Any]) -> ConfigReading:
             if not isinstance(error, ContradictionError):
                 fields.read_all()  # the family went no further, so nothing tells what it knows
             raise
-    return ConfigReading(None if wrong or fields.unread() else config, wrong, fields)
+    return ConfigReading(config if fields.sound() else None, wrong, fields)
 
 
 def _merge_token_ids(config: ModelConfig, generation: Fields) -> ModelConfig:

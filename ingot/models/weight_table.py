@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from ingot.errors import CheckpointError, OnFault, listed, raise_fault
 from ingot.models import registry
+from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
 from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Rows
-from ingot.models.outline import Shape
 from ingot.models.safetensors_file import TensorInfo
 
 

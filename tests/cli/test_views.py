@@ -181,7 +181,10 @@ def known_explanation(*, fits: bool | None) -> Explanation:
     )  # fmt: skip
 
 
-FACTS = "  architecture  A\n  family        f\n  parameters    5.25M\n  compiled as   bfloat16, as asked"
+FACTS = (
+    "  architecture  A\n  family        f\n  parameters    5.25M\n"
+    "  compiled as   bfloat16, as asked"
+)
 NEEDS = "Needs on cpu:t, with a KV cache for 2 sequences of 100 tokens. "
 
 
@@ -195,9 +198,10 @@ def test_an_explanation_has_what_is_known() -> None:
         f"{NEEDS}{explain.TOTAL} 1.00 GB are given.\n"
         "  stored as           weights    total  fits  int8 cache  fits\n"
         "  bfloat16 (default)  10.5 MB  14.0 MB  yes      12.0 MB  yes\n"
-        "  - not int4: too wide\n    Give more.\n"
         "  KV cache in bfloat16  2.05 KB a token, 2.05 MB for all\n"
-        "  KV cache in int8      2.05 KB a token, 2.05 MB for all",
+        "  KV cache in int8      2.05 KB a token, 2.05 MB for all\n"
+        "  not int4              too wide\n"
+        "                        Give more.",
     ]
 
 
@@ -228,9 +232,9 @@ def test_an_explanation_names_every_reason() -> None:
     )  # fmt: skip
     assert explain.summary("m", unknown).split("\n\n") == [
         "m: not supported",
-        "  - model: why\n    first\n    second\n  - tokenizer: none",
+        "  model      why\n             first\n             second\n  tokenizer  none",
         "  architecture  none named\n  nearest       N\n  differing     x, y\n  absent        z\n"
-        "  With the keys of N alone it is no N: its own code says what it is.",
+        "  Equal keys would not make it one: what a model computes is in its code.",
     ]
     same = explain.summary("m", replace(unknown, differing=(), absent=()))
     assert "differing     none of its keys\n" in same and "absent" not in same

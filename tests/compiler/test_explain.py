@@ -331,3 +331,26 @@ def test_a_target_decides_what_is_refused_and_how_weights_lie(whole: Path) -> No
 def test_this_host_tells_its_memory() -> None:
     free = available_memory()
     assert free is not None and free > 10**8
+
+
+def test_keys_that_are_refused_hide_no_tensor(whole: Path, tmp_path: Path) -> None:
+    """Without them the config is sound, so what it says of tensors counts; sizes do not."""
+    model_dir = Path(shutil.copytree(whole / "single", tmp_path / "model"))
+    change_config(model_dir, odd=1, quantization_config={"quant_method": "gptq", "bits": 4})
+    edit(model_dir, lambda tensors: tensors.pop(Q))
+    told = explain(model_dir)
+    assert [reason.about for reason in told.reasons] == ["model", "config", "weights"]
+    assert f"lacks {Q}" in found(told)[-1] and told.family == "llama" and told.ways == ()
+
+
+def test_a_wrong_list_of_factors_is_no_list_of_another_length(whole: Path, tmp_path: Path) -> None:
+    """What stands in for a value is never told of."""
+    model_dir = Path(shutil.copytree(whole / "single", tmp_path / "model"))
+    rope = {
+        "rope_type": "longrope",
+        "short_factor": "none",
+        "long_factor": [1.0] * 8,
+        "factor": 2.0,
+    }
+    (reason,) = explain(change_config(model_dir, rope_parameters=rope)).reasons
+    assert "short_factor = 'none'" in reason.found

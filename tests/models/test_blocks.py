@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from ingot.models import outline, registry
+from ingot.models import blueprint, registry
 from ingot.models.blocks.activation import activate
 from ingot.models.blocks.attention import Attention
 from ingot.models.blocks.constants import named_constants, register_constant
@@ -43,7 +43,7 @@ def sample(*shape: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("offset", [0.0, 1.0])
 def test_rms_norm(offset: float) -> None:
-    norm, x = filled(RMSNorm(outline.rms_norm(24), 1e-5, offset=offset)), sample(1, 5, 24)
+    norm, x = filled(RMSNorm(blueprint.rms_norm(24), 1e-5, offset=offset)), sample(1, 5, 24)
     expected = functional.rms_norm(x, (24,), norm.weight + offset, 1e-5)
     torch.testing.assert_close(norm(x), expected)
 
@@ -56,7 +56,7 @@ ROW_SCALES = torch.tensor([1.0, 0.3, 1e-3, 1e-20, 0.0])[None, :, None]
 @pytest.mark.parametrize("eps", [0.1, 0.07])
 def test_rms_norm_adds_epsilon_to_the_mean_of_squares(eps: float, offset: float) -> None:
     norm, x = (
-        filled(RMSNorm(outline.rms_norm(24), eps, offset=offset)),
+        filled(RMSNorm(blueprint.rms_norm(24), eps, offset=offset)),
         sample(1, 5, 24) * ROW_SCALES,
     )
     squares = x.double().pow(2).mean(-1, keepdim=True)
@@ -67,7 +67,7 @@ def test_rms_norm_adds_epsilon_to_the_mean_of_squares(eps: float, offset: float)
 
 @pytest.mark.parametrize("eps", [0.1, 0.07])
 def test_layer_norm_adds_epsilon_to_the_variance(eps: float) -> None:
-    norm, x = filled(LayerNorm(outline.layer_norm(24), eps)), sample(1, 5, 24) * ROW_SCALES
+    norm, x = filled(LayerNorm(blueprint.layer_norm(24), eps)), sample(1, 5, 24) * ROW_SCALES
     centred = x.double() - x.double().mean(-1, keepdim=True)
     variance = centred.pow(2).mean(-1, keepdim=True)
     expected = centred / (variance + eps).sqrt() * norm.weight + norm.bias
@@ -77,7 +77,7 @@ def test_layer_norm_adds_epsilon_to_the_variance(eps: float) -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_layer_norm(bias: bool) -> None:
-    norm, x = filled(LayerNorm(outline.layer_norm(24, bias=bias), 1e-5)), sample(1, 5, 24)
+    norm, x = filled(LayerNorm(blueprint.layer_norm(24, bias=bias), 1e-5)), sample(1, 5, 24)
     centred = x - x.mean(-1, keepdim=True)
     expected = centred / (centred.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt() * norm.weight
     torch.testing.assert_close(norm(x), expected + norm.bias if bias else expected)
@@ -148,7 +148,7 @@ def test_soft_cap_bounds_and_keeps_small_values() -> None:
 @pytest.mark.parametrize("scale", [1.0, 8.0, math.sqrt(68)])
 def test_embedding(scale: float) -> None:
     embedding, ids = (
-        filled(Embedding(outline.embedding(7, 4), scale=scale)),
+        filled(Embedding(blueprint.embedding(7, 4), scale=scale)),
         torch.tensor([[3, 0, 3]]),
     )
     expected = embedding.weight[ids] * torch.tensor(scale, dtype=torch.float32)
@@ -165,7 +165,7 @@ def test_embeddings_of_positions_are_added_unscaled(saved: Path) -> None:
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_linear(bias: bool) -> None:
-    linear, x = filled(Linear(outline.linear(8, 12, bias=bias))), sample(1, 5, 8)
+    linear, x = filled(Linear(blueprint.linear(8, 12, bias=bias))), sample(1, 5, 8)
     expected = x @ linear.weight.T
     torch.testing.assert_close(linear(x), expected + linear.bias if bias else expected)
 

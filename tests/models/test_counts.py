@@ -15,8 +15,8 @@ from ingot.models import registry
 from ingot.models.blocks.decoder import CausalLM
 from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.rms_norm import RMSNorm
+from ingot.models.blueprint import linear, rms_norm
 from ingot.models.counts import module_counts
-from ingot.models.outline import linear, rms_norm
 from tests.support.core import core
 from tests.support.tiny_models import CASES, ROPES, save_random
 

@@ -168,7 +168,7 @@ def test_every_fault_is_noted_once_and_reading_goes_on() -> None:
     fields.refuse("x", (2,), "why")
     assert [fault.found for fault in faults] == [
         "config.json has a = 'x'",
-        "config.json: n has b = 0",
+        "config.json: n has b = 0.0",
         "config.json has c = -1",
         "config.json has s = 5",
         "config.json has no missing",

@@ -13,8 +13,8 @@ from ingot.models.blocks.block import Block
 from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.norm import make_norm
 from ingot.models.blocks.rotary import RopeTable, rotate
+from ingot.models.blueprint import attention
 from ingot.models.config import LayerConfig, ModelConfig
-from ingot.models.outline import attention
 
 
 class Attention(Block):
@@ -29,7 +29,7 @@ class Attention(Block):
         super().__init__(attention(config, layer), "sinks")
         self.config = config
         self.layer = layer
-        parts = self.outline.parts
+        parts = self.blueprint.parts
         self.q_proj = Linear(parts["q_proj"])
         self.k_proj = Linear(parts["k_proj"])
         self.v_proj = Linear(parts["v_proj"])

@@ -21,8 +21,8 @@ from ingot.models.blocks.norm import make_norm
 from ingot.models.blocks.plain_mlp import PlainMLP
 from ingot.models.blocks.rotary import RopeTable, Rotary
 from ingot.models.blocks.soft_cap import SoftCap
+from ingot.models.blueprint import causal_lm, decoder, decoder_layer
 from ingot.models.config import LayerConfig, ModelConfig
-from ingot.models.outline import causal_lm, decoder, decoder_layer
 
 MLPS = {"gated": GatedMLP, "plain": PlainMLP}
 
@@ -34,7 +34,7 @@ class DecoderLayer(Block):
 
     def __init__(self, config: ModelConfig, layer: LayerConfig) -> None:
         super().__init__(decoder_layer(config, layer))
-        parts = self.outline.parts
+        parts = self.blueprint.parts
         self.input_layernorm = make_norm(config, parts["input_layernorm"])
         self.self_attn = Attention(config, layer)
         self.post_attention_layernorm = make_norm(config, parts["post_attention_layernorm"])
@@ -51,7 +51,7 @@ class SandwichLayer(DecoderLayer):
 
     def __init__(self, config: ModelConfig, layer: LayerConfig) -> None:
         super().__init__(config, layer)
-        parts = self.outline.parts
+        parts = self.blueprint.parts
         self.pre_feedforward_layernorm = make_norm(config, parts["pre_feedforward_layernorm"])
         self.post_feedforward_layernorm = make_norm(config, parts["post_feedforward_layernorm"])
 
@@ -70,7 +70,7 @@ class Decoder(Block):
 
     def __init__(self, config: ModelConfig, *, max_model_len: int) -> None:
         super().__init__(decoder(config))
-        parts, layer_class = self.outline.parts, LAYERS[config.placement]
+        parts, layer_class = self.blueprint.parts, LAYERS[config.placement]
         self.embed_tokens = Embedding(parts["embed_tokens"], scale=config.embedding_scale)
         learned = config.learned_positions
         self.embed_positions = Embedding(parts["embed_positions"]) if learned else None
@@ -101,7 +101,7 @@ class CausalLM(Block):
         self.model = Decoder(config, max_model_len=max_model_len)
         self.tied = config.tie_embeddings
         if not self.tied:
-            self.lm_head = Linear(self.outline.parts["lm_head"])
+            self.lm_head = Linear(self.blueprint.parts["lm_head"])
         self.cap = SoftCap(config.logit_softcap) if config.logit_softcap else None
         self.becomes = {"linear": 1} if self.tied else {}
 

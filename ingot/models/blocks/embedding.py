@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from ingot.models.blocks.block import Block
-from ingot.models.outline import Outline
+from ingot.models.blueprint import Blueprint
 
 
 class Embedding(Block):
@@ -14,8 +14,8 @@ class Embedding(Block):
 
     weight: torch.Tensor
 
-    def __init__(self, outline: Outline, *, scale: float = 1.0) -> None:
-        super().__init__(outline)
+    def __init__(self, blueprint: Blueprint, *, scale: float = 1.0) -> None:
+        super().__init__(blueprint)
         self.scale = scale
         self.becomes = {"embedding": 1} | ({"mul": 1} if scale != 1.0 else {})
 

@@ -9,8 +9,8 @@ import torch
 from ingot.models.blocks.activation import activate
 from ingot.models.blocks.block import Block
 from ingot.models.blocks.linear import Linear
+from ingot.models.blueprint import gated_mlp
 from ingot.models.config import ModelConfig
-from ingot.models.outline import gated_mlp
 
 
 class GatedMLP(Block):
@@ -20,7 +20,7 @@ class GatedMLP(Block):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(gated_mlp(config))
-        parts = self.outline.parts
+        parts = self.blueprint.parts
         self.gate_proj = Linear(parts["gate_proj"])
         self.up_proj = Linear(parts["up_proj"])
         self.down_proj = Linear(parts["down_proj"])

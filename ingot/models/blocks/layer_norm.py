@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from ingot.models.blocks.block import Block
-from ingot.models.outline import Outline
+from ingot.models.blueprint import Blueprint
 
 
 class LayerNorm(Block):
@@ -19,8 +19,8 @@ class LayerNorm(Block):
     weight: torch.Tensor
     bias: torch.Tensor | None
 
-    def __init__(self, outline: Outline, eps: float) -> None:
-        super().__init__(outline, "bias")
+    def __init__(self, blueprint: Blueprint, eps: float) -> None:
+        super().__init__(blueprint, "bias")
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 
 from ingot.models.blocks.block import Block
-from ingot.models.outline import Outline
+from ingot.models.blueprint import Blueprint
 
 
 class RMSNorm(Block):
@@ -20,8 +20,8 @@ class RMSNorm(Block):
 
     weight: torch.Tensor
 
-    def __init__(self, outline: Outline, eps: float, *, offset: float = 0.0) -> None:
-        super().__init__(outline)
+    def __init__(self, blueprint: Blueprint, eps: float, *, offset: float = 0.0) -> None:
+        super().__init__(blueprint)
         self.eps = eps
         self.offset = offset
 

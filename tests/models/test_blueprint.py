@@ -1,4 +1,4 @@
-"""Outlines against the modules that are built, for every family and option."""
+"""Blueprints against the modules that are built, for every family and option."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from ingot.compiler.packed_sizes import weights_of
-from ingot.models import llama, outline, registry
-from ingot.models.blocks.block import outline_of
+from ingot.models import blueprint, llama, registry
+from ingot.models.blocks.block import blueprint_of
 from ingot.models.blocks.decoder import CausalLM
+from ingot.models.blueprint import Blueprint, Shape
 from ingot.models.config import ModelConfig
-from ingot.models.outline import Outline, Shape
 from tests.support.tiny_models import CASES
 
 
@@ -31,9 +31,9 @@ def shapes(module: nn.Module) -> dict[str, Shape]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_an_outline_has_the_parameters_of_the_module(name: str) -> None:
+def test_a_blueprint_has_the_parameters_of_the_module(name: str) -> None:
     config = config_of(name)
-    told, module = registry.outline(config), registry.build(config, max_model_len=64)
+    told, module = registry.blueprint(config), registry.build(config, max_model_len=64)
     assert told.parameters == shapes(module)
     assert {f"{path}.{constant}": shape for path, part in told.modules()
             for constant, shape in part.constants.items()} == {
@@ -44,18 +44,18 @@ def test_an_outline_has_the_parameters_of_the_module(name: str) -> None:
 def test_sinks_are_parameters() -> None:
     config = config_of("llama")
     first = replace(config.layers[0], sinks=True)
-    told = outline.causal_lm(replace(config, layers=(first, *config.layers[1:])))
+    told = blueprint.causal_lm(replace(config, layers=(first, *config.layers[1:])))
     assert {n: s for n, s in told.parameters.items() if "sinks" in n} == {
         "model.layers.0.self_attn.sinks": (4,)
     }
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2", "qwen3_tied"])
-def test_what_a_module_tells_is_what_its_outline_told(name: str) -> None:
+def test_what_a_module_tells_is_what_its_blueprint_told(name: str) -> None:
     """Of a family with a module of its own nothing else is known."""
     config = config_of(name)
     module = registry.build(config, max_model_len=64)
-    told, own = outline_of(module), registry.outline(config)
+    told, own = blueprint_of(module), registry.blueprint(config)
     assert told.parameters == own.parameters
     assert sorted(weights_of(told), key=str) == sorted(weights_of(own), key=str)
 
@@ -70,22 +70,22 @@ class Wider(CausalLM):
 
 
 def test_a_family_with_its_own_module_is_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The control of all above: an outline that lacks a parameter is seen."""
+    """The control of all above: a blueprint that lacks a parameter is seen."""
     own = replace(llama.FAMILY, name="wider", architectures=("WiderForCausalLM",), build=Wider)
     monkeypatch.setattr(registry, "_registered", {**registry.families(), "wider": own})
     config = config_of("llama")
-    told = registry.outline(replace(config, family="wider")).parameters
+    told = registry.blueprint(replace(config, family="wider")).parameters
     assert told.pop("more") == (3, 5)
-    assert told == registry.outline(config).parameters
+    assert told == registry.blueprint(config).parameters
 
 
 def test_linears_that_read_the_same_rows_are_one_weight() -> None:
-    names = [weight.name for weight in weights_of(registry.outline(config_of("gpt2")))]
+    names = [weight.name for weight in weights_of(registry.blueprint(config_of("gpt2")))]
     attention = "model.layers.1.self_attn"
     assert f"{attention}.q_k_v_proj.weight" in names and f"{attention}.q_k_v_proj.bias" in names
     assert not any("up_gate" in name or "gate_up" in name for name in names)
     assert len(names) == len(set(names))
 
 
-def test_an_empty_outline_is_that_of_a_module_without_anything() -> None:
-    assert outline_of(nn.ReLU()) == Outline() and Outline().parameters == {}
+def test_an_empty_blueprint_is_that_of_a_module_without_anything() -> None:
+    assert blueprint_of(nn.ReLU()) == Blueprint() and Blueprint().parameters == {}

@@ -1,6 +1,6 @@
 """What modules are made of: their parts, and the names and shapes of their parameters. No torch.
 
-Shapes are stated here alone: the blocks make the parameters of these outlines. So the size of a
+Shapes are stated here alone: the blocks make the parameters of these blueprints. So the size of a
 model, and whether a checkpoint fits it, can be told without building it.
 """
 
@@ -15,7 +15,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outline:
+class Blueprint:
     """A module before it is built.
 
     Attributes:
@@ -29,12 +29,12 @@ class Outline:
 
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     constants: Mapping[str, Shape] = field(default_factory=dict)
-    parts: Mapping[str, Outline] = field(default_factory=dict)
+    parts: Mapping[str, Blueprint] = field(default_factory=dict)
     stacked: tuple[str, ...] = ()
     multiplied: bool = False
     outer: bool = False
 
-    def modules(self, path: str = "") -> Iterator[tuple[str, Outline]]:
+    def modules(self, path: str = "") -> Iterator[tuple[str, Blueprint]]:
         """This module and all below it, by their dotted paths."""
         yield path, self
         for name, part in self.parts.items():
@@ -50,35 +50,35 @@ class Outline:
         }
 
 
-def linear(columns: int, rows: int, *, bias: bool = False, outer: bool = False) -> Outline:
+def linear(columns: int, rows: int, *, bias: bool = False, outer: bool = False) -> Blueprint:
     """A product with a matrix [rows, columns]."""
     shapes: dict[str, Shape] = {"weight": (rows, columns)}
-    return Outline(
+    return Blueprint(
         shapes=shapes | ({"bias": (rows,)} if bias else {}), multiplied=True, outer=outer
     )
 
 
-def embedding(rows: int, width: int, *, multiplied: bool = False) -> Outline:
+def embedding(rows: int, width: int, *, multiplied: bool = False) -> Blueprint:
     """A table of rows; of a tied one the head is a product with it."""
-    return Outline(shapes={"weight": (rows, width)}, multiplied=multiplied, outer=True)
+    return Blueprint(shapes={"weight": (rows, width)}, multiplied=multiplied, outer=True)
 
 
-def rms_norm(size: int) -> Outline:
+def rms_norm(size: int) -> Blueprint:
     """A norm with a weight."""
-    return Outline(shapes={"weight": (size,)})
+    return Blueprint(shapes={"weight": (size,)})
 
 
-def layer_norm(size: int, *, bias: bool = True) -> Outline:
+def layer_norm(size: int, *, bias: bool = True) -> Blueprint:
     """A norm with a weight and, mostly, a bias."""
-    return Outline(shapes={"weight": (size,)} | ({"bias": (size,)} if bias else {}))
+    return Blueprint(shapes={"weight": (size,)} | ({"bias": (size,)} if bias else {}))
 
 
-def norm(config: ModelConfig, size: int) -> Outline:
+def norm(config: ModelConfig, size: int) -> Blueprint:
     """The norm that a config asks for, over so many columns."""
     return layer_norm(size) if config.norm == "layer" else rms_norm(size)
 
 
-def attention(config: ModelConfig, layer: LayerConfig) -> Outline:
+def attention(config: ModelConfig, layer: LayerConfig) -> Blueprint:
     """Projections, norms of q and k per head, sinks."""
     hidden, bias = config.hidden_size, config.attention_bias
     parts = {
@@ -91,10 +91,10 @@ def attention(config: ModelConfig, layer: LayerConfig) -> Outline:
         parts |= {name: norm(config, config.head_dim) for name in ("q_norm", "k_norm")}
     parts["o_proj"] = linear(config.q_size, hidden, bias=config.o_bias)
     sinks: dict[str, Shape] = {"sinks": (config.num_heads,)} if layer.sinks else {}
-    return Outline(shapes=sinks, parts=parts, stacked=stacked)
+    return Blueprint(shapes=sinks, parts=parts, stacked=stacked)
 
 
-def gated_mlp(config: ModelConfig) -> Outline:
+def gated_mlp(config: ModelConfig) -> Blueprint:
     """Gate and up, which read the same rows, and down."""
     hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
     parts = {
@@ -102,23 +102,23 @@ def gated_mlp(config: ModelConfig) -> Outline:
         "up_proj": linear(hidden, inner, bias=bias),
         "down_proj": linear(inner, hidden, bias=bias),
     }
-    return Outline(parts=parts, stacked=("gate_proj", "up_proj"))
+    return Blueprint(parts=parts, stacked=("gate_proj", "up_proj"))
 
 
-def plain_mlp(config: ModelConfig) -> Outline:
+def plain_mlp(config: ModelConfig) -> Blueprint:
     """Up and down."""
     hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
     up, down = linear(hidden, inner, bias=bias), linear(inner, hidden, bias=bias)
-    return Outline(parts={"up_proj": up, "down_proj": down})
+    return Blueprint(parts={"up_proj": up, "down_proj": down})
 
 
-_MLPS: Mapping[MlpKind, Callable[[ModelConfig], Outline]] = {
+_MLPS: Mapping[MlpKind, Callable[[ModelConfig], Blueprint]] = {
     "gated": gated_mlp,
     "plain": plain_mlp,
 }
 
 
-def decoder_layer(config: ModelConfig, layer: LayerConfig) -> Outline:
+def decoder_layer(config: ModelConfig, layer: LayerConfig) -> Blueprint:
     """Attention and MLP with the norms around them."""
     width = norm(config, config.hidden_size)
     parts = {
@@ -133,10 +133,10 @@ def decoder_layer(config: ModelConfig, layer: LayerConfig) -> Outline:
             "mlp": mlp,
             "post_feedforward_layernorm": width,
         }
-    return Outline(parts=parts | {"mlp": mlp})
+    return Blueprint(parts=parts | {"mlp": mlp})
 
 
-def decoder(config: ModelConfig) -> Outline:
+def decoder(config: ModelConfig) -> Blueprint:
     """Embeddings, layers and final norm."""
     width, rope = config.hidden_size, config.rope
     parts = {"embed_tokens": embedding(config.vocab_size, width, multiplied=config.tie_embeddings)}
@@ -144,15 +144,15 @@ def decoder(config: ModelConfig) -> Outline:
         parts["embed_positions"] = embedding(config.max_position_embeddings, width)
     made = {layer: decoder_layer(config, layer) for layer in set(config.layers)}
     layers = {str(index): made[layer] for index, layer in enumerate(config.layers)}
-    parts |= {"layers": Outline(parts=layers), "norm": norm(config, width)}
+    parts |= {"layers": Blueprint(parts=layers), "norm": norm(config, width)}
     if rope.rotates:
-        parts["rotary_emb"] = Outline(constants={"inv_freq": (rope.rotary_dim // 2,)})
-    return Outline(parts=parts)
+        parts["rotary_emb"] = Blueprint(constants={"inv_freq": (rope.rotary_dim // 2,)})
+    return Blueprint(parts=parts)
 
 
-def causal_lm(config: ModelConfig) -> Outline:
+def causal_lm(config: ModelConfig) -> Blueprint:
     """Decoder and head. A tied head has no parameter of its own."""
     parts = {"model": decoder(config)}
     if not config.tie_embeddings:
         parts["lm_head"] = linear(config.hidden_size, config.vocab_size, outer=True)
-    return Outline(parts=parts)
+    return Blueprint(parts=parts)
