@@ -59,14 +59,14 @@ class Kernels:
         made of what it was given."""
         for name, inputs in self.steps.parts.items():
             seen = self.seen[name][number]
-            for found, left in self._overwritten(name, number):
-                yield KernelError(seen, name, found, {found.output: left}, overwritten=True)
+            for buffer, found, left in self._overwritten(name, number):
+                yield KernelError(seen, name, found, {buffer: left}, overwritten=True)
             wanted = expected(seen, inputs, self.stored.read)
             for found in errors_against(seen, wanted):
                 if found.is_beyond:
                     yield KernelError(seen, name, found, wanted)
 
-    def _overwritten(self, step: str, number: int) -> Iterator[tuple[Difference, Value]]:
+    def _overwritten(self, step: str, number: int) -> Iterator[tuple[str, Difference, Value]]:
         """What a kernel was given, where that is not what the one that made it had left."""
         for name, given in self.seen[step][number].before.items():
             left = self._left(step, number, name)
@@ -75,7 +75,7 @@ class Kernels:
             ):
                 found = difference(f"{name}{suffix}", one, other, SAME, by_rows=False)
                 if found.is_beyond and left is not None:
-                    yield found, left
+                    yield name, found, left
 
     def _left(self, step: str, number: int, name: str) -> Value | None:
         """What the last kernel before that one that wrote into a buffer had left there."""

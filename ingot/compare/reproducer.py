@@ -34,7 +34,8 @@ from ingot.compare.kernel_check import SAME, KernelError, Kernels
 from ingot.compare.plan_check import BOUNDS, Strayed
 from ingot.compare.tensor_folder import load_values, save_values
 from ingot.compiler.interpret import Value
-from ingot.errors import UsageError
+from ingot.errors import IngotError, UsageError
+from ingot.ops.registry import Tolerance
 from ingot.version import __version__
 
 FINDING, PLAN, KERNELS = "finding.json", "plan.json", "kernels.so"
@@ -89,8 +90,8 @@ def _write(folder: Path, found: Found, kernels: Kernels) -> None:
     if isinstance(evidence, KernelError):
         seen, step = evidence.seen, kernels.steps.parts[evidence.step]
         if evidence.overwritten:
-            name = evidence.difference.output.partition(".")[0]
-            got, expected = {name: seen.before[name]}, evidence.wanted
+            got = {name: seen.before[name] for name in evidence.wanted}
+            expected = evidence.wanted
         else:
             got, expected = seen.after, evidence.wanted
             if kernels.code:
@@ -117,24 +118,35 @@ def _kernel(folder: Path, error: KernelError, kernels: Kernels) -> None:
 
 
 def reproduce(folder: Path) -> int:
-    """Runs what a folder holds and prints the errors; returns 1 where there are any."""
+    """Runs what a folder holds and prints the errors; returns 1 where there are any, and what
+    `ingot` would where it cannot run."""
     about = json.loads((folder / FINDING).read_text(encoding="utf-8"))
     finding = about["finding"]
     expected, got = (load_values(folder / name) for name in ("expected", "got"))
     print(f"{finding['kernel']} of {finding['origin']}: {finding['op']}")
     if not (folder / KERNELS).exists():
         print("Nothing runs: these are the values that were found, and those expected.")
-        bounds = BOUNDS if finding["where"] == "plan" else SAME
-        errors = [
-            difference(f"{n}{suffix}", one, other, bounds, by_rows=True)
-            for n in expected
-            for (suffix, one), (_, other) in zip(parts(got[n]), parts(expected[n]), strict=True)
-        ]
+        errors = _held(got, expected, BOUNDS if finding["where"] == "plan" else SAME)
     else:
-        errors = _run(folder, about, expected)
+        try:
+            errors = _run(folder, about, expected)
+        except IngotError as error:
+            print(f"error: {error}")
+            return error.exit_code
     for each in errors:
         print(line(each))
     return int(any(each.is_beyond for each in errors))
+
+
+def _held(
+    got: Mapping[str, Value], expected: Mapping[str, Value], bounds: Tolerance
+) -> list[Difference]:
+    """Values beside those expected."""
+    return [
+        difference(f"{name}{suffix}", one, other, bounds, by_rows=True)
+        for name, value in expected.items()
+        for (suffix, one), (_, other) in zip(parts(got[name]), parts(value), strict=True)
+    ]
 
 
 def _run(folder: Path, about: Mapping[str, Any], expected: Mapping[str, Value]) -> list[Difference]:
