@@ -200,6 +200,8 @@ def _fault(golden: Golden) -> str:
     """What contradicts itself, in words; empty if nothing does."""
     if not golden.prompts:
         return "it has no prompt"
+    if not golden.tolerances:
+        return "it has no number format"
     for index, prompt in enumerate(golden.prompts):
         count = len(prompt.positions)
         if not 1 <= prompt.given <= count:

@@ -193,7 +193,7 @@ def _attention(
         values = _round(values, cache)
     narrow = q[0].to(TORCH_DTYPES[form.dtype])
     out = attend_rounded(narrow, keys, values, scales, 0, scale, window, softcap, sinks)
-    return out[None]
+    return out.unsqueeze(0)
 
 
 def _round(values: Tensor, form: Format) -> Tensor:

@@ -250,6 +250,7 @@ def read_golden(artifact: Artifact) -> Golden:
     try:
         golden = decode_golden(artifact.read(GOLDEN), GOLDEN)
         check_model(golden, artifact.manifest, GOLDEN)
+        tolerance_of(golden.tolerances, number_format(artifact), GOLDEN)
     except GoldenError as error:
         raise ArtifactError(error.found, hint="Compile it again.") from error
     return golden
