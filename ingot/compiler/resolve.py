@@ -34,18 +34,6 @@ class Resolved:
     limits: Limits
 
     @property
-    def quantized(self) -> bool:
-        """Whether anything but rounding to `dtype` sets what is computed apart from the model."""
-        return self.storage is not None or self.kv_dtype != self.dtype
-
-    @property
-    def tolerance(self) -> float:
-        """The largest |log-probability| error that the compiled model may have."""
-        from ingot.compiler.golden import QUANTIZED_TOLERANCE, TOLERANCE  # brings torch
-
-        return QUANTIZED_TOLERANCE if self.quantized else TOLERANCE[self.dtype]
-
-    @property
     def stored_as(self) -> str:
         """How weights are stored, such as `bfloat16-int4-g32`."""
         return self.dtype + (f"-{self.storage.label}" if self.storage else "")
