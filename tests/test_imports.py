@@ -22,7 +22,7 @@ def test_every_arrow_of_the_table_is_used():
 
 
 def test_the_drawing_of_the_rooms_is_current():
-    assert f"```\n{drawing(ROOMS)}\n```" in (ROOT / "docs" / "layout.md").read_text()
+    assert f"```text drawing\n{drawing(ROOMS)}\n```" in (ROOT / "docs" / "layout.md").read_text()
 
 
 def test_the_table_of_the_design_is_current():

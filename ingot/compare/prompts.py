@@ -15,7 +15,7 @@ from ingot.compare.reference_side import ReferenceSide
 from ingot.compare.sides import Side
 from ingot.errors import RequestError, UsageError
 from ingot.files import read_regular
-from ingot.runtime.verify import read_golden
+from ingot.runtime.goldens import read_golden
 
 MAX_BYTES = 64 << 20
 LONGEST_RANDOM = 128  # tokens

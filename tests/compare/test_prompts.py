@@ -15,7 +15,7 @@ from ingot.compare.prompts import Prompt, file_prompts, golden_prompts, random_p
 from ingot.compare.sides import Side, open_side
 from ingot.errors import RequestError, UsageError
 from ingot.runtime.tokenizer import Tokenizer
-from ingot.runtime.verify import read_golden
+from ingot.runtime.goldens import read_golden
 from tests.compare.table_side import TableSide, successor_table
 
 
