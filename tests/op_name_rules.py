@@ -3,6 +3,7 @@
 What an op is stands in its traits. Outside `ops/` and `targets/`, code neither compares
 `instruction.op` or the name of a primitive with anything, nor has a table keyed by such names.
 Passes find the primitive that they are about with `op_calls` and `is_op`; no other room does.
+`onnx/operators.py` says which of them ONNX has an operator for, as a target says of its kernels.
 Blocks of models say in `becomes` how many of each primitive they give, which decides nothing.
 """
 
@@ -15,7 +16,7 @@ from pathlib import Path
 from ingot.artifact.traits import TRAITS
 
 MAY_COMPARE = ("ops/", "targets/")
-MAY_HAVE_TABLES = ("artifact/traits.py", "models/")
+MAY_HAVE_TABLES = ("artifact/traits.py", "models/", "onnx/operators.py")
 MAY_LOOK_FOR_CALLS = ("passes/",)
 NAMES = frozenset(TRAITS)
 METHODS = {"startswith", "endswith", "removeprefix", "removesuffix", "partition", "split"}

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from ingot.artifact.traits import Role, Traits
 from ingot.onnx.attention import attend, visible
 from ingot.onnx.weights import Weight, Weights
 from ingot.ops import OPS
-from ingot.passes.graph import op_calls
+from ingot.passes.graph import op_nodes
 
 Attend = Callable[..., tuple[Tensor, Tensor, Tensor]]
 
@@ -46,7 +47,7 @@ class Batched(nn.Module):
         self.weights = make_weights()
         self.graph = (graph,)  # in a tuple, so that its parameters are not this module's
         self.cached, self.operators, self.narrow = cached, operators, narrow
-        layers = range(len(op_calls(graph, "attention")))
+        layers = range(sum(traits.meets_tokens for _, traits in op_nodes(graph)))
         pairs = [f"{i}.{kind}" for i in layers for kind in ("key", "value")]
         past = [f"past_key_values.{pair}" for pair in pairs]
         own = ["input_ids", "attention_mask", "position_ids"]
@@ -82,18 +83,25 @@ class Run(torch.fx.Interpreter):
             args, kwargs = torch.fx.node.map_aggregate((args, kwargs), numbers)
             kwargs = {**kwargs, **({"device": "cpu"} if "device" in kwargs else {})}
             return target(*args, **kwargs)
-        given = vars(OPS[name].bind(*args, **kwargs))
-        if name in SPECIAL:
-            return SPECIAL[name](self, **given)
+        op = OPS[name]
+        given = vars(op.bind(*args, **kwargs))
+        if op.traits.meets_tokens:
+            return self.attention(**given)
+        if op.traits.integers:
+            return self.product(op.traits, given)
         given = {key: numbers(value) for key, value in given.items()}
-        return self.own.operators.get(name, OPS[name].reference)(**given)
+        return self.own.operators.get(name, op.reference)(**given)
 
-    def linear(self, x: Tensor, weight: Weight, bias: Tensor | None, **_: Any) -> Tensor:
-        product = weight.product(x.to(self.own.narrow)).float()
-        return product if bias is None else product + numbers(bias)
-
-    def embedding(self, tokens: Tensor, weight: Weight, **_: Any) -> Tensor:
-        return weight.rows(tokens)
+    def product(self, traits: Traits, given: Mapping[str, Any]) -> Tensor:
+        """What is made of a matrix: a product, or some of its rows; and a bias, if there is one."""
+        x, weight = (given[n] for n in (*traits.arguments(Role.OWN), *traits.integers))
+        if traits.matrix:
+            result: Tensor = weight.product(x.to(self.own.narrow)).float()
+        else:
+            result = weight.rows(x)
+        for bias in traits.arguments(Role.VECTOR):
+            result = result if given[bias] is None else result + numbers(given[bias])
+        return result
 
     def attention(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, softcap: float,
@@ -125,6 +133,3 @@ def numbers(value: Any) -> Any:
 
 
 OP_NAMES = {op.overload: name for name, op in OPS.items()}
-SPECIAL: dict[str, Any] = {
-    "linear": Run.linear, "embedding": Run.embedding, "attention": Run.attention,
-}  # fmt: skip

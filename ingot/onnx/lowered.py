@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from ingot.artifact.formats import DType, Storage
+from ingot.artifact.traits import Role
 from ingot.compiler.export import export
 from ingot.compiler.model import Model
 from ingot.compiler.options import Clock
@@ -24,7 +25,7 @@ from ingot.onnx.weights import Matrix, Vector, Weight, Weights
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Operand
 from ingot.passes import runner
-from ingot.passes.graph import op_calls
+from ingot.passes.graph import arguments, op_nodes
 from ingot.passes.pipeline import pipeline
 
 # From here on the passes are about machines: larger products, pages, rounding.
@@ -68,7 +69,11 @@ def make_weights(
     graph = lowered.primitives
     dtype = TORCH_DTYPES[stored]
     scales = torch.float16 if dtype == torch.float16 else torch.float32
-    tables = {str(node.args[1].target) for node in op_calls(graph, "embedding")}  # type: ignore[union-attr]
+    tables = {
+        str(arguments(node)[name].target)
+        for node, traits in op_nodes(graph)
+        for name in traits.arguments(Role.TABLE)
+    }
     names = dict.fromkeys(str(node.target) for node in graph.graph.find_nodes(op="get_attr"))
 
     def made(name: str) -> Weight:

@@ -118,9 +118,10 @@ def refusal(error: BaseException, config: ModelConfig) -> ExportError:
             f"{config.architecture} calls {ops[0]}, which ONNX has no operator for",
             hint="Write the op in calls of PyTorch's that have one, or give it such a reference.",
         )
-    first = (str(error).strip().splitlines() or [""])[0]
+    root = chain[-1]  # those around it tell of PyTorch's own steps
+    first = (str(root).strip().splitlines() or [""])[0]
     return ExportError(
-        f"{config.architecture} cannot be exported to ONNX: {type(error).__name__}: {first}",
+        f"{config.architecture} cannot be exported to ONNX: {type(root).__name__}: {first}",
         hint="A model treats any number of tokens alike; only attention lets them meet.",
     )
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from ingot.artifact.traits import TRAITS, Traits
 from ingot.ops import OPS
 
 Target = Callable[..., Any]
@@ -57,6 +58,13 @@ def op_name(node: Node) -> str:
     if getattr(node.target, "namespace", "") != "ingot":
         return ""
     return str(node.target._schema.name).partition("::")[2]  # type: ignore[union-attr]
+
+
+def op_nodes(gm: GraphModule) -> Iterator[tuple[Node, Traits]]:
+    """The calls of primitives, with their traits, in graph order."""
+    for node in gm.graph.nodes:
+        if name := op_name(node):
+            yield node, TRAITS[name]
 
 
 def signature(name: str) -> inspect.Signature:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Set
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.traits import TRAITS, Role, Traits
+from ingot.artifact.traits import TRAITS, Role
 from ingot.ops import OPS
 from ingot.passes.graph import (
     arguments,
@@ -15,6 +15,7 @@ from ingot.passes.graph import (
     call_op,
     final_users,
     op_name,
+    op_nodes,
     set_arguments,
     signature,
     value,
@@ -89,13 +90,6 @@ def narrow_uses(gm: GraphModule, narrow: torch.dtype) -> Iterator[Use]:
         if is_narrow or traits.meets_tokens:
             (own,) = traits.arguments(Role.OWN)
             yield node, given[own]
-
-
-def op_nodes(gm: GraphModule) -> Iterator[tuple[Node, Traits]]:
-    """The calls of primitives, with their traits, in graph order."""
-    for node in gm.graph.nodes:
-        if name := op_name(node):
-            yield node, TRAITS[name]
 
 
 def narrow_at_the_maker(source: Node, uses: Set[Use], narrow: torch.dtype) -> bool:
