@@ -11,7 +11,7 @@ from pathlib import Path
 from ingot.artifact.reader import Artifact
 from ingot.artifact.tree import MANIFEST, is_artifact
 from ingot.compare.prompts import max_len
-from ingot.compare.sides import HF, Side, open_side
+from ingot.compare.sides import HF, Side, check_there, open_side
 from ingot.errors import UsageError
 from ingot.hub import hub_name
 
@@ -32,6 +32,8 @@ class Pair:
     dtype: str = ""
 
     def __post_init__(self) -> None:
+        for name in self.names:  # both, before either takes minutes
+            check_there(name)
         found = sum(map(_is_artifact, self.names))
         if len(self.targets) > max(found, 1) or (self.targets and not found):
             raise UsageError(

@@ -81,6 +81,7 @@ def open_side(
         UsageError: nothing that can be compared, a missing package, or an unknown target.
         ArtifactError, ModelDirError, ResourceError: what stands there cannot be run.
     """
+    check_there(text)
     if text.startswith(HF):
         from ingot.compare.transformers_side import TransformersSide
 
@@ -99,10 +100,14 @@ def open_side(
     return ReferenceSide(text, path, max_model_len)
 
 
+def check_there(text: str) -> None:
+    """Raises UsageError for a side that is neither a path that exists nor a name on the hub."""
+    path = text.removeprefix(HF)
+    named = hub_name(path) and not path.endswith(ONNX)
+    if not named and not os.path.lexists(path):
+        raise UsageError(f"{path or 'an empty name'} does not exist", hint=FORMS)
+
+
 def _local(text: str, revision: str | None) -> Path:
-    """The folder of a model. Raises UsageError where there is none."""
-    if hub_name(text):
-        return model_path(text, revision)
-    if not os.path.lexists(text):
-        raise UsageError(f"{text or 'an empty name'} does not exist", hint=FORMS)
-    return Path(text)
+    """The folder of a model."""
+    return model_path(text, revision) if hub_name(text) else Path(text)

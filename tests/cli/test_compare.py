@@ -46,8 +46,12 @@ PARTED = replace(
 
 
 @pytest.fixture
-def compare(monkeypatch):
+def compare(monkeypatch, tmp_path):
     """Runs the verb, which finds what it is given."""
+
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
 
     def run(found: Comparison, *options: str) -> int:
         monkeypatch.setattr(ingot.compare.compare, "compare_pair", lambda *_, **given: found)

@@ -6,7 +6,15 @@ import argparse
 
 import pytest
 
-from ingot.cli.numbers import format_age, format_bytes, format_count, format_seconds, human_int
+from ingot.cli.numbers import (
+    allowed,
+    format_age,
+    format_bytes,
+    format_count,
+    format_seconds,
+    human_int,
+    whole_number,
+)
 
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
@@ -85,3 +93,16 @@ def test_what_is_no_number_is_shown(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError) as info:
         human_int(text)
     assert repr(text) in str(info.value)
+
+
+def test_a_whole_number_can_be_zero():
+    assert (whole_number("0"), whole_number("2k")) == (0, 2000)
+    with pytest.raises(argparse.ArgumentTypeError):
+        whole_number("-1")
+
+
+def test_what_is_allowed_is_finite_and_no_less_than_nothing():
+    assert [allowed(text) for text in ("0", "1e-4", "2.5")] == [0, 1e-4, 2.5]
+    for text in ("-1e-9", "nan", "inf", "", "1e-4 nats"):
+        with pytest.raises(argparse.ArgumentTypeError, match="is no number from 0 on"):
+            allowed(text)

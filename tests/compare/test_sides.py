@@ -241,6 +241,12 @@ def test_targets_are_for_all_artifacts_or_one_for_each(levels, names):
         pair(names["reference"], names["hf"], targets=LEVELS[:1])
 
 
+def test_the_second_side_is_looked_for_before_the_first_is_opened(names):
+    for name in ("no such", "no/such.onnx", "hf:no such"):
+        with pytest.raises(UsageError, match=r"no.such.* does not exist"):
+            pair(names["reference"], name)
+
+
 def test_options_without_a_side_to_take_them_are_refused(names):
     with pytest.raises(UsageError, match="no side is hf:"):
         pair(names["reference"], names["artifact"], dtype="bfloat16")
