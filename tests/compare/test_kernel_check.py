@@ -122,6 +122,7 @@ def test_a_spoilt_result_is_named(kernel: str, origin: str, spoil: Spoil, output
     (answer,) = answers
     assert (answer.where, answer.number, answer.kernel) == ("kernel", number, kernel)
     assert (answer.origin, answer.difference.output, answer.step) == (origin, output, "prefill")
+    assert answer.note.startswith("wrong are ") == (spoil is slot_off)
 
 
 def test_what_is_overwritten_between_two_kernels_is_named() -> None:
