@@ -10,16 +10,10 @@ from ingot.compare.measure import Measures, Tally
 from ingot.compare.pair import Pair
 from ingot.compare.prompts import Prompt, max_len
 from ingot.compare.sides import Side
+from ingot.compiler.options import Progress, silent
 from ingot.errors import IncompatibleHostError, RequestError
 from ingot.runtime.arrays import Float32
 from ingot.runtime.tokenizer import Tokenizer
-
-# Called as progress(stage, detail, fraction); fraction is None while the end is unknown.
-Progress = Callable[[str, str, float | None], None]
-
-
-def silent(stage: str, detail: str, fraction: float | None) -> None:
-    """A progress callback that says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

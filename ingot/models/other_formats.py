@@ -43,8 +43,8 @@ FORMATS = (
     Format(
         ("*.onnx",),
         "a model in ONNX",
-        "Give the model that it was made from, as safetensors. Only `ingot compare` takes an "
-        ".onnx file.",
+        "Give the model that it was made from, as safetensors. `ingot compare` alone takes ONNX, "
+        "by the path of the .onnx file.",
     ),
     Format(
         ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pkl"),

@@ -25,6 +25,7 @@ from ingot.compare.transformers_side import DTYPES
 from ingot.errors import IncompatibleHostError, IngotError, ModelDirError, UsageError
 from tests.cli.sample_artifact import sample_manifest, sample_plan, weights_file
 from tests.support.checkpoints import edit
+from tests.support.core import core
 from tests.support.tiny_models import save_random
 
 TOKENS = [(37 * i) % 2048 for i in range(20)]
@@ -208,7 +209,10 @@ def test_artifacts_are_compared_without_torch(names):
 
 @pytest.mark.parametrize(
     ("package", "kind", "extra"),
-    [("torch", "reference", "compile"), ("torch", "hf", "compile"), ("transformers", "hf", "hf")],
+    core(
+        ("transformers", "hf", "hf"),
+        further=[("torch", "reference", "compile"), ("torch", "hf", "compile")],
+    ),
 )
 def test_a_missing_package_is_named_with_its_extra(package, kind, extra, names):
     done = blocked(package, "compare", names["artifact"], names[kind])

@@ -17,7 +17,8 @@ from tests.end_to_end.support import LIMITS, Compile, Compiled, random_tokens
 from tests.support.core import core
 from tests.support.tiny_models import CASES
 
-# How `ingot compare` calls each form of a model, by its directory and its artifact.
+# How `ingot compare` calls each form of a model, by its directory and its artifact. Whatever is
+# added here is held against all others, for every family.
 FORMS: dict[str, Callable[[Path, Path], str]] = {
     "artifact": lambda model_dir, artifact: str(artifact),
     "module": lambda model_dir, artifact: str(model_dir),
@@ -68,6 +69,7 @@ def test_all_forms_of_a_model_agree(cases: list[Compile], compiled: Compiled) ->
             assert limit != LIMITS["float32"] or found.difference is None, (one, other)
 
 
+@pytest.mark.thorough
 def test_another_model_is_told_apart(compiled: Compiled) -> None:
     """Negative control: a model that differs in one option meets no tolerance."""
     _, artifact = compiled(Compile("mistral", "float32", LONGEST))

@@ -13,7 +13,7 @@ from ingot.models.other_formats import other_format, refuse_other_format
 FILES = {
     "model-Q4_K_M.gguf": ("a GGUF file of llama.cpp", "--quantize int4"),
     "pytorch_model.bin": ("Python pickles", "safe_serialization=True"),
-    "model.onnx": ("a model in ONNX", "`ingot compare` takes an .onnx file"),
+    "model.onnx": ("a model in ONNX", "by the path of the .onnx file"),
     "model.pt": ("Python pickles", "save_pretrained"),
     "model.pth": ("Python pickles", "save_pretrained"),
     "model.ckpt": ("Python pickles", "save_pretrained"),
