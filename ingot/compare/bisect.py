@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ingot.artifact.plan import Buffer, Instruction
-from ingot.compare.compare import Progress, silent
 from ingot.compare.differences import Difference, difference, parts
 from ingot.compare.kernel_check import SAME, KernelError, Kernels, as_numbers, dense
 from ingot.compare.makers import Makers, results
 from ingot.compare.plan_check import Strayed
 from ingot.compare.stored import damage, sources_of, wanted
 from ingot.compiler.interpret import Read, Value
+from ingot.compiler.options import Progress, silent
 from ingot.ops.scaled import Scaled
 from ingot.targets.work import Work
 
