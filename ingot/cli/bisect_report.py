@@ -105,4 +105,4 @@ def _layers(bisection: Bisection) -> str:
     rows = [(name, f"{each.relative:.2e}") for name, each in bisection.layers.items()]
     if not rows:
         return ""
-    return table(rows, ("after", "relative error against float32"))
+    return table(rows, ("after", "relative error against the plan in float32"))

@@ -19,7 +19,7 @@ from typing import Literal
 
 from ingot.artifact.plan import Buffer, Instruction
 from ingot.compare.differences import Difference, difference, parts
-from ingot.compare.kernel_check import SAME, KernelError, Kernels, as_numbers
+from ingot.compare.kernel_check import SAME, KernelError, Kernels, as_numbers, dense
 from ingot.compare.makers import Makers, results
 from ingot.compare.plan_check import Strayed
 from ingot.compare.stored import damage, sources_of, wanted
@@ -28,6 +28,7 @@ from ingot.compiler.options import Progress, silent
 from ingot.ops.scaled import Scaled
 from ingot.targets.work import Work
 
+SHOWN_SLOTS = 4
 Where = Literal["weights", "plan", "kernel", "memory"]
 
 
@@ -134,6 +135,8 @@ class Walk:
             name = error.difference.output.partition(".")[0]
             maker = [i for i in work.members if name in (*i.outputs.values(), *i.inputs.values())]
             note = "it was overwritten before this kernel read it" if error.overwritten else ""
+            if name in error.wanted and work.plan.buffer(name).kind == "state":
+                note = _slots(error, name, self.kernels.steps.parts[error.step]["slots"].tolist())
             instruction = maker[-1] if maker and work.group.count > 1 else work.members[-1]
             made = self._finding(where, number, work, instruction, error.difference, note, error)
             yield Found(made, error)
@@ -197,6 +200,19 @@ def _place_in(buffer: Buffer, mine: Value, right: Value, read: Read) -> str:
     inside = [row - start for row in rows if row < start + len(read(name))]
     beyond = f", and {len(rows) - len(inside)} rows after it" if len(inside) < len(rows) else ""
     return f"wrong are rows {_span(inside)}, columns {_span(columns)} of {name}{beyond}"
+
+
+def _slots(error: KernelError, name: str, written: Sequence[int]) -> str:
+    """Which slots of a cache are wrong, and which of them a step does not even write."""
+    one, other = (dense(x) for x in (error.seen.after[name], error.wanted[name]))
+    differ = ~((one == other) | (one.isnan() & other.isnan()))
+    wrong = differ.any(3).any(1).flatten().nonzero().flatten().tolist()
+    if not wrong:  # scales of zeros
+        return ""
+    beside = [str(slot) for slot in wrong if slot not in set(written)]
+    listed = ", ".join(beside[:SHOWN_SLOTS]) + (", ..." if len(beside) > SHOWN_SLOTS else "")
+    also = f"; the step does not write {listed}" if beside else ""
+    return f"wrong are {len(wrong)} slots from {_span(wrong)}{also}"
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -22,7 +22,7 @@ from ingot.compare.plan_check import PlanValues, strayed
 from ingot.compare.prompts import Prompt
 from ingot.compare.reference_side import ReferenceSide
 from ingot.compare.sides import HF, Side, open_side
-from ingot.compare.steps import Steps, steps_of
+from ingot.compare.steps import Steps, room_for, steps_of
 from ingot.compare.stored import sources_of
 from ingot.compiler.interpret import Value
 from ingot.compiler.options import Progress, silent
@@ -141,7 +141,7 @@ def _against_model(
 ) -> Bisection:
     model = _Model(reference)
     manifest, entry = subject.manifest, subject.artifact.target
-    steps = steps_of(prompts, manifest.limits)
+    steps, cut = _steps(subject, prompts)
     kernels = run_kernels(subject.artifact, entry, steps)
     plan, target = kernels.plan, Target.parse(entry.name)
     values = model.values(steps)
@@ -162,8 +162,16 @@ def _against_model(
         kernels,
         found=list(walk.findings()),
         drift=drift(kernels, made),
-        notes=[*notes, *lost],
+        notes=[*notes, *cut, *lost],
     )
+
+
+def _steps(subject: ArtifactSide, prompts: Sequence[Sequence[int]]) -> tuple[Steps, list[str]]:
+    """The steps that there is memory for, and what is to be said of that."""
+    plan = subject.artifact.plan_of(subject.artifact.target)
+    steps = steps_of(prompts, plan.limits, room_for(plan))
+    wanted, found = (sum(map(len, each)) for each in (prompts, steps.prompts))
+    return steps, [f"run were {found} of {wanted} tokens"] if found < wanted else []
 
 
 def _makers(model: _Model, subject: ArtifactSide) -> tuple[Makers, list[str]]:
@@ -182,7 +190,7 @@ def _two_artifacts(
 ) -> list[Bisection]:
     """Each by itself, with its own weights, and the plan of the first held against the second's."""
     both = [
-        run_kernels(each.artifact, each.artifact.target, steps_of(prompts, each.manifest.limits))
+        run_kernels(each.artifact, each.artifact.target, _steps(each, prompts)[0])
         for each in (a, b)
     ]
     stray, notes = None, list[str]()

@@ -104,7 +104,11 @@ def run_kernels(artifact: Artifact, entry: TargetEntry, steps: Steps) -> Kernels
     return Kernels(entry.name, plan, stored, steps, seen, code)
 
 
+def dense(value: Value) -> Tensor:
+    """What a value stands for, float32."""
+    return value.float() if isinstance(value, Tensor) else value.dequantize()
+
+
 def as_numbers(value: Value) -> Tensor:
-    """What a value stands for, [rows, columns] in float32."""
-    dense = value.float() if isinstance(value, Tensor) else value.dequantize()
-    return dense.reshape(len(dense), -1)
+    """The same as [rows, columns]."""
+    return dense(value).reshape(value.shape[0], -1)

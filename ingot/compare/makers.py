@@ -39,8 +39,8 @@ class Makers:
 
     def of(self, instruction: Instruction, rewriting: str) -> str:
         """The pass that made an instruction, or the target's rewriting, which made the rest."""
-        names = [n for out in results(instruction) for n in self.passes.get(out, ())]
-        if names:
+        found = (n for out in results(instruction) for n in self.passes.get(out, ()))
+        if names := list(dict.fromkeys(found)):
             made, *changed = names
             return made + (f", changed by {', '.join(changed)}" if changed else "")
         return rewriting if self.passes else UNKNOWN

@@ -9,14 +9,19 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from ingot.artifact.plan import Limits
+from ingot.artifact.host import available_memory
+from ingot.artifact.plan import Limits, Plan
 from ingot.errors import UsageError
 from ingot.ops.steps import step_inputs
 
 Inputs = dict[str, Tensor]
 Piece = tuple[int, int, int]  # a prompt's number, and which of its tokens: from, to
 
-MOST_TOKENS = 2048  # of all prompts: every value of every one of them is kept
+MOST_TOKENS, LEAST_TOKENS = 2048, 16  # of all prompts
+# Every value of every token is kept: those of the model, which has more of them than a plan, those
+# of the plan in float32, and what each kernel was given and left.
+COPIES = 8
+MEMORY_SHARE = 2  # one part in so many of the free memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +46,22 @@ class Steps:
     num_pages: int
 
 
-def steps_of(prompts: Sequence[Sequence[int]], limits: Limits) -> Steps:
-    """Steps of as many of the prompts as there is room for, in their order; the first is cut if it
-    must be.
+def room_for(plan: Plan) -> int:
+    """How many tokens of a plan's values fit into the memory that is free."""
+    columns = sum(b.columns for b in plan.buffers if b.kind in ("arena", "inner"))
+    free = available_memory()
+    if free is None or not columns:
+        return MOST_TOKENS
+    return max(LEAST_TOKENS, min(MOST_TOKENS, free // MEMORY_SHARE // (4 * COPIES * columns)))
+
+
+def steps_of(prompts: Sequence[Sequence[int]], limits: Limits, room: int = MOST_TOKENS) -> Steps:
+    """Steps of as many of the prompts as there is room for, in tokens; the first is cut if it must
+    be.
 
     Raises UsageError where there is no prompt.
     """
-    chosen = _chosen(prompts, limits)
+    chosen = _chosen(prompts, limits, room)
     if not chosen:
         raise UsageError("there is no prompt to run", hint="Give one with at least one token.")
     pages = _pages(chosen, limits.page_size)
@@ -71,11 +85,11 @@ def steps_of(prompts: Sequence[Sequence[int]], limits: Limits) -> Steps:
     return Steps(chosen, inputs(wholes), parts, rows, num_pages)
 
 
-def _chosen(prompts: Sequence[Sequence[int]], limits: Limits) -> list[list[int]]:
-    room = MOST_TOKENS
+def _chosen(prompts: Sequence[Sequence[int]], limits: Limits, room: int) -> list[list[int]]:
     chosen: list[list[int]] = []
     for prompt in prompts:
-        cut = list(prompt[: min(limits.max_model_len, MOST_TOKENS)])
+        cut = list(prompt[: limits.max_model_len])
+        cut = cut if chosen else cut[:room]
         if cut and len(cut) <= room and len(chosen) < limits.max_num_seqs:
             chosen.append(cut)
             room -= len(cut)

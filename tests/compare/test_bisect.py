@@ -249,6 +249,8 @@ def test_a_faulty_kernel_and_its_reproducer(
     found = json.loads((folder / "finding.json").read_text())["finding"]
     assert (found["where"], found["origin"], found["op"]) == ("kernel", origin, op)
     assert found["difference"]["output"].startswith(output)
+    assert ("the step does not write 15" in found["note"]) == (name == "slot")
+    assert found["made_by"].split(", ")[0] in ("fuse_rms_norm", "group_heads")
     shutil.rmtree(artifact)  # the folder stands alone
     done = subprocess.run(
         [sys.executable, str(folder / "reproduce.py")], capture_output=True, text=True, check=False

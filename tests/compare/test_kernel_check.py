@@ -15,6 +15,7 @@ import torch
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Buffer, Plan
+from ingot.compare import steps
 from ingot.compare.bisect import Finding, Walk
 from ingot.compare.kernel_check import Kernels
 from ingot.compare.seen import Seen, Watching, copied
@@ -122,6 +123,7 @@ def test_a_spoilt_result_is_named(kernel: str, origin: str, spoil: Spoil, output
     (answer,) = answers
     assert (answer.where, answer.number, answer.kernel) == ("kernel", number, kernel)
     assert (answer.origin, answer.difference.output, answer.step) == (origin, output, "prefill")
+    assert answer.note.startswith("wrong are ") == (spoil is slot_off)
 
 
 def test_what_is_overwritten_between_two_kernels_is_named() -> None:
@@ -159,22 +161,34 @@ def test_groups_that_calibration_chose_are_damaged_only_far_beyond_what_search_l
 
 def test_prompts_run_in_steps_that_keep_the_limits() -> None:
     limits = placed("float32").limits  # 16 tokens a step, 8 logits, 4 sequences, 64 of each
-    steps = steps_of([list(range(40)), [], [1], [2] * 30, [3], [4]], limits)
-    assert [len(prompt) for prompt in steps.prompts] == [40, 1, 30, 1]
-    assert list(steps.parts) == ["prefill", *(f"prefill {n}" for n in range(2, 6)), "decode"]
-    assert [len(part["tokens"]) for part in steps.parts.values()] == [16, 16, 16, 16, 8, 4]
-    assert all(len(part["logit_rows"]) <= limits.max_logit_rows for part in steps.parts.values())
-    assert steps.parts["prefill 3"]["spans"].tolist() == [[0, 8, 32], [8, 9, 0], [9, 16, 0]]
-    for name, part in steps.parts.items():
+    made = steps_of([list(range(40)), [], [1], [2] * 30, [3], [4]], limits)
+    assert [len(prompt) for prompt in made.prompts] == [40, 1, 30, 1]
+    assert list(made.parts) == ["prefill", *(f"prefill {n}" for n in range(2, 6)), "decode"]
+    assert [len(part["tokens"]) for part in made.parts.values()] == [16, 16, 16, 16, 8, 4]
+    assert all(len(part["logit_rows"]) <= limits.max_logit_rows for part in made.parts.values())
+    assert made.parts["prefill 3"]["spans"].tolist() == [[0, 8, 32], [8, 9, 0], [9, 16, 0]]
+    for name, part in made.parts.items():
         for each in ("tokens", "positions", "slots"):
-            assert torch.equal(part[each], steps.whole[each][steps.rows[name]])
-    slots = steps.whole["slots"].tolist()
+            assert torch.equal(part[each], made.whole[each][made.rows[name]])
+    slots = made.whole["slots"].tolist()
     assert len(set(slots)) == 72 and min(slots) >= limits.page_size
-    assert max(slots) < steps.num_pages * limits.page_size
+    assert max(slots) < made.num_pages * limits.page_size
     (cut,) = steps_of([list(range(100))], limits).prompts
     assert len(cut) == 64
+    few = steps_of([list(range(40)), [1], [2] * 30], limits, room=30)
+    assert [len(prompt) for prompt in few.prompts] == [30]
     with pytest.raises(UsageError, match="no prompt"):
         steps_of([[]], limits)
+
+
+@pytest.mark.parametrize(("free", "room"), [(None, 2048), (1 << 40, 2048), (0, 16)])
+def test_prompts_are_as_long_as_memory_allows(
+    free: int | None, room: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "available_memory", lambda: free)
+    assert steps.room_for(placed("float32")) == room
+    monkeypatch.setattr(steps, "available_memory", lambda: 10_000_000)
+    assert 16 < steps.room_for(placed("float32")) < 2048
 
 
 def test_sources_of_a_weight() -> None:
