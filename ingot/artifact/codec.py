@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
+from ingot.artifact.layer_graphs import LayerGraphs
 from ingot.artifact.manifest import FORMAT_VERSION, Manifest
 from ingot.artifact.plan import Plan
 from ingot.errors import ArtifactError, InternalError
@@ -54,6 +55,16 @@ def encode_built(built: BuiltLaunches) -> bytes:
 def decode_built(data: bytes, *, file: str = "kernels.json") -> BuiltLaunches:
     """What those bytes say of a target's kernels. Raises ArtifactError as `decode_launches`."""
     return _decode(data, BuiltLaunches, file)
+
+
+def encode_layers(graphs: LayerGraphs) -> bytes:
+    """The bytes of `passes/layers.json`."""
+    return _encode(graphs, LayerGraphs)
+
+
+def decode_layers(data: bytes, *, file: str = "layers.json") -> LayerGraphs:
+    """What those bytes say that passes made of layers. Raises ArtifactError as `decode_plan`."""
+    return _decode(data, LayerGraphs, file)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

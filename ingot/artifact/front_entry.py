@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from ingot.artifact.formats import Storage
+from ingot.artifact.layer_graphs import LayerGraphs
 from ingot.artifact.manifest import LedgerEntry
 from ingot.artifact.plan import Plan
 
@@ -15,13 +16,15 @@ NodeData = tuple[str, str, str, list[Any], dict[str, Any]]
 
 
 class FrontEntry(msgspec.Struct, forbid_unknown_fields=True):
-    """The exported graph as plain data, the plan, how weights are stored, and the ledger."""
+    """The exported graph as plain data, the plan, how weights are stored, the ledger, and what the
+    passes made of some layers."""
 
     nodes: list[NodeData]
     plan: Plan
     quantization: str
     storage: dict[str, Storage]
     ledger: tuple[LedgerEntry, ...]
+    layers: LayerGraphs
 
 
 def encode_entry(entry: FrontEntry) -> bytes:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ingot.artifact.plan import Limits
 
-FORMAT_VERSION = (2, 0)  # a reader refuses another major version, and reads a newer minor one
+FORMAT_VERSION = (2, 1)  # a reader refuses another major version, and reads a newer minor one
 STEP = "step"  # the program that advances text
 
 

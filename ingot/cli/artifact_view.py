@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingot.artifact.codec import decode_built
+from ingot.artifact.codec import decode_built, decode_layers
 from ingot.artifact.drivers import driver_text
 from ingot.artifact.launches import BuiltLaunches
+from ingot.artifact.layer_graphs import FILE as LAYERS
+from ingot.artifact.layer_graphs import LayerGraphs
 from ingot.artifact.manifest import Manifest, TargetEntry
 from ingot.artifact.plan import Buffer, Group, Plan
 from ingot.artifact.reader import Artifact
@@ -16,15 +19,21 @@ from ingot.artifact.target import CUDA_TARGETS
 from ingot.artifact.traits import origin_of
 from ingot.cli.gpu_kernels import GpuKernels, gpu_kernels
 
+LAYER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactView:
-    """The manifest, the plan of every target, and the kernels of GPUs, by target name."""
+    """The manifest, the plan of every target, and the kernels of GPUs, by target name.
+
+    `layers` is what the passes made of some layers; None in an artifact of an older ingot.
+    """
 
     path: Path
     manifest: Manifest
     plans: dict[str, Plan]
     built: dict[str, BuiltLaunches] = field(default_factory=dict)
+    layers: LayerGraphs | None = None
 
     def folder_bytes(self) -> dict[str, int]:
         """Bytes of each folder of the artifact, as its manifest lists them."""
@@ -63,7 +72,12 @@ def read_artifact(path: Path) -> ArtifactView:
     plans = {entry.name: artifact.plan_of(entry) for entry in entries}
     files = {entry.name: entry.step.kernels for entry in entries if entry.name in CUDA_TARGETS}
     built = {name: decode_built(artifact.read(file), file=file) for name, file in files.items()}
-    return ArtifactView(path=path, manifest=artifact.manifest, plans=plans, built=built)
+    layers = None
+    if LAYERS in artifact.manifest.files:
+        layers = decode_layers(artifact.read(LAYERS), file=LAYERS)
+    return ArtifactView(
+        path=path, manifest=artifact.manifest, plans=plans, built=built, layers=layers
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +95,21 @@ class KernelView:
 def kernel_views(plan: Plan) -> list[KernelView]:
     """The kernels of a plan, in order."""
     return [_view(plan, group) for group in plan.kernels]
+
+
+def layer_of(origin: str) -> int | None:
+    """The number of the layer that a module is in: 3 of `model.layers.3.mlp`."""
+    found = LAYER.search(origin)
+    return int(found[1]) if found else None
+
+
+def kernels_of(plan: Plan, layer: int | None) -> list[tuple[int, Group]]:
+    """The kernels of a layer, or all of them, each with its number in the step."""
+    return [
+        (number, group)
+        for number, group in enumerate(plan.kernels)
+        if layer is None or layer in {layer_of(i.origin) for i in plan.members(group)}
+    ]
 
 
 def _view(plan: Plan, group: Group) -> KernelView:

@@ -9,6 +9,7 @@ from functools import reduce
 from typing import Any
 
 from ingot.artifact.cost import Cost, total
+from ingot.artifact.host import processor_name
 from ingot.artifact.plan import Plan
 from ingot.artifact.reader import Artifact
 from ingot.cli.artifact_view import kernel_views
@@ -86,6 +87,8 @@ def as_object(artifact: Artifact, results: list[PhaseResult]) -> dict[str, Any]:
     manifest = artifact.manifest
     return {
         "artifact": artifact.path,
+        "digest": manifest.digest,
+        "processor": processor_name(),
         "model": manifest.model.name,
         "dtype": manifest.numerics.dtype,
         "quantization": manifest.numerics.quantization,

@@ -5,17 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ingot.cli.arguments import MODEL, REVISION, Argument, Arguments
 from ingot.cli.compile import groups_text, ledger_table
 from ingot.cli.numbers import format_bytes, format_count
 from ingot.cli.output import facts, print_json, show, table
-from ingot.errors import UsageError
+from ingot.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
     from ingot.artifact.plan import Plan
     from ingot.cli.artifact_view import ArtifactView
+    from ingot.cli.inspected import Inspected
+    from ingot.cli.measured import Measured
+    from ingot.runtime.verify import Verification
 
 NAME = "inspect"
 SUMMARY = "show targets, sizes, ledger, plan and memory of an artifact"
@@ -24,6 +27,7 @@ ARGUMENTS: Arguments = (
     REVISION,
     Argument("--target NAME", "whose plan and kernels to show (default: the first)"),
     Argument("--plan", "print the kernels of the plan"),
+    Argument("--layer N", "the layer that --plan, --dot and --onnx show (default: all)", int),
     Argument(
         "--kernels",
         "print the binaries of a GPU's kernels: registers, shared memory, launches, and the "
@@ -31,42 +35,109 @@ ARGUMENTS: Arguments = (
     ),
     Argument(
         "--html FILE",
-        "write a page with the ledger, the arena drawn over time, and the kernels",
+        "write a page: what it needs and where it fits, speed, numerics, one layer from the export "
+        "to the kernels, the ledger, the arena drawn over time, and the plan",
         Path,
     ),
+    Argument("--dot FILE", "write the plan for Graphviz, with a frame around each group", Path),
+    Argument(
+        "--onnx FILE",
+        "write the plan as ONNX for viewers such as Netron: a node for each kernel, no weights",
+        Path,
+    ),
+    Argument(
+        "--bench FILE", "what `ingot bench --json` printed of this artifact, to be shown", Path
+    ),
+    Argument("--verify", "replay the golden prompts on this host, and show what they gave"),
 )
 
 
 def main(args: argparse.Namespace) -> int:
     """Shows what an artifact holds and what it will need. Works on any host, even on one that
-    cannot run the artifact."""
+    cannot run the artifact. With --verify, exit code 4 if the golden outputs differ. A FILE of -
+    is stdout."""
     from ingot.cache import resolve
     from ingot.cli.artifact_view import read_artifact
+    from ingot.cli.inspected import Inspected, as_object
     from ingot.hub import model_path
 
     view = read_artifact(resolve(model_path(args.model, args.revision)))
     target = _target(view, args.target, gpu=args.kernels)
-    if args.html:
-        from ingot.cli.page import artifact_page
-
-        args.html.write_text(artifact_page(view, target), encoding="utf-8")
-        print(f"wrote {args.html}", file=sys.stderr)
+    _check_layer(view.plans[target], args.layer)
+    measured = _measured(view, args.bench)
+    verified = _verified(view) if args.verify else None
+    found = Inspected(view=view, target=target, measured=measured, verified=verified)
+    wrote = _write_files(found, args)
     if args.json:
-        print_json(_as_object(view, target))
+        print_json(as_object(found))
     elif args.kernels:
         show(kernels(view, target))
     elif args.plan:
-        show(plan_table(view.plans[target]))
-    elif not args.html:
-        show(summary(view, target))
-    return 0
+        show(plan_table(view.plans[target], args.layer))
+    elif not wrote:
+        show(summary(found))
+    return _exit_code(verified)
 
 
-def summary(view: ArtifactView, target: str) -> str:
+def _write_files(found: Inspected, args: argparse.Namespace) -> bool:
+    """Writes the files that were asked for, once all of them are made; whether there was one."""
+    from ingot.cli.page import artifact_page
+    from ingot.cli.plan_dot import plan_dot
+    from ingot.cli.plan_onnx import plan_onnx
+
+    manifest, plan, layer = found.view.manifest, found.plan, args.layer
+    made: list[tuple[Path, bytes]] = []
+    if args.onnx:
+        made.append((args.onnx, plan_onnx(manifest, plan, found.target, layer)))
+    if args.dot:
+        made.append((args.dot, plan_dot(plan, manifest.model.name, layer).encode()))
+    if args.html:
+        made.append((args.html, artifact_page(found).encode()))
+    for path, data in made:
+        if str(path) == "-":
+            sys.stdout.buffer.write(data)
+            continue
+        path.write_bytes(data)
+        print(f"wrote {path}", file=sys.stderr)
+    return bool(made)
+
+
+def _measured(view: ArtifactView, file: Path | None) -> Measured | None:
+    from ingot.cli.measured import read_measured
+
+    return read_measured(file, view.manifest) if file else None
+
+
+def _verified(view: ArtifactView) -> Verification:
+    """Replays the golden prompts. Raises what `Artifact.open` and `replay` raise."""
+    from ingot.artifact.reader import Artifact
+    from ingot.runtime.verify import replay
+
+    return replay(Artifact.open(view.path, "full"))
+
+
+def _exit_code(verified: Verification | None) -> int:
+    if verified is None or verified.passed:
+        return 0
+    print("error: this host does not reproduce the golden outputs", file=sys.stderr)
+    return VerificationError.exit_code
+
+
+def _check_layer(plan: Plan, layer: int | None) -> None:
+    """Raises UsageError for a layer that a plan does not have."""
+    from ingot.cli.artifact_view import layer_of
+
+    there = {number for i in plan.instructions if (number := layer_of(i.origin)) is not None}
+    if layer is not None and layer not in there:
+        has = f"It has 0 to {max(there)}." if there else "It has no layers with numbers."
+        raise UsageError(f"no layer {layer} in the plan", hint=has)
+
+
+def summary(found: Inspected) -> str:
     """The artifact on one screen."""
     from ingot.cli.artifact_view import kernel_counts
 
-    plan = view.plans[target]
+    view, target, plan = found.view, found.target, found.plan
     counts = [(count, kernel) for kernel, count in kernel_counts(plan).items()]
     version = ".".join(str(part) for part in view.manifest.format)
     binaries = " --kernels the binaries of those of a GPU," if view.built else ""
@@ -76,11 +147,16 @@ def summary(view: ArtifactView, target: str) -> str:
         "Files\n" + facts((k, format_bytes(v)) for k, v in view.folder_bytes().items()),
         "Memory\n" + facts(memory_facts(view, plan)),
         "Cost\n" + facts(cost_facts(plan)),
+        *_checked(found),
         "Targets\n" + _target_table(view),
+        "Weights\n" + _weights_table(found),
+        "Differs from the reference\n"
+        + "\n".join(f"  - {each.what} [{each.tier}]" for each in found.differences),
         "Ledger\n" + ledger_table(view.manifest.ledger),
         "Groups\n" + groups_text(view.manifest),
         f"Plan of {target}\n" + table(counts, ("count", "kernel")),
-        f"More: --plan prints the kernels,{binaries} --html FILE writes a page with pictures.",
+        f"More: --plan prints the kernels,{binaries} --html FILE writes a page with pictures,\n"
+        "--dot FILE and --onnx FILE the plan for Graphviz and Netron; --verify replays the goldens.",
     ]
     return "\n\n".join(sections)
 
@@ -112,15 +188,42 @@ def cost_facts(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
-def plan_table(plan: Plan) -> str:
-    """A line for each kernel."""
-    from ingot.cli.artifact_view import kernel_views, shape_text
+def plan_table(plan: Plan, layer: int | None = None) -> str:
+    """A line for each kernel, or each of a layer."""
+    from ingot.cli.artifact_view import kernel_views, kernels_of, shape_text
 
     rows = []
-    for index, view in enumerate(kernel_views(plan)):
+    views = kernel_views(plan)
+    for index, view in ((number, views[number]) for number, _ in kernels_of(plan, layer)):
         outputs = " ".join(f"{n}:{shape_text(plan.buffer(n))}" for n in view.outputs)
         rows.append((index, view.name, outputs, view.origin, view.attrs, " ".join(view.inputs)))
     return table(rows, ("#", "kernel", "outputs", "from", "attributes", "inputs"))
+
+
+def _checked(found: Inspected) -> list[str]:
+    """What was measured and verified on a host, if anything was."""
+    sections = []
+    if measured := found.measured:
+        rows = [
+            (each.name, f"{each.tokens_per_second:.1f}", f"{each.share:.0%}", each.bound)
+            for each in measured.phases
+        ]
+        title = f"Speed of {measured.target} on {measured.processor or 'an unnamed processor'}"
+        sections.append(f"{title}\n{table(rows, ('phase', 'tok/s', 'of limit', 'bound by'))}")
+    if verified := found.verified:
+        result = "reproduced" if verified.passed else "NOT reproduced"
+        error = f"{verified.max_error:.1e} at most, {verified.tolerance:g} allowed"
+        where = f"{verified.num_prompts} prompts, {verified.num_positions} positions"
+        rows = [("result", f"{result} on this host"), ("prompts", where), ("error", error)]
+        sections.append(f"Golden outputs\n{facts(rows)}")
+    return sections
+
+
+def _weights_table(found: Inspected) -> str:
+    rows = [
+        (each.format, each.tensors, format_bytes(each.nbytes), each.some) for each in found.weights
+    ]
+    return table(rows, ("format", "tensors", "bytes", "names"))
 
 
 def kernels(view: ArtifactView, target: str) -> str:
@@ -177,24 +280,3 @@ def _target(view: ArtifactView, name: str | None, *, gpu: bool = False) -> str:
     if name not in names:
         raise UsageError(f"no target {name!r} in {view.path}", hint=f"It has: {', '.join(names)}.")
     return name
-
-
-def _as_object(view: ArtifactView, target: str) -> dict[str, Any]:
-    from ingot.cli.artifact_view import kernel_counts, live_bytes
-
-    return {
-        "artifact": view.path,
-        "manifest": view.manifest,
-        "folder_bytes": view.folder_bytes(),
-        "plans": {
-            name: {
-                "kernels": len(plan.kernels),
-                "kernel_counts": kernel_counts(plan),
-                "arena_bytes": plan.memory.arena_bytes,
-                "peak_live_bytes": max(live_bytes(plan), default=0),
-                "gpu_kernels": view.gpu_kernels(name),
-            }
-            for name, plan in view.plans.items()
-        },
-        "plan": view.plans[target],
-    }

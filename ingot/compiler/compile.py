@@ -10,7 +10,8 @@ from pathlib import Path
 
 from torch.fx import GraphModule
 
-from ingot.artifact.codec import encode_plan
+from ingot.artifact.codec import encode_layers, encode_plan
+from ingot.artifact.layer_graphs import FILE as LAYERS
 from ingot.artifact.manifest import (
     FORMAT_VERSION,
     STEP,
@@ -106,6 +107,7 @@ def write_parts(
     with clock.stage("generate", names):
         parts = [add_sources(writer, model, front, t) for t in model.resolved.targets]
     builds = [compiler.submit(add_kernels, writer, part) for part in parts]
+    writer.write(LAYERS, encode_layers(front.layers))
     with QuantizedWeights(model.checkpoint.read, writer.directory) as weights:
         if front.storage:
             chosen = {name: sizes.get(name, 0) for name in front.storage}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
+from ingot.artifact.layer_graphs import LayerGraphs
 from ingot.artifact.manifest import LedgerEntry
 from ingot.artifact.plan import Plan
 
@@ -16,7 +17,8 @@ class Front:
     """What the front end makes of a model: the exported graph, the plan, and the ledger.
 
     The plan consists of primitives, and is the same for every target. `storage` says which matrices
-    are stored in integers, and how; `quantization` says it in the words of the manifest.
+    are stored in integers, and how; `quantization` says it in the words of the manifest. `layers` is
+    what the passes made of one layer of each kind.
     """
 
     reference: GraphModule
@@ -24,3 +26,4 @@ class Front:
     quantization: str
     plan: Plan
     ledger: tuple[LedgerEntry, ...]
+    layers: LayerGraphs

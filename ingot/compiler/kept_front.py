@@ -102,6 +102,7 @@ def encode_front(front: Front) -> bytes:
         quantization=front.quantization,
         storage=front.storage,
         ledger=front.ledger,
+        layers=front.layers,
     )
     if graph_data(graph_of(entry.nodes)) != entry.nodes:
         raise ValueError("the graph is another when it is read back")
@@ -119,6 +120,7 @@ def decode_front(data: bytes, model: Model) -> Front | None:
             quantization=entry.quantization,
             plan=entry.plan,
             ledger=entry.ledger,
+            layers=entry.layers,
         )
     except Exception:  # of whatever sort: it is made anew
         return None

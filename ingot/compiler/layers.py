@@ -59,6 +59,24 @@ def find_layers(module: nn.Module) -> Layers | None:
     return best if best and best.num_left_out else None
 
 
+def first_of_each_kind(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """The first layer of each kind by its path, with the indices of all of that kind, in order.
+
+    The layers are those of the list that holds most of the module; none where there is no list.
+    """
+    lists = {p: m for p, m in module.named_modules() if isinstance(m, nn.ModuleList) and len(m)}
+    path = max(lists, key=lambda name: sum(1 for _ in lists[name].modules()), default="")
+    kinds: list[list[int]] = []
+    for index, entry in enumerate(lists.get(path, ())):
+        same = (kind for kind in kinds if alike(lists[path][kind[0]], entry))
+        kind = next(same, None)
+        if kind is None:
+            kinds.append([index])
+        else:
+            kind.append(index)
+    return {f"{path}.{kind[0]}".lstrip("."): tuple(kind) for kind in kinds}
+
+
 def sort_by_kind(path: str, entries: nn.ModuleList) -> Layers:
     """Chooses the first layer, which stands only for itself, and one of each kind after it."""
     chosen: list[int] = []

@@ -9,6 +9,7 @@ from torch.fx import GraphModule
 
 from ingot.compiler.export import export
 from ingot.compiler.front import Front
+from ingot.compiler.layers import first_of_each_kind
 from ingot.compiler.lower import lower
 from ingot.compiler.model import Model
 from ingot.compiler.options import Clock
@@ -16,6 +17,7 @@ from ingot.compiler.quantization.choose import check_calibration, choose_storage
 from ingot.compiler.verify import PlanChecker
 from ingot.models.counts import module_counts
 from ingot.passes import runner
+from ingot.passes.layer_log import LayerLog
 from ingot.passes.pipeline import pipeline
 from ingot.targets.target import all_fit
 
@@ -32,12 +34,14 @@ def lower_model(model: Model, clock: Clock) -> Front:
     )
     if model.calibration:
         check_calibration(reference, storage)
+    log = LayerLog(first_of_each_kind(model.module))
     with clock.stage("passes", resolved.dtype_reason):
         ledger = runner.run(
             graph,
             pipeline(dtype=resolved.dtype, disable=options.disable_passes, integers=storage.keys()),
             module_counts(model.module),
             dump_dir=options.dump_dir,
+            log=log,
             verify=options.verify_passes,
         )
     with clock.stage("plan", f"{resolved.limits.max_num_batched_tokens} tokens a step"):
@@ -45,4 +49,4 @@ def lower_model(model: Model, clock: Clock) -> Front:
         if options.verify_passes:
             PlanChecker(reference).check_lowered(graph, plan)
     quantization = label(storage, calibrated=bool(model.calibration))
-    return Front(reference, storage, quantization, plan, ledger)
+    return Front(reference, storage, quantization, plan, ledger, log.graphs)

@@ -35,10 +35,13 @@ def count_delta(before: Counter[str], after: Counter[str]) -> str:
 def graph_text(gm: GraphModule) -> str:
     """The graph, one line a node: shape and dtype, name and call, module path."""
     sizes = size_names(gm)
-    return "".join(
-        f"{type_text(n, sizes):<27} {node_text(n)}{'  # ' if origin(n) else ''}{origin(n)}\n"
-        for n in gm.graph.nodes
-    )
+    return "".join(f"{line_text(node, sizes)}\n" for node in gm.graph.nodes)
+
+
+def line_text(node: Node, sizes: Mapping[str, str]) -> str:
+    """`float32[1, N, 64]           add_1 = aten.add(x, y)  # model.layers.0`."""
+    path = origin(node)
+    return f"{type_text(node, sizes):<27} {node_text(node)}{'  # ' if path else ''}{path}"
 
 
 def node_text(node: Node) -> str:

@@ -21,6 +21,7 @@ from ingot.errors import IngotError, InternalError, PassError
 from ingot.passes.declaration import Invariant, Pass
 from ingot.passes.dump import Dump, node_text
 from ingot.passes.graph import calls, origin
+from ingot.passes.layer_log import LayerLog
 from ingot.passes.verification import Checker
 
 NEAR_MISSES_SHOWN = 3
@@ -32,6 +33,7 @@ def run(
     counts: Mapping[str, int],
     *,
     dump_dir: Path | None = None,
+    log: LayerLog | None = None,
     verify: bool = False,
 ) -> tuple[LedgerEntry, ...]:
     """Apply the passes to the graph, in place; returns how often each had to match, and did.
@@ -40,6 +42,7 @@ def run(
         passes: `pipeline(...)`.
         counts: what the model's blocks become, by name, as `ingot.models.counts` sums it up.
         dump_dir: a folder for the graph after every pass and a summary.
+        log: told the graph before the first pass and after every one.
         verify: run the graph before and after every pass on random weights and inputs.
 
     Raises:
@@ -47,6 +50,8 @@ def run(
             invariant or moved the numbers.
     """
     dump, checker = Dump(dump_dir, gm), Checker(gm) if verify else None
+    log = log or LayerLog({})
+    log.begin(gm)
     held: list[Invariant] = []
     ledger = []
     for index, each in enumerate(passes, start=1):
@@ -54,6 +59,7 @@ def run(
         start = time.perf_counter()
         matched = apply(gm, each)
         dump.after(index, each.name, gm, time.perf_counter() - start, matched)
+        log.after(each.name, gm)
         expected = check_count(gm, each, counts, matched)
         held += [invariant for invariant in each.gives if invariant not in held]
         require(gm, each, held, "after")

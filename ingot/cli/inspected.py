@@ -1,0 +1,102 @@
+"""All that `ingot inspect` knows of one target of an artifact, for its text, its JSON and its page."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ingot.artifact.manifest import TargetEntry
+from ingot.artifact.plan import Plan
+from ingot.cli.artifact_view import ArtifactView, kernel_counts, live_bytes
+from ingot.cli.layer_view import LayerView, layer_views
+from ingot.cli.measured import Measured
+from ingot.cli.memory_need import MemoryNeed, memory_need
+from ingot.cli.numerics_view import Difference, StoredAs, differences, weight_formats
+from ingot.runtime.verify import Verification
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspected:
+    """An artifact, and one of its targets.
+
+    Attributes:
+        measured: what a bench gave; None where nobody has measured.
+        verified: what replaying the golden prompts on this host gave; None unless asked for.
+    """
+
+    view: ArtifactView
+    target: str
+    measured: Measured | None = None
+    verified: Verification | None = None
+
+    @property
+    def plan(self) -> Plan:
+        return self.view.plans[self.target]
+
+    @property
+    def entry(self) -> TargetEntry:
+        (entry,) = (each for each in self.view.manifest.targets if each.name == self.target)
+        return entry
+
+    @property
+    def memory(self) -> MemoryNeed:
+        return memory_need(self.view, self.target)
+
+    @property
+    def weights(self) -> tuple[StoredAs, ...]:
+        return weight_formats(self.plan)
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        return differences(self.view.manifest, self.plan)
+
+    @property
+    def layers(self) -> tuple[LayerView, ...] | None:
+        """One layer of each kind; None where the artifact keeps no graphs."""
+        graphs = self.view.layers
+        return None if graphs is None else layer_views(graphs, self.view.manifest.ledger, self.plan)
+
+
+def as_object(found: Inspected) -> dict[str, Any]:
+    """Everything that is known, for programs."""
+    view, need = found.view, found.memory
+    return {
+        "artifact": view.path,
+        "manifest": view.manifest,
+        "folder_bytes": view.folder_bytes(),
+        "target": found.target,
+        "memory": asdict(need)
+        | {
+            "fixed_bytes": need.fixed_bytes,
+            "one_full_sequence_bytes": need.total_bytes(need.max_context, 1),
+            "full_bytes": need.total_bytes(need.max_context, need.max_seats),
+        },
+        "weights": found.weights,
+        "differences": found.differences,
+        "measured": _measured(found.measured),
+        "verified": None if found.verified is None else _verified(found.verified),
+        "plans": {name: _plan(view, name, plan) for name, plan in view.plans.items()},
+        "plan": found.plan,
+        "layers": found.layers,
+    }
+
+
+def _plan(view: ArtifactView, name: str, plan: Plan) -> dict[str, Any]:
+    return {
+        "kernels": len(plan.kernels),
+        "kernel_counts": kernel_counts(plan),
+        "arena_bytes": plan.memory.arena_bytes,
+        "peak_live_bytes": max(live_bytes(plan), default=0),
+        "driver": view.driver(name),
+        "gpu_kernels": view.gpu_kernels(name),
+    }
+
+
+def _verified(found: Verification) -> dict[str, Any]:
+    return asdict(found) | {"passed": found.passed, "max_error": found.max_error}
+
+
+def _measured(found: Measured | None) -> Any:
+    import msgspec
+
+    return None if found is None else msgspec.to_builtins(found)

@@ -1,0 +1,121 @@
+"""How an artifact's numbers are stored, and in what it differs from the reference, in words."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ingot.artifact.manifest import LedgerEntry, Manifest
+from ingot.artifact.plan import Buffer, Plan
+from ingot.artifact.traits import traits_of
+
+NUMBER = re.compile(r"\b\d+\b")
+SHOWN = 4
+# What the compiler does that changes no meaning, but the last bits.
+REORDERED = "Sums are added in another order than PyTorch adds them; this changes the last bits."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAs:
+    """The weights of one format: how many tensors, their bytes, and names with * for layers."""
+
+    format: str
+    tensors: int
+    nbytes: int
+    names: tuple[str, ...]
+
+    @property
+    def some(self) -> str:
+        """Names to show, and how many more there are."""
+        more = len(self.names) - SHOWN
+        return ", ".join(self.names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """One way in which an artifact is not the float32 reference; `tier` is "exact" where only the
+    last bits can differ, or "numeric"."""
+
+    what: str
+    tier: str
+
+
+def weight_formats(plan: Plan) -> tuple[StoredAs, ...]:
+    """How the weights are stored, the format with the most bytes first."""
+    found: dict[str, list[Buffer]] = {}
+    for buffer in plan.of_kind("weight"):
+        found.setdefault(str(buffer.format), []).append(buffer)
+    return tuple(
+        sorted((_stored(*item) for item in found.items()), key=lambda each: -each.nbytes)
+    )
+
+
+def differences(manifest: Manifest, plan: Plan) -> tuple[Difference, ...]:
+    """In what the artifact differs from the reference: its module in float32, in PyTorch."""
+    return (*_numeric(manifest, plan), Difference(what=REORDERED, tier="exact"))
+
+
+def ways(ledger: Iterable[LedgerEntry]) -> tuple[str, ...]:
+    """The passes that had something to do and may move numbers."""
+    return tuple(each.name for each in ledger if each.tier == "numeric" and each.matched)
+
+
+def _numeric(manifest: Manifest, plan: Plan) -> Iterator[Difference]:
+    said = [_weights(plan), _activations(manifest, plan), _rounded(plan), _cache(plan)]
+    yield from (Difference(what=what, tier="numeric") for what in said if what)
+
+
+def _weights(plan: Plan) -> str:
+    wide = [each for each in weight_formats(plan) if each.format == "float32"]
+    narrow = [each for each in weight_formats(plan) if each.format != "float32"]
+    if not narrow:
+        return ""
+    parts = (f"{each.tensors} to {each.format} ({each.some})" for each in narrow)
+    kept = sum(each.tensors for each in wide)
+    rest = f" {kept} tensors stay float32: {_names(wide)}." if kept else ""
+    return f"Weights are rounded when they are packed: {'; '.join(parts)}.{rest}"
+
+
+def _names(formats: Iterable[StoredAs]) -> str:
+    return "; ".join(each.some for each in formats)
+
+
+def _activations(manifest: Manifest, plan: Plan) -> str:
+    dtype = manifest.numerics.dtype
+    if dtype == "float32":
+        return ""
+    made = [name for i in plan.instructions for name in i.outputs.values()]
+    narrow = sum(plan.buffer(name).dtype == dtype for name in made)
+    by = ", ".join(ways(manifest.ledger)) or "lower_dtypes"
+    return (
+        f"Between kernels {narrow} of {len(made)} results are rounded to {dtype} (by {by}); "
+        "kernels add in float32, and the others stay float32."
+    )
+
+
+def _rounded(plan: Plan) -> str:
+    made = [plan.buffer(name) for i in plan.instructions for name in i.outputs.values()]
+    if not any(buffer.format.is_scaled for buffer in made):
+        return ""
+    weights = (i.inputs.get(traits_of(i).matrix) for i in plan.instructions)
+    products = sum(bool(name) and plan.buffer(str(name)).format.is_scaled for name in weights)
+    return (
+        f"Activations are rounded to int8, with a scale for each block of a row, before {products} "
+        "products with integer weights."
+    )
+
+
+def _cache(plan: Plan) -> str:
+    if plan.kv_dtype in ("", "float32"):
+        return ""
+    scaled = any(state.format.is_scaled for state in plan.spec.states)
+    how = ", with a scale for each head" if scaled else ""
+    return f"Keys and values are kept in {plan.kv_dtype}{how}."
+
+
+def _stored(name: str, buffers: list[Buffer]) -> StoredAs:
+    sizes = (each.format.nbytes(math.prod(map(int, each.shape))) for each in buffers)
+    names = dict.fromkeys(NUMBER.sub("*", buffer.name) for buffer in buffers)
+    return StoredAs(format=name, tensors=len(buffers), nbytes=sum(sizes), names=tuple(names))
