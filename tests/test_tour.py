@@ -110,7 +110,8 @@ def test_a_page_that_nobody_looked_at_is_said_to_be_so(user: User) -> None:
         (Seen(980, 980, True, 1), ["the page is laid out for 980 pixels"]),
         (Seen(390, 390, False, 1), ["the theme is light"]),
         (Seen(390, 390, True, 0), ["nothing is shown"]),
-        (Seen(390, 390, True, 1, ("no",)), ["an error on its console: no"]),
+        (Seen(390, 390, True, 1, ("td x",)), ["its td x is narrower than what it holds"]),
+        (Seen(390, 390, True, 1, (), ("no",)), ["an error on its console: no"]),
     ],
 )
 def test_a_fault_is_told(seen: Seen, faults: list[str]) -> None:
@@ -165,6 +166,20 @@ if CHROMIUM := find_chromium():
         "broken": (f"{PHONE}<script>none()</script>text", "none is not defined"),
         "lacking": (f'{PHONE}<img src="none.png">text', "ERR_FILE_NOT_FOUND"),
         "empty": (PHONE, "nothing is shown"),
+        "hidden": (
+            f'{PHONE}<div id=box style="overflow:auto"><p style="width:500px">text</div>',
+            "its div box is narrower than what it holds",
+        ),
+        "spilled": (
+            f'{PHONE}<p class=narrow style="width:40px">incomprehensibilities</p>',
+            "its p narrow is narrower than what it holds",
+        ),
+        "breaks": (f'{PHONE}<button onclick="none()">a</button>', "none is not defined"),
+        "grows": (
+            f"{PHONE}<input type=range max=900 oninput=\"this.nextSibling.style.width="
+            "this.value+'px'\"><p>text</p>",
+            "its content is 900 pixels wide",
+        ),
     }
 
     def test_chromium_sees_what_is_wrong_on_a_phone(tmp_path: Path) -> None:

@@ -26,12 +26,42 @@ SCROLL_BAR = 20
 START = 'exec "$@" 3<&0 4>&1 </dev/null >&2'
 OPTIONS = ("--headless", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu")
 PIPE = "--remote-debugging-pipe"
-MEASURE = """({
-  room: document.documentElement.clientWidth,
-  content: document.documentElement.scrollWidth,
-  dark: matchMedia("(prefers-color-scheme: dark)").matches,
-  text: document.body.innerText.trim().length,
-})"""
+TALLEST = 12_000  # pixels of a picture
+# Works every control of the page, looks after each, and leaves them as they were.
+MEASURE = """(() => {
+  const page = document.documentElement, cut = new Set();
+  let content = 0;
+  const look = () => {
+    content = Math.max(content, page.scrollWidth);
+    for (const each of document.body.querySelectorAll("*:not(svg, svg *, input)")) {
+      if (each.clientWidth && each.scrollWidth > each.clientWidth + 1) {
+        cut.add(`${each.tagName.toLowerCase()} ${each.id || each.className}`.trim());
+      }
+    }
+  };
+  look();
+  for (const control of document.querySelectorAll("input")) {
+    const words = ["text", "search"].includes(control.type);
+    const values = words ? ["no such words"] : [control.max, control.min];
+    for (const value of [...values, control.defaultValue]) {
+      control.value = value;
+      control.dispatchEvent(new Event("input", { bubbles: true }));
+      control.dispatchEvent(new Event("change", { bubbles: true }));
+      look();
+    }
+  }
+  for (const button of document.querySelectorAll("button")) {
+    button.click();
+    look();
+  }
+  return {
+    room: page.clientWidth,
+    content,
+    dark: matchMedia("(prefers-color-scheme: dark)").matches,
+    text: document.body.innerText.trim().length,
+    cut: [...cut],
+  };
+})()"""
 
 
 class BrowserError(Exception):
@@ -47,14 +77,17 @@ class Seen:
         content: pixels that the page takes of them; the rest lies outside.
         dark: whether the page was told that dark is wanted.
         text: the number of letters that are shown.
+        cut: elements that are narrower than what they hold: it is cut off, hidden until one
+            scrolls, or lies over others.
         errors: what the page complained about.
-        picture: the upper part of the page, as a PNG.
+        picture: the page, as a PNG.
     """
 
     room: int
     content: int
     dark: bool
     text: int
+    cut: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
     picture: bytes = b""
 
@@ -65,6 +98,7 @@ class Seen:
             found.append(f"the page is laid out for {self.room} pixels")
         if self.content > self.room:
             found.append(f"its content is {self.content} pixels wide, and there are {self.room}")
+        found += (f"its {name} is narrower than what it holds" for name in self.cut)
         if self.dark != dark:
             found.append(f"the theme is {'dark' if self.dark else 'light'}")
         if not self.text:
@@ -134,7 +168,25 @@ class Browser:
         self._watch.cancel()
 
     def look(self, page: Path, width: int, dark: bool) -> Seen:
-        """Opens a page in a window of this width. Raises BrowserError."""
+        """Opens a page in a window of this width, and works its controls. Raises BrowserError."""
+        self.open(page, width, dark)
+        measured = self.value_of(MEASURE)
+        size = self._ask("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": width, "height": min(size["height"], TALLEST), "scale": 1}
+        shot = self._ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        errors = tuple(filter(None, map(complaint, self._events)))
+        measured["cut"] = tuple(measured["cut"])
+        return Seen(**measured, errors=errors, picture=base64.b64decode(shot["data"]))
+
+    def value_of(self, expression: str) -> Any:
+        """What an expression of JavaScript gives in the page. Raises BrowserError if it fails."""
+        answer = self._ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise BrowserError(complaint({"method": "Runtime.exceptionThrown", "params": answer}))
+        return answer["result"].get("value")
+
+    def open(self, page: Path, width: int, dark: bool) -> None:
+        """Opens a page in a window of this width, and waits until it is there."""
         size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": width < PHONE}
         self._ask("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -143,10 +195,6 @@ class Browser:
         self._ask("Page.navigate", url=page.resolve().as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._receive()
-        measured = self._ask("Runtime.evaluate", expression=MEASURE, returnByValue=True)
-        picture = base64.b64decode(self._ask("Page.captureScreenshot")["data"])
-        errors = tuple(filter(None, map(complaint, self._events)))
-        return Seen(**measured["result"]["value"], errors=errors, picture=picture)
 
     def _ask(self, method: str, **parameters: object) -> dict[str, Any]:
         """Sends a command and returns its result; events that come before it are kept."""

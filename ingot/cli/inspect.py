@@ -81,17 +81,19 @@ def main(args: argparse.Namespace) -> int:
 
 def _write_files(found: Inspected, args: argparse.Namespace) -> bool:
     """Writes the files that were asked for, once all of them are made; whether there was one."""
-    from ingot.cli.page import artifact_page
-    from ingot.cli.plan_dot import plan_dot
-    from ingot.cli.plan_onnx import plan_onnx
-
     manifest, plan, layer = found.view.manifest, found.plan, args.layer
     made: list[tuple[Path, bytes]] = []
     if args.onnx:
+        from ingot.cli.plan_onnx import plan_onnx
+
         made.append((args.onnx, plan_onnx(manifest, plan, found.target, layer)))
     if args.dot:
+        from ingot.cli.plan_dot import plan_dot
+
         made.append((args.dot, plan_dot(plan, manifest.model.name, layer).encode()))
     if args.html:
+        from ingot.cli.page import artifact_page
+
         made.append((args.html, artifact_page(found).encode()))
     for path, data in made:
         if str(path) == "-":

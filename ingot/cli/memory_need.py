@@ -21,6 +21,7 @@ GIB = 1 << 30
 LEFT_OVER = 0.1  # of a machine's memory: for the system, and for Python
 LOGIT_BYTES = 4
 USUAL_CONTEXT = 4096
+FEWEST = 4  # machines that are shown
 
 HOSTS = {f"{size} GB": size * GIB for size in (4, 8, 16, 32, 64, 128, 256, 512)}
 # GPUs that run the binaries of a level, by their memory as the driver counts it.
@@ -103,9 +104,15 @@ def memory_need(view: ArtifactView, target: str) -> MemoryNeed:
     )
 
 
-def machines(target: str) -> Mapping[str, int]:
-    """Typical machines that a target is for: their names, and bytes of memory."""
-    return HOSTS if kind_of_name(target) == "cpu" else CARDS.get(target.partition(":")[2], HOSTS)
+def machines(target: str, need: MemoryNeed) -> dict[str, int]:
+    """Typical machines that a target is for: their names, and bytes of memory.
+
+    Those with more than the artifact can ever use are left out, but for a few.
+    """
+    cards = CARDS.get(target.partition(":")[2], HOSTS)
+    known = HOSTS if kind_of_name(target) == "cpu" else cards
+    held = [need.seats_in(each, need.max_context) == need.max_seats for each in known.values()]
+    return dict(list(known.items())[: max(FEWEST, held.count(False) + 1)])
 
 
 def _fixed(view: ArtifactView, target: str, plan: Plan) -> dict[str, int]:

@@ -68,18 +68,13 @@ def _numeric(manifest: Manifest, plan: Plan) -> Iterator[Difference]:
 
 
 def _weights(plan: Plan) -> str:
-    wide = [each for each in weight_formats(plan) if each.format == "float32"]
-    narrow = [each for each in weight_formats(plan) if each.format != "float32"]
+    formats = weight_formats(plan)
+    narrow = [f"{each.tensors} to {each.format}" for each in formats if each.format != "float32"]
     if not narrow:
         return ""
-    parts = (f"{each.tensors} to {each.format} ({each.some})" for each in narrow)
-    kept = sum(each.tensors for each in wide)
-    rest = f" {kept} tensors stay float32: {_names(wide)}." if kept else ""
-    return f"Weights are rounded when they are packed: {'; '.join(parts)}.{rest}"
-
-
-def _names(formats: Iterable[StoredAs]) -> str:
-    return "; ".join(each.some for each in formats)
+    kept = sum(each.tensors for each in formats if each.format == "float32")
+    rest = f", and {kept} stay float32" if kept else ""
+    return f"Tensors of weights are rounded when they are packed: {', '.join(narrow)}{rest}."
 
 
 def _activations(manifest: Manifest, plan: Plan) -> str:

@@ -1,61 +1,140 @@
-"""The page of `ingot inspect --html`: the values that the template page.html shows."""
+"""The page of `ingot inspect --html`: the values that the templates in `html/` show.
+
+The page is one file: style and script are parts of it, and it loads nothing.
+"""
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import dataclass
 from importlib.resources import files
 
 import jinja2
+import msgspec
 
+from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.cost import StepShape
+from ingot.artifact.manifest import TargetEntry
 from ingot.artifact.plan import Plan
-from ingot.artifact.step_cost import kernel_costs
-from ingot.cli.artifact_view import (
-    ArtifactView,
-    kernel_counts,
-    kernel_views,
-    live_bytes,
-    shape_text,
-)
+from ingot.artifact.step_cost import kernel_costs, step_cost
+from ingot.artifact.target import kind_of_name
+from ingot.cli.artifact_view import ArtifactView, kernel_counts, kernel_views, live_bytes
+from ingot.cli.artifact_view import shape_text as shape
 from ingot.cli.gpu_kernels import KERNEL_HEADER, notes
 from ingot.cli.gpu_reads import READ_HEADER
+from ingot.cli.inspected import Inspected
+from ingot.cli.memory_need import LEFT_OVER, machines
 from ingot.cli.numbers import format_bytes, format_count
 
-COLORS = 10  # the template's style defines --c0 to --c9
+COLORS = 10  # the style defines --c0 to --c9
+X86 = "x86_64"
 
 
-def artifact_page(view: ArtifactView, target: str) -> str:
+def artifact_page(found: Inspected) -> str:
     """The page of an artifact, with the plan of one of its targets."""
-    plan = view.plans[target]
-    kernels = kernel_views(plan)
+    page = _environment().get_template("page.html")
+    return page.render(
+        found=found,
+        target=found.target,
+        manifest=found.view.manifest,
+        plan=found.plan,
+        cards=_cards(found.view, found.plan),
+        **_deployment(found),
+        **_inside(found),
+        **_kernels(found),
+    )
+
+
+def _environment() -> jinja2.Environment:
+    folder = files("ingot.cli") / "html"
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text("utf-8")),
+    )
+    environment.filters.update(
+        bytes=format_bytes, count=format_count, shape=shape, plain=msgspec.to_builtins
+    )
+    return environment
+
+
+def _deployment(found: Inspected) -> dict[str, object]:
+    """What the person who deploys asks for."""
+    need, path = found.memory, shlex.quote(str(found.view.path))
+    return {
+        "need": need,
+        "machines": machines(found.target, need),
+        "left_over": LEFT_OVER,
+        "needs": [_needs(found.view, entry) for entry in found.view.manifest.targets],
+        "token": step_cost(found.plan, StepShape()),
+        "is_cpu": kind_of_name(found.target) == "cpu",
+        "commands": {
+            "bench": f"ingot bench {path} --json > bench.json",
+            "show": f"ingot inspect {path} \\\n  --html page.html --bench bench.json",
+            "verify": f"ingot inspect {path} \\\n  --html page.html --verify",
+        },
+    }
+
+
+def _inside(found: Inspected) -> dict[str, object]:
+    """What the compiler did: layers, ledger, files and memory."""
+    kernels = kernel_views(found.plan)
     makers = {name: kernel.name for kernel in kernels for name in kernel.outputs}
+    return {
+        "layers": found.layers,
+        "folders": sorted(found.view.folder_bytes().items(), key=lambda item: -item[1]),
+        "counts": list(kernel_counts(found.plan).items()),
+        "groups": found.entry.step.groups,
+        "makers": makers,
+        "colors": COLORS,
+        "legend": {name: i % COLORS for i, name in enumerate(dict.fromkeys(makers.values()))},
+        "live": live_bytes(found.plan),
+    }
+
+
+def _kernels(found: Inspected) -> dict[str, object]:
+    """Every kernel with what it costs, and the binaries of a GPU's."""
+    plan = found.plan
     context = min(512, plan.limits.max_model_len)
     costs = kernel_costs(plan, StepShape(context=context))
-    return _template().render(
-        target=target,
-        manifest=view.manifest,
-        plan=plan,
-        cards=_cards(view, plan),
-        code={entry.name: view.code_bytes(entry) for entry in view.manifest.targets},
-        folders=sorted(view.folder_bytes().items(), key=lambda item: -item[1]),
-        counts=list(kernel_counts(plan).items()),
-        makers=makers,
-        colors=COLORS,
-        legend={name: i % COLORS for i, name in enumerate(dict.fromkeys(makers.values()))},
-        live=live_bytes(plan),
-        context=context,
-        kernels=list(zip(kernels, costs, strict=True)),
-        gpu=view.gpu_kernels(target),
-        gpu_headers=(KERNEL_HEADER, READ_HEADER),
-        notes=notes,
-    )
+    return {
+        "context": context,
+        "kernels": list(zip(kernel_views(plan), costs, strict=True)),
+        "gpu": found.view.gpu_kernels(found.target),
+        "gpu_headers": (KERNEL_HEADER, READ_HEADER),
+        "notes": notes,
+    }
 
 
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetNeeds:
+    """What a host must have for a target, and the bytes of the target's code."""
+
+    name: str
+    machine: str
+    features: tuple[str, ...]
+    driver: str
+    code_bytes: int
+
+
+def _needs(view: ArtifactView, entry: TargetEntry) -> TargetNeeds:
+    level = ARCHITECTURES.get(entry.name.partition(":")[2])
+    machine = "any machine"
+    if level is not None:
+        major, minor = divmod(level.number, 10)
+        machine = f"NVIDIA GPU of compute capability {major}.{minor}, such as {level.card}"
+    elif X86 in entry.requires:
+        machine = "x86-64 processor, Linux"
+    features = tuple(n for n in entry.requires if n != X86 and level is None)
+    return TargetNeeds(
+        name=entry.name,
+        machine=machine,
+        features=features,
+        driver=view.driver(entry.name),
+        code_bytes=view.code_bytes(entry),
     )
-    environment.filters.update(bytes=format_bytes, count=format_count, shape=shape_text)
-    return environment.from_string((files("ingot.cli") / "page.html").read_text("utf-8"))
 
 
 def _cards(view: ArtifactView, plan: Plan) -> tuple[tuple[str, str], ...]:
@@ -63,14 +142,15 @@ def _cards(view: ArtifactView, plan: Plan) -> tuple[tuple[str, str], ...]:
     manifest, model = view.manifest, view.manifest.model
     numerics, limits = manifest.numerics, manifest.limits
     longest = format_bytes(model.kv_bytes_per_token * limits.max_model_len)
+    stored = numerics.dtype if numerics.quantization == "none" else numerics.quantization
     return (
         (format_count(model.num_parameters), f"parameters, {model.num_layers} layers"),
-        (format_bytes(view.folder_bytes().get("weights", 0)), f"weights in {numerics.dtype}"),
+        (format_bytes(view.folder_bytes().get("weights", 0)), f"weights in {stored}"),
         (format_bytes(plan.memory.arena_bytes), "arena of a step"),
         (
             format_bytes(model.kv_bytes_per_token),
             f"KV cache a token in {plan.kv_dtype}; {longest} a full sequence",
         ),
         (f"{limits.max_model_len}", "tokens in a sequence at most"),
-        (f"{numerics.tolerance:g}", "error allowed to a golden log-probability"),
+        (f"{limits.max_num_seqs}", "sequences at once at most"),
     )

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ingot.artifact.codec import encode_plan
+from ingot.artifact.codec import encode_layers, encode_plan
 from ingot.artifact.formats import Format
+from ingot.artifact.layer_graphs import FILE as LAYERS
+from ingot.artifact.layer_graphs import Edit, LayerGraph, LayerGraphs, Stage, edits_between
 from ingot.artifact.manifest import (
     FORMAT_VERSION,
     GroupEntry,
@@ -114,13 +116,26 @@ def sample_manifest() -> Manifest:
     )
 
 
-def write_sample(path: Path) -> Path:
-    """Writes the sample artifact to `path`."""
+def sample_layers() -> LayerGraphs:
+    """The graph of the norm, which a pass makes one line of two."""
+    exported = ("float32[N, 8]  %1<b> = aten.mul(%0, %0)  # norm.deep", "x = input  # norm")
+    fused = Edit(first=0, removed=1, added=("float32[N, 8]  %1<b> = rms_norm(%0)  # norm",))
+    stages = (
+        Stage(name="export", edits=edits_between((), exported)),
+        Stage(name="fuse_rms_norm", edits=(fused,)),
+    )
+    return LayerGraphs(layers=(LayerGraph(layer="norm", alike=(0,), stages=stages),))
+
+
+def write_sample(path: Path, layers: LayerGraphs | None = None) -> Path:
+    """Writes the sample artifact to `path`; without `layers`, as an older ingot did."""
     manifest = sample_manifest()
     with ArtifactWriter(path) as writer:
         writer.write(manifest.targets[0].step.plan, encode_plan(sample_plan()))
         writer.write(manifest.targets[0].step.kernels, b"no code")
         writer.write("weights/cpu-float32.safetensors", weights_file())
+        if layers is not None:
+            writer.write(LAYERS, encode_layers(layers))
         writer.commit(manifest)
     return path
 

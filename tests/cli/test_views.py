@@ -19,6 +19,7 @@ from ingot.cli.artifact_view import (
     live_bytes,
     read_artifact,
 )
+from ingot.cli.inspected import Inspected
 from ingot.cli.page import artifact_page
 from ingot.compiler.explain import Explanation
 from ingot.compiler.options import Report
@@ -63,9 +64,13 @@ def grouped() -> Plan:
     )
 
 
+def shown(view: ArtifactView, target: str) -> Inspected:
+    return Inspected(view=view, target=target)
+
+
 def test_a_summary_names_every_figure(view: ArtifactView) -> None:
-    text = inspect.summary(view, "cpu:portable")
-    assert text.startswith(f"{view.path}   format 2.0, written by ingot 0.1.0\n")
+    text = inspect.summary(shown(view, "cpu:portable"))
+    assert text.startswith(f"{view.path}   format 2.1, written by ingot 0.1.0\n")
     assert "128 B a token; 8.19 KB for 64 tokens" in text
     for part in (
         "  model       sample (SampleForCausalLM)\n  parameters  392 in 1 layers\n"
@@ -89,7 +94,7 @@ def test_a_summary_names_every_figure(view: ArtifactView) -> None:
     ):
         assert part in text
     assert "Plan of cpu:x86-64-v3\n  count  kernel\n      1  embedding\n      1  both\n" in (
-        inspect.summary(view, "cpu:x86-64-v3")
+        inspect.summary(shown(view, "cpu:x86-64-v3"))
     )
 
 
@@ -104,7 +109,7 @@ def test_the_first_target_is_shown_unless_one_is_named(view: ArtifactView) -> No
 def test_quantized_weights_are_told(view: ArtifactView) -> None:
     numerics = replace(view.manifest.numerics, quantization="int4-g32", dtype="bfloat16")
     told = replace(view, manifest=replace(view.manifest, numerics=numerics))
-    assert "numerics    bfloat16, int4-g32; goldens" in inspect.summary(told, "cpu:portable")
+    assert "numerics    bfloat16, int4-g32; goldens" in inspect.summary(shown(told, "cpu:portable"))
     assert compile.stored(numerics) == "int4-g32"
     assert compile.stored(view.manifest.numerics) == "float32"
 
@@ -137,21 +142,21 @@ def test_bytes_are_in_use_from_the_first_kernel_to_the_last() -> None:
 
 
 def test_the_page_has_the_same_figures(view: ArtifactView) -> None:
-    page = artifact_page(view, "cpu:portable")
+    page = artifact_page(shown(view, "cpu:portable"))
     for number, what in (
         ("392", "parameters, 1 layers"),
         ("1.79 KB", "weights in float32"),
         ("2.05 KB", "arena of a step"),
         ("128 B", "KV cache a token in ; 8.19 KB a full sequence"),
         ("64", "tokens in a sequence at most"),
-        ("0.002", "error allowed to a golden log-probability"),
+        ("4", "sequences at once at most"),
     ):
         assert f'<div class="card"><b>{number}</b><span>{what}</span></div>' in page
     assert page.index("<code>weights</code>") < page.index("<code>targets</code>")
     assert 'class="c1" x="1" y="1024" width="2" height="1024"' in page
     assert "%1&lt;b&gt; of rms_norm: 1.02 KB at 1024, kernels 1 to 2" in page
     assert "at a context of 64" in page and "Plan of cpu:portable" in page
-    assert '<b class="op">both</b>' in artifact_page(view, "cpu:x86-64-v3")
+    assert '<b class="op">both</b>' in artifact_page(shown(view, "cpu:x86-64-v3"))
 
 
 def test_an_explanation_has_what_is_known() -> None:

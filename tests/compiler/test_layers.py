@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ingot.compiler.layers import Layers, alike, find_layers
+from ingot.compiler.layers import Layers, alike, find_layers, first_of_each_kind
 from ingot.models.blocks.constants import register_constant
 
 
@@ -94,3 +94,28 @@ def test_the_list_with_most_to_leave_out_is_taken():
     with_experts = nn.ModuleList(nn.ModuleDict({"experts": kinds("aaaaaaa")}) for _ in range(4))
     module = nn.ModuleDict({"stem": kinds("aaaa"), "blocks": with_experts})
     assert find_layers(module).path == "blocks"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a", {"blocks.0": (0,)}),
+        ("aaa", {"blocks.0": (0, 1, 2)}),
+        ("abab", {"blocks.0": (0, 2), "blocks.1": (1, 3)}),
+        ("aabc", {"blocks.0": (0, 1), "blocks.2": (2,), "blocks.3": (3,)}),
+    ],
+)
+def test_the_first_layer_of_each_kind_stands_for_its_kind(text, found):
+    assert first_of_each_kind(nn.ModuleDict({"blocks": kinds(text)})) == found
+
+
+def test_a_module_without_layers_has_no_kinds_of_them():
+    assert first_of_each_kind(nn.Linear(2, 2)) == {}
+    assert first_of_each_kind(nn.ModuleDict({"blocks": kinds("")})) == {}
+
+
+def test_the_layers_are_those_of_the_list_with_most_in_it():
+    with_experts = nn.ModuleList(nn.ModuleDict({"experts": kinds("aaa")}) for _ in range(2))
+    module = nn.ModuleDict({"stem": kinds("aaaa"), "blocks": with_experts})
+    assert first_of_each_kind(module) == {"blocks.0": (0, 1)}
+    assert first_of_each_kind(kinds("ab")) == {"0": (0,), "1": (1,)}
