@@ -32,7 +32,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "targets": {"torch", "numpy", "triton"},
     "compiler": {"torch", "numpy", "tokenizers"},
     "runtime": {"numpy", "tokenizers", "jinja2", "msgspec", "xxhash"},
-    "cli": {"numpy", "rich", "jinja2"},
+    "cli": {"numpy", "rich", "jinja2", "msgspec", "onnx"},
     API: {"numpy", "huggingface_hub"},
 }
 READS_ENVIRONMENT = "settings.py"

@@ -14,7 +14,8 @@ from tests.import_rules import API, ROOMS, THIRD_PARTY, imports
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CORE_ROOMS = ("artifact", "runtime", "cli", API)  # an environment without torch runs these
-OPTIONAL = {"rich"}  # used by those rooms where it is installed
+EXTRAS = ("compile", "cuda", "onnx")
+OPTIONAL = {"rich", "onnx"}  # used by those rooms where it is installed
 
 
 def names(requirements: Iterable[str]) -> set[str]:
@@ -45,12 +46,13 @@ def test_the_core_declares_what_it_imports():
 
 
 def extra(name: str) -> set[str]:
-    return names(PROJECT["optional-dependencies"][name])
+    return names(PROJECT["optional-dependencies"][name]) - {PROJECT["name"]}
 
 
 def test_the_extras_declare_what_only_compiling_imports():
-    assert extra("compile") | extra("cuda") == imported(*ROOMS) - names(PROJECT["dependencies"])
-    assert extra("compile") >= OPTIONAL
+    extras = set().union(*map(extra, EXTRAS))
+    assert extras == imported(*ROOMS) - names(PROJECT["dependencies"])
+    assert extras >= OPTIONAL
 
 
 def test_triton_is_imported_for_cuda_alone():
@@ -68,7 +70,7 @@ def imports_triton(path: Path) -> bool:
 
 def test_the_page_names_every_package():
     assert table("The core") == names(PROJECT["dependencies"])
-    for name in ("compile", "cuda"):
+    for name in EXTRAS:
         assert table(f"The extra `{name}`") == extra(name)
 
 

@@ -176,7 +176,7 @@ if CHROMIUM := find_chromium():
         ),
         "breaks": (f'{PHONE}<button onclick="none()">a</button>', "none is not defined"),
         "grows": (
-            f"{PHONE}<input type=range max=900 oninput=\"this.nextSibling.style.width="
+            f'{PHONE}<input type=range max=900 oninput="this.nextSibling.style.width='
             "this.value+'px'\"><p>text</p>",
             "its content is 900 pixels wide",
         ),

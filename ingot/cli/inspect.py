@@ -158,7 +158,7 @@ def summary(found: Inspected) -> str:
         "Groups\n" + groups_text(view.manifest),
         f"Plan of {target}\n" + table(counts, ("count", "kernel")),
         f"More: --plan prints the kernels,{binaries} --html FILE writes a page with pictures,\n"
-        "--dot FILE and --onnx FILE the plan for Graphviz and Netron; --verify replays the goldens.",
+        "--dot FILE and --onnx FILE the plan for Graphviz and Netron; --verify replays goldens.",
     ]
     return "\n\n".join(sections)
 
@@ -204,21 +204,30 @@ def plan_table(plan: Plan, layer: int | None = None) -> str:
 
 def _checked(found: Inspected) -> list[str]:
     """What was measured and verified on a host, if anything was."""
-    sections = []
-    if measured := found.measured:
-        rows = [
-            (each.name, f"{each.tokens_per_second:.1f}", f"{each.share:.0%}", each.bound)
-            for each in measured.phases
-        ]
-        title = f"Speed of {measured.target} on {measured.processor or 'an unnamed processor'}"
-        sections.append(f"{title}\n{table(rows, ('phase', 'tok/s', 'of limit', 'bound by'))}")
-    if verified := found.verified:
-        result = "reproduced" if verified.passed else "NOT reproduced"
-        error = f"{verified.max_error:.1e} at most, {verified.tolerance:g} allowed"
-        where = f"{verified.num_prompts} prompts, {verified.num_positions} positions"
-        rows = [("result", f"{result} on this host"), ("prompts", where), ("error", error)]
-        sections.append(f"Golden outputs\n{facts(rows)}")
-    return sections
+    measured, verified = found.measured, found.verified
+    return [
+        *([_speed_text(measured)] if measured else []),
+        *([_golden_text(verified)] if verified else []),
+    ]
+
+
+def _speed_text(measured: Measured) -> str:
+    rows = [
+        (each.name, f"{each.tokens_per_second:.1f}", f"{each.share:.0%}", each.bound)
+        for each in measured.phases
+    ]
+    title = f"Speed of {measured.target} on {measured.processor or 'an unnamed processor'}"
+    return f"{title}\n{table(rows, ('phase', 'tok/s', 'of limit', 'bound by'))}"
+
+
+def _golden_text(verified: Verification) -> str:
+    result = "reproduced" if verified.passed else "NOT reproduced"
+    rows = [
+        ("result", f"{result} on this host"),
+        ("prompts", f"{verified.num_prompts} prompts, {verified.num_positions} positions"),
+        ("error", f"{verified.max_error:.1e} at most, {verified.tolerance:g} allowed"),
+    ]
+    return f"Golden outputs\n{facts(rows)}"
 
 
 def _weights_table(found: Inspected) -> str:

@@ -1,4 +1,4 @@
-"""All that `ingot inspect` knows of one target of an artifact, for its text, its JSON and its page."""
+"""What `ingot inspect` knows of one target of an artifact, for its text, JSON and page."""
 
 from __future__ import annotations
 

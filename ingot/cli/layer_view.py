@@ -38,7 +38,7 @@ class GroupView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassView:
-    """A pass of the compile: how often it matched in the model, and whether it changed the layer."""
+    """A pass: how often it matched in the model, and whether it changed the layer."""
 
     name: str
     tier: str
@@ -90,8 +90,7 @@ def ranges(numbers: Sequence[int]) -> str:
 def _passes(graph: LayerGraph, ledger: Sequence[LedgerEntry]) -> tuple[PassView, ...]:
     changed = {stage.name for stage in graph.stages}
     first = tuple(
-        PassView(name=stage.name, tier="", matched=None, changed=True)
-        for stage in graph.stages[:1]
+        PassView(name=stage.name, tier="", matched=None, changed=True) for stage in graph.stages[:1]
     )
     return first + tuple(
         PassView(

@@ -47,9 +47,7 @@ def weight_formats(plan: Plan) -> tuple[StoredAs, ...]:
     found: dict[str, list[Buffer]] = {}
     for buffer in plan.of_kind("weight"):
         found.setdefault(str(buffer.format), []).append(buffer)
-    return tuple(
-        sorted((_stored(*item) for item in found.items()), key=lambda each: -each.nbytes)
-    )
+    return tuple(sorted((_stored(*item) for item in found.items()), key=lambda each: -each.nbytes))
 
 
 def differences(manifest: Manifest, plan: Plan) -> tuple[Difference, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
 import jinja2
@@ -45,6 +46,7 @@ def artifact_page(found: Inspected) -> str:
     )
 
 
+@cache
 def _environment() -> jinja2.Environment:
     folder = files("ingot.cli") / "html"
     environment = jinja2.Environment(

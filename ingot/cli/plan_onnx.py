@@ -144,9 +144,7 @@ def _info(onnx: Any, value: str, buffer: Buffer) -> Any:
     """The type of a value; sizes that differ from step to step keep their letters."""
     number = getattr(onnx.TensorProto, buffer.dtype.upper().replace("FLOAT32", "FLOAT"))
     text = shape_text(buffer) if buffer.format.is_scaled else ""
-    return onnx.helper.make_tensor_value_info(
-        value, number, _dims(buffer), doc_string=text
-    )
+    return onnx.helper.make_tensor_value_info(value, number, _dims(buffer), doc_string=text)
 
 
 def _dims(buffer: Buffer) -> list[int | str]:

@@ -17,8 +17,8 @@ class Front:
     """What the front end makes of a model: the exported graph, the plan, and the ledger.
 
     The plan consists of primitives, and is the same for every target. `storage` says which matrices
-    are stored in integers, and how; `quantization` says it in the words of the manifest. `layers` is
-    what the passes made of one layer of each kind.
+    are stored in integers, and how; `quantization` says it in the words of the manifest. `layers`
+    is what the passes made of one layer of each kind.
     """
 
     reference: GraphModule

@@ -118,7 +118,8 @@ def sample_manifest() -> Manifest:
 
 def sample_layers() -> LayerGraphs:
     """The graph of the norm, which a pass makes one line of two."""
-    exported = ("float32[N, 8]  %1<b> = aten.mul(%0, %0)  # norm.deep", "x = input  # norm")
+    first = "float32[N, 8]  %1<b> = aten.mul(%0, %0)  # norm.deep"
+    exported = (first, f"{'':<27} x = input  # norm")
     fused = Edit(first=0, removed=1, added=("float32[N, 8]  %1<b> = rms_norm(%0)  # norm",))
     stages = (
         Stage(name="export", edits=edits_between((), exported)),

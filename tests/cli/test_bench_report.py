@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from ingot.artifact.cost import Cost
+from ingot.artifact.host import processor_name
 from ingot.artifact.plan import Plan
 from ingot.cli.bench_phases import PhaseResult, decode, prefill
 from ingot.cli.bench_report import as_object, kernel_rows, kernels_text, text
@@ -111,7 +112,7 @@ def test_an_object_has_every_figure():
     assert made.pop("limits")["read_bytes_per_second"] == 1e10
     assert made == {
         "artifact": "m.ingot", "model": "sample", "dtype": "float32", "quantization": "none",
-        "kv_dtype": "", "target": "cpu:portable",
+        "kv_dtype": "", "target": "cpu:portable", "digest": "", "processor": processor_name(),
     }  # fmt: skip
     assert [kernel["count"] for kernel in phase.pop("by_kernel")] == [2, 1]
     kernels = [(k["kernel"], k["seconds"], k["cost"]["weight_bytes"]) for k in phase.pop("kernels")]

@@ -199,9 +199,12 @@ def test_the_page_has_the_same(
         assert main(["inspect", str(sample), "--target", target, "--html", str(page)]) == 0
         text = page.read_text()
         assert ("Binaries of cuda:sm_90" in text) is expected
-        row = '<td>48 x 8</td><td>N &lt;= 16</td><td>16 x 16 x 8</td><td class="n">4'
+        row = (
+            '<td data-name="matrix">48 x 8</td><td data-name="steps">N &lt;= 16</td>'
+            '<td data-name="tile">16 x 16 x 8</td><td data-name="warps" class="n">4'
+        )
         assert (row in text) is expected
-        assert ("<td>48 x 8 float32</td>" in text) is expected
+        assert ('<td data-name="matrix">48 x 8 float32</td>' in text) is expected
         assert ("needs 29.1 KB under way" in text) is expected
         assert ("triton 3.9.0, for driver 570 or newer." in text) is expected
     capsys.readouterr()

@@ -41,7 +41,7 @@ def test_what_bench_prints_is_read(bench: Path) -> None:
 
 def test_a_bench_of_another_artifact_is_refused(bench: Path) -> None:
     other = replace(MANIFEST, digest="cd" * 32)
-    with pytest.raises(UsageError, match="of another artifact: abababababab, .* cdcdcdcdcdcd"):
+    with pytest.raises(UsageError, match=r"of another artifact: abababababab, .* cdcdcdcdcdcd"):
         read_measured(bench, other)
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.reader import Artifact
 from ingot.artifact.step import State, StepSpec
 from ingot.cli.artifact_view import ArtifactView, read_artifact
 from ingot.cli.memory_need import CARDS, GIB, HOSTS, MemoryNeed, machines, memory_need
-from ingot.artifact.architectures import ARCHITECTURES
 from ingot.runtime.devices.cpu import CpuExecutor
 from tests.cli.sample_artifact import F32, write_sample
 
