@@ -204,7 +204,7 @@ def test_the_page_has_the_same(
             '<td data-name="tile">16 x 16 x 8</td><td data-name="warps" class="n">4'
         )
         assert (row in text) is expected
-        assert ('<td data-name="matrix">48 x 8 float32</td>' in text) is expected
+        assert ('<td data-name="what">48 x 8 float32</td>' in text) is expected
         assert ("needs 29.1 KB under way" in text) is expected
         assert ("triton 3.9.0, for driver 570 or newer." in text) is expected
     capsys.readouterr()
