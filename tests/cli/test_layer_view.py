@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from ingot.artifact.plan import Group, Plan
-from ingot.cli.artifact_view import kernels_of, layer_of
+from ingot.cli.artifact_view import kernels_of, layer_of, read_artifact
 from ingot.cli.layer_view import InstructionView, PassView, layer_views, ranges
-from tests.cli.sample_artifact import sample_layers, sample_manifest, sample_plan
+from ingot.cli.main import main
+from tests.cli.sample_artifact import sample_layers, sample_manifest, sample_plan, write_sample
 
 
 def layered() -> Plan:
@@ -74,3 +77,29 @@ def test_a_layer_has_its_passes_its_graphs_and_its_groups() -> None:
         attrs="eps=1e-06", inner=True,
     )  # fmt: skip
     assert (product.op, product.inner) == ("linear", False)
+
+
+def test_an_artifact_keeps_the_graphs_of_its_layers(shakespeare_artifact: Path) -> None:
+    """The last graph of a layer makes what the instructions of the plan make."""
+    view = read_artifact(shakespeare_artifact)
+    plan = next(iter(view.plans.values()))
+    assert view.layers is not None
+    (layer,) = view.layers.layers
+    assert (layer.layer, layer.alike) == ("model.layers.0", tuple(range(6)))
+    *_, (name, lines) = layer.graphs()
+    assert name == "lower_dtypes"
+    made = {match[1] for line in lines if (match := re.search(r"(\S+) = ", line))}
+    members = [i for _, group in kernels_of(plan, 0) for i in plan.members(group)]
+    assert len(members) > 12
+    assert {n for i in members for n in i.outputs.values()} <= made
+    assert (view.path / "passes" / "layers.json").stat().st_size < 30_000
+
+
+def test_a_damaged_file_of_graphs_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sample = write_sample(tmp_path / "sample.ingot", sample_layers())
+    file = sample / "passes" / "layers.json"
+    file.write_text(file.read_text().replace("aten", "meta"))
+    assert main(["inspect", str(sample)]) == 3
+    assert "passes/layers.json: its hash is not the manifest's" in capsys.readouterr().err
