@@ -80,6 +80,11 @@ class MemoryNeed:
         """All that is needed while so many sequences of so many tokens run."""
         return self.fixed_bytes + seats * self.seat_bytes(context)
 
+    @property
+    def samples(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Contexts, and numbers of seats, to show a table of: up to the most, by factors of 4."""
+        return _up_to(self.max_context), _up_to(self.max_seats)
+
     def seats_in(self, memory: int, context: int) -> int:
         """The sequences of so many tokens that a machine of so much memory can run at once."""
         room = int(memory * (1 - LEFT_OVER)) - self.fixed_bytes
@@ -113,6 +118,11 @@ def machines(target: str, need: MemoryNeed) -> dict[str, int]:
     known = HOSTS if kind_of_name(target) == "cpu" else cards
     held = [need.seats_in(each, need.max_context) == need.max_seats for each in known.values()]
     return dict(list(known.items())[: max(FEWEST, held.count(False) + 1)])
+
+
+def _up_to(most: int) -> tuple[int, ...]:
+    """The number and up to three smaller ones, each a quarter of the next."""
+    return tuple(sorted({most >> shift for shift in (0, 2, 4, 6)} - {0}))
 
 
 def _fixed(view: ArtifactView, target: str, plan: Plan) -> dict[str, int]:

@@ -90,6 +90,13 @@ def test_an_executor_asks_for_as_much(shakespeare_artifact: Path, seats: int) ->
     assert need.total_bytes(context, seats) == pytest.approx(found, abs=3 * 4096)
 
 
+def test_a_table_goes_up_to_the_most_by_factors_of_4() -> None:
+    assert NEED.samples == ((1, 6, 25, 100), (2, 8))
+    assert replace(NEED, max_context=131_072, max_seats=64).samples == (
+        (2048, 8192, 32_768, 131_072), (1, 4, 16, 64),
+    )  # fmt: skip
+
+
 def test_machines_with_more_than_can_be_used_are_left_out() -> None:
     assert list(machines("cpu:x86-64-v3", NEED)) == ["4 GB", "8 GB", "16 GB", "32 GB"]
     large = replace(NEED, fixed={"weights": 100 * GIB})

@@ -75,7 +75,9 @@ def test_memory_is_there_without_a_script(found: Inspected) -> None:
     total = need.total_bytes(64, 1)
     assert f'<output id="total">{format_bytes(total)}</output>' in page
     assert "weights 1.79 KB temporaries 2.05 KB logits 768 B" in text_of(page)
-    assert "4 GB 4 8 GB 4 16 GB 4 32 GB 4 A machine fits while 10 %" in text_of(page)
+    assert "4 GB 4 8 GB 4 16 GB 4 32 GB 4 context 1 seat 4 seats 1 " in text_of(page)
+    one, all = (format_bytes(need.total_bytes(64, seats)) for seats in (1, 4))
+    assert f" 64 {one} {all} A machine fits while 10 %" in text_of(page)
 
 
 def test_a_layer_is_shown_from_the_export_to_its_kernels(found: Inspected) -> None:

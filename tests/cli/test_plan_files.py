@@ -35,7 +35,7 @@ def plan(view: ArtifactView) -> Plan:
 @pytest.fixture(scope="module")
 def beginning(plan: Plan) -> Plan:
     """The plan up to the end of its second layer: reading DOT takes long."""
-    last, group = kernels_of(plan, 1)[-1]
+    _, group = kernels_of(plan, 1)[-1]
     instructions = plan.instructions[: group.first + group.count]
     groups = tuple(each for each in plan.groups if each.first < len(instructions))
     return replace(plan, instructions=instructions, groups=groups)
