@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.artifact.manifest import TargetEntry
 from ingot.artifact.plan import Plan
@@ -12,7 +12,9 @@ from ingot.cli.layer_view import LayerView, layer_views
 from ingot.cli.measured import Measured
 from ingot.cli.memory_need import MemoryNeed, memory_need
 from ingot.cli.numerics_view import Difference, StoredAs, differences, weight_formats
-from ingot.runtime.verify import Verification
+
+if TYPE_CHECKING:
+    from ingot.runtime.verify import Verification
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
