@@ -83,8 +83,8 @@ def _activations(manifest: Manifest, plan: Plan) -> str:
     narrow = sum(plan.buffer(name).dtype == dtype for name in made)
     by = ", ".join(ways(manifest.ledger)) or "lower_dtypes"
     return (
-        f"Between kernels {narrow} of {len(made)} results are rounded to {dtype} (by {by}); "
-        "kernels add in float32, and the others stay float32."
+        f"Of {len(made)} results of instructions {narrow} are rounded to {dtype} (by {by}); "
+        "kernels add in float32."
     )
 
 

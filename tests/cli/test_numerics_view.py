@@ -71,6 +71,6 @@ def test_every_rounding_is_said() -> None:
     assert weights == (
         "Tensors of weights are rounded when they are packed: 1 to int4-g4-b8, and 1 stay float32."
     )
-    assert activations.startswith("Between kernels 1 of 4 results are rounded to bfloat16")
+    assert activations.startswith("Of 4 results of instructions 1 are rounded to bfloat16")
     assert "before 1 products with integer weights" in integers
     assert cache == "Keys and values are kept in int8, with a scale for each head."
