@@ -17,7 +17,7 @@ from ingot.errors import UsageError
 DOMAIN, DOMAIN_VERSION = "ingot", 1
 OPSET = 23
 IR_VERSION = 11
-WRITTEN = "/written"  # follows the name of a state from where a step has written into it
+WRITTEN = "_written"  # follows the name of a state from where a step has written into it
 
 
 def plan_onnx(manifest: Manifest, plan: Plan, target: str, layer: int | None = None) -> bytes:
