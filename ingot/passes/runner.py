@@ -46,14 +46,12 @@ def run(
         verify: run the graph before and after every pass on random weights and inputs.
 
     Raises:
-        PassError: a pass that matched another number of times than the model must have, broke an
-            invariant or moved the numbers.
+        PassError: a pass matched more or less often, broke an invariant or moved the numbers.
     """
-    dump, checker = Dump(dump_dir, gm), Checker(gm) if verify else None
-    log = log or LayerLog({})
+    dump, log = Dump(dump_dir, gm), log or LayerLog({})
+    checker = Checker(gm) if verify else None
     log.begin(gm)
-    held: list[Invariant] = []
-    ledger = []
+    held, ledger = list[Invariant](), []
     for index, each in enumerate(passes, start=1):
         require(gm, each, each.needs, "before")
         start = time.perf_counter()
@@ -65,9 +63,8 @@ def run(
         require(gm, each, held, "after")
         if checker is not None:
             checker.check(each)
-        ledger.append(
-            LedgerEntry(name=each.name, tier=each.tier, expected=expected, matched=matched)
-        )
+        entry = LedgerEntry(name=each.name, tier=each.tier, expected=expected, matched=matched)
+        ledger.append(entry)
     gm.recompile()
     return tuple(ledger)
 

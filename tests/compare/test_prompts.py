@@ -14,8 +14,8 @@ from ingot.compare import prompts
 from ingot.compare.prompts import Prompt, file_prompts, golden_prompts, random_prompts
 from ingot.compare.sides import Side, open_side
 from ingot.errors import RequestError, UsageError
-from ingot.runtime.tokenizer import Tokenizer
 from ingot.runtime.goldens import read_golden
+from ingot.runtime.tokenizer import Tokenizer
 from tests.compare.table_side import TableSide, successor_table
 
 

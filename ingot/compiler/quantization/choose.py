@@ -47,8 +47,7 @@ def choose_storage(
     if base is None:
         return {}
     int8 = int8 or Storage(8, base.group)
-    names = matrix_names(gm)
-    outer = outer_names(gm)
+    names, outer = matrix_names(gm), outer_names(gm)
     chosen: dict[str, Storage | None] = {name: int8 if name in outer else base for name in names}
     for rule in keep:
         pattern, storage = read_rule(rule, base, int8, dtype)
