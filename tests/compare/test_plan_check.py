@@ -24,7 +24,7 @@ from ingot.passes.pipeline import PIPELINE, pipeline
 from ingot.passes.runner import apply
 from ingot.passes.verification import Weights
 from ingot.targets.cpu.kind import KIND
-from tests.compare.planted import of_module
+from tests.compare.planted import gate_and_up_swapped, window_off_by_one, wrong_epsilon
 from tests.compiler.tiny import LIMITS, tiny
 
 PROMPTS = [[(7 * i) % 80 for i in range(11)], [3, 1, 4, 1]]
@@ -54,22 +54,6 @@ def plan_with(after: str, spoil: Spoil) -> Plan:
         if each.name == after:
             spoil(gm)
     return lower(gm, LIMITS)
-
-
-def wrong_epsilon(gm: GraphModule) -> None:
-    set_arguments(of_module(gm, "rms_norm", "model.layers.1.post_attention_layernorm"), eps=2e-3)
-
-
-def window_off_by_one(gm: GraphModule) -> None:
-    for node in op_calls(gm, "paged_attention"):
-        if window := arguments(node)["window"]:
-            set_arguments(node, window=window + 1)
-
-
-def gate_and_up_swapped(gm: GraphModule) -> None:
-    for node in op_calls(gm, "gate"):
-        given = arguments(node)
-        set_arguments(node, gate=given["up"], up=given["gate"])
 
 
 def keys_not_turned(gm: GraphModule) -> None:
