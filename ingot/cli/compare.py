@@ -13,7 +13,6 @@ from ingot.cli.arguments import REVISION, Argument, Arguments
 from ingot.cli.numbers import allowed, human_int, whole_number
 from ingot.cli.output import print_json, show
 from ingot.cli.progress import progress_display
-from ingot.compiling import check_torch
 from ingot.errors import UsageError, VerificationError
 
 if TYPE_CHECKING:
@@ -127,6 +126,8 @@ def _check_bisect(args: argparse.Namespace) -> None:
     if args.save is not None and not args.bisect:
         raise UsageError("--save is given without --bisect", hint="It saves what --bisect finds.")
     if args.bisect:
+        from ingot.compiling import check_torch
+
         check_torch()
     if args.save is not None:
         from ingot.compare.reproducer import check_new

@@ -11,17 +11,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler import compile as compiler
 from ingot.compiler.lower_model import lower_model
 from ingot.passes import pipeline
-from ingot.passes.graph import op_calls
+from ingot.passes.graph import arguments, op_calls, origin, set_arguments
 from ingot.targets.cpu import toolchain
 
 Bytes = np.ndarray
+LAYER = "model.layers.1"
 
 
 def with_weight(source: Path, out: Path, name: str, change: Callable[[Bytes], None]) -> Path:
@@ -72,8 +73,22 @@ def faulty_kernels(folder: Path, header: str, old: str, new: str) -> Iterator[No
         yield
 
 
-def of_module(gm: GraphModule, op: str, module: str) -> Node:
-    """The first call of an op that comes from a module."""
-    from ingot.passes.graph import origin
+def wrong_epsilon(gm: GraphModule) -> None:
+    """In one norm; to be done after fuse_rms_norm."""
+    module = f"{LAYER}.post_attention_layernorm"
+    (norm,) = (node for node in op_calls(gm, "rms_norm") if origin(node) == module)
+    set_arguments(norm, eps=0.01)
 
-    return next(node for node in op_calls(gm, op) if origin(node) == module)
+
+def window_off_by_one(gm: GraphModule) -> None:
+    """In every layer that has one; to be done after rewrite_attention."""
+    for node in op_calls(gm, "paged_attention"):
+        if window := arguments(node)["window"]:
+            set_arguments(node, window=window + 1)
+
+
+def gate_and_up_swapped(gm: GraphModule) -> None:
+    """In every layer; to be done after fuse_gates."""
+    for node in op_calls(gm, "gate"):
+        given = arguments(node)
+        set_arguments(node, gate=given["up"], up=given["gate"])

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.fx import GraphModule
 
 from ingot.cli.main import main
 from ingot.compare.alone import errors_against, expected
@@ -28,13 +27,20 @@ from ingot.compiler.compile import compile_model
 from ingot.compiler.options import CompileOptions
 from ingot.errors import ResourceError, UsageError
 from ingot.models.blocks import rotary
-from ingot.passes.graph import arguments, op_calls, set_arguments
-from tests.compare.planted import Bytes, faulty_kernels, faulty_pass, of_module, with_weight
+from tests.compare.planted import (
+    LAYER,
+    Bytes,
+    faulty_kernels,
+    faulty_pass,
+    gate_and_up_swapped,
+    window_off_by_one,
+    with_weight,
+    wrong_epsilon,
+)
 from tests.support.build_once import built_once
 from tests.support.made_once import made_once
 from tests.support.tiny_models import WINDOW, save_random
 
-LAYER = "model.layers.1"
 PROMPTS = [[(7 * i) % 320 for i in range(WINDOW + 13)], [3], [(11 * i) % 320 for i in range(17)]]
 FORMATS: dict[str, dict[str, str]] = {
     "float32": {"dtype": "float32"},
@@ -135,21 +141,6 @@ def test_a_wrong_scale_in_one_group_of_int4(
     assert found.difference.num_wrong == 1
     columns = re.match(rf"wrong are rows 5, columns (\d+) to (\d+) of {weight}$", found.note)
     assert columns and int(columns[2]) < 32  # those that are not zero
-
-
-def wrong_epsilon(gm: GraphModule) -> None:
-    set_arguments(of_module(gm, "rms_norm", f"{LAYER}.post_attention_layernorm"), eps=0.01)
-
-
-def window_off_by_one(gm: GraphModule) -> None:
-    for node in op_calls(gm, "paged_attention"):
-        set_arguments(node, window=arguments(node)["window"] + 1)
-
-
-def gate_and_up_swapped(gm: GraphModule) -> None:
-    for node in op_calls(gm, "gate"):
-        given = arguments(node)
-        set_arguments(node, gate=given["up"], up=given["gate"])
 
 
 PASSES = {

@@ -28,6 +28,7 @@ from ingot.passes.verification import Weights
 from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.work import work_of
 from tests.compiler.tiny import tiny
+from tests.support.core import core
 
 PROMPTS = [[(7 * i) % 80 for i in range(21)], [3, 1, 4]]  # longer than a step
 FORMATS = {
@@ -84,7 +85,7 @@ def found(machine: Machine) -> list[Finding]:
     return [each.finding for each in Walk(machine.run(), read=READ).findings()]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", core("int4", further=FORMATS))
 def test_right_kernels_give_no_finding(name: str) -> None:
     assert found(Machine(placed(name))) == []
 

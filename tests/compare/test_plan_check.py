@@ -24,8 +24,9 @@ from ingot.passes.pipeline import PIPELINE, pipeline
 from ingot.passes.runner import apply
 from ingot.passes.verification import Weights
 from ingot.targets.cpu.kind import KIND
-from tests.compare.planted import of_module
+from tests.compare.planted import gate_and_up_swapped, window_off_by_one, wrong_epsilon
 from tests.compiler.tiny import LIMITS, tiny
+from tests.support.core import core
 
 PROMPTS = [[(7 * i) % 80 for i in range(11)], [3, 1, 4, 1]]
 Spoil = Callable[[GraphModule], None]
@@ -54,22 +55,6 @@ def plan_with(after: str, spoil: Spoil) -> Plan:
         if each.name == after:
             spoil(gm)
     return lower(gm, LIMITS)
-
-
-def wrong_epsilon(gm: GraphModule) -> None:
-    set_arguments(of_module(gm, "rms_norm", "model.layers.1.post_attention_layernorm"), eps=2e-3)
-
-
-def window_off_by_one(gm: GraphModule) -> None:
-    for node in op_calls(gm, "paged_attention"):
-        if window := arguments(node)["window"]:
-            set_arguments(node, window=window + 1)
-
-
-def gate_and_up_swapped(gm: GraphModule) -> None:
-    for node in op_calls(gm, "gate"):
-        given = arguments(node)
-        set_arguments(node, gate=given["up"], up=given["gate"])
 
 
 def keys_not_turned(gm: GraphModule) -> None:
@@ -101,7 +86,7 @@ FAULTS: dict[str, tuple[str, Spoil, str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize("name", core("eps", "window", "gate", further=FAULTS))
 def test_the_instruction_of_a_faulty_pass_is_named(name: str) -> None:
     after, spoil, origin, op = FAULTS[name]
     plan = plan_with(after, spoil)
@@ -114,15 +99,17 @@ def test_the_instruction_of_a_faulty_pass_is_named(name: str) -> None:
     assert found.difference.is_beyond or found.difference.relative > 2e-4
 
 
-@pytest.mark.parametrize(
-    "made",
-    [{}, {"dtype": "bfloat16"}, {"storage": Storage(4, 32)}, {"int8_states": True}],
-    ids=["float32", "bfloat16", "int4", "int8 states"],
-)
-def test_whatever_numbers_are_stored_in_a_right_plan_strays_nowhere(
-    made: dict[str, object],
-) -> None:
-    plan = KIND.place(KIND.group(KIND.rewrite(tiny(**made).plan))[0])  # type: ignore[arg-type]
+STORED: dict[str, dict[str, object]] = {
+    "float32": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "int4": {"storage": Storage(4, 32)},
+    "int8 states": {"int8_states": True},
+}
+
+
+@pytest.mark.parametrize("name", core("int4", further=STORED))
+def test_whatever_numbers_are_stored_in_a_right_plan_strays_nowhere(name: str) -> None:
+    plan = KIND.place(KIND.group(KIND.rewrite(tiny(**STORED[name]).plan))[0])  # type: ignore[arg-type]
     assert check(plan) is None
 
 
