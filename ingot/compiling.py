@@ -114,7 +114,7 @@ def check_torch() -> None:
 
 
 def golden_error(folder: Path) -> float | None:
-    """The largest golden error of an artifact's folder on this host.
+    """The mean golden error of an artifact's folder on this host.
 
     None where this host has none of the targets, or too little free memory to run one.
     Raises VerificationError when the golden outputs are not reproduced.
@@ -129,4 +129,4 @@ def golden_error(folder: Path) -> float | None:
     except (IncompatibleHostError, ResourceError):
         return None
     found.raise_if_failed(compile_hint(artifact, found))
-    return found.max_error
+    return found.mean_error

@@ -114,6 +114,10 @@ class VerificationError(IngotError):
     exit_code = 4
 
 
+class GoldenError(UsageError):
+    """Golden outputs that are malformed, or of another version, model or number format."""
+
+
 class RequestError(UsageError, ValueError):
     """A prompt, a message or a sampling parameter that cannot be served as given."""
 

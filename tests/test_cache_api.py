@@ -140,7 +140,7 @@ def test_arguments_can_be_held_and_are_checked_later() -> None:
 class Replayed:
     """What a replay of golden prompts found."""
 
-    max_error = 0.25
+    mean_error = 0.25
 
     def __init__(self, fails: bool) -> None:
         self.fails = fails

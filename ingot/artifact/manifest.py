@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from ingot.artifact.plan import Limits
 
-FORMAT_VERSION = (2, 0)  # a reader refuses another major version, and reads a newer minor one
+FORMAT_VERSION = (3, 0)  # a reader refuses another major version, and reads a newer minor one
 STEP = "step"  # the program that advances text
 
 
@@ -73,7 +73,7 @@ class TargetEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """How the model computes, and the largest error allowed in a golden log-probability."""
+    """How the model computes, and the mean |error| that its golden log-probabilities may have."""
 
     dtype: str
     quantization: str

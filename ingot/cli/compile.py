@@ -172,11 +172,11 @@ def stored(numerics: Numerics) -> str:
 
 
 def golden_error(error: float | None, tolerance: float) -> str:
-    """The largest error of a log-probability of the golden prompts, beside what is allowed."""
+    """The mean error of the golden log-probabilities, beside what is allowed."""
     if error is None:
         why = "this host has none of the targets, or too little free memory"
         return f"not measured: {why} (allowed: {tolerance:g})"
-    return f"{error:.1e} in log-probability (allowed: {tolerance:g})"
+    return f"{error:.1e} in the mean of log-probabilities (allowed: {tolerance:g})"
 
 
 def ledger_table(ledger: tuple[LedgerEntry, ...]) -> str:

@@ -71,5 +71,5 @@ def _cards(view: ArtifactView, plan: Plan) -> tuple[tuple[str, str], ...]:
             f"KV cache a token in {plan.kv_dtype}; {longest} a full sequence",
         ),
         (f"{limits.max_model_len}", "tokens in a sequence at most"),
-        (f"{numerics.tolerance:g}", "error allowed to a golden log-probability"),
+        (f"{numerics.tolerance:g}", "mean error allowed to golden log-probabilities"),
     )

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingot.cli.arguments import DEVICE, MODEL, REVISION, Arguments
+from ingot.cli.arguments import DEVICE, MODEL, REVISION, Argument, Arguments
 from ingot.cli.output import facts, print_json, show
 from ingot.cli.progress import progress_display
 from ingot.errors import VerificationError
@@ -19,26 +19,39 @@ if TYPE_CHECKING:
 
 NAME = "verify"
 SUMMARY = "check every hash, then replay the golden outputs on this host"
-ARGUMENTS: Arguments = (MODEL, REVISION, DEVICE)
+ARGUMENTS: Arguments = (
+    MODEL,
+    REVISION,
+    DEVICE,
+    Argument(
+        "--golden FILE",
+        "replay the goldens in this file, which `ingot golden record` wrote of the model, instead "
+        "of those in the artifact",
+        Path,
+    ),
+)
 
 
 def main(args: argparse.Namespace) -> int:
     """Checks the hash of every file, then replays the golden prompts on this host in several ways
-    and compares them with the float32 reference. Exit code 4 if they differ."""
+    and compares them with the float32 reference. Exit code 4 if they differ.
+
+    A file of goldens serves every artifact of its model, in any number format."""
     from ingot.artifact.reader import Artifact
     from ingot.artifact.tree import is_artifact
     from ingot.cache import resolve
     from ingot.compiler.choose_targets import for_device
     from ingot.hub import model_path
-    from ingot.runtime.verify import replay
+    from ingot.runtime.verify import golden_file, replay
 
     wanted = None if is_artifact(Path(args.model)) else for_device(args.device)
     path = resolve(model_path(args.model, args.revision), wanted)
     with progress_display() as progress:
         progress("hashes", str(path), None)
         artifact = Artifact.open(path, "full", device=args.device)
+        golden = golden_file(args.golden, artifact) if args.golden else None
         progress("golden", "replaying the golden prompts", None)
-        result = replay(artifact)
+        result = replay(artifact, golden)
     if args.json:
         return _finish_json(artifact, result)
     if result.passed:
@@ -49,14 +62,19 @@ def main(args: argparse.Namespace) -> int:
 
 def summary(artifact: Artifact, result: Verification) -> str:
     """What was checked, and what was found."""
-    near = len(result.mismatches)
+    near, allowed = len(result.mismatches), result.allowed
+    golden = f"{result.num_prompts} prompts, {result.num_positions} positions"
     rows = [
         ("files", f"{len(artifact.manifest.files)} hashes match"),
-        ("golden", f"{result.num_prompts} prompts, {result.num_positions} positions"),
-        ("error", f"{result.max_error:.1e} at most, {result.tolerance:g} allowed"),
+        ("golden", f"{golden}, {result.number_format}"),
+        ("mean error", f"{result.mean_error:.1e}, {allowed.mean:.1e} allowed"),
+        ("largest error", f"{result.max_error:.1e}, {allowed.largest:.1e} allowed"),
         ("near ties", f"{near}" if near else "none"),
-        ("ways", f"{', '.join(result.max_errors)}: the same bits"),
+        ("ways", f"{', '.join(result.differences)}: the same bits"),
     ]
+    if result.kl is not None and allowed.kl is not None:
+        found = f"{result.kl:.1e} nats a token on sampled text, {allowed.kl:.1e} allowed"
+        rows.insert(4, ("divergence", found))
     return f"{artifact.path}: verified on this host as {artifact.target.name}\n{facts(rows)}"
 
 
@@ -64,7 +82,9 @@ def _finish_json(artifact: Artifact, result: Verification) -> int:
     extra = {
         "passed": result.passed,
         "target": artifact.target.name,
+        "mean_error": result.mean_error,
         "max_error": result.max_error,
+        "kl": result.kl,
         "num_files": len(artifact.manifest.files),
     }
     print_json(extra | asdict(result))

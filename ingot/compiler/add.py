@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from ingot.artifact.codec import encode_plan
+from ingot.artifact.golden import GOLDEN, Golden, decode_golden, encode_golden
 from ingot.artifact.manifest import Manifest
 from ingot.artifact.plan import Limits
 from ingot.artifact.reader import Artifact
@@ -22,7 +23,7 @@ from ingot.artifact.writer import ArtifactWriter, refuse_missing
 from ingot.compiler.choose_targets import resolve_targets
 from ingot.compiler.compile import describe, target_plan, write_parts
 from ingot.compiler.front import Front
-from ingot.compiler.golden import GOLDEN, outputs_agree
+from ingot.compiler.golden import loosest, outputs_agree
 from ingot.compiler.kept_front import front_of
 from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
@@ -33,6 +34,7 @@ from ingot.targets.target import kind_of
 from ingot.version import __version__
 
 _ANEW = "Compile it again, for all targets at once: --target LIST --force."
+SAME_NOISE = 1.1  # what hosts may measure differently
 _OPTIONS = {
     "max_model_len": "--max-model-len",
     "max_num_seqs": "--max-num-seqs",
@@ -126,7 +128,8 @@ def spelled(manifest: Manifest) -> str:
 
 def check_front(old: Artifact, model: Model, front: Front) -> None:
     """Raises UsageError where the model directory gives other plans than it did."""
-    manifest, here = old.manifest, describe(model, front, ())
+    manifest = old.manifest
+    here = describe(model, front, (), manifest.numerics.tolerance)
     name = manifest.model.name  # the folder may have been renamed
     same = {
         "the model": (manifest.model, replace(here.model, name=name)),
@@ -164,24 +167,34 @@ def _write(
         check_disk(front.plan, new, writer.directory)
         parts = write_parts(writer, only_new, front, compiler, clock)
     with clock.stage("write", str(writer.path)):
-        _keep_golden(writer, old)
+        allowed = _keep_golden(writer, old)
         written = {name for name in old.manifest.files if (writer.directory / name).exists()}
         for name in sorted(set(old.manifest.files) - written):
             _take_over(old.path / name, writer.file(name))
         targets = (*old.manifest.targets, *(part.entry for part in parts))
-        sealed = writer.seal(replace(old.manifest, targets=targets, files={}, digest=""))
+        numerics = replace(old.manifest.numerics, tolerance=allowed)
+        manifest = replace(old.manifest, targets=targets, numerics=numerics, files={}, digest="")
+        sealed = writer.seal(manifest)
         _check_kept(old.manifest, sealed, written)
     return sealed
 
 
-def _keep_golden(writer: ArtifactWriter, old: Artifact) -> None:
-    """Leaves the golden outputs as they are. Raises UsageError unless the model gives them."""
+def _keep_golden(writer: ArtifactWriter, old: Artifact) -> float:
+    """Leaves the golden outputs as they are, but allows what the new targets need. Returns the
+    mean error that is allowed. Raises UsageError unless the model gives the same outputs."""
     if GOLDEN not in old.manifest.files:
         raise ArtifactError(f"the artifact has no {GOLDEN}", hint=_ANEW)
-    kept = old.read(GOLDEN)
-    if not outputs_agree(kept, writer.file(GOLDEN).read_bytes()):
+    data = old.read(GOLDEN)
+    kept, made = (decode_golden(each, GOLDEN) for each in (data, writer.file(GOLDEN).read_bytes()))
+    if not outputs_agree(kept, made):
         raise another("the model gives other golden outputs than those of the artifact")
-    writer.write(GOLDEN, kept)
+    ((name, allowed),) = kept.tolerances.items()
+    needed = made.tolerances[name]
+    if needed.mean > SAME_NOISE * allowed.mean:
+        allowed = loosest([allowed, needed])
+        data = encode_golden(Golden(kept.format, kept.model, {name: allowed}, kept.prompts))
+    writer.write(GOLDEN, data)
+    return allowed.mean
 
 
 def _take_over(source: Path, path: Path) -> None:
@@ -200,7 +213,7 @@ def _check_kept(old: Manifest, sealed: Manifest, written: set[str]) -> None:
         written: those that were written again.
     """
     for name, entry in old.files.items():
-        if sealed.files[name].sha256 == entry.sha256:
+        if sealed.files[name].sha256 == entry.sha256 or name == GOLDEN:  # it was compared
             continue
         if name in written:
             raise another(f"the model directory gives another {name}")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from torch.fx import GraphModule
-
 from ingot.artifact.codec import encode_plan
+from ingot.artifact.golden import GOLDEN, decode_golden, encode_golden, format_name, model_of
 from ingot.artifact.manifest import (
     FORMAT_VERSION,
     STEP,
@@ -28,13 +26,15 @@ from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter
 from ingot.compiler.beside import OnRead, beside
 from ingot.compiler.front import Front
-from ingot.compiler.golden import GOLDEN, TEXT, golden_outputs, golden_prompts
+from ingot.compiler.golden import TEXT, Prompt, golden_outputs, golden_prompts, limit_of
 from ingot.compiler.kept_front import front_of
 from ingot.compiler.model import Model, read_model
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.preflight import check_disk, check_tools, prepare
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.compiler.reference import ReadParameter
+from ingot.compiler.rounding import Rounded, Roundings, roundings_of
 from ingot.compiler.tokenizer import copy_tokenizer
 from ingot.compiler.verify import PlanChecker
 from ingot.models.config_file import model_name
@@ -69,7 +69,7 @@ def compile_model(
             check_disk(front.plan, model.resolved.targets, writer.directory)
             parts = write_parts(writer, model, front, compiler, clock)
             with clock.stage("write", str(out)):
-                manifest = writer.seal(describe(model, front, parts))
+                manifest = writer.seal(describe(model, front, parts, mean_allowed(writer)))
             with clock.stage("check", "golden prompts on this host"):
                 golden_error = check(writer.directory)
             writer.publish()
@@ -112,7 +112,7 @@ def write_parts(
             with clock.stage_over("quantize", front.quantization, chosen) as weights.on_read:
                 quantize_weights(front.reference, weights, front.storage, model.calibration)
         raise_failed(builds)
-        with beside(partial(add_golden, writer, model, front.reference, weights)) as golden:
+        with beside(partial(add_golden, writer, model, front, parts, weights)) as golden:
             with clock.stage_over("pack", ", ".join(layouts(parts)), sizes) as weights.on_read:
                 add_weights(writer, parts, weights)
             raise_failed(builds)
@@ -181,45 +181,84 @@ def add_weights(writer: ArtifactWriter, parts: Sequence[Part], weights: Quantize
 def add_golden(
     writer: ArtifactWriter,
     model: Model,
-    reference: GraphModule,
+    front: Front,
+    parts: Sequence[Part],
     weights: QuantizedWeights,
     on_read: OnRead,
 ) -> None:
     """Runs the float32 reference, in any thread, and writes what it says."""
     own = weights.beside(model.checkpoint.beside().read)
     own.on_read = on_read
-    resolved, limits = model.resolved, model.resolved.limits
-    prompts = golden_prompts(
+    resolved, name = model.resolved, stored_format(model, front)
+    tokens = golden_prompts(
         model.tokenizer.encode(TEXT, add_special_tokens=False).ids or [0],
-        page_size=limits.page_size,
-        max_model_len=limits.max_model_len,
+        page_size=resolved.limits.page_size,
+        max_model_len=resolved.limits.max_model_len,
         windows=model.config.windows,
     )
-    golden = golden_outputs(reference, own.stored, prompts, tolerance=resolved.tolerance)
-    data = json.dumps(golden, separators=(",", ":"), allow_nan=False).encode()
-    writer.write(GOLDEN, data)
+    golden = golden_outputs(
+        front.reference,
+        own.stored,
+        [Prompt(each, given=len(each)) for each in tokens],
+        model_of(model_info(model, front)),
+        {name: ways_to_round(parts, own.stored)},
+        limit=limit_of(name),
+    )
+    writer.write(GOLDEN, encode_golden(golden))
 
 
-def describe(model: Model, front: Front, parts: Sequence[Part]) -> Manifest:
-    """The manifest, without the hashes that the writer adds."""
-    config, resolved = model.config, model.resolved
+def ways_to_round(parts: Sequence[Part], read: ReadParameter) -> list[Rounded]:
+    """How targets round, those that do it alike once."""
+    found: list[Roundings] = []
+    for part in parts:
+        roundings = roundings_of(part.plan)
+        if roundings not in found:
+            found.append(roundings)
+    return [Rounded(roundings, read) for roundings in found]
+
+
+def stored_format(model: Model, front: Front) -> str:
+    """The name by which goldens know how this compile stores numbers."""
+    return format_name(numerics(model, front), int8_cache=model.resolved.kv_dtype == "int8")
+
+
+def mean_allowed(writer: ArtifactWriter) -> float:
+    """What the golden outputs that were written allow."""
+    golden = decode_golden(writer.file(GOLDEN).read_bytes(), GOLDEN)
+    (tolerance,) = golden.tolerances.values()
+    return tolerance.mean
+
+
+def describe(model: Model, front: Front, parts: Sequence[Part], tolerance: float = 0.0) -> Manifest:
+    """The manifest, without the hashes that the writer adds; `tolerance` is the goldens'."""
     return Manifest(
         format=FORMAT_VERSION,
         ingot_version=__version__,
-        model=ModelInfo(
-            name=model_name(model.model_dir),
-            architecture=config.architecture,
-            vocab_size=config.vocab_size,
-            num_layers=config.num_layers,
-            num_parameters=sum(parameter.numel() for parameter in model.module.parameters()),
-            bos_token_ids=config.bos_token_ids,
-            eos_token_ids=config.eos_token_ids,
-            kv_bytes_per_token=front.plan.kv_bytes_per_token,
-        ),
-        limits=resolved.limits,
-        numerics=Numerics(
-            dtype=resolved.dtype, quantization=front.quantization, tolerance=resolved.tolerance
-        ),
+        model=model_info(model, front),
+        limits=model.resolved.limits,
+        numerics=numerics(model, front, tolerance),
         targets=tuple(part.entry for part in parts),
         ledger=front.ledger,
+    )
+
+
+def model_info(model: Model, front: Front) -> ModelInfo:
+    """The model in the words of the manifest."""
+    config = model.config
+    return ModelInfo(
+        name=model_name(model.model_dir),
+        architecture=config.architecture,
+        vocab_size=config.vocab_size,
+        num_layers=config.num_layers,
+        num_parameters=sum(parameter.numel() for parameter in model.module.parameters()),
+        bos_token_ids=config.bos_token_ids,
+        eos_token_ids=config.eos_token_ids,
+        kv_bytes_per_token=front.plan.kv_bytes_per_token,
+    )
+
+
+def numerics(model: Model, front: Front, tolerance: float = 0.0) -> Numerics:
+    """How the model is stored, in the words of the manifest, and what its goldens allow."""
+    return Numerics(
+        dtype=model.resolved.dtype, quantization=front.quantization, tolerance=tolerance
     )

@@ -18,7 +18,7 @@ from ingot.files import as_path
 Progress = Callable[[str, str, float | None], None]
 
 
-# Gets the complete artifact before it has its name. Returns its largest golden error, or None if
+# Gets the complete artifact before it has its name. Returns its mean golden error, or None if
 # this host cannot run it. If it raises, the artifact does not appear.
 Check = Callable[[Path], float | None]
 
@@ -127,8 +127,8 @@ def check_known(what: str, value: str, supported: Sequence[str]) -> None:
 class Report:
     """What a compile produced: the artifact, how long each stage took, and its size in bytes.
 
-    `dtype_reason` says what is computed in and why. `golden_error` is the largest |log-probability|
-    error of the golden prompts on this host, None where they were not replayed.
+    `dtype_reason` says what is computed in and why. `golden_error` is the mean |error| of golden
+    log-probabilities on this host, None where they were not replayed.
     """
 
     artifact: Path

@@ -10,7 +10,6 @@ from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Limits
 from ingot.artifact.target import Target
 from ingot.compiler.choose_targets import resolve_targets
-from ingot.compiler.golden import QUANTIZED_TOLERANCE, TOLERANCE
 from ingot.compiler.options import CompileOptions, check_known
 from ingot.compiler.quantization.choose import base_storage, int8_storage
 from ingot.errors import UsageError
@@ -33,16 +32,6 @@ class Resolved:
     storage: Storage | None
     int8: Storage
     limits: Limits
-
-    @property
-    def quantized(self) -> bool:
-        """Whether anything but rounding to `dtype` sets what is computed apart from the model."""
-        return self.storage is not None or self.kv_dtype != self.dtype
-
-    @property
-    def tolerance(self) -> float:
-        """The largest |log-probability| error that the compiled model may have."""
-        return QUANTIZED_TOLERANCE if self.quantized else TOLERANCE[self.dtype]
 
     @property
     def stored_as(self) -> str:

@@ -1,12 +1,14 @@
-"""Checks plans: one against the graph that it was lowered from, others against one another.
+"""Checks plans: against the graphs that they were lowered from, and against one another.
 
 All run by the references on the same random weights, so that the values are those of no model; what
-is compared is what the compiler did. See `ingot.passes.verification` for graphs.
+is compared is what the compiler did. Where weights are stored in integers, all have the numbers
+that these stand for. See `ingot.passes.verification` for graphs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -14,28 +16,41 @@ from torch.fx import GraphModule
 
 from ingot.artifact.plan import Limits, Plan
 from ingot.compiler.interpret import new_states, plan_logits, plan_weights
+from ingot.compiler.quantization.search import quantize_rows
+from ingot.compiler.rounding import Rounded, Roundings, rounded_logits, roundings_of
 from ingot.errors import PassError
+from ingot.ops.scaled import Operand
 from ingot.ops.steps import paged_step
 from ingot.passes.verification import LENGTHS, ROWS, Checker, Weights, random_tokens, relative_error
 from ingot.targets.target import TargetKind
 
-# Relative errors of the logits: sums in another order, and roundings to so many bits. Random
-# weights are the hardest to round.
+# Relative errors of the logits: sums in another order, and the most that roundings may cost.
 REGROUPED = 1e-5
-ROUNDED = {8: 5e-2, 4: 4e-1}
+MOST = 5e-2
+# As a multiple of the error that the roundings of a plan make by themselves; half of three, so that
+# no other error of three times that passes.
+OF_NOISE = 1.5
 
 
 class PlanChecker:
     """Runs plans of one model; `reference` is its graph as it was exported."""
 
     def __init__(self, reference: GraphModule) -> None:
-        self.weights = plan_weights(Weights(reference).read)
+        self.reference = reference
+        self.random = Weights(reference)
+        self.weights = plan_weights(self.random.read)
         self.tokens = random_tokens(reference)[0]
 
     def check_lowered(self, gm: GraphModule, plan: Plan) -> None:
-        """Compares a plan with the final graph. Raises PassError."""
-        got = self.logits(plan, LENGTHS, ROWS)
-        self._compare("lower", got, Checker(gm).logits, tolerance(plan))
+        """Compares a plan with the final graph, which differs by the rounding of the cache, and
+        with the exported graph, which rounds nothing. Raises PassError."""
+        stored = StoredWeights(self.random, plan)
+        got, after = self.logits(plan, LENGTHS, ROWS), roundings_of(plan)
+        before = replace(after, cache=after.queries)
+        exact, uncached, rounded = self.rounded(stored, [before, after], LENGTHS, ROWS)
+        graph = Checker(gm, stored.dense).logits
+        self._compare("lower", got, graph, allowed(rounded, uncached))
+        self._compare("lower", got, exact, allowed(rounded, exact))
 
     def check_target(self, kind: TargetKind, plan: Plan, rewritten: Plan, placed: Plan) -> None:
         """Compares what a target made of a plan: rewritten, then grouped and placed.
@@ -44,9 +59,26 @@ class PlanChecker:
         """
         step = step_within(plan.limits)
         logits = self.logits(rewritten, *step)
-        name = f"rewriting for {kind.name}"
-        self._compare(name, logits, self.logits(plan, *step), tolerance(rewritten))
+        name, stored = f"rewriting for {kind.name}", StoredWeights(self.random, plan)
+        ways = [roundings_of(plan), roundings_of(rewritten)]
+        _, before, after = self.rounded(stored, ways, *step)
+        self._compare(name, logits, self.logits(plan, *step), allowed(after, before))
         self._compare(f"grouping for {kind.name}", self.logits(placed, *step), logits, 0.0)
+
+    def rounded(
+        self,
+        stored: StoredWeights,
+        ways: Sequence[Roundings],
+        lengths: Sequence[int],
+        rows: Sequence[int],
+    ) -> list[Tensor]:
+        """The same logits of the exported graph: exact, then with each of these roundings."""
+        tokens = self.tokens[: sum(lengths)]
+        prompts = [part.tolist() for part in tokens.split(list(lengths))]
+        found = rounded_logits(
+            self.reference, stored.read, prompts, [Rounded(way, stored.read) for way in ways]
+        )
+        return [torch.cat(each)[list(rows)] for each in found]
 
     def logits(self, plan: Plan, lengths: Sequence[int], rows: Sequence[int]) -> Tensor:
         """Logits of some rows of a step of sequences of these lengths."""
@@ -56,12 +88,41 @@ class PlanChecker:
         return plan_logits(plan, self.weights, inputs, new_states(plan, num_pages)).float()
 
     @staticmethod
-    def _compare(name: str, got: Tensor, reference: Tensor, allowed: float) -> None:
+    def _compare(name: str, got: Tensor, reference: Tensor, most: float) -> None:
         error = relative_error(got, reference)
-        if not error <= allowed:
-            limit = f"at most {allowed:.0e}" if allowed else "not by one bit"
+        if not error <= most:
+            limit = f"at most {most:.0e}" if most else "not by one bit"
             found = f"moved the logits by {error:.1e} (relative)"
             raise PassError(name, found, hint=f"Allowed: {limit}.")
+
+
+class StoredWeights:
+    """Random parameters as a plan stores them, by name."""
+
+    def __init__(self, random: Weights, plan: Plan) -> None:
+        self.random = random
+        self.formats = {
+            name: buffer.format
+            for buffer in plan.of_kind("weight")
+            if buffer.format.is_scaled
+            for name in buffer.sources or (buffer.name,)
+        }
+
+    def read(self, name: str) -> Operand:
+        """In integers where they are stored so."""
+        whole = self.random.read(name)
+        return quantize_rows(whole, self.formats[name]) if name in self.formats else whole
+
+    def dense(self, name: str) -> Tensor:
+        """The numbers that these stand for."""
+        whole = self.read(name)
+        return whole if isinstance(whole, Tensor) else whole.dequantize()
+
+
+def allowed(rounded: Tensor, reference: Tensor) -> float:
+    """The relative error that is allowed where roundings by themselves make that difference."""
+    noise = relative_error(rounded, reference)
+    return min(MOST, REGROUPED + OF_NOISE * noise)
 
 
 def step_within(limits: Limits) -> tuple[list[int], list[int]]:
@@ -72,9 +133,3 @@ def step_within(limits: Limits) -> tuple[list[int], list[int]]:
         lengths.append(min(length, room, limits.max_model_len))
     rows = [row for row in ROWS if row < sum(lengths)]
     return [n for n in lengths if n], rows[: limits.max_logit_rows]
-
-
-def tolerance(plan: Plan) -> float:
-    """What the formats of a plan's buffers explain."""
-    scaled = [b.format.bits for b in plan.by_name.values() if b.format.is_scaled]
-    return ROUNDED[min(scaled)] if scaled else REGROUPED

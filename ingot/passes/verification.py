@@ -31,11 +31,15 @@ KEEP_BYTES = 2 << 30  # weights kept between runs; larger models make theirs ane
 
 
 class Checker:
-    """Holds the logits of the graph as it was, and compares them after every pass."""
+    """Holds the logits of the graph as it was, and compares them after every pass.
 
-    def __init__(self, gm: GraphModule) -> None:
+    `read` gives parameters by name; by default they are random.
+    """
+
+    def __init__(self, gm: GraphModule, read: Callable[[str], Tensor] | None = None) -> None:
         self.gm = gm
         self.weights = Weights(gm)
+        self.read = read or self.weights.read
         self.logits = self.run()
 
     def check(self, step: Pass) -> None:
@@ -60,7 +64,7 @@ class Checker:
 
     def run(self) -> Tensor:
         """Logits [rows, V] of all sequences."""
-        runner = GraphRunner(self.gm, self.weights.read)
+        runner = GraphRunner(self.gm, self.read)
         with torch.inference_mode():
             outputs = [runner.run(*inputs) for inputs in example_inputs(self.gm)]
         logits = [out[0] if isinstance(out, (tuple, list)) else out for out in outputs]

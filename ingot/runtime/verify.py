@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from pathlib import Path
 
-import msgspec
-import numpy as np
-
+from ingot.artifact.golden import (
+    GOLDEN,
+    Golden,
+    GoldenPrompt,
+    Tolerance,
+    check_model,
+    decode_golden,
+    format_name,
+    tolerance_of,
+)
+from ingot.artifact.golden_error import GoldenDifference, difference
 from ingot.artifact.reader import Artifact
-from ingot.errors import ArtifactError, VerificationError
+from ingot.errors import ArtifactError, GoldenError, TokenizerError, VerificationError
+from ingot.files import read_regular
 from ingot.runtime.arrays import Float32
 from ingot.runtime.llm import LLM
 
-GOLDEN = "golden/golden.json"
+MAX_BYTES = 1 << 30  # of a file of goldens
+TOKENIZER = "tokenizer/tokenizer.json"
 # Tokens of a chunk: one prefill as large as fits, odd chunks, token by token. Prompts in chunks run
 # side by side, those in one piece one after the other.
 WAYS: dict[str, int | None] = {"prefill": None, "chunks": 7, "tokens": 1}
@@ -31,26 +43,6 @@ ROUNDED_CACHE = (
     "its head.\nTry --kv-dtype auto."
 )
 OVERFLOW = "Numbers of float16 end at 65504, and this model has larger ones.\nTry --dtype bfloat16."
-
-
-class GoldenPosition(msgspec.Struct, forbid_unknown_fields=True):
-    """The reference's likeliest tokens at a position with their log-probabilities, and that of
-    the prompt's next token (None at the end)."""
-
-    top: list[tuple[int, float]]
-    next_logprob: float | None
-
-
-class GoldenPrompt(msgspec.Struct, forbid_unknown_fields=True):
-    tokens: list[int]
-    positions: list[GoldenPosition]
-
-
-class Golden(msgspec.Struct, forbid_unknown_fields=True):
-    """`golden/golden.json`; `tolerance` bounds the error of a log-probability."""
-
-    prompts: list[GoldenPrompt]
-    tolerance: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +64,48 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a replay found. `max_errors` are the largest |Δ log-probability| of each way.
+    """What a replay found.
 
-    `bitwise_equal`: all ways gave the same bits.
+    Attributes:
+        number_format: of the artifact, see `format_name`.
+        allowed: what that format may be off by.
+        differences: how far each way is from the goldens.
+        bitwise_equal: all ways gave the same bits.
+        other_tokens: the prompts whose text this artifact's tokenizer turns into other tokens.
     """
 
     num_prompts: int
     num_positions: int
-    tolerance: float
-    max_errors: dict[str, float]
+    number_format: str
+    allowed: Tolerance
+    differences: dict[str, GoldenDifference]
     mismatches: tuple[Mismatch, ...]
     bitwise_equal: bool
+    other_tokens: tuple[int, ...] = ()
+
+    @property
+    def mean_error(self) -> float:
+        """The mean |error| of a log-probability, in the way where it is largest."""
+        return max((each.mean for each in self.differences.values()), default=0.0)
+
+    @property
+    def max_errors(self) -> dict[str, float]:
+        """The largest |error| of a log-probability, by way."""
+        return {way: each.largest for way, each in self.differences.items()}
 
     @property
     def max_error(self) -> float:
         return max(self.max_errors.values(), default=0.0)
+
+    @property
+    def tolerance(self) -> float:
+        """The largest |error| that is allowed."""
+        return self.allowed.largest
+
+    @property
+    def kl(self) -> float | None:
+        """The divergence on text that the reference sampled; None without such text."""
+        return max((e.kl for e in self.differences.values() if e.kl is not None), default=None)
 
     @property
     def faults(self) -> tuple[Mismatch, ...]:
@@ -94,27 +113,39 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        # Written so that a nan fails.
-        return self.max_error <= self.tolerance and not self.faults and self.bitwise_equal
+        within = all(each.within(self.allowed) for each in self.differences.values())
+        return within and self.bitwise_equal and not self.faults and not self.other_tokens
 
     def raise_if_failed(self, hint: str = CHECK_FILES) -> None:
         """Raises VerificationError if the replay failed, and says what differs by how much."""
         if self.passed:
             return
-        lines = [
-            f"{way}: largest error {error:.3g}, tolerance {self.tolerance:.3g}"
-            for way, error in self.max_errors.items()
-        ]
+        lines = [_told(way, each, self.allowed) for way, each in self.differences.items()]
         lines += [] if self.bitwise_equal else ["the ways differ from each other"]
         lines += [
             f"prompt {m.prompt} position {m.position} ({m.way}): token {m.got}, "
             f"expected {m.expected} by a margin of {m.margin:.3g}"
             for m in self.faults[:SHOWN]
         ]
+        lines += [
+            f"prompt {index}: the tokenizer gives other tokens for its text"
+            for index in self.other_tokens[:SHOWN]
+        ]
         raise VerificationError(
-            "the golden outputs are not reproduced on this host\n  " + "\n  ".join(lines),
+            f"the golden outputs are not reproduced on this host ({self.number_format})\n  "
+            + "\n  ".join(lines),
             hint=hint,
         )
+
+
+def _told(way: str, found: GoldenDifference, allowed: Tolerance) -> str:
+    parts = [
+        f"mean error {found.mean:.3g}, tolerance {allowed.mean:.3g}",
+        f"largest error {found.largest:.3g}, tolerance {allowed.largest:.3g}",
+    ]
+    if found.kl is not None and allowed.kl is not None:
+        parts.append(f"divergence {found.kl:.3g}, tolerance {allowed.kl:.3g}")
+    return f"{way}: {'; '.join(parts)}"
 
 
 def compile_hint(artifact: Artifact, found: Verification) -> str:
@@ -130,32 +161,58 @@ def compile_hint(artifact: Artifact, found: Verification) -> str:
     return "\n".join(hints) or FAULT
 
 
-def replay(artifact: Artifact) -> Verification:
+def replay(artifact: Artifact, golden: Golden | None = None) -> Verification:
     """Opens an artifact with room for the golden prompts only, and replays them.
 
-    Raises ArtifactError if it has none, and what `LLM` raises.
+    They are those in the artifact, or `golden`. Raises ArtifactError if it has none, and what `LLM`
+    raises.
     """
-    longest = max(len(prompt.tokens) for prompt in read_golden(artifact).prompts)
+    golden = golden or read_golden(artifact)
+    longest = max(len(prompt.positions) for prompt in golden.prompts)
     with LLM(artifact, max_model_len=longest) as llm:
-        return verify(llm)
+        return verify(llm, golden)
 
 
-def verify(llm: LLM) -> Verification:
-    """Replays the golden prompts of an opened artifact. Raises ArtifactError if it has none."""
-    golden = read_golden(llm.artifact)
+def verify(llm: LLM, golden: Golden | None = None) -> Verification:
+    """Replays golden prompts with an opened artifact; by default those in the artifact.
+
+    Raises ArtifactError if it has none, and GoldenError for goldens without its number format.
+    """
+    golden = golden or read_golden(llm.artifact)
+    name = number_format(llm.artifact)
+    allowed = tolerance_of(golden.tolerances, name, "the file")
     first = _logits(llm, golden, None)
     # No more than two ways at a time: logits of long prompts are gigabytes.
     found = {
-        way: _compare(way, golden, first if size is None else _logits(llm, golden, size), first)
+        way: _compare(
+            way, golden, first if size is None else _logits(llm, golden, size), first, allowed
+        )
         for way, size in WAYS.items()
     }
     return Verification(
         num_prompts=len(golden.prompts),
-        num_positions=sum(len(prompt.tokens) for prompt in golden.prompts),
-        tolerance=golden.tolerance,
-        max_errors={way: each.max_error for way, each in found.items()},
+        num_positions=sum(len(prompt.positions) for prompt in golden.prompts),
+        number_format=name,
+        allowed=allowed,
+        differences={way: each.difference for way, each in found.items()},
         mismatches=tuple(mismatch for each in found.values() for mismatch in each.mismatches),
         bitwise_equal=all(each.bitwise_equal for each in found.values()),
+        other_tokens=_other_tokens(llm, golden.prompts),
+    )
+
+
+def number_format(artifact: Artifact) -> str:
+    """The name by which goldens know how an artifact stores numbers."""
+    return format_name(artifact.manifest.numerics, int8_cache=artifact.plan.kv_dtype == "int8")
+
+
+def _other_tokens(llm: LLM, prompts: Sequence[GoldenPrompt]) -> tuple[int, ...]:
+    """The prompts with a text that gives other tokens than theirs."""
+    return tuple(
+        index
+        for index, prompt in enumerate(prompts)
+        if prompt.text is not None
+        and llm.get_tokenizer().encode(prompt.text) != prompt.tokens[: prompt.given]
     )
 
 
@@ -163,19 +220,20 @@ def verify(llm: LLM) -> Verification:
 class _Compared:
     """What one way gave, beside the golden outputs and beside the first way."""
 
-    max_error: float
+    difference: GoldenDifference
     mismatches: list[Mismatch]
     bitwise_equal: bool
 
 
-def _compare(way: str, golden: Golden, found: list[Float32], first: list[Float32]) -> _Compared:
-    error, mismatches, equal = 0.0, list[Mismatch](), True
+def _compare(
+    way: str, golden: Golden, found: list[Float32], first: list[Float32], allowed: Tolerance
+) -> _Compared:
+    mismatches, equal = list[Mismatch](), True
     for index, (prompt, logits) in enumerate(zip(golden.prompts, found, strict=True)):
         # Not np.array_equal: a nan must not be taken for a difference between the ways.
         equal &= first[index].tobytes() == logits.tobytes()
-        error = _worse(error, _max_error(prompt, logits))
-        mismatches += _mismatches(way, index, prompt, logits, golden.tolerance)
-    return _Compared(error, mismatches, equal)
+        mismatches += _mismatches(way, index, prompt, logits, allowed.largest)
+    return _Compared(difference(golden.prompts, found), mismatches, equal)
 
 
 def _logits(llm: LLM, golden: Golden, chunk_tokens: int | None) -> list[Float32]:
@@ -190,41 +248,47 @@ def read_golden(artifact: Artifact) -> Golden:
     if GOLDEN not in artifact.manifest.files:
         raise ArtifactError(f"{artifact.path} has no {GOLDEN}", hint="Compile it again.")
     try:
-        golden = msgspec.json.decode(artifact.read(GOLDEN), type=Golden)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ArtifactError(f"{GOLDEN}: {error}") from error
-    if not golden.prompts or any(len(p.tokens) != len(p.positions) for p in golden.prompts):
-        raise ArtifactError(f"{GOLDEN}: no prompt, or not one position for each token")
-    vocab_size = artifact.manifest.model.vocab_size
-    positions = [position for prompt in golden.prompts for position in prompt.positions]
-    if not all(p.top and all(0 <= token < vocab_size for token, _ in p.top) for p in positions):
-        raise ArtifactError(f"{GOLDEN}: a position without tokens, or with unknown ones")
+        golden = decode_golden(artifact.read(GOLDEN), GOLDEN)
+        check_model(golden, artifact.manifest, GOLDEN)
+        tolerance_of(golden.tolerances, number_format(artifact), GOLDEN)
+    except GoldenError as error:
+        raise ArtifactError(error.found, hint="Compile it again.") from error
     return golden
 
 
-def _max_error(prompt: GoldenPrompt, logits: Float32) -> float:
-    worst = 0.0
-    for t, position in enumerate(prompt.positions):
-        expected = list(position.top)
-        if position.next_logprob is not None and t + 1 < len(prompt.tokens):
-            expected.append((prompt.tokens[t + 1], position.next_logprob))
-        got = logprobs_of(logits[t], [token for token, _ in expected])
-        for ours, (_, theirs) in zip(got, expected, strict=True):
-            worst = _worse(worst, abs(ours - theirs))
-    return worst
+def golden_file(path: Path, artifact: Artifact) -> Golden:
+    """The goldens in a file, which are to be replayed with an artifact.
 
-
-def logprobs_of(row: Float32, tokens: list[int]) -> list[float]:
-    """Log-probabilities of some tokens, in float64, from the logits [V] of all."""
-    wide = row.astype(np.float64)
-    wide -= wide.max()
-    found: list[float] = (wide[tokens] - np.log(np.exp(wide).sum())).tolist()
-    return found
-
-
-def _worse(a: float, b: float) -> float:
-    """The larger of two errors; a nan is the largest of all."""
-    return inf if a != a or b != b else max(a, b)
+    Raises:
+        GoldenError: the file cannot be read, is none of goldens, or is of another model; the
+            artifact is of a number format that it lacks, or too short for its prompts.
+        TokenizerError: a prompt has a text, and the artifact no tokenizer.
+    """
+    try:
+        data = read_regular(path, MAX_BYTES)
+    except OSError as error:
+        raise GoldenError(
+            f"{path} cannot be read: {error.strerror}",
+            hint="Give a file that `ingot golden record` wrote.",
+        ) from error
+    golden, manifest = decode_golden(data, str(path)), artifact.manifest
+    check_model(golden, manifest, str(path))
+    tolerance_of(golden.tolerances, number_format(artifact), str(path))
+    for index, prompt in enumerate(golden.prompts):
+        if len(prompt.positions) > manifest.limits.max_model_len:
+            raise GoldenError(
+                f"prompt {index} of {path} has {len(prompt.positions)} tokens, and {artifact.path} "
+                f"takes {manifest.limits.max_model_len}",
+                hint="Compile with a larger --max-model-len, or record shorter prompts.",
+            )
+    if TOKENIZER not in manifest.files and any(
+        prompt.text is not None for prompt in golden.prompts
+    ):
+        raise TokenizerError(
+            f"{artifact.path} has no tokenizer, and {path} has prompts as text",
+            hint="Compile from a directory with tokenizer.json, or record prompts as tokens.",
+        )
+    return golden
 
 
 def _mismatches(

@@ -12,6 +12,7 @@ import pytest
 from bench.gpu import load, parity, requests, rows, separate, speed, ways, weights
 from bench.gpu.results import Report, read_report
 from bench.gpu.setting import Setting
+from ingot.artifact.golden_error import GoldenDifference
 from ingot.artifact.reader import Artifact
 from ingot.cli.main import main
 from ingot.errors import IncompatibleHostError, VerificationError
@@ -136,7 +137,8 @@ def test_golden_prompts_are_replayed(on_cpu, monkeypatch):
     parity.verify(on_cpu, BUNDLED)
     found = figures(on_cpu)
     assert found["bitwise_equal"] and found["faults"] == []
-    monkeypatch.setattr("ingot.runtime.verify._max_error", lambda prompt, logits: 9.0)
+    wrong = GoldenDifference(9.0, 9.0, None)
+    monkeypatch.setattr("ingot.runtime.verify.difference", lambda prompts, logits: wrong)
     with pytest.raises(VerificationError):
         parity.verify(on_cpu, BUNDLED)
     assert figures(on_cpu)["max_errors"]["tokens"] == 9.0

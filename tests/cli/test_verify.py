@@ -7,23 +7,29 @@ import json
 import pytest
 
 import ingot.runtime.verify
+from ingot.artifact.golden import Tolerance
+from ingot.artifact.golden_error import GoldenDifference
 from ingot.cli.main import main
 from ingot.runtime.verify import Mismatch, Verification
 from tests.cli.sample_artifact import write_sample
 
+ALLOWED = Tolerance(1e-3, 1.5e-3, 2e-3)
+SMALL, SMALLER = GoldenDifference(1e-7, 2e-6, None), GoldenDifference(1e-7, 1e-6, None)
 GOOD = Verification(
     num_prompts=2,
     num_positions=9,
-    tolerance=2e-3,
-    max_errors={"prefill": 1e-6, "tokens": 2e-6},
+    number_format="float32",
+    allowed=ALLOWED,
+    differences={"prefill": SMALLER, "tokens": SMALL},
     mismatches=(),
     bitwise_equal=True,
 )
 WRONG = Verification(
     num_prompts=2,
     num_positions=9,
-    tolerance=2e-3,
-    max_errors={"prefill": 0.5},
+    number_format="float32",
+    allowed=ALLOWED,
+    differences={"prefill": GoldenDifference(0.1, 0.5, None)},
     mismatches=(Mismatch("prefill", 0, 3, 7, 8, 1.25, False),),
     bitwise_equal=True,
 )
@@ -35,7 +41,7 @@ def replay(monkeypatch, tmp_path):
     path = write_sample(tmp_path / "sample.ingot")
 
     def run(result, *options, path=path):
-        monkeypatch.setattr(ingot.runtime.verify, "replay", lambda artifact: result)
+        monkeypatch.setattr(ingot.runtime.verify, "replay", lambda artifact, golden: result)
         return main(["verify", str(path), *options])
 
     run.path = path
@@ -45,7 +51,12 @@ def replay(monkeypatch, tmp_path):
 def test_a_good_artifact(replay, capsys):
     assert replay(GOOD) == 0
     captured = capsys.readouterr()
-    for part in ("3 hashes match", "2 prompts, 9 positions", "2.0e-06 at most", "cpu:portable"):
+    for part in (
+        "3 hashes match",
+        "2 prompts, 9 positions",
+        "2.0e-06, 2.0e-03 allowed",
+        "cpu:portable",
+    ):
         assert part in captured.out
     assert captured.err.startswith("hashes ")
 

@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from ingot.artifact.golden import Tolerance
+from ingot.artifact.golden_error import GoldenDifference
 from ingot.artifact.manifest import GroupEntry, ProgramEntry
 from ingot.artifact.plan import Buffer, Group, MemoryPlan, Plan, Slot
 from ingot.cli import compile, explain, inspect, verify
@@ -65,7 +67,7 @@ def grouped() -> Plan:
 
 def test_a_summary_names_every_figure(view: ArtifactView) -> None:
     text = inspect.summary(view, "cpu:portable")
-    assert text.startswith(f"{view.path}   format 2.0, written by ingot 0.1.0\n")
+    assert text.startswith(f"{view.path}   format 3.0, written by ingot 0.1.0\n")
     assert "128 B a token; 8.19 KB for 64 tokens" in text
     for part in (
         "  model       sample (SampleForCausalLM)\n  parameters  392 in 1 layers\n"
@@ -144,7 +146,7 @@ def test_the_page_has_the_same_figures(view: ArtifactView) -> None:
         ("2.05 KB", "arena of a step"),
         ("128 B", "KV cache a token in ; 8.19 KB a full sequence"),
         ("64", "tokens in a sequence at most"),
-        ("0.002", "error allowed to a golden log-probability"),
+        ("0.002", "mean error allowed to golden log-probabilities"),
     ):
         assert f'<div class="card"><b>{number}</b><span>{what}</span></div>' in page
     assert page.index("<code>weights</code>") < page.index("<code>targets</code>")
@@ -186,16 +188,25 @@ def test_a_verification_has_what_was_checked(view: ArtifactView) -> None:
         path="m.ingot", manifest=view.manifest, target=view.manifest.targets[1]
     )
     tie = Mismatch("prefill", 0, 3, 7, 8, 1e-4, True)
-    found = Verification(2, 9, 2e-3, {"prefill": 1e-6, "tokens": 2e-6}, (tie, tie), True)
+    ways = {
+        "prefill": GoldenDifference(1e-7, 1e-6, 2e-9),
+        "tokens": GoldenDifference(2e-7, 2e-6, 1e-9),
+    }
+    allowed = Tolerance(1e-3, 1.5e-3, 2e-3, 1e-6)
+    found = Verification(2, 9, "bfloat16", allowed, ways, (tie, tie), True)
     assert verify.summary(checked, found).splitlines() == [
         "m.ingot: verified on this host as cpu:x86-64-v3",
-        "  files      3 hashes match",
-        "  golden     2 prompts, 9 positions",
-        "  error      2.0e-06 at most, 0.002 allowed",
-        "  near ties  2",
-        "  ways       prefill, tokens: the same bits",
+        "  files          3 hashes match",
+        "  golden         2 prompts, 9 positions, bfloat16",
+        "  mean error     2.0e-07, 1.5e-03 allowed",
+        "  largest error  2.0e-06, 2.0e-03 allowed",
+        "  divergence     2.0e-09 nats a token on sampled text, 1.0e-06 allowed",
+        "  near ties      2",
+        "  ways           prefill, tokens: the same bits",
     ]
-    assert "near ties  none" in verify.summary(checked, replace(found, mismatches=()))
+    plain = replace(found, mismatches=(), allowed=replace(allowed, kl=None))
+    assert "near ties      none" in verify.summary(checked, plain)
+    assert "divergence" not in verify.summary(checked, plain)
 
 
 def test_a_report_names_the_slowest_stages() -> None:
@@ -215,4 +226,7 @@ def test_a_report_names_the_slowest_stages() -> None:
         "  golden error  not measured: this host has none of the targets, or too little free "
         "memory (allowed: 0.002)",
     ]
-    assert compile.golden_error(0.0, 0.02) == "0.0e+00 in log-probability (allowed: 0.02)"
+    assert (
+        compile.golden_error(0.0, 0.02)
+        == "0.0e+00 in the mean of log-probabilities (allowed: 0.02)"
+    )

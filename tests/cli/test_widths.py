@@ -57,7 +57,7 @@ def folder(tmp_path, monkeypatch, shakespeare_dir, shakespeare_artifact) -> Path
         weight_bytes=10_000_000,
     )
     monkeypatch.setattr(ingot.compiling, "compile_checked", lambda *_, **given: report)
-    monkeypatch.setattr(ingot.runtime.verify, "replay", lambda artifact: GOOD)
+    monkeypatch.setattr(ingot.runtime.verify, "replay", lambda artifact, golden: GOOD)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -10,11 +10,12 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from ingot.artifact.formats import Storage
+from ingot.artifact.golden import Golden, GoldenModel
 from ingot.compiler import reference
 from ingot.compiler.export import export
-from ingot.compiler.golden import TOP, golden_outputs, golden_prompts
+from ingot.compiler.golden import TOP, Prompt, golden_outputs, golden_prompts
 from ingot.compiler.quantization.search import quantize_rows
-from ingot.compiler.reference import reference_logits
+from ingot.compiler.reference import ReadParameter, reference_logits
 from ingot.errors import CompileError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
@@ -22,6 +23,14 @@ from ingot.ops.scaled import Scaled
 
 MODEL = Path(__file__).parents[2] / "golden" / "models" / "shakespeare"
 PROMPTS = [[1, 2, 3], [7], [(i * 37) % 2048 for i in range(40)]]
+
+
+OF = GoldenModel("m", "A", 2048, 6, 1)
+
+
+def outputs(graph: torch.fx.GraphModule, read: ReadParameter, prompts: list[list[int]]) -> Golden:
+    """The goldens of prompts that were given, and no number format."""
+    return golden_outputs(graph, read, [Prompt(p, given=len(p)) for p in prompts], OF, {})
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +102,12 @@ def test_a_wrong_weight_shows(
 def test_goldens_are_the_judges_log_probabilities(
     graph: torch.fx.GraphModule, checkpoint: Checkpoint, judged: list[torch.Tensor]
 ) -> None:
-    golden = golden_outputs(graph, checkpoint.read, PROMPTS, tolerance=0.1)
-    assert golden["tolerance"] == 0.1
-    for prompt, tokens, logits in zip(golden["prompts"], PROMPTS, judged, strict=True):
-        assert prompt["tokens"] == tokens
+    golden = outputs(graph, checkpoint.read, PROMPTS)
+    for prompt, tokens, logits in zip(golden.prompts, PROMPTS, judged, strict=True):
+        assert prompt.tokens == tokens
         logprobs = torch.log_softmax(logits.double(), -1)
-        for i, position in enumerate(prompt["positions"]):
-            ids, values = zip(*position["top"], strict=True)
+        for i, position in enumerate(prompt.positions):
+            ids, values = zip(*position.top, strict=True)
             assert len(ids) == TOP
             assert list(ids[:1]) == logprobs[i].topk(1).indices.tolist()
             torch.testing.assert_close(
@@ -110,15 +118,16 @@ def test_goldens_are_the_judges_log_probabilities(
             )
             if i + 1 < len(tokens):
                 following = float(logprobs[i, tokens[i + 1]])
-                assert math.isclose(position["next_logprob"], following, abs_tol=2e-5)
+                assert math.isclose(position.next, following, abs_tol=2e-5)
             else:
-                assert position["next_logprob"] is None
+                assert position.next is None
+            assert math.isclose(position.margin, values[0] - values[1], abs_tol=2e-6)
 
 
 def test_log_probabilities_have_six_digits_and_the_likeliest_come_first(graph, checkpoint) -> None:
-    golden = golden_outputs(graph, checkpoint.read, PROMPTS[:1], tolerance=0.1)
-    for position in golden["prompts"][0]["positions"]:
-        found = [logprob for _, logprob in position["top"]]
+    golden = outputs(graph, checkpoint.read, PROMPTS[:1])
+    for position in golden.prompts[0].positions:
+        found = [logprob for _, logprob in position.top]
         assert found == sorted(found, reverse=True) == [round(value, 6) for value in found]
         assert any(value != round(value, 5) for value in found)
 
@@ -131,7 +140,7 @@ def test_outputs_that_are_not_finite_are_refused(
         return torch.full_like(tensor, 3.4e38) if name == "model.norm.weight" else tensor
 
     with pytest.raises(CompileError, match="outputs of the float32 reference are not finite"):
-        golden_outputs(graph, read, PROMPTS[:1], tolerance=0.1)
+        outputs(graph, read, PROMPTS[:1])
 
 
 def test_prompts_cross_every_boundary() -> None:
@@ -144,7 +153,7 @@ def test_prompts_cross_every_boundary() -> None:
 
 def test_prompts_fit_short_models_and_skip_huge_windows() -> None:
     short = golden_prompts([1, 2], page_size=16, max_model_len=10, windows=(0,))
-    assert [len(prompt) for prompt in short] == [1, 5, 10]
+    assert [len(prompt) for prompt in short] == [1, 5, *[10] * 5]
     huge = golden_prompts([1], page_size=16, max_model_len=9999, windows=(4096,))
     assert max(len(prompt) for prompt in huge) == 35
 
@@ -180,10 +189,10 @@ def test_a_graph_runs_by_single_calls_whatever_its_parts_are() -> None:
     with torch.inference_mode():
         expected = [model(torch.tensor([p]), torch.arange(len(p))[None])[0] for p in prompts]
         got = reference_logits(gm, lambda name: tensors[name].detach(), prompts)
-        golden = golden_outputs(gm, lambda name: tensors[name].detach(), prompts, tolerance=0.5)
+        golden = outputs(gm, lambda name: tensors[name].detach(), prompts)
     for ours, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(ours, theirs)
-    assert len(golden["prompts"][1]["positions"][0]["top"]) == 5
+    assert len(golden.prompts[1].positions[0].top) == 5
 
 
 def test_values_are_let_go_and_narrow_weights_are_widened(graph, checkpoint, judged) -> None:
@@ -209,4 +218,4 @@ def test_one_of_several_outputs_that_is_not_finite_is_refused(graph, checkpoint)
         return tensor
 
     with pytest.raises(CompileError):
-        golden_outputs(graph, read, [[7], [1]], tolerance=0.1)
+        outputs(graph, read, [[7], [1]])

@@ -13,6 +13,7 @@ from safetensors.numpy import save
 
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.formats import Format
+from ingot.artifact.golden import GoldenModel
 from ingot.artifact.manifest import (
     FORMAT_VERSION,
     Manifest,
@@ -215,7 +216,12 @@ def golden(shift: float = 0.0, tolerance: float = 1e-4) -> bytes:
         for t, row in enumerate(lp):
             top = [[int(i), float(row[i])] for i in np.argsort(-row)[:8]]
             following = float(row[tokens[t + 1]]) if t + 1 < len(tokens) else None
-            positions.append({"top": top, "next_logprob": following})
-        prompts.append({"tokens": tokens, "positions": positions})
+            positions.append({"token": tokens[t], "top": top, "next": following})
+        prompts.append({"positions": positions, "given": len(tokens)})
     prompts[0]["positions"][5]["top"][0][1] += shift
-    return json.dumps({"prompts": prompts, "tolerance": tolerance}).encode()
+    allowed = {"noise": tolerance / 3, "mean": tolerance, "largest": tolerance}
+    info = make_manifest().model
+    model = {field: getattr(info, field) for field in GoldenModel.__struct_fields__}
+    tolerances = dict.fromkeys(("float32", "int8-g128"), allowed)
+    content = {"format": 1, "model": model, "tolerances": tolerances, "prompts": prompts}
+    return json.dumps(content).encode()

@@ -3,19 +3,28 @@ from __future__ import annotations
 import json
 import re
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from math import inf
+from typing import Any
 
 import pytest
 
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.formats import rounded_rows
+from ingot.artifact.golden import Tolerance
+from ingot.artifact.golden_error import GoldenDifference
 from ingot.artifact.reader import Artifact
 from ingot.compiling import golden_error
 from ingot.errors import ArtifactError, VerificationError
 from ingot.runtime.llm import LLM
 from ingot.runtime.verify import FAULT, OVERFLOW, ROUNDED, WAYS, Verification, compile_hint, verify
 from tests.runtime.fake_model import PLAN, golden, make_plan, write_fake
+
+
+def found_by(differences: dict[str, GoldenDifference]) -> Verification:
+    allowed = Tolerance(0.1, 0.2, 0.5)
+    return Verification(1, 1, "int8-g128", allowed, differences, (), bitwise_equal=True)
 
 
 def verified(tmp_path, data: bytes):
@@ -30,8 +39,7 @@ def swapped(gap: float) -> bytes:
     top[0][0], top[1][0] = top[1][0], top[0][0]
     middle = (top[0][1] + top[1][1]) / 2
     top[0][1], top[1][1] = middle + gap / 2, middle - gap / 2
-    value["prompts"][0]["positions"][5]["next_logprob"] = None
-    value["tolerance"] = 1.0
+    value["tolerances"]["float32"] |= {"mean": 1.0, "largest": 1.0}
     return json.dumps(value).encode()
 
 
@@ -67,7 +75,7 @@ def test_a_compile_that_fails_says_whose_fault_it_is(tmp_path, quantization, hin
 
 def test_rounding_is_not_blamed_for_ways_that_differ(tmp_path):
     artifact = Artifact.open(write_fake(tmp_path / "a.ingot", quantization="int8-g128"))
-    found = Verification(1, 1, 0.5, {}, (), bitwise_equal=True)
+    found = found_by({})
     assert compile_hint(artifact, found) == ROUNDED
     assert compile_hint(artifact, replace(found, bitwise_equal=False)) == FAULT
 
@@ -77,7 +85,7 @@ def test_the_range_of_float16_is_blamed_for_what_is_not_finite(tmp_path):
     half = replace(artifact.manifest.numerics, dtype="float16")
     artifact = replace(artifact, manifest=replace(artifact.manifest, numerics=half))
     for error, hint in ((inf, OVERFLOW), (1.0, ROUNDED)):
-        found = Verification(1, 1, 0.5, {"prefill": error}, (), bitwise_equal=True)
+        found = found_by({"prefill": GoldenDifference(error, error, None)})
         assert compile_hint(artifact, found) == hint
 
 
@@ -86,7 +94,7 @@ def test_a_cache_in_int8_is_named(tmp_path):
     states = tuple(replace(state, format=rounded_rows(2)) for state in plan.spec.states)
     files = {PLAN: encode_plan(replace(plan, spec=replace(plan.spec, states=states)))}
     artifact = Artifact.open(write_fake(tmp_path / "a.ingot", files=files))
-    found = Verification(1, 1, 0.5, {}, (), bitwise_equal=True)
+    found = found_by({})
     assert "--kv-dtype auto" in compile_hint(artifact, found)
 
 
@@ -135,15 +143,29 @@ def test_ways_that_differ_are_a_failure(tmp_path):
         result.raise_if_failed()
 
 
+def damaged(change: Callable[[Any], object]) -> bytes:
+    """golden.json after a change of what it holds."""
+    value = json.loads(golden())
+    change(value)
+    return json.dumps(value).encode()
+
+
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"{}", b'{"prompts": [], "tolerance": 1}', b'{"prompts": 1, "tolerance": 1}',
-        b'{"prompts": [{"tokens": [1, 2], "positions": []}], "tolerance": 1}',
-        b'{"prompts": [{"tokens": [1], "positions": [{"top": [], "next_logprob": null}]}],'
-        b' "tolerance": 1}',
-        b'{"prompts": [{"tokens": [1], "positions": [{"top": [[320, 0.1]], "next_logprob": null}]}'
-        b'], "tolerance": 1}',
+        b"", b"{}", golden()[:-1], golden()[: len(golden()) // 2],
+        damaged(lambda golden: golden.update(prompts=[])),
+        damaged(lambda golden: golden.update(prompts=1)),
+        damaged(lambda golden: golden.update(format=2)),
+        damaged(lambda golden: golden.update(tolerances={})),
+        damaged(lambda golden: golden["model"].update(vocab_size=2)),
+        damaged(lambda golden: golden["prompts"][0].update(given=16)),
+        damaged(lambda golden: golden["prompts"][0].update(given=0)),
+        damaged(lambda golden: golden["prompts"][0]["positions"][0].update(top=[])),
+        damaged(lambda golden: golden["prompts"][0]["positions"][0].update(next=None)),
+        damaged(lambda golden: golden["prompts"][0]["positions"][0].update(token=320)),
+        damaged(lambda golden: golden["prompts"][0]["positions"][0].update(top=[[320, 0.1]])),
+        damaged(lambda golden: golden["prompts"][0]["positions"][0].update(more=1)),
     ],
 )  # fmt: skip
 def test_goldens_that_are_none_are_refused(tmp_path, data):

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import ingot.compiler.add as adding
+from ingot.artifact.golden import Golden, GoldenModel, GoldenPosition, GoldenPrompt
 from ingot.artifact.reader import Artifact
 from ingot.compiler.add import add_targets
 from ingot.compiler.golden import outputs_agree
@@ -246,8 +247,10 @@ def test_files_are_copied_where_they_cannot_be_linked(
 
 
 def test_golden_outputs_of_another_host_agree() -> None:
-    text = b'{"tolerance":0.1,"prompts":[{"tokens":[3],"positions":[{"top":[[5,%s]],'
-    text += b'"next_logprob":null}]}]}'
-    assert outputs_agree(text % b"-1.25", text % b"-1.2501")
-    assert not outputs_agree(text % b"-1.25", text % b"-1.26")
-    assert not outputs_agree(text % b"-1.25", (text % b"-1.25").replace(b"[3]", b"[4]"))
+    def golden(value: float, token: int = 3) -> Golden:
+        prompt = GoldenPrompt([GoldenPosition(token, [(5, value)])], given=1)
+        return Golden(1, GoldenModel("m", "A", 8, 1, 1), {}, [prompt])
+
+    assert outputs_agree(golden(-1.25), golden(-1.2501))
+    assert not outputs_agree(golden(-1.25), golden(-1.26))
+    assert not outputs_agree(golden(-1.25), golden(-1.25, token=4))

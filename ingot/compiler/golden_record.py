@@ -1,0 +1,204 @@
+"""Recording goldens of a model, by which every artifact of it can be checked.
+
+The float32 reference continues each prompt by its likeliest tokens, and draws texts of its own.
+Then each number format is tried: the model runs on the same tokens with the roundings, and the
+weights, that a compile for this format would give it. The error that this makes is written down.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.artifact.golden import INT8_CACHE, Golden, encode_golden, model_of
+from ingot.compiler.compile import model_info, stored_format
+from ingot.compiler.front import Front
+from ingot.compiler.golden import Prompt, golden_outputs
+from ingot.compiler.kept_front import front_of
+from ingot.compiler.model import Model, read_model
+from ingot.compiler.options import Clock, CompileOptions, Progress, silent
+from ingot.compiler.prompt_file import read_prompts
+from ingot.compiler.quantization.choose import is_head
+from ingot.compiler.quantization.quantize import quantize_weights
+from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.compiler.record_options import RecordOptions
+from ingot.compiler.reference import Interpreter, ReadParameter
+from ingot.compiler.rounding import Rounded, roundings_of
+from ingot.compiler.tokenizer import encode
+from ingot.errors import UsageError
+from ingot.targets.target import kind_of
+
+_FORMAT = re.compile(
+    r"(?P<dtype>float32|bfloat16|float16)|"
+    r"(?P<quantize>int8|int4)(-(g(?P<group>32|64|128)|(?P<channel>channel)))?"
+)
+# What rounds most among the kinds of targets that compute so: activations to int8, on a CPU.
+TARGETS = {"float16": "cuda:sm_80"}
+TARGET = "cpu:portable"
+TEXTS = (
+    "Once upon a time",
+    "The capital of France is",
+    "def fibonacci(n):",
+    "First, preheat the oven to",
+)
+
+
+def record_golden(
+    model_dir: Path, options: RecordOptions, *, progress: Progress = silent, folder: Path
+) -> bytes:
+    """The content of a file of goldens; `folder` holds quantized weights meanwhile.
+
+    Raises UsageError for options and prompts that cannot be used, and as `compile_model` does.
+    """
+    clock = Clock(progress)
+    compiles = [compile_options(name, options.max_model_len) for name in options.formats]
+    exact = read_model(model_dir, compile_options("float32", options.max_model_len), clock)
+    with exact.checkpoint:
+        front, read = front_of(exact, clock), exact.checkpoint.read
+        prompts = _continued(exact, front.reference, given_prompts(exact, options), options, clock)
+        outputs = partial(
+            golden_outputs, front.reference, read, prompts, model_of(model_info(exact, front))
+        )
+        golden: Golden = outputs({})
+        for each in compiles:
+            with ExitStack() as stack:
+                name, way = _way(model_dir, each, folder, stack, clock)
+                with clock.stage("golden", name):
+                    golden.tolerances |= outputs({name: [way]}).tolerances
+    return encode_golden(golden)
+
+
+def compile_options(name: str, max_model_len: int | None) -> CompileOptions:
+    """How a model is compiled that is to have a number format. Raises UsageError."""
+    base = name.removesuffix(INT8_CACHE)
+    found = _FORMAT.fullmatch(base)
+    if found is None or base == "int4-channel":
+        raise UsageError(
+            f"--formats has {name!r}",
+            hint="Supported: float32, bfloat16, float16, int8 and int4, the last two also with a "
+            f"group size, as in int4-g64 or int8-channel; each also with {INT8_CACHE}.",
+        )
+    return CompileOptions(
+        targets=(TARGETS.get(base, TARGET),),
+        dtype=found["dtype"] or "bfloat16",
+        quantize=found["quantize"] or "none",
+        group_size=found["group"] or found["channel"] or "",
+        kv_dtype="int8" if name != base else "auto",
+        max_model_len=max_model_len,
+    )
+
+
+def given_prompts(model: Model, options: RecordOptions) -> list[Prompt]:
+    """The prompts as tokens. Raises UsageError for one that the model does not take."""
+    if options.prompts is None:
+        read: list[tuple[str, Any]] = [(f"prompt {i}", text) for i, text in enumerate(TEXTS, 1)]
+    else:
+        read = [*read_prompts(options.prompts)]
+    return [_given(model, where, prompt, options.tokens) for where, prompt in read]
+
+
+def _given(model: Model, where: str, prompt: str | list[int], more: int) -> Prompt:
+    text = prompt if isinstance(prompt, str) else None
+    if isinstance(prompt, str):
+        tokens = encode(model.tokenizer, prompt, where, add_special_tokens=True)
+    else:
+        tokens = prompt
+    longest, vocab_size = model.resolved.limits.max_model_len, model.config.vocab_size
+    if not tokens:
+        raise UsageError(f"{where} has no tokens", hint="Leave it out.")
+    if unknown := [token for token in tokens if not 0 <= token < vocab_size]:
+        raise UsageError(
+            f"{where} has token {unknown[0]}",
+            hint=f"The vocabulary has the tokens 0 to {vocab_size - 1}.",
+        )
+    if len(tokens) + more > longest:
+        raise UsageError(
+            f"{where} has {len(tokens)} tokens, and {more} are to follow",
+            hint=f"The model takes {longest}. Shorten it, or give fewer --tokens.",
+        )
+    return Prompt(tokens, given=len(tokens), text=text)
+
+
+def _continued(
+    model: Model, gm: GraphModule, given: list[Prompt], options: RecordOptions, clock: Clock
+) -> list[Prompt]:
+    """The prompts with the likeliest tokens after them, then the texts that were drawn."""
+    starts = [given[i % len(given)] for i in range(options.samples if options.tokens else 0)]
+    sequences = given + [replace(each, sampled=True) for each in starts]
+    draws = [np.random.default_rng([options.seed, i]) for i in range(len(starts))]
+    generators = [None] * len(given) + draws
+    ends = model.config.eos_token_ids
+    for count in range(options.tokens):
+        clock.progress("sample", f"token {count + 1} of {options.tokens}", count / options.tokens)
+        open_ = [i for i, each in enumerate(sequences) if not _ended(each, ends)]
+        logits = last_logits(gm, model.checkpoint.read, [sequences[i].tokens for i in open_])
+        for i, row in zip(open_, logits, strict=True):
+            tokens = [*sequences[i].tokens, chosen(row, generators[i])]
+            sequences[i] = replace(sequences[i], tokens=tokens)
+    clock.progress("sample", f"{options.tokens} tokens", 1.0)
+    return [replace(each, pieces=_pieces(model, each.tokens)) for each in sequences]
+
+
+def _ended(prompt: Prompt, ends: Sequence[int]) -> bool:
+    return len(prompt.tokens) > prompt.given and prompt.tokens[-1] in ends
+
+
+def _pieces(model: Model, tokens: Sequence[int]) -> list[str]:
+    """Each token as text."""
+    return [model.tokenizer.decode([token], skip_special_tokens=False) for token in tokens]
+
+
+def chosen(logits: torch.Tensor, draws: np.random.Generator | None) -> int:
+    """The likeliest token, or one that is drawn from the distribution as it is."""
+    if draws is None:
+        return int(logits.argmax())
+    whole = torch.softmax(logits.double(), -1).cumsum(-1).numpy()
+    return min(int(np.searchsorted(whole, draws.random() * whole[-1], "right")), len(whole) - 1)
+
+
+def last_logits(
+    gm: GraphModule, read: ReadParameter, sequences: Sequence[Sequence[int]]
+) -> list[torch.Tensor]:
+    """Logits [V] of the last position of each sequence; none of no sequence."""
+    return [rows[0, -1] for rows in _LastRows(gm, read, sequences).run()] if sequences else []
+
+
+class _LastRows(Interpreter):
+    """Computes the logits of last positions alone: the head is the widest of all products."""
+
+    def _linear(self, node: Node) -> list[Any]:
+        x = node.args[0]
+        assert isinstance(x, Node)
+        if is_head(node):
+            self.values[x] = [rows[:, -1:] for rows in self.values[x]]
+        return super()._linear(node)
+
+
+def _way(
+    model_dir: Path, options: CompileOptions, folder: Path, stack: ExitStack, clock: Clock
+) -> tuple[str, Rounded]:
+    """The name of the number format that options ask for, and how it rounds."""
+    model = read_model(model_dir, options, clock)
+    stack.enter_context(model.checkpoint)
+    front = front_of(model, clock)
+    plan = kind_of(model.resolved.targets[0]).rewrite(front.plan)
+    weights = stack.enter_context(QuantizedWeights(model.checkpoint.read, folder))
+    if front.storage:
+        _quantize(model, front, weights, clock)
+    return stored_format(model, front), Rounded(roundings_of(plan), weights.stored)
+
+
+def _quantize(model: Model, front: Front, weights: QuantizedWeights, clock: Clock) -> None:
+    sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
+    chosen_sizes = {name: sizes.get(name, 0) for name in front.storage}
+    with clock.stage_over("quantize", front.quantization, chosen_sizes) as weights.on_read:
+        quantize_weights(front.reference, weights, front.storage)

@@ -1,0 +1,211 @@
+"""What rounding does to the outputs of a model: its graph runs with the roundings of a plan.
+
+The exported graph runs over all prompts as it is, and beside that once for each plan, with every
+value rounded that the plan rounds. All runs go node by node side by side. A weight that they share
+is read and widened once, so that a run costs little more than its products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from ingot.artifact.formats import Format
+from ingot.artifact.plan import Instruction, Plan
+from ingot.artifact.traits import Role, traits_of
+from ingot.compiler.reference import Interpreter, ReadParameter
+from ingot.ops import OPS
+from ingot.ops.dtypes import TORCH_DTYPES
+from ingot.ops.paged_attention import attend_rounded
+from ingot.ops.scaled import Operand, Scaled, round_to_int8
+
+ATTENTION = OPS["attention"]
+FLOAT32 = Format("float32")
+DIGITS = 24  # binary digits of a float32
+
+
+@dataclass(frozen=True, slots=True)
+class Roundings:
+    """The formats in which a plan has what the exported graph has in float32.
+
+    Attributes:
+        weights: matrices and tables, by the names of the model's parameters.
+        products: what is multiplied with a matrix, by the name of the matrix.
+        queries: of attention.
+        cache: keys and values.
+    """
+
+    weights: Mapping[str, Format]
+    products: Mapping[str, Format]
+    queries: Format = FLOAT32
+    cache: Format = FLOAT32
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A way to run a model: what is rounded, and the weights, in integers where they are so."""
+
+    roundings: Roundings
+    read: ReadParameter
+
+
+def roundings_of(plan: Plan) -> Roundings:
+    """What a plan rounds, before or after a target's rewriting."""
+    weights, products = dict[str, Format](), dict[str, Format]()
+    queries = cache = FLOAT32
+    for step in plan.instructions:
+        traits = traits_of(step)
+        if traits.meets_tokens:
+            queries, cache = (_format(plan, step, name) for name in ("q", "k_cache"))
+        for argument in traits.integers:
+            weight = plan.buffer(step.inputs[argument])
+            names = weight.sources or (weight.name,)
+            weights.update(dict.fromkeys(names, weight.format))
+            if argument == traits.matrix:
+                (own,) = traits.arguments(Role.OWN)
+                products.update(dict.fromkeys(names, _format(plan, step, own)))
+    return Roundings(weights, products, queries, cache)
+
+
+def _format(plan: Plan, step: Instruction, argument: str) -> Format:
+    return plan.buffer(step.inputs[argument]).format
+
+
+def rounded_logits(
+    gm: GraphModule,
+    read: ReadParameter,
+    prompts: Sequence[Sequence[int]],
+    ways: Sequence[Rounded],
+) -> list[list[Tensor]]:
+    """Logits of the float32 reference, as `reference_logits` gives them, and those of each way."""
+    rows = [each[0] for each in _SideBySide(gm, read, prompts, ways).run()]
+    return [rows[first : first + len(prompts)] for first in range(0, len(rows), len(prompts))]
+
+
+class _SideBySide(Interpreter):
+    """The exact run and the rounded ones: a value has a tensor for each prompt of each run."""
+
+    def __init__(
+        self,
+        gm: GraphModule,
+        read: ReadParameter,
+        prompts: Sequence[Sequence[int]],
+        ways: Sequence[Rounded],
+    ) -> None:
+        super().__init__(gm, read, [tokens for _ in range(1 + len(ways)) for tokens in prompts])
+        self.exact = Rounded(Roundings({}, {}), read)
+        self.ways = [self.exact, *ways]
+        self.count = len(prompts)
+        self.matrix: Operand | None = None  # of the linear that is being computed
+
+    def _apply(self, node: Node, weights: dict[Node, Tensor], index: int) -> Any:
+        way = self.ways[index // self.count]
+        if way is self.exact or node.target is not ATTENTION.overload:
+            return super()._apply(node, weights, index)
+
+        def value(arg: Node) -> Any:
+            return weights[arg] if arg in weights else self.values[arg][index]
+
+        args: Any = torch.fx.node.map_arg(node.args, value)
+        options: Any = torch.fx.node.map_arg(node.kwargs, value)
+        return _attention(way.roundings, *args, **options)
+
+    def _linear(self, node: Node) -> list[Any]:
+        """Rows of all ways that have the same weight are multiplied with it at once."""
+        x, weight = node.args[:2]
+        assert isinstance(x, Node) and isinstance(weight, Node)
+        name, whole = str(weight.target), self.values
+        found: dict[int, list[Tensor]] = {}
+        for matrix, ways in self._matrices(name):
+            self.matrix = matrix
+            self.values = {x: [row for way in ways for row in self._rows(way, whole[x], name)]}
+            out = super()._linear(node)
+            found |= {way: out[i * self.count :][: self.count] for i, way in enumerate(ways)}
+        self.values, self.matrix = whole, None
+        return [row for way in sorted(found) for row in found[way]]
+
+    def weight_of(self, node: Node, rows: Tensor) -> Operand:
+        assert self.matrix is not None
+        return self.matrix
+
+    def _rows(self, way: int, values: list[Tensor], name: str) -> list[Tensor]:
+        """What a way multiplies with a weight."""
+        own = values[way * self.count :][: self.count]
+        form = self.ways[way].roundings.products.get(name)
+        return own if form is None else [_round(row, form) for row in own]
+
+    def _matrices(self, name: str) -> list[tuple[Operand, list[int]]]:
+        """The values that a weight has, each with the ways that have it so."""
+        read = {way.read: way.read(name) for way in self.ways}
+        found: dict[Any, tuple[Operand, list[int]]] = {}
+        for index, way in enumerate(self.ways):
+            whole = read[way.read]
+            narrow = _narrower(whole, way.roundings.weights.get(name, FLOAT32))
+            if narrow is not None and isinstance(whole, Tensor):
+                whole = whole.to(narrow)
+            _, ways = found.setdefault((way.read, narrow), (whole, []))
+            ways.append(index)
+        return [*found.values()]
+
+    def _embedding(self, node: Node) -> list[Any]:
+        weight, tokens = node.args[:2]
+        assert isinstance(weight, Node) and isinstance(tokens, Node)
+        found: dict[int, list[Tensor]] = {}
+        for table, ways in self._matrices(str(weight.target)):
+            for way in ways:
+                looked_up = (table[ids] for ids in self.values[tokens][way * self.count :])
+                own = islice(looked_up, self.count)
+                found[way] = [r.dequantize() if isinstance(r, Scaled) else r.float() for r in own]
+        return [row for way in sorted(found) for row in found[way]]
+
+
+def _narrower(weight: Operand, form: Format) -> torch.dtype | None:
+    """The dtype that a weight is rounded to; None if it stays as it is."""
+    if isinstance(weight, Scaled) or form.is_scaled or form == FLOAT32:
+        return None
+    dtype = TORCH_DTYPES[form.dtype]
+    return None if weight.dtype == dtype else dtype
+
+
+def _attention(
+    roundings: Roundings, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int = 0,
+    softcap: float = 0.0, sinks: Tensor | None = None, **_: Any,
+) -> Tensor:  # fmt: skip
+    """`attention` over a cache: weights are rounded like queries, see `attend_rounded`."""
+    form, cache = roundings.queries, roundings.cache
+    if form == cache == FLOAT32:
+        q, k, v = (_round(value, form) for value in (q, k, v))
+        exact: Tensor = ATTENTION.reference(q, k, v, scale, window, softcap, sinks)
+        return exact
+    keys, values = (x[0].transpose(0, 1) for x in (_round(k, cache), v))
+    scales = None
+    if cache.is_scaled:
+        stored = round_to_int8(values, cache.block)
+        values, scales = stored.values.float(), stored.scales.squeeze(-1)
+    else:
+        values = _round(values, cache)
+    narrow = q[0].to(TORCH_DTYPES[form.dtype])
+    out = attend_rounded(narrow, keys, values, scales, 0, scale, window, softcap, sinks)
+    return out.unsqueeze(0)
+
+
+def _round(values: Tensor, form: Format) -> Tensor:
+    """Values [..., K] as a format holds them, float32.
+
+    Where it is float32, what is lost are the last digits of sums of K products, each of which is
+    rounded: as much as if each product had log2(K) / 2 digits less.
+    """
+    if form.is_scaled:
+        return round_to_int8(values, form.block).dequantize()
+    if form != FLOAT32:
+        return values.to(TORCH_DTYPES[form.dtype]).float()
+    lost = max(1.0, math.log2(values.shape[-1]) / 2)
+    large = values * (2.0**lost + 1)  # Dekker's way to leave so many digits off
+    return large - (large - values)

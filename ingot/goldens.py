@@ -1,0 +1,94 @@
+"""Files of goldens: what the float32 reference says of a model, for who ships artifacts of it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ingot.compiling import check_torch
+from ingot.errors import ResourceError, UsageError
+from ingot.models.config_file import check_model_dir, check_tokenizer, read_json_object
+
+if TYPE_CHECKING:
+    from ingot.compiler.options import Progress
+    from ingot.compiler.record_options import RecordOptions
+
+
+def record(
+    model_dir: Path,
+    out: Path,
+    options: RecordOptions | None = None,
+    progress: Progress | None = None,
+    *,
+    replace: bool = True,
+) -> bytes:
+    """Records goldens of a model directory in a file, and returns what it holds.
+
+    The file appears complete or not at all. Raises UsageError where it cannot be written, or is
+    there already and must not be replaced, and what `record_golden` raises.
+    """
+    check_out(out, replace=replace)
+    check_model_dir(model_dir)
+    read_json_object(model_dir / "config.json")
+    check_tokenizer(model_dir)
+    check_torch()
+    from ingot.compiler.golden_record import record_golden
+    from ingot.compiler.options import silent
+    from ingot.compiler.record_options import RecordOptions
+
+    data = record_golden(
+        model_dir, options or RecordOptions(), progress=progress or silent, folder=out.parent
+    )
+    _write(out, data)
+    return data
+
+
+def check_out(out: Path, *, replace: bool) -> None:
+    """Raises UsageError if nothing can be written to a path, before there is anything to write."""
+    if os.path.lexists(out) and not out.is_file():
+        raise UsageError(f"{out} is no file", hint="Name another output.")
+    if os.path.lexists(out) and not replace:
+        raise UsageError(f"{out} exists", hint="Give --force to replace it.")
+    try:
+        with tempfile.TemporaryFile(dir=out.parent):
+            pass
+    except OSError as error:
+        raise _unwritable(out, error) from error
+
+
+def _write(out: Path, data: bytes) -> None:
+    """Puts a file in place in one step; what fails leaves nothing."""
+    path = ""
+    try:
+        descriptor, path = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), 0o666 & ~_umask())
+            os.fsync(file.fileno())
+        os.replace(path, out)
+    except OSError as error:
+        raise _unwritable(out, error) from error
+    finally:
+        if path:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+
+
+def _umask() -> int:
+    """What new files may not be; reading it needs setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _unwritable(out: Path, error: OSError) -> UsageError | ResourceError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return ResourceError(f"{error.strerror}: {out}", hint="Nothing was left behind.")
+    return UsageError(
+        f"{str(out)!r} cannot be written: {error.strerror}", hint="Name another output."
+    )
