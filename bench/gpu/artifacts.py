@@ -46,6 +46,9 @@ def _recipes() -> dict[str, Recipe]:
     found = {
         f"shakespeare-{name}": Recipe("shakespeare", options, (CUDA, CPU))
         for name, options in formats.items()
+    } | {
+        f"shakespeare-{name}": Recipe("shakespeare", {"dtype": dtype})
+        for name, dtype in (("f32", "float32"), ("f16", "float16"))
     }
     for shape, gigabytes in (("qwen3-0.6b", 1.5), ("llama-3.1-8b", 16.5)):
         for name in ("bf16", "int4"):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from bench.gpu.places import LIMITS
 
 BUNDLED = ("shakespeare-bf16", "shakespeare-int8", "shakespeare-int4", "shakespeare-kv8")
+FLOATS = ("shakespeare-f32", "shakespeare-f16")
 SMALL, LARGE = "qwen3-0.6b", "llama-3.1-8b"
 SMALL_ARTIFACTS = (f"{SMALL}-bf16", f"{SMALL}-int4")
 # With launches that begin before the one before them ends, beside the same models without.
@@ -44,12 +45,12 @@ def of_each(
 PARTS = (
     Part("environment", "environment:environment", 30, 0),
     Part("copies", "load:copies", 20),
-    Part("compile shakespeare", "artifacts:build", 120, 1, BUNDLED, makes=True),
+    Part("compile shakespeare", "artifacts:build", 120, 1, (*BUNDLED, *FLOATS), makes=True),
     # What nothing but a card can show comes first.
-    *of_each("load", "load:load", 30, BUNDLED),
-    *of_each("rows", "rows:rows", 40, BUNDLED),
-    *of_each("ways", "ways:ways", 40, BUNDLED),
-    *of_each("verify", "parity:verify", 30, BUNDLED),
+    *of_each("load", "load:load", 30, (*BUNDLED, *FLOATS)),
+    *of_each("rows", "rows:rows", 40, (*BUNDLED, *FLOATS)),
+    *of_each("ways", "ways:ways", 40, (*BUNDLED, *FLOATS)),
+    *of_each("verify", "parity:verify", 30, (*BUNDLED, *FLOATS)),
     *of_each("cpu", "parity:beside_cpu", 30, BUNDLED),
     *of_each("requests", "requests:requests", 45, BUNDLED),
     *of_each("no compiler", "separate:without_compilers", 30, BUNDLED[:1]),

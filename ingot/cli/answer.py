@@ -59,7 +59,7 @@ class Answer:
     def _pieces(self, llm: LLM, params: SamplingParams) -> Iterator[Piece]:
         stream = llm.stream({"prompt_token_ids": self.prompt_token_ids}, params)
         with closing(stream):
-            for delta in self.stats.watch(stream):
+            for delta in self.stats.watch(stream, lambda: llm.counters().kernel_seconds):
                 self._raw += delta.text
                 self.token_ids += delta.token_ids
                 self.finish_reason = delta.finish_reason or self.finish_reason

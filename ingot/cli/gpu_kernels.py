@@ -1,32 +1,20 @@
-"""What `inspect` shows of a GPU's kernels, from `kernels.json` and the plan alone.
-
-What is predicted of products is what a binary can have under way from memory, and the most of the
-bandwidth that it can have by that. Nothing is measured.
-"""
+"""What `inspect` shows of a GPU's kernels, from `kernels.json` and the plan alone."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ingot.artifact.architectures import ARCHITECTURES, Architecture
-from ingot.artifact.cost import StepShape
+from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.drivers import driver_text
-from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, BuiltLaunches, KernelSpec, Launch
-from ingot.artifact.occupancy import (
-    bytes_needed,
-    resident_programs,
-    share_of_bandwidth,
-    weights_in_flight,
-)
-from ingot.artifact.plan import Buffer, Plan
-from ingot.artifact.step_cost import kernel_costs
+from ingot.artifact.launches import BuiltLaunches, Launch
+from ingot.artifact.occupancy import bytes_needed
+from ingot.artifact.plan import Plan
+from ingot.cli.gpu_reads import READ_HEADER, GpuRead, gpu_reads, matrix_of, sizes_of_token, tile_of
 from ingot.cli.numbers import format_bytes
 from ingot.cli.output import table
 
-TILE = ("TILE_OUTPUTS", "TILE_ROWS", "TILE_COLUMNS")
 KERNEL_HEADER = (
     "kernel",
     "matrix",
@@ -38,7 +26,6 @@ KERNEL_HEADER = (
     "shared",
     "launches",
 )
-PRODUCT_HEADER = ("kernel", "matrix", "weights", "programs", "under way", "bandwidth", "launches")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,43 +61,15 @@ class BuiltKernel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BuiltProduct:
-    """A product with a matrix of weights, in a step of one token.
-
-    Attributes:
-        kernel: of the plan.
-        matrix: its rows x its columns, and its format.
-        programs: of the launch.
-        under_way: bytes of weights that a multiprocessor has under way, on average.
-        bandwidth: the most of the card's bandwidth that it can have, from 0 to 1.
-        launches: of such products in the step.
-    """
-
-    kernel: str
-    matrix: str
-    weight_bytes: int
-    programs: int
-    under_way: int
-    bandwidth: float
-    launches: int
-
-    @property
-    def cells(self) -> tuple[object, ...]:
-        """Its line of a table, in the order of PRODUCT_HEADER."""
-        return (
-            self.kernel, self.matrix, format_bytes(self.weight_bytes), self.programs,
-            format_bytes(self.under_way), f"{self.bandwidth:.0%}", self.launches,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GpuKernels:
-    """The binaries of a target, and what they say of its products on a card.
+    """The binaries of a target, and what they say of a step of one token on a card.
 
     Attributes:
         driver: that loads the binaries, in words.
         needed: bytes that a multiprocessor must have under way: its share of bandwidth x latency.
-        launches: in a step of one token, before one is drawn.
+        keys: tokens of the sequence, with the new one.
+        launches: in the step, before a token is drawn.
+        reads: those that read weights or the cache.
     """
 
     built_with: Mapping[str, str]
@@ -118,24 +77,28 @@ class GpuKernels:
     card: str
     multiprocessors: int
     needed: int
+    keys: int
     launches: int
     kernels: tuple[BuiltKernel, ...]
-    products: tuple[BuiltProduct, ...]
+    reads: tuple[GpuRead, ...]
 
 
-def gpu_kernels(plan: Plan, built: BuiltLaunches, level: str) -> GpuKernels:
-    """What there is to show of the kernels of a plan. KeyError for a level that is unknown."""
+def gpu_kernels(plan: Plan, built: BuiltLaunches, level: str, keys: int = 512) -> GpuKernels:
+    """What there is to show of the kernels of a plan, for a sequence of so many tokens, or of as
+    many as it can have. KeyError for a level that is unknown."""
     architecture = ARCHITECTURES[level]
-    sizes = sizes_of_token(plan)
+    keys = min(keys, plan.limits.max_model_len)
+    sizes = sizes_of_token(keys)
     return GpuKernels(
         built_with=built.built_with,
         driver=driver_text(built.least_cuda),
         card=architecture.card,
         multiprocessors=architecture.multiprocessors,
         needed=bytes_needed(architecture),
+        keys=keys,
         launches=sum(bool(each.variant(sizes)) for each in built.launches.launches),
         kernels=tuple(_kernels(built)),
-        products=tuple(_products(plan, built, architecture)),
+        reads=tuple(gpu_reads(plan, built, architecture, keys)),
     )
 
 
@@ -146,8 +109,8 @@ def kernels_text(shown: GpuKernels, target: str, layers: int) -> str:
         (
             f"Kernels of {target}, built by {versions}, for {shown.driver}\n"
             + table([kernel.cells for kernel in shown.kernels], KERNEL_HEADER),
-            f"Products of a step of one token, predicted for {shown.card}\n"
-            + table([product.cells for product in shown.products], PRODUCT_HEADER),
+            f"What reads memory in a step of one token, predicted for {shown.card}\n"
+            + table([read.cells for read in shown.reads], READ_HEADER),
             notes(shown, layers),
         )
     )
@@ -155,20 +118,17 @@ def kernels_text(shown: GpuKernels, target: str, layers: int) -> str:
 
 def notes(shown: GpuKernels, layers: int) -> str:
     """What the tables mean."""
+    others = shown.launches - sum(read.launches for read in shown.reads)
     return (
         f"A step of one token has {shown.launches} launches, "
-        f"{shown.launches / max(layers, 1):.1f} a layer, before one is drawn. Steps have N tokens, "
+        f"{shown.launches / max(layers, 1):.1f} a layer, before one is drawn. {others} of them "
+        "read little, and take about one wait for memory each. The sequence has "
+        f"{shown.keys} tokens. Steps have N tokens, "
         "R rows of logits, and Q tokens of one sequence. A tile is outputs x rows x columns. Each "
         f"of the {shown.multiprocessors} multiprocessors needs {format_bytes(shown.needed)} under "
-        "way to use all bandwidth, if memory answers in 800 ns. The bandwidth of a product is the "
+        "way to use all bandwidth, if memory answers in 800 ns. The bandwidth of a kernel is the "
         "most that what is under way and one such wait allow."
     )
-
-
-def sizes_of_token(plan: Plan) -> dict[str, int]:
-    """The sizes of a step that decodes one token."""
-    keys = min(512, plan.limits.max_model_len)
-    return {"N": 1, "S": 1, "R": 1, "P": 1, MOST_ROWS: 1, MOST_KEYS: keys, "D": 1, "E": 0}
 
 
 def _launches(built: BuiltLaunches) -> tuple[Launch, ...]:
@@ -187,9 +147,9 @@ def _kernels(built: BuiltLaunches) -> Iterator[BuiltKernel]:
     ):
         yield BuiltKernel(
             kernel=spec.function,
-            matrix=_matrix(spec) if _tile(spec) else "",
+            matrix=matrix_of(spec) if tile_of(spec) else "",
             steps=steps.get(number, ""),
-            tile=_tile(spec),
+            tile=tile_of(spec),
             warps=spec.num_warps,
             registers=binary.registers,
             spilled_bytes=binary.spilled_bytes,
@@ -208,60 +168,3 @@ def _steps(launch: Launch) -> dict[int, str]:
         found[variant.kernel] = f"{variant.size} <= {variant.most}" if variant.size else begin
         above = f"{variant.size} > {variant.most}"
     return found
-
-
-def _tile(spec: KernelSpec) -> str:
-    sizes = [str(spec.constants[name]) for name in TILE if name in spec.constants]
-    return " x ".join(sizes) if len(sizes) == len(TILE) else ""
-
-
-def _products(
-    plan: Plan, built: BuiltLaunches, architecture: Architecture
-) -> Iterator[BuiltProduct]:
-    """The products of a step of one token, those that are alike together."""
-    costs = kernel_costs(plan, StepShape())
-    found: dict[tuple[int, str], list[Launch]] = {}
-    for launch in built.launches.launches:
-        variant = launch.variant(sizes_of_token(plan))
-        if variant and _tile(built.launches.kernels[variant.kernel]):
-            kernel = plan.kernels[launch.group].kernel
-            found.setdefault((variant.kernel, kernel), []).append(launch)
-    for (number, kernel), launches in found.items():
-        first, spec = launches[0], built.launches.kernels[number]
-        flying, programs = _under_way(plan, built, first, architecture)
-        nbytes = costs[first.group].weight_bytes
-        yield BuiltProduct(
-            kernel=kernel,
-            matrix=f"{_matrix(spec)} {_weight(plan, spec, first).format}",
-            weight_bytes=nbytes,
-            programs=programs,
-            under_way=flying,
-            bandwidth=share_of_bandwidth(nbytes, flying, architecture),
-            launches=len(launches),
-        )
-
-
-def _under_way(
-    plan: Plan, built: BuiltLaunches, launch: Launch, architecture: Architecture
-) -> tuple[int, int]:
-    """Bytes of weights that a multiprocessor has under way, and the programs of the launch."""
-    sizes = sizes_of_token(plan)
-    variant = launch.variant(sizes)
-    assert variant is not None
-    spec, binary = built.launches.kernels[variant.kernel], built.binaries[variant.kernel]
-    programs = math.prod(extent.of(sizes) for extent in variant.grid)
-    resident = max(1, resident_programs(binary, spec.num_warps, architecture))
-    most = weights_in_flight(binary, spec, architecture)
-    filled = min(1.0, programs / (resident * architecture.multiprocessors))
-    return int(most * filled), programs
-
-
-def _matrix(spec: KernelSpec) -> str:
-    constants = spec.constants
-    rows = constants["WIDTH"] if "WIDTH" in constants else 2 * int(constants["HALF"])
-    return f"{rows} x {constants['DEPTH']}"
-
-
-def _weight(plan: Plan, spec: KernelSpec, launch: Launch) -> Buffer:
-    names = [name for name, _ in spec.arguments]
-    return plan.buffer(launch.arguments[names.index("w")].buffer)

@@ -16,7 +16,8 @@ from ingot.cli.artifact_view import (
     live_bytes,
     shape_text,
 )
-from ingot.cli.gpu_kernels import KERNEL_HEADER, PRODUCT_HEADER, notes
+from ingot.cli.gpu_kernels import KERNEL_HEADER, notes
+from ingot.cli.gpu_reads import READ_HEADER
 from ingot.cli.numbers import format_bytes, format_count
 
 COLORS = 10  # the template's style defines --c0 to --c9
@@ -44,7 +45,7 @@ def artifact_page(view: ArtifactView, target: str) -> str:
         context=context,
         kernels=list(zip(kernels, costs, strict=True)),
         gpu=view.gpu_kernels(target),
-        gpu_headers=(KERNEL_HEADER, PRODUCT_HEADER),
+        gpu_headers=(KERNEL_HEADER, READ_HEADER),
         notes=notes,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,9 @@ class Figures:
     """What `--stats` prints. A speed is None where too little was generated to measure it.
 
     `weight_bytes_per_token` is what decoding one token of one sequence must read, and
-    `read_bytes_per_second` is how fast this host reads a buffer of that size. `share_of_others` is
-    the part of the processors' time that other processes had meanwhile; None where the system does
-    not tell.
+    `read_bytes_per_second` is how fast this host reads a buffer of that size. `kernel_share` is the
+    part of the decoding that the kernels took. `share_of_others` is the part of the processors'
+    time that other processes had meanwhile; None where the system does not tell.
     """
 
     load_seconds: float
@@ -37,6 +37,7 @@ class Figures:
     num_tokens: int
     prefill_tokens_per_second: float | None
     decode_tokens_per_second: float | None
+    kernel_share: float | None
     weight_bytes_per_token: int
     read_bytes_per_second: float
     decode_limit_tokens_per_second: float
@@ -50,6 +51,9 @@ class Figures:
         """Name and value of each figure, for people."""
         decode, limit = self.decode_tokens_per_second, self.decode_limit_tokens_per_second
         share = f", {100 * decode / limit:.0f} % of the limit" if decode else ""
+        kernels = (
+            f"{100 * (self.kernel_share or 0.0):.0f} % of that time; drawing and text the rest"
+        )
         weights = format_bytes(self.weight_bytes_per_token)
         bandwidth = format_bytes(int(self.read_bytes_per_second))
         others = self.share_of_others or 0.0
@@ -59,6 +63,7 @@ class Figures:
             ("first token", format_seconds(self.ttft_seconds)),
             ("prefill", _speed(self.num_prompt_tokens, self.prefill_tokens_per_second)),
             ("decode", _speed(self.num_tokens, decode) + share),
+            *([("kernels", kernels)] if self.kernel_share is not None else []),
             ("limit", f"{limit:.0f} tok/s: a token reads {weights} of weights, at {bandwidth}/s"),
             *([("busy host", busy)] if others >= TOLD_SHARE else []),
         ]
@@ -72,25 +77,31 @@ class RunStats:
     num_tokens: int = 0
     first_seconds: float = 0.0
     total_seconds: float = 0.0
+    kernel_seconds: float | None = None  # after the first token; None of an answer cut short
     began: ProcessorTimes = field(default_factory=ProcessorTimes.now)
     ended: ProcessorTimes = field(default_factory=ProcessorTimes.now)
 
-    def watch(self, deltas: Iterator[TextDelta]) -> Iterator[TextDelta]:
-        """Passes the pieces on and times them."""
-        start = time.perf_counter()
+    def watch(
+        self, deltas: Iterator[TextDelta], kernel_seconds: Callable[[], float]
+    ) -> Iterator[TextDelta]:
+        """Passes the pieces on and times them; `kernel_seconds` says what kernels took so far."""
+        start, before = time.perf_counter(), 0.0
         try:
             for delta in deltas:
                 self.total_seconds = time.perf_counter() - start
                 if self.num_tokens == 0 and delta.token_ids:
-                    self.first_seconds = self.total_seconds
+                    self.first_seconds, before = self.total_seconds, kernel_seconds()
                 self.num_tokens += len(delta.token_ids)
                 yield delta
+            self.kernel_seconds = kernel_seconds() - before
         finally:  # figures may be asked for much later
             self.ended = ProcessorTimes.now()
 
     def figures(self, artifact: Artifact, load_seconds: float) -> Figures:
         """All figures; measures this host's memory, so it takes a moment."""
         decode_seconds = self.total_seconds - self.first_seconds
+        decode = _rate(self.num_tokens - 1, decode_seconds)
+        kernels = self.kernel_seconds if decode else None
         nbytes = step_cost(artifact.plan, StepShape()).weight_bytes
         bandwidth = read_bandwidth(artifact, nbytes)
         return Figures(
@@ -99,7 +110,8 @@ class RunStats:
             num_prompt_tokens=self.num_prompt_tokens,
             num_tokens=self.num_tokens,
             prefill_tokens_per_second=_rate(self.num_prompt_tokens, self.first_seconds),
-            decode_tokens_per_second=_rate(self.num_tokens - 1, decode_seconds),
+            decode_tokens_per_second=decode,
+            kernel_share=None if kernels is None else min(1.0, kernels / decode_seconds),
             weight_bytes_per_token=nbytes,
             read_bytes_per_second=bandwidth,
             decode_limit_tokens_per_second=bandwidth / max(nbytes, 1),

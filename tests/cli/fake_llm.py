@@ -10,6 +10,7 @@ from threading import Event
 from types import SimpleNamespace
 from typing import ClassVar
 
+from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.output import TextDelta
 from ingot.runtime.params import SamplingParams
 
@@ -54,6 +55,9 @@ class FakeLLM:
 
     def get_tokenizer(self):
         return FakeTokenizer()
+
+    def counters(self):
+        return EngineCounters()
 
     def chat_prompt(self, messages, *, add_generation_prompt=True):
         text = "".join(f"<{message['role']}>{message['content']}" for message in messages)

@@ -1,4 +1,4 @@
-"""What `inspect` shows of the kernels of a GPU, and predicts of its products."""
+"""What `inspect` shows of the kernels of a GPU, and predicts of what reads memory."""
 
 from __future__ import annotations
 
@@ -127,11 +127,11 @@ def test_launches_of_a_token_are_those_that_fit_it(shown: GpuKernels) -> None:
 
 def test_a_product_has_what_its_grid_and_its_binary_allow(shown: GpuKernels) -> None:
     """Three programs are too few for 132 multiprocessors; each waits for one tile of 512 bytes."""
-    (product,) = shown.products
+    (product,) = shown.reads
     architecture, (spec, binary) = ARCHITECTURES["sm_90"], kernel(0)
     assert occupancy.weights_in_flight(binary, spec, architecture) == 12 * 512
     assert (product.programs, product.under_way) == (3, 3 * 512 // 132)
-    assert (product.weight_bytes, product.launches) == (48 * 8 * 4, 1)
+    assert (product.nbytes, product.launches) == (48 * 8 * 4, 1)
     assert product.bandwidth == occupancy.share_of_bandwidth(1536, 11, architecture) < 0.01
     assert product.cells[:3] == ("linear", "48 x 8 float32", "1.54 KB")
 
@@ -142,7 +142,7 @@ def test_a_full_grid_has_no_more_than_the_multiprocessors_hold() -> None:
     (few, rest), grid = product.variants, (Extent(times=10**6), ONE, ONE)
     product = replace(product, variants=(replace(few, grid=grid), rest))
     launches = replace(many.launches, launches=(norm, never, product))
-    (found,) = gpu_kernels(sample_plan(), replace(many, launches=launches), "sm_90").products
+    (found,) = gpu_kernels(sample_plan(), replace(many, launches=launches), "sm_90").reads
     assert (found.programs, found.under_way) == (10**6, 12 * 512)
 
 
@@ -152,9 +152,10 @@ def test_the_command_shows_the_first_gpu(sample: Path, capsys: pytest.CaptureFix
     for part in (
         "Kernels of cuda:sm_90, built by triton 3.9.0, for driver 570 or newer\n",
         "  product.multiply  48 x 8  N <= 16   16 x 16 x 8      4         40      0 B ",
-        "Products of a step of one token, predicted for H200\n",
+        "What reads memory in a step of one token, predicted for H200\n",
         "  linear  48 x 8 float32  1.54 KB         3       11 B         0%         1\n",
         "A step of one token has 2 launches, 2.0 a layer",
+        "1 of them read little,",
         "needs 29.1 KB under way",
     ):
         assert part in out
@@ -185,7 +186,7 @@ def test_json_has_the_same(
     assert plans["cpu:portable"]["gpu_kernels"] is None
     found = plans["cuda:sm_90"]["gpu_kernels"]
     assert found["kernels"][1]["registers"] == 41
-    assert found["products"][0]["bandwidth"] == shown.products[0].bandwidth
+    assert found["reads"][0]["bandwidth"] == shown.reads[0].bandwidth
     assert (found["card"], found["needed"]) == ("H200", shown.needed)
     assert found["driver"] == "driver 570 or newer"
 

@@ -28,10 +28,12 @@ def figures(monkeypatch, tmp_path):
 
     def figures(*counts):
         moments = iter([10.0, *(12.0 + 0.5 * i for i in range(len(counts)))])
+        kernels = iter([7.0, 7.5])
         clock = SimpleNamespace(perf_counter=lambda: next(moments))
         monkeypatch.setattr(run_stats, "time", clock)
         stats = RunStats(num_prompt_tokens=8)
-        assert [len(delta.token_ids) for delta in stats.watch(deltas(*counts))] == list(counts)
+        seen = [len(d.token_ids) for d in stats.watch(deltas(*counts), lambda: next(kernels))]
+        assert seen == list(counts)
         return stats.figures(artifact, load_seconds=1.0)
 
     return figures
@@ -68,6 +70,18 @@ def test_a_busy_host_is_told_beside_the_speed(figures, monkeypatch, share, told)
         assert f"other work had {100 * share:.0f} % of the processors' time" in lines[0]
 
 
+def test_the_share_of_kernels_stands_beside_the_speed(figures):
+    of = figures(1, 1, 1)
+    assert of.kernel_share == 0.5 / 1.0
+    assert "kernels      50 % of that time" in of.text()
+
+
+@pytest.mark.parametrize("counts", [(), (1,)])
+def test_no_speed_no_share(figures, counts):
+    of = figures(*counts)
+    assert of.kernel_share is None and "kernels" not in of.text()
+
+
 def cut(counts):
     yield from deltas(*counts)
     raise KeyboardInterrupt
@@ -82,7 +96,7 @@ def test_other_work_counts_until_the_answer_has_ended(monkeypatch, tmp_path, who
     monkeypatch.setattr(ProcessorTimes, "now", lambda: times)
     monkeypatch.setattr(run_stats, "read_bandwidth", lambda artifact, nbytes: 1e9)
     with nullcontext() if whole else pytest.raises(KeyboardInterrupt):
-        for _ in stats.watch(deltas(1, 1) if whole else cut([1, 1])):
+        for _ in stats.watch(deltas(1, 1) if whole else cut([1, 1]), lambda: 0.0):
             times = replace(times, busy=times.busy + 1.0, total=times.total + 2.0)
     times = replace(times, total=times.total + 100.0)
     assert stats.figures(artifact, load_seconds=1.0).share_of_others == 0.5

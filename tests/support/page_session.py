@@ -172,7 +172,7 @@ def _same_everywhere(text: str) -> str:
 @contextmanager
 def session_of(blocks: list[Block], folder: Path) -> Iterator[Session]:
     """A session that has all names that these blocks speak of."""
-    text = "".join(block.text for block in blocks)
+    text = re.sub(r"(^|\s)#.*", "", "".join(block.text for block in blocks))
     model = made_once("page_model", write_bundled)
     if "golden/models" in text:
         (folder / "golden" / "models").mkdir(parents=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ingot.artifact.formats import DTYPE_BITS
 from ingot.artifact.target import Target
 from ingot.cli.gpu_kernels import gpu_kernels
 from ingot.targets.cuda import gates
@@ -32,6 +33,7 @@ CASES = [
 ]
 # Scales and multipliers of integers do not count as under way, and grids are not round numbers.
 NEARLY = 0.9
+FILLING = 32_000  # keys that are enough programs of attention for every card
 
 
 def case_id(value: object) -> str:
@@ -49,7 +51,15 @@ def test_kernels_of_real_shapes(
     files = {binary.file for binary in built.binaries}
     assert sum((tmp_path / file).stat().st_size for file in files) <= MOST_BYTES
     shown = gpu_kernels(plan, built, target.level)
-    assert len(shown.products) >= 5, "of a layer, and the head"
-    for each in shown.products:
-        there_is = each.weight_bytes / shown.multiprocessors
+    attention, *more = (each for each in shown.reads if each.kernel == "paged_attention")
+    assert not more
+    products = [each for each in shown.reads if each != attention]
+    assert len(products) >= 5, "of a layer, and the head"
+    for each in products:
+        there_is = each.nbytes / shown.multiprocessors
         assert each.under_way >= NEARLY * min(shown.needed, there_is), each
+    heads, columns = plan.spec.states[0].record
+    cached = 2 * heads * columns * DTYPE_BITS[dtype] // 8
+    assert (attention.nbytes, attention.programs) == (512 * cached, heads * 2)
+    filled = gpu_kernels(plan, built, target.level, FILLING).reads
+    assert next(each for each in filled if each.nbytes == FILLING * cached).bandwidth > 0.9

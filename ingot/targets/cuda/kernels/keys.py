@@ -6,6 +6,7 @@ import triton.language as tl
 MASKED: tl.constexpr = tl.constexpr(0x007FFFFF)  # the key of -inf
 INFINITE: tl.constexpr = tl.constexpr(0xFF800000)
 NO_NUMBER: tl.constexpr = tl.constexpr(0xFFFFFFFF)
+ONES: tl.constexpr = NO_NUMBER  # `^ ONES`: Triton before 3.9 cannot interpret ~ of a uint32
 SIGN: tl.constexpr = tl.constexpr(0x80000000)
 DIGIT: tl.constexpr = tl.constexpr(4)  # bits of a threshold that one pass finds
 DIGITS: tl.constexpr = tl.constexpr(1 << 4)
@@ -15,13 +16,13 @@ DIGITS: tl.constexpr = tl.constexpr(1 << 4)
 def keys_of(x):
     """The keys of numbers, uint32; both zeros have the same, and NaN the largest."""
     bits = (x + 0.0).to(tl.uint32, bitcast=True)
-    return tl.where(x == x, tl.where(bits >= SIGN, ~bits, bits | SIGN), NO_NUMBER)
+    return tl.where(x == x, tl.where(bits >= SIGN, bits ^ ONES, bits | SIGN), NO_NUMBER)
 
 
 @triton.jit
 def number_of(key):
     """The number of a key."""
-    return tl.where(key >= SIGN, key ^ SIGN, ~key).to(tl.float32, bitcast=True)
+    return tl.where(key >= SIGN, key ^ SIGN, key ^ ONES).to(tl.float32, bitcast=True)
 
 
 @triton.jit
