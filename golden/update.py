@@ -2,32 +2,39 @@
 
     python -m golden.update
 
-`golden/shakespeare/` holds the ledger and the plan of the bfloat16 compile as text, and, of the
-float32 compile, the greedy tokens of a few prompts with their log-probabilities. Look at the diff
-before committing it: a refactoring leaves all of it as it is.
+`golden/shakespeare/` holds the ledger and the plan of the bfloat16 compile as text, and the goldens
+of the model, `goldens.json`, as `ingot golden record` writes them. Look at the diff before
+committing it: a refactoring leaves all of it as it is.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 
 import ingot
 from ingot.cli.compile import groups_text, ledger_table
 from ingot.cli.inspect import plan_table
+from ingot.cli.main import main as ingot_command
 from ingot.cli.output import NO_LIMIT
 
 MODEL = Path(__file__).parent / "models" / "shakespeare"
 FOLDER = Path(__file__).parent / "shakespeare"
-PROMPTS = (
-    "ROMEO:\n",
-    "First Citizen:\nBefore we proceed any further",
-    "O ",
-    "KING HENRY VI:\n" * 8,
+PROMPTS = FOLDER / "prompts.jsonl"
+GOLDENS = FOLDER / "goldens.json"
+# What the tests verify artifacts of, each with the options of its compile.
+FORMATS = {
+    "float32": ("--dtype", "float32"),
+    "bfloat16": ("--dtype", "bfloat16"),
+    "int8": ("--quantize", "int8"),
+    "int4": ("--quantize", "int4"),
+}
+RECORD = (
+    *("golden", "record", str(MODEL), "--output", str(GOLDENS), "--force"),
+    *("--prompts", str(PROMPTS), "--samples", "8", "--formats", ",".join(FORMATS)),
 )
-NEW_TOKENS = 32
 
 
 def structure(artifact: Path) -> dict[str, str]:
@@ -38,39 +45,16 @@ def structure(artifact: Path) -> dict[str, str]:
     return {"ledger.txt": ledger, "plan.txt": plan_table(plan) + "\n"}
 
 
-def outputs(artifact: Path) -> list[dict[str, object]]:
-    """Greedy continuations of the prompts, with the log-probability of every token."""
-    params = ingot.SamplingParams(temperature=0, max_tokens=NEW_TOKENS, logprobs=1, ignore_eos=True)
-    with ingot.LLM(artifact) as llm:
-        results = llm.generate(list(PROMPTS), params)
-    return [
-        {
-            "prompt": prompt,
-            "text": result.outputs[0].text,
-            "token_ids": result.outputs[0].token_ids,
-            "logprobs": [
-                round(row[token].logprob, 4)
-                for token, row in zip(
-                    result.outputs[0].token_ids, result.outputs[0].logprobs, strict=True
-                )
-            ],
-        }
-        for prompt, result in zip(PROMPTS, results, strict=True)
-    ]
-
-
-def main() -> None:
+def main() -> int:
     os.environ["COLUMNS"] = str(NO_LIMIT)  # whatever terminal this runs in
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as temporary:
-        artifacts = {dtype: Path(temporary) / f"{dtype}.ingot" for dtype in ("bfloat16", "float32")}
-        for dtype, artifact in artifacts.items():
-            ingot.compile(MODEL, artifact, dtype=dtype)
-        for name, text in structure(artifacts["bfloat16"]).items():
+        artifact = Path(temporary) / "bfloat16.ingot"
+        ingot.compile(MODEL, artifact, dtype="bfloat16")
+        for name, text in structure(artifact).items():
             (FOLDER / name).write_text(text)
-        text = json.dumps(outputs(artifacts["float32"]), indent=1) + "\n"
-        (FOLDER / "outputs.json").write_text(text)
+    return ingot_command(list(RECORD))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -7,22 +7,42 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ingot
-from golden.update import FOLDER, MODEL, outputs, structure
+from golden.update import FOLDER, FORMATS, GOLDENS, MODEL, PROMPTS, structure
+from ingot.api import LLM
+from ingot.artifact.golden import GoldenPrompt, decode_golden, encode_golden, tolerance_of
+from ingot.artifact.reader import Artifact
+from ingot.cli.main import main
+from ingot.runtime.verify import golden_file, number_format, read_golden, verify
 from tests.support.build_once import built_once
+from tests.support.core import core
+from tests.support.planted import Planted
 
-LOGPROB_TOLERANCE = 2e-3  # hosts differ in the order of float32 sums
+
+def recorded() -> list[GoldenPrompt]:
+    return decode_golden(GOLDENS.read_bytes(), "goldens").prompts
 
 
 @pytest.fixture(scope="module")
-def float32_outputs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
-    artifact = tmp_path_factory.mktemp("golden") / "float32.ingot"
-    with built_once():
-        ingot.compile(MODEL, artifact, dtype="float32")
-    return outputs(artifact)
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The artifacts that tests of this file have compiled by the command, by number format."""
+    return {}
+
+
+def artifact_of(
+    name: str, compiled: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """An artifact in that number format, compiled by the command."""
+    if name not in compiled:
+        compiled[name] = tmp_path_factory.mktemp("golden") / f"{name}.ingot"
+        with built_once():
+            command = ["compile", str(MODEL), "-o", str(compiled[name]), *FORMATS[name]]
+            assert main(command) == 0
+    return compiled[name]
 
 
 @pytest.mark.parametrize("name", ["ledger.txt", "plan.txt"])
@@ -30,18 +50,62 @@ def test_structure_is_as_recorded(shakespeare_artifact: Path, name: str) -> None
     assert structure(shakespeare_artifact)[name] == (FOLDER / name).read_text()
 
 
-def test_tokens_and_log_probabilities_are_as_recorded(
-    float32_outputs: list[dict[str, object]],
+@pytest.mark.parametrize("name", core("float32", "bfloat16", further=FORMATS))
+def test_every_number_format_reproduces_the_goldens(
+    name: str,
+    compiled: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    recorded = json.loads((FOLDER / "outputs.json").read_text())
-    for got, expected in zip(float32_outputs, recorded, strict=True):
-        assert got["prompt"] == expected["prompt"]
-        assert got["token_ids"] == expected["token_ids"]
-        assert got["text"] == expected["text"]
-        assert got["logprobs"] == pytest.approx(expected["logprobs"], abs=LOGPROB_TOLERANCE)
+    artifact = artifact_of(name, compiled, tmp_path_factory)
+    capsys.readouterr()
+    assert main(["verify", str(artifact), "--golden", str(GOLDENS), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert found["passed"] and found["number_format"].startswith(name)
+    assert found["mean_error"] < 1.2 * found["allowed"]["noise"]
+    assert 0 < found["kl"] < found["allowed"]["kl"]
 
 
-def test_the_recorded_text_reads_like_the_play(float32_outputs: list[dict[str, object]]) -> None:
-    texts = [str(result["text"]) for result in float32_outputs]
+@pytest.mark.parametrize("name", core("float32", "bfloat16", further=FORMATS))
+def test_an_error_of_three_times_the_noise_fails(
+    name: str, compiled: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """By the goldens in the artifact, and by those of the file, which know other weights."""
+    artifact = Artifact.open(artifact_of(name, compiled, tmp_path_factory))
+    for golden in (read_golden(artifact), golden_file(GOLDENS, artifact)):
+        noise = tolerance_of(golden.tolerances, number_format(artifact), "goldens").noise
+        with LLM(artifact) as llm:
+            assert verify(Planted(llm, golden, 0.0), golden).passed
+            found = verify(Planted(llm, golden, 3 * noise), golden)
+        assert found.bitwise_equal and not found.passed
+        assert found.mean_error > 1.25 * found.allowed.mean
+
+
+def test_greedy_generation_gives_the_recorded_tokens(
+    compiled: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """In float32, where rounding explains no other token."""
+    params = ingot.SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
+    texts = [json.loads(line)["prompt"] for line in PROMPTS.read_text().splitlines()]
+    with ingot.LLM(artifact_of("float32", compiled, tmp_path_factory)) as llm:
+        outputs = [result.outputs[0] for result in llm.generate(texts, params)]
+    greedy = [prompt for prompt in recorded() if not prompt.sampled]
+    assert [prompt.text for prompt in greedy] == texts
+    for prompt, output in zip(greedy, outputs, strict=True):
+        assert output.token_ids == prompt.tokens[prompt.given :]
+        assert output.text == "".join(each.piece for each in prompt.positions[prompt.given :])
+
+
+def test_the_recorded_text_reads_like_the_play() -> None:
+    texts = ["".join(each.piece for each in prompt.positions) for prompt in recorded()]
     assert all(len(text) > 40 for text in texts)
-    assert any(":\n" in text for text in texts)  # somebody else speaks
+    assert any(":\n" in text[30:] for text in texts)  # somebody else speaks
+
+
+def test_the_file_is_as_ingot_writes_it() -> None:
+    """A line for every position; a version of the format that changes it shows here."""
+    data = GOLDENS.read_bytes()
+    assert encode_golden(decode_golden(data, "goldens")) == data
+    assert sum(line.lstrip().startswith('{"token"') for line in data.decode().splitlines()) == sum(
+        len(prompt.positions) for prompt in recorded()
+    )

@@ -149,10 +149,7 @@ def _model_facts(view: ArtifactView) -> list[tuple[str, str]]:
             "step",
             f"at most {limits.max_num_batched_tokens} tokens of {limits.max_num_seqs} sequences",
         ),
-        (
-            "numerics",
-            f"{numerics.dtype}{quantized}; goldens within {numerics.tolerance:g} in the mean",
-        ),
+        ("numerics", f"{numerics.dtype}{quantized}; goldens within {numerics.tolerance:g}"),
     ]
 
 

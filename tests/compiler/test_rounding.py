@@ -1,0 +1,60 @@
+"""The noise of a number format is that of the plan, which the interpreter runs word for word."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ingot.artifact.formats import Storage
+from ingot.compiler.rounding import Rounded, rounded_logits, roundings_of
+from ingot.compiler.verify import PlanChecker, StoredWeights, step_within
+from ingot.passes.verification import relative_error
+from ingot.targets.cpu.kind import KIND as CPU
+from ingot.targets.cuda.kind import KIND as CUDA
+from tests.compiler.tiny import tiny
+
+torch.set_num_threads(1)
+
+VARIANTS = {
+    "bfloat16": {"dtype": "bfloat16"},
+    "float16": {"dtype": "float16"},
+    "int8": {"dtype": "bfloat16", "storage": Storage(8, 32)},
+    "int4": {"storage": Storage(4, 32)},
+    "int8 cache": {"dtype": "bfloat16", "int8_states": True},
+    "int8 cache beside float32": {"int8_states": True},
+}
+
+
+@pytest.mark.parametrize("kind", [CPU, CUDA], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_noise_is_that_of_the_plan(name: str, kind: object) -> None:
+    made = tiny(**VARIANTS[name])
+    plan = kind.rewrite(made.plan)  # type: ignore[attr-defined]
+    checker, step = PlanChecker(made.reference), step_within(made.plan.limits)
+    stored = StoredWeights(checker.random, plan)
+    exact, rounded = checker.rounded(stored, [roundings_of(plan)], *step)
+    noise, apart = (relative_error(x, exact) for x in (rounded, checker.logits(plan, *step)))
+    assert 1e-4 < noise < 5e-2
+    # They round alike, so they are much nearer to each other than to what is exact.
+    assert relative_error(checker.logits(plan, *step), rounded) < 0.3 * noise
+    assert apart == pytest.approx(noise, rel=0.1)
+
+
+def test_the_exact_run_is_the_reference_whatever_runs_beside_it() -> None:
+    made = tiny("bfloat16")
+    checker = PlanChecker(made.reference)
+    read, prompts = checker.random.read, [[1, 2, 3], [4]]
+    alone = rounded_logits(made.reference, read, prompts, [])
+    way = Rounded(roundings_of(made.plan), read)
+    exact, one, other = rounded_logits(made.reference, read, prompts, [way, way])
+    for a, b, c, d in zip(alone[0], exact, one, other, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
+        assert torch.equal(c, d) and not torch.equal(a, c)
+
+
+def test_float32_loses_the_last_digits_of_sums() -> None:
+    made = tiny()
+    checker, step = PlanChecker(made.reference), step_within(made.plan.limits)
+    stored = StoredWeights(checker.random, made.plan)
+    exact, rounded = checker.rounded(stored, [roundings_of(made.plan)], *step)
+    assert 2.0**-24 < relative_error(rounded, exact) < 1e-5
