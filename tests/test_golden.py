@@ -17,7 +17,8 @@ from ingot.api import LLM
 from ingot.artifact.golden import GoldenPrompt, decode_golden, encode_golden, tolerance_of
 from ingot.artifact.reader import Artifact
 from ingot.cli.main import main
-from ingot.runtime.verify import golden_file, number_format, read_golden, verify
+from ingot.runtime.goldens import golden_file, number_format, read_golden
+from ingot.runtime.verify import verify
 from tests.support.build_once import built_once
 from tests.support.core import core
 from tests.support.planted import Planted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import exp, fsum, inf, isfinite
+from math import expm1, fsum, inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,7 @@ def _divergence(error: float) -> float:
     Its mean over tokens that the reference drew is the divergence, as that of -error is; but it is
     never negative and varies less (Schulman, "Approximating KL divergence", k3).
     """
-    return exp(error) - 1 - error if error < 700 else inf
+    return expm1(error) - error if error < 700 else inf
 
 
 def _mean(values: Sequence[float]) -> float:

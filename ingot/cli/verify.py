@@ -42,7 +42,8 @@ def main(args: argparse.Namespace) -> int:
     from ingot.cache import resolve
     from ingot.compiler.choose_targets import for_device
     from ingot.hub import model_path
-    from ingot.runtime.verify import golden_file, replay
+    from ingot.runtime.goldens import golden_file
+    from ingot.runtime.verify import replay
 
     wanted = None if is_artifact(Path(args.model)) else for_device(args.device)
     path = resolve(model_path(args.model, args.revision), wanted)

@@ -208,4 +208,5 @@ def _round(values: Tensor, form: Format) -> Tensor:
         return values.to(TORCH_DTYPES[form.dtype]).float()
     lost = max(1.0, math.log2(values.shape[-1]) / 2)
     large = values * (2.0**lost + 1)  # Dekker's way to leave so many digits off
-    return large - (large - values)
+    kept: Tensor = large - (large - values)
+    return kept

@@ -12,8 +12,10 @@ import pytest
 from ingot import LLM
 from ingot.artifact.reader import Artifact
 from ingot.runtime.arrays import Float32
+from ingot.runtime.goldens import read_golden
 from ingot.runtime.verify import Verification, verify
 from tests.support.core import core
+from tests.support.planted import Planted
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.simulation import compile_sketch, simulated
 
@@ -80,3 +82,15 @@ def test_the_golden_outputs_are_reproduced(
         replayed: Verification = verify(llm)
     replayed.raise_if_failed()
     assert replayed.num_positions > LONGEST
+
+
+@pytest.mark.parametrize("family, options", HALVES[1:2])
+def test_an_error_of_three_times_the_noise_of_float16_fails(
+    tmp_path: Path, family: str, options: dict[str, Any]
+) -> None:
+    with simulated(compiled(tmp_path, family, options)) as llm:
+        golden = read_golden(llm.artifact)
+        noise = golden.tolerances["float16"].noise
+        replayed = verify(Planted(llm, golden, 3 * noise), golden)
+    assert replayed.bitwise_equal and not replayed.passed
+    assert replayed.mean_error > 1.25 * replayed.allowed.mean
