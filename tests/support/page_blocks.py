@@ -106,7 +106,7 @@ def fault(block: Block) -> str:
     if "fails" in block.words and block.language != "console":
         return "only a console can show what fails"
     if block.language not in RUN and not block.reason:
-        return "it is neither run nor has a reason"
+        return f"it is neither run ({', '.join(RUN)}) nor has a reason ({', '.join(REASONS)})"
     if block.reason == "tested" and not _tests_naming(block.page):
         return "no test names its page"
     return ""
