@@ -29,9 +29,9 @@ def recorded() -> list[GoldenPrompt]:
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def compiled(shakespeare_artifact: Path) -> dict[str, Path]:
     """The artifacts that tests of this file have compiled by the command, by number format."""
-    return {}
+    return {"bfloat16": shakespeare_artifact}
 
 
 def artifact_of(
