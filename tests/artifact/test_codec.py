@@ -120,22 +120,22 @@ def test_an_unknown_field_is_refused_but_read_in_a_newer_minor_version():
         decode_manifest(edit(data, lambda m: m.update(surprise=1)))
 
     def newer(manifest):
-        manifest["format"] = [2, 7]
+        manifest["format"] = [3, 7]
         manifest["surprise"] = 1
 
-    assert decode_manifest(edit(data, newer)).format == (2, 7)
+    assert decode_manifest(edit(data, newer)).format == (3, 7)
     assert decode_manifest(edit(data, lambda m: None)) == decode_manifest(data)
 
 
-@pytest.mark.parametrize("major", [0, 1, 3])
+@pytest.mark.parametrize("major", [0, 1, 2, 4])
 def test_another_major_version_is_refused_before_anything_else_is_looked_at(major):
-    with pytest.raises(ArtifactError, match=rf"format version {major}\.9\n.*reads 2\.x"):
+    with pytest.raises(ArtifactError, match=rf"format version {major}\.9\n.*reads 3\.x"):
         decode_manifest(b'{"format": [%d, 9], "nothing": "else"}' % major)
 
 
 def test_nothing_may_follow_the_digest_even_in_a_newer_version():
-    newer = edit(encode_manifest(make_manifest()), lambda m: m.update(format=[2, 7]))
-    assert decode_manifest(newer).format == (2, 7)
+    newer = edit(encode_manifest(make_manifest()), lambda m: m.update(format=[3, 7]))
+    assert decode_manifest(newer).format == (3, 7)
     with pytest.raises(ArtifactError, match="ends without a digest"):
         decode_manifest(newer + b"\n")
 

@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).resolve().parents[2] / "ingot"
 HOMES = {
     "torch._dynamo": ["passes/torch_symbols.py"],
     "torch._ops": ["compiler/graph_data.py", "ops/registry.py", "passes/dump.py"],
+    "torch._subclasses": ["onnx/program.py"],
 }
 
 
