@@ -15,6 +15,6 @@ def check_packages() -> None:
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
+            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
             hint=f"Exporting to ONNX needs them: pip install '{DISTRIBUTION}[onnx]'",
         )
