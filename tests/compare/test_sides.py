@@ -223,10 +223,9 @@ def test_a_missing_package_is_named_with_its_extra(package, kind, extra, names):
 
 
 def test_a_broken_package_is_named_with_the_reason():
-    with pytest.raises(UsageError, match=r"^x cannot be imported: no such symbol\n") as caught:
-        with needed("x", "hf", "hf:"):
-            raise ImportError("no such symbol\nin x.so")
-    assert caught.value.hint == "hf: needs it: pip install 'ingot-lm[hf]'"
+    said = "^x cannot be imported: no such symbol\nhf: needs it: pip install 'ingot-lm.hf.'$"
+    with pytest.raises(UsageError, match=said), needed("x", "hf", "hf:"):
+        raise ImportError("no such symbol\nin x.so")
 
 
 def pair(*names: str, **options) -> Pair:
