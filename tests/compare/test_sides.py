@@ -19,6 +19,7 @@ from ingot.artifact.codec import encode_plan
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter
 from ingot.compare import artifact_side
+from ingot.compare.packages import needed
 from ingot.compare.pair import Pair
 from ingot.compare.sides import Side, open_side
 from ingot.compare.transformers_side import DTYPES
@@ -219,6 +220,12 @@ def test_a_missing_package_is_named_with_its_extra(package, kind, extra, names):
     assert done.returncode == 2
     assert f"error: {package} is not installed" in done.stderr
     assert f"pip install 'ingot-lm[{extra}]'" in done.stderr
+
+
+def test_a_broken_package_is_named_with_the_reason():
+    said = "^x cannot be imported: no such symbol\nhf: needs it: pip install 'ingot-lm.hf.'$"
+    with pytest.raises(UsageError, match=said), needed("x", "hf", "hf:"):
+        raise ImportError("no such symbol\nin x.so")
 
 
 def pair(*names: str, **options) -> Pair:
