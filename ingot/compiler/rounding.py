@@ -28,7 +28,7 @@ from ingot.ops.scaled import Operand, Scaled, round_to_int8
 
 ATTENTION = OPS["attention"]
 FLOAT32 = Format("float32")
-DIGITS = 24  # binary digits of a float32
+FUNCTIONS = 0.5  # binary digits of a float32 that functions such as exp lose
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +200,14 @@ def _round(values: Tensor, form: Format) -> Tensor:
     """Values [..., K] as a format holds them, float32.
 
     Where it is float32, what is lost are the last digits of sums of K products, each of which is
-    rounded: as much as if each product had log2(K) / 2 digits less.
+    rounded: as much as if each product had log2(K) / 2 digits less. Functions such as exp and tanh
+    lose about half a digit more.
     """
     if form.is_scaled:
         return round_to_int8(values, form.block).dequantize()
     if form != FLOAT32:
         return values.to(TORCH_DTYPES[form.dtype]).float()
-    lost = max(1.0, math.log2(values.shape[-1]) / 2)
+    lost = max(1.0, math.log2(values.shape[-1]) / 2 + FUNCTIONS)
     large = values * (2.0**lost + 1)  # Dekker's way to leave so many digits off
     kept: Tensor = large - (large - values)
     return kept
