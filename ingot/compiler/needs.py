@@ -57,7 +57,7 @@ class Way:
         refused: why a compile refuses it; empty if not. hint: what to do then.
         stored_as: how weights are stored, such as `bfloat16-int4-g32`.
         weight_bytes: of the file of weights, which is mapped into memory.
-        step_bytes: of the logits of a step, and about that of its temporaries.
+        step_bytes: of the logits of a step, and about that of its temporaries; GPUs need less.
         caches: one for each dtype of keys and values.
     """
 
@@ -171,7 +171,8 @@ def _way(
 def step_bytes(config: ModelConfig, limits: Limits) -> int:
     """Bytes of the logits of the largest step, and about those of its temporaries.
 
-    Temporaries are told within a third: all that one layer makes of a row lies side by side.
+    Temporaries are told within a third for a CPU, where all that one layer makes of a row lies side
+    by side. A GPU uses places again, and needs less.
     """
     width, heads = config.hidden_size, config.q_size + 2 * config.kv_size
     streams = 4 if config.placement == "pre" else 8

@@ -61,7 +61,10 @@ def check_way(model_dir: Path, way: Way, out: Path, **more: object) -> None:
     assert cache.bytes_per_token == manifest.model.kv_bytes_per_token
     logits = 4 * manifest.limits.max_logit_rows * manifest.model.vocab_size
     arena = plan.memory.arena_bytes
-    assert abs(way.step_bytes - logits - arena) <= arena / 3
+    temporaries = way.step_bytes - logits
+    assert arena <= temporaries * 4 / 3
+    if manifest.targets[0].layout.startswith("cpu"):  # a GPU uses places again
+        assert temporaries <= arena * 4 / 3
 
 
 SOME = (

@@ -62,8 +62,7 @@ def choose_storage(
             hint=f"Keep less, or give {UNQUANTIZED}.",
         )
     columns = {name: int(gm.get_parameter(name).shape[1]) for name in kept}
-    refused = refused_groups(kept, columns, base, fits, lambda wrong: alike(gm, wrong))
-    if refused:
+    if refused := refused_groups(kept, columns, base, fits, lambda wrong: alike(gm, wrong)):
         raise refused
     return kept
 
