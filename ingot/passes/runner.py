@@ -25,6 +25,7 @@ from ingot.passes.layer_log import LayerLog
 from ingot.passes.verification import Checker
 
 NEAR_MISSES_SHOWN = 3
+NO_LOG = LayerLog({})
 
 
 def run(
@@ -33,7 +34,7 @@ def run(
     counts: Mapping[str, int],
     *,
     dump_dir: Path | None = None,
-    log: LayerLog | None = None,
+    log: LayerLog = NO_LOG,
     verify: bool = False,
 ) -> tuple[LedgerEntry, ...]:
     """Apply the passes to the graph, in place; returns how often each had to match, and did.
@@ -50,7 +51,6 @@ def run(
             invariant or moved the numbers.
     """
     dump, checker = Dump(dump_dir, gm), Checker(gm) if verify else None
-    log = log or LayerLog({})
     log.begin(gm)
     held: list[Invariant] = []
     ledger = []
@@ -65,11 +65,14 @@ def run(
         require(gm, each, held, "after")
         if checker is not None:
             checker.check(each)
-        ledger.append(
-            LedgerEntry(name=each.name, tier=each.tier, expected=expected, matched=matched)
-        )
+        ledger.append(entry_of(each, expected, matched))
     gm.recompile()
     return tuple(ledger)
+
+
+def entry_of(each: Pass, expected: int | None, matched: int) -> LedgerEntry:
+    """The line of the ledger for a pass."""
+    return LedgerEntry(name=each.name, tier=each.tier, expected=expected, matched=matched)
 
 
 def apply(gm: GraphModule, each: Pass) -> int:
