@@ -98,11 +98,11 @@ def main(args: argparse.Namespace) -> int:
     from ingot.compare.compare import compare_pair
     from ingot.compare.pair import Pair
 
+    _check_bisect(args)
     pair = Pair(
         names=(args.a, args.b), targets=args.target, revision=args.revision, dtype=args.hf_dtype
     )
     source = _source(args)
-    _check_bisect(args)
     with progress_display() as progress:
         found = compare_pair(pair, source, num_greedy=args.tokens, progress=progress)
         bisections = _bisected(pair, source, found, progress) if args.bisect else []

@@ -98,7 +98,7 @@ def test_summary_goes_to_stdout_and_progress_to_stderr(calls, tmp_path, capsys):
         "float32, for a float32 checkpoint",
         "10.0 MB",
         "cpu:portable",
-        "1.5e-06 in log",
+        "1.5e-06 in the mean of log",
         "pack 3.0 s",
         "fuse_rms",
     ):

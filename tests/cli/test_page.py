@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ingot.artifact.golden import Tolerance
+from ingot.artifact.golden_error import GoldenDifference
 from ingot.cli import memory_need
 from ingot.cli.artifact_view import read_artifact
 from ingot.cli.inspected import Inspected
@@ -26,7 +28,14 @@ MEASURED = Measured(
     limits=MeasuredLimits(threads=3, read_bytes_per_second=2e10, operations_per_second={}),
     phases=[MeasuredPhase("decode <8>", 123.4, 0.008, 0.876, "memory")],
 )  # fmt: skip
-PASSED = Verification(2, 9, 2e-3, {"prefill": 1e-6, "tokens": 2e-6}, (), True)
+PASSED = Verification(
+    num_prompts=2, num_positions=9, number_format="float32",
+    allowed=Tolerance(noise=1e-6, mean=1.5e-6, largest=2e-3),
+    differences={
+        "prefill": GoldenDifference(5e-7, 1e-6, None), "tokens": GoldenDifference(6e-7, 2e-6, None)
+    },
+    mismatches=(), bitwise_equal=True,
+)  # fmt: skip
 FAILED = replace(PASSED, mismatches=(Mismatch("prefill", 0, 3, 7, 8, 1.0, False),))
 
 
@@ -47,7 +56,7 @@ def test_nothing_was_measured_unless_it_was(found: Inspected) -> None:
     text = text_of(artifact_page(found))
     assert "not measured A token reads 1.60 KB of weights" in text
     assert f"ingot bench {found.view.path} --json &gt; bench.json" in text
-    assert "not replayed here Errors of a log-probability up to 0.002 are allowed" in text
+    assert "not replayed here A mean error of 2.0e-03 in log-probability is allowed" in text
     assert "x86-64" not in text and "any machine nothing more 7 B" in text
 
 
@@ -66,7 +75,8 @@ def test_goldens_are_shown_with_their_result(
 ) -> None:
     text = text_of(artifact_page(replace(found, verified=verified)))
     assert f"Golden outputs {word} 2 prompts, 9 positions, on the host" in text
-    assert "2.0e-06 in log-probability; 0.002 allowed" in text
+    assert "6.0e-07 in log-probability; 1.5e-06 allowed" in text
+    assert "2.0e-06; 2.0e-03 allowed" in text
     assert f"tokens that differ otherwise: {others} ways prefill, tokens: the same bits" in text
 
 
