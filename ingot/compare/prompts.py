@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.reference_side import ReferenceSide
 from ingot.compare.sides import Side
+from ingot.compiler.prompt_file import read_prompts
 from ingot.errors import RequestError, UsageError
-from ingot.files import read_regular
 from ingot.runtime.goldens import read_golden
 
-MAX_BYTES = 64 << 20
 LONGEST_RANDOM = 128  # tokens
-FORMS = (
-    'A file of prompts is UTF-8 with a text a line, or with JSON a line: {"prompt": "text"} or '
-    '{"prompt": [token ids]}.'
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +41,7 @@ def file_prompts(path: Path, sides: Sequence[Side]) -> list[Prompt]:
     """
     prompts = [
         Prompt(where, tuple(_encoded(where, prompt, sides) if isinstance(prompt, str) else prompt))
-        for where, prompt in _parsed(path)
+        for where, prompt in read_prompts(path)
     ]
     for prompt in prompts:
         _check(prompt, sides)
@@ -123,46 +116,6 @@ def _encoded(
 
 def _short(tokens: Sequence[int], most: int = 8) -> str:
     return f"[{', '.join(map(str, tokens[:most]))}{', ...' if len(tokens) > most else ''}]"
-
-
-def _parsed(path: Path) -> list[tuple[str, str | list[int]]]:
-    """The prompts of a file that are not blank, each with where it stands."""
-    lines = _text(path).split("\n")
-    kept = [(i, line.removesuffix("\r")) for i, line in enumerate(lines, 1) if line.strip()]
-    if not kept:
-        raise UsageError(f"{path} has no prompt", hint=FORMS)
-    read = _from_json if isinstance(_json(kept[0][1]), dict) else lambda where, line: line
-    return [(where, read(where, line)) for i, line in kept for where in (f"line {i} of {path}",)]
-
-
-def _text(path: Path) -> str:
-    try:
-        text = read_regular(path, MAX_BYTES).decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}", hint=FORMS) from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is no text in UTF-8: byte {error.start}", hint=FORMS) from error
-    if "\0" in text:
-        raise UsageError(f"{path} is no text: it has NUL characters", hint=FORMS)
-    return text
-
-
-def _from_json(where: str, line: str) -> str | list[int]:
-    value = _json(line)
-    prompt = value.get("prompt") if isinstance(value, dict) else None
-    if isinstance(prompt, str) and prompt:
-        return prompt
-    if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
-        return prompt
-    raise UsageError(f"{where} is {line!r:.80}", hint=FORMS)
-
-
-def _json(line: str) -> Any:
-    """What a line is in JSON; None if it is none."""
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _check(prompt: Prompt, sides: Sequence[Side]) -> None:

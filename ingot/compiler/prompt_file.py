@@ -33,11 +33,14 @@ def read_prompts(path: Path) -> list[tuple[str, str | list[int]]]:
 
 def _text(path: Path) -> str:
     try:
-        return read_regular(path, MAX_BYTES).decode("utf-8-sig")
+        text = read_regular(path, MAX_BYTES).decode("utf-8-sig")
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}", hint=FORMS) from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is no text in UTF-8: byte {error.start}", hint=FORMS) from error
+    if "\0" in text:
+        raise UsageError(f"{path} is no text: it has NUL characters", hint=FORMS)
+    return text
 
 
 def _from_json(where: str, line: str) -> str | list[int]:

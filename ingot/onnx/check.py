@@ -88,6 +88,8 @@ class Runner:
     def __init__(self, file: Path) -> None:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = ERRORS_ALONE
+        # Threads that wait in a loop would take the processors from the other side.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         providers = ["CPUExecutionProvider"]
         self.session = onnxruntime.InferenceSession(str(file), options, providers=providers)
         self.past = [each for each in self.session.get_inputs() if each.name.startswith("past")]

@@ -10,9 +10,9 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from ingot.compare import prompts
 from ingot.compare.prompts import Prompt, file_prompts, golden_prompts, random_prompts
 from ingot.compare.sides import Side, open_side
+from ingot.compiler import prompt_file
 from ingot.errors import RequestError, UsageError
 from ingot.runtime.goldens import read_golden
 from ingot.runtime.tokenizer import Tokenizer
@@ -93,7 +93,7 @@ def test_a_file_that_cannot_be_read_is_refused(what, tmp_path, monkeypatch):
     if what == "a folder":
         path.mkdir()
     if what == "too large":
-        monkeypatch.setattr(prompts, "MAX_BYTES", 4)
+        monkeypatch.setattr(prompt_file, "MAX_BYTES", 4)
         path.write_text("a b c")
     with pytest.raises(UsageError, match="cannot be read"):
         file_prompts(path, (side(),))

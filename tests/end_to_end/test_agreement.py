@@ -1,4 +1,4 @@
-"""All forms of a model agree in pairs: artifact, plain module, and `transformers`."""
+"""All forms of a model agree in pairs: artifact, ONNX, plain module, and `transformers`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from ingot.compare.compare import compare
 from ingot.compare.prompts import Prompt
 from ingot.compare.sides import Side, open_side
 from ingot.models import registry
+from ingot.onnx import export_onnx
 from tests.end_to_end.support import LIMITS, Compile, Compiled, random_tokens
 from tests.support.core import core
 from tests.support.tiny_models import CASES
 
-# How `ingot compare` calls each form of a model, by its directory and its artifact. Whatever is
-# added here is held against all others, for every family.
-FORMS: dict[str, Callable[[Path, Path], str]] = {
-    "artifact": lambda model_dir, artifact: str(artifact),
-    "module": lambda model_dir, artifact: str(model_dir),
-    "transformers": lambda model_dir, artifact: f"hf:{model_dir}",
+# How `ingot compare` calls each form of a model: by its directory, its artifact, an empty folder.
+# Whatever is added here is held against all others, for every family.
+FORMS: dict[str, Callable[[Path, Path, Path], str]] = {
+    "artifact": lambda model_dir, artifact, empty: str(artifact),
+    "module": lambda model_dir, artifact, empty: str(model_dir),
+    "transformers": lambda model_dir, artifact, empty: f"hf:{model_dir}",
+    "onnx": lambda model_dir, artifact, empty: str(exported(model_dir, empty / "onnx")),
 }
 LONGEST, GREEDY = 312, 8
 # One token, beyond a page, and beyond every window.
@@ -33,13 +35,19 @@ CASE = {
 }
 
 
+def exported(model_dir: Path, out: Path) -> Path:
+    """The model with keys and values, as ONNX."""
+    export_onnx(model_dir, out, max_model_len=LONGEST)
+    return out / "model.onnx"
+
+
 @contextmanager
-def forms_of(model_dir: Path, artifact: Path) -> Iterator[dict[str, Side]]:
+def forms_of(model_dir: Path, artifact: Path, empty: Path) -> Iterator[dict[str, Side]]:
     """A side for each form, until the end of the block."""
     with ExitStack() as stack:
         sides = {}
         for form, name in FORMS.items():
-            sides[form] = open_side(name(model_dir, artifact), max_model_len=LONGEST)
+            sides[form] = open_side(name(model_dir, artifact, empty), max_model_len=LONGEST)
             stack.callback(sides[form].close)
         yield sides
 
@@ -55,12 +63,14 @@ def test_every_family_has_a_case():
 
 @pytest.mark.parametrize(
     "cases",
-    core(CASE["gemma2", "bfloat16"], further=CASE.values()),
+    core(CASE["llama", "bfloat16"], further=CASE.values()),
     ids=lambda cases: f"{cases[0].name}-{cases[0].dtype}",
 )
-def test_all_forms_of_a_model_agree(cases: list[Compile], compiled: Compiled) -> None:
+def test_all_forms_of_a_model_agree(
+    cases: list[Compile], compiled: Compiled, tmp_path: Path
+) -> None:
     (case,) = cases
-    with forms_of(*compiled(case)) as sides:
+    with forms_of(*compiled(case), tmp_path) as sides:
         for one, other in combinations(FORMS, 2):
             found = compare(sides[one], sides[other], PROMPTS, num_greedy=GREEDY)
             limit = limit_of(one, other, dtype=case.dtype)
@@ -70,11 +80,11 @@ def test_all_forms_of_a_model_agree(cases: list[Compile], compiled: Compiled) ->
 
 
 @pytest.mark.thorough
-def test_another_model_is_told_apart(compiled: Compiled) -> None:
+def test_another_model_is_told_apart(compiled: Compiled, tmp_path: Path) -> None:
     """Negative control: a model that differs in one option meets no tolerance."""
     _, artifact = compiled(Compile("mistral", "float32", LONGEST))
     other, _ = compiled(Compile("mistral_full", "float32", LONGEST))
-    with forms_of(other, artifact) as sides:
+    with forms_of(other, artifact, tmp_path) as sides:
         found = {
             form: compare(sides["artifact"], sides[form], PROMPTS).measures.relative_error
             for form in FORMS
