@@ -25,7 +25,7 @@ from ingot.errors import ArtifactError, UsageError
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-_TOP = {MANIFEST, "golden", "targets", "tokenizer", "weights"}
+_TOP = {MANIFEST, "golden", "passes", "targets", "tokenizer", "weights"}
 _FORMAT = re.compile(rb'\s*\{\s*"format"\s*:\s*\[')
 
 

@@ -16,7 +16,7 @@ import pytest
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from ingot.artifact.writer import ArtifactWriter
+from ingot.artifact.writer import ArtifactWriter, refuse_missing
 from ingot.compiler import compile as compiler
 from ingot.compiler.compile import compile_model
 from ingot.compiler.golden_text import TEXT
@@ -155,6 +155,16 @@ def test_every_target_has_its_plan_its_sources_and_its_kernels(made: Made) -> No
         kernels = made.report.artifact / step["kernels"]
         assert kernels.parent.name == Path(folder).name and kernels.read_bytes() == BUILT
         assert (kernels.parent / "source" / "step.cpp").is_file()
+
+
+def test_what_was_compiled_may_be_replaced(made: Made) -> None:
+    """All that a compile writes is known to belong to an artifact."""
+    refuse_missing(made.report.artifact)
+    stranger = made.report.artifact / "notes.txt"
+    stranger.touch()
+    with pytest.raises(UsageError, match=r"holds notes\.txt, which is no part"):
+        refuse_missing(made.report.artifact)
+    stranger.unlink()
 
 
 def test_the_tokenizer_is_that_of_the_model(made: Made) -> None:
