@@ -23,6 +23,7 @@ from ingot.targets.cpu.kind import CpuKind
 from ingot.targets.cuda.kind import CudaKind
 from tests.compiler.test_explain import change_config, save_huge_heads
 from tests.support.checkpoints import EMBED, NORM, Q, edit
+from tests.support.core import core
 from tests.support.tiny_models import CASES, VOCAB_SIZE, save_random
 
 Damage = Callable[[Path], object]
@@ -85,8 +86,9 @@ def test_sizes_are_those_of_the_files(name: str, way: str, kv: str, tmp_path: Pa
     check_way(model_dir, told, tmp_path / "a.ingot", kv_dtype=kv)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(("index", "name"), enumerate(CASES))
+@pytest.mark.parametrize(
+    ("index", "name"), core(further=list(enumerate(CASES))[::5], slow=enumerate(CASES))
+)
 def test_sizes_of_every_case(index: int, name: str, tmp_path: Path) -> None:
     """Each in another way and for another kind of target than its neighbours."""
     target = ("cpu:portable", "cuda:sm_90")[index % 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ def check(name: str, opset: int) -> None:
         assert relative_error(got, expected) <= LIMIT
 
 
-@pytest.mark.parametrize("name", core("llama", further=sorted(CASES)))
+@pytest.mark.parametrize("name", core("llama", further=WRITTEN_OUT, slow=sorted(CASES)))
 def test_logits_are_those_of_transformers(name: str) -> None:
     check(name, 23)
 
@@ -152,10 +153,13 @@ FORMATS = {
 }
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("opset", [23, 18])
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("name", ["llama_tied", "gemma2"])
+@pytest.mark.parametrize(
+    ("name", "kind", "opset"),
+    core(
+        further=product(["llama_tied"], FORMATS, [23]),
+        slow=product(["llama_tied", "gemma2"], FORMATS, [23, 18]),
+    ),
+)
 def test_every_format_of_weights_runs(name: str, kind: str, opset: int) -> None:
     """Of a checkpoint in bfloat16, which stays what it is. The limits are those of artifacts."""
     options, limit = FORMATS[kind]

@@ -1,4 +1,4 @@
-"""Which cases of a test belong to the core, `make test`, and which to `make test-all` alone."""
+"""Which cases of a test belong to the core, which to `make test-all` alone, and which to neither."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from typing import Any
 import pytest
 
 
-def core(*first: Any, further: Iterable[Any]) -> list[Any]:
-    """Cases for `parametrize`: the first, and further ones that are marked thorough.
+def core(*first: Any, further: Iterable[Any], slow: Iterable[Any] = ()) -> list[Any]:
+    """Cases for `parametrize`: the first, further ones that are marked thorough, and slow ones.
 
-    A case that is a tuple has a value for each argument.
+    A case that is a tuple has a value for each argument. One that comes twice counts once, where it
+    comes first.
     """
+    further = [case for case in further if case not in first]
+    rest = [case for case in slow if case not in first and case not in further]
+    return [
+        *first,
+        *(_marked(case, pytest.mark.thorough) for case in further),
+        *(_marked(case, pytest.mark.slow) for case in rest),
+    ]
 
-    def marked(case: Any) -> Any:
-        values = case if isinstance(case, tuple) else (case,)
-        return pytest.param(*values, marks=pytest.mark.thorough)
 
-    return [*first, *(marked(case) for case in further if case not in first)]
+def _marked(case: Any, mark: pytest.MarkDecorator) -> Any:
+    values = case if isinstance(case, tuple) else (case,)
+    return pytest.param(*values, marks=mark)
