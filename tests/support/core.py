@@ -1,4 +1,4 @@
-"""Which cases of a test belong to the core, which to `make test-all` alone, and which to neither."""
+"""Which cases of a test belong to the core, to `make test-all` alone, or to `make test-slow`."""
 
 from __future__ import annotations
 
