@@ -129,6 +129,11 @@ class Checkpoint:
         assert storage is not None, f"no storage holds {source.info.name}"
         return scaled(name, self._decoded(source, start, stop), storage)
 
+    def integers(self, name: str) -> Scaled | None:
+        """A parameter as the integers that it is stored in; None where no storage holds them."""
+        matrix = self.quantized.get(name)
+        return self.scaled(name) if matrix and matrix.encoding.storage else None
+
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
 
