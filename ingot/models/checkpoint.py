@@ -121,8 +121,7 @@ class Checkpoint:
         source = self._sources[name]
         self._forget()
         stop = source.shape[0] if stop is None else stop
-        rows = self._turned if source.transposed else self._view
-        view = rows(source.info, source.first_row + start, source.first_row + stop)
+        view = self._rows(source, start, stop)
         copy = self._copies.get(source.info.name)
         twin = None if copy is None else self._view(self._files[copy].tensors[copy], start, stop)
         self._check_values(source.info, view, copy, twin)
@@ -163,6 +162,22 @@ class Checkpoint:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _rows(self, source: Source, start: int, stop: int) -> Raw:
+        """Rows start..stop of a parameter as raw unsigned integers."""
+        if source.blocks > 1:
+            return self._from_blocks(source, start, stop)
+        rows = self._turned if source.transposed else self._view
+        return rows(source.info, source.first_row + start, source.first_row + stop)
+
+    def _from_blocks(self, source: Source, start: int, stop: int) -> Raw:
+        """The same of a parameter that has a share in every block of its source."""
+        height, share = source.info.shape[0] // source.blocks, source.shape[0] // source.blocks
+        first, last = start // share, -(-stop // share)
+        view = self._view(source.info, first * height, last * height)
+        blocks = view.reshape(last - first, height, -1)
+        rows = blocks[:, source.first_row : source.first_row + share].reshape(-1, blocks.shape[2])
+        return rows[start - first * share : stop - first * share].flatten()
 
     def _view(self, info: TensorInfo, first: int, last: int) -> Raw:
         """Rows first..last of a source tensor as raw unsigned integers."""

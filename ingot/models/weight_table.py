@@ -15,7 +15,7 @@ from ingot.models import registry
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
 from ingot.models.config import ModelConfig
-from ingot.models.family import Family, Rows
+from ingot.models.family import Family, Rows, Weights
 from ingot.models.safetensors_file import TensorInfo
 
 
@@ -23,13 +23,15 @@ from ingot.models.safetensors_file import TensorInfo
 class Source:
     """Where a parameter comes from: `shape[0]` rows of a tensor, from `first_row` on.
 
-    The rows of a tensor that is stored transposed are its columns.
+    The rows of a tensor that is stored transposed are its columns. One that consists of several
+    blocks has a share of the rows in each, from `first_row` of the block on.
     """
 
     info: TensorInfo
     first_row: int
     shape: Shape
-    transposed: bool
+    transposed: bool = False
+    blocks: int = 1
 
 
 def resolve_sources(
@@ -51,7 +53,8 @@ def resolve_sources(
     """
     family = registry.family_named(config.family)
     infos = _respelled(family, infos, on_fault)
-    wanted = {name: _lookup(family.weights, name, len(shape)) for name, shape in shapes.items()}
+    table = family.weights_of(config)
+    wanted = {name: _lookup(table, name, len(shape)) for name, shape in shapes.items()}
     copies = _find_copies(family, config, infos)
     needed = {rows.source for rows in wanted.values()}
     missing = sorted(needed - infos.keys()) if whole else []
@@ -59,7 +62,9 @@ def resolve_sources(
     _check_names(family, missing, extra, on_fault)
     first_rows = _stack(wanted, shapes)
     sources = {
-        name: Source(infos[rows.source], first_rows[name], shapes[name], rows.transposed)
+        name: Source(
+            infos[rows.source], first_rows[name], shapes[name], rows.transposed, rows.blocks
+        )
         for name, rows in wanted.items()
         if rows.source in infos
     }
@@ -111,7 +116,7 @@ def _respelled(
     return found
 
 
-def _lookup(table: Mapping[str, str | Rows], name: str, ndim: int) -> Rows:
+def _lookup(table: Weights, name: str, ndim: int) -> Rows:
     """The table's entry for a parameter; its own name where the table is silent."""
     for template, entry in table.items():
         if match := expand(template).fullmatch(name):
@@ -174,13 +179,13 @@ def _check_dtypes(infos: Iterable[TensorInfo], on_fault: OnFault) -> None:
 
 
 def _stack(wanted: Mapping[str, Rows], shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """The first row of every parameter in its source."""
+    """The first row of every parameter in its source, or in each of the source's blocks."""
     first: dict[str, int] = {}
     ends: dict[str, int] = {}
     for name in sorted(wanted, key=lambda name: wanted[name].part):
-        source = wanted[name].source
+        source, blocks = wanted[name].source, wanted[name].blocks
         first[name] = ends.get(source, 0)
-        ends[source] = first[name] + shapes[name][0]
+        ends[source] = first[name] + shapes[name][0] // blocks
     return first
 
 
