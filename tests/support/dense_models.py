@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import transformers
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 WINDOW = 24
 TRAINED = 64  # length that the rope types stretch from
@@ -59,7 +60,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
                      | {"layer_types": TYPES}),
     "gemma3_pattern": ("Gemma3Text", {**FOUR, **HEAD, "num_hidden_layers": 7}),
     "gemma3_caps": ("Gemma3Text", {**FOUR, **HEAD, "layer_types": TYPES}
-                    | {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
+                    | {"final_logit_softcapping": 3.0}),
     "phi3": ("Phi3", {}),
     "phi3_window": ("Phi3", {"sliding_window": WINDOW, "num_key_value_heads": 4}),
     "phi3_longrope": ("Phi3", {"rope_parameters": LONG, "tie_word_embeddings": True}
@@ -90,8 +91,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt_neox": ("GPTNeoX", {}),
     "gpt_neox_sequential": ("GPTNeoX", {"use_parallel_residual": False, "rotary_pct": 1.0}),
     "gpt_neox_no_bias": ("GPTNeoX", {"attention_bias": False, "tie_word_embeddings": True}),
-    "ministral": ("Ministral", {**FOUR, "layer_types": TYPES}),
-    "ministral_full": ("Ministral", {"sliding_window": None}),
+    "ministral": ("Ministral", {**FOUR, **HEAD, "layer_types": TYPES}),
+    "ministral_slides": ("Ministral", {**HEAD, "sliding_window": WINDOW}),
     "mistral3": ("Ministral3", {**HEAD, "rope_parameters": MINISTRAL3}),
     "exaone4": ("Exaone4", FOUR),
     "exaone4_full": ("Exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}),
@@ -105,6 +106,15 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ernie4_5": ("Ernie4_5", HEAD),
     "ernie4_5_bias": ("Ernie4_5", {**HEAD, "use_bias": True, "tie_word_embeddings": False}),
 }  # fmt: skip
+
+
+# The usual form of every family.
+USUAL = list({kind: name for name, (kind, _) in reversed(CASES.items())}.values())[::-1]
+
+
+def architecture_of(name: str) -> str:
+    """The class name in the config.json of a case."""
+    return MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config_of(name).model_type]
 
 
 def config_of(name: str) -> transformers.PreTrainedConfig:

@@ -22,12 +22,13 @@ from ingot.models.rope import NO_ROPE
 def read_slides(fields: Fields) -> list[bool]:
     """Which layers slide: `sliding_window_pattern` is a number, or letters L and G in turn."""
     pattern, count = fields.raw("sliding_window_pattern", 4), read_num_layers(fields)
+    if fields.is_null("sliding_window"):
+        return [False] * count
     if not isinstance(pattern, str):
         return sliding_but_every(fields, fields.integer("sliding_window_pattern", 4))
     if not pattern or set(pattern) - {"L", "G"}:
-        fields.fault(
-            fields.wrong("sliding_window_pattern", pattern, "made of L and G, or a number")
-        )
+        wrong = fields.wrong("sliding_window_pattern", pattern, "a number, or made of L and G")
+        fields.fault(wrong)
         return [False] * count
     # The last layer is a full one whatever the letters say.
     return [pattern[i % len(pattern)] == "L" and i < count - 1 for i in range(count)]

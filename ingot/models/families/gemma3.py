@@ -54,6 +54,7 @@ def parse_tower(fields: Fields) -> ModelConfig:
     fields.assume(**DEFAULTS)
     fields.refuse("use_bidirectional_attention", (False,), "supported: causal attention")
     written = fields.integer("_sliding_window_pattern", 6)  # beside layer_types, by transformers 5
+    fields.refuse("attn_logit_softcapping", (), "transformers caps no scores of Gemma 3")
     slides = sliding_but_every(fields, fields.integer("sliding_window_pattern", written))
     windows = layer_windows(fields, read_window(fields, default=4096), slides)
     bias = fields.flag("attention_bias", False)
@@ -67,7 +68,6 @@ def parse_tower(fields: Fields) -> ModelConfig:
         fields,
         rope=full,
         scale=fields.positive("query_pre_attn_scalar", 256) ** -0.5,
-        softcap=read_cap(fields, "attn_logit_softcapping", 0.0),
         qk_norm="head",
         bias=bias,
         o_bias=bias,

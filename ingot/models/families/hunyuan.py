@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
@@ -13,6 +15,22 @@ from ingot.models.rope import RopeConfig
 from ingot.models.rope_config import parse_rope
 
 ALPHA = "alpha"
+# Published keys, each with the one value that means what is built here.
+FIXED: Mapping[str, Any] = {
+    "mlp_bias": False,
+    "norm_type": "rms",
+    "use_qk_norm": True,
+    "use_rotary_pos_emb": True,
+    "position_embedding_xdrope": False,
+    "use_cla": False,
+    "add_classification_head": False,
+}
+# Tokens, and options of what has them switched off.
+NOISE = (
+    *("eod_token_id", "im_end_id", "im_newline_id", "im_start_id", "image_token_id"),
+    *("mask_init_id", "pad_id", "text_end_id", "text_start_id", "org_vocab_size"),
+    *("cla_share_factor", "class_num", "pool_type", "dense_list", "skip_cls_token"),
+)
 
 
 def read_rope(fields: Fields) -> RopeConfig:
@@ -37,6 +55,12 @@ def parse(fields: Fields) -> ModelConfig:
         bos_token_id=1,
         eos_token_id=2,
     )
+    for key, value in FIXED.items():
+        fields.refuse(key, (value,), f"supported: {value}")
+    for key in NOISE:
+        fields.raw(key, None)
+    if "head_dim" in fields:
+        fields.refuse("attention_head_dim", (fields.raw("head_dim"),), "head_dim must say the same")
     bias = fields.flag("attention_bias", False)
     attention = read_attention(
         fields,
