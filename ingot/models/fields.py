@@ -199,8 +199,8 @@ class Fields:
 
     @_or_else(_NO_IDS)
     def token_ids(self, key: str) -> tuple[int, ...]:
-        """A token id, a list of them, or nothing."""
-        value = self.raw(key, [])
+        """A token id, a list of them, or nothing, which null says too."""
+        value = [] if self.is_null(key) else self.raw(key, [])
         ids = value if isinstance(value, list) else [value]
         for item in ids:
             if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= MAX_TOKEN_ID:

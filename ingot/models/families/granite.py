@@ -19,15 +19,20 @@ def read_multipliers(fields: Fields) -> dict[str, float]:
     residual = fields.positive("residual_multiplier", 1.0)
     return {
         "embedding_scale": fields.positive("embedding_multiplier", 1.0) / residual,
-        "norm_eps": fields.number("rms_norm_eps", 1e-6) / residual**2,
+        "norm_eps": fields.number("rms_norm_eps") / residual**2,
         "logit_scale": 1.0 / fields.positive("logits_scaling", 1.0),
     }
 
 
 def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of `GraniteForCausalLM`."""
-    fields.assume(num_key_value_heads=fields.integer("num_attention_heads"))
-    fields.assume(max_position_embeddings=2048)
+    fields.assume(
+        num_key_value_heads=fields.integer("num_attention_heads"),
+        max_position_embeddings=2048,
+        rms_norm_eps=1e-6,
+        bos_token_id=1,
+        eos_token_id=2,
+    )
     bias, scale = fields.flag("attention_bias", False), fields.positive("attention_multiplier", 1.0)
     return parse_decoder(
         fields,

@@ -15,6 +15,8 @@ from ingot.models.rope import RopeConfig
 from ingot.models.rope_config import parse_rope
 
 ALPHA = "alpha"
+# What stands beside it and is of other types.
+WITH_ALPHA = frozenset({ALPHA, "beta_fast", "beta_slow", "mscale", "mscale_all_dim"})
 # Published keys, each with the one value that means what is built here.
 FIXED: Mapping[str, Any] = {
     "mlp_bias": False,
@@ -36,9 +38,9 @@ NOISE = (
 def read_rope(fields: Fields) -> RopeConfig:
     """The rotation. One that is called dynamic and has an alpha is fixed: it stretches theta."""
     size, longest = read_head_dim(fields), fields.integer("max_position_embeddings")
-    rope = parse_rope(fields, size, longest, beside={ALPHA})
     spelling = "rope_parameters" if "rope_parameters" in fields else "rope_scaling"
     alpha = fields.nested(spelling).number(ALPHA, 0.0)
+    rope = parse_rope(fields, size, longest, beside=WITH_ALPHA if alpha else frozenset())
     if rope.type != "dynamic" or not alpha or size <= 2:
         return rope
     return replace(

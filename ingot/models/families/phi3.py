@@ -13,10 +13,17 @@ from ingot.models.rope_config import parse_rope
 
 def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of `Phi3ForCausalLM`."""
-    fields.assume(num_key_value_heads=fields.integer("num_attention_heads"), rms_norm_eps=1e-5)
-    fields.assume(original_max_position_embeddings=4096)
+    fields.assume(
+        num_key_value_heads=fields.integer("num_attention_heads"),
+        max_position_embeddings=4096,
+        original_max_position_embeddings=4096,
+        rms_norm_eps=1e-5,
+        bos_token_id=1,
+        eos_token_id=32000,
+    )
     fields.raw("original_max_position_embeddings")  # read again, by longrope alone
-    longest = fields.integer("max_position_embeddings", 4096)
+    fields.refuse("attention_bias", (False,), "supported: linears without biases")
+    longest = fields.integer("max_position_embeddings")
     rope = parse_rope(
         fields, read_head_dim(fields), longest, partial=True, called={"yarn": "longrope"}
     )

@@ -35,7 +35,8 @@ def read_windows(fields: Fields) -> tuple[int, ...]:
     window, rotating = read_window(fields), read_rotating(fields)
     if fields.flag("use_sliding_window", False):
         return layer_windows(fields, window, [not rotates for rotates in rotating])
-    fields.raw("layer_types", None)
+    for key in ("layer_types", "max_window_layers"):
+        fields.raw(key, None)
     return (0,) * len(rotating)
 
 
