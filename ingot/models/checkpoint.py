@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -219,9 +219,7 @@ class Checkpoint:
         self._forget()
         stop = source.shape[0] if stop is None else stop
         found = source.info.encoding.rows(self._part, *source.span(start, stop))
-        parts = {n: getattr(found, n) for n in ("values", "scales", "zeros")}
-        picked = {n: source.picked(x, start, stop) for n, x in parts.items() if x is not None}
-        return replace(found, **picked)
+        return found.mapped(lambda rows: source.picked(rows, start, stop))
 
     def _part(self, info: TensorInfo) -> Array:
         """A tensor that a quantized matrix is read from."""
