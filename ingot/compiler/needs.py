@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ingot.artifact.formats import Format, rounded_rows
+from ingot.artifact.matrices import StoredMatrix, stored_matrices
 from ingot.artifact.pages import most_pages, widest_window
 from ingot.artifact.plan import Limits
 from ingot.compiler.options import CompileOptions
@@ -55,7 +56,8 @@ class Way:
         name: float32, bfloat16, float16, int8 or int4; options: of the compile that gives it.
         default: whether a compile without options gives it.
         refused: why a compile refuses it; empty if not. hint: what to do then.
-        stored_as: how weights are stored, such as `bfloat16-int4-g32`.
+        stored_as: how weights are stored, such as `bfloat16-int4-g32`; matrices: how each is, where
+            some are in integers.
         weight_bytes: of the file of weights, which is mapped into memory.
         step_bytes: of the logits of a step, and about that of its temporaries; GPUs need less.
         caches: one for each dtype of keys and values.
@@ -67,6 +69,7 @@ class Way:
     refused: str = ""
     hint: str = ""
     stored_as: str = ""
+    matrices: tuple[StoredMatrix, ...] = ()
     weight_bytes: int = 0
     step_bytes: int = 0
     caches: tuple[Cache, ...] = ()
@@ -159,6 +162,9 @@ def _way(
         options=given,
         default=resolved.stored_as == default,
         stored_as=resolved.stored_as,
+        matrices=stored_matrices(
+            (each.name, each.shape, formats[each.name]) for each in weights if len(each.shape) > 1
+        ),
         weight_bytes=size,
         step_bytes=step,
         caches=tuple(
@@ -183,7 +189,7 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
 
 def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> Cache:
     form = rounded_rows(config.head_dim) if dtype == "int8" else Format(dtype)  # type: ignore[arg-type]
-    per_token = 2 * config.num_layers * form.nbytes(config.kv_size)
+    per_token = 2 * config.num_layers * form.nbytes((config.num_kv_heads, config.head_dim))
     window = widest_window(config.windows)
 
     def cache_bytes(context: int, seats: int) -> int:

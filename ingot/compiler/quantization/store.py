@@ -11,26 +11,31 @@ import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ingot.errors import InternalError, ResourceError
-from ingot.ops.scaled import Operand, Scaled, stack
+from ingot.ops.scaled import Operand, Scaled
 from ingot.targets.target import Read
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a matrix lies in the file; its rows, and the values and scales that each row has."""
+    """Where a matrix lies in the file; its rows, and the values and scales that each row has.
+
+    `block` and `group` are those of `Scaled`.
+    """
 
     offset: int
     rows: int
     columns: int
     multipliers: int
     scales: int
+    block: int
+    group: int
 
 
 class QuantizedWeights:
@@ -52,25 +57,26 @@ class QuantizedWeights:
     def add(self, name: str, pieces: Iterable[Scaled]) -> None:
         """Writes a matrix that comes in pieces of rows."""
         offset = self._file.seek(0, 2)
-        narrow = []
+        multipliers, scales, rows = [], [], 0
         try:
             for piece in pieces:
                 self._file.write(piece.values.contiguous().numpy().data)
-                narrow.append(replace(piece, values=piece.values[:, :0]))
-            whole = stack(narrow)
-            if whole.multipliers is not None:
-                self._file.write(whole.multipliers.numpy().data)
-            self._file.write(whole.scales.half().numpy().data)
+                rows += piece.shape[0]
+                scales.append(piece.scales)
+                if piece.multipliers is not None:
+                    multipliers.append(piece.multipliers)
+            if multipliers:
+                self._file.write(torch.cat(multipliers).numpy().data)
+            self._file.write(torch.cat(scales).half().numpy().data)
             self._file.flush()
         except OSError as error:
             raise ResourceError(
                 f"cannot store the quantized weights: {error.strerror}",
                 hint="They need a byte for each parameter on the disk of the artifact.",
             ) from error
-        rows = whole.values.shape[0]
-        multipliers = 0 if whole.multipliers is None else whole.multipliers.shape[1]
+        groups = 0 if piece.multipliers is None else piece.multipliers.shape[1]
         self._places[name] = _Place(
-            offset, rows, piece.values.shape[1], multipliers, whole.scales.shape[1]
+            offset, rows, piece.shape[1], groups, piece.scales.shape[1], piece.block, piece.group
         )
 
     def matrix(self, name: str) -> Scaled:
@@ -87,7 +93,8 @@ class QuantizedWeights:
             parts.append(self._at(offset, place.rows, columns, dtype))
             offset += parts[-1].nbytes
         values, multipliers, scales = parts
-        return Scaled(values, multipliers if place.multipliers else None, scales.float())
+        found = multipliers if place.multipliers else None
+        return Scaled(values, found, scales.float(), place.block, place.group)
 
     def read(self, name: str) -> Tensor:
         """A parameter: for integers the numbers that they stand for, float32; others unchanged."""

@@ -1,6 +1,6 @@
 // Weights in int8 or int4, as they are packed.
 //
-// A panel has 32 columns and [K / block] blocks of k. A block holds the 32 float16 scales in one
+// A panel has 32 columns and ceil(K / block) blocks of k. A block holds the 32 float16 scales in one
 // line of 64 bytes; then, if it has several groups, their multipliers; and then its weights. So a
 // thread reads its columns in one sequential stream:
 //   multipliers   [32 columns], each a word of block / group nibbles in two's complement, the first
@@ -8,7 +8,8 @@
 //   int8          [block / 4][32 columns][4 k], value + 128
 //   int4          for every 32 k: [4][32 columns][4 k], value + 8; at step j the low nibbles are
 //                 k = 4 j .. 4 j + 3 and the high ones k = 16 + 4 j ..
-// Columns with a scale of 0 fill up the last panel.
+// Columns with a scale of 0 fill up the last panel. The last block ends with its last quads, or in
+// int4 with its last 32 k, which zeros fill up.
 #pragma once
 
 #include <type_traits>
@@ -24,16 +25,28 @@ inline constexpr int scale_bytes = quantized_columns * 2;
 inline constexpr int quad_bytes = quantized_columns * 4;  // a quad of every column
 inline constexpr int quantized_vectors = quantized_columns / lanes;
 
-// One block of one panel. A weight is its integer, times the multiplier of its group of k, times
-// the scale of the block. If a group is the whole block, there are no multipliers.
-template <int bits, int group, int block>
+template <int bits>
+inline constexpr int stored_together = bits == 4 ? 32 : 4;  // k
+
+// `count` k, and the zeros that are stored after them.
+template <int bits>
+inline constexpr int stored(int count) {
+  return (count + stored_together<bits> - 1) / stored_together<bits> * stored_together<bits>;
+}
+
+// One block of one panel, of which there are the first `depth` k. A weight is its integer, times
+// the multiplier of its group of k, times the scale of the block. If a group is a whole block, there
+// are no multipliers.
+template <int bits, int group, int block, int depth = block>
 struct PackedBlock {
   static constexpr int groups = block / group;
-  static_assert(group % (bits == 4 ? 32 : 4) == 0 && block % group == 0, "see the layout above");
+  static_assert(group == stored<bits>(group) || depth <= group, "see the layout above");
+  static_assert(block % group == 0 && depth <= block, "see the layout above");
   static_assert(groups == 1 || (bits == 4 && (groups == 2 || groups == 4)), "see the layout above");
   using Word = std::conditional_t<groups == 4, std::uint16_t, std::uint8_t>;
   static constexpr int multiplier_bytes = groups == 1 ? 0 : quantized_columns * sizeof(Word);
-  static constexpr int bytes = scale_bytes + multiplier_bytes + quantized_columns * block * bits / 8;
+  static constexpr int bytes =
+      scale_bytes + multiplier_bytes + quantized_columns * stored<bits>(depth) * bits / 8;
 
   const std::uint8_t* data;
 
@@ -66,14 +79,25 @@ struct PackedBlock {
   }
 };
 
+// The blocks of rows of `Inputs` k: `whole` of them and, if k are left, one of `last`.
+template <int bits, int block, int Inputs>
+struct RowBlocks {
+  static constexpr int whole = block == stored<bits>(block) ? Inputs / block : 0;
+  static constexpr int left = Inputs - whole * block;
+  static constexpr bool any_left = left > 0;
+  static constexpr int last = any_left ? left : block, count = whole + any_left;
+};
+
 // A whole weight matrix.
 template <int bits, int group, int block, int Inputs, int Outputs>
 struct QuantizedPanels {
-  static_assert(Inputs % block == 0, "blocks divide the inputs");
   using Block = PackedBlock<bits, group, block>;
+  using In = RowBlocks<bits, block, Inputs>;
+  using Last = PackedBlock<bits, group, block, In::last>;
   static constexpr int count = (Outputs + quantized_columns - 1) / quantized_columns;
-  static constexpr int blocks = Inputs / block;
-  static constexpr std::ptrdiff_t panel_bytes = static_cast<std::ptrdiff_t>(blocks) * Block::bytes;
+  static constexpr std::ptrdiff_t whole_bytes =
+      static_cast<std::ptrdiff_t>(In::whole) * Block::bytes;
+  static constexpr std::ptrdiff_t panel_bytes = whole_bytes + (In::any_left ? Last::bytes : 0);
 
   const std::uint8_t* data;
 
