@@ -59,5 +59,6 @@ def in_words(form: Format, shape: Sequence[int]) -> str:
     if not form.has_multipliers and form.blocks_of(columns) == 1:
         return f"{form.dtype}, one scale a row"
     groups = f"{whole} groups of {form.group}" if whole > 1 else f"one group of {form.group}"
-    parts = [*([groups] if whole else []), *([f"one of {left}"] if left else [])]
+    last = f"one of {left}" if whole else f"one group of {left}"
+    parts = [*([groups] if whole else []), *([last] if left else [])]
     return f"{form.dtype}, {' and '.join(parts)}"

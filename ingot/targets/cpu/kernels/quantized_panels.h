@@ -81,7 +81,7 @@ struct PackedBlock {
 
 // The blocks of rows of `Inputs` k: `whole` of them and, if k are left, one of `last`.
 template <int bits, int block, int Inputs>
-struct RowBlocks {
+struct BlocksOfRow {
   static constexpr int whole = block == stored<bits>(block) ? Inputs / block : 0;
   static constexpr int left = Inputs - whole * block;
   static constexpr bool any_left = left > 0;
@@ -92,7 +92,7 @@ struct RowBlocks {
 template <int bits, int group, int block, int Inputs, int Outputs>
 struct QuantizedPanels {
   using Block = PackedBlock<bits, group, block>;
-  using In = RowBlocks<bits, block, Inputs>;
+  using In = BlocksOfRow<bits, block, Inputs>;
   using Last = PackedBlock<bits, group, block, In::last>;
   static constexpr int count = (Outputs + quantized_columns - 1) / quantized_columns;
   static constexpr std::ptrdiff_t whole_bytes =
