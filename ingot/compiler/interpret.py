@@ -92,7 +92,7 @@ def _empty(form: Format, shape: tuple[int, ...]) -> Value:
     if not form.is_scaled:
         return torch.full(shape, math.nan, dtype=TORCH_DTYPES[form.dtype])
     scales = torch.full((*shape[:-1], form.blocks_of(shape[-1])), math.nan)
-    return Scaled(torch.zeros(shape, dtype=torch.int8), None, scales, form.block)
+    return Scaled(torch.zeros(shape, dtype=torch.int8), None, scales, block=form.block)
 
 
 class Step:
@@ -185,7 +185,7 @@ class Step:
             _rows(values, shape, stride, 0),
             None,
             _rows(scales, (*shape[:-1], blocks), blocks, 0),
-            form.block,
+            block=form.block,
         )
 
     def size(self, dim: Dim) -> int:

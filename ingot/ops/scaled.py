@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,8 +30,8 @@ class Scaled:
     values: Tensor
     multipliers: Tensor | None
     scales: Tensor
-    block: int = 0
-    group: int = 0
+    block: int = field(default=0, kw_only=True)
+    group: int = field(default=0, kw_only=True)
 
     def __post_init__(self) -> None:
         columns, blocks = self.values.shape[-1], self.scales.shape[-1]
@@ -87,7 +87,7 @@ def round_to_int8(x: Tensor, block: int) -> Scaled:
     inverse = torch.where(largest > 0, torch.full_like(largest, LARGEST) / largest, 0.0)
     values = (blocks * inverse).round()
     integers = values.flatten(-2)[..., :columns].to(torch.int8)
-    return Scaled(integers, None, (largest / LARGEST).squeeze(-1), block)
+    return Scaled(integers, None, (largest / LARGEST).squeeze(-1), block=block)
 
 
 def whole_parts(x: Tensor, size: int) -> Tensor:

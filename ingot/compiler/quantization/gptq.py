@@ -62,8 +62,8 @@ def gptq(weight: Tensor, factor: Tensor, form: Format) -> Scaled:
         values.T.contiguous(),
         multipliers.T.contiguous() if form.has_multipliers else None,
         scales.T.contiguous(),
-        form.block,
-        form.group,
+        block=form.block,
+        group=form.group,
     )
 
 

@@ -65,7 +65,7 @@ def quantize_rows(rows: Tensor, form: Format) -> Scaled:
             values[part] = rounded.reshape(len(blocks), -1)[:, :columns]
             scales[part] = stored.view(len(blocks), -1)
     found = multipliers if form.has_multipliers else None
-    return Scaled(values, found, scales, form.block, form.group)
+    return Scaled(values, found, scales, block=form.block, group=form.group)
 
 
 @contextmanager

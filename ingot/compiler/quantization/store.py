@@ -94,7 +94,7 @@ class QuantizedWeights:
             offset += parts[-1].nbytes
         values, multipliers, scales = parts
         found = multipliers if place.multipliers else None
-        return Scaled(values, found, scales.float(), place.block, place.group)
+        return Scaled(values, found, scales.float(), block=place.block, group=place.group)
 
     def read(self, name: str) -> Tensor:
         """A parameter: for integers the numbers that they stand for, float32; others unchanged."""

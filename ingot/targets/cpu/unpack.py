@@ -91,7 +91,7 @@ def unpack_quantized(data: Tensor, shape: Sequence[int], form: Format) -> Scaled
     stored = quads.permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1)[:rows]
     values = _values(stored, form.bits)[:, :columns]
     scales = scales.transpose(1, 2).flatten(0, 1)[:rows]
-    return Scaled(values, multipliers, scales, form.block, form.group)
+    return Scaled(values, multipliers, scales, block=form.block, group=form.group)
 
 
 def _values(stored: Tensor, bits: int) -> Tensor:

@@ -48,7 +48,7 @@ def unpack(weight: Buffer, data: Tensor) -> Operand:
         multipliers = found[:, : -(-columns // form.group)]
     scales = data[layout.scales :].contiguous().view(torch.float16).view(-1, rows).T.float()
     scales = scales.contiguous()
-    return Scaled(values[:, :columns], multipliers, scales, form.block, form.group)
+    return Scaled(values[:, :columns], multipliers, scales, block=form.block, group=form.group)
 
 
 def _by_column(rows: Tensor, unit: int) -> Tensor:

@@ -51,7 +51,7 @@ class Matrix:
         largest = bound * (8 if form.has_multipliers else 1) * self.inputs**0.5
         scales = samples.normal(rng, self.outputs, form.blocks_of(self.inputs)) / largest
         scales[0, 0] = 0
-        return Scaled(values, multipliers, scales.half().float(), form.block, form.group)
+        return Scaled(values, multipliers, scales.half().float(), block=form.block, group=form.group)
 
     def case(self, s: Sketch) -> None:
         weight = s.weight("weight", self.drawn(s.drawn("weight")), self.form)

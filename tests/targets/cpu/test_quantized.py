@@ -46,7 +46,7 @@ def extreme(m: Matrix) -> Scaled:
         multipliers[::5] = 7
     scales = torch.full((m.outputs, m.form.blocks_of(m.inputs)), 2.0**-24)  # subnormal in float16
     scales[::3] = 0.5
-    return Scaled(values, multipliers, scales, m.form.block, m.form.group)
+    return Scaled(values, multipliers, scales, block=m.form.block, group=m.form.group)
 
 
 @every_level
@@ -121,7 +121,7 @@ def fill_with_noise(m: Matrix, kernels: Unit, places: dict[str, np.ndarray]) -> 
     one_scale = m.form.block == m.inputs
     form = replace(m.form, block=stored, group=stored) if one_scale else m.form
     values = torch.cat((given.values, noise), 1)
-    filled = Scaled(values, given.multipliers, given.scales, form.block, form.group)
+    filled = Scaled(values, given.multipliers, given.scales, block=form.block, group=form.group)
     data = places[f"{m.name}.weight"]
     found = pack_quantized(filled, form).numpy()
     is_other = bool(np.any(data[: found.size] != found))

@@ -39,7 +39,7 @@ def unpack(packed: Tensor, m: Matrix) -> Scaled:
                 values[row, k] = (byte & 15 if inside % 32 < 16 else byte >> 4) - 8
     found = torch.from_numpy(multipliers) if form.has_multipliers else None
     scaled = torch.from_numpy(values), found, torch.from_numpy(scales)
-    return Scaled(*scaled, form.block, form.group)
+    return Scaled(*scaled, block=form.block, group=form.group)
 
 
 def same(one: Scaled, other: Scaled) -> bool:
@@ -83,7 +83,7 @@ def test_what_does_not_fit_is_refused(columns: int, bits: int, group: int, block
     form = Format("int8" if bits == 8 else "int4", block, group, "float16")
     assert not fits(columns, form)
     values = torch.zeros(32, columns, dtype=torch.int8)
-    matrix = Scaled(values, None, torch.ones(32, 1), columns)
+    matrix = Scaled(values, None, torch.ones(32, 1), block=columns)
     with pytest.raises(ValueError, match=f"{columns} columns do not pack as {form}"):
         pack_quantized(matrix, form)
 

@@ -273,7 +273,7 @@ def parts_of(value: Value) -> list[Tensor]:
 
 
 def _whole(parts: list[Tensor], block: int = 0) -> Value:
-    return Scaled(parts[0], None, parts[1], block) if len(parts) > 1 else parts[0]
+    return Scaled(parts[0], None, parts[1], block=block) if len(parts) > 1 else parts[0]
 
 
 def _copy(value: Value) -> Value:

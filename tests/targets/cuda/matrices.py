@@ -27,7 +27,7 @@ def drawn(form: Format, outputs: int, columns: int, seed: int = 0) -> Value:
     multipliers = integers(-8, 8, groups) if form.has_multipliers else None
     largest = bound * (8 if form.has_multipliers else 1) * columns**0.5
     scales = samples.normal(rng, outputs, form.blocks_of(columns)) / largest
-    return Scaled(values, multipliers, scales.half().float(), form.block, form.group)
+    return Scaled(values, multipliers, scales.half().float(), block=form.block, group=form.group)
 
 
 def int8(block: int) -> Format:

@@ -77,7 +77,7 @@ def unpacked(data: Tensor, rows: int, columns: int, form: Format) -> Scaled:
         multipliers = found[:, : -(-columns // form.group)]
         assert not found[:, multipliers.shape[1] :].any()
     scales = scales.view(blocks, rows).T.float()
-    return Scaled(values, multipliers, scales, form.block, form.group)
+    return Scaled(values, multipliers, scales, block=form.block, group=form.group)
 
 
 @pytest.mark.parametrize(
