@@ -17,12 +17,15 @@ SMALLEST = 2.0**-100
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """Integers times the multiplier of their group times the scale of their block.
+    """Integers times the multiplier of their group times the scale of their block; or integers
+    less the zero of their block times its scale.
 
     Attributes:
         values: int8 [..., K], in the range of their bits.
         multipliers: int8 [..., groups], -8..7; None where every group is a block.
         scales: float32 [..., blocks]; of weights representable in float16.
+        zeros: int8 [..., blocks], in the range of values; None where all are 0. Matrices with
+            multipliers have none.
         block, group: neighbours that share a scale, and those that share a multiplier. The last of
             a row may have fewer. Left out, they are of equal size.
     """
@@ -30,6 +33,7 @@ class Scaled:
     values: Tensor
     multipliers: Tensor | None
     scales: Tensor
+    zeros: Tensor | None = None
     block: int = field(default=0, kw_only=True)
     group: int = field(default=0, kw_only=True)
 
@@ -47,7 +51,11 @@ class Scaled:
         return self.values.shape
 
     def integers(self) -> Tensor:
-        """Values times multipliers, int8 [..., K]: integers that only lack their scales."""
+        """Values times multipliers, int8 [..., K], or values less zeros, int16: integers that only
+        lack their scales."""
+        if self.zeros is not None:
+            columns = self.values.shape[-1]
+            return self.values.short() - self.zeros.repeat_interleave(self.block, -1)[..., :columns]
         if self.multipliers is None:
             return self.values
         return _scale_up(self.values.clone(), self.multipliers, self.group)
@@ -59,9 +67,9 @@ class Scaled:
     def __getitem__(self, index: Any) -> Scaled:
         """Some of its rows."""
         multipliers = None if self.multipliers is None else self.multipliers[index]
-        return replace(
-            self, values=self.values[index], multipliers=multipliers, scales=self.scales[index]
-        )
+        zeros = None if self.zeros is None else self.zeros[index]
+        rows, scales = self.values[index], self.scales[index]
+        return replace(self, values=rows, multipliers=multipliers, scales=scales, zeros=zeros)
 
     def __setitem__(self, index: Any, rows: Scaled) -> None:
         self.values[index], self.scales[index] = rows.values, rows.scales
@@ -108,9 +116,11 @@ def _scale_up(x: Tensor, factors: Tensor, size: int) -> Tensor:
 def stack(parts: Sequence[Scaled]) -> Scaled:
     """Matrices of the same width and kind on top of each other."""
     multipliers = [part.multipliers for part in parts if part.multipliers is not None]
+    zeros = [part.zeros for part in parts if part.zeros is not None]
     return replace(
         parts[0],
         values=torch.cat([part.values for part in parts]),
         multipliers=torch.cat(multipliers) if multipliers else None,
         scales=torch.cat([part.scales for part in parts]),
+        zeros=torch.cat(zeros) if zeros else None,
     )

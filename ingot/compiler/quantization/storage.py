@@ -8,15 +8,17 @@ from dataclasses import replace
 from ingot.artifact.formats import Format, Storage
 from ingot.compiler.options import CompileOptions, check_known
 from ingot.errors import UsageError
+from ingot.models.config import ModelConfig
 
 BITS = {"int8": 8, "int4": 4}
 GROUPS = {"32": 32, "64": 64, "128": 128}
 SIZES = {"int8": {**GROUPS, "channel": 0}, "int4": GROUPS}  # of --group-size
 KEPT = ("none", "bf16")
+DEQUANTIZE = "--dequantize"
 UNQUANTIZED = "--quantize none, without --group-size, --keep and --calibrate"
 
 
-def base_storage(options: CompileOptions) -> Storage | None:
+def base_storage(options: CompileOptions, config: ModelConfig) -> Storage | None:
     """The storage that `--quantize` and `--group-size` ask for; None for no quantization.
 
     Without a group size, int8 takes the widest, which is fastest, and int4 the narrowest, which is
@@ -25,6 +27,8 @@ def base_storage(options: CompileOptions) -> Storage | None:
     Raises:
         UsageError: a value is unknown, or options do not go together.
     """
+    if keeps_integers(options, config):
+        return None
     if options.quantize == "none":
         for name, given in (
             ("--group-size", options.group_size),
@@ -43,6 +47,36 @@ def base_storage(options: CompileOptions) -> Storage | None:
             hint=f"Supported: {', '.join(allowed)}.",
         )
     return Storage(BITS[options.quantize], allowed[size])
+
+
+def keeps_integers(options: CompileOptions, config: ModelConfig) -> bool:
+    """Whether a compile keeps the numbers of a checkpoint that is quantized already.
+
+    Raises:
+        UsageError: options that would round them a second time without saying so.
+    """
+    if not config.quantization:
+        if options.dequantize:
+            raise UsageError(
+                f"{DEQUANTIZE} is given, but the checkpoint is not quantized",
+                hint="Leave it out.",
+            )
+        return False
+    if options.dequantize:
+        return False
+    given = {
+        f"--quantize {options.quantize}": options.quantize != "none",
+        "--group-size": options.group_size,
+        "--calibrate": options.calibrate,
+    }
+    for name, present in given.items():
+        if present:
+            raise UsageError(
+                f"{name} is given, but the checkpoint is quantized already ({config.quantization})",
+                hint=f"Leave it out to keep the checkpoint's numbers as they are, or add "
+                f"{DEQUANTIZE} to round them a second time.",
+            )
+    return True
 
 
 def int8_storage(options: CompileOptions) -> Storage:

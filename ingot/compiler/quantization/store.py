@@ -24,16 +24,15 @@ from ingot.targets.target import Read
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a matrix lies in the file; its rows, and the values and scales that each row has.
-
-    `block` and `group` are those of `Scaled`.
-    """
+    """Where a matrix lies in the file; its rows, and the values, scales and zeros that each row
+    has. `block` and `group` are those of `Scaled`."""
 
     offset: int
     rows: int
     columns: int
     multipliers: int
     scales: int
+    zeros: int
     block: int
     group: int
 
@@ -57,26 +56,25 @@ class QuantizedWeights:
     def add(self, name: str, pieces: Iterable[Scaled]) -> None:
         """Writes a matrix that comes in pieces of rows."""
         offset = self._file.seek(0, 2)
-        multipliers, scales, rows = [], [], 0
+        small: list[list[Tensor]] = [[], [], []]
+        rows = 0
         try:
             for piece in pieces:
                 self._file.write(piece.values.contiguous().numpy().data)
                 rows += piece.shape[0]
-                scales.append(piece.scales)
-                if piece.multipliers is not None:
-                    multipliers.append(piece.multipliers)
-            if multipliers:
-                self._file.write(torch.cat(multipliers).numpy().data)
-            self._file.write(torch.cat(scales).half().numpy().data)
+                for held, part in zip(small, _small(piece), strict=True):
+                    held.append(part)
+            for held in small:
+                self._file.write(torch.cat(held).numpy().data)
             self._file.flush()
         except OSError as error:
             raise ResourceError(
                 f"cannot store the quantized weights: {error.strerror}",
                 hint="They need a byte for each parameter on the disk of the artifact.",
             ) from error
-        groups = 0 if piece.multipliers is None else piece.multipliers.shape[1]
+        widths = (part.shape[1] for part in _small(piece))
         self._places[name] = _Place(
-            offset, rows, piece.shape[1], groups, piece.scales.shape[1], piece.block, piece.group
+            offset, rows, piece.shape[1], *widths, block=piece.block, group=piece.group
         )
 
     def matrix(self, name: str) -> Scaled:
@@ -87,14 +85,21 @@ class QuantizedWeights:
             (place.columns, torch.int8),
             (place.multipliers, torch.int8),
             (place.scales, torch.float16),
+            (place.zeros, torch.int8),
         )
         offset, parts = place.offset, []
         for columns, dtype in shapes:
             parts.append(self._at(offset, place.rows, columns, dtype))
             offset += parts[-1].nbytes
-        values, multipliers, scales = parts
-        found = multipliers if place.multipliers else None
-        return Scaled(values, found, scales.float(), block=place.block, group=place.group)
+        values, multipliers, scales, zeros = parts
+        return Scaled(
+            values,
+            multipliers if place.multipliers else None,
+            scales.float(),
+            zeros if place.zeros else None,
+            block=place.block,
+            group=place.group,
+        )
 
     def read(self, name: str) -> Tensor:
         """A parameter: for integers the numbers that they stand for, float32; others unchanged."""
@@ -130,3 +135,10 @@ class QuantizedWeights:
                 raise InternalError("a quantized matrix is cut off")
             left, offset = left[count:], offset + count
         return data
+
+
+def _small(piece: Scaled) -> tuple[Tensor, Tensor, Tensor]:
+    """The multipliers, scales and zeros of some rows; of width 0 where they have none."""
+    none = piece.values[:, :0]
+    multipliers = none if piece.multipliers is None else piece.multipliers
+    return multipliers, piece.scales.half(), none if piece.zeros is None else piece.zeros

@@ -26,9 +26,9 @@ from ingot.targets.cpu.weights import (
     ZERO_POINTS,
     WeightLayout,
     block_bytes,
-    multiplier_bytes,
     num_bytes,
     panel_bytes,
+    word_bytes,
 )
 from ingot.targets.target import Packed, Weights
 
@@ -79,9 +79,12 @@ def unpack_quantized(data: Tensor, shape: Sequence[int], form: Format) -> Scaled
     panels = data.view(-1, panel_bytes(columns, form))
     missing = blocks * size - panels.shape[1]
     packed = torch.nn.functional.pad(panels, (0, missing)).view(-1, blocks, size)
-    end = SCALE_BYTES + multiplier_bytes(form)
+    end = SCALE_BYTES + word_bytes(form)
     scales = packed[:, :, :SCALE_BYTES].contiguous().view(torch.float16).float()
-    multipliers = None
+    multipliers = zeros = None
+    if form.zeros:
+        stored = packed[:, :, SCALE_BYTES:end].transpose(1, 2).flatten(0, 1)[:rows]
+        zeros = _less(stored, form.bits)
     if form.has_multipliers:
         words = packed[:, :, SCALE_BYTES:end].unflatten(-1, (PANEL_ROWS, -1))
         nibbles = _signed(torch.stack((words & 15, words >> 4), -1).flatten(-2))
@@ -91,7 +94,7 @@ def unpack_quantized(data: Tensor, shape: Sequence[int], form: Format) -> Scaled
     stored = quads.permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1)[:rows]
     values = _values(stored, form.bits)[:, :columns]
     scales = scales.transpose(1, 2).flatten(0, 1)[:rows]
-    return Scaled(values, multipliers, scales, block=form.block, group=form.group)
+    return Scaled(values, multipliers, scales, zeros, block=form.block, group=form.group)
 
 
 def _values(stored: Tensor, bits: int) -> Tensor:
@@ -99,7 +102,12 @@ def _values(stored: Tensor, bits: int) -> Tensor:
     if bits == 4:
         halves = stored.view(len(stored), -1, 1, HALF_BLOCK)
         stored = torch.cat((halves & 15, halves >> 4), 2).flatten(1)
-    return (stored.to(torch.int16) - ZERO_POINTS[bits]).to(torch.int8)
+    return _less(stored, bits)
+
+
+def _less(unsigned: Tensor, bits: int) -> Tensor:
+    """Unsigned bytes as the integers that they stand for, int8."""
+    return (unsigned.to(torch.int16) - ZERO_POINTS[bits]).to(torch.int8)
 
 
 def _signed(nibbles: Tensor) -> Tensor:

@@ -231,12 +231,12 @@ def test_rules_that_leave_nothing_are_refused(graph: torch.fx.GraphModule) -> No
 )
 def test_options_that_do_not_go_together_are_refused(options: dict, found: str) -> None:
     with pytest.raises(UsageError, match=found):
-        base_storage(CompileOptions(**options))
+        base_storage(CompileOptions(**options), CONFIG)
 
 
 def test_options_give_the_storage_and_its_label() -> None:
     def base(**options) -> Storage | None:
-        return base_storage(CompileOptions(**options))
+        return base_storage(CompileOptions(**options), CONFIG)
 
     assert base() is None
     assert base(quantize="int4") == INT4

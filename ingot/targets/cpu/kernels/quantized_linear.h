@@ -119,19 +119,21 @@ class QuantizedLinear {
   static void start(const Operands& x, int rows, Memory<Sink>& memory) {
     constexpr int before_last = In::whole * block;
     constexpr int left = In::any_left ? In::last : 0;
+    constexpr int zero_point = Stored::has_zeros ? 1 : QuadDot<bits>::zero_point;
+    constexpr int unpacked = QuadDot<8>::zero_point;
     if (unpacks(rows)) {
-      fill_starts<8, before_last, block>(x.whole.values, rows, memory.starts);
-      fill_starts<8, left, In::last>(x.last.values, rows, memory.last);
+      fill_starts<unpacked, before_last, block>(x.whole.values, rows, memory.starts);
+      fill_starts<unpacked, left, In::last>(x.last.values, rows, memory.last);
     } else {
-      fill_starts<bits, before_last, Stored::span>(x.whole.values, rows, memory.starts);
-      fill_starts<bits, left, Last::span>(x.last.values, rows, memory.last);
+      fill_starts<zero_point, before_last, Stored::span>(x.whole.values, rows, memory.starts);
+      fill_starts<zero_point, left, Last::span>(x.last.values, rows, memory.last);
     }
   }
 
   // Starts of spans of the first `count` k; the last of them may have fewer.
-  template <int dot_bits, int count, int span>
+  template <int zero_point, int count, int span>
   static void fill_starts(const std::int8_t* values, int rows, int* starts) {
-    constexpr int zero_point = QuadDot<dot_bits>::zero_point, spans = count / span;
+    constexpr int spans = count / span;
     if (zero_point == 0) return;
     for (int row = 0; row < rows; ++row, values += Inputs) {
       for (int s = 0; s < spans; ++s) *starts++ = -zero_point * sum_values<span>(values + s * span);

@@ -18,9 +18,10 @@ inline constexpr int quad_tile_rows = fast_bytes ? 6 : 4, quad_tile_vectors = 2;
 inline constexpr int quad_tile_rows = 2, quad_tile_vectors = 2;
 #endif
 
-// Rows of x, and the start of every column's sums over a span of k: -zero_point * (sum of x). From
-// one row to the next are so many values, scales and starts: fixed addresses save the tiles a sixth
-// of their instructions. Weights may have more k than x: of these x has `Depth`, or all if that is 0.
+// Rows of x, and the start of every column's sums over a span of k: -zero_point * (sum of x), or
+// -(sum of x) where columns have zeros of their own. From one row to the next are so many values,
+// scales and starts: fixed addresses save the tiles a sixth of their instructions. Weights may have
+// more k than x: of these x has `Depth`, or all if that is 0.
 template <int Values, int Scales, int Starts, int Depth = 0>
 struct QuantizedRows {
   const std::int8_t* values;
@@ -132,8 +133,8 @@ template <int bits, int span, int Height, int Width, class X, class Fetch>
 template <int bits_, int group_, int block, int depth = block>
 struct StoredBlocks {
   using Block = PackedBlock<bits_, group_, block, depth>;
-  static constexpr int bits = bits_, group = group_;
-  static constexpr bool multiplied = Block::groups > 1;
+  static constexpr int bits = bits_, group = Block::group;
+  static constexpr bool multiplied = Block::groups > 1, has_zeros = Block::has_zeros;
   static constexpr int span = !multiplied      ? stored<bits>(depth)
                               : depth == block ? group
                                                : stored_together<bits>;
@@ -144,6 +145,10 @@ struct StoredBlocks {
   Block packed(int index) const { return {panel + index * Block::bytes}; }
   const std::uint8_t* quads(int index) const { return packed(index).weights(); }
 };
+
+// What a level takes off unsigned weights before it multiplies them.
+template <int bits>
+inline constexpr int offset_removed = QuadDot<bits>::zero_point == 0 ? 1 << (bits - 1) : 0;
 
 template <class Blocks>
 inline constexpr int steps_per_block =
@@ -159,9 +164,17 @@ template <int First, int Height, int Width, class X, class Blocks, class Fetch>
   for (int s = 0; s < spans; ++s, quads += quad_bytes * span * bits / 32) {
     const int at = index * spans + s;
     vi part[Height][Width], multiplier[Width];
-    for_tile<Height, Width>([&](int r, int v) {
-      part[r][v] = splat_int(QuadDot<bits>::zero_point == 0 ? 0 : x.start(r, at));
-    });
+    if constexpr (Blocks::has_zeros) {
+      vi zeros[Width];
+      for (int v = 0; v < Width; ++v)
+        zeros[v] = add(packed.zeros(First + v), splat_int(-offset_removed<bits>));
+      for_tile<Height, Width>(
+          [&](int r, int v) { part[r][v] = multiply(splat_int(x.start(r, at)), zeros[v]); });
+    } else {
+      for_tile<Height, Width>([&](int r, int v) {
+        part[r][v] = splat_int(QuadDot<bits>::zero_point == 0 ? 0 : x.start(r, at));
+      });
+    }
     dot_products<bits, span>(quads, x, at * span, fetch, part);
     if constexpr (Blocks::multiplied)
       for (int v = 0; v < Width; ++v)
