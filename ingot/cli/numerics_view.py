@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -112,6 +111,6 @@ def _cache(plan: Plan) -> str:
 
 
 def _stored(name: str, buffers: list[Buffer]) -> StoredAs:
-    sizes = (each.format.nbytes(math.prod(map(int, each.shape))) for each in buffers)
+    sizes = (each.format.nbytes([*map(int, each.shape)]) for each in buffers)
     names = dict.fromkeys(NUMBER.sub("*", buffer.name) for buffer in buffers)
     return StoredAs(format=name, tensors=len(buffers), nbytes=sum(sizes), names=tuple(names))

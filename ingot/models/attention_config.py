@@ -97,11 +97,6 @@ class AttentionConfig:
         return (self.num_kv_heads, self.head_dim), (self.num_kv_heads, self.head_dim)
 
     @property
-    def product_widths(self) -> tuple[int, ...]:
-        """Columns of its matrices that do not read the residual stream."""
-        return (self.q_size,)
-
-    @property
     def temporary_width(self) -> int:
         """About how many values it makes of a token."""
         return 3 * self.q_size + 4 * self.kv_size

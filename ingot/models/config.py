@@ -97,13 +97,6 @@ class ModelConfig:
         cached = (head for layer in self.layers for head in layer.mixer.cached)
         return max((size for _, size in cached), default=0)
 
-    @property
-    def product_widths(self) -> tuple[int, ...]:
-        """The columns of the matrices of all layers, each number once."""
-        parts = (part for layer in self.layers for part in (layer.mixer, layer.mlp))
-        widths = (width for part in parts for width in part.product_widths)
-        return tuple(dict.fromkeys((self.hidden_size, *widths)))
-
     def kv_bytes_per_token(self, element_bytes: int) -> int:
         """Bytes that one token takes in the KV cache of all layers."""
         cached = (heads * size for layer in self.layers for heads, size in layer.mixer.cached)

@@ -98,6 +98,10 @@ def _cases() -> dict[str, Case]:
         "llama_gelu": _case("Llama", hidden_act="gelu"),
         "llama_gelu_tanh": _case("Llama", hidden_act="gelu_pytorch_tanh"),
         "llama_relu": _case("Llama", hidden_act="relu"),
+        # No width is a multiple of 32, or none of 128.
+        "llama_width_36": _case("Llama", hidden_size=36, intermediate_size=52, head_dim=12),
+        "llama_width_100": _case("Llama", hidden_size=100, intermediate_size=1000, head_dim=20),
+        "qwen3_width_576": _case("Qwen3", hidden_size=576, intermediate_size=1001, head_dim=36),
         "qwen2": _case("Qwen2"),
         "qwen2_tied": _case("Qwen2", tie_word_embeddings=True),
         "qwen2_window": _case("Qwen2", **layers, max_window_layers=2),

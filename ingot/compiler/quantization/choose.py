@@ -19,7 +19,7 @@ from ingot.compiler.quantization.storage import (
     BITS,
     UNQUANTIZED,
     Fits,
-    blocks_divide,
+    any_width,
     keep_options,
     refused_groups,
 )
@@ -35,7 +35,7 @@ def choose_storage(
     keep: tuple[str, ...],
     dtype: str,
     int8: Storage | None = None,
-    fits: Fits = blocks_divide,
+    fits: Fits = any_width,
     kept: Mapping[str, Storage] | None = None,
 ) -> dict[str, Storage]:
     """How each quantized matrix of the exported graph is stored. The others are not in the result.
@@ -47,7 +47,7 @@ def choose_storage(
 
     Raises:
         UsageError: a rule cannot be read or matches nothing, the rules leave nothing to quantize,
-            or the columns of a matrix do not suit its group.
+            or no kernel takes the groups of a matrix.
     """
     if base is None and not kept:
         return {}
