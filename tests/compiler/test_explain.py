@@ -109,6 +109,19 @@ def test_tied_matrix_counts_once_and_float32_caches_are_wider(whole: Path) -> No
             {"learned positions, up to 512 positions", "biases: q, k, v, attention output, MLP"},
             "rotary",
         ),
+        (
+            "cohere2",
+            {"attention and MLP side by side, on one norm"}
+            | {"rotary embedding default in 4 of 5 layers, up to 512 positions"},
+            "normalised",
+        ),
+        (
+            "olmo3_yarn",
+            {"norms after attention and MLP", "sliding window of 24 tokens in 3 layers"}
+            | {"queries and keys are normalised over their whole width"}
+            | {"rotary embedding default and yarn, up to 512 positions"},
+            "biases",
+        ),
     ],
 )
 def test_features(name: str, present: set[str], absent: str, tmp_path: Path) -> None:
