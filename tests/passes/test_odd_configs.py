@@ -43,15 +43,17 @@ def values_of(name: str, sizes: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-@pytest.mark.parametrize("name", core("cohere2", further=["gemma3", "glm4", "olmo3"], slow=CASES))
-@settings(max_examples=3, deadline=None, derandomize=True)
+@pytest.mark.parametrize(
+    "name", core("cohere2", further=["gemma3", "glm4", "mistral3"], slow=CASES)
+)
+@settings(max_examples=2, deadline=None, derandomize=True)
 @given(sizes=SIZES)
 def test_passes_match_as_often_as_blocks_say(name: str, sizes: dict[str, Any]) -> None:
     if name == "phi3_longrope":
         sizes["hidden_size"] = 16 * sizes["num_attention_heads"]  # as many factors as it has
     config = registry.parse_config(values_of(name, sizes))
     module = registry.build(config, max_model_len=64)
-    run(export(module, config), BFLOAT16, module_counts(module), verify=True)
+    run(export(module, config), BFLOAT16, module_counts(module))
 
 
 def test_a_block_that_says_too_much_is_found() -> None:
