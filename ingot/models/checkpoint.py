@@ -22,7 +22,7 @@ from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoint_files import open_files
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir
-from ingot.models.safetensors_file import SafetensorsFile, TensorInfo
+from ingot.models.mapped_file import MappedFile, TensorInfo
 from ingot.models.weight_table import Source, resolve_sources
 
 Raw = NDArray[np.unsignedinteger[Any]]
@@ -44,7 +44,7 @@ PIECE_BYTES = 64 * 2**20
 class _Range:
     """Bytes of a file that the last read handed out."""
 
-    file: SafetensorsFile
+    file: MappedFile
     start: int
     stop: int
 
@@ -54,7 +54,7 @@ class Checkpoint:
 
     def __init__(
         self,
-        files: tuple[SafetensorsFile, ...],
+        files: tuple[MappedFile, ...],
         sources: dict[str, Source],
         constants: dict[str, torch.Tensor],
         copies: dict[str, str],

@@ -6,7 +6,6 @@ copy of a tied tensor, or listed as unused; any other tensor is an error.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -16,7 +15,8 @@ from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
 from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Rows
-from ingot.models.safetensors_file import TensorInfo
+from ingot.models.mapped_file import TensorInfo
+from ingot.models.templates import expand, fill
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +70,6 @@ def resolve_sources(
     return sources, {infos[original].name: infos[copy].name for original, copy in copies.items()}
 
 
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
-
-
-def expand(template: str) -> re.Pattern[str]:
-    """A pattern for the names that a template stands for; see `Family`."""
-    literal, *rest = _PLACEHOLDER.split(template)
-    parts, seen = [re.escape(literal)], set()
-    for word, literal in zip(rest[::2], rest[1::2], strict=True):
-        text = r"\d+" if word == "i" else ".+"
-        parts += [f"(?P={word})" if word in seen else f"(?P<{word}>{text})", re.escape(literal)]
-        seen.add(word)
-    return re.compile("".join(parts))
-
-
-def _fill(template: str, match: re.Match[str]) -> str:
-    """A template with the texts that another one has matched."""
-    return _PLACEHOLDER.sub(lambda word: match[word[1]], template)
-
-
 def _respelled(
     family: Family, infos: Mapping[str, TensorInfo], on_fault: OnFault
 ) -> dict[str, TensorInfo]:
@@ -98,7 +79,7 @@ def _respelled(
         name = info.name
         for template, spelling in family.spellings.items():
             if match := expand(template).fullmatch(name):
-                name = _fill(spelling, match)
+                name = fill(spelling, match)
         if name in found:
             on_fault(
                 CheckpointError(
@@ -117,7 +98,7 @@ def _lookup(table: Mapping[str, str | Rows], name: str, ndim: int) -> Rows:
         if match := expand(template).fullmatch(name):
             rows = entry if isinstance(entry, Rows) else Rows(entry)
             turned = rows.transposed and ndim > 1
-            return replace(rows, source=_fill(rows.source, match), transposed=turned)
+            return replace(rows, source=fill(rows.source, match), transposed=turned)
     return Rows(name)
 
 
