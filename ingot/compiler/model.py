@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -10,6 +12,8 @@ from torch import nn
 
 from ingot.compiler.options import Clock, CompileOptions
 from ingot.compiler.quantization.calibrate import calibration_sequences
+from ingot.compiler.quantization.kept import kept_storage
+from ingot.compiler.quantization.quantize import Kept
 from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import load_tokenizer
 from ingot.models import registry
@@ -45,4 +49,25 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
         calibration = calibration_sequences(options.calibrate, tokenizer, max_model_len=longest)
         module = registry.build(config, max_model_len=longest)
         checkpoint = Checkpoint.open(model_dir, config, module)
+        with closing_on_error(checkpoint):
+            kept = kept_storage(checkpoint.quantized, options, resolved.targets)
+        resolved = replace(resolved, kept=kept)
     return Model(model_dir, options, config, resolved, tokenizer, module, checkpoint, calibration)
+
+
+def kept_integers(model: Model) -> Kept:
+    """The integers of the checkpoint that the model is stored in."""
+    checkpoint, stored = model.checkpoint, model.resolved.kept
+    quantized = checkpoint.quantized
+    exact = {n: s for n, s in stored.items() if quantized[n].encoding.storage == s}
+    return Kept(exact, checkpoint.scaled, lambda name: checkpoint.shape(name)[0])
+
+
+@contextmanager
+def closing_on_error(checkpoint: Checkpoint) -> Iterator[None]:
+    """Closes a checkpoint that nobody will get."""
+    try:
+        yield
+    except Exception:
+        checkpoint.close()
+        raise

@@ -2,7 +2,8 @@
 
 Opening a checkpoint checks every name, shape and dtype from the headers alone. Reading a tensor
 goes through a memory map, checks that its values are finite, and drops the pages of the tensor that
-was read before. So a model of any size streams through little memory.
+was read before. So a model of any size streams through little memory. Matrices that are stored
+quantized are read as the numbers that they stand for, or as integers.
 """
 
 from __future__ import annotations
@@ -20,10 +21,20 @@ from torch import nn
 from ingot.errors import CheckpointError
 from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoint_files import open_files
+from ingot.models.checkpoint_formats.floats import VIEWS
+from ingot.models.checkpoint_formats.quantized import (
+    Array,
+    Decoded,
+    EncodedTensor,
+    QuantizedTensor,
+)
+from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir
 from ingot.models.mapped_file import MappedFile, TensorInfo
-from ingot.models.weight_table import Source, resolve_sources
+from ingot.models.stored_integers import scaled
+from ingot.models.weight_table import Source, quantized_sources, resolve_sources
+from ingot.ops.scaled import Scaled
 
 Raw = NDArray[np.unsignedinteger[Any]]
 
@@ -80,6 +91,7 @@ class Checkpoint:
         files = open_files(model_dir)
         try:
             infos = {name: info for file in files for name, info in file.tensors.items()}
+            infos = with_quantized(model_dir, infos)
             shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
             sources, copies = resolve_sources(infos, config, shapes)
         except Exception:
@@ -105,6 +117,23 @@ class Checkpoint:
             return torch.float32
         return _TORCH_DTYPES[self._sources[name].info.dtype]
 
+    @property
+    def quantized(self) -> dict[str, QuantizedTensor]:
+        """The parameters that the checkpoint stores quantized, and the matrix that each is in."""
+        return quantized_sources(self._sources)
+
+    def scaled(self, name: str, start: int = 0, stop: int | None = None) -> Scaled:
+        """A parameter that is stored quantized, or its rows start..stop, as integers.
+
+        Raises:
+            CheckpointError: values that the format does not allow; scales that are not exact.
+        """
+        source = self._sources[name]
+        assert isinstance(source.info, QuantizedTensor), f"{name} is stored as it is"
+        storage = source.info.encoding.storage
+        assert storage is not None, f"no storage holds {source.info.name}"
+        return scaled(name, self._decoded(source, start, stop), storage)
+
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
 
@@ -119,6 +148,8 @@ class Checkpoint:
         if name in self._constants:
             return self._constants[name][start:stop].clone()
         source = self._sources[name]
+        if isinstance(source.info, EncodedTensor):
+            return torch.from_numpy(self._decoded(source, start, stop).numbers())
         self._forget()
         stop = source.shape[0] if stop is None else stop
         rows = self._turned if source.transposed else self._view
@@ -163,6 +194,23 @@ class Checkpoint:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _decoded(self, source: Source, start: int, stop: int | None) -> Decoded:
+        """Rows of an encoded tensor."""
+        assert isinstance(source.info, EncodedTensor)
+        self._forget()
+        stop = source.shape[0] if stop is None else stop
+        first = source.first_row
+        return source.info.encoding.rows(self._part, first + start, first + stop)
+
+    def _part(self, info: TensorInfo) -> Array:
+        """A tensor that a quantized matrix is read from."""
+        file = self._files[info.name]
+        self._last.append(_Range(file, info.start, info.stop))
+        raw, kind = file.bytes(info.start, info.stop), np.dtype(VIEWS[info.dtype])
+        if info.start % kind.itemsize:
+            raw = raw.copy()
+        return raw.view(kind).reshape(info.shape)
 
     def _view(self, info: TensorInfo, first: int, last: int) -> Raw:
         """Rows first..last of a source tensor as raw unsigned integers."""

@@ -13,6 +13,7 @@ from ingot.errors import CheckpointError, OnFault, listed, raise_fault
 from ingot.models import registry
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
+from ingot.models.checkpoint_formats.quantized import EncodedTensor, QuantizedTensor
 from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Rows
 from ingot.models.mapped_file import TensorInfo
@@ -59,7 +60,13 @@ def resolve_sources(
     _check_names(family, missing, extra, on_fault)
     first_rows = _stack(wanted, shapes)
     sources = {
-        name: Source(infos[rows.source], first_rows[name], shapes[name], rows.transposed)
+        # Formats say where outputs lie, so their matrices have them first, whatever the family.
+        name: Source(
+            info := infos[rows.source],
+            first_rows[name],
+            shapes[name],
+            rows.transposed and not isinstance(info, EncodedTensor),
+        )
         for name, rows in wanted.items()
         if rows.source in infos
     }
@@ -68,6 +75,15 @@ def resolve_sources(
     for original, copy in copies.items():
         _check_copy(infos[original], infos[copy], on_fault)
     return sources, {infos[original].name: infos[copy].name for original, copy in copies.items()}
+
+
+def quantized_sources(sources: Mapping[str, Source]) -> dict[str, QuantizedTensor]:
+    """The parameters that a checkpoint stores quantized, and the matrix that each is in."""
+    return {
+        name: source.info
+        for name, source in sources.items()
+        if isinstance(source.info, QuantizedTensor)
+    }
 
 
 def _respelled(

@@ -11,6 +11,7 @@ from ingot.models.gguf.metadata import ARCHITECTURE, Metadata
 from ingot.models.gguf.rope import ReadFloats, rope_scaling
 from ingot.models.gguf.spelling import Architecture
 from ingot.models.gguf.tokenizer import CONTROL, USER_DEFINED
+from ingot.models.gguf.types import BY_NAME
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -63,6 +64,8 @@ def config_values(metadata: Metadata, read: ReadFloats) -> dict[str, Any]:
         values["rope_scaling"] = scaling
     values |= {f"{name}_token_id": metadata.token_id(name) for name in ("bos", "eos")}
     values |= {"tie_word_embeddings": HEAD not in metadata.tensors, "dtype": _dtype(metadata)}
+    if any(BY_NAME[info.dtype].decode for info in metadata.tensors.values()):
+        values["quantization_config"] = {"quant_method": "gguf"}
     return values | spelled.more(metadata)
 
 

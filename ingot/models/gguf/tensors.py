@@ -14,8 +14,9 @@ from ingot.errors import CheckpointError
 from ingot.models.checkpoint_formats.quantized import (
     Array,
     Decoded,
+    EncodedTensor,
+    QuantizedTensor,
     View,
-    quantized,
     storage_of,
 )
 from ingot.models.gguf.metadata import Metadata
@@ -27,6 +28,8 @@ from ingot.models.templates import expand, fill
 
 NO_WEIGHTS = (FREQS, LONG, SHORT)  # say something about the model
 GROUP = 32
+# Numbers in blocks that have minima, or more than float16 in a scale: 8 bits are finer than theirs.
+NEAREST = Storage(8, GROUP, multipliers=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +39,10 @@ class GgufMatrix:
     Attributes:
         stored: its bytes, [rows, bytes of a row].
         kind: the name of its type.
-        columns: numbers of a row.
+        columns: numbers of a row; 0 for a vector.
         order: in which its rows are stored; "" as in the checkpoint.
         head: rows of a head, which the order is about.
         offset: what was added to all of its numbers.
-        turned: the checkpoint has it transposed.
     """
 
     stored: TensorInfo
@@ -49,7 +51,6 @@ class GgufMatrix:
     order: Order | str = ""
     head: int = 0
     offset: float = 0.0
-    turned: bool = False
 
     @property
     def label(self) -> str:
@@ -57,36 +58,34 @@ class GgufMatrix:
 
     @property
     def storage(self) -> Storage | None:
-        bits = 0 if self.offset or self.turned else BY_NAME[self.kind].bits
+        bits = BY_NAME[self.kind].bits
         return storage_of(bits, self.columns, GROUP) if bits else None
 
     def rows(self, view: View, first: int, last: int) -> Decoded:
-        if not self.turned:
-            return self._stored_rows(view, first, last)
-        whole = self._stored_rows(view, 0, self.stored.shape[0]).numbers()
-        return _decoded(np.ascontiguousarray(whole[:, first:last].T))
-
-    def _stored_rows(self, view: View, first: int, last: int) -> Decoded:
-        """Rows first..last; a vector has rows of one number."""
         stored, kind = view(self.stored), BY_NAME[self.kind]
         wanted: slice | NDArray[np.int64] = slice(first, last)
         if self.order:
             wanted = source_rows(self.order, self.head, len(stored), np.arange(first, last))
         found = stored[wanted]
         if kind.decode is None:
-            numbers = _floats(found, self.kind) - np.float32(self.offset)
-            return _decoded(numbers.reshape(-1, self.columns))
+            return self._decoded(_floats(found, self.kind) - np.float32(self.offset))
         with np.errstate(all="ignore"):
             blocks = kind.decode(found.reshape(-1, kind.nbytes))
             self._check(blocks)
         if blocks.minima is not None:
-            return _decoded(blocks.numbers().reshape(-1, self.columns))
+            return self._decoded(blocks.numbers())
         groups = blocks.scales.shape[1] * self.columns // kind.length
         return Decoded(
             blocks.values.reshape(-1, self.columns),
             self.columns // groups,
             blocks.scales.reshape(-1, groups),
         )
+
+    def _decoded(self, numbers: NDArray[np.float32]) -> Decoded:
+        """Numbers as such, of a vector in one dimension."""
+        shaped = numbers.reshape(-1, self.columns) if self.columns else numbers.reshape(-1)
+        scales = np.ones((*shaped.shape[:-1], 1), np.float32)
+        return Decoded(shaped, max(shaped.shape[-1], 1), scales)
 
     def _check(self, blocks: Blocks) -> None:
         """Raises CheckpointError for scales or minima that are not finite."""
@@ -96,10 +95,6 @@ class GgufMatrix:
                     f"the tensor {self.stored.name} holds values that are not finite",
                     hint="the checkpoint is damaged: fetch it again, or use another",
                 )
-
-
-def _decoded(numbers: NDArray[np.float32]) -> Decoded:
-    return Decoded(numbers, numbers.shape[1], np.ones((len(numbers), 1), np.float32))
 
 
 def source_rows(order: str, head: int, count: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -157,7 +152,7 @@ def _experts(info: TensorInfo) -> Iterator[tuple[TensorInfo, str]]:
 
 
 def _matrix(info: TensorInfo, name: str, metadata: Metadata, spelled: Architecture) -> TensorInfo:
-    """A tensor under its name in the checkpoint, as it is stored or as a `QuantizedTensor`."""
+    """A tensor under its name in the checkpoint."""
     in_blocks = BY_NAME[info.dtype].decode is not None
     if in_blocks and len(info.shape) < 2:
         raise CheckpointError(
@@ -166,12 +161,15 @@ def _matrix(info: TensorInfo, name: str, metadata: Metadata, spelled: Architectu
         )
     order = next((o for t, o in spelled.orders.items() if expand(t).fullmatch(info.name)), "")
     offset = spelled.norm_offset if info.name.endswith("norm.weight") else 0.0
-    turned = any(expand(template).fullmatch(info.name) for template in spelled.turned)
+    turned = any(expand(t).fullmatch(info.name) for t in spelled.turned)
     if not (in_blocks or order or offset or turned):
         return replace(info, name=name)
-    *rows, columns = info.shape if len(info.shape) > 1 else (*info.shape, 1)
-    size = (info.stop - info.start) // max(prod(rows), 1)
-    stored = TensorInfo(name, "U8", (prod(rows), size), info.start, info.stop)
+    rows = prod(info.shape[:-1]) if len(info.shape) > 1 else info.shape[0]
+    size = (info.stop - info.start) // max(rows, 1)
+    stored = TensorInfo(name, "U8", (rows, size), info.start, info.stop)
+    columns = info.shape[-1] if len(info.shape) > 1 else 0
     head = metadata.head_size if order else 0
-    matrix = GgufMatrix(stored, info.dtype, columns, order, head, offset, turned)
-    return quantized(name, info.shape[::-1] if turned else info.shape, (stored,), matrix)
+    matrix = GgufMatrix(stored, info.dtype, columns, order, head, offset)
+    if in_blocks:
+        return QuantizedTensor(name, "F32", info.shape, 0, 0, (stored,), matrix, NEAREST)
+    return EncodedTensor(name, "F32", info.shape, 0, 0, (stored,), matrix)

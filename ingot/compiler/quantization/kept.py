@@ -1,0 +1,67 @@
+"""How matrices are stored that a checkpoint stores quantized: as they are, number for number.
+
+No torch, so that `explain` tells it as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ingot.artifact.formats import Storage
+from ingot.artifact.target import Target
+from ingot.compiler.options import CompileOptions
+from ingot.compiler.quantization.storage import DEQUANTIZE, last_words
+from ingot.errors import CheckpointError, UsageError, listed
+from ingot.models.checkpoint_formats.quantized import QuantizedTensor
+from ingot.targets.target import all_fit
+
+
+def kept_storage(
+    quantized: Mapping[str, QuantizedTensor], options: CompileOptions, targets: Sequence[Target]
+) -> dict[str, Storage]:
+    """How each parameter that the checkpoint stores quantized is stored, by its name: as it is, or
+    in what is nearest to that.
+
+    Raises:
+        CheckpointError: no storage holds the numbers of a matrix exactly, and none is near.
+        UsageError: a target has no kernel for the storage of a matrix.
+    """
+    if options.dequantize:
+        return {}
+    found = {name: each.encoding.storage or each.nearest for name, each in quantized.items()}
+    if lost := [name for name, storage in found.items() if storage is None]:
+        label = quantized[lost[0]].encoding.label
+        raise CheckpointError(
+            f"no storage of an artifact holds the numbers of {listed(lost, 4)} exactly ({label})",
+            hint=f"Give {DEQUANTIZE}, which reads the numbers that they stand for; --quantize int8 "
+            "or int4 beside it stores these in integers anew.",
+        )
+    kept = {name: storage for name, storage in found.items() if storage is not None}
+    for name, storage in kept.items():
+        form = storage.of(quantized[name].shape[-1])
+        if not all_fit(targets, quantized[name].shape[-1], form):
+            names = ", ".join(target.name for target in targets)
+            raise UsageError(
+                f"no kernel of {names} takes {name} in {form}, which the checkpoint is stored in",
+                hint=f"Give {DEQUANTIZE}, or another --target.",
+            )
+    return kept
+
+
+def stored_already(
+    quantized: Mapping[str, QuantizedTensor], storage: Mapping[str, Storage]
+) -> tuple[str, ...]:
+    """What becomes of the matrices that a checkpoint stores quantized, a text for each way.
+
+    `storage` says how matrices are stored; one that is not as its checkpoint has it is dequantized.
+    """
+    found: dict[str, list[str]] = {}
+    for name, matrix in quantized.items():
+        stored = storage.get(name)
+        exact = stored is not None and stored == matrix.encoding.storage
+        kept = f"{'kept as' if exact else 'rounded to'} {stored.label}" if stored else "dequantized"
+        found.setdefault(f"in {matrix.encoding.label}, {kept}", []).append(name)
+    return tuple(
+        f"{len(names)} matrices {way}: {', '.join(last_words(names))}"
+        for way, names in found.items()
+    )
