@@ -99,7 +99,9 @@ def pull(name: str, revision: str | None = None) -> Path:
 
     with asking_for(name, revision):
         remote = begin(name, revision)
-    with remote.small_model() as model:
+    with ExitStack() as stack:
+        with asking_for(name, revision):
+            model = stack.enter_context(remote.small_model())
         check_family(model)  # a family can be another package's; the hub has no part in it
     with asking_for(name, revision):
         return finish(remote, revision)

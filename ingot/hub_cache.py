@@ -72,6 +72,15 @@ def is_whole(folder: Path) -> bool:
     return bool(weights) and all((folder / n).is_file() for n in (CONFIG, TOKENIZER, *weights))
 
 
+def model_size(model: Path) -> int:
+    """Bytes of the files of a model, a folder or a GGUF file."""
+    from ingot.models.gguf.names import part_names
+
+    parts = [model.parent / name for name in part_names(model.name)]
+    files = model.iterdir() if model.is_dir() else parts
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
 def repository(name: str) -> Path:
     """The folder of a model in the hub's cache, whichever GGUF file is meant; its layout is the
     hub's own."""

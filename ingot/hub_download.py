@@ -10,8 +10,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from ingot.errors import (
     listed,
 )
 from ingot.hub_cache import MAIN, cache_dir, partial_of, repository, size_here
-from ingot.hub_gguf import chosen_files, write_outline
+from ingot.hub_gguf import chosen_files, headers_of
 from ingot.models.checkpoint_files import weight_names
 from ingot.models.config_file import no_tokenizer
 from ingot.models.file_names import CONFIG, INDEX, SINGLE, TOKENIZER, TOKENIZER_FILES
@@ -60,20 +59,13 @@ class Remote:
 
     @property
     def model(self) -> Path:
-        """Where the model lies, or will."""
-        return self.folder / self.gguf[0] if self.gguf else self.folder
+        """Where the model lies, or will: a folder or a GGUF file."""
+        return self.folder.joinpath(*self.gguf[:1])
 
-    @contextmanager
-    def small_model(self) -> Iterator[Path]:
+    def small_model(self) -> AbstractContextManager[Path]:
         """What tells the config: the model's folder, or a GGUF file with its header alone."""
-        if not self.gguf:
-            yield self.folder
-            return
-        with tempfile.TemporaryDirectory(prefix="ingot-outline-") as folder:
-            for name in self.gguf:
-                path = Path(folder) / Path(name).name
-                write_outline(path, self.size(name), partial(self._beginning, name))
-            yield Path(folder) / Path(self.gguf[0]).name
+        sizes = {name: self.size(name) for name in self.gguf}
+        return headers_of(self.name, self.commit, sizes) if sizes else nullcontext(self.folder)
 
     def size(self, file: str) -> int:
         """Bytes of a file."""
@@ -84,7 +76,8 @@ class Remote:
         # The index of a single file would be of another checkpoint.
         index = () if SINGLE in self.files else (INDEX,)
         small = (TOKENIZER,) if self.gguf else (CONFIG, *TOKENIZER_FILES, *index)
-        self._fetch([f for f in small if f in self.files])
+        if names := [f for f in small if f in self.files]:
+            self._fetch(names)
 
     def weights(self) -> list[str]:
         """The names of the files with the tensors, once the small files are there.
@@ -156,19 +149,6 @@ class Remote:
             )
         if TOKENIZER not in self.files:
             raise no_tokenizer(self.name)
-
-    def _beginning(self, name: str, count: int) -> bytes:
-        """So many bytes of a file."""
-        from huggingface_hub import hf_hub_url
-        from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
-
-        answer = get_session().get(
-            hf_hub_url(self.name, name, revision=self.commit),
-            headers={**build_hf_headers(), "Range": f"bytes=0-{count - 1}"},
-            follow_redirects=True,
-        )
-        hf_raise_for_status(answer)
-        return bytes(answer.content[:count])
 
     def _fetch(self, names: Sequence[str]) -> None:
         """Brings files by the hub's own client, which links those whose content is there.

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ingot.errors import CheckpointError, ModelNotFoundError, listed
@@ -40,14 +43,23 @@ def chosen_files(name: str, kind: str, names: Iterable[str]) -> list[str]:
     )
 
 
-def write_outline(path: Path, size: int, read: Callable[[int], bytes]) -> None:
-    """Writes a GGUF file as long as the real one, with its header alone.
+@contextmanager
+def headers_of(name: str, commit: str, sizes: Mapping[str, int]) -> Iterator[Path]:
+    """The files of a GGUF model, as long as the real ones, with their headers alone.
 
-    Args:
-        size: of the real one; read: gives so many bytes of its beginning.
-
-    Raises CheckpointError for one that is damaged.
+    They take no more room on the disk, and are removed at the end. Raises CheckpointError for one
+    that is damaged, and the client's errors.
     """
+    with tempfile.TemporaryDirectory(prefix="ingot-outline-") as temporary:
+        paths = {file: Path(temporary, name, Path(file).name) for file in sizes}
+        first, *_ = paths.values()
+        first.parent.mkdir(parents=True)
+        for file, path in paths.items():
+            _write_header(path, sizes[file], partial(_beginning, name, commit, file))
+        yield first
+
+
+def _write_header(path: Path, size: int, read: Callable[[int], bytes]) -> None:
     for count in HEADERS:
         with path.open("wb") as file:
             file.write(read(min(count, size)))
@@ -57,3 +69,17 @@ def write_outline(path: Path, size: int, read: Callable[[int], bytes]) -> None:
         except CheckpointError:
             if count >= min(size, HEADERS[-1]):
                 raise
+
+
+def _beginning(name: str, commit: str, file: str, count: int) -> bytes:
+    """So many bytes of a file."""
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
+
+    answer = get_session().get(
+        hf_hub_url(name, file, revision=commit),
+        headers={**build_hf_headers(), "Range": f"bytes=0-{max(count, 1) - 1}"},
+        follow_redirects=True,
+    )
+    hf_raise_for_status(answer)
+    return bytes(answer.content[:count])

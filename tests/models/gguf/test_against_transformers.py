@@ -1,15 +1,13 @@
-"""GGUF files against `transformers` on the model that each was made from, and on the file itself."""
+"""GGUF files against `transformers`, on the model that each was made from and on the file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import gguf
-import numpy as np
 import pytest
 import torch
 import transformers
-from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint, materialize

@@ -153,9 +153,7 @@ def test_a_text_of_pieces_begins_with_a_space_of_its_own(tmp_path: Path) -> None
     found = read(path)
     assert found.encode("the", add_special_tokens=False).tokens == ["▁the"]
     assert found.encode(" the", add_special_tokens=False).tokens == ["▁", "▁the"]
-    without = write(
-        tmp_path / "n.gguf", "llama", lambda w: write_pieces(w, add_space_prefix=False)
-    )
+    without = write(tmp_path / "n.gguf", "llama", lambda w: write_pieces(w, add_space_prefix=False))
     assert read(without).encode("the", add_special_tokens=False).tokens == ["t", "he"]
 
 
