@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from ingot.compiler.quantization.quantize import Kept
 from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import load_tokenizer
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoint import Checkpoint, closing_on_error
 from ingot.models.config import ModelConfig
 from ingot.passes.pipeline import check_disabled
 from ingot.targets.target import kind_of
@@ -60,14 +58,4 @@ def kept_integers(model: Model) -> Kept:
     checkpoint, stored = model.checkpoint, model.resolved.kept
     quantized = checkpoint.quantized
     exact = {n: s for n, s in stored.items() if quantized[n].encoding.storage == s}
-    return Kept(exact, checkpoint.scaled, lambda name: checkpoint.shape(name)[0])
-
-
-@contextmanager
-def closing_on_error(checkpoint: Checkpoint) -> Iterator[None]:
-    """Closes a checkpoint that nobody will get."""
-    try:
-        yield
-    except Exception:
-        checkpoint.close()
-        raise
+    return Kept(exact, checkpoint.scaled, checkpoint.shape)

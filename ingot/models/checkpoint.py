@@ -8,14 +8,14 @@ quantized are read as the numbers that they stand for, or as integers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from ingot.errors import CheckpointError
@@ -31,12 +31,11 @@ from ingot.models.checkpoint_formats.quantized import (
 from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir
+from ingot.models.finite import Raw, check_finite
 from ingot.models.mapped_file import MappedFile, TensorInfo
 from ingot.models.stored_integers import scaled
-from ingot.models.weight_table import Source, quantized_sources, resolve_sources
+from ingot.models.weight_table import Source, idle_biases, quantized_sources, resolve_sources
 from ingot.ops.scaled import Scaled
-
-Raw = NDArray[np.unsignedinteger[Any]]
 
 _TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 # Exponent bits: all of them set means infinity or NaN.
@@ -46,8 +45,6 @@ _UNSIGNED: dict[str, type[np.unsignedinteger[Any]]] = {
     "BF16": np.uint16,
     "F16": np.uint16,
 }
-# Elements looked at together when checking for non-finite values: they stay in the L2 cache.
-_CHECKED_AT_ONCE = 2**18
 PIECE_BYTES = 64 * 2**20
 
 
@@ -98,7 +95,20 @@ class Checkpoint:
             for file in files:
                 file.close()
             raise
-        return cls(files, sources, named_constants(module), copies)
+        checkpoint = cls(files, sources, named_constants(module), copies)
+        with closing_on_error(checkpoint):
+            checkpoint.check_idle(infos)
+        return checkpoint
+
+    def check_idle(self, infos: Mapping[str, TensorInfo]) -> None:
+        """Raises CheckpointError for biases that no parameter is read from and that are not 0."""
+        read = {source.info.name for source in self._sources.values()}
+        for name in sorted(idle_biases(infos, read)):
+            if self._part(infos[name]).any():
+                raise CheckpointError(
+                    f"the checkpoint has {name}, which the model does not use, and which is not 0",
+                    hint="check that config.json and the weights belong together",
+                )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -133,6 +143,11 @@ class Checkpoint:
         storage = source.info.encoding.storage
         assert storage is not None, f"no storage holds {source.info.name}"
         return scaled(name, self._decoded(source, start, stop), storage)
+
+    def integers(self, name: str) -> Scaled | None:
+        """A parameter as the integers that it is stored in; None where no storage holds them."""
+        matrix = self.quantized.get(name)
+        return self.scaled(name) if matrix and matrix.encoding.storage else None
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
@@ -248,7 +263,7 @@ class Checkpoint:
         mask = _UNSIGNED[info.dtype](_EXPONENTS[info.dtype])
         for start in range(0, len(view), step):
             piece = view[start : start + step]
-            _check_finite(info.name, piece, mask)
+            check_finite(info.name, piece, mask)
             # Tied tensors may be stored twice, but must then be equal.
             if twin is not None and not np.array_equal(piece, twin[start : start + step]):
                 raise CheckpointError(
@@ -262,14 +277,14 @@ class Checkpoint:
                     used.file.forget(first, min(first + PIECE_BYTES, used.stop))
 
 
-def _check_finite(name: str, view: Raw, mask: np.unsignedinteger[Any]) -> None:
-    for start in range(0, len(view), _CHECKED_AT_ONCE):
-        if (view[start : start + _CHECKED_AT_ONCE] & mask).max() == mask:
-            raise CheckpointError(
-                f"the tensor {name} holds values that are not finite",
-                hint="the checkpoint is damaged or its training diverged: fetch it again, or use "
-                "another",
-            )
+@contextmanager
+def closing_on_error(checkpoint: Checkpoint) -> Iterator[None]:
+    """Closes a checkpoint that nobody will get."""
+    try:
+        yield
+    except Exception:
+        checkpoint.close()
+        raise
 
 
 def materialize(module: nn.Module, checkpoint: Checkpoint) -> nn.Module:

@@ -6,7 +6,7 @@ copy of a tied tensor, or listed as unused; any other tensor is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from ingot.errors import CheckpointError, OnFault, listed, raise_fault
@@ -18,6 +18,8 @@ from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Rows
 from ingot.models.mapped_file import TensorInfo
 from ingot.models.templates import expand, fill
+
+BIAS = ".bias"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def resolve_sources(
     copies = _find_copies(family, config, infos)
     needed = {rows.source for rows in wanted.values()}
     missing = sorted(needed - infos.keys()) if whole else []
-    extra = _left_over(family, infos, needed | set(copies.values()))
+    extra = _left_over(family, infos, needed | set(copies.values()) | idle_biases(infos, needed))
     _check_names(family, missing, extra, on_fault)
     first_rows = _stack(wanted, shapes)
     sources = {
@@ -75,6 +77,19 @@ def resolve_sources(
     for original, copy in copies.items():
         _check_copy(infos[original], infos[copy], on_fault)
     return sources, {infos[original].name: infos[copy].name for original, copy in copies.items()}
+
+
+def idle_biases(infos: Mapping[str, TensorInfo], needed: Set[str]) -> set[str]:
+    """Biases of quantized matrices that the model has no parameter for, by the names in `infos`.
+
+    Some programs write one for every matrix, of zeros.
+    """
+    return {
+        name
+        for name in infos.keys() - needed
+        if name.endswith(BIAS)
+        and isinstance(infos.get(name.removesuffix(BIAS) + ".weight"), QuantizedTensor)
+    }
 
 
 def quantized_sources(sources: Mapping[str, Source]) -> dict[str, QuantizedTensor]:

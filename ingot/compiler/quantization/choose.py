@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import Storage
+from ingot.compiler.quantization.kept import refused_storage
 from ingot.compiler.quantization.storage import (
     BITS,
     KEPT,
@@ -68,6 +69,9 @@ def choose_storage(
             hint=f"Keep less, or give {UNQUANTIZED}.",
         )
     columns = {name: int(gm.get_parameter(name).shape[-1]) for name in stored}
+    own = {name: s for name, s in stored.items() if kept and kept.get(name) == s}
+    if wrong := refused_storage(own, columns, fits):
+        raise wrong
     if refused := refused_groups(stored, columns, base, fits, lambda wrong: alike(gm, wrong)):
         raise refused
     return stored

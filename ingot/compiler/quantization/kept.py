@@ -6,11 +6,12 @@ No torch, so that `explain` tells it as well.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from ingot.artifact.formats import Storage
 from ingot.artifact.target import Target
 from ingot.compiler.options import CompileOptions
-from ingot.compiler.quantization.storage import DEQUANTIZE, last_words
+from ingot.compiler.quantization.storage import DEQUANTIZE, Fits, last_words, misfits
 from ingot.errors import CheckpointError, UsageError, listed
 from ingot.models.checkpoint_formats.quantized import QuantizedTensor
 from ingot.targets.target import all_fit
@@ -37,15 +38,24 @@ def kept_storage(
             "or int4 beside it stores these in integers anew.",
         )
     kept = {name: storage for name, storage in found.items() if storage is not None}
-    for name, storage in kept.items():
-        form = storage.of(quantized[name].shape[-1])
-        if not all_fit(targets, quantized[name].shape[-1], form):
-            names = ", ".join(target.name for target in targets)
-            raise UsageError(
-                f"no kernel of {names} takes {name} in {form}, which the checkpoint is stored in",
-                hint=f"Give {DEQUANTIZE}, or another --target.",
-            )
+    columns = {name: matrix.shape[-1] for name, matrix in quantized.items()}
+    if refused := refused_storage(kept, columns, partial(all_fit, targets)):
+        raise refused
     return kept
+
+
+def refused_storage(
+    kept: Mapping[str, Storage], columns: Mapping[str, int], fits: Fits
+) -> UsageError | None:
+    """The error that names the matrices whose integers no kernel takes as they are."""
+    wrong = misfits(kept, columns, fits)
+    if not wrong:
+        return None
+    form = kept[wrong[0]].of(columns[wrong[0]])
+    return UsageError(
+        f"no kernel takes {', '.join(last_words(wrong))} in {form}, as the checkpoint has them",
+        hint=f"Give {DEQUANTIZE}, or another --target.",
+    )
 
 
 def stored_already(

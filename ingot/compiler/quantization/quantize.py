@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,19 +28,21 @@ class Kept:
     Attributes:
         storage: how each parameter is stored.
         read: rows start..stop of one.
-        num_rows: of one.
+        shape: of one.
     """
 
     storage: Mapping[str, Storage]
     read: Callable[[str, int, int], Scaled]
-    num_rows: Callable[[str], int]
+    shape: Callable[[str], tuple[int, ...]]
 
-    def pieces(self, name: str, columns: int) -> Iterator[Scaled]:
+    def pieces(self, name: str) -> Iterator[Scaled]:
         """A parameter in pieces of rows."""
-        step = max(ROWS_OF_A_WORD, ELEMENTS_AT_ONCE // columns // ROWS_OF_A_WORD * ROWS_OF_A_WORD)
-        count = self.num_rows(name)
-        for start in range(0, count, step):
-            yield self.read(name, start, min(start + step, count))
+        rows, *rest = self.shape(name)
+        step = max(1, ELEMENTS_AT_ONCE // math.prod(rest))
+        if step > ROWS_OF_A_WORD:
+            step -= step % ROWS_OF_A_WORD
+        for start in range(0, rows, step):
+            yield self.read(name, start, min(start + step, rows))
 
 
 def quantize_weights(
@@ -58,9 +61,8 @@ def quantize_weights(
     outer = outer_names(gm)
     for name, stored in storage.items():
         if kept and kept.storage.get(name) == stored:
-            columns = int(gm.get_parameter(name).shape[-1])
             weights.on_read(name)
-            weights.add(name, kept.pieces(name, columns))
+            weights.add(name, kept.pieces(name))
         elif not sequences or name in outer:
             weight = weights.read(name)
             with naming(gm, name):

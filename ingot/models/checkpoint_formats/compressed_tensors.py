@@ -123,6 +123,8 @@ def find(settings: Settings, infos: Infos, on_fault: OnFault) -> Iterator[Quanti
 def _scheme(settings: Settings, form: str) -> Scheme:
     """How all config groups quantize weights."""
     groups = settings.inner("config_groups")
+    if not groups.values:
+        raise settings.wrong("config_groups", "at least one group")
     found = {}
     for name in groups.values:
         group = groups.inner(name)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ingot.errors import Noting, OnFault
-from ingot.models.checkpoint_formats.floats import FLOAT8, FLOATS, float32_of
+from ingot.models.checkpoint_formats.floats import FLOAT8, FLOATS, POWER, float32_of
 from ingot.models.checkpoint_formats.parts import Infos, Layout, fault_of, misshapen
 from ingot.models.checkpoint_formats.quantized import Decoded, QuantizedTensor, View, quantized
 from ingot.models.checkpoint_formats.settings import Settings
@@ -55,7 +55,7 @@ def float8_matrix(
         high, wide = (size or whole for size, whole in zip(block, shape, strict=True))
         blocks = (-(-shape[0] // high), -(-shape[1] // wide))
         alike = blocks == (1, 1) and scale.shape in ((), (1,))
-        wrong = misshapen("" if alike else fault_of(scale, blocks, FLOATS))
+        wrong = misshapen("" if alike else fault_of(scale, blocks, (*FLOATS, POWER)))
     else:
         high, wide, wrong = 1, 1, misshapen(f"{values.name} {list(shape)} with one scale")
     if wrong:

@@ -17,6 +17,9 @@ VIEWS: dict[str, type[np.generic]] = {
 }  # fmt: skip
 FLOATS = ("F32", "F16", "BF16")
 FLOAT8 = "F8_E4M3"
+POWER = "F8_E8M0"  # a byte, which is an exponent of two plus BIAS
+BIAS = 127
+NOT_A_POWER = 255
 
 
 def _float8_values() -> NDArray[np.float32]:
@@ -41,6 +44,8 @@ def float32_of(info: TensorInfo, stored: Array) -> NDArray[np.float32]:
         numbers = (stored.astype(np.uint32) << 16).view(np.float32)
     elif info.dtype == FLOAT8:
         numbers = FLOAT8_VALUES[stored]
+    elif info.dtype == POWER:
+        numbers = np.where(stored == NOT_A_POWER, np.float32(np.nan), powers_of(stored, BIAS))
     else:
         numbers = stored.astype(np.float32)
     if not np.isfinite(numbers).all():

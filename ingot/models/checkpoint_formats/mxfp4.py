@@ -14,7 +14,13 @@ from dataclasses import dataclass
 
 from ingot.artifact.formats import Storage
 from ingot.errors import CheckpointError, Noting, OnFault
-from ingot.models.checkpoint_formats.floats import FLOAT4_DOUBLED, nibbles, powers_of
+from ingot.models.checkpoint_formats.floats import (
+    BIAS,
+    FLOAT4_DOUBLED,
+    NOT_A_POWER,
+    nibbles,
+    powers_of,
+)
 from ingot.models.checkpoint_formats.parts import Infos, Layout, fault_of, misshapen
 from ingot.models.checkpoint_formats.quantized import (
     Decoded,
@@ -28,8 +34,6 @@ from ingot.models.mapped_file import TensorInfo
 
 LAYOUT = Layout(("_blocks", "_scales"))
 GROUP = 32
-BIAS = 127
-NOT_A_NUMBER = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Mxfp4:
 
     def rows(self, view: View, first: int, last: int) -> Decoded:
         codes = view(self.scales)[first:last]
-        if (codes == NOT_A_NUMBER).any():
+        if (codes == NOT_A_POWER).any():
             raise CheckpointError(
                 f"the tensor {self.scales.name} holds scales that are not numbers",
                 hint="the checkpoint is damaged: fetch it again, or use another",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ingot.errors import (
     CheckpointError,
+    IngotError,
     Noting,
     OnFault,
     UnsupportedModelError,
@@ -56,10 +57,18 @@ def with_quantized(
             not supported, and a CheckpointError for each matrix whose tensors do not fit together.
     """
     matrices: list[QuantizedTensor] = []
-    with Noting(on_fault):
+    faults: list[IngotError] = []
+
+    def note(fault: IngotError) -> None:
+        faults.append(fault)
+        on_fault(fault)
+
+    with Noting(note):
         settings = settings_of(read_json_object(model_dir / CONFIG))
         if settings is not None:
-            matrices += _format(settings)(settings, infos, on_fault)
+            matrices += _format(settings)(settings, infos, note)
+            if not matrices and not faults:
+                raise _none(settings)
     used = {part.name for matrix in matrices for part in matrix.parts}
     found = {name: info for name, info in infos.items() if name not in used}
     if twice := sorted(matrix.name for matrix in matrices if matrix.name in found):
@@ -85,6 +94,14 @@ def _format(settings: Settings) -> Find:
     raise UnsupportedModelError(
         f"{settings.where} has quant_method {method!r}, which ingot does not read",
         hint=REFUSED.get(method, known) if isinstance(method, str) else known,
+    )
+
+
+def _none(settings: Settings) -> CheckpointError:
+    method = settings.get("quant_method")
+    return CheckpointError(
+        f"{settings.where} has quant_method {method!r}, but no tensor is stored so",
+        hint="remove the key if these are the original weights, or fetch the quantized ones",
     )
 
 
