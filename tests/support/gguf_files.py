@@ -52,6 +52,7 @@ def write_gguf(
     write_sizes(writer, name, config)
     if (model_dir / "tokenizer.json").is_file():
         write_tokenizer(writer, model_dir)
+    write_ends(writer, config)
     keys(writer)
     for tensor_name, tensor in converted(name, config, load_file(model_dir / "model.safetensors")):
         values = tensor.float().numpy()
@@ -195,6 +196,13 @@ def _write_rope(writer: gguf.GGUFWriter, config: Config) -> None:
         writer.add_rope_scaling_attn_factors(rope.get("attention_factor", factor))
 
 
+def write_ends(writer: gguf.GGUFWriter, config: Config) -> None:
+    """The tokens that begin and end a text."""
+    for end in ("bos", "eos"):
+        if isinstance(token := config.get(f"{end}_token_id"), int):
+            getattr(writer, f"add_{end}_token_id")(token)
+
+
 def write_tokenizer(writer: gguf.GGUFWriter, model_dir: Path, pre: str = "gpt-2") -> None:
     """A byte-level tokenizer.json, as the converter's `_set_vocab_gpt2` writes it."""
     file = json.loads((model_dir / "tokenizer.json").read_text())
@@ -214,9 +222,6 @@ def write_tokenizer(writer: gguf.GGUFWriter, model_dir: Path, pre: str = "gpt-2"
     writer.add_token_types(types)
     merges = [m if isinstance(m, str) else " ".join(m) for m in file["model"]["merges"]]
     writer.add_token_merges(merges)
-    for name in ("bos", "eos"):
-        if isinstance(token := config.get(f"{name}_token_id"), int):
-            getattr(writer, f"add_{name}_token_id")(token)
 
 
 def quantized(values: np.ndarray, kind: Type) -> np.ndarray:

@@ -105,13 +105,12 @@ def source_rows(order: str, head: int, count: int, rows: NDArray[np.int64]) -> N
             "thirds", where the checkpoint has q, k and v of one head, then of the next, and
             llama.cpp has all of q, all of k, all of v.
     """
+    whole, parts = (head, 2) if order == "pairs" else (3 * head, 3)
+    number, row = rows // whole, rows % whole
+    part, j = row // (whole // parts), row % (whole // parts)
     if order == "pairs":
-        number, row = np.divmod(rows, head)
-        half, j = np.divmod(row, head // 2)
-        return number * head + 2 * j + half
-    number, row = np.divmod(rows, 3 * head)
-    third, j = np.divmod(row, head)
-    return third * (count // 3) + number * head + j
+        return number * head + 2 * j + part
+    return part * (count // 3) + number * head + j
 
 
 def _floats(stored: Array, kind: str) -> NDArray[np.float32]:

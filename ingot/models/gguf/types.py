@@ -98,7 +98,8 @@ def _q4_1(blocks: Bytes) -> Blocks:
 
 def _five_bits(blocks: Bytes) -> Bytes:
     fifth = np.unpackbits(blocks[:, -20:-16], axis=1, bitorder="little")
-    return _nibbles(blocks) | fifth << 4
+    found: Bytes = _nibbles(blocks) | fifth << np.uint8(4)
+    return found
 
 
 def _q5_0(blocks: Bytes) -> Blocks:
@@ -122,9 +123,9 @@ def _q2_k(blocks: Bytes) -> Blocks:
 
 def _q3_k(blocks: Bytes) -> Blocks:
     low, high = _fields(blocks[:, 96:104], 4, 8), _fields(blocks[:, 104:108], 2, 4)
-    shares = _less(low | high << 4, 32).astype(np.float32)
+    shares = _less(low | high << np.uint8(4), 32).astype(np.float32)
     third = _fields(blocks[:, :32], 1, 32)  # a clear bit takes 4 away
-    values = _less(_fields(blocks[:, 32:96], 2, 32) | third << 2, 4)
+    values = _less(_fields(blocks[:, 32:96], 2, 32) | third << np.uint8(2), 4)
     return Blocks(values, _half(blocks, 108) * shares)
 
 
@@ -147,13 +148,13 @@ def _q4_k(blocks: Bytes) -> Blocks:
 
 def _q5_k(blocks: Bytes) -> Blocks:
     fifth = _fields(blocks[:, 16:48], 1, 32)
-    return _with_minima(blocks, _fields(blocks[:, 48:], 4, 32) | fifth << 4)
+    return _with_minima(blocks, _fields(blocks[:, 48:], 4, 32) | fifth << np.uint8(4))
 
 
 def _q6_k(blocks: Bytes) -> Blocks:
     low, high = _fields(blocks[:, :128], 4, 64), _fields(blocks[:, 128:192], 2, 32)
     shares = blocks[:, 192:208].view(np.int8).astype(np.float32)
-    return Blocks(_less(low | high << 4, 32), _half(blocks, 208) * shares)
+    return Blocks(_less(low | high << np.uint8(4), 32), _half(blocks, 208) * shares)
 
 
 def _iq4_nl(blocks: Bytes) -> Blocks:
@@ -163,7 +164,7 @@ def _iq4_nl(blocks: Bytes) -> Blocks:
 def _iq4_xs(blocks: Bytes) -> Blocks:
     low = np.stack((blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4), axis=2).reshape(-1, 8)
     high = np.stack([blocks[:, 2:4] >> shift & 3 for shift in (0, 2, 4, 6)], axis=2).reshape(-1, 8)
-    shares = _less(low | high << 4, 32).astype(np.float32)
+    shares = _less(low | high << np.uint8(4), 32).astype(np.float32)
     values = np.array(_LEVELS, np.int8)[_fields(blocks[:, 8:], 4, 16)]
     return Blocks(values, _half(blocks, 0) * shares)
 

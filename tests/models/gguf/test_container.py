@@ -179,7 +179,7 @@ def test_any_damage_ends_in_a_typed_error_or_a_file(
 ) -> None:
     rng = np.random.default_rng(0)
     refused = 0
-    for _ in range(200):
+    for _ in range(40):
         data = bytearray(WHOLE)
         damage(data, rng)
         try:
@@ -187,4 +187,4 @@ def test_any_damage_ends_in_a_typed_error_or_a_file(
             small_file(tmp_path / "model.gguf", "config.json")
         except IngotError:
             refused += 1
-    assert refused > 100
+    assert refused > 20

@@ -19,7 +19,7 @@ from ingot.errors import TokenizerError
 from ingot.models.gguf.model import small_file
 from ingot.models.gguf.splits import SPLITS
 from tests.conftest import SHAKESPEARE
-from tests.support.gguf_files import write_tokenizer
+from tests.support.gguf_files import write_ends, write_tokenizer
 
 TEXTS = (
     "Hello, World! I'll pay 1234567 $ for 3.5 kg.",
@@ -81,8 +81,12 @@ def test_bytes_with_the_split_of_a_model(pre: str, tmp_path: Path) -> None:
     expected = save_bytes(
         tmp_path, splits.patterns[0], whole=splits.whole, composed=splits.composed
     )
-    path = write(tmp_path / "m.gguf", "qwen2", lambda w: write_tokenizer(w, tmp_path, pre))
-    found = read(path)
+
+    def keys(writer: gguf.GGUFWriter) -> None:
+        write_tokenizer(writer, tmp_path, pre)
+        write_ends(writer, json.loads((tmp_path / "config.json").read_text()))
+
+    found = read(write(tmp_path / "m.gguf", "qwen2", keys))
     for text in (*TEXTS, "<|begin|>a<think> b</think><|end|>"):
         ids = found.encode(text, add_special_tokens=False).ids
         assert ids == expected.encode(text, add_special_tokens=False).ids, text
