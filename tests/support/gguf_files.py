@@ -59,7 +59,8 @@ def write_gguf(
         stored = Type.F32
         if tensor.ndim > 1:
             stored = kind if isinstance(kind, Type) else kind(tensor_name)
-        writer.add_tensor(tensor_name, gguf.quantize(values, stored), raw_dtype=stored)
+        data = q6_k(values) if stored == Type.Q6_K else gguf.quantize(values, stored)
+        writer.add_tensor(tensor_name, data, raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -224,6 +225,15 @@ def write_tokenizer(writer: gguf.GGUFWriter, model_dir: Path, pre: str = "gpt-2"
     writer.add_token_merges(merges)
 
 
-def quantized(values: np.ndarray, kind: Type) -> np.ndarray:
-    """The numbers that a type makes of others."""
-    return gguf.dequantize(gguf.quantize(values.astype(np.float32), kind), kind)
+def q6_k(values: np.ndarray) -> np.ndarray:
+    """Rows of numbers as blocks of Q6_K, which the package `gguf` reads and does not write."""
+    groups = values.astype(np.float32).reshape(-1, 16, 16)
+    largest = np.abs(groups).max(2)
+    d = np.maximum(largest.max(1, keepdims=True) / 31 / 127, 1e-7).astype(np.float16)
+    shares = np.ceil(largest / 31 / d.astype(np.float32)).clip(1, 127).astype(np.int8)
+    steps = d.astype(np.float32)[:, :, None] * shares[:, :, None]
+    q = (np.rint(groups / steps).clip(-32, 31) + 32).astype(np.uint8).reshape(-1, 2, 4, 32)
+    low = (q[:, :, :2] & 15) | (q[:, :, 2:] & 15) << 4
+    high = q[:, :, 0] >> 4 | q[:, :, 1] >> 4 << 2 | q[:, :, 2] >> 4 << 4 | q[:, :, 3] >> 4 << 6
+    parts = (low.reshape(-1, 128), high.reshape(-1, 64), shares.view(np.uint8), d.view(np.uint8))
+    return np.hstack(parts).reshape(len(values), -1)

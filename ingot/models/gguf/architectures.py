@@ -268,8 +268,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         more=_qkv_bias,
         names=LLAMA
         | {
-            f"{BLOCK}.attn_q_norm.weight": f"{LAYER}.self_attn.query_layernorm.weight",
-            f"{BLOCK}.attn_k_norm.weight": f"{LAYER}.self_attn.key_layernorm.weight",
+            f"{BLOCK}.attn_q_norm.{{kind}}": f"{LAYER}.self_attn.query_layernorm.{{kind}}",
+            f"{BLOCK}.attn_k_norm.{{kind}}": f"{LAYER}.self_attn.key_layernorm.{{kind}}",
         },
     ),
     "seed_oss": Architecture(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import gguf
 import pytest
 import torch
@@ -26,6 +29,8 @@ METADATA = {
     "block_count": 2,
     "context_length": 64,
 }
+# Names in files, where modules have others.
+PUBLISHED = {("gptneox", "lm_head.weight"): "embed_out.weight"}
 MORE = {"command-r": {"use_qk_norm": True}}
 
 
@@ -41,7 +46,7 @@ def names_of(architecture: str) -> dict[str, str]:
     for theirs, _ in model.named_parameters():
         name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
         assert name is not None, theirs
-        found[name] = theirs.removeprefix("transformer.")
+        found[name] = PUBLISHED.get((architecture, theirs), theirs.removeprefix("transformer."))
     return found
 
 
@@ -58,6 +63,12 @@ def test_every_tensor_has_its_name_in_the_checkpoint(architecture: str) -> None:
     for name, theirs in expected.items():
         alone = checkpoint_tensors({name: infos[name]}, metadata, ARCHITECTURES[architecture])
         assert list(alone) == [theirs]
+
+
+def test_the_page_names_every_architecture() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "models_and_cache.md").read_text()
+    told = page.split("as llama.cpp names it, is one of")[1].split("and its family")[0]
+    assert re.findall(r"`(.+?)`", told) == list(ARCHITECTURES)
 
 
 def test_a_name_of_no_template_stays_what_it_is() -> None:
