@@ -91,6 +91,17 @@ def test_every_verb_names_what_is_wrong(tmp_path: Path, capsys) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["x.gguf"]
 
 
+@pytest.mark.parametrize("verb", ["compile", "explain", "run"])
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_every_verb_names_what_is_damaged(verb, in_folder, tmp_path: Path, capsys) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"GGUF\3\0\0\0")
+    path = tmp_path if in_folder else tmp_path / "x.gguf"
+    assert main([verb, str(path), *(["hello"] if verb == "run" else [])]) == 2
+    told = capsys.readouterr()
+    assert f"{tmp_path}/x.gguf is truncated" in told.err + told.out
+    assert "fetch it again" in told.err + told.out
+
+
 def test_a_folder_with_one_file_is_that_file(tmp_path: Path, capsys) -> None:
     write_gguf(SHAKESPEARE, tmp_path / "a.gguf", Type.Q8_0)
     (tmp_path / "mmproj-a.gguf").write_bytes(b"")
