@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokenizers import Tokenizer
 from torch import nn
 
+from ingot.artifact.formats import Storage
 from ingot.compiler.options import Clock, CompileOptions
 from ingot.compiler.quantization.calibrate import calibration_sequences
 from ingot.compiler.quantization.kept import kept_storage
@@ -55,7 +57,17 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
 
 def kept_integers(model: Model) -> Kept:
     """The integers of the checkpoint that the model is stored in."""
-    checkpoint, stored = model.checkpoint, model.resolved.kept
-    quantized = checkpoint.quantized
-    exact = {n: s for n, s in stored.items() if quantized[n].encoding.storage == s}
-    return Kept(exact, checkpoint.scaled, checkpoint.shape)
+    checkpoint = model.checkpoint
+    return Kept(_exact(model), checkpoint.scaled, checkpoint.shape)
+
+
+def keeps(model: Model, storage: Mapping[str, Storage]) -> bool:
+    """Whether a storage of matrices has some as the checkpoint has them."""
+    return any(storage.get(name) == stored for name, stored in _exact(model).items())
+
+
+def _exact(model: Model) -> dict[str, Storage]:
+    """How the parameters are stored that keep the numbers of the checkpoint."""
+    quantized = model.checkpoint.quantized
+    stored = model.resolved.kept.items()
+    return {name: each for name, each in stored if quantized[name].encoding.storage == each}

@@ -83,9 +83,10 @@ class GgufMatrix:
 
     def _decoded(self, numbers: NDArray[np.float32]) -> Decoded:
         """Numbers as such, of a vector in one dimension."""
-        shaped = numbers.reshape(-1, self.columns) if self.columns else numbers.reshape(-1)
-        scales = np.ones((*shaped.shape[:-1], 1), np.float32)
-        return Decoded(shaped, max(shaped.shape[-1], 1), scales)
+        if not self.columns:
+            return Decoded(numbers.reshape(-1), 1, np.ones(numbers.size, np.float32))
+        rows = numbers.reshape(-1, self.columns)
+        return Decoded(rows, self.columns, np.ones((len(rows), 1), np.float32))
 
     def _check(self, blocks: Blocks) -> None:
         """Raises CheckpointError for scales or minima that are not finite."""
