@@ -173,7 +173,7 @@ def write_sizes(writer: gguf.GGUFWriter, name: str, config: Config) -> None:
 def _write_rope(writer: gguf.GGUFWriter, config: Config) -> None:
     rope, local = _rope(config), dict(config.get("rope_parameters") or {}).get("sliding_attention")
     if "rope_theta" in rope:
-        writer.add_rope_freq_base(rope["rope_theta"])
+        writer.add_rope_freq_base(rope["rope_theta"] * _stretch(rope, config))
     if local:
         writer.add_rope_freq_base_swa(local["rope_theta"])
     heads = config.get("num_attention_heads")
@@ -188,6 +188,9 @@ def _write_rope(writer: gguf.GGUFWriter, config: Config) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if "llama_4_scaling_beta" in rope:
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
     if kind == "longrope":
         original = rope["original_max_position_embeddings"]
         scale = config["max_position_embeddings"] / original
@@ -195,6 +198,12 @@ def _write_rope(writer: gguf.GGUFWriter, config: Config) -> None:
         writer.add_rope_scaling_orig_ctx_len(original)
         factor = math.sqrt(1 + math.log(scale) / math.log(original))
         writer.add_rope_scaling_attn_factors(rope.get("attention_factor", factor))
+
+
+def _stretch(rope: Config, config: Config) -> float:
+    """What `alpha` makes of the base, which the converter of Hunyuan writes alone."""
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return float(rope["alpha"] ** (head / (head - 2))) if rope.get("alpha") else 1.0
 
 
 def write_ends(writer: gguf.GGUFWriter, config: Config) -> None:

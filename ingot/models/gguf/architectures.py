@@ -27,14 +27,10 @@ from ingot.models.gguf.spelling import (
     SIZES,
     WINDOW,
     Architecture,
+    llama_biases,
+    qkv_bias,
+    windowed_layers,
 )
-
-
-def _llama_biases(metadata: Metadata) -> dict[str, Any]:
-    return {
-        "attention_bias": metadata.has("blk.0.attn_q.bias"),
-        "mlp_bias": metadata.has("blk.0.ffn_down.bias"),
-    }
 
 
 def _gemma2(metadata: Metadata) -> dict[str, Any]:
@@ -53,23 +49,20 @@ def _scalar(metadata: Metadata, widest: int) -> int:
     return int(metadata.of_model("attention.key_length"))
 
 
-def windowed_layers(metadata: Metadata) -> dict[str, Any]:
-    """`layer_types` by which layers have a window, where a file tells."""
-    pattern = metadata.per_layer("attention.sliding_window_pattern")
-    if not isinstance(pattern, list):
-        return {}
-    return {"layer_types": ["sliding_attention" if on else "full_attention" for on in pattern]}
-
-
-def _qkv_bias(metadata: Metadata) -> dict[str, Any]:
-    return {"attention_bias": metadata.has("blk.0.attn_q.bias")}
+def _olmo(metadata: Metadata) -> dict[str, Any]:
+    """OLMo 3 has windows, and is otherwise called as OLMo 2."""
+    windows = windowed_layers(metadata)
+    if windows:
+        windows |= {"sliding_window": metadata.of_model("attention.sliding_window")}
+        windows |= {"architectures": ["Olmo3ForCausalLM"]}
+    return windows
 
 
 _llama = Architecture(
     name="LlamaForCausalLM",
     keys=KEYS,
     optional=OPTIONAL,
-    more=_llama_biases,
+    more=llama_biases,
     names=LLAMA,
     orders=PAIRS,
 )
@@ -92,7 +85,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "mistral": _llama,
     "qwen2": Architecture(name="Qwen2ForCausalLM", keys=KEYS, optional=OPTIONAL, names=LLAMA),
     "qwen3": Architecture(
-        name="Qwen3ForCausalLM", keys=KEYS, optional=OPTIONAL, more=_qkv_bias, names=LLAMA
+        name="Qwen3ForCausalLM", keys=KEYS, optional=OPTIONAL, more=qkv_bias, names=LLAMA
     ),
     "gemma": _gemma,
     "gemma2": Architecture(
@@ -125,14 +118,16 @@ ARCHITECTURES: dict[str, Architecture] = {
     "phi3": Architecture(
         name="Phi3ForCausalLM",
         keys=KEYS,
-        optional=OPTIONAL | WINDOW,
+        optional=OPTIONAL
+        | WINDOW
+        | {"original_max_position_embeddings": "rope.scaling.original_context_length"},
         names=ENDS | ATTENTION | QKV | FUSED_MLP | PRE,
     ),
     "glm4": Architecture(
         name="Glm4ForCausalLM",
         keys=KEYS,
         optional=OPTIONAL,
-        more=_qkv_bias,
+        more=qkv_bias,
         names=ENDS
         | ATTENTION
         | FUSED_MLP
@@ -145,11 +140,8 @@ ARCHITECTURES: dict[str, Architecture] = {
     "olmo2": Architecture(
         name="Olmo2ForCausalLM",
         keys=KEYS,
-        optional=OPTIONAL | WINDOW,
-        more=lambda metadata: (
-            ({"architectures": ["Olmo3ForCausalLM"]} if windowed_layers(metadata) else {})
-            | windowed_layers(metadata)
-        ),
+        optional=OPTIONAL,
+        more=_olmo,
         names=ENDS | ATTENTION | MLP | POST,
     ),
     "granite": Architecture(
@@ -162,7 +154,7 @@ ARCHITECTURES: dict[str, Architecture] = {
             "residual_multiplier": "residual_scale",
             "logits_scaling": "logit_scale",
         },
-        more=_llama_biases,
+        more=llama_biases,
         names=LLAMA,
         orders=PAIRS,
     ),
@@ -170,7 +162,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         name="SmolLM3ForCausalLM",
         keys=KEYS,
         optional=OPTIONAL,
-        more=_llama_biases,
+        more=llama_biases,
         names=LLAMA,
         orders=PAIRS,
     ),
@@ -179,7 +171,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         keys=_COHERE,
         optional=OPTIONAL,
         more=lambda metadata: (
-            _qkv_bias(metadata) | {"use_qk_norm": metadata.has("blk.0.attn_q_norm.weight")}
+            qkv_bias(metadata) | {"use_qk_norm": metadata.has("blk.0.attn_q_norm.weight")}
         ),
         names=LLAMA,
     ),
@@ -194,7 +186,8 @@ ARCHITECTURES: dict[str, Architecture] = {
         name="Starcoder2ForCausalLM",
         keys=SIZES | {"norm_epsilon": "attention.layer_norm_epsilon"},
         optional=OPTIONAL | WINDOW,
-        fixed={"use_bias": True, "hidden_act": "gelu_pytorch_tanh"},
+        fixed={"hidden_act": "gelu_pytorch_tanh"},
+        more=lambda metadata: {"use_bias": metadata.has("blk.0.attn_q.bias")},
         names=LLAMA
         | {
             f"{BLOCK}.ffn_up.{{kind}}": f"{LAYER}.mlp.c_fc.{{kind}}",
@@ -265,7 +258,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         name="HunYuanDenseV1ForCausalLM",
         keys=KEYS,
         optional=OPTIONAL,
-        more=_qkv_bias,
+        more=qkv_bias,
         names=LLAMA
         | {
             f"{BLOCK}.attn_q_norm.{{kind}}": f"{LAYER}.self_attn.query_layernorm.{{kind}}",
@@ -277,7 +270,9 @@ ARCHITECTURES: dict[str, Architecture] = {
         keys=KEYS,
         optional=OPTIONAL,
         more=lambda metadata: (
-            _qkv_bias(metadata) | {"attention_out_bias": metadata.has("blk.0.attn_output.bias")}
+            qkv_bias(metadata)
+            | {"attention_out_bias": metadata.has("blk.0.attn_output.bias")}
+            | {"mlp_bias": metadata.has("blk.0.ffn_down.bias")}
         ),
         names=LLAMA
         | {f"{BLOCK}.post_attention_norm.weight": f"{LAYER}.post_attention_layernorm.weight"},

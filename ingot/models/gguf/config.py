@@ -54,8 +54,8 @@ def config_values(metadata: Metadata, read: ReadFloats) -> dict[str, Any]:
     values |= {key: metadata.of_model(name) for key, name in spelled.keys.items()}
     given = {key: metadata.of_model(name, None) for key, name in spelled.optional.items()}
     values |= {key: value for key, value in given.items() if value is not None}
-    if values.get("sliding_window") == 0:
-        values["sliding_window"] = None
+    if "sliding_window" in (*spelled.keys, *spelled.optional):  # 0, or none said: no window
+        values["sliding_window"] = values.get("sliding_window") or None
     if EMBEDDING in metadata.tensors:
         values["vocab_size"] = metadata.tensors[EMBEDDING].shape[0]
     values |= _partial(metadata, spelled)

@@ -15,7 +15,7 @@ from ingot.models.gguf.metadata import Metadata
 
 Names = Mapping[str, str]
 More = Callable[[Metadata], dict[str, Any]]
-# What the converter did to the rows of some tensors; see `rows.py`.
+# What the converter did to the rows of some tensors; see `tensors.source_rows`.
 Order = Literal["pairs", "thirds"]
 
 
@@ -102,3 +102,24 @@ SANDWICH = POST | {
 LLAMA = ENDS | ATTENTION | MLP | PRE
 # Neighbouring rows of q and k are those that turn together, where transformers turns halves.
 PAIRS: dict[str, Order] = {f"{BLOCK}.attn_q.{{kind}}": "pairs", f"{BLOCK}.attn_k.{{kind}}": "pairs"}
+
+
+def llama_biases(metadata: Metadata) -> dict[str, Any]:
+    """Which biases a model of the shape of Llama has."""
+    return {
+        "attention_bias": metadata.has("blk.0.attn_q.bias"),
+        "mlp_bias": metadata.has("blk.0.ffn_down.bias"),
+    }
+
+
+def windowed_layers(metadata: Metadata) -> dict[str, Any]:
+    """`layer_types` by which layers have a window, where a file tells."""
+    pattern = metadata.per_layer("attention.sliding_window_pattern")
+    if not isinstance(pattern, list):
+        return {}
+    return {"layer_types": ["sliding_attention" if on else "full_attention" for on in pattern]}
+
+
+def qkv_bias(metadata: Metadata) -> dict[str, Any]:
+    """Whether q, k and v have biases."""
+    return {"attention_bias": metadata.has("blk.0.attn_q.bias")}
