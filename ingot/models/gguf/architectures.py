@@ -125,6 +125,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "glm4": Architecture(
         name="Glm4ForCausalLM",
+        partial="partial_rotary_factor",
         keys=KEYS,
         optional=OPTIONAL,
         more=qkv_bias,
@@ -286,6 +287,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     ),
     "mistral3": Architecture(
         name="Ministral3ForCausalLM",
+        rope="rope_parameters",
         keys=KEYS,
         optional=OPTIONAL,
         names=LLAMA,

@@ -61,7 +61,7 @@ def config_values(metadata: Metadata, read: ReadFloats) -> dict[str, Any]:
     values |= _partial(metadata, spelled)
     scaling = rope_scaling(metadata, read, metadata.of_model("rope.freq_base", 10000.0))
     if scaling:
-        values["rope_scaling"] = scaling
+        values[spelled.rope] = scaling
     values |= {f"{name}_token_id": metadata.token_id(name) for name in ("bos", "eos")}
     values |= {"tie_word_embeddings": HEAD not in metadata.tensors, "dtype": _dtype(metadata)}
     if any(BY_NAME[info.dtype].decode for info in metadata.tensors.values()):
@@ -120,10 +120,11 @@ def _known_ends(values: Mapping[str, Any]) -> list[int]:
 
 
 def _partial(metadata: Metadata, spelled: Architecture) -> dict[str, float]:
-    """The share of a head that is rotated, where it is not all of it."""
+    """The share of a head that is rotated, where it is not all of it or has to be said."""
     size = metadata.head_size
     rotated = metadata.of_model("rope.dimension_count", size)
-    return {} if rotated == size else {spelled.partial: rotated / size}
+    key = spelled.partial or ("partial_rotary_factor" if rotated != size else "")
+    return {key: rotated / size} if key else {}
 
 
 def _dtype(metadata: Metadata) -> str:

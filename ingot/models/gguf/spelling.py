@@ -27,7 +27,9 @@ class Architecture:
         name: the class of `transformers` that it is.
         keys: of config.json -> of the metadata, behind the architecture's name.
         optional: the same, of those that a file may lack.
-        partial: the key of config.json for the share of a head that is rotated.
+        partial: the key of config.json for the share of a head that is rotated, where a model
+            that does not say rotates less than all.
+        rope: the key of config.json for how frequencies are stretched.
         fixed: what config.json says and no metadata do.
         more: reads what is more than a key; gives values of config.json.
         names: template of llama.cpp -> that of the checkpoint. Where only the second has `{e}`,
@@ -40,7 +42,8 @@ class Architecture:
     name: str
     keys: Names
     optional: Names
-    partial: str = "partial_rotary_factor"
+    partial: str = ""
+    rope: str = "rope_scaling"
     fixed: Mapping[str, Any] = field(default_factory=dict)
     more: More = lambda metadata: {}
     names: Names
