@@ -91,6 +91,7 @@ def test_only_the_file_that_is_meant_is_downloaded(hub: Hub, repo: Repo, file: b
     assert [(model.name, model.whole) for model in models()] == [(NAME, True)]
 
 
+@pytest.mark.thorough
 def test_one_file_needs_no_name(hub: Hub, repo: Repo) -> None:
     with pytest.raises(ModelNotFoundError, match="has 2 GGUF models"):
         model_path(NAME)
@@ -98,6 +99,7 @@ def test_one_file_needs_no_name(hub: Hub, repo: Repo) -> None:
     assert model_path(NAME).name == "q3-Q8_0.gguf"
 
 
+@pytest.mark.thorough
 def test_an_outline_explains_as_the_file_does(hub: Hub, repo: Repo) -> None:
     with model_outline(f"{NAME}:Q8_0") as outline:
         told = explain(outline)
@@ -118,6 +120,7 @@ def test_a_damaged_header_is_told_before_the_file_comes(hub: Hub, repo: Repo) ->
         pull(f"{NAME}:Q8_0")
 
 
+@pytest.mark.thorough
 def test_a_file_that_is_none_leaves_nothing(hub: Hub) -> None:
     hub.repos[NAME] = Repo({"m.gguf": b"{}"})
     with pytest.raises(CheckpointError, match=r"Tiny/qwen3-GGUF/m.gguf is 2 bytes long"):
@@ -125,6 +128,7 @@ def test_a_file_that_is_none_leaves_nothing(hub: Hub) -> None:
     assert not Path(constants.HF_HUB_CACHE).exists()
 
 
+@pytest.mark.thorough
 def test_a_hub_that_fails_on_the_header_is_told_as_such(hub: Hub, repo: Repo, monkeypatch) -> None:
     monkeypatch.setattr("ingot.hub_gguf._beginning", lambda *_: 1 / 0)
     with pytest.raises(HubUnreachableError, match="ZeroDivisionError"):

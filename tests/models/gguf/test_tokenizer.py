@@ -19,6 +19,7 @@ from ingot.errors import TokenizerError
 from ingot.models.gguf.model import small_file
 from ingot.models.gguf.splits import SPLITS
 from tests.conftest import SHAKESPEARE
+from tests.support.core import core
 from tests.support.gguf_files import write_ends, write_tokenizer
 
 TEXTS = (
@@ -73,7 +74,9 @@ def save_bytes(folder: Path, pattern: str, *, whole: bool, composed: bool) -> To
     return made
 
 
-@pytest.mark.parametrize("pre", ["llama-bpe", "qwen2", "tekken", "gpt-4o", "deepseek-r1-qwen"])
+@pytest.mark.parametrize(
+    "pre", core("llama-bpe", "qwen2", further=["tekken", "gpt-4o", "deepseek-r1-qwen"])
+)
 def test_bytes_with_the_split_of_a_model(pre: str, tmp_path: Path) -> None:
     splits = SPLITS[pre]
     if pre in GGUF_PRE_TOKENIZER_SPLITS:
