@@ -90,6 +90,10 @@ class Vocabulary:
             pairs.append(pair)
         return pairs
 
+    def has_words(self) -> bool:
+        """Whether a token is made of several characters, by merges or in one piece."""
+        return any(len(token) > 1 and self.kinds[i] == NORMAL for token, i in self.ids.items())
+
     def derived_merges(self, ranks: Mapping[str, float]) -> list[list[str]]:
         """All merges that give a token, those of the highest rank first, as transformers does."""
         found = []
@@ -151,7 +155,7 @@ def _template(ids: Mapping[str, int], bos: str | None, eos: str | None) -> dict[
     }
 
 
-def _bpe(vocabulary: Vocabulary, ids: Mapping[str, int], merges: Sequence[Any]) -> dict[str, Any]:
+def _bpe(ids: Mapping[str, int], merges: Sequence[Any]) -> dict[str, Any]:
     return {
         "type": "BPE",
         "dropout": None,
@@ -175,7 +179,7 @@ def _byte_level(vocabulary: Vocabulary) -> dict[str, Any]:
         raise unknown(metadata, which, ", ".join(SPLITS))
     splits = SPLITS[name]
     merges = vocabulary.merges()
-    if merges is None:
+    if merges is None and vocabulary.has_words():
         raise unknown(metadata, "a vocabulary of bytes without merges", "files with both")
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     patterns = [
@@ -189,7 +193,7 @@ def _byte_level(vocabulary: Vocabulary) -> dict[str, Any]:
             "pretokenizers": [*patterns, {**level, "use_regex": False}],
         },
         "decoder": {**level, "use_regex": True},
-        "model": _bpe(vocabulary, vocabulary.ids, merges) | {"ignore_merges": splits.whole},
+        "model": _bpe(vocabulary.ids, merges or ()) | {"ignore_merges": splits.whole},
     }
 
 
@@ -219,7 +223,7 @@ def _sentencepiece(vocabulary: Vocabulary) -> dict[str, Any]:
         "normalizer": {"type": "Sequence", "normalizers": normalizers},
         "pre_tokenizer": None,
         "decoder": {"type": "Sequence", "decoders": decoders},
-        "model": _bpe(vocabulary, vocabulary.ids, merges)
+        "model": _bpe(vocabulary.ids, merges)
         | {"unk_token": unk, "fuse_unk": True, "byte_fallback": True},
     }
 

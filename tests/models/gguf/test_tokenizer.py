@@ -15,6 +15,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import (
     get_gguf_tokenizer,
 )
 
+from bench.make_model import write_byte_tokenizer
 from ingot.errors import TokenizerError
 from ingot.models.gguf.model import small_file
 from ingot.models.gguf.splits import SPLITS
@@ -107,6 +108,23 @@ def test_the_bundled_tokenizer_comes_back(tmp_path: Path) -> None:
     assert found.get_vocab() == expected.get_vocab()
     for text in TEXTS:
         assert found.encode(text).ids == expected.encode(text).ids
+
+
+def test_bytes_alone_need_no_merges(tmp_path: Path) -> None:
+    write_byte_tokenizer(tmp_path, 300)
+    (tmp_path / "config.json").write_text('{"vocab_size": 300}')
+    path = write(tmp_path / "m.gguf", "qwen3", lambda w: write_tokenizer(w, tmp_path))
+    expected = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in TEXTS:
+        assert read(path).encode(text).ids == expected.encode(text).ids
+
+    def without(writer: gguf.GGUFWriter) -> None:
+        writer.add_token_merges = lambda merges: None
+        write_tokenizer(writer, SHAKESPEARE)
+
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(TokenizerError, match="a vocabulary of bytes without merges"):
+        read(write(tmp_path / "n.gguf", "qwen3", without))
 
 
 def test_every_split_of_transformers_is_ours() -> None:
