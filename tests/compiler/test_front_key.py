@@ -43,7 +43,8 @@ RESOLVED = {
     "dtype_reason": "as asked",
     "kv_dtype": "int8",
     "storage": Storage(4, 32),
-    "int8": Storage(8, 128),
+    "int8": Storage(8, 32),
+    "kept": {"model.norm.weight": Storage(4, 32)},
 }
 GIVEN = {
     "targets": ("cpu:x86-64-v3",),
@@ -51,6 +52,7 @@ GIVEN = {
     "quantize": "int4",
     "group_size": "64",
     "keep": (),
+    "dequantize": True,
     "kv_dtype": "int8",
     "max_model_len": 33,
     "max_num_seqs": 3,
