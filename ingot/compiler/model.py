@@ -58,9 +58,16 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
 def kept_integers(model: Model) -> Kept:
     """The integers of the checkpoint that the model is stored in."""
     checkpoint = model.checkpoint
-    return Kept(model.resolved.kept, checkpoint.scaled, checkpoint.shape)
+    return Kept(_exact(model), checkpoint.scaled, checkpoint.shape)
 
 
 def keeps(model: Model, storage: Mapping[str, Storage]) -> bool:
     """Whether a storage of matrices has some as the checkpoint has them."""
-    return any(storage.get(name) == stored for name, stored in model.resolved.kept.items())
+    return any(storage.get(name) == stored for name, stored in _exact(model).items())
+
+
+def _exact(model: Model) -> dict[str, Storage]:
+    """How the parameters are stored that keep the numbers of the checkpoint."""
+    quantized = model.checkpoint.quantized
+    stored = model.resolved.kept.items()
+    return {name: each for name, each in stored if quantized[name].encoding.storage == each}

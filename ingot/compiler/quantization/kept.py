@@ -20,15 +20,16 @@ from ingot.targets.target import all_fit
 def kept_storage(
     quantized: Mapping[str, QuantizedTensor], options: CompileOptions, targets: Sequence[Target]
 ) -> dict[str, Storage]:
-    """How each parameter that the checkpoint stores quantized is stored, by its name.
+    """How each parameter that the checkpoint stores quantized is stored, by its name: as it is, or
+    in what is nearest to that.
 
     Raises:
-        CheckpointError: no storage holds the numbers of a matrix exactly.
+        CheckpointError: no storage holds the numbers of a matrix exactly, and none is near.
         UsageError: a target has no kernel for the storage of a matrix.
     """
     if options.dequantize:
         return {}
-    found = {name: matrix.encoding.storage for name, matrix in quantized.items()}
+    found = {name: each.encoding.storage or each.nearest for name, each in quantized.items()}
     if lost := [name for name, storage in found.items() if storage is None]:
         label = quantized[lost[0]].encoding.label
         raise CheckpointError(
@@ -66,8 +67,9 @@ def stored_already(
     """
     found: dict[str, list[str]] = {}
     for name, matrix in quantized.items():
-        own = matrix.encoding.storage
-        kept = f"kept as {own.label}" if own and storage.get(name) == own else "dequantized"
+        stored = storage.get(name)
+        exact = stored is not None and stored == matrix.encoding.storage
+        kept = f"{'kept as' if exact else 'rounded to'} {stored.label}" if stored else "dequantized"
         found.setdefault(f"in {matrix.encoding.label}, {kept}", []).append(name)
     return tuple(
         f"{len(names)} matrices {way}: {', '.join(last_words(names))}"

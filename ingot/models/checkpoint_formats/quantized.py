@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingot.artifact.formats import Storage
-from ingot.models.safetensors_file import TensorInfo
+from ingot.models.mapped_file import TensorInfo
 
 Array = NDArray[Any]
 # A tensor of the file as it is stored: a view of its map, in the shape that its header gives.
@@ -80,8 +80,8 @@ class Encoding(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizedTensor(TensorInfo):
-    """A matrix of a checkpoint that is stored quantized, as if it were one of its tensors.
+class EncodedTensor(TensorInfo):
+    """A tensor of a checkpoint that is stored in a way of its own, as if it were like the others.
 
     `shape` is that of the numbers, outputs before inputs whatever the stored order is, and `dtype`
     is F32, which the numbers are read in. No bytes of a file are its own: start and stop are 0.
@@ -89,6 +89,17 @@ class QuantizedTensor(TensorInfo):
 
     parts: tuple[TensorInfo, ...]  # the tensors that it is read from
     encoding: Encoding
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedTensor(EncodedTensor):
+    """A matrix of a checkpoint that is stored quantized.
+
+    `nearest` is the storage that is taken where none holds the numbers exactly and no option says
+    otherwise; None where one has to.
+    """
+
+    nearest: Storage | None = None
 
 
 def quantized(

@@ -1,0 +1,83 @@
+"""Spellings of all architectures: names of tensors as `gguf` and `transformers` have them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+import transformers
+
+from ingot.models.gguf.architectures import ARCHITECTURES
+from ingot.models.gguf.metadata import Metadata
+from ingot.models.gguf.tensors import checkpoint_tensors
+from ingot.models.mapped_file import TensorInfo
+from tests.support.core import core
+
+SIZES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "vocab_size": 64, "pad_token_id": 0,
+}  # fmt: skip
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 64}
+METADATA = {
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+    "attention.key_length": 8,
+    "embedding_length": 32,
+    "feed_forward_length": 48,
+    "block_count": 2,
+    "context_length": 64,
+}
+# Names in files, where modules have others.
+PUBLISHED = {("gptneox", "lm_head.weight"): "embed_out.weight"}
+MORE = {"command-r": {"use_qk_norm": True}}
+
+
+def names_of(architecture: str) -> dict[str, str]:
+    """The names of a small model's tensors: llama.cpp's -> those of `transformers`."""
+    made = getattr(transformers, ARCHITECTURES[architecture].name)
+    sizes = GPT2 if architecture == "gpt2" else SIZES | MORE.get(architecture, {})
+    with torch.device("meta"):
+        model = made(made.config_class(**sizes))
+    key = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == architecture)
+    names = gguf.get_tensor_name_map(key, 2)
+    found = {}
+    for theirs, _ in model.named_parameters():
+        name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
+        assert name is not None, theirs
+        found[name] = PUBLISHED.get((architecture, theirs), theirs.removeprefix("transformer."))
+    return found
+
+
+CORE = {"llama", "gemma3", "gpt2", "glm4"}
+
+
+@pytest.mark.parametrize(
+    "architecture", core(*sorted(CORE), further=sorted(ARCHITECTURES.keys() - CORE - {"mistral"}))
+)
+def test_every_tensor_has_its_name_in_the_checkpoint(architecture: str) -> None:
+    expected = names_of(architecture)
+    assert len(expected) >= 15
+    infos = {name: TensorInfo(name, "F32", (64, 32), 0, 8192) for name in expected}
+    values = {"general.architecture": architecture}
+    values |= {f"{architecture}.{key}": value for key, value in METADATA.items()}
+    metadata = Metadata(None, values, infos)
+    found = checkpoint_tensors(infos, metadata, ARCHITECTURES[architecture])
+    assert found.keys() == set(expected.values())
+    for name, theirs in expected.items():
+        alone = checkpoint_tensors({name: infos[name]}, metadata, ARCHITECTURES[architecture])
+        assert list(alone) == [theirs]
+
+
+def test_the_page_names_every_architecture() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "models_and_cache.md").read_text()
+    told = page.split("as llama.cpp names it, is one of")[1].split("and its family")[0]
+    assert re.findall(r"`(.+?)`", told) == list(ARCHITECTURES)
+
+
+def test_a_name_of_no_template_stays_what_it_is() -> None:
+    infos = {"blk.0.moon.weight": TensorInfo("blk.0.moon.weight", "F32", (4,), 0, 16)}
+    metadata = Metadata(None, {"general.architecture": "llama"}, infos)
+    assert checkpoint_tensors(infos, metadata, ARCHITECTURES["llama"]) == infos
