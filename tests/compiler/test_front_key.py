@@ -44,6 +44,7 @@ RESOLVED = {
     "kv_dtype": "int8",
     "storage": Storage(4, 32),
     "int8": Storage(8, 64),
+    "kept": {"model.norm.weight": Storage(4, 32)},
 }
 GIVEN = {
     "targets": ("cpu:x86-64-v3",),
