@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ingot.models.gguf.spelling import BLOCK, KEYS, LAYER, LLAMA, OPTIONAL, PAIRS, Architecture
 
 COUNT = "expert_count"
@@ -21,7 +19,7 @@ def _experts(block: str, gate: str, up: str, down: str) -> dict[str, str]:
     }
 
 
-_NAMES: Mapping[str, str] = LLAMA | _experts("mlp", "gate_proj", "up_proj", "down_proj")
+_NAMES = LLAMA | _experts("mlp", "gate_proj", "up_proj", "down_proj")
 _SHARED = {f"{BLOCK}.ffn_gate_inp_shexp.weight": f"{LAYER}.mlp.shared_expert_gate.weight"} | {
     f"{BLOCK}.ffn_{part}_shexp.weight": f"{LAYER}.mlp.shared_expert.{part}_proj.weight"
     for part in ("gate", "up", "down")
