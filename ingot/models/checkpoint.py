@@ -22,12 +22,17 @@ from ingot.errors import CheckpointError
 from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoint_files import open_files
 from ingot.models.checkpoint_formats.floats import VIEWS
-from ingot.models.checkpoint_formats.quantized import Array, Decoded, QuantizedTensor
+from ingot.models.checkpoint_formats.quantized import (
+    Array,
+    Decoded,
+    EncodedTensor,
+    QuantizedTensor,
+)
 from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir
 from ingot.models.finite import Raw, check_finite
-from ingot.models.safetensors_file import SafetensorsFile, TensorInfo
+from ingot.models.mapped_file import MappedFile, TensorInfo
 from ingot.models.stored_integers import scaled
 from ingot.models.weight_table import Source, idle_biases, quantized_sources, resolve_sources
 from ingot.ops.scaled import Scaled
@@ -47,7 +52,7 @@ PIECE_BYTES = 64 * 2**20
 class _Range:
     """Bytes of a file that the last read handed out."""
 
-    file: SafetensorsFile
+    file: MappedFile
     start: int
     stop: int
 
@@ -57,7 +62,7 @@ class Checkpoint:
 
     def __init__(
         self,
-        files: tuple[SafetensorsFile, ...],
+        files: tuple[MappedFile, ...],
         sources: dict[str, Source],
         constants: dict[str, torch.Tensor],
         copies: dict[str, str],
@@ -158,7 +163,7 @@ class Checkpoint:
         if name in self._constants:
             return self._constants[name][start:stop].clone()
         source = self._sources[name]
-        if isinstance(source.info, QuantizedTensor):
+        if isinstance(source.info, EncodedTensor):
             return torch.from_numpy(self._decoded(source, start, stop).numbers())
         self._forget()
         stop = source.shape[0] if stop is None else stop
@@ -214,8 +219,8 @@ class Checkpoint:
         return source.picked(found.reshape(last - first, -1), start, stop).flatten()
 
     def _decoded(self, source: Source, start: int, stop: int | None) -> Decoded:
-        """Rows of a quantized matrix."""
-        assert isinstance(source.info, QuantizedTensor)
+        """Rows of an encoded tensor."""
+        assert isinstance(source.info, EncodedTensor)
         self._forget()
         stop = source.shape[0] if stop is None else stop
         found = source.info.encoding.rows(self._part, *source.span(start, stop))

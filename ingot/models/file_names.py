@@ -4,11 +4,13 @@ from __future__ import annotations
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+GENERATION = "generation_config.json"
 # What goes into the artifact as it is, where it exists.
 TOKENIZER_FILES = (
     TOKENIZER,
-    "tokenizer_config.json",
-    "generation_config.json",
+    TOKENIZER_CONFIG,
+    GENERATION,
     "chat_template.jinja",
 )
 SINGLE = "model.safetensors"

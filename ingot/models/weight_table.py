@@ -6,7 +6,6 @@ copy of a tied tensor, or listed as unused; any other tensor is an error.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,10 +16,11 @@ from ingot.errors import CheckpointError, OnFault, listed, raise_fault
 from ingot.models import registry
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
-from ingot.models.checkpoint_formats.quantized import QuantizedTensor
+from ingot.models.checkpoint_formats.quantized import EncodedTensor, QuantizedTensor
 from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Rows, Weights
-from ingot.models.safetensors_file import TensorInfo
+from ingot.models.mapped_file import TensorInfo
+from ingot.models.templates import expand, fill
 
 Array = NDArray[Any]
 
@@ -92,12 +92,12 @@ def resolve_sources(
     _check_names(family, missing, extra, on_fault)
     first_rows = _stack(wanted, shapes)
     sources = {
-        # Formats say where outputs lie, so a quantized matrix has them first, whatever the family.
+        # Formats say where outputs lie, so their matrices have them first, whatever the family.
         name: Source(
             info := infos[rows.source],
             first_rows[name],
             shapes[name],
-            rows.transposed and not isinstance(info, QuantizedTensor),
+            rows.transposed and not isinstance(info, EncodedTensor),
             rows.blocks,
         )
         for name, rows in wanted.items()
@@ -132,25 +132,6 @@ def quantized_sources(sources: Mapping[str, Source]) -> dict[str, QuantizedTenso
     }
 
 
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
-
-
-def expand(template: str) -> re.Pattern[str]:
-    """A pattern for the names that a template stands for; see `Family`."""
-    literal, *rest = _PLACEHOLDER.split(template)
-    parts, seen = [re.escape(literal)], set()
-    for word, literal in zip(rest[::2], rest[1::2], strict=True):
-        text = r"\d+" if word == "i" else ".+"
-        parts += [f"(?P={word})" if word in seen else f"(?P<{word}>{text})", re.escape(literal)]
-        seen.add(word)
-    return re.compile("".join(parts))
-
-
-def _fill(template: str, match: re.Match[str]) -> str:
-    """A template with the texts that another one has matched."""
-    return _PLACEHOLDER.sub(lambda word: match[word[1]], template)
-
-
 def _respelled(
     family: Family, infos: Mapping[str, TensorInfo], on_fault: OnFault
 ) -> dict[str, TensorInfo]:
@@ -160,7 +141,7 @@ def _respelled(
         name = info.name
         for template, spelling in family.spellings.items():
             if match := expand(template).fullmatch(name):
-                name = _fill(spelling, match)
+                name = fill(spelling, match)
         if name in found:
             on_fault(
                 CheckpointError(
@@ -179,7 +160,7 @@ def _lookup(table: Weights, name: str, ndim: int) -> Rows:
         if match := expand(template).fullmatch(name):
             rows = entry if isinstance(entry, Rows) else Rows(entry)
             turned = rows.transposed and ndim > 1
-            return replace(rows, source=_fill(rows.source, match), transposed=turned)
+            return replace(rows, source=fill(rows.source, match), transposed=turned)
     return Rows(name)
 
 
