@@ -212,7 +212,7 @@ def _needs(
                 _check_heads(kind, config)
         kept: dict[str, Storage] = {}
         with Noting(faults.append):
-            kept = kept_storage(quantized, options, resolved.targets)
+            kept = kept_storage(quantized, options, resolved.targets, blueprint.together)
         return {
             "features": (*features(config), *stored_already(quantized, kept)),
             "num_parameters": sum(map(prod, blueprint.parameters.values())),

@@ -39,6 +39,15 @@ class Blueprint:
             yield from part.modules(f"{path}.{name}" if path else name)
 
     @property
+    def together(self) -> list[tuple[str, ...]]:
+        """The matrices that the compiler makes one of, by their dotted names."""
+        return [
+            tuple(f"{path}.{name}.weight" for name in part.stacked)
+            for path, part in self.modules()
+            if part.stacked
+        ]
+
+    @property
     def parameters(self) -> dict[str, Shape]:
         """Every parameter by its dotted name."""
         return {

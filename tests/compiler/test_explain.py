@@ -71,9 +71,9 @@ def test_supported_model(whole: Path) -> None:
     data = {
         "bfloat16": 2 * matrices + 4 * vectors,
         "float32": 4 * (matrices + vectors),
-        # A scale a row, which is narrower than a block; a multiplier for each 32 of int4.
+        # A row is a short block: it has a scale, and in int4 multipliers of four groups.
         "int8": matrices + 2 * (outer + inner + wide) + 4 * vectors,
-        "int4": outer * 66 + inner * (32 + 1 + 2) + wide * (48 + 1.5 + 2) + 4 * vectors,
+        "int4": outer * 66 + inner * (32 + 4) + wide * (48 + 4) + 4 * vectors,
     }
     told = ways(explanation)
     # The file has a header beside that, and the frequencies of the rotation.
@@ -140,7 +140,7 @@ def test_unknown_architecture(copy: Copy) -> None:
     model_dir = change_config(copy("single"), architectures=["MiniCPMForCausalLM"], scale_emb=12)
     explanation = explain(model_dir)
     assert not explanation.supported and explanation.family == ""
-    assert explanation.nearest == "LlamaForCausalLM" and explanation.differing == ("scale_emb",)
+    assert explanation.nearest == "GraniteForCausalLM" and explanation.differing == ("scale_emb",)
     (reason, tokenizer) = explanation.reasons
     assert (reason.about, tokenizer.about) == ("model", "tokenizer")
     assert "MiniCPMForCausalLM" in reason.found
@@ -179,7 +179,7 @@ def test_every_reason_is_told_at_once(copy: Copy) -> None:
     reasons = explain(model_dir).reasons
     assert [reason.about for reason in reasons] == [*["config"] * 4, "tokenizer", "weights"]
     wanted = (
-        "num_attention_heads = '4'", "xielu", "mrope", "the unknown key odd",
+        "num_attention_heads = '4'", "mrope", "xielu", "the unknown key odd",
         "has no tokenizer.json", f"{shard.name} is truncated",
     )  # fmt: skip
     assert [w for w, reason in zip(wanted, reasons, strict=True) if w not in reason.found] == []

@@ -58,7 +58,9 @@ def test_what_becomes_of_what_is_told_and_done(shakespeare_artifact: Path, tmp_p
     with built_once():
         report = ingot.compile(path, tmp_path / "mixed.ingot")
     text = summary(report)
-    assert "41 matrices in gguf Q4_0, kept as int4-b32" in text
+    assert "39 matrices in gguf Q4_0, kept as int4-b32: " in text
+    # What becomes one matrix with that in Q8_0.
+    assert "2 matrices in gguf Q4_0, kept as int8-g32: q_proj, k_proj" in text
     assert "1 matrices in gguf Q8_0, kept as int8-g32: v_proj" in text
     assert "1 matrices in gguf Q6_K, rounded to int8-g32: embed_tokens" in text
     told = explain(path)

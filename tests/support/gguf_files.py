@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,9 @@ Type = gguf.GGMLQuantizationType
 # By `model_type`, where llama.cpp calls it otherwise.
 NAMES = {
     "mistral": "llama",
+    "mixtral": "llama",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
     "gemma3_text": "gemma3",
     "gpt_neox": "gptneox",
     "cohere": "command-r",
@@ -73,7 +77,7 @@ def converted(name: str, config: Config, tensors: Tensors) -> Iterator[tuple[str
     architecture = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == name)
     layers = config.get("num_hidden_layers") or config["n_layer"]
     names = gguf.get_tensor_name_map(architecture, layers)
-    for theirs, tensor in tensors.items():
+    for theirs, tensor in stacked(tensors).items():
         new = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
         if new is None and theirs.startswith(("h.", "wte.", "wpe.", "ln_f.")):
             new = names.get_name(f"transformer.{theirs}", try_suffixes=(".weight", ".bias"))
@@ -84,6 +88,19 @@ def converted(name: str, config: Config, tensors: Tensors) -> Iterator[tuple[str
     for key in ("long", "short"):
         if factors := rope.get(f"{key}_factor"):
             yield f"rope_factors_{key}.weight", torch.tensor(factors)
+
+
+def stacked(tensors: Tensors) -> dict[str, torch.Tensor]:
+    """The experts of each layer in one tensor, under the name of all."""
+    found: dict[str, Any] = {}
+    for name in sorted(tensors, key=lambda name: (len(name), name)):  # expert 10 after 9
+        whole = re.sub(r"\.experts\.\d+\.", ".experts.", name)
+        whole = whole.replace("block_sparse_moe.experts", "feed_forward.experts")
+        whole = whole.removeprefix("model.") if "feed_forward" in whole else whole
+        found.setdefault(whole, []).append(tensors[name])
+    return {
+        name: torch.stack(each) if ".experts." in name else each[0] for name, each in found.items()
+    }
 
 
 def changed(name: str, config: Config, theirs: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -147,6 +164,10 @@ def write_sizes(writer: gguf.GGUFWriter, name: str, config: Config) -> None:
         (writer.add_value_length, ("head_dim",)),
         (writer.add_attn_logit_softcapping, ("attn_logit_softcapping",)),
         (writer.add_final_logit_softcapping, ("final_logit_softcapping",)),
+        (writer.add_expert_count, ("num_local_experts", "num_experts")),
+        (writer.add_expert_used_count, ("num_experts_per_tok",)),
+        (writer.add_expert_feed_forward_length, ("moe_intermediate_size",)),
+        (writer.add_expert_shared_feed_forward_length, ("shared_expert_intermediate_size",)),
         (writer.add_embedding_scale, ("embedding_multiplier",)),
         (writer.add_residual_scale, ("residual_multiplier",)),
         (writer.add_attention_scale, ("attention_multiplier",)),

@@ -7,6 +7,7 @@ from typing import Any
 
 from ingot.errors import UnsupportedModelError
 from ingot.models.gguf.architectures import ARCHITECTURES
+from ingot.models.gguf.expert_architectures import COUNT, WITH_EXPERTS
 from ingot.models.gguf.metadata import ARCHITECTURE, Metadata
 from ingot.models.gguf.rope import ReadFloats, rope_scaling
 from ingot.models.gguf.spelling import Architecture
@@ -32,15 +33,16 @@ _SAMPLING = {
 
 def architecture_of(metadata: Metadata) -> Architecture:
     """The table of the file's architecture. Raises UnsupportedModelError where there is none."""
-    found = ARCHITECTURES.get(metadata.architecture)
-    experts = metadata.values.get(f"{metadata.architecture}.expert_count", 0)
-    if found and not (experts and "{e}" not in "".join(found.names.values())):
+    experts = metadata.values.get(f"{metadata.architecture}.{COUNT}", 0)
+    found = (WITH_EXPERTS if experts else ARCHITECTURES).get(metadata.architecture)
+    if found:
         return found
     what = f"{ARCHITECTURE} = {metadata.architecture!r:.40}" + (" with experts" if experts else "")
     raise UnsupportedModelError(
         f"{metadata.path} has {what}",
-        hint=f"supported GGUF files: {', '.join(ARCHITECTURES)}; of another model, give the one "
-        "that it was made from, as safetensors",
+        hint=f"supported GGUF files: {', '.join(ARCHITECTURES)}, and with experts "
+        f"{', '.join(WITH_EXPERTS)}; of another model, give the one that it was made from, as "
+        "safetensors",
     )
 
 
