@@ -79,7 +79,7 @@ def test_no_choice_and_no_option_was_forgotten() -> None:
     asked = {field.name for field in fields(CompileOptions)}
     # Where to dump and whether to verify: front_of takes nothing from the cache for these.
     assert asked - GIVEN.keys() == {"calibrate", "verify_passes", "dump_dir"}
-    assert {field.name for field in fields(Resolved)} - RESOLVED.keys() == {"limits", "kept"}
+    assert {field.name for field in fields(Resolved)} - RESOLVED.keys() == {"limits"}
 
 
 def changed(value: Any) -> Any:

@@ -38,7 +38,7 @@ LABELS = {
     "gptq-v2": "int4-b32",
     "gptq-8bit": "int8-g32",
     "gptq-2bit": "int4-b32",
-    "gptq-channel": "int4-b32 + int4-b64",
+    "gptq-channel": "int4-b64 + int4-b32",
     "gptq-zeros": "int4-b32-zeros",
     "awq": "int4-b32-zeros",
     "pack-quantized": "int4-b32",
