@@ -24,6 +24,7 @@ from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir
 from ingot.models.safetensors_file import SafetensorsFile, TensorInfo
 from ingot.models.weight_table import Source, resolve_sources
+from ingot.ops.stacks import stack_of
 
 Raw = NDArray[np.unsignedinteger[Any]]
 
@@ -108,6 +109,8 @@ class Checkpoint:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
 
+        A name of `matrix_name` reads one matrix of a stack.
+
         The tensor is a view of the file, or a copy if the file stores it transposed. A view is
         valid until the checkpoint is closed. Writing to it never changes the file, and the next
         read loses what was written. Reading drops the pages of earlier views from memory; they come
@@ -118,6 +121,9 @@ class Checkpoint:
         """
         if name in self._constants:
             return self._constants[name][start:stop].clone()
+        stack, index = stack_of(name)
+        if name not in self._sources and stack in self._sources:
+            return self.read(stack, index, index + 1)[0][start:stop]
         source = self._sources[name]
         self._forget()
         stop = source.shape[0] if stop is None else stop
