@@ -18,11 +18,13 @@ from ingot.errors import (
     UnsupportedModelError,
     UsageError,
 )
-from ingot.models import gemma2, gpt2, llama, mistral, qwen2, qwen3
-from ingot.models.blueprint import Blueprint, causal_lm
+from ingot.models.blueprint import Blueprint
 from ingot.models.checkpoint_files import guess_dtype
+from ingot.models.checkpoint_formats.settings import method_of
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
+from ingot.models.decoder_blueprint import causal_lm
+from ingot.models.families import BUILT_IN
 from ingot.models.family import Family, build_decoder
 from ingot.models.fields import Fields
 
@@ -30,8 +32,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 ENTRY_POINT_GROUP = "ingot.families"
-_BUILT_IN = (llama, mistral, qwen2, qwen3, gemma2, gpt2)
-_registered: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _BUILT_IN}
+_registered: dict[str, Family] = {family.name: family for family in BUILT_IN}
 _by_hand: dict[str, Family] = {}  # those that `register` was called for
 _plugins_loaded = False
 
@@ -116,7 +117,7 @@ def with_other_files(config: ModelConfig, model_dir: Path) -> ModelConfig:
         config = _merge_token_ids(config, generation)
     if not config.checkpoint_dtype:
         config = replace(config, checkpoint_dtype=guess_dtype(model_dir) or "float32")
-    return config
+    return replace(config, quantization=method_of(model_dir))
 
 
 def parse_config(values: dict[str, Any]) -> ModelConfig:
