@@ -72,7 +72,7 @@ def only_known_ops(gm: GraphModule) -> list[str]:
 
 
 def typed(gm: GraphModule) -> list[str]:
-    """Rows are multiplied in the dtype of the matrix; the result is float32, but of experts' gates."""
+    """Rows are multiplied in the dtype of the matrix; what is no gate of experts is float32."""
     wrong = []
     for node in gm.graph.nodes:
         traits = TRAITS.get(op_name(node))

@@ -31,7 +31,7 @@ def route(operands: Operands, work: CpuWork) -> Call:
     expect(i, attrs["scoring"] in SCORINGS, f"the scoring {attrs['scoring']!r} is unknown")
     expect(i, attrs["group_score"] in GROUP_SCORES, f"scores {attrs['group_score']!r} of groups")
     even = experts % groups == 0 and picks <= kept * (experts // groups)
-    expect(i, 0 < picks and even, f"{picks} of {experts} experts, in {kept} of {groups} groups")
+    expect(i, picks > 0 and even, f"{picks} of {experts} experts, in {kept} of {groups} groups")
     _expect_floats(i, bias)
     rule = (
         SCORINGS[str(attrs["scoring"])],

@@ -145,4 +145,3 @@ def mixtures(dtype: DType) -> Iterator[tuple[str, Case]]:
 def integer_mixtures() -> Iterator[tuple[str, Case]]:
     for each in INTEGERS:
         yield each.name, partial(each.case, dtype="float32")
-
