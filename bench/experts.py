@@ -2,8 +2,8 @@
 
     python -m bench.experts [--stored int4] [--rows 1 16 512] [--layers 4] [--threads 2]
 
-Layers of experts alone, in the shape of Qwen3-30B-A3B by default, with random weights, run as a step
-of a model runs them. A figure is the median over the steps of a round, each with tokens of its own.
+Layers of experts alone, in the shape of Qwen3-30B-A3B by default, with random weights, run as a
+step of a model runs them. A figure is the median over steps, each with tokens of its own.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import torch
 
 from ingot.artifact.cost import StepShape
 from ingot.artifact.formats import Format, Storage
+from ingot.artifact.host import host_flags
 from ingot.artifact.plan import Buffer, Instruction, Limits, Plan
 from ingot.artifact.step import TEXT_INPUTS, StepSpec
 from ingot.artifact.step_cost import kernel_costs
-from ingot.artifact.host import host_flags
 from ingot.artifact.target import Target, native_target
 from ingot.artifact.tensors import read_header
 from ingot.compiler.quantization.search import quantize_rows
@@ -76,9 +76,11 @@ def make_plan(shape: Shape, layers: int, stored: str) -> Plan:
     def call(op: str, out: str, columns: int, form: str = "float32", **given: object) -> str:
         inputs = {k: v for k, v in given.items() if isinstance(v, str) and k not in WORDS}
         attrs = {k: v for k, v in given.items() if k not in inputs}
-        shape_of_rows = ("N", columns)
-        buffers.append(Buffer(name=out, format=Format(form), shape=shape_of_rows, kind="arena"))  # type: ignore[arg-type]
-        instructions.append(Instruction(op=op, inputs=inputs, outputs={"out": out}, attrs=attrs, origin=out))  # type: ignore[arg-type]
+        made = Format(form)  # type: ignore[arg-type]
+        buffers.append(Buffer(name=out, format=made, shape=("N", columns), kind="arena"))
+        instructions.append(
+            Instruction(op=op, inputs=inputs, outputs={"out": out}, attrs=attrs, origin=out)  # type: ignore[arg-type]
+        )
         return out
 
     table = weight("table", VOCABULARY, shape.hidden)
@@ -91,7 +93,8 @@ def make_plan(shape: Shape, layers: int, stored: str) -> Plan:
         rule |= {"groups": 1, "kept_groups": 1, "group_score": "max", "eps": 0.0, "narrow": False}
         shares = call("route", f"shares{i}", shape.experts, logits=logits, **rule)
         forms = [storage.of(n) if storage else plain for n in (shape.hidden, shape.inner)]
-        gate_up = weight(f"{i}.gate_up", shape.experts, 2 * shape.inner, shape.hidden, form=forms[0])
+        rows = 2 * shape.inner
+        gate_up = weight(f"{i}.gate_up", shape.experts, rows, shape.hidden, form=forms[0])
         down = weight(f"{i}.down", shape.experts, shape.hidden, shape.inner, form=forms[1])
         picked = {"shares": shares, "top_k": shape.picks}
         inner = call(

@@ -1,34 +1,19 @@
 // The products of experts: rows are multiplied with the few matrices of a stack that they picked.
 //
 // A thread sorts the pairs of rows and experts by expert, gathers the rows of one expert, and
-// multiplies them as a linear does. So an expert's panels are read once for all rows that picked it,
-// and the bits of a row depend on no other. Work is dealt in tickets: of an expert's columns in
+// multiplies them as a linear does. So an expert's panels are read once for all rows that picked
+// it, and the bits of a row depend on no other. Work is dealt in tickets: of an expert's columns in
 // expert_gate, and in expert_sum of columns of the result, whose thread adds up all experts in
 // ascending order.
-//
-// A matrix [O, K] is stored in halves of O / 2 rows; weights.py says where. A `Half` knows how one
-// half is multiplied:
-//   count, columns     its units of columns, and how many a unit has; the last may have fewer
-//   job_rows           rows that are multiplied at once, which lie in Half::Memory
-//   gather(...)        copies them there;  start(rows, memory) prepares them
-//   product(...)       sums of one unit; `next` is what the thread reads after it
 #pragma once
 
-#include "linear.h"
-#include "picks.h"
+#include "expert_rows.h"
 #include "tickets.h"
 
 namespace ingot {
 
-// Rows that stay in the L2 cache beside the panels that they are multiplied with.
-inline constexpr int gathered_bytes = 384 << 10;
 inline constexpr int jobs_a_thread = 8;     // that make it worthwhile to deal them whole
 inline constexpr int tickets_a_thread = 2;  // of expert_sum in a step of many rows
-
-constexpr int rows_at_once(int row_bytes) {
-  const int rows = gathered_bytes / row_bytes / 6 * 6;
-  return rows < 6 ? 6 : rows > unit_rows ? unit_rows : rows;
-}
 
 template <class Activation>
 struct Gated {
@@ -39,72 +24,6 @@ struct ClampedGate {
   static vf of(vf gate, vf up, float limit) {
     const vf low = min(splat(limit), gate);
     return (clamp(up, -limit, limit) + splat(1.0f)) * (low * sigmoid(splat(1.702f) * low));
-  }
-};
-
-template <class T, int Inputs, int Outputs>
-struct PlainHalf {
-  using Element = T;
-  using Weights = Panels<T, Inputs, Outputs>;
-  static constexpr int columns = panel_columns, outputs = Outputs, count = Weights::count;
-  static constexpr int stride = round_up(Inputs, 64 / sizeof(T)) + 64 / sizeof(T);
-  static constexpr int job_rows = rows_at_once(stride * sizeof(T));
-  static constexpr std::ptrdiff_t bytes =
-      (panel_columns * (count - 1) + Weights::last_width) *
-      static_cast<std::ptrdiff_t>(round_up(Inputs, Weights::depth)) * sizeof(T);
-
-  struct Source {
-    Rows<const T> x;
-  };
-  struct Memory {
-    alignas(64) T rows[job_rows * stride];
-  };
-
-  static void gather(const Source& from, int row, int to, Memory& memory) {
-    std::memcpy(memory.rows + to * stride, from.x[row], Inputs * sizeof(T));
-  }
-  static void start(int, Memory&) {}
-
-  static const char* unit(const char* half, int index) {
-    return half + index * Weights::panel_size * static_cast<std::ptrdiff_t>(sizeof(T));
-  }
-  static void product(Memory& memory, int rows, const char* half, int index, const char* next,
-                      Rows<float> sums) {
-    const PanelPlace<T> place{reinterpret_cast<const T*>(unit(half, index)),
-                              reinterpret_cast<const T*>(next)};
-    const Rows<const T> x{memory.rows, stride};
-    const auto nothing = [](int, int) {};
-    if (Weights::last_width == panel_columns || index + 1 < count)
-      panel_product<T, panel_columns>(x, rows, Inputs, place, sums, nothing);
-    else
-      panel_product<T, Weights::last_width>(x, rows, Inputs, place, sums, nothing);
-  }
-};
-
-// The stack of a layer: `stride` bytes from matrix to matrix.
-template <class Half, std::ptrdiff_t stride>
-struct Stack {
-  const char* data;
-
-  const char* half(int expert, int which) const {
-    return data + expert * stride + which * Half::bytes;
-  }
-};
-
-// What a thread needs for its jobs.
-template <class Half, int Experts, int Picks, int width>
-struct JobMemory {
-  PickLists<Experts, Picks, Half::job_rows> lists;
-  typename Half::Memory rows;
-  alignas(64) float sums[Half::job_rows * (width + 16)];
-
-  Rows<float> all_sums() { return {sums, width + 16}; }
-
-  // Gathers the rows of a job; `pairs_a_row` of them share a row of the source.
-  void gather(const typename Half::Source& x, const Job& job, int pairs_a_row) {
-    const int* pairs = lists.pairs(job);
-    for (int r = 0; r < job.count; ++r) Half::gather(x, pairs[r] / pairs_a_row, r, rows);
-    Half::start(job.count, rows);
   }
 };
 
@@ -137,7 +56,8 @@ struct RoundInner {
 
   void take(int pair, int column, int count, const float* from) const {
     for (int c = 0; c < count; c += group)
-      scales[pair][(column + c) / group] = quantize_group<group>(from + c, values[pair] + column + c);
+      scales[pair][(column + c) / group] =
+          quantize_group<group>(from + c, values[pair] + column + c);
   }
 };
 
@@ -167,13 +87,14 @@ class GateProduct {
     const int blocks = (rows + Lists::most_rows - 1) / Lists::most_rows;
     if (blocks == 1) memory.lists.fill(shares, slice.rows);
     const bool whole = blocks > 1 || memory.lists.num_jobs() >= jobs_a_thread * slice.team.size;
-    const int chunks = whole ? 1 : units, jobs = blocks > 1 ? Lists::most_jobs : memory.lists.num_jobs();
-    const int tickets = (jobs > 0 ? jobs : 1) * chunks;
+    const int jobs = blocks > 1 ? Lists::most_jobs : memory.lists.num_jobs();
+    const int chunks = whole ? 1 : units, tickets = (jobs > 0 ? jobs : 1) * chunks;
     int held_block = blocks > 1 ? -1 : 0, held_job = -1;
-    deal(slice.team, 1, blocks * tickets, [&](int ticket, int following) {
+    deal(slice.team, stack.data, blocks * tickets, [&](int ticket, int following) {
       const int block = ticket / tickets, job = ticket % tickets / chunks;
       if (block != held_block) {
-        const int begin = slice.rows.begin + block * Lists::most_rows, end = begin + Lists::most_rows;
+        const int begin = slice.rows.begin + block * Lists::most_rows;
+        const int end = begin + Lists::most_rows;
         memory.lists.fill(shares, {begin, end < slice.rows.end ? end : slice.rows.end});
         held_block = block, held_job = -1;
       }
@@ -184,11 +105,11 @@ class GateProduct {
       const int first = whole ? 0 : ticket % chunks, last = whole ? units : first + 1;
       const int next_job = following % tickets / chunks;
       const bool known = following / tickets == block && next_job < memory.lists.num_jobs();
-      const char* next = known ? place(memory.lists.job(next_job).expert, whole ? 0 : following % chunks)
-                               : place(memory.lists.job(job).expert, first);
+      const Job& mine = memory.lists.job(job);
+      const char* next = known ? place(memory.lists.job(next_job).expert, following % chunks)
+                               : place(mine.expert, first);
       for (int u = first; u < last; ++u)
-        compute(memory, memory.lists.job(job), u,
-                u + 1 < last ? place(memory.lists.job(job).expert, u + 1) : next);
+        compute(memory, mine, u, u + 1 < last ? place(mine.expert, u + 1) : next);
     });
   }
 
@@ -207,10 +128,12 @@ class GateProduct {
       const char* after = which == 0 ? Half::unit(stack.half(job.expert, 1), first) : next;
       const Rows<float> part{sums.data + which * columns, sums.stride};
       for (int p = first; p < last; ++p)
-        Half::product(memory.rows, job.count, half, p, p + 1 < last ? Half::unit(half, p + 1) : after,
+        Half::product(memory.rows, job.count, half, p,
+                      p + 1 < last ? Half::unit(half, p + 1) : after,
                       {part.data + (p - first) * Half::columns, part.stride});
       if (bias != nullptr)
-        add_vector(bias + (2 * job.expert + which) * Half::outputs + column, job.count, count, part);
+        add_vector(bias + (2 * job.expert + which) * Half::outputs + column, job.count, count,
+                   part);
     }
     const int* pairs = memory.lists.pairs(job);
     for (int r = 0; r < job.count; ++r) {
@@ -254,9 +177,9 @@ class SumProduct {
     if (whole) memory.lists.fill(shares, slice.rows);
     // Gathering rows for a few columns takes longer than multiplying them.
     const bool many = rows * Picks > 4 * Experts;
-    const int most = (units + slice.team.size * tickets_a_thread - 1) / (slice.team.size * tickets_a_thread);
-    const int each = many ? most : 1, tickets = (units + each - 1) / each;
-    deal(slice.team, 2, tickets, [&](int ticket, int following) {
+    const int fewest = slice.team.size * tickets_a_thread;
+    const int each = many ? (units + fewest - 1) / fewest : 1, tickets = (units + each - 1) / each;
+    deal(slice.team, stack.data, tickets, [&](int ticket, int following) {
       const Range mine{ticket * each, units < (ticket + 1) * each ? units : (ticket + 1) * each};
       const int next = (following < tickets ? following : ticket) * each;
       for (int begin = slice.rows.begin; begin < slice.rows.end; begin += Lists::most_rows) {

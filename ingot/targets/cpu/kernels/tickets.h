@@ -9,12 +9,15 @@
 
 namespace ingot {
 
-// The numbers 0..count, each taken by one thread. Kernels that follow one another, with a barrier in
-// between, have different rounds: the first thread of a round begins to count anew.
+// The numbers 0..count, each taken by one thread. Kernels that follow one another, with a barrier
+// in between, work on different memory, and so have different rounds: the first thread of a round
+// begins to count anew.
 class Tickets {
  public:
-  Tickets(Team team, std::uint32_t round, int count)
-      : counter_(team.size > 1 ? team.tickets : nullptr), round_(round), count_(count) {
+  Tickets(Team team, const void* work, int count)
+      : counter_(team.size > 1 ? team.tickets : nullptr),
+        round_(static_cast<std::uint32_t>(reinterpret_cast<std::uintptr_t>(work) >> 6)),
+        count_(count) {
     if (counter_ == nullptr) own_ = share(count, team);
   }
 
@@ -38,8 +41,8 @@ class Tickets {
 // Calls body(number, the number that the thread takes after it) for the numbers that it takes. The
 // latter is `count` or more after the last.
 template <class Body>
-inline void deal(Team team, std::uint32_t round, int count, Body body) {
-  Tickets tickets(team, round, count);
+inline void deal(Team team, const void* work, int count, Body body) {
+  Tickets tickets(team, work, count);
   for (int current = tickets.take(), next; current < count; current = next) {
     next = tickets.take();
     body(current, next);
