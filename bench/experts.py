@@ -199,8 +199,8 @@ class Layers:
         gates, sums = ([sum(times[i::2]) for times in found] for i in range(2))
         both = [a + b for a, b in zip(gates, sums, strict=True)]
         words = [
-            f"{name} {median(times) * 1e6:.0f} us, {sum(least[i::step]) / median(times):.0%} of limit"
-            f" ({sum(least[i::step]) / min(times):.0%} at best)"
+            f"{name} {median(times) * 1e6:.0f} us, {sum(least[i::step]) / median(times):.0%} of "
+            f"limit ({sum(least[i::step]) / min(times):.0%} at best)"
             for name, times, i, step in (
                 *(("gate and up", gates, 0, 2), ("down", sums, 1, 2)),
                 ("both", both, 0, 1),

@@ -111,12 +111,14 @@ class Experts:
 
 
 CLAMPED = {"kind": "clamped", "with_bias": True, "attrs": {"limit": 0.8}}
-# Panels that are filled and that are not, an odd K, one expert, all of them, more than rows.
+# Panels that are filled and that are not, an odd K, one expert, all of them, more than rows, and so
+# many picks that rows are sorted in several blocks.
 PLAIN = (
     Experts(4, 2, 64, 64),
     Experts(3, 1, 200, 27, **CLAMPED),
     Experts(5, 5, 40, 96, kind="gelu"),
     Experts(33, 4, 36, 20, kind="gelu_tanh", with_bias=True),
+    Experts(70, 64, 16, 12),
 )
 
 
