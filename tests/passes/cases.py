@@ -325,6 +325,17 @@ def identity(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return torch.sin(x * 2.0)
 
 
+def mixture(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    shares = ops.route(lab.router(x), None, "softmax", 2)
+    weights = lab.experts.gate_up, lab.experts.down
+    return x + ops.experts(x, shares, *weights, None, None, "silu", 2)
+
+
+def inner_of_experts(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    shares = ops.route(lab.router(x), None, "sigmoid", 3)
+    return ops.expert_gate(x, shares, lab.experts.gate_up, None, "silu", 3)
+
+
 CASES = {
     "canonicalize_casts": Case(
         casts, 5, {"aten.to": 1, "aten.dropout": 1, "aten.mul": 1}, {}, (identity,)
@@ -397,6 +408,13 @@ CASES = {
     ),
     "merge_linears": Case(
         projections, 2, {"linear": 3}, {"aten.slice": 5}, (one_by_one, shared_weight, mixed_biases)
+    ),
+    "lower_experts": Case(
+        mixture,
+        1,
+        {"experts": 1},
+        {"expert_gate": 1, "expert_sum": 1},
+        (inner_of_experts,),
     ),
     "rewrite_attention": Case(
         two_layers,
