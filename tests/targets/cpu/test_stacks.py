@@ -122,7 +122,7 @@ def test_a_tensor_that_is_too_small_for_its_stacks_is_refused(tmp_path: Path) ->
     larger = Stacked("float32")
     for buffer in larger.plan.buffers:
         object.__setattr__(buffer, "row_stride", 4 * buffer.row_stride)
-    with pytest.raises(ArtifactError, match="m.experts.gate_up"):
+    with pytest.raises(ArtifactError, match=r"m\.experts\.gate_up"):
         weight_offsets(larger.plan, header, path.name)
 
 
