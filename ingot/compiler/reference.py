@@ -124,7 +124,8 @@ class Interpreter:
         out = torch.zeros_like(rows)
         for expert, picking, _ in picks(parts, given["top_k"]):
             both = self._expert_product(given, "gate_up", expert, rows[:, picking])
-            inner = gated(*both.chunk(2, -1), given["kind"], given["limit"])
+            gate, up = both.chunk(2, -1)
+            inner = gated(gate, up, given["kind"], given["limit"])
             made = self._expert_product(given, "down", expert, inner)
             out[:, picking] += parts[:, picking, expert, None] * made
         return list(out.split(lengths, dim=1))

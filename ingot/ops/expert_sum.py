@@ -38,8 +38,10 @@ def all_places(picking: Tensor, places: Tensor, count: int) -> Tensor:
 def split(x: Operand, top_k: int) -> Operand:
     """x [1, N, top_k * I] -> [N, top_k, I]."""
     if isinstance(x, Scaled):
-        return Scaled(split(x.values, top_k), None, split(x.scales, top_k))
-    return x[0].unflatten(-1, (top_k, -1))
+        values, scales = (part[0].unflatten(-1, (top_k, -1)) for part in (x.values, x.scales))
+        return Scaled(values, None, scales)
+    whole: Tensor = x[0].unflatten(-1, (top_k, -1))
+    return whole
 
 
 register(

@@ -149,8 +149,11 @@ def _matrix_jobs(
         if isinstance(half, Scaled):
             yield partial(pack_quantized, half, form=stack.format)
         else:
-            dtype = TORCH_DTYPES[stack.format.dtype]
-            yield lambda half=half, dtype=dtype: pack_panels(half.to(dtype).contiguous())
+            yield partial(_panels_of, half, TORCH_DTYPES[stack.format.dtype])
+
+
+def _panels_of(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    return pack_panels(rows.to(dtype).contiguous())
 
 
 def _quantized_jobs(
