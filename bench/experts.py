@@ -73,11 +73,11 @@ def make_plan(shape: Shape, layers: int, stored: str) -> Plan:
         buffers.append(Buffer(name=name, format=form, shape=dims, kind="weight"))
         return name
 
-    def call(op: str, out: str, columns: int, form: str = "float32", **given: object) -> str:
+    def call(op: str, out: str, *columns: int, form: str = "float32", **given: object) -> str:
         inputs = {k: v for k, v in given.items() if isinstance(v, str) and k not in WORDS}
         attrs = {k: v for k, v in given.items() if k not in inputs}
         made = Format(form)  # type: ignore[arg-type]
-        buffers.append(Buffer(name=out, format=made, shape=("N", columns), kind="arena"))
+        buffers.append(Buffer(name=out, format=made, shape=("N", *columns), kind="arena"))
         instructions.append(
             Instruction(op=op, inputs=inputs, outputs={"out": out}, attrs=attrs, origin=out)  # type: ignore[arg-type]
         )
@@ -86,7 +86,8 @@ def make_plan(shape: Shape, layers: int, stored: str) -> Plan:
     table = weight("table", VOCABULARY, shape.hidden)
     x = call("embedding", "x", shape.hidden, tokens="tokens", weight=table)
     for i in range(layers):
-        narrow = call("cast", f"narrow{i}", shape.hidden, dtype, x=x) if dtype != "float32" else x
+        is_narrow = dtype != "float32"
+        narrow = call("cast", f"narrow{i}", shape.hidden, form=dtype, x=x) if is_narrow else x
         router = weight(f"router{i}", shape.experts, shape.hidden)
         logits = call("linear", f"logits{i}", shape.experts, x=narrow, weight=router)
         rule = {"scoring": "softmax", "top_k": shape.picks, "normalise": True, "scale": 1.0}
@@ -98,7 +99,7 @@ def make_plan(shape: Shape, layers: int, stored: str) -> Plan:
         down = weight(f"{i}.down", shape.experts, shape.hidden, shape.inner, form=forms[1])
         picked = {"shares": shares, "top_k": shape.picks}
         inner = call(
-            "expert_gate", f"inner{i}", shape.picks * shape.inner, dtype,
+            "expert_gate", f"inner{i}", shape.picks, shape.inner, form=dtype,
             x=narrow, weight=gate_up, kind="silu", limit=0.0, **picked,
         )  # fmt: skip
         total = call("expert_sum", f"sum{i}", shape.hidden, x=inner, weight=down, **picked)

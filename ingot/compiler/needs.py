@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ingot.artifact.formats import Format, Storage, rounded_rows
+from ingot.artifact.matrices import StoredMatrix, stored_matrices
 from ingot.artifact.pages import most_pages, widest_window
 from ingot.artifact.plan import Limits
 from ingot.compiler.options import CompileOptions
@@ -56,7 +57,8 @@ class Way:
         name: float32, bfloat16, float16, int8 or int4; options: of the compile that gives it.
         default: whether a compile without options gives it.
         refused: why a compile refuses it; empty if not. hint: what to do then.
-        stored_as: how weights are stored, such as `bfloat16-int4-g32`.
+        stored_as: how weights are stored, such as `bfloat16-int4-g32`; matrices: how each is, where
+            some are in integers.
         weight_bytes: of the file of weights, which is mapped into memory.
         expert_bytes: those of them that are experts'. Only what tokens pick is read from the disk,
             and the system may drop it again, so the memory need not hold all of it.
@@ -70,6 +72,7 @@ class Way:
     refused: str = ""
     hint: str = ""
     stored_as: str = ""
+    matrices: tuple[StoredMatrix, ...] = ()
     weight_bytes: int = 0
     expert_bytes: int = 0
     step_bytes: int = 0
@@ -143,8 +146,9 @@ def ways_to_store(
     """
     ways: Iterable[tuple[str, dict[str, Any]]] = WAYS
     if config.quantization:
-        as_it_is = [(next(iter(kept.values())).label, {})] if kept else []
-        ways = (*as_it_is, *((name, {**way, "dequantize": True}) for name, way in WAYS))
+        ways = [(name, {**way, "dequantize": True}) for name, way in WAYS]
+        if kept:
+            ways = [(next(iter(kept.values())).label, {}), *ways]
     default = replace(resolve(options, config), kept=kept or {}).stored_as
     return tuple(
         _way(name, changes, config, weights, options, use, default, kept or {})
@@ -180,6 +184,9 @@ def _way(
         options=given,
         default=resolved.stored_as == default,
         stored_as=resolved.stored_as,
+        matrices=stored_matrices(
+            (each.name, each.shape, formats[each.name]) for each in weights if len(each.shape) > 1
+        ),
         weight_bytes=sizes.whole,
         expert_bytes=sizes.stacks,
         step_bytes=step,
@@ -204,7 +211,7 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
 
 def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> Cache:
     cached = [each for layer in config.layers for each in layer.mixer.cached]
-    per_token = sum(_form(dtype, size).nbytes(heads * size) for heads, size in cached)
+    per_token = sum(_form(dtype, size).nbytes((heads, size)) for heads, size in cached)
     window = widest_window(config.windows)
 
     def cache_bytes(context: int, seats: int) -> int:

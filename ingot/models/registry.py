@@ -222,15 +222,15 @@ class Nearest:
 
 
 def nearest_family(values: dict[str, Any]) -> Nearest:
-    """The family with the fewest differing keys, then the nearest name."""
+    """The family with the fewest differing keys, then the fewest absent ones and the nearest name."""
 
-    def rank(near: Nearest) -> tuple[int, float]:
+    def rank(near: Nearest) -> tuple[int, int, float]:
         name = str((values.get("architectures") or [""])[0])
         likeness = max(
             difflib.SequenceMatcher(None, name, known).ratio()
             for known in near.family.architectures
         )
-        return len(near.differing), -likeness
+        return len(near.differing), len(near.absent), -likeness
 
     return min((_compared(family, values) for family in families().values()), key=rank)
 

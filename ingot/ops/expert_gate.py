@@ -27,9 +27,9 @@ def reference(
     top_k: int,
     limit: float = 0.0,
 ) -> Tensor:
-    """x [1, N, C], shares [1, N, E], weight [E, 2I, C], bias [E, 2I] or None -> [1, N, top_k * I].
+    """x [1, N, C], shares [1, N, E], weight [E, 2I, C], bias [E, 2I] or None -> [1, N, top_k, I].
 
-    A row has the values of its picks side by side, experts ascending, and zeros behind them. The
+    A row has the values of its picks, experts ascending, and zeros behind them. The
     rows of a weight are those of the gate and then those of up; see `gated`.
     """
     rows, inner = shares.shape[1], weight.shape[1] // 2
@@ -39,7 +39,7 @@ def reference(
         # Of all rows, so that bits depend on the picks of no other row.
         gate, up = linear(x, weight[expert], own)[0].chunk(2, -1)
         out[picking, places] = gated(gate, up, kind, limit)[picking]
-    return out.view(1, rows, top_k * inner)
+    return out[None]
 
 
 def gated(gate: Tensor, up: Tensor, kind: str, limit: float) -> Tensor:
@@ -67,8 +67,6 @@ def picks(shares: Tensor, top_k: int) -> Iterator[tuple[int, Tensor, Tensor]]:
 register(
     "expert_gate",
     reference,
-    lambda a: a.x.new_empty(
-        (*a.x.shape[:-1], a.top_k * (a.weight.shape[1] // 2)), dtype=a.out_dtype
-    ),
+    lambda a: a.x.new_empty((*a.x.shape[:-1], a.top_k, a.weight.shape[1] // 2), dtype=a.out_dtype),
     tolerance={**DEFAULT_TOLERANCE, torch.float32: Tolerance(1e-5, 5e-5)},  # as of linear
 )

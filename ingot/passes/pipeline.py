@@ -103,7 +103,6 @@ PIPELINE: tuple[Pass, ...] = (
         anchors=(OPS["linear"].overload,),
         optional=True,
     ),
-    Pass(function=lower_experts, expect="experts", anchors=(OPS["experts"].overload,)),
     # from one sequence to a step of many
     Pass(
         function=rewrite_attention,
@@ -119,6 +118,8 @@ PIPELINE: tuple[Pass, ...] = (
         expect=1,
         tolerance=REGROUPED,
     ),
+    # rows are selected before what experts make in between has a place
+    Pass(function=lower_experts, expect="experts", anchors=(OPS["experts"].overload,)),
     # where values are rounded
     Pass(
         function=lower_dtypes,

@@ -90,6 +90,21 @@ def bare_layer_norm(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:])
 
 
+def layer_norm_of_heads(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    weight = lab.by_head
+    x = flat(F.layer_norm(heads(x), (8,), lab.head_w))
+    return flat(F.layer_norm(heads(x), (8,), None, None, 1e-3) * weight)
+
+
+def layer_norm_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    normed = F.layer_norm(heads(x), (8,))
+    return flat(normed * lab.by_head + normed)
+
+
+def layer_norm_times_another(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:]) * lab.embed.weight[:1]
+
+
 def tables(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     cos, sin = cos_sin(lab, positions, 1.3)
     angles = positions.unsqueeze(-1) * lab.inv_freq
@@ -138,6 +153,15 @@ def turned_neighbours(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
         x = x * cos.unsqueeze(dim) + turned * sin.unsqueeze(dim)
         x = x.transpose(1, 2)
     return flat(x)
+
+
+def turned_neighbours_in_part(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    angles = torch.repeat_interleave(positions[:, :, None] * lab.inv_freq, 2, dim=-1)
+    cos, sin = angles.cos().unsqueeze(2), angles.sin().unsqueeze(2)
+    x = x.view(1, x.shape[1], 2, 12)
+    part = x[..., :8]
+    turned = torch.stack((-part[..., 1::2], part[..., ::2]), dim=-1).flatten(-2)
+    return flat(torch.cat((part * cos + turned * sin, x[..., 8:]), dim=-1))
 
 
 def turned_neighbours_by_halves(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
@@ -331,9 +355,14 @@ def mixture(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return x + ops.experts(x, shares, *weights, None, None, "silu", 2)
 
 
+def mixture_of_attended(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return mixture(lab, two_layers(lab, x, positions), positions)
+
+
 def inner_of_experts(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    x = two_layers(lab, x, positions)
     shares = ops.route(lab.router(x), None, "sigmoid", 3)
-    return ops.expert_gate(x, shares, lab.experts.gate_up, None, "silu", 3)
+    return ops.expert_gate(x, shares, lab.experts.gate_up, None, "silu", 3).flatten(2)
 
 
 CASES = {
@@ -360,7 +389,11 @@ CASES = {
         ),
     ),
     "fuse_layer_norm": Case(
-        layer_norms, 2, {"aten.layer_norm": 2}, {"layer_norm": 2}, (bare_layer_norm,)
+        layer_norms,
+        2,
+        {"aten.layer_norm": 2},
+        {"layer_norm": 2},
+        (bare_layer_norm, layer_norm_read_twice, layer_norm_times_another),
     ),
     "fuse_rope_table": Case(
         tables, 2, {"aten.cos": 2, "aten.sin": 2}, {"rope_table": 2}, (only_cosines, unlike_scales)
@@ -409,13 +442,6 @@ CASES = {
     "merge_linears": Case(
         projections, 2, {"linear": 3}, {"aten.slice": 5}, (one_by_one, shared_weight, mixed_biases)
     ),
-    "lower_experts": Case(
-        mixture,
-        1,
-        {"experts": 1},
-        {"expert_gate": 1, "expert_sum": 1},
-        (inner_of_experts,),
-    ),
     "rewrite_attention": Case(
         two_layers,
         2,
@@ -424,6 +450,13 @@ CASES = {
         (no_attention,),
     ),
     "select_logit_rows": Case(two_layers, 1, {}, {"select_rows": 1}, ()),
+    "lower_experts": Case(
+        mixture_of_attended,
+        1,
+        {"experts": 1},
+        {"expert_gate": 1, "expert_sum": 1},
+        (inner_of_experts,),
+    ),
     "lower_dtypes": Case(two_layers, 8, {}, {"cast": 2}, ()),
 }
 
@@ -432,6 +465,8 @@ SPELLINGS = (
     ("fuse_rope_table", table_by_matmul, 1),
     ("fuse_rope", turned_by_halves, 1),
     ("fuse_rope", turned_in_part, 1),
+    ("fuse_layer_norm", layer_norm_of_heads, 2),
     ("fuse_rope", turned_neighbours, 2),
+    ("fuse_rope", turned_neighbours_in_part, 1),
     ("fuse_attention", attended_in_turn, 1),
 )

@@ -7,7 +7,6 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -234,8 +233,8 @@ def _needed_bytes(plan: Plan, buffer: Buffer) -> int:
     """Bytes that the tensor of a weight has at least."""
     count, *matrix = map(plan.limits.bound, buffer.shape)
     if not buffer.base:
-        return buffer.format.nbytes(prod((count, *matrix)))
-    return buffer.offset + (count - 1) * buffer.row_stride + buffer.format.nbytes(prod(matrix))
+        return buffer.format.nbytes((count, *matrix))
+    return buffer.offset + (count - 1) * buffer.row_stride + buffer.format.nbytes(matrix)
 
 
 def stacks_end(plan: Plan, header: TensorFile) -> int:

@@ -28,7 +28,7 @@ def round_activations(plan: Plan) -> Plan:
             argument = traits.multiplied
             x = instruction.inputs[argument]
             if block and (x, block) not in rounded:
-                cast = _cast(plan.buffer(x), block, instruction.origin)
+                cast = _cast(plan.buffer(x), block, instruction)
                 rounded[x, block] = cast[1].name
                 instructions.append(cast[0])
                 buffers.append(cast[1])
@@ -39,14 +39,15 @@ def round_activations(plan: Plan) -> Plan:
     return replace(plan, buffers=tuple(buffers), instructions=tuple(instructions))
 
 
-def _cast(x: Buffer, block: int, origin: str) -> tuple[Instruction, Buffer]:
+def _cast(x: Buffer, block: int, reader: Instruction) -> tuple[Instruction, Buffer]:
+    """Of what experts multiply with, each pick has blocks of its own."""
     out = Buffer(
         name=f"{x.name}_int8_b{block}",
         format=rounded_rows(block),
-        shape=(x.shape[0], x.columns),
+        shape=x.shape if traits_of(reader).stacked else (x.shape[0], x.columns),
         kind="arena",
     )
     outputs = {"out": out.name}
     return Instruction(
-        op="cast", inputs={"x": x.name}, outputs=outputs, attrs={}, origin=origin
+        op="cast", inputs={"x": x.name}, outputs=outputs, attrs={}, origin=reader.origin
     ), out

@@ -94,7 +94,7 @@ class Experts:
         inner = s.call(
             "expert_gate", x, shares, gate_up, biases[0],
             out="inner", form="float32" if self.down_format else dtype,
-            shape=(self.picks * self.inner,), **attrs,
+            shape=(self.picks, self.inner), **attrs,
         )  # fmt: skip
         s.call(
             "expert_sum", inner, shares, down, biases[1],
@@ -136,6 +136,8 @@ INTEGERS = (
     Experts(9, 2, 256, 128, format=int4(32, 128), down_format=int4(32, 128)),
     Experts(3, 3, 80, 40, format=int8(80), down_format=int8(40), with_bias=True),
     Experts(2, 1, 256, 384, format=int4(32, 64), down_format=int8(384)),
+    Experts(5, 2, 100, 40, format=int4(32, 128), down_format=int4(32, 128)),
+    Experts(5, 2, 72, 72, format=int8(32), down_format=int8(64)),
 )
 
 

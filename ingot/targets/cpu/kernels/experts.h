@@ -47,17 +47,22 @@ struct StoreInner {
   }
 };
 
-// The same, rounded to int8 in groups.
-template <int group>
+// The same, rounded to int8 in groups, of which the last has what is left.
+template <int group, int Inner>
 struct RoundInner {
-  static constexpr int least_columns = group;
+  static constexpr int least_columns = group, blocks = (Inner + group - 1) / group;
   Rows<std::int8_t> values;
   Rows<float> scales;
 
   void take(int pair, int column, int count, const float* from) const {
-    for (int c = 0; c < count; c += group)
-      scales[pair][(column + c) / group] =
-          quantize_group<group>(from + c, values[pair] + column + c);
+    for (int c = 0; c < count; c += group) {
+      std::int8_t* to = values[pair] + column + c;
+      float& scale = scales[pair][(column + c) / group];
+      if (Inner % group == 0 || c + group <= count)
+        scale = quantize_group<group>(from + c, to);
+      else
+        scale = quantize_group<Inner % group == 0 ? group : Inner % group>(from + c, to);
+    }
   }
 };
 

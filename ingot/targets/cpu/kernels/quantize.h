@@ -30,18 +30,26 @@ inline float quantize_group(const T* x, std::int8_t* values) {
   return (counts ? largest / largest_int8 : 0.0f) + sum(odd);
 }
 
+// The last group has the columns that are left.
 template <int Columns, int group, class T>
 inline void quantize_row(const T* x, std::int8_t* values, float* scales) {
-  for (int g = 0; g < Columns / group; ++g)
+  constexpr int whole = Columns / group, left = Columns % group;
+  for (int g = 0; g < whole; ++g)
     scales[g] = quantize_group<group>(x + g * group, values + g * group);
+  if constexpr (left > 0)
+    scales[whole] = quantize_group<left>(x + whole * group, values + whole * group);
 }
 
-template <int Columns, int group, class T>
+// Rows of so many parts, each of which begins with a group.
+template <int Columns, int group, int Parts = 1, class T>
 [[gnu::noinline, gnu::noipa]]
 void quantize(Slice slice, Rows<const T> x, Rows<std::int8_t> values,
               Rows<float> scales) {
+  constexpr int groups = (Columns + group - 1) / group;
   for (int row = slice.rows.begin; row < slice.rows.end; ++row)
-    quantize_row<Columns, group>(x[row], values[row], scales[row]);
+    for (int part = 0; part < Parts; ++part)
+      quantize_row<Columns, group>(x[row] + part * Columns, values[row] + part * Columns,
+                                   scales[row] + part * groups);
 }
 
 }  // namespace ingot

@@ -12,7 +12,7 @@ struct QuantizedHalf {
   using Linear = QuantizedLinear<bits, group, block, Inputs, Outputs>;
   using Weights = typename Linear::Panels;
   static constexpr int columns = quantized_columns, outputs = Outputs, count = Weights::count;
-  static constexpr int job_rows = Linear::block_rows, blocks = Inputs / block;
+  static constexpr int job_rows = Linear::block_rows, blocks = Linear::In::count;
   static constexpr std::ptrdiff_t bytes = count * Weights::panel_bytes;
 
   struct Source {
@@ -22,7 +22,7 @@ struct QuantizedHalf {
   struct Memory {
     alignas(64) std::int8_t rows[job_rows * Inputs];
     alignas(64) float scales[job_rows * blocks];
-    typename Linear::Unpacking unpacking;
+    typename Linear::Own own;
   };
 
   static void gather(const Source& from, int row, int to, Memory& memory) {
@@ -30,7 +30,7 @@ struct QuantizedHalf {
     std::memcpy(memory.scales + to * blocks, from.scales[row], blocks * sizeof(float));
   }
   static void start(int rows, Memory& memory) {
-    Linear::start(operand(memory), rows, memory.unpacking.starts);
+    Linear::start(operands(memory), rows, memory.own);
   }
 
   static const char* unit(const char* half, int index) {
@@ -38,15 +38,15 @@ struct QuantizedHalf {
   }
   static void product(Memory& memory, int rows, const char* half, int index, const char* next,
                       Rows<float> sums) {
-    Linear::product(operand(memory), rows,
-                    {reinterpret_cast<const std::uint8_t*>(unit(half, index))},
-                    reinterpret_cast<const std::uint8_t*>(next), memory.unpacking.panel, sums,
+    Linear::product(operands(memory), rows,
+                    reinterpret_cast<const std::uint8_t*>(unit(half, index)),
+                    reinterpret_cast<const std::uint8_t*>(next), memory.own.unpacked, sums,
                     [](int, int) {});
   }
 
  private:
-  static typename Linear::Operand operand(Memory& memory) {
-    return {memory.rows, memory.scales, memory.unpacking.starts};
+  static typename Linear::Operands operands(const Memory& memory) {
+    return Linear::operands(memory.rows, memory.scales, memory.own);
   }
 };
 
@@ -72,10 +72,10 @@ void quantized_expert_gate_quantize(Slice slice, Rows<const std::int8_t> x,
                                     const std::uint8_t* weight, const float* bias, float limit,
                                     Rows<std::int8_t> values, Rows<float> value_scales) {
   using Half = QuantizedHalf<bits, group, block, Inputs, Inner>;
-  using Out = RoundInner<result_group>;
+  using Out = RoundInner<result_group, Inner>;
   const GateProduct<Gate, Half, Experts, Picks, stride, Out> product{
       {reinterpret_cast<const char*>(weight)}, {x, scales}, shares, bias, limit,
-      {{values.data, Inner}, {value_scales.data, Inner / result_group}}};
+      {{values.data, Inner}, {value_scales.data, Out::blocks}}};
   product.run(slice);
 }
 
@@ -88,7 +88,7 @@ void quantized_expert_sum(Slice slice, Rows<const std::int8_t> x, Rows<const flo
   using Half = QuantizedHalf<bits, group, block, Inputs, Outputs / 2>;
   const SumProduct<Half, Experts, Picks, stride> product{
       {reinterpret_cast<const char*>(weight)},
-      {{x.data, Inputs}, {scales.data, Inputs / block}}, shares, bias, out};
+      {{x.data, Inputs}, {scales.data, Half::blocks}}, shares, bias, out};
   product.run(slice);
 }
 
