@@ -143,8 +143,9 @@ def ways_to_store(
     """
     ways: Iterable[tuple[str, dict[str, Any]]] = WAYS
     if config.quantization:
-        as_it_is = [(next(iter(kept.values())).label, {})] if kept else []
-        ways = (*as_it_is, *((name, {**way, "dequantize": True}) for name, way in WAYS))
+        ways = [(name, {**way, "dequantize": True}) for name, way in WAYS]
+        if kept:
+            ways = [(next(iter(kept.values())).label, {}), *ways]
     default = replace(resolve(options, config), kept=kept or {}).stored_as
     return tuple(
         _way(name, changes, config, weights, options, use, default, kept or {})

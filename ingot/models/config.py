@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ingot.errors import ContradictionError
+from ingot.models.attention_config import AttentionConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.rope import RopeConfig
 
@@ -67,6 +68,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for layer in dict.fromkeys(self.layers):
             layer.check()
+            self._check_norms(layer)
         for name in ("bos_token_ids", "eos_token_ids"):
             for token in getattr(self, name):
                 if not 0 <= token < self.vocab_size:
@@ -75,6 +77,15 @@ class ModelConfig:
                         f"{self.vocab_size} tokens",
                         hint="correct the id in config.json or generation_config.json",
                     )
+
+    def _check_norms(self, layer: LayerConfig) -> None:
+        is_attention = isinstance(layer.mixer, AttentionConfig)
+        each_head = is_attention and layer.mixer.qk_norm == "each_head"
+        if each_head and (self.norm != "layer" or self.norm_bias):
+            raise ContradictionError(
+                f"{self.norm} norms have a weight for each head",
+                hint="supported: layer norms without bias",
+            )
 
     @property
     def num_layers(self) -> int:

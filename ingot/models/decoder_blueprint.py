@@ -13,11 +13,9 @@ from ingot.models.mlp_config import MlpConfig
 from ingot.models.rope import RopeConfig
 
 
-def norm(config: ModelConfig, *sizes: int) -> Blueprint:
-    """The norm that a config asks for, with a weight of those sizes, over the last of them."""
-    if config.norm == "layer":
-        return layer_norm(*sizes, bias=config.norm_bias and len(sizes) == 1)
-    return rms_norm(*sizes)
+def norm(config: ModelConfig, size: int) -> Blueprint:
+    """The norm that a config asks for, with a weight of that size."""
+    return layer_norm(size, bias=config.norm_bias) if config.norm == "layer" else rms_norm(size)
 
 
 def attention(config: ModelConfig, mixer: AttentionConfig) -> Blueprint:
@@ -31,19 +29,17 @@ def attention(config: ModelConfig, mixer: AttentionConfig) -> Blueprint:
     stacked = tuple(parts)
     if mixer.qk_norm != "none":
         parts |= {
-            "q_norm": norm(config, *norm_sizes(mixer, mixer.num_heads)),
-            "k_norm": norm(config, *norm_sizes(mixer, mixer.num_kv_heads)),
+            "q_norm": norm(config, norm_size(mixer, mixer.num_heads)),
+            "k_norm": norm(config, norm_size(mixer, mixer.num_kv_heads)),
         }
     parts["o_proj"] = linear(mixer.q_size, hidden, bias=mixer.o_bias)
     sinks: dict[str, Shape] = {"sinks": (mixer.num_heads,)} if mixer.sinks else {}
     return Blueprint(shapes=sinks, parts=parts, stacked=stacked)
 
 
-def norm_sizes(mixer: AttentionConfig, heads: int) -> tuple[int, ...]:
-    """The sizes of the weight of a norm of queries or keys."""
-    if mixer.qk_norm == "full":
-        return (heads * mixer.head_dim,)
-    return (heads, mixer.head_dim) if mixer.qk_norm == "each_head" else (mixer.head_dim,)
+def norm_size(mixer: AttentionConfig, heads: int) -> int:
+    """The size of the weight of a norm of queries or keys."""
+    return mixer.head_dim if mixer.qk_norm == "head" else heads * mixer.head_dim
 
 
 def dense_mlp(config: ModelConfig, mlp: MlpConfig) -> Blueprint:

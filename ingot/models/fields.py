@@ -211,7 +211,8 @@ class Fields:
         """A nested object; a missing key gives an empty one."""
         value = self.raw(key, {})
         if not isinstance(value, dict):
-            self.fault(self.wrong(key, value, "an object"), key)
+            if key not in self._wrong:
+                self.fault(self.wrong(key, value, "an object"), key)
             value = {}
         return Fields(value, f"{self.where}: {key}", lambda error: self.fault(error, key))
 

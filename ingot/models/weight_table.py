@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from numpy.typing import NDArray
@@ -103,11 +104,19 @@ def resolve_sources(
         for name, rows in wanted.items()
         if rows.source in infos
     }
+    sources = {name: as_vector(source) for name, source in sources.items()}
     _check_dtypes([source.info for source in sources.values()], on_fault)
     _check_shapes(sources.values(), on_fault)
     for original, copy in copies.items():
         _check_copy(infos[original], infos[copy], on_fault)
     return sources, {infos[original].name: infos[copy].name for original, copy in copies.items()}
+
+
+def as_vector(source: Source) -> Source:
+    """The source of a vector, which files may store in more dimensions, as one."""
+    if len(source.shape) > 1 or len(source.info.shape) == 1:
+        return source
+    return replace(source, info=replace(source.info, shape=(prod(source.info.shape),)))
 
 
 def idle_biases(infos: Mapping[str, TensorInfo], needed: Set[str]) -> set[str]:

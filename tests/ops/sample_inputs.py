@@ -128,12 +128,12 @@ def layer_norm(rng: torch.Generator) -> list[Kwargs]:
     ] + [
         {
             "x": samples.normal(rng, 1, 4, 3, 12),
-            "weight": samples.normal(rng, *sizes),
+            "weight": samples.normal(rng, size),
             "bias": None,
             "eps": 1e-5,
             "out_dtype": torch.float32,
         }
-        for sizes in ((12,), (3, 12))
+        for size in (12, 3 * 12)
     ]
 
 

@@ -91,14 +91,14 @@ def bare_layer_norm(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
 
 
 def layer_norm_of_heads(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    weight = lab.by_head
+    weight = lab.by_head.view(3, 8)
     x = flat(F.layer_norm(heads(x), (8,), lab.head_w))
     return flat(F.layer_norm(heads(x), (8,), None, None, 1e-3) * weight)
 
 
 def layer_norm_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     normed = F.layer_norm(heads(x), (8,))
-    return flat(normed * lab.by_head + normed)
+    return flat(normed * lab.by_head.view(3, 8) + normed)
 
 
 def layer_norm_times_another(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:

@@ -110,20 +110,19 @@ def quantized(
 
 
 GROUPS = (128, 64, 32)  # columns that share a scale, fastest first
-WHOLE_ROW = 0
 
 
 def storage_of(bits: int, columns: int, group: int, *, zeros: bool = False) -> Storage | None:
     """The storage of integers of so many bits, of which `group` columns share a scale.
 
     A wide group becomes several with one scale each: activations are then rounded in the narrow
-    groups, which costs less precision.
+    groups, which costs less precision. The last part of a whole row may be short.
     """
     kept = 4 if bits <= 4 else 8
-    for size in GROUPS:
-        if group % size == 0 and columns % size == 0:
-            return Storage(kept, size, multipliers=False, zeros=zeros)
-    if zeros or group % 4:
-        return None
+    sizes = [size for size in GROUPS if group % size == 0]
+    if group == columns:
+        sizes.append(GROUPS[0])
+    if sizes:
+        return Storage(kept, sizes[0], multipliers=False, zeros=zeros)
     # Kernels of int8 take groups that those of int4 do not.
-    return Storage(8, WHOLE_ROW if group == columns else group, multipliers=False)
+    return None if zeros or group % 4 else Storage(8, group, multipliers=False)

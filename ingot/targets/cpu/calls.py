@@ -128,8 +128,8 @@ def layer_norm(operands: Operands, work: CpuWork) -> Call:
     i = work.member("layer_norm")
     x, bias = operands.of(i, "x"), operands.optional(i, "bias")
     size = int(x.shape[-1])
-    heads, own = x.columns // size, len(operands.of(i, "weight").shape) > 1
-    weight = norm_weight(operands, i, *((heads, size) if own else (size,)))
+    heads, own = x.columns // size, operands.of(i, "weight").shape != (size,)
+    weight = norm_weight(operands, i, x.columns if own else size)
     inputs = (operands.rows(x), weight, operands.weight(bias), *scalars_of(i, "eps"))
     if heads == 1 and not own:
         return Call("layer_norm", (size,), (*inputs, result(operands, i)))

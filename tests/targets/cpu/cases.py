@@ -163,8 +163,7 @@ def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
         s.call("rms_norm", x, weight, eps=1e-5, offset=1.0, form=dtype)
 
     def layers_of_heads(s: Sketch, own: bool) -> None:
-        values = torch.linspace(0.5, 1.5, 60).reshape(3, 20)
-        weight = s.weight("weight", values if own else values[0])
+        weight = s.vector("weight", 60 if own else 20)
         s.call("layer_norm", s.rows("x", 3, 20), weight, None, eps=1e-5, form=dtype)
 
     for size, offset, eps, block in (
