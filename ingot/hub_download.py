@@ -261,8 +261,7 @@ def finish(remote: Remote, revision: str | None) -> Path:
 
 
 def check_family(folder: Path) -> None:
-    """Refuses a model that no family builds, before its weights come; of it only what tells the
-    config is there."""
+    """Refuses a model that no family builds, by what tells its config, before its weights come."""
     from ingot.models.registry import load_config
 
     load_config(folder)

@@ -16,18 +16,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from ingot.errors import CheckpointError
 from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoint_files import open_files
 from ingot.models.checkpoint_formats.floats import VIEWS
-from ingot.models.checkpoint_formats.quantized import (
-    Array,
-    Decoded,
-    EncodedTensor,
-    QuantizedTensor,
-)
+from ingot.models.checkpoint_formats.quantized import Decoded, EncodedTensor, QuantizedTensor
 from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir
@@ -232,7 +228,7 @@ class Checkpoint:
         found = source.info.encoding.rows(self._part, *source.span(start, stop))
         return found.mapped(lambda rows: source.picked(rows, start, stop))
 
-    def _part(self, info: TensorInfo) -> Array:
+    def _part(self, info: TensorInfo) -> NDArray[Any]:
         """A tensor that a quantized matrix is read from."""
         file = self._files[info.name]
         self._last.append(_Range(file, info.start, info.stop))

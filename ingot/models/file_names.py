@@ -13,5 +13,6 @@ TOKENIZER_FILES = (
     GENERATION,
     "chat_template.jinja",
 )
+GGUF = ".gguf"  # ends the name of a file that is a whole model
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

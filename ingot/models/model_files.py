@@ -10,8 +10,7 @@ import os
 from pathlib import Path
 
 from ingot.files import read_regular
-
-GGUF = ".gguf"
+from ingot.models.file_names import GGUF
 
 
 def is_gguf(path: Path) -> bool:

@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 
 from ingot.errors import ModelDirError, listed
-from ingot.models.file_names import CONFIG
-from ingot.models.model_files import GGUF
+from ingot.models.file_names import CONFIG, GGUF
 
 # A model in several files; the first has the metadata.
 _PART = re.compile(r"(?P<name>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
