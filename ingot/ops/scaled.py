@@ -66,9 +66,9 @@ class Scaled:
 
     def unflatten(self, rows: Sequence[int]) -> Scaled:
         """The same rows [R, K] in so many dimensions."""
-        given = (self.values, self.multipliers, self.scales, self.zeros)
-        parts = [x if x is None else x.unflatten(0, rows) for x in given]
-        values, multipliers, scales, zeros = parts
+        multipliers = None if self.multipliers is None else self.multipliers.unflatten(0, rows)
+        zeros = None if self.zeros is None else self.zeros.unflatten(0, rows)
+        values, scales = self.values.unflatten(0, rows), self.scales.unflatten(0, rows)
         return replace(self, values=values, multipliers=multipliers, scales=scales, zeros=zeros)
 
     def __getitem__(self, index: Any) -> Scaled:
