@@ -7,6 +7,7 @@ was read before. So a model of any size streams through little memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +109,7 @@ class Checkpoint:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
 
-        The tensor is a view of the file, or a copy if the file stores it transposed. A view is
+        The tensor is a view of the file, or a copy if its rows do not lie together there. A view is
         valid until the checkpoint is closed. Writing to it never changes the file, and the next
         read loses what was written. Reading drops the pages of earlier views from memory; they come
         back when they are used again.
@@ -121,8 +122,7 @@ class Checkpoint:
         source = self._sources[name]
         self._forget()
         stop = source.shape[0] if stop is None else stop
-        rows = self._turned if source.transposed else self._view
-        view = rows(source.info, source.first_row + start, source.first_row + stop)
+        view = self._rows(source, start, stop)
         copy = self._copies.get(source.info.name)
         twin = None if copy is None else self._view(self._files[copy].tensors[copy], start, stop)
         self._check_values(source.info, view, copy, twin)
@@ -163,6 +163,28 @@ class Checkpoint:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _rows(self, source: Source, start: int, stop: int) -> Raw:
+        """Entries start..stop of a parameter, one after the other, as raw unsigned integers."""
+        info, first = source.info, source.first_row
+        if source.transposed:
+            return self._turned(info, first + start, first + stop)
+        row_elements = math.prod(source.whole[1:])
+        each = math.prod(source.shape[1:]) // row_elements
+        if source.run == each * source.shape[0] and not source.turned:
+            return self._view(info, first + start * each, first + stop * each)
+        runs = []
+        row, end = start * each, stop * each
+        while row < end:
+            run, inside = divmod(row, source.run)
+            count = min(source.run - inside, end - row)
+            at = first + run * source.stride + inside
+            piece = self._view(info, at, at + count)
+            runs.append(piece.reshape(count, -1).T.reshape(-1) if source.turned else piece)
+            row += count
+        gathered = np.concatenate(runs)
+        self._forget()
+        return gathered
 
     def _view(self, info: TensorInfo, first: int, last: int) -> Raw:
         """Rows first..last of a source tensor as raw unsigned integers."""

@@ -6,6 +6,7 @@ copy of a tied tensor, or listed as unused; any other tensor is an error.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -15,21 +16,32 @@ from ingot.models import registry
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
 from ingot.models.config import ModelConfig
-from ingot.models.family import Family, Rows
+from ingot.models.family import Family, Weights
 from ingot.models.safetensors_file import TensorInfo
+from ingot.models.weight_rules import HeadRows, Rows, Rule
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a parameter comes from: `shape[0]` rows of a tensor, from `first_row` on.
+    """Where a parameter comes from: rows of a tensor, in runs of neighbours.
 
-    The rows of a tensor that is stored transposed are its columns.
+    Row i of the parameter is row `first_row + i // run * stride + i % run` of the tensor.
+
+    Attributes:
+        info: the tensor; whole: the shape that it must have.
+        shape: of the parameter; what lies between its first and its last dimension are rows, too.
+        transposed: the rows of the tensor are its columns.
+        turned: the parameter has each run of rows as columns.
     """
 
     info: TensorInfo
-    first_row: int
+    whole: Shape
     shape: Shape
-    transposed: bool
+    first_row: int
+    run: int
+    stride: int
+    transposed: bool = False
+    turned: bool = False
 
 
 def resolve_sources(
@@ -51,18 +63,14 @@ def resolve_sources(
     """
     family = registry.family_named(config.family)
     infos = _respelled(family, infos, on_fault)
-    wanted = {name: _lookup(family.weights, name, len(shape)) for name, shape in shapes.items()}
+    table = family.weights_of(config)
+    wanted = {name: _lookup(table, name, len(shape)) for name, shape in shapes.items()}
     copies = _find_copies(family, config, infos)
     needed = {rows.source for rows in wanted.values()}
     missing = sorted(needed - infos.keys()) if whole else []
     extra = _left_over(family, infos, needed | set(copies.values()))
     _check_names(family, missing, extra, on_fault)
-    first_rows = _stack(wanted, shapes)
-    sources = {
-        name: Source(infos[rows.source], first_rows[name], shapes[name], rows.transposed)
-        for name, rows in wanted.items()
-        if rows.source in infos
-    }
+    sources = _sources(infos, wanted, shapes)
     _check_dtypes([source.info for source in sources.values()], on_fault)
     _check_shapes(sources.values(), on_fault)
     for original, copy in copies.items():
@@ -111,13 +119,13 @@ def _respelled(
     return found
 
 
-def _lookup(table: Mapping[str, str | Rows], name: str, ndim: int) -> Rows:
+def _lookup(table: Weights, name: str, ndim: int) -> Rule:
     """The table's entry for a parameter; its own name where the table is silent."""
     for template, entry in table.items():
         if match := expand(template).fullmatch(name):
-            rows = entry if isinstance(entry, Rows) else Rows(entry)
-            turned = rows.transposed and ndim > 1
-            return replace(rows, source=_fill(rows.source, match), transposed=turned)
+            rule = Rows(entry) if isinstance(entry, str) else entry
+            turned = rule.transposed and ndim > 1
+            return replace(rule, source=_fill(rule.source, match), transposed=turned)
     return Rows(name)
 
 
@@ -173,32 +181,71 @@ def _check_dtypes(infos: Iterable[TensorInfo], on_fault: OnFault) -> None:
         )
 
 
-def _stack(wanted: Mapping[str, Rows], shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """The first row of every parameter in its source."""
+def _sources(
+    infos: Mapping[str, TensorInfo], wanted: Mapping[str, Rule], shapes: Mapping[str, Shape]
+) -> dict[str, Source]:
+    """The source of every parameter whose tensor is there."""
+    first_rows, heights = _stack(wanted, shapes)
+    found = {}
+    for name, rule in wanted.items():
+        shape = shapes[name]
+        if rule.source not in infos:
+            continue
+        if isinstance(rule, HeadRows):
+            found[name] = _head_rows(infos[rule.source], rule, shape)
+            continue
+        whole = (heights[rule.source], *shape[1:])
+        found[name] = Source(
+            info=infos[rule.source],
+            whole=whole[::-1] if rule.transposed else whole,
+            shape=shape,
+            first_row=first_rows[name],
+            run=shape[0],
+            stride=0,
+            transposed=rule.transposed,
+        )
+    return found
+
+
+def _head_rows(info: TensorInfo, rule: HeadRows, shape: Shape) -> Source:
+    columns = (shape[-2] if rule.transposed else shape[-1],) if len(shape) > 1 else ()
+    size, stride = rule.sizes[rule.part], sum(rule.sizes)
+    heads = math.prod(shape) // (size * math.prod(columns))
+    return Source(
+        info=info,
+        whole=(heads * stride, *columns),
+        shape=shape,
+        first_row=sum(rule.sizes[: rule.part]),
+        run=size,
+        stride=stride,
+        turned=rule.transposed,
+    )
+
+
+def _stack(
+    wanted: Mapping[str, Rule], shapes: Mapping[str, Shape]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """The first row of every parameter in its source, and the rows of each source."""
     first: dict[str, int] = {}
     ends: dict[str, int] = {}
     for name in sorted(wanted, key=lambda name: wanted[name].part):
         source = wanted[name].source
         first[name] = ends.get(source, 0)
         ends[source] = first[name] + shapes[name][0]
-    return first
+    return first, ends
 
 
 def _check_shapes(sources: Iterable[Source], on_fault: OnFault) -> None:
-    parts: dict[str, list[Source]] = {}
-    for source in sources:
-        parts.setdefault(source.info.name, []).append(source)
-    wrong = []
-    for name, (first, *others) in parts.items():
-        rows = first.shape[0] + sum(other.shape[0] for other in others)
-        expected = (rows, *first.shape[1:])
-        expected = expected[::-1] if first.transposed else expected
-        if expected != first.info.shape:
-            wrong.append(f"{name} {list(first.info.shape)} instead of {list(expected)}")
+    wrong = {
+        source.info.name: f"{list(source.info.shape)} instead of {list(source.whole)}"
+        for source in sources
+        if source.whole != source.info.shape
+    }
     if wrong:
+        each = [f"{name} {shapes}" for name, shapes in wrong.items()]
         on_fault(
             CheckpointError(
-                f"the checkpoint has tensors of another shape: {listed(wrong, 4)}",
+                f"the checkpoint has tensors of another shape: {listed(each, 4)}",
                 hint="check that config.json and the weights belong together",
             )
         )
