@@ -72,7 +72,8 @@ class Explanation:
         nearest: the nearest supported architecture of an unknown one.
         differing: keys of config.json that the nearest family does not know or take.
         absent: keys that the nearest family reads and config.json lacks.
-        num_parameters: parameters, a tied matrix counted once.
+        num_parameters: parameters, a tied matrix counted once; active_parameters: those of them
+            that compute a token, which has only some of the experts.
         dtype: what a compile computes in where no option says otherwise.
         target: what the sizes are for.
         compile_options: that a compile needs for that context and so many seats.
@@ -90,6 +91,7 @@ class Explanation:
     differing: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     num_parameters: int = 0
+    active_parameters: int = 0
     dtype: str = ""
     target: str = ""
     compile_options: tuple[str, ...] = ()
@@ -200,6 +202,7 @@ def _needs(
                 _check_heads(kind, config)
         return {
             "num_parameters": sum(map(prod, blueprint.parameters.values())),
+            "active_parameters": active_parameters(blueprint),
             "dtype": resolved.dtype_reason,
             "target": resolved.targets[0].name,
             "compile_options": words_of(options),
@@ -209,6 +212,15 @@ def _needs(
             "ways": ways_to_store(config, weights_of(blueprint), options, use),
         }
     return {}
+
+
+def active_parameters(blueprint: Blueprint) -> int:
+    """The parameters that compute a token: of experts, those of as many as it picks."""
+    return sum(
+        prod(shape[1:]) * part.picks if part.picks else prod(shape)
+        for _, part in blueprint.modules()
+        for shape in part.shapes.values()
+    )
 
 
 def _check_heads(kind: TargetKind, config: ModelConfig) -> None:

@@ -57,6 +57,7 @@ class Way:
         refused: why a compile refuses it; empty if not. hint: what to do then.
         stored_as: how weights are stored, such as `bfloat16-int4-g32`.
         weight_bytes: of the file of weights, which is mapped into memory.
+        resident_bytes: of them, what every token needs: all but experts that tokens pick from.
         step_bytes: of the logits of a step, and about that of its temporaries; GPUs need less.
         caches: one for each dtype of keys and values.
     """
@@ -68,6 +69,7 @@ class Way:
     hint: str = ""
     stored_as: str = ""
     weight_bytes: int = 0
+    resident_bytes: int = 0
     step_bytes: int = 0
     caches: tuple[Cache, ...] = ()
 
@@ -152,7 +154,8 @@ def _way(
         )
     except UsageError as error:
         return Way(name=name, options=given, refused=error.found, hint=error.hint)
-    size = file_bytes(kind_of(resolved.targets[0]), weights, formats)
+    kind = kind_of(resolved.targets[0])
+    size = file_bytes(kind, weights, formats)
     step = step_bytes(config, resolved.limits)
     return Way(
         name=name,
@@ -160,6 +163,7 @@ def _way(
         default=resolved.stored_as == default,
         stored_as=resolved.stored_as,
         weight_bytes=size,
+        resident_bytes=file_bytes(kind, [w for w in weights if not w.picked], formats),
         step_bytes=step,
         caches=tuple(
             _cache(dtype, config, resolved.limits, size + step, use)

@@ -23,7 +23,7 @@ from ingot.targets.target import TargetKind, all_fit
 class Weight:
     """A weight of the plan: its name and shape, and the parameters that it is stacked from.
 
-    `multiplied` and `outer` are as in `Blueprint`.
+    `multiplied`, `outer`, `exact` and `picks` are as in `Blueprint`.
     """
 
     name: str
@@ -31,6 +31,18 @@ class Weight:
     sources: tuple[str, ...]
     multiplied: bool = False
     outer: bool = False
+    exact: bool = False
+    picks: int = 0
+
+    @property
+    def picked(self) -> bool:
+        """Whether it stacks experts of which a token needs only some."""
+        return 0 < self.picks < self.shape[0]
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it is stored as the model's matrices are."""
+        return (self.multiplied or self.outer) and len(self.shape) > 1 and not self.exact
 
 
 def weights_of(blueprint: Blueprint) -> list[Weight]:
@@ -55,6 +67,7 @@ def _weights(part: Blueprint, path: str) -> Iterator[Weight]:
 def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[Weight]:
     """The parameters of modules that are made one; of a single one as they are."""
     _, first = modules[0]
+    most = max(map(len, first.shapes.values()), default=0)
     for name, (rows, *rest) in first.shapes.items():
         names = [_join(path, name) for path, _ in modules]
         rows = sum(part.shapes[name][0] for _, part in modules)
@@ -62,8 +75,10 @@ def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[Weight]:
             name=stacked_name(names) if len(names) > 1 else names[0],
             shape=(rows, *rest),
             sources=tuple(names),
-            multiplied=first.multiplied and bool(rest),
+            multiplied=first.multiplied and 1 + len(rest) == most,  # not a bias
             outer=first.outer,
+            exact=first.exact,
+            picks=first.picks,
         )
 
 
@@ -82,14 +97,15 @@ def choose_formats(
 
     Raises UsageError, as a compile does, where the rows of matrices do not suit `base` or `int8`.
     """
-    matrices = [weight for weight in weights if len(weight.shape) == 2]
+    weights = list(weights)
+    matrices = [weight for weight in weights if weight.is_matrix]
     if base is not None:
         refuse_misfits(matrices, base, int8, targets)
     formats = {weight.name: Format("float32") for weight in weights}
     for weight in matrices:
         storage = base and (int8 if weight.outer else base)
         plain = Format(dtype)  # type: ignore[arg-type]
-        formats[weight.name] = storage.of(weight.shape[1]) if storage else plain
+        formats[weight.name] = storage.of(weight.shape[-1]) if storage else plain
     return formats
 
 
@@ -98,7 +114,7 @@ def refuse_misfits(
 ) -> None:
     """Raises UsageError that names all matrices whose rows do not suit their storage."""
     storage = {name: int8 if w.outer else base for w in matrices for name in w.sources}
-    columns = {name: w.shape[1] for w in matrices for name in w.sources}
+    columns = {name: w.shape[-1] for w in matrices for name in w.sources}
     merged = {name: w.sources for w in matrices for name in w.sources}
 
     def alike(wrong: Sequence[str]) -> dict[str, None]:
@@ -110,7 +126,7 @@ def refuse_misfits(
 
 
 def file_bytes(kind: TargetKind, weights: Iterable[Weight], formats: Mapping[str, Format]) -> int:
-    """Bytes of the file of weights that a kind of target gets."""
+    """Bytes of the file of weights that a kind of target gets, or of a file with some of them."""
     packed = {}
     for weight in weights:
         buffer = Buffer(

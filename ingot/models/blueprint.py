@@ -23,6 +23,8 @@ class Blueprint:
         stacked: the linears among them that read the same rows; the compiler makes one of them.
         multiplied: rows are multiplied with its weight.
         outer: it is an embedding or the head.
+        exact: its weights stay float32 however the others are stored.
+        picks: so many of its experts compute a token; 0: it has none.
     """
 
     shapes: Mapping[str, Shape] = field(default_factory=dict)
@@ -31,6 +33,8 @@ class Blueprint:
     stacked: tuple[str, ...] = ()
     multiplied: bool = False
     outer: bool = False
+    exact: bool = False
+    picks: int = 0
 
     def modules(self, path: str = "") -> Iterator[tuple[str, Blueprint]]:
         """This module and all below it, by their dotted paths."""

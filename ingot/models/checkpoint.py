@@ -7,6 +7,7 @@ was read before. So a model of any size streams through little memory.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,8 @@ from ingot.models.checkpoint_files import open_files
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir
 from ingot.models.safetensors_file import SafetensorsFile, TensorInfo
-from ingot.models.weight_table import Source, resolve_sources
+from ingot.models.sources import Source, Stacked
+from ingot.models.weight_table import resolve_sources
 
 Raw = NDArray[np.unsignedinteger[Any]]
 
@@ -55,7 +57,7 @@ class Checkpoint:
     def __init__(
         self,
         files: tuple[SafetensorsFile, ...],
-        sources: dict[str, Source],
+        sources: dict[str, Source | Stacked],
         constants: dict[str, torch.Tensor],
         copies: dict[str, str],
     ) -> None:
@@ -108,7 +110,7 @@ class Checkpoint:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
 
-        The tensor is a view of the file, or a copy if the file stores it transposed. A view is
+        The tensor is a view of the file, or a copy if its rows do not lie together there. A view is
         valid until the checkpoint is closed. Writing to it never changes the file, and the next
         read loses what was written. Reading drops the pages of earlier views from memory; they come
         back when they are used again.
@@ -121,16 +123,9 @@ class Checkpoint:
         source = self._sources[name]
         self._forget()
         stop = source.shape[0] if stop is None else stop
-        rows = self._turned if source.transposed else self._view
-        view = rows(source.info, source.first_row + start, source.first_row + stop)
-        copy = self._copies.get(source.info.name)
-        twin = None if copy is None else self._view(self._files[copy].tensors[copy], start, stop)
-        self._check_values(source.info, view, copy, twin)
-        return (
-            torch.from_numpy(view)
-            .view(_TORCH_DTYPES[source.info.dtype])
-            .view(stop - start, *source.shape[1:])
-        )
+        if isinstance(source, Stacked):
+            return self._experts(source, start, stop)
+        return self._checked(source, start, stop)
 
     def pieces(self, name: str, max_bytes: int = PIECE_BYTES) -> Iterator[torch.Tensor]:
         """Yields a parameter from its first row to its last, as tensors of whole rows.
@@ -164,6 +159,60 @@ class Checkpoint:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _experts(self, source: Stacked, start: int, stop: int) -> torch.Tensor:
+        """Experts start..stop, copied one after the other."""
+        shape = (stop - start, *source.shape[1:])
+        experts = torch.empty(shape, dtype=_TORCH_DTYPES[source.info.dtype])
+        for expert, parts in zip(experts, source.experts[start:stop], strict=True):
+            first = 0
+            for part in parts:
+                last = first + part.shape[0]
+                expert[first:last] = self._checked(part, 0, part.shape[0])
+                first = last
+                self._forget()
+        return experts
+
+    def _checked(self, source: Source, start: int, stop: int) -> torch.Tensor:
+        """Entries start..stop of a source, whose values are finite."""
+        view = self._rows(source, start, stop)
+        copy = self._copies.get(source.info.name)
+        twin = None if copy is None else self._view(self._files[copy].tensors[copy], start, stop)
+        self._check_values(source.info, view, copy, twin)
+        tensor = torch.from_numpy(view).view(_TORCH_DTYPES[source.info.dtype])
+        return tensor.view(stop - start, *source.shape[1:])
+
+    def _rows(self, source: Source, start: int, stop: int) -> Raw:
+        """Entries start..stop of a parameter, one after the other, as raw unsigned integers."""
+        info = source.info
+        if source.transposed:
+            step = source.stride or 1  # of those, only ones that take turns lie apart
+            first = source.first_row + start * step
+            return self._turned(info, slice(first, first + (stop - start) * step, step))
+        if source.turned:
+            return self._turned_runs(source, start, stop)
+        if source.run == source.shape[0]:
+            return self._view(info, source.first_row + start, source.first_row + stop)
+        return self._gathered(source, start, stop).reshape(-1)
+
+    def _turned_runs(self, source: Source, start: int, stop: int) -> Raw:
+        """Rows of a parameter that are columns of runs."""
+        columns, run = source.whole[1], source.run
+        first, last = start // columns, -(-stop // columns)
+        runs = self._gathered(source, first * run, last * run).reshape(last - first, run, columns)
+        rows = runs.transpose(0, 2, 1).reshape(-1, run)
+        return rows[start - first * columns : stop - first * columns].reshape(-1)
+
+    def _gathered(self, source: Source, start: int, stop: int) -> Raw:
+        """Rows that lie apart, side by side: [stop - start, ...]."""
+        rows = source.rows(start, stop)
+        first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
+        elements = math.prod(source.whole[1:])
+        gathered = self._view(source.info, first, last).reshape(last - first, elements)[
+            rows - first
+        ]
+        self._forget()
+        return gathered
+
     def _view(self, info: TensorInfo, first: int, last: int) -> Raw:
         """Rows first..last of a source tensor as raw unsigned integers."""
         row_bytes = (info.stop - info.start) // max(1, info.shape[0])
@@ -175,15 +224,16 @@ class Checkpoint:
             raw = raw.copy()
         return raw.view(_UNSIGNED[info.dtype])
 
-    def _turned(self, info: TensorInfo, first: int, last: int) -> Raw:
-        """Columns first..last of a source tensor as raw unsigned integers, one after the other."""
+    def _turned(self, info: TensorInfo, columns: slice) -> Raw:
+        """Columns of a source tensor as raw unsigned integers, one after the other."""
         length, width = info.shape
-        turned = np.empty((last - first, length), _UNSIGNED[info.dtype])
+        count = len(range(*columns.indices(width)))
+        turned = np.empty((count, length), _UNSIGNED[info.dtype])
         step = max(1, PIECE_BYTES // max(1, width * turned.itemsize))
         for start in range(0, length, step):
             stop = min(start + step, length)
             piece = self._view(info, start, stop).reshape(stop - start, width)
-            turned[:, start:stop] = piece[:, first:last].T
+            turned[:, start:stop] = piece[:, columns].T
             self._forget()
         return turned.reshape(-1)
 

@@ -34,6 +34,7 @@ class ModelConfig:
         embedding_scale: what the embeddings of tokens are multiplied by.
         tie_embeddings: the head is the embedding matrix.
         logit_softcap: bound of logits; 0 is none.
+        mtp_layers: layers of the checkpoint after these, which predict further tokens; unused.
         bos_token_ids, eos_token_ids: from config.json and generation_config.json together.
         checkpoint_dtype: dtype that the checkpoint says its weights have.
 
@@ -55,6 +56,7 @@ class ModelConfig:
     embedding_scale: float = 1.0
     tie_embeddings: bool
     logit_softcap: float = 0.0
+    mtp_layers: int = 0
     bos_token_ids: tuple[int, ...]
     eos_token_ids: tuple[int, ...]
     checkpoint_dtype: str

@@ -13,9 +13,10 @@ from typing import TypeAlias
 
 from ingot.models.attention_config import AttentionConfig
 from ingot.models.mlp_config import MlpConfig
+from ingot.models.moe_config import MoeConfig
 
 Mixer: TypeAlias = AttentionConfig
-Mlp: TypeAlias = MlpConfig
+Mlp: TypeAlias = MlpConfig | MoeConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from ingot.models.families import gemma2, gpt2, llama, mistral, qwen2, qwen3
+from ingot.models.families import (
+    gemma2,
+    glm4_moe,
+    gpt2,
+    gpt_oss,
+    llama,
+    mistral,
+    mixtral,
+    qwen2,
+    qwen2_moe,
+    qwen3,
+    qwen3_moe,
+)
 from ingot.models.family import Family
 
 BUILT_IN: tuple[Family, ...] = (
@@ -12,4 +24,9 @@ BUILT_IN: tuple[Family, ...] = (
     qwen3.FAMILY,
     gemma2.FAMILY,
     gpt2.FAMILY,
+    mixtral.FAMILY,
+    qwen2_moe.FAMILY,
+    qwen3_moe.FAMILY,
+    gpt_oss.FAMILY,
+    glm4_moe.FAMILY,
 )
