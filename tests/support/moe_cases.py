@@ -9,7 +9,7 @@ import transformers
 
 # 7 experts and inner sizes of 40 are odd for every kernel; two layers, so that picks of the second
 # depend on the first.
-EXPERTS: dict[str, Any] = {"moe_intermediate_size": 40, "num_experts_per_tok": 2}
+SIZE = 40
 PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {
     "rope_type": "yarn",
@@ -26,25 +26,29 @@ def moe_cases(common: Mapping[str, Any], window: int) -> dict[str, Case]:
 
     def case(family: str, **changes: Any) -> Case:
         def build() -> transformers.PreTrainedConfig:
-            values = {**common, **EXPERTS, "rope_parameters": PLAIN, **changes}
+            values = {**common, "rope_parameters": PLAIN, "num_experts_per_tok": 2, **changes}
             return getattr(transformers, f"{family}Config")(**values)
 
         return build
 
     def narrow(family: str, **changes: Any) -> Case:
         """Of a family whose experts have the inner size that others call that of the MLP."""
-        return case(family, intermediate_size=40, **changes)
+        return case(family, **{"intermediate_size": SIZE, **changes})
+
+    def wide(family: str, **changes: Any) -> Case:
+        """Of a family that has an inner size for experts beside that of the MLP."""
+        return case(family, moe_intermediate_size=SIZE, **changes)
 
     def qwen2(**changes: Any) -> Case:
-        return case("Qwen2Moe", num_experts=7, shared_expert_intermediate_size=56, **changes)
+        return wide("Qwen2Moe", num_experts=7, shared_expert_intermediate_size=56, **changes)
 
     def glm4(**changes: Any) -> Case:
         groups = {"n_group": 2, "topk_group": 1, "n_routed_experts": 8, "n_shared_experts": 2}
-        return case("Glm4Moe", **{**groups, "routed_scaling_factor": 1.5, **changes})
+        return wide("Glm4Moe", **{**groups, "routed_scaling_factor": 1.5, **changes})
 
     def ernie(**changes: Any) -> Case:
         own = {"moe_num_experts": 7, "moe_k": 3, "moe_num_shared_experts": 2}
-        return case("Ernie4_5_Moe", **{**own, "tie_word_embeddings": False, **changes})
+        return wide("Ernie4_5_Moe", **{**own, "tie_word_embeddings": False, **changes})
 
     def gpt_oss(**changes: Any) -> Case:
         own = {"num_local_experts": 7, "sliding_window": window, "rope_parameters": YARN}
@@ -73,9 +77,9 @@ def moe_cases(common: Mapping[str, Any], window: int) -> dict[str, Case]:
         "qwen2moe_window": qwen2(
             num_hidden_layers=3, use_sliding_window=True, sliding_window=window, max_window_layers=2
         ),
-        "qwen3moe": case("Qwen3Moe", num_experts=7, norm_topk_prob=True),
-        "qwen3moe_unnormalised": case("Qwen3Moe", num_experts=8, num_experts_per_tok=3),
-        "qwen3moe_layers": case(
+        "qwen3moe": wide("Qwen3Moe", num_experts=7, norm_topk_prob=True),
+        "qwen3moe_unnormalised": wide("Qwen3Moe", num_experts=8, num_experts_per_tok=3),
+        "qwen3moe_layers": wide(
             "Qwen3Moe",
             num_experts=8,
             num_hidden_layers=3,

@@ -21,8 +21,8 @@ from ingot.models.moe_fields import EXPERT_WEIGHTS, MLP, read_moe, read_sparse_l
 
 def read_windows(fields: Fields) -> tuple[int, ...]:
     """Windows per layer: in every other one of the first `max_window_layers`, where switched on."""
-    window = read_window(fields, default=4096)
-    window = window if fields.flag("use_sliding_window", False) else 0
+    fields.raw("sliding_window", None)  # may be 0 where it is switched off
+    window = read_window(fields, 4096) if fields.flag("use_sliding_window", False) else 0
     last = fields.integer("max_window_layers", 28, minimum=0)
     layers = range(read_num_layers(fields))
     return layer_windows(fields, window, [i % 2 == 0 and i < last for i in layers])

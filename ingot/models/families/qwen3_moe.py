@@ -22,14 +22,15 @@ def parse(fields: Fields) -> ModelConfig:
     spell_either(fields, "num_experts", "num_local_experts")
     fields.assume(num_experts=128, num_experts_per_tok=8, moe_intermediate_size=768)
     fields.raw("max_window_layers", None)  # written as by Qwen3, and read by nobody
-    window = read_window(fields, default=4096)
+    fields.raw("sliding_window", None)  # may be anything where it is switched off
+    window = read_window(fields, 4096) if fields.flag("use_sliding_window", False) else 0
     bias = fields.flag("attention_bias", False)
     attention = read_attention(
         fields,
         qk_norm="head",
         bias=bias,
         o_bias=bias,
-        window=window if fields.flag("use_sliding_window", False) else 0,
+        window=window,
     )
     experts = read_moe(fields, normalise=fields.flag("norm_topk_prob", False))
     return parse_decoder(
