@@ -9,7 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 
 # The modules beside the rooms that any room may import.
-SHARED = {"errors", "files", "settings", "version", "__version__"}
+SHARED = {"errors", "files", "settings", "signals", "version", "__version__"}
 API = "api"  # the modules beside the rooms: the public face
 
 # From the ground up: each room, and those that it may import and does.

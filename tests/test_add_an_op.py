@@ -40,6 +40,7 @@ def apply(diff: str, path: Path) -> None:
     path.write_text(text.replace(before, after))
 
 
+@pytest.mark.thorough
 def test_page_runs_from_graph_to_kernel(changed: Path) -> None:
     assert breaches(changed / "ingot") == []
     paths = os.pathsep.join((str(changed), str(ROOT)))

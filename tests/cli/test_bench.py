@@ -41,6 +41,7 @@ def measured(shakespeare_artifact):
     return json.loads(out.getvalue())
 
 
+@pytest.mark.thorough
 def test_json_has_every_phase_beside_its_limit(measured, shakespeare_artifact):
     names = [phase["name"] for phase in measured["phases"]]
     assert names == ["prefill 20", "decode context 8", "decode 3 at once, context 8"]
@@ -59,6 +60,7 @@ def test_json_has_every_phase_beside_its_limit(measured, shakespeare_artifact):
         assert phase["bound"] in ("memory", "arithmetic")
 
 
+@pytest.mark.thorough
 def test_kernels_add_up_to_their_kinds_and_to_the_step(measured, shakespeare_artifact):
     plan = Artifact.open(shakespeare_artifact).plan
     for phase in measured["phases"]:

@@ -18,10 +18,19 @@ from ingot.models import registry
 from ingot.models.config import ModelConfig
 from tests.compiler import loops
 from tests.passes.support import Facts
+from tests.support.core import core
 from tests.support.tiny_models import CASES
 
-FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gpt2"]
-FURTHER = ["qwen2_layer_types", "qwen3_window", "llama_longrope", "gemma2_layer_types"]
+FIRST = ["llama", "gemma2", "gpt2"]
+FURTHER = [
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "qwen2_layer_types",
+    "qwen3_window",
+    "llama_longrope",
+    "gemma2_layer_types",
+]
 
 
 def config_of(name: str) -> ModelConfig:
@@ -55,9 +64,7 @@ def whole(module: nn.Module) -> GraphModule:
     return flatten(capture(module.eval()))
 
 
-@pytest.mark.parametrize(
-    "name", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.thorough) for name in FURTHER)]
-)
+@pytest.mark.parametrize("name", core(*FIRST, further=FURTHER))
 def test_every_family_is_repeated_node_for_node(name):
     config = config_of(name)
     module = model(replace(config, layers=config.layers * 2))
@@ -65,7 +72,7 @@ def test_every_family_is_repeated_node_for_node(name):
     assert gm is not None and told(gm) == told(whole(module))
 
 
-@pytest.mark.parametrize("kinds", ["abbb", "abab", "aabba", "abcacb"])
+@pytest.mark.parametrize("kinds", core("abcacb", further=["abbb", "abab", "aabba"]))
 def test_kinds_may_follow_on_each_other_in_any_order(kinds):
     config = config_of("mistral")
     first = config.layers[0]

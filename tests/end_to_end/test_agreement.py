@@ -63,7 +63,7 @@ def test_every_family_has_a_case():
 
 @pytest.mark.parametrize(
     "cases",
-    core(CASE["llama", "bfloat16"], further=CASE.values()),
+    core(further=CASE.values()),
     ids=lambda cases: f"{cases[0].name}-{cases[0].dtype}",
 )
 def test_all_forms_of_a_model_agree(

@@ -58,7 +58,13 @@ WITH_SLOW = (
 # Largest relative error of logits: random weights are the hardest to round.
 QUANTIZED_LIMITS = {"int8": 4e-2, "int4": 2.5e-1}
 NEW_TOKENS = 12
-IN_BOTH = ("gemma2", "qwen3")  # have their bfloat16 tested in the core as well
+# With the core of the tests: each kind of norm, of MLP and of positions, and both dtypes.
+FIRST = (
+    ("llama", "float32"),
+    ("gpt2", "float32"),
+    ("gemma2", "float32"),
+    ("qwen3", "bfloat16"),
+)
 
 
 def lengths_by_limit(name: str) -> dict[int, tuple[int, ...]]:
@@ -103,11 +109,10 @@ def runs(name: str, dtype: str) -> list[Compile]:
 
 
 def when(name: str, dtype: str) -> list[pytest.MarkDecorator]:
-    """With the core of the tests only the plain model of each family, and of few in bfloat16."""
+    """Whether a case belongs to the core, to all tests or to the slow ones."""
     if dtype == "float32" and name in WITH_SLOW:
         return [pytest.mark.slow]
-    plain = "_" not in name and (dtype == "float32" or name in IN_BOTH)
-    return [] if plain else [pytest.mark.thorough]
+    return [] if (name, dtype) in FIRST else [pytest.mark.thorough]
 
 
 RUNS = [

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from ingot.cli.main import main
 from ingot.compiler import compile as compiler
 from ingot.compiler.options import CompileOptions
 from ingot.errors import PassError
+from ingot.targets.cpu.toolchain import find_compiler
 from tests.support.core import core
 from tests.support.tiny_models import save_random
 
@@ -146,14 +148,63 @@ def test_a_full_disk_is_said_and_nothing_remains(
     assert not list(tmp_path.glob(".*.tmp-*"))
 
 
+# A clock that is a year and a quarter ahead, for a program and all that it starts.
+AHEAD = """
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+extern "C" int clock_gettime(clockid_t id, timespec *t) noexcept {
+  const long failed = syscall(SYS_clock_gettime, id, t);
+  if (!failed && id == CLOCK_REALTIME) t->tv_sec += 40'000'000;
+  return failed;
+}
+extern "C" time_t time(time_t *t) noexcept {
+  timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return t ? *t = now.tv_sec : now.tv_sec;
+}
+extern "C" int gettimeofday(timeval *t, void *) noexcept {
+  t->tv_sec = time(nullptr), t->tv_usec = 0;
+  return 0;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def another_day(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a process has in its environment on another day."""
+    folder = tmp_path_factory.mktemp("clock")
+    source, library = folder / "ahead.cpp", folder / "ahead.so"
+    source.write_text(AHEAD)
+    subprocess.run(
+        [*find_compiler(), "-shared", "-fPIC", str(source), "-o", str(library)], check=True
+    )
+    return {"LD_PRELOAD": str(library)}
+
+
 @pytest.mark.thorough
-def test_compiles_with_other_hash_seeds_are_identical(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_another_day_is_one(another_day: dict[str, str]) -> None:
+    """The control of the test below: Python, and what it starts, see the other day."""
+    nested = "import subprocess; print(subprocess.getoutput('date +%s'))"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import time; print(time.time()); {nested}"],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **another_day},
+    )
+    assert all(float(said) > time.time() + 30_000_000 for said in done.stdout.split())
+
+
+@pytest.mark.thorough
+def test_compiles_with_other_hash_seeds_on_other_days_are_identical(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], another_day: dict[str, str]
 ) -> None:
     """In folders and with caches of their own, so that each does all of the work."""
     made = []
-    for seed in ("1", "2"):
-        own = {"PYTHONHASHSEED": seed, "INGOT_CACHE": str(tmp_path / f"cache {seed}")}
+    for seed, day in (("1", {}), ("2", another_day)):
+        own = {"PYTHONHASHSEED": seed, "INGOT_CACHE": str(tmp_path / f"cache {seed}"), **day}
         out = tmp_path / f"folder {seed}" / "model.ingot"
         command = [sys.executable, "-m", "ingot", "compile", str(model), "-o", str(out), *OPTIONS]
         subprocess.run(command, check=True, env={**os.environ, **own})

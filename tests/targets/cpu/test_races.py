@@ -25,7 +25,9 @@ RUNS = 3
 FEW = [(1, 41), (13, 13), (7, 90)]
 SOME = [(1, 41), (13, 13), (50, 90)]
 MANY = [(1, 41), (100, 113), (50, 90)]
-SIZES = pytest.mark.parametrize("sequences", [FEW, SOME, MANY], ids=["few", "some", "many"])
+SIZES = pytest.mark.parametrize(
+    "sequences", core(FEW, further=[SOME, MANY]), ids=["few", "some", "many"]
+)
 TARGET = TARGETS[0]
 
 
@@ -118,7 +120,7 @@ def test_threads_do_not_race(tmp_path: Path, sequences: list[tuple[int, int]]) -
     assert code == 0, errors
 
 
-@pytest.mark.parametrize("sequences", [FEW, SOME])
+@pytest.mark.parametrize("sequences", core(FEW, further=[SOME]))
 def test_without_barriers_they_do(tmp_path: Path, sequences: list[tuple[int, int]]) -> None:
     source = step_cpp(chain())
     assert source.count("barrier.wait();") == 4
@@ -137,6 +139,7 @@ def test_a_caller_that_does_not_wait_races(tmp_path: Path) -> None:
     assert code != 0 and "data race" in errors
 
 
+@pytest.mark.thorough
 def test_a_product_before_a_norm_deals_rows_if_heads_are_uneven(tmp_path: Path) -> None:
     source = step_cpp(chain())
     uneven = source.replace("even = true", "even = false")
@@ -169,7 +172,7 @@ def test_threads_attend_to_what_they_wrote(
     assert code == 0, errors
 
 
-@pytest.mark.parametrize("sequences", [SOME, MANY])
+@pytest.mark.parametrize("sequences", core(SOME, further=[MANY]))
 @pytest.mark.parametrize("product", core(True, further=[False]))
 def test_with_more_heads_or_rows_of_their_own_they_must_wait(
     tmp_path: Path, sequences: list[tuple[int, int]], product: bool
@@ -181,6 +184,7 @@ def test_with_more_heads_or_rows_of_their_own_they_must_wait(
     assert code != 0 and "data race" in errors
 
 
+@pytest.mark.thorough
 def test_what_reads_attention_must_deal_rows_in_steps_of_some(tmp_path: Path) -> None:
     """No thread waits between it and what goes on row by row."""
     plan = heads_chain()
