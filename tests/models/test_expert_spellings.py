@@ -279,4 +279,4 @@ def test_experts_are_read_one_by_one(tmp_path: Path) -> None:
             peak = max(peak, resident_bytes())
         whole = checkpoint.read("model.layers.0.mlp.experts.gate_up_proj")
         control = resident_bytes()
-    assert peak - before < 20e6 < whole.nbytes <= control - before + 20e6
+    assert peak - before < 50e6 < whole.nbytes <= control - before + 20e6

@@ -27,6 +27,7 @@ def moe_cases(common: Mapping[str, Any], window: int) -> dict[str, Case]:
     def case(family: str, **changes: Any) -> Case:
         def build() -> transformers.PreTrainedConfig:
             values = {**common, "rope_parameters": PLAIN, "num_experts_per_tok": 2, **changes}
+            values["rope_parameters"] = dict(values["rope_parameters"])  # some add their defaults
             return getattr(transformers, f"{family}Config")(**values)
 
         return build
