@@ -172,7 +172,9 @@ def _about(explanation: Explanation, whose: str) -> str:
 
 def _row(way: Way, explanation: Explanation) -> tuple[str, ...]:
     cells = [f"{way.name}{' (default)' if way.default else ''}", format_bytes(way.weight_bytes)]
-    cells += [format_bytes(way.resident_bytes)] if _has_experts(explanation) else []
+    cells += (
+        [format_bytes(way.weight_bytes - way.expert_bytes)] if _has_experts(explanation) else []
+    )
     for cache in way.caches:
         cells += [format_bytes(cache.total_bytes)]
         cells += _fits(way, cache, explanation.memory_bytes)
@@ -183,7 +185,7 @@ def _fits(way: Way, cache: Cache, memory: int | None) -> list[str]:
     """Whether all of it fits, or all but experts, which are then read from the disk again."""
     if memory is None:
         return []
-    without_experts = cache.total_bytes - way.weight_bytes + way.resident_bytes
+    without_experts = cache.total_bytes - way.expert_bytes
     return ["yes" if cache.fits else "without experts" if without_experts <= memory else "no"]
 
 

@@ -9,7 +9,7 @@ from ingot.artifact.formats import Format, rounded_rows
 from ingot.artifact.pages import most_pages, widest_window
 from ingot.artifact.plan import Limits
 from ingot.compiler.options import CompileOptions
-from ingot.compiler.packed_sizes import Weight, choose_formats, file_bytes
+from ingot.compiler.packed_sizes import Weight, choose_formats, file_sizes
 from ingot.compiler.resolve import longest_sequence, resolve
 from ingot.errors import UsageError
 from ingot.models.config import ModelConfig
@@ -57,7 +57,8 @@ class Way:
         refused: why a compile refuses it; empty if not. hint: what to do then.
         stored_as: how weights are stored, such as `bfloat16-int4-g32`.
         weight_bytes: of the file of weights, which is mapped into memory.
-        resident_bytes: of them, what every token needs: all but experts that tokens pick from.
+        expert_bytes: those of them that are experts'. Only what tokens pick is read from the disk,
+            and the system may drop it again, so the memory need not hold all of it.
         step_bytes: of the logits of a step, and about that of its temporaries; GPUs need less.
         caches: one for each dtype of keys and values.
     """
@@ -69,7 +70,7 @@ class Way:
     hint: str = ""
     stored_as: str = ""
     weight_bytes: int = 0
-    resident_bytes: int = 0
+    expert_bytes: int = 0
     step_bytes: int = 0
     caches: tuple[Cache, ...] = ()
 
@@ -154,19 +155,18 @@ def _way(
         )
     except UsageError as error:
         return Way(name=name, options=given, refused=error.found, hint=error.hint)
-    kind = kind_of(resolved.targets[0])
-    size = file_bytes(kind, weights, formats)
+    sizes = file_sizes(kind_of(resolved.targets[0]), weights, formats)
     step = step_bytes(config, resolved.limits)
     return Way(
         name=name,
         options=given,
         default=resolved.stored_as == default,
         stored_as=resolved.stored_as,
-        weight_bytes=size,
-        resident_bytes=file_bytes(kind, [w for w in weights if not w.picked], formats),
+        weight_bytes=sizes.whole,
+        expert_bytes=sizes.picked,
         step_bytes=step,
         caches=tuple(
-            _cache(dtype, config, resolved.limits, size + step, use)
+            _cache(dtype, config, resolved.limits, sizes.whole + step, use)
             for dtype in dict.fromkeys((resolved.dtype, "int8"))
         ),
     )
@@ -178,15 +178,16 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
     Temporaries are told within a third for a CPU, where all that one layer makes of a row lies side
     by side. A GPU uses places again, and needs less.
     """
+    width, heads = config.hidden_size, config.q_size + 2 * config.kv_size
     streams = 4 if config.placement == "pre" else 8
-    parts = (each.mixer.temporary_width + each.mlp.temporary_width for each in config.layers)
-    row = streams * config.hidden_size + max(parts, default=0)
+    inner = (3 if config.mlp == "gated" else 2) * config.intermediate_size
+    row = streams * width + config.q_size + 2 * heads + inner
     return 4 * (limits.max_num_batched_tokens * row + limits.max_logit_rows * config.vocab_size)
 
 
 def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> Cache:
-    cached = [each for layer in config.layers for each in layer.mixer.cached]
-    per_token = sum(_form(dtype, size).nbytes(heads * size) for heads, size in cached)
+    form = rounded_rows(config.head_dim) if dtype == "int8" else Format(dtype)  # type: ignore[arg-type]
+    per_token = 2 * config.num_layers * form.nbytes(config.kv_size)
     window = widest_window(config.windows)
 
     def cache_bytes(context: int, seats: int) -> int:
@@ -211,11 +212,6 @@ def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use
         largest_context=most_context,
         largest_seats=most_seats,
     )
-
-
-def _form(dtype: str, size: int) -> Format:
-    """How heads of a size are cached."""
-    return rounded_rows(size) if dtype == "int8" else Format(dtype)  # type: ignore[arg-type]
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:

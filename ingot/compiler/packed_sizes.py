@@ -12,7 +12,7 @@ from functools import partial
 from ingot.artifact.formats import Format, Storage
 from ingot.artifact.plan import Buffer, aligned
 from ingot.artifact.target import Target
-from ingot.artifact.tensors import header
+from ingot.artifact.tensors import ALIGNMENT, PAGE, header, in_file
 from ingot.compiler.quantization.storage import refused_groups
 from ingot.models.blueprint import Blueprint, Shape
 from ingot.passes.stacked_name import stacked_name
@@ -23,7 +23,7 @@ from ingot.targets.target import TargetKind, all_fit
 class Weight:
     """A weight of the plan: its name and shape, and the parameters that it is stacked from.
 
-    `multiplied`, `outer`, `exact` and `picks` are as in `Blueprint`.
+    `multiplied`, `outer`, `exact` and `picks` are as in `Blueprint`. A stack has three dimensions.
     """
 
     name: str
@@ -35,14 +35,18 @@ class Weight:
     picks: int = 0
 
     @property
-    def picked(self) -> bool:
-        """Whether it stacks experts of which a token needs only some."""
+    def is_stack(self) -> bool:
+        return len(self.shape) == 3
+
+    @property
+    def is_picked(self) -> bool:
+        """Whether a token needs only some of its experts."""
         return 0 < self.picks < self.shape[0]
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it is stored as the model's matrices are."""
-        return (self.multiplied or self.outer) and len(self.shape) > 1 and not self.exact
+        """Whether it is stored in the dtype of the model, or in integers."""
+        return not self.exact and (self.multiplied or (self.outer and len(self.shape) == 2))
 
 
 def weights_of(blueprint: Blueprint) -> list[Weight]:
@@ -75,7 +79,7 @@ def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[Weight]:
             name=stacked_name(names) if len(names) > 1 else names[0],
             shape=(rows, *rest),
             sources=tuple(names),
-            multiplied=first.multiplied and 1 + len(rest) == most,  # not a bias
+            multiplied=first.multiplied and bool(rest) and 1 + len(rest) == most,
             outer=first.outer,
             exact=first.exact,
             picks=first.picks,
@@ -97,7 +101,6 @@ def choose_formats(
 
     Raises UsageError, as a compile does, where the rows of matrices do not suit `base` or `int8`.
     """
-    weights = list(weights)
     matrices = [weight for weight in weights if weight.is_matrix]
     if base is not None:
         refuse_misfits(matrices, base, int8, targets)
@@ -125,12 +128,29 @@ def refuse_misfits(
         raise refused
 
 
-def file_bytes(kind: TargetKind, weights: Iterable[Weight], formats: Mapping[str, Format]) -> int:
-    """Bytes of the file of weights that a kind of target gets, or of a file with some of them."""
-    packed = {}
+@dataclass(frozen=True, slots=True)
+class FileSizes:
+    """Bytes of a file of weights, and of the experts in it of which a step reads what it picks."""
+
+    whole: int
+    picked: int
+
+
+def file_sizes(
+    kind: TargetKind, weights: Iterable[Weight], formats: Mapping[str, Format]
+) -> FileSizes:
+    """The sizes of the file of weights that a kind of target gets."""
+    packed, stacks, picked = {}, list[str](), list[str]()
     for weight in weights:
+        stacks += [weight.name] if weight.is_stack else []
+        picked += [weight.name] if weight.is_picked else []
         buffer = Buffer(
             name=weight.name, format=formats[weight.name], shape=weight.shape, kind="weight"
         )
         packed[weight.name] = kind.packed(buffer, multiplied=weight.multiplied)
-    return len(header(packed)) + sum(aligned(nbytes) for _, nbytes in packed.values())
+    tensors = in_file(packed, stacks)
+    begin = len(header(tensors, PAGE if stacks else ALIGNMENT))
+    return FileSizes(
+        begin + sum(aligned(nbytes) for _, nbytes in tensors.values()),
+        sum(packed[name][1] for name in picked),
+    )

@@ -52,12 +52,13 @@ class Blueprint:
         }
 
 
-def linear(columns: int, rows: int, *, bias: bool = False, outer: bool = False) -> Blueprint:
+def linear(
+    columns: int, rows: int, *, bias: bool = False, outer: bool = False, exact: bool = False
+) -> Blueprint:
     """A product with a matrix [rows, columns]."""
     shapes: dict[str, Shape] = {"weight": (rows, columns)}
-    return Blueprint(
-        shapes=shapes | ({"bias": (rows,)} if bias else {}), multiplied=True, outer=outer
-    )
+    shapes |= {"bias": (rows,)} if bias else {}
+    return Blueprint(shapes=shapes, multiplied=True, outer=outer, exact=exact)
 
 
 def embedding(rows: int, width: int, *, multiplied: bool = False) -> Blueprint:

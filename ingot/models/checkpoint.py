@@ -26,6 +26,7 @@ from ingot.models.config_file import check_model_dir
 from ingot.models.safetensors_file import SafetensorsFile, TensorInfo
 from ingot.models.sources import Source, Stacked
 from ingot.models.weight_table import resolve_sources
+from ingot.ops.stacks import stack_of
 
 Raw = NDArray[np.unsignedinteger[Any]]
 
@@ -110,6 +111,8 @@ class Checkpoint:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
 
+        A name of `matrix_name` reads one matrix of a stack.
+
         The tensor is a view of the file, or a copy if its rows do not lie together there. A view is
         valid until the checkpoint is closed. Writing to it never changes the file, and the next
         read loses what was written. Reading drops the pages of earlier views from memory; they come
@@ -120,6 +123,9 @@ class Checkpoint:
         """
         if name in self._constants:
             return self._constants[name][start:stop].clone()
+        stack, index = stack_of(name)
+        if name not in self._sources and stack in self._sources:
+            return self.read(stack, index, index + 1)[0][start:stop]
         source = self._sources[name]
         self._forget()
         stop = source.shape[0] if stop is None else stop

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ingot.models.attention_config import AttentionConfig
@@ -47,10 +48,9 @@ def dense_mlp(config: ModelConfig, mlp: MlpConfig) -> Blueprint:
 
 def router(config: ModelConfig, moe: MoeConfig) -> Blueprint:
     """The product that gives each expert a logit, and what is added to scores and logits."""
-    shapes: dict[str, Shape] = {"weight": (moe.experts, config.hidden_size)}
-    shapes |= {"bias": (moe.experts,)} if moe.router_bias else {}
-    shapes |= {"e_score_correction_bias": (moe.experts,)} if moe.correction_bias else {}
-    return Blueprint(shapes=shapes, multiplied=True, exact=True)
+    product = linear(config.hidden_size, moe.experts, bias=moe.router_bias, exact=True)
+    bias = {"e_score_correction_bias": (moe.experts,)} if moe.correction_bias else {}
+    return replace(product, shapes={**product.shapes, **bias})
 
 
 def experts(config: ModelConfig, moe: MoeConfig) -> Blueprint:

@@ -7,12 +7,12 @@ from typing import Any
 
 from ingot.errors import ConfigError
 from ingot.models.family import Rows, Stack, Weights
-from ingot.models.weight_rules import Entry
 from ingot.models.fields import Fields
 from ingot.models.layer_config import Mlp
 from ingot.models.layer_fields import read_activation, read_num_layers
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
+from ingot.models.weight_rules import Entry
 
 MOST_EXPERTS = 2**12
 MLP = "model.layers.{i}.mlp"

@@ -49,6 +49,11 @@ class Scaled:
         blocks: Tensor = self.integers().float().unflatten(-1, (self.scales.shape[-1], -1))
         return blocks.mul_(self.scales[..., None]).flatten(-2)
 
+    def unflatten(self, rows: Sequence[int]) -> Scaled:
+        """The same rows [R, K] in so many dimensions."""
+        multipliers = None if self.multipliers is None else self.multipliers.unflatten(0, rows)
+        return Scaled(self.values.unflatten(0, rows), multipliers, self.scales.unflatten(0, rows))
+
     def __getitem__(self, index: Any) -> Scaled:
         """Some of its rows."""
         multipliers = None if self.multipliers is None else self.multipliers[index]

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import torch
-from torch import Tensor
 from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
 from ingot.compiler.quantization.calibrate import Calibrator
 from ingot.compiler.quantization.choose import naming, outer_names
-from ingot.compiler.quantization.search import quantize_rows
+from ingot.compiler.quantization.search import search
 from ingot.compiler.quantization.store import QuantizedWeights
-from ingot.ops.scaled import Scaled
-
-ELEMENTS_AT_ONCE = 4 << 20
+from ingot.ops.stacks import matrix_name
 
 
 def quantize_weights(
@@ -32,15 +28,18 @@ def quantize_weights(
     outer = outer_names(gm)
     for name, stored in storage.items():
         if not sequences or name in outer:
-            weight = weights.read(name)
-            with naming(gm, name):
-                weights.add(name, search(weight, stored))
+            for each in matrices_of(gm, name):
+                weight = weights.read(each)
+                with naming(gm, name):
+                    weights.add(each, search(weight, stored))
     if sequences:
         Calibrator(gm, weights, storage, sequences).run()
 
 
-def search(weight: Tensor, stored: Storage) -> Iterator[Scaled]:
-    """Quantizes a matrix by search, in pieces of rows."""
-    form = stored.of(weight.shape[1])
-    for rows in torch.split(weight, max(1, ELEMENTS_AT_ONCE // weight.shape[1])):
-        yield quantize_rows(rows, form)
+def matrices_of(gm: GraphModule, name: str) -> Iterator[str]:
+    """The names under which a parameter is read: its own, or those of the matrices of a stack."""
+    shape = gm.get_parameter(name).shape
+    if len(shape) == 2:
+        yield name
+    else:
+        yield from (matrix_name(name, index) for index in range(shape[0]))
