@@ -2,33 +2,37 @@
 
 Opening a checkpoint checks every name, shape and dtype from the headers alone. Reading a tensor
 goes through a memory map, checks that its values are finite, and drops the pages of the tensor that
-was read before. So a model of any size streams through little memory.
+was read before. So a model of any size streams through little memory. Matrices that are stored
+quantized are read as the numbers that they stand for, or as integers.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from ingot.errors import CheckpointError
 from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoint_files import open_files
+from ingot.models.checkpoint_formats.floats import VIEWS
+from ingot.models.checkpoint_formats.quantized import Array, Decoded, QuantizedTensor
+from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir
+from ingot.models.finite import Raw, check_finite
 from ingot.models.safetensors_file import SafetensorsFile, TensorInfo
 from ingot.models.sources import Source, Stacked
-from ingot.models.weight_table import resolve_sources
+from ingot.models.stored_integers import scaled
+from ingot.models.weight_table import idle_biases, quantized_sources, resolve_sources
+from ingot.ops.scaled import Scaled, stack, stack_matrices
 from ingot.ops.stacks import stack_of
-
-Raw = NDArray[np.unsignedinteger[Any]]
 
 _TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 # Exponent bits: all of them set means infinity or NaN.
@@ -38,8 +42,6 @@ _UNSIGNED: dict[str, type[np.unsignedinteger[Any]]] = {
     "BF16": np.uint16,
     "F16": np.uint16,
 }
-# Elements looked at together when checking for non-finite values: they stay in the L2 cache.
-_CHECKED_AT_ONCE = 2**18
 PIECE_BYTES = 64 * 2**20
 
 
@@ -83,13 +85,27 @@ class Checkpoint:
         files = open_files(model_dir)
         try:
             infos = {name: info for file in files for name, info in file.tensors.items()}
+            infos = with_quantized(model_dir, infos)
             shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
             sources, copies = resolve_sources(infos, config, shapes)
         except Exception:
             for file in files:
                 file.close()
             raise
-        return cls(files, sources, named_constants(module), copies)
+        checkpoint = cls(files, sources, named_constants(module), copies)
+        with closing_on_error(checkpoint):
+            checkpoint.check_idle(infos)
+        return checkpoint
+
+    def check_idle(self, infos: Mapping[str, TensorInfo]) -> None:
+        """Raises CheckpointError for biases that no parameter is read from and that are not 0."""
+        read = {info.name for source in self._sources.values() for info in source.infos}
+        for name in sorted(idle_biases(infos, read)):
+            if self._part(infos[name]).any():
+                raise CheckpointError(
+                    f"the checkpoint has {name}, which the model does not use, and which is not 0",
+                    hint="check that config.json and the weights belong together",
+                )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -108,12 +124,35 @@ class Checkpoint:
             return torch.float32
         return _TORCH_DTYPES[self._sources[name].info.dtype]
 
+    @property
+    def quantized(self) -> dict[str, QuantizedTensor]:
+        """The parameters that the checkpoint stores quantized, and the matrix that each is in."""
+        return quantized_sources(self._sources)
+
+    def scaled(self, name: str, start: int = 0, stop: int | None = None) -> Scaled:
+        """A parameter that is stored quantized, or its rows start..stop, as integers.
+
+        Raises:
+            CheckpointError: values that the format does not allow; scales that are not exact.
+        """
+        source = self._sources[name]
+        stop = source.shape[0] if stop is None else stop
+        if isinstance(source, Stacked):
+            experts = source.experts[start:stop]
+            return stack_matrices([stack([self._integers(p) for p in parts]) for parts in experts])
+        return self._integers(source, start, stop)
+
+    def integers(self, name: str) -> Scaled | None:
+        """A parameter as the integers that it is stored in; None where no storage holds them."""
+        matrix = self.quantized.get(name)
+        return self.scaled(name) if matrix and matrix.encoding.storage else None
+
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
 
         A name of `matrix_name` reads one matrix of a stack.
 
-        The tensor is a view of the file, or a copy if its rows do not lie together there. A view is
+        The tensor is a view of the file, or a copy if the file stores it transposed. A view is
         valid until the checkpoint is closed. Writing to it never changes the file, and the next
         read loses what was written. Reading drops the pages of earlier views from memory; they come
         back when they are used again.
@@ -131,7 +170,7 @@ class Checkpoint:
         stop = source.shape[0] if stop is None else stop
         if isinstance(source, Stacked):
             return self._experts(source, start, stop)
-        return self._checked(source, start, stop)
+        return self._numbers(source, start, stop)
 
     def pieces(self, name: str, max_bytes: int = PIECE_BYTES) -> Iterator[torch.Tensor]:
         """Yields a parameter from its first row to its last, as tensors of whole rows.
@@ -173,13 +212,16 @@ class Checkpoint:
             first = 0
             for part in parts:
                 last = first + part.shape[0]
-                expert[first:last] = self._checked(part, 0, part.shape[0])
+                expert[first:last] = self._numbers(part, 0, part.shape[0])
                 first = last
                 self._forget()
         return experts
 
-    def _checked(self, source: Source, start: int, stop: int) -> torch.Tensor:
-        """Entries start..stop of a source, whose values are finite."""
+    def _numbers(self, source: Source, start: int, stop: int) -> torch.Tensor:
+        """Rows start..stop of a source, whose values are finite."""
+        if isinstance(matrix := source.info, QuantizedTensor):
+            rows = source.gathered(start, stop, lambda *at: self._encoded(matrix, *at).numbers())
+            return torch.from_numpy(rows)
         view = self._rows(source, start, stop)
         copy = self._copies.get(source.info.name)
         twin = None if copy is None else self._view(self._files[copy].tensors[copy], start, stop)
@@ -187,37 +229,43 @@ class Checkpoint:
         tensor = torch.from_numpy(view).view(_TORCH_DTYPES[source.info.dtype])
         return tensor.view(stop - start, *source.shape[1:])
 
+    def _integers(self, source: Source, start: int = 0, stop: int | None = None) -> Scaled:
+        """Rows start..stop of a quantized matrix."""
+        matrix = source.info
+        assert isinstance(matrix, QuantizedTensor), f"{matrix.name} is stored as it is"
+        storage = matrix.encoding.storage
+        assert storage is not None, f"no storage holds {matrix.name}"
+        self._forget()
+        first, last, places = source.span(start, source.shape[0] if stop is None else stop)
+        return scaled(matrix.name, self._encoded(matrix, first, last).taken(places), storage)
+
+    def _encoded(self, matrix: QuantizedTensor, first: int, last: int) -> Decoded:
+        """Rows first..last of a quantized matrix."""
+        return matrix.encoding.rows(self._part, first, last)
+
+    def _part(self, info: TensorInfo) -> Array:
+        """A tensor that a quantized matrix is read from."""
+        file = self._files[info.name]
+        self._last.append(_Range(file, info.start, info.stop))
+        raw, kind = file.bytes(info.start, info.stop), np.dtype(VIEWS[info.dtype])
+        if info.start % kind.itemsize:
+            raw = raw.copy()
+        return raw.view(kind).reshape(info.shape)
+
     def _rows(self, source: Source, start: int, stop: int) -> Raw:
-        """Entries start..stop of a parameter, one after the other, as raw unsigned integers."""
-        info = source.info
+        """Rows start..stop of a parameter, one after the other, as raw unsigned integers."""
+        info, first = source.info, source.first_row
         if source.transposed:
             step = source.stride or 1  # of those, only ones that take turns lie apart
-            first = source.first_row + start * step
+            first += start * step
             return self._turned(info, slice(first, first + (stop - start) * step, step))
-        if source.turned:
-            return self._turned_runs(source, start, stop)
-        if source.run == source.shape[0]:
-            return self._view(info, source.first_row + start, source.first_row + stop)
-        return self._gathered(source, start, stop).reshape(-1)
-
-    def _turned_runs(self, source: Source, start: int, stop: int) -> Raw:
-        """Rows of a parameter that are columns of runs."""
-        columns, run = source.whole[1], source.run
-        first, last = start // columns, -(-stop // columns)
-        runs = self._gathered(source, first * run, last * run).reshape(last - first, run, columns)
-        rows = runs.transpose(0, 2, 1).reshape(-1, run)
-        return rows[start - first * columns : stop - first * columns].reshape(-1)
-
-    def _gathered(self, source: Source, start: int, stop: int) -> Raw:
-        """Rows that lie apart, side by side: [stop - start, ...]."""
-        rows = source.rows(start, stop)
-        first, last = (int(rows[0]), int(rows[-1]) + 1) if len(rows) else (0, 0)
-        elements = math.prod(source.whole[1:])
-        gathered = self._view(source.info, first, last).reshape(last - first, elements)[
-            rows - first
-        ]
+        if source.is_together:
+            return self._view(info, first + start, first + stop)
+        rows = source.gathered(
+            start, stop, lambda *at: self._view(info, *at).reshape(at[1] - at[0], -1)
+        )
         self._forget()
-        return gathered
+        return rows.reshape(-1)
 
     def _view(self, info: TensorInfo, first: int, last: int) -> Raw:
         """Rows first..last of a source tensor as raw unsigned integers."""
@@ -256,7 +304,7 @@ class Checkpoint:
         mask = _UNSIGNED[info.dtype](_EXPONENTS[info.dtype])
         for start in range(0, len(view), step):
             piece = view[start : start + step]
-            _check_finite(info.name, piece, mask)
+            check_finite(info.name, piece, mask)
             # Tied tensors may be stored twice, but must then be equal.
             if twin is not None and not np.array_equal(piece, twin[start : start + step]):
                 raise CheckpointError(
@@ -270,14 +318,14 @@ class Checkpoint:
                     used.file.forget(first, min(first + PIECE_BYTES, used.stop))
 
 
-def _check_finite(name: str, view: Raw, mask: np.unsignedinteger[Any]) -> None:
-    for start in range(0, len(view), _CHECKED_AT_ONCE):
-        if (view[start : start + _CHECKED_AT_ONCE] & mask).max() == mask:
-            raise CheckpointError(
-                f"the tensor {name} holds values that are not finite",
-                hint="the checkpoint is damaged or its training diverged: fetch it again, or use "
-                "another",
-            )
+@contextmanager
+def closing_on_error(checkpoint: Checkpoint) -> Iterator[None]:
+    """Closes a checkpoint that nobody will get."""
+    try:
+        yield
+    except Exception:
+        checkpoint.close()
+        raise
 
 
 def materialize(module: nn.Module, checkpoint: Checkpoint) -> nn.Module:

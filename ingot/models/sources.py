@@ -7,28 +7,32 @@ expert after those of the one before.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ingot.models.blueprint import Shape
+from ingot.models.checkpoint_formats.of_expert import OfExpert
+from ingot.models.checkpoint_formats.quantized import QuantizedTensor
 from ingot.models.safetensors_file import TensorInfo
 from ingot.models.weight_rules import EXPERT, HeadRows, Rows, Rule, Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where rows come from: rows of a tensor, in runs of neighbours.
+    """Where a parameter comes from: rows of a tensor, in runs of neighbours.
 
     Row i of the parameter is row `first_row + i // run * stride + i % run` of the tensor.
 
     Attributes:
-        info: the tensor, or an expert's part of it; whole: the shape that it must have.
+        info: the tensor; whole: the shape that it must have.
         shape: of the parameter.
         transposed: the rows of the tensor are its columns.
-        turned: each run of rows is transposed in the parameter.
+        turned: the parameter has the columns of each run as rows, run by run.
+        halves: the even rows of a run come first, and then the odd ones.
     """
 
     info: TensorInfo
@@ -39,12 +43,46 @@ class Source:
     stride: int
     transposed: bool = False
     turned: bool = False
+    halves: bool = False
+
+    @property
+    def infos(self) -> tuple[TensorInfo, ...]:
+        return (self.info,)
+
+    @property
+    def is_together(self) -> bool:
+        """Whether its rows are neighbours in the tensor, in order."""
+        return not (self.transposed or self.turned or self.halves) and self.run == self.shape[0]
 
     def rows(self, start: int, stop: int) -> NDArray[np.int64]:
-        """The rows of the tensor that are rows start..stop of the parameter."""
-        rows = np.arange(start, stop)
-        found: NDArray[np.int64] = self.first_row + rows // self.run * self.stride + rows % self.run
+        """The rows of the tensor that rows start..stop of its runs are, in their order."""
+        run, inside = np.divmod(np.arange(start, stop), self.run)
+        if self.halves:
+            odd, pair = np.divmod(inside, self.run // 2)
+            inside = 2 * pair + odd
+        found: NDArray[np.int64] = self.first_row + run * self.stride + inside
         return found
+
+    def span(self, start: int, stop: int) -> tuple[int, int, NDArray[np.int64]]:
+        """Where the first of them lies in the tensor, where the last ends, and where each lies from
+        the first on."""
+        rows = self.rows(start, stop)
+        first, last = (int(rows.min()), int(rows.max()) + 1) if len(rows) else (0, 0)
+        return first, last, rows - first
+
+    def gathered(
+        self, start: int, stop: int, read: Callable[[int, int], NDArray[Any]]
+    ) -> NDArray[Any]:
+        """Rows start..stop of the parameter; `read` gives rows of the tensor."""
+        if not self.turned:
+            first, last, places = self.span(start, stop)
+            return read(first, last)[places]
+        (columns,) = self.whole[1:]
+        begin, end = start // columns, -(-stop // columns)
+        first, last, places = self.span(begin * self.run, end * self.run)
+        runs = read(first, last)[places].reshape(end - begin, self.run, columns)
+        whole = runs.transpose(0, 2, 1).reshape(-1, self.run)
+        return np.ascontiguousarray(whole[start - begin * columns : stop - begin * columns])
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +133,13 @@ def pieces_of(rule: Rule, shape: Shape) -> tuple[Piece, ...]:
         for expert in range(experts)
         for part in rule.parts
     )
+
+
+def with_outputs_first(piece: Piece) -> Piece:
+    """A piece of a quantized matrix: its rows are outputs, however a family stores others."""
+    rule = piece.rule
+    turned = isinstance(rule, Rows) and rule.transposed
+    return replace(piece, rule=replace(rule, transposed=False)) if turned else piece
 
 
 def _fitting(rule: Rows | HeadRows, shape: Shape) -> Rows | HeadRows:
@@ -204,6 +249,8 @@ def _info_of(piece: Piece, info: TensorInfo) -> TensorInfo:
     if piece.expert is None:
         return info
     experts, *shape = info.shape
+    if isinstance(info, QuantizedTensor):
+        return replace(info, shape=tuple(shape), encoding=OfExpert(info.encoding, piece.expert))
     size = (info.stop - info.start) // max(1, experts)
     start = info.start + piece.expert * size
     return replace(info, shape=tuple(shape), start=start, stop=start + size)

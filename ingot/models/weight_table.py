@@ -7,13 +7,14 @@ copy of a tied tensor, or listed as unused; any other tensor is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
 from ingot.errors import CheckpointError, OnFault, listed, raise_fault
 from ingot.models import registry
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
+from ingot.models.checkpoint_formats.quantized import QuantizedTensor
 from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Weights
 from ingot.models.safetensors_file import TensorInfo
@@ -24,10 +25,12 @@ from ingot.models.sources import (
     laid_out,
     pieces_of,
     sources_of,
+    with_outputs_first,
     without_ones,
 )
 from ingot.models.weight_rules import Entry, Rows, Rule, Stack
 
+BIAS = ".bias"
 Pieces = Mapping[str, Sequence[Piece]]  # of every parameter
 
 
@@ -54,8 +57,10 @@ def resolve_sources(
     pieces = {name: _lookup(table, name, shape, infos) for name, shape in shapes.items()}
     layout = laid_out(piece for own in pieces.values() for piece in own)
     copies = _find_copies(family, config, infos)
-    missing = sorted(layout.shapes.keys() - infos.keys()) if whole else []
-    extra = _left_over(family, config, infos, layout.shapes.keys() | set(copies.values()))
+    needed = set(layout.shapes)
+    missing = sorted(needed - infos.keys()) if whole else []
+    used = needed | set(copies.values()) | idle_biases(infos, needed)
+    extra = _left_over(family, config, infos, used)
     hint = _hint_on_experts([*missing, *extra], pieces, shapes) or _hint_on_family(family)
     _check_names(missing, extra, hint, on_fault)
     read = {
@@ -70,6 +75,29 @@ def resolve_sources(
     for original, copy in copies.items():
         _check_copy(infos[original], infos[copy], on_fault)
     return sources, {infos[original].name: infos[copy].name for original, copy in copies.items()}
+
+
+def idle_biases(infos: Mapping[str, TensorInfo], needed: Set[str]) -> set[str]:
+    """Biases of quantized matrices that the model has no parameter for, by the names in `infos`.
+
+    Some programs write one for every matrix, of zeros.
+    """
+    return {
+        name
+        for name in infos.keys() - needed
+        if name.endswith(BIAS)
+        and isinstance(infos.get(name.removesuffix(BIAS) + ".weight"), QuantizedTensor)
+    }
+
+
+def quantized_sources(sources: Mapping[str, Source | Stacked]) -> dict[str, QuantizedTensor]:
+    """The parameters that a checkpoint stores quantized, and the matrix that each is in; of experts
+    the first of theirs, which all are stored like."""
+    return {
+        name: source.info
+        for name, source in sources.items()
+        if isinstance(source.info, QuantizedTensor)
+    }
 
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -125,8 +153,18 @@ def _lookup(
             rules = entry if isinstance(entry, tuple) else (entry,)
             ways = [pieces_of(_filled(rule, match), shape) for rule in rules]
             there = (way for way in ways if any(piece.tensor in infos for piece in way))
-            return next(there, ways[0])
+            return tuple(_as_stored(piece, infos) for piece in next(there, ways[0]))
     return pieces_of(Rows(name), shape)
+
+
+def _as_stored(piece: Piece, infos: Mapping[str, TensorInfo]) -> Piece:
+    """A piece whose tensor may be quantized: formats say where outputs lie, and those have them
+    first."""
+    return with_outputs_first(piece) if _is_quantized(infos.get(piece.tensor)) else piece
+
+
+def _is_quantized(info: TensorInfo | None) -> bool:
+    return isinstance(info, QuantizedTensor)
 
 
 def _filled(entry: Entry, match: re.Match[str]) -> Rule:
@@ -221,18 +259,21 @@ def _check_dtypes(infos: Iterable[TensorInfo], on_fault: OnFault) -> None:
 
 
 def _check_alike(sources: Mapping[str, Source | Stacked], on_fault: OnFault) -> None:
-    """Checks that the tensors that make up one parameter are of one dtype."""
+    """Checks that the tensors that make up one parameter are stored alike."""
     for source in sources.values():
-        infos = source.infos if isinstance(source, Stacked) else ()
-        other = next((info for info in infos if info.dtype != source.info.dtype), None)
+        first = source.infos[0]
+        other = next((info for info in source.infos if _form(info) != _form(first)), None)
         if other is not None:
             on_fault(
                 CheckpointError(
-                    f"{source.info.name} has dtype {source.info.dtype}, and {other.name} has "
-                    f"{other.dtype}",
-                    hint="all experts of a layer must have one dtype: convert the checkpoint",
+                    f"{first.name} is stored as {_form(first)}, and {other.name} as {_form(other)}",
+                    hint="all experts of a layer must be stored alike: convert the checkpoint",
                 )
             )
+
+
+def _form(info: TensorInfo) -> str:
+    return info.encoding.label if isinstance(info, QuantizedTensor) else info.dtype
 
 
 def _check_shapes(

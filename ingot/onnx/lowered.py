@@ -51,7 +51,13 @@ def lower(model: Model, clock: Clock) -> Lowered:
         refuse_stacks(graph, config.architecture)
         reference = GraphModule(graph, deepcopy(graph.graph))
     storage = choose_storage(
-        reference, resolved.storage, model.options.keep, resolved.dtype, resolved.int8, fits
+        reference,
+        resolved.storage,
+        model.options.keep,
+        resolved.dtype,
+        resolved.int8,
+        fits,
+        resolved.kept,
     )
     if model.calibration:
         check_calibration(reference, storage)

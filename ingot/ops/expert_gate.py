@@ -36,8 +36,8 @@ def reference(
     out = shares.new_zeros((rows, top_k, inner), dtype=torch.float32)
     for expert, picking, places in picks(shares, top_k):
         own = None if bias is None else bias[expert]
-        both = linear(x, weight[expert], own)[0, picking]  # of all rows: bits know no company
-        out[picking, places] = gated(*both.chunk(2, -1), kind, limit)
+        both = linear(x, weight[expert], own)[0]  # of all rows: bits depend on no other row's picks
+        out[picking, places] = gated(*both.chunk(2, -1), kind, limit)[picking]
     return out.view(1, rows, top_k * inner)
 
 

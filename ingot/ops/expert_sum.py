@@ -25,7 +25,7 @@ def reference(
     for expert, picking, places in picks(shares, top_k):
         own = None if bias is None else bias[expert]
         rows = inner[torch.arange(len(out)), all_places(picking, places, len(out))]
-        made = linear(rows, weight[expert], own)[picking]  # of all rows: bits know no company
+        made = linear(rows, weight[expert], own)[picking]  # of all rows: see expert_gate
         out[picking] += shares[0, picking, expert, None].float() * made
     return out[None]
 

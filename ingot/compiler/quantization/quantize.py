@@ -2,16 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
 from ingot.compiler.quantization.calibrate import Calibrator
 from ingot.compiler.quantization.choose import naming, outer_names
-from ingot.compiler.quantization.search import search
+from ingot.compiler.quantization.search import ELEMENTS_AT_ONCE, search
 from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.ops.scaled import Scaled
 from ingot.ops.stacks import matrix_name
+
+ROWS_OF_A_WORD = 32  # at most: pieces that begin with one are read without their neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The integers of a checkpoint that are stored as they are.
+
+    Attributes:
+        storage: how each parameter is stored.
+        read: rows start..stop of one.
+        shape: of one.
+    """
+
+    storage: Mapping[str, Storage]
+    read: Callable[[str, int, int], Scaled]
+    shape: Callable[[str], tuple[int, ...]]
+
+    def add_to(self, weights: QuantizedWeights, name: str) -> None:
+        """Adds a parameter, or each matrix of a stack."""
+        count, *matrix = self.shape(name)
+        if len(matrix) == 1:
+            return weights.add(name, self.pieces(name))
+        for index in range(count):
+            weights.add(matrix_name(name, index), [self.read(name, index, index + 1)[0]])
+
+    def pieces(self, name: str) -> Iterator[Scaled]:
+        """A matrix in pieces of rows."""
+        rows, *rest = self.shape(name)
+        step = max(1, ELEMENTS_AT_ONCE // math.prod(rest))
+        if step > ROWS_OF_A_WORD:
+            step -= step % ROWS_OF_A_WORD
+        for start in range(0, rows, step):
+            yield self.read(name, start, min(start + step, rows))
 
 
 def quantize_weights(
@@ -19,15 +56,20 @@ def quantize_weights(
     weights: QuantizedWeights,
     storage: Mapping[str, Storage],
     sequences: Sequence[Sequence[int]] = (),
+    kept: Kept | None = None,
 ) -> None:
     """Fills `weights` with every matrix of `storage`.
 
-    With calibration sequences, GPTQ rounds the linears, and search the embedding and the head.
+    Those that `kept` stores in the same way come from there, integer for integer. With calibration
+    sequences, GPTQ rounds the linears, and search the embedding and the head.
     Without them, search rounds everything. `gm` is the exported graph.
     """
     outer = outer_names(gm)
     for name, stored in storage.items():
-        if not sequences or name in outer:
+        if kept and kept.storage.get(name) == stored:
+            weights.on_read(name)
+            kept.add_to(weights, name)
+        elif not sequences or name in outer:
             for each in matrices_of(gm, name):
                 weight = weights.read(each)
                 with naming(gm, name):
