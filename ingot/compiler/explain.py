@@ -37,6 +37,7 @@ from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
 from ingot.models.family import Family
 from ingot.models.file_names import CONFIG
+from ingot.models.sources import Source, Stacked
 from ingot.models.weight_table import quantized_sources, resolve_sources
 from ingot.targets.target import TargetKind, kind_of
 
@@ -188,7 +189,7 @@ def _check_weights(
         infos = {name: info for file in files for name, info in file.tensors.items()}
     wrong: list[IngotError] = []
     infos = with_quantized(model_dir, infos, wrong.append)
-    sources: dict[str, Source] = {}
+    sources: Mapping[str, Source | Stacked] = {}
     # What is wrong with quantized matrices would be told again of each that is missing then.
     if config and blueprint and not wrong:
         shapes = blueprint.parameters

@@ -267,6 +267,7 @@ def test_experts_are_read_one_by_one(tmp_path: Path) -> None:
     for name, shape in shapes.items():
         start, end = end, end + 2 * math.prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [start, end]}
+    (tmp_path / "config.json").write_text(json.dumps(WIDE))
     text = json.dumps(header)
     with_header(tmp_path / "model.safetensors", text)
     with (tmp_path / "model.safetensors").open("r+b") as file:
