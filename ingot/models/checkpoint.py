@@ -237,7 +237,8 @@ class Checkpoint:
         assert storage is not None, f"no storage holds {matrix.name}"
         self._forget()
         first, last, places = source.span(start, source.shape[0] if stop is None else stop)
-        return scaled(matrix.name, self._encoded(matrix, first, last).taken(places), storage)
+        held = self._encoded(matrix, first, last).mapped(lambda rows: rows[places])
+        return scaled(matrix.name, held, storage)
 
     def _encoded(self, matrix: QuantizedTensor, first: int, last: int) -> Decoded:
         """Rows first..last of a quantized matrix."""
@@ -256,9 +257,9 @@ class Checkpoint:
         """Rows start..stop of a parameter, one after the other, as raw unsigned integers."""
         info, first = source.info, source.first_row
         if source.transposed:
-            step = source.stride or 1  # of those, only ones that take turns lie apart
-            first += start * step
-            return self._turned(info, slice(first, first + (stop - start) * step, step))
+            together = source.run == source.shape[0]
+            columns = slice(first + start, first + stop) if together else source.rows(start, stop)
+            return self._turned(info, columns, stop - start)
         if source.is_together:
             return self._view(info, first + start, first + stop)
         rows = source.gathered(
@@ -278,10 +279,9 @@ class Checkpoint:
             raw = raw.copy()
         return raw.view(_UNSIGNED[info.dtype])
 
-    def _turned(self, info: TensorInfo, columns: slice) -> Raw:
+    def _turned(self, info: TensorInfo, columns: slice | NDArray[np.int64], count: int) -> Raw:
         """Columns of a source tensor as raw unsigned integers, one after the other."""
         length, width = info.shape
-        count = len(range(*columns.indices(width)))
         turned = np.empty((count, length), _UNSIGNED[info.dtype])
         step = max(1, PIECE_BYTES // max(1, width * turned.itemsize))
         for start in range(0, length, step):

@@ -184,22 +184,23 @@ def laid_out(pieces: Iterable[Piece]) -> Layout:
 def _side_by_side(pieces: Sequence[Piece]) -> dict[Piece, Source]:
     """The sources of pieces that share a matrix."""
     height, first, made = sum(piece.shape[0] for piece in pieces), 0, {}
-    for place, piece in enumerate(pieces):
+    for piece in pieces:
         rule, shape = piece.rule, piece.shape
         if isinstance(rule, HeadRows):
             made[piece] = _of_heads(rule, shape)
             continue
-        whole = (height, *shape[1:])
+        blocks = rule.blocks or shape[0]
+        share, whole = shape[0] // blocks, (height, *shape[1:])
         made[piece] = Source(
             info=_UNKNOWN,
             whole=whole[::-1] if rule.transposed else whole,
             shape=shape,
-            first_row=place if rule.alternate else first,
-            run=1 if rule.alternate else shape[0],
-            stride=len(pieces) if rule.alternate else 0,
+            first_row=first,
+            run=share,
+            stride=height // blocks,
             transposed=rule.transposed,
         )
-        first += shape[0]
+        first += share
     return made
 
 

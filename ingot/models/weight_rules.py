@@ -15,13 +15,15 @@ class Rows:
         source: name or template of the source tensor.
         part: position of the parameter in it, from 0.
         transposed: the source is stored as [columns, rows]; of a vector that is the vector itself.
-        alternate: rows of the parts take turns in the source: of two, part 0 has every even row.
+        blocks: the source consists of so many blocks of rows, such as one for each head. In every
+            block the parameters follow on each other, each with its share of rows. 0 is as many
+            blocks as a parameter has rows: of two parts, one has the even rows.
     """
 
     source: str
     part: int = 0
     transposed: bool = False
-    alternate: bool = False
+    blocks: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,14 @@ def turn_neighbours(
     return x * cos + turned.reshape(1, tokens, heads, size) * sin
 
 
+def turn_leading_neighbours(
+    x: Tensor, cos: Tensor, sin: Tensor, size: int, tokens: int, heads: int, width: int
+) -> Tensor:
+    """The same on the leading part of every head."""
+    turned = turn_neighbours(x[..., :size], cos, sin, size, tokens, heads)
+    return torch.cat((turned, x[..., size:width]), dim=-1)
+
+
 def write(graph: Graph, node: Node, captures: Captures) -> Node:
     found = read_wave(captures["cos"])
     assert found is not None, "checked by reads_table"
@@ -112,6 +120,7 @@ def pattern(search: Callable[..., Tensor], order: Order, head: int = 22, **scala
 PATTERNS = (  # the part first: within it, the whole would match as well
     pattern(turn_part, "halves", 29, half=11, width=29),
     pattern(turn_half, "halves", half=11),
+    pattern(turn_leading_neighbours, "pairs", 29, tokens=13, heads=17, width=29),
     pattern(turn_pairs, "once", half=11),
     pattern(turn_neighbours, "pairs", tokens=13, heads=17),
 )

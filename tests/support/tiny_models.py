@@ -1,13 +1,14 @@
 """Tiny random models of every family and option, as `transformers` writes them.
 
-`CASES` names them; `save_random` writes one as a model directory. The same name,
-dtype and seed give the same bytes.
+`CASES` names those of the first families, `EVERY` also those of `dense_models`; `save_random`
+writes one as a model directory. The same name, dtype and seed give the same bytes.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 import transformers
 
 from bench.make_model import write_byte_tokenizer
+from tests.support import dense_models
+from tests.support.dense_models import config_of
 from tests.support.moe_cases import moe_cases
 
 VOCAB_SIZE = 320
@@ -171,7 +174,11 @@ def _other_cases() -> dict[str, Case]:
     }
 
 
-CASES: dict[str, Case] = _cases() | _other_cases() | moe_cases(_COMMON, WINDOW)
+CASES: dict[str, Case] = _cases() | _other_cases()
+MOE: dict[str, Case] = moe_cases(_COMMON, WINDOW)
+EVERY: dict[str, Case] = (
+    CASES | MOE | {name: partial(config_of, name) for name in dense_models.CASES}
+)
 
 
 def save_random(
@@ -187,14 +194,14 @@ def save_random(
     """Writes a model directory with random weights and returns it.
 
     Args:
-        name: one of CASES.
+        name: one of EVERY.
         dtype: "float32", "bfloat16" or "float16".
         tokenizer: also write a byte-level tokenizer.json.
         old_rope_spelling: write rope_theta and rope_scaling instead of rope_parameters.
         shard_kilobytes: write shards of at most that size, with an index.
     """
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(CASES[name]()).to(torch.float32)
+    model = transformers.AutoModelForCausalLM.from_config(EVERY[name]()).to(torch.float32)
     randomise(model)
     size = "5GB" if shard_kilobytes is None else f"{shard_kilobytes}KB"
     model.to(getattr(torch, dtype)).save_pretrained(directory, max_shard_size=size)

@@ -14,7 +14,7 @@ from ingot.models.config import ModelConfig
 BITS = {"int8": 8, "int4": 4}
 GROUPS = {"32": 32, "64": 64, "128": 128}
 SIZES = {"int8": {**GROUPS, "channel": 0}, "int4": GROUPS}  # of --group-size
-KEPT = ("none", "bf16")
+AS_THEY_ARE = ("none", "bf16")
 DEQUANTIZE = "--dequantize"
 UNQUANTIZED = "--quantize none, without --group-size, --keep and --calibrate"
 

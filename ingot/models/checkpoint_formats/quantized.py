@@ -40,11 +40,6 @@ class Decoded:
     scales: Array
     zeros: Array | None = None
 
-    def taken(self, rows: Array) -> Decoded:
-        """Those of the rows, in that order."""
-        zeros = None if self.zeros is None else self.zeros[rows]
-        return Decoded(self.values[rows], self.group, self.scales[rows], zeros)
-
     def numbers(self) -> NDArray[np.float32]:
         """The numbers that these stand for, float32 [R, ..., K]."""
         out: NDArray[np.float32] = self.values.astype(np.float32)
@@ -52,6 +47,11 @@ class Decoded:
             out -= self._spread(self.zeros)
         out *= self._spread(self.scales)
         return out
+
+    def mapped(self, pick: Callable[[Array], Array]) -> Decoded:
+        """Those of its rows that a function picks."""
+        zeros = None if self.zeros is None else pick(self.zeros)
+        return Decoded(pick(self.values), self.group, pick(self.scales), zeros)
 
     def _spread(self, by_group: Array) -> Array:
         return by_group.repeat(self.group, axis=-1)[..., : self.values.shape[-1]]

@@ -49,7 +49,7 @@ def parse(fields: Fields) -> ModelConfig:
     return parse_decoder(
         fields,
         family="ernie4_5_moe",
-        mixer=read_attention(fields, bias=bias, o_bias=bias),
+        mixer=read_attention(fields, pairs="neighbours", bias=bias, o_bias=bias),
         mlp=sparse(read_sparse(fields), experts, read_mlp(fields, bias=bias)),
     )
 

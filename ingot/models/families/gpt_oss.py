@@ -64,9 +64,7 @@ def parse(fields: Fields) -> ModelConfig:
 
 def _turns(name: str) -> Stack:
     """Gate and up, of which every row of the one comes before that of the other."""
-    return Stack(
-        tuple(Rows(f"{MLP}.experts.{name}", i, transposed=True, alternate=True) for i in (0, 1))
-    )
+    return Stack(tuple(Rows(f"{MLP}.experts.{name}", i, transposed=True, blocks=0) for i in (0, 1)))
 
 
 WEIGHTS = {
