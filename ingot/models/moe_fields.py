@@ -37,13 +37,13 @@ def read_moe(fields: Fields, **decided: Any) -> MoeConfig:
     )
 
 
-def read_shared(fields: Fields, key: str, default: int, *, bias: bool = False) -> MlpConfig | None:
+def read_shared(fields: Fields, key: str, default: int) -> MlpConfig | None:
     """The MLP of all tokens, as wide as so many experts; none where there are 0 of them."""
     count = fields.integer(key, default, minimum=0, maximum=MOST_EXPERTS)
     if not count:
         return None
     size = count * fields.integer("moe_intermediate_size")
-    return MlpConfig(size=size, activation=read_activation(fields), bias=bias)
+    return MlpConfig(size=size, activation=read_activation(fields))
 
 
 def read_sparse_layers(fields: Fields) -> list[bool]:
