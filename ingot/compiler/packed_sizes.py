@@ -23,13 +23,14 @@ from ingot.targets.target import TargetKind, all_fit
 class Weight:
     """A weight of the plan: its name and shape, and the parameters that it is stacked from.
 
-    `multiplied` and `outer` are as in `Blueprint`.
+    `multiplied`, `plain` and `outer` are as in `Blueprint`.
     """
 
     name: str
     shape: Shape
     sources: tuple[str, ...]
     multiplied: bool = False
+    plain: bool = False
     outer: bool = False
 
 
@@ -45,11 +46,13 @@ def weights_of(blueprint: Blueprint) -> list[Weight]:
 
 def _weights(part: Blueprint, path: str) -> Iterator[Weight]:
     yield from _stacked([(path, part)])
+    groups = {name: group for group in part.stacked for name in group}
     for name, child in part.parts.items():
-        if name not in part.stacked:
+        group = groups.get(name)
+        if group is None:
             yield from _weights(child, _join(path, name))
-        elif name == part.stacked[0]:
-            yield from _stacked([(_join(path, n), part.parts[n]) for n in part.stacked])
+        elif name == group[0]:
+            yield from _stacked([(_join(path, n), part.parts[n]) for n in group])
 
 
 def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[Weight]:
@@ -63,6 +66,7 @@ def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[Weight]:
             shape=(rows, *rest),
             sources=tuple(names),
             multiplied=first.multiplied and bool(rest),
+            plain=first.plain,
             outer=first.outer,
         )
 
@@ -84,10 +88,10 @@ def choose_formats(
     """
     matrices = [weight for weight in weights if len(weight.shape) == 2]
     if base is not None:
-        refuse_misfits(matrices, base, int8, targets)
+        refuse_misfits([w for w in matrices if not w.plain], base, int8, targets)
     formats = {weight.name: Format("float32") for weight in weights}
     for weight in matrices:
-        storage = base and (int8 if weight.outer else base)
+        storage = None if weight.plain else base and (int8 if weight.outer else base)
         plain = Format(dtype)  # type: ignore[arg-type]
         formats[weight.name] = storage.of(weight.shape[1]) if storage else plain
     return formats

@@ -20,16 +20,19 @@ class Blueprint:
         shapes: its own parameters.
         constants: its buffers whose values follow from the config.
         parts: the modules in it, in the order in which they run.
-        stacked: the linears among them that read the same rows; the compiler makes one of them.
+        stacked: groups of linears among them that read the same rows; the compiler makes one of
+            each group.
         multiplied: rows are multiplied with its weight.
+        plain: its weight is never stored in integers.
         outer: it is an embedding or the head.
     """
 
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     constants: Mapping[str, Shape] = field(default_factory=dict)
     parts: Mapping[str, Blueprint] = field(default_factory=dict)
-    stacked: tuple[str, ...] = ()
+    stacked: tuple[tuple[str, ...], ...] = ()
     multiplied: bool = False
+    plain: bool = False
     outer: bool = False
 
     def modules(self, path: str = "") -> Iterator[tuple[str, Blueprint]]:
@@ -54,6 +57,11 @@ def linear(columns: int, rows: int, *, bias: bool = False, outer: bool = False) 
     return Blueprint(
         shapes=shapes | ({"bias": (rows,)} if bias else {}), multiplied=True, outer=outer
     )
+
+
+def head_linear(heads: int, columns: int, rows: int) -> Blueprint:
+    """A product of each head with a matrix [rows, columns] of its own."""
+    return Blueprint(shapes={"weight": (heads * rows, columns)}, multiplied=True, plain=True)
 
 
 def embedding(rows: int, width: int, *, multiplied: bool = False) -> Blueprint:

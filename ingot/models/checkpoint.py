@@ -209,7 +209,7 @@ class Checkpoint:
         rows = self._turned if source.transposed else self._view
         first, last = source.span(start, stop)
         found = rows(source.info, first, last)
-        if source.blocks == 1:
+        if source.is_whole:
             return found
         return source.picked(found.reshape(last - first, -1), start, stop).flatten()
 

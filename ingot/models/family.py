@@ -26,12 +26,15 @@ class Rows:
         blocks: the source consists of so many blocks of rows, such as one for each head. In every
             block the parameters follow on each other, each with its share of rows. With as many
             blocks as a parameter has rows, those of two parameters alternate.
+        turned: of each block the parameter has its share transposed: the rows of the parameter are
+            the columns of the first block's share, then those of the second's.
     """
 
     source: str
     part: int = 0
     transposed: bool = False
     blocks: int = 1
+    turned: bool = False
 
 
 Weights = Mapping[str, str | Rows]

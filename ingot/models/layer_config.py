@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ingot.models.attention_config import AttentionConfig
+from ingot.models.latent_config import LatentConfig
 from ingot.models.mlp_config import MlpConfig
 
-Mixer: TypeAlias = AttentionConfig
+Mixer: TypeAlias = AttentionConfig | LatentConfig
 Mlp: TypeAlias = MlpConfig
 
 

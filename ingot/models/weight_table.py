@@ -32,7 +32,8 @@ class Source:
     """Where a parameter comes from: `shape[0]` rows of a tensor, from `first_row` on.
 
     The rows of a tensor that is stored transposed are its columns. One that consists of several
-    blocks has a share of the rows in each, from `first_row` of the block on.
+    blocks has a share of the rows in each, from `first_row` of the block on; the parameter may have
+    each share turned.
     """
 
     info: TensorInfo
@@ -40,28 +41,40 @@ class Source:
     shape: Shape
     transposed: bool = False
     blocks: int = 1
+    turned: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether its rows follow on each other in the tensor."""
+        return self.blocks == 1 and not self.turned
+
+    @property
+    def rows(self) -> int:
+        """Rows of the tensor that are the parameter's."""
+        return self.blocks * self.shape[1] if self.turned else self.shape[0]
+
+    @property
+    def columns(self) -> Shape:
+        """The tensor's dimensions after the first."""
+        return (self.shape[0] // self.blocks,) if self.turned else self.shape[1:]
 
     def span(self, start: int, stop: int) -> tuple[int, int]:
         """The rows of the tensor that rows start..stop of the parameter lie in: whole blocks."""
-        if self.blocks == 1:
+        if self.is_whole:
             return self.first_row + start, self.first_row + stop
-        height, share = self._heights
-        return start // share * height, -(-stop // share) * height
+        height, each = self.info.shape[0] // self.blocks, self.shape[0] // self.blocks
+        return start // each * height, -(-stop // each) * height
 
     def picked(self, rows: Array, start: int, stop: int) -> Array:
         """Rows start..stop of the parameter, from the rows [R, ...] of their span."""
-        if self.blocks == 1:
+        if self.is_whole:
             return rows
-        height, share = self._heights
+        height, share = self.info.shape[0] // self.blocks, self.rows // self.blocks
         blocks = rows.reshape(-1, height, *rows.shape[1:])
-        own = blocks[:, self.first_row : self.first_row + share].reshape(-1, *rows.shape[1:])
-        skipped = start % share
-        return own[skipped : skipped + stop - start]
-
-    @property
-    def _heights(self) -> tuple[int, int]:
-        """Rows of a block, and those of them that are the parameter's."""
-        return self.info.shape[0] // self.blocks, self.shape[0] // self.blocks
+        own = blocks[:, self.first_row : self.first_row + share]
+        own = own.swapaxes(1, 2) if self.turned else own
+        skipped = start % (self.shape[0] // self.blocks)
+        return own.reshape(-1, *self.shape[1:])[skipped : skipped + stop - start]
 
 
 def resolve_sources(
@@ -99,6 +112,7 @@ def resolve_sources(
             shapes[name],
             rows.transposed and not isinstance(info, QuantizedTensor),
             rows.blocks,
+            rows.turned,
         )
         for name, rows in wanted.items()
         if rows.source in infos
@@ -240,9 +254,10 @@ def _stack(wanted: Mapping[str, Rows], shapes: Mapping[str, Shape]) -> dict[str,
     first: dict[str, int] = {}
     ends: dict[str, int] = {}
     for name in sorted(wanted, key=lambda name: wanted[name].part):
-        source, blocks = wanted[name].source, wanted[name].blocks
-        first[name] = ends.get(source, 0)
-        ends[source] = first[name] + shapes[name][0] // blocks
+        rows, shape = wanted[name], shapes[name]
+        first[name] = ends.get(rows.source, 0)
+        share = shape[1] if rows.turned else shape[0] // rows.blocks
+        ends[rows.source] = first[name] + share
     return first
 
 
@@ -252,8 +267,7 @@ def _check_shapes(sources: Iterable[Source], on_fault: OnFault) -> None:
         parts.setdefault(source.info.name, []).append(source)
     wrong = []
     for name, (first, *others) in parts.items():
-        rows = first.shape[0] + sum(other.shape[0] for other in others)
-        expected = (rows, *first.shape[1:])
+        expected = (first.rows + sum(other.rows for other in others), *first.columns)
         expected = expected[::-1] if first.transposed else expected
         if expected != first.info.shape:
             wrong.append(f"{name} {list(first.info.shape)} instead of {list(expected)}")

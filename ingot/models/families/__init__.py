@@ -5,6 +5,8 @@ from __future__ import annotations
 from ingot.models.families import (
     cohere,
     cohere2,
+    deepseek_v2,
+    deepseek_v3,
     ernie4_5,
     exaone4,
     gemma,
@@ -55,4 +57,6 @@ BUILT_IN: tuple[Family, ...] = (
     hunyuan.FAMILY,
     seed_oss.FAMILY,
     ernie4_5.FAMILY,
+    deepseek_v2.FAMILY,
+    deepseek_v3.FAMILY,
 )
