@@ -204,8 +204,11 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
 
 
 def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> Cache:
-    form = rounded_rows(config.head_dim) if dtype == "int8" else Format(dtype)  # type: ignore[arg-type]
-    per_token = 2 * config.num_layers * form.nbytes(config.kv_size)
+    per_token = sum(
+        _form(dtype, layer.mixer.block_size).nbytes(heads * size)
+        for layer in config.layers
+        for heads, size in layer.mixer.cached
+    )
     window = widest_window(config.windows)
 
     def cache_bytes(context: int, seats: int) -> int:
@@ -230,6 +233,11 @@ def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use
         largest_context=most_context,
         largest_seats=most_seats,
     )
+
+
+def _form(dtype: str, block: int) -> Format:
+    """How a token is cached; in int8 so many columns share a scale."""
+    return rounded_rows(block) if dtype == "int8" else Format(dtype)  # type: ignore[arg-type]
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:

@@ -23,13 +23,15 @@ from ingot.targets.target import TargetKind, all_fit
 class Weight:
     """A weight of the plan: its name and shape, and the parameters that it is stacked from.
 
-    `multiplied`, `outer`, `exact` and `picks` are as in `Blueprint`. A stack has three dimensions.
+    `multiplied`, `plain`, `outer`, `exact` and `picks` are as in `Blueprint`. A stack has three
+    dimensions.
     """
 
     name: str
     shape: Shape
     sources: tuple[str, ...]
     multiplied: bool = False
+    plain: bool = False
     outer: bool = False
     exact: bool = False
     picks: int = 0
@@ -61,11 +63,13 @@ def weights_of(blueprint: Blueprint) -> list[Weight]:
 
 def _weights(part: Blueprint, path: str) -> Iterator[Weight]:
     yield from _stacked([(path, part)])
+    groups = {name: group for group in part.stacked for name in group}
     for name, child in part.parts.items():
-        if name not in part.stacked:
+        group = groups.get(name)
+        if group is None:
             yield from _weights(child, _join(path, name))
-        elif name == part.stacked[0]:
-            yield from _stacked([(_join(path, n), part.parts[n]) for n in part.stacked])
+        elif name == group[0]:
+            yield from _stacked([(_join(path, n), part.parts[n]) for n in group])
 
 
 def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[Weight]:
@@ -80,6 +84,7 @@ def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[Weight]:
             shape=(rows, *rest),
             sources=tuple(names),
             multiplied=first.multiplied and bool(rest) and 1 + len(rest) == most,
+            plain=first.plain,
             outer=first.outer,
             exact=first.exact,
             picks=first.picks,
@@ -103,10 +108,10 @@ def choose_formats(
     """
     matrices = [weight for weight in weights if weight.is_matrix]
     if base is not None:
-        refuse_misfits(matrices, base, int8, targets)
+        refuse_misfits([w for w in matrices if not w.plain], base, int8, targets)
     formats = {weight.name: Format("float32") for weight in weights}
     for weight in matrices:
-        storage = base and (int8 if weight.outer else base)
+        storage = None if weight.plain else base and (int8 if weight.outer else base)
         plain = Format(dtype)  # type: ignore[arg-type]
         formats[weight.name] = storage.of(weight.shape[-1]) if storage else plain
     return formats

@@ -97,6 +97,11 @@ class AttentionConfig:
         return (self.num_kv_heads, self.head_dim), (self.num_kv_heads, self.head_dim)
 
     @property
+    def block_size(self) -> int:
+        """Columns of what is cached that share a scale in int8: a head."""
+        return self.head_dim
+
+    @property
     def product_widths(self) -> tuple[int, ...]:
         """Columns of its matrices that do not read the residual stream."""
         return (self.q_size,)

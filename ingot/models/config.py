@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ingot.errors import ContradictionError
+from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.rope import RopeConfig
 
@@ -95,9 +96,16 @@ class ModelConfig:
 
     @property
     def largest_head(self) -> int:
-        """The largest size of a head that any layer caches; 0 of a model without layers."""
-        cached = (head for layer in self.layers for head in layer.mixer.cached)
-        return max((size for _, size in cached), default=0)
+        """The largest size of a head that any layer caches; 0 of a model without such layers."""
+        mixers = (layer.mixer for layer in self.layers)
+        heads = (head for m in mixers if not isinstance(m, LatentConfig) for head in m.cached)
+        return max((size for _, size in heads), default=0)
+
+    @property
+    def largest_row(self) -> int:
+        """The most values that latent attention caches of a token in a layer; 0 without it."""
+        mixers = (layer.mixer for layer in self.layers)
+        return max((m.row_size for m in mixers if isinstance(m, LatentConfig)), default=0)
 
     @property
     def product_widths(self) -> tuple[int, ...]:

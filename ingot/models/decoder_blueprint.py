@@ -7,8 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from ingot.models.attention_config import AttentionConfig
-from ingot.models.blueprint import Blueprint, Shape, embedding, layer_norm, linear, rms_norm
+from ingot.models.blueprint import (
+    Blueprint,
+    Shape,
+    embedding,
+    head_linear,
+    layer_norm,
+    linear,
+    rms_norm,
+)
 from ingot.models.config import ModelConfig, Placement
+from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.moe_config import MoeConfig
@@ -30,7 +39,7 @@ def attention(config: ModelConfig, mixer: AttentionConfig) -> Blueprint:
         "k_proj": linear(hidden, mixer.kv_size, bias=mixer.bias),
         "v_proj": linear(hidden, mixer.kv_size, bias=mixer.bias),
     }
-    stacked = tuple(parts)
+    stacked = (tuple(parts),)
     if mixer.qk_norm != "none":
         parts |= {
             "q_norm": norm(config, *norm_sizes(mixer, mixer.num_heads)),
@@ -55,7 +64,42 @@ def dense_mlp(config: ModelConfig, mlp: MlpConfig) -> Blueprint:
     if mlp.kind == "plain":
         return Blueprint(parts={"up_proj": up, "down_proj": down})
     parts = {"gate_proj": linear(hidden, inner, bias=bias), "up_proj": up, "down_proj": down}
-    return Blueprint(parts=parts, stacked=("gate_proj", "up_proj"))
+    return Blueprint(parts=parts, stacked=(("gate_proj", "up_proj"),))
+
+
+def latent_attention(config: ModelConfig, mixer: LatentConfig) -> Blueprint:
+    """Products with the input, norms of the low-rank vectors, products of heads, output."""
+    hidden, heads, bias = config.hidden_size, mixer.num_heads, mixer.bias
+    queries, keys = ("q_plain_proj", "q_rotated_proj"), ("latent_proj", "k_rotated_proj")
+    parts = {}
+    if mixer.q_rank:
+        parts["q_a_proj"] = linear(hidden, mixer.q_rank, bias=bias)
+    parts |= {
+        name: linear(hidden, rows, bias=bias)
+        for name, rows in zip(keys, (mixer.rank, mixer.rotated_dim), strict=True)
+    }
+    if mixer.q_rank:
+        parts["q_a_layernorm"] = rms_norm(mixer.q_rank)
+    parts |= {
+        name: linear(mixer.q_rank or hidden, heads * size)
+        for name, size in zip(queries, (mixer.plain_dim, mixer.rotated_dim), strict=True)
+    }
+    parts |= {
+        "kv_a_layernorm": rms_norm(mixer.rank),
+        "k_b_proj": head_linear(heads, mixer.plain_dim, mixer.rank),
+        "v_b_proj": head_linear(heads, mixer.rank, mixer.value_dim),
+        "o_proj": linear(mixer.o_size, hidden, bias=bias),
+    }
+    return Blueprint(parts=parts, stacked=_alike(mixer, queries, keys))
+
+
+def _alike(
+    mixer: LatentConfig, queries: tuple[str, ...], keys: tuple[str, ...]
+) -> tuple[tuple[str, ...], ...]:
+    """Groups of linears that read the same rows, with a bias or without one."""
+    if mixer.q_rank:
+        return ("q_a_proj", *keys), queries
+    return (keys, queries) if mixer.bias else ((*keys, *queries),)
 
 
 def router(config: ModelConfig, moe: MoeConfig) -> Blueprint:
@@ -106,6 +150,7 @@ def mixture(config: ModelConfig, moe: MoeConfig) -> Blueprint:
 # The blueprint of every kind of mixer and of MLP.
 PARTS: Mapping[type, Callable[[ModelConfig, Any], Blueprint]] = {
     AttentionConfig: attention,
+    LatentConfig: latent_attention,
     MlpConfig: dense_mlp,
     MoeConfig: mixture,
 }

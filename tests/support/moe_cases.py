@@ -7,8 +7,8 @@ from typing import Any
 
 import transformers
 
-# 7 experts and inner sizes of 40 are odd for every kernel; some have 64, which int4 takes. There are
-# two layers, so that picks of the second depend on the first.
+# 7 experts and inner sizes of 40 are odd for every kernel; some have 64, which int4 takes. Picks of
+# the second layer depend on the first.
 SIZE = 40
 PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {

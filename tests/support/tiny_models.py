@@ -16,7 +16,7 @@ import torch
 import transformers
 
 from bench.make_model import write_byte_tokenizer
-from tests.support import dense_models
+from tests.support import dense_models, latent_models
 from tests.support.dense_models import config_of
 from tests.support.moe_cases import moe_cases
 
@@ -176,9 +176,12 @@ def _other_cases() -> dict[str, Case]:
 
 CASES: dict[str, Case] = _cases() | _other_cases()
 MOE: dict[str, Case] = moe_cases(_COMMON, WINDOW)
-EVERY: dict[str, Case] = (
-    CASES | MOE | {name: partial(config_of, name) for name in dense_models.CASES}
-)
+EVERY: dict[str, Case] = {
+    **CASES,
+    **MOE,
+    **{name: partial(config_of, name) for name in dense_models.CASES},
+    **latent_models.CASES,
+}
 
 
 def save_random(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from ingot.models.families import (
     cohere,
     cohere2,
+    deepseek_v2,
+    deepseek_v3,
     ernie4_5,
     ernie4_5_moe,
     exaone4,
@@ -75,4 +77,6 @@ BUILT_IN: tuple[Family, ...] = (
     minimax_m2.FAMILY,
     ernie4_5_moe.FAMILY,
     hunyuan_moe.FAMILY,
+    deepseek_v2.FAMILY,
+    deepseek_v3.FAMILY,
 )

@@ -37,6 +37,7 @@ class CudaKind:
     kernels = "kernels.json"
     dtypes = FLOATS
     largest_head = LARGEST_HEAD
+    largest_row = 0
     rules = tuple(rule.__name__ for rule in RULES)
 
     def fits(self, columns: int, form: Format) -> bool:
