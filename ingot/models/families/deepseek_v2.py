@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V2-Lite: latent attention, and experts of which a token gets those of few groups."""
+"""DeepSeek-V2 and V2-Lite: latent attention, and experts that are picked in groups."""
 
 from __future__ import annotations
 
