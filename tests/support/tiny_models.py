@@ -174,6 +174,7 @@ def _other_cases() -> dict[str, Case]:
     }
 
 
+EXPERT = 0.25  # what the result of an expert is scaled by
 CASES: dict[str, Case] = _cases() | _other_cases()
 MOE: dict[str, Case] = moe_cases(_COMMON, WINDOW)
 EVERY: dict[str, Case] = {
@@ -216,7 +217,11 @@ def save_random(
 
 
 def randomise(model: torch.nn.Module) -> None:
-    """Weights of which every one matters: matrices that keep the scale, norms around 1."""
+    """Weights of which every one matters: matrices that keep the scale, norms around 1.
+
+    Experts add little each, as trained ones do: 16 bits may pick another where scores are nearly
+    equal, and one token of a few hundred must not outweigh the rest.
+    """
     for name, tensor in (*model.named_parameters(), *_biases(model)):
         values = torch.randn_like(tensor)
         if tensor.ndim > 1 and not name.endswith("bias"):
@@ -226,6 +231,8 @@ def randomise(model: torch.nn.Module) -> None:
             tensor.data = values * 0.3
         else:
             tensor.data = 1.0 + 0.2 * values
+        if ".experts.down_proj" in name:
+            tensor.data *= EXPERT
 
 
 def _biases(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
