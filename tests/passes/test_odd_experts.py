@@ -27,7 +27,9 @@ SIZES = st.fixed_dictionaries(
         "hidden_size": st.sampled_from([44, 60, 76]),
         "intermediate_size": st.sampled_from([20, 52, 128]),
         "moe_intermediate_size": st.sampled_from([12, 36, 64]),
-        "num_hidden_layers": st.sampled_from([1, 3]),
+        "num_hidden_layers": st.sampled_from([1, 2]),
+        "bos_token_id": st.just(1),
+        "eos_token_id": st.just(2),
     }
 )
 BFLOAT16 = pipeline(dtype="bfloat16")
@@ -42,7 +44,7 @@ def config_of(name: str, sizes: dict[str, Any]) -> Any:
     return registry.parse_config({k: v for k, v in values.items() if v is not None})
 
 
-@pytest.mark.parametrize("name", core("qwen2moe", further=["gptoss", "glm4moe"], slow=MOE))
+@pytest.mark.parametrize("name", core(further=["qwen2moe"], slow=MOE))
 @settings(max_examples=2, deadline=None, derandomize=True)
 @given(sizes=SIZES)
 def test_passes_match_as_often_as_blocks_say(name: str, sizes: dict[str, Any]) -> None:
