@@ -196,10 +196,9 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
     Temporaries are told within a third for a CPU, where all that one layer makes of a row lies side
     by side. A GPU uses places again, and needs less.
     """
-    width, heads = config.hidden_size, config.q_size + 2 * config.kv_size
     streams = 4 if config.placement == "pre" else 8
-    inner = (3 if config.mlp == "gated" else 2) * config.intermediate_size
-    row = streams * width + config.q_size + 2 * heads + inner
+    parts = (each.mixer.temporary_width + each.mlp.temporary_width for each in config.layers)
+    row = streams * config.hidden_size + max(parts, default=0)
     return 4 * (limits.max_num_batched_tokens * row + limits.max_logit_rows * config.vocab_size)
 
 
