@@ -10,7 +10,7 @@ from ingot.artifact.formats import Format, Storage, rounded_rows
 from ingot.artifact.pages import most_pages, widest_window
 from ingot.artifact.plan import Limits
 from ingot.compiler.options import CompileOptions
-from ingot.compiler.packed_sizes import Weight, choose_formats, file_bytes, kept_formats
+from ingot.compiler.packed_sizes import Weight, choose_formats, file_sizes, kept_formats
 from ingot.compiler.resolve import longest_sequence, resolve
 from ingot.errors import UsageError
 from ingot.models.config import ModelConfig
@@ -58,6 +58,8 @@ class Way:
         refused: why a compile refuses it; empty if not. hint: what to do then.
         stored_as: how weights are stored, such as `bfloat16-int4-g32`.
         weight_bytes: of the file of weights, which is mapped into memory.
+        expert_bytes: those of them that are experts'. Only what tokens pick is read from the disk,
+            and the system may drop it again, so the memory need not hold all of it.
         step_bytes: of the logits of a step, and about that of its temporaries; GPUs need less.
         caches: one for each dtype of keys and values.
     """
@@ -69,6 +71,7 @@ class Way:
     hint: str = ""
     stored_as: str = ""
     weight_bytes: int = 0
+    expert_bytes: int = 0
     step_bytes: int = 0
     caches: tuple[Cache, ...] = ()
 
@@ -170,17 +173,18 @@ def _way(
         formats |= kept_formats(weights, resolved.kept)
     except UsageError as error:
         return Way(name=name, options=given, refused=error.found, hint=error.hint)
-    size = file_bytes(kind_of(resolved.targets[0]), weights, formats)
+    sizes = file_sizes(kind_of(resolved.targets[0]), weights, formats)
     step = step_bytes(config, resolved.limits)
     return Way(
         name=name,
         options=given,
         default=resolved.stored_as == default,
         stored_as=resolved.stored_as,
-        weight_bytes=size,
+        weight_bytes=sizes.whole,
+        expert_bytes=sizes.picked,
         step_bytes=step,
         caches=tuple(
-            _cache(dtype, config, resolved.limits, size + step, use)
+            _cache(dtype, config, resolved.limits, sizes.whole + step, use)
             for dtype in dict.fromkeys((resolved.dtype, "int8"))
         ),
     )

@@ -25,6 +25,8 @@ class Blueprint:
         multiplied: rows are multiplied with its weight.
         plain: its weight is never stored in integers.
         outer: it is an embedding or the head.
+        exact: its weights stay float32 however the others are stored.
+        picks: so many of its experts compute a token; 0: it has none.
     """
 
     shapes: Mapping[str, Shape] = field(default_factory=dict)
@@ -34,6 +36,8 @@ class Blueprint:
     multiplied: bool = False
     plain: bool = False
     outer: bool = False
+    exact: bool = False
+    picks: int = 0
 
     def modules(self, path: str = "") -> Iterator[tuple[str, Blueprint]]:
         """This module and all below it, by their dotted paths."""
@@ -51,12 +55,13 @@ class Blueprint:
         }
 
 
-def linear(columns: int, rows: int, *, bias: bool = False, outer: bool = False) -> Blueprint:
+def linear(
+    columns: int, rows: int, *, bias: bool = False, outer: bool = False, exact: bool = False
+) -> Blueprint:
     """A product with a matrix [rows, columns]."""
     shapes: dict[str, Shape] = {"weight": (rows, columns)}
-    return Blueprint(
-        shapes=shapes | ({"bias": (rows,)} if bias else {}), multiplied=True, outer=outer
-    )
+    shapes |= {"bias": (rows,)} if bias else {}
+    return Blueprint(shapes=shapes, multiplied=True, outer=outer, exact=exact)
 
 
 def head_linear(heads: int, columns: int, rows: int) -> Blueprint:

@@ -36,6 +36,7 @@ class ModelConfig:
         embedding_scale: what the embeddings of tokens are multiplied by.
         tie_embeddings: the head is the embedding matrix.
         logit_scale: what logits are multiplied by; logit_softcap: their bound, 0 is none.
+        mtp_layers: layers of the checkpoint after these, which predict further tokens; unused.
         bos_token_ids, eos_token_ids: from config.json and generation_config.json together.
         checkpoint_dtype: dtype that the checkpoint says its weights have.
         quantization: the format in which the checkpoint stores matrices quantized; "" for none.
@@ -60,6 +61,7 @@ class ModelConfig:
     tie_embeddings: bool
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
+    mtp_layers: int = 0
     bos_token_ids: tuple[int, ...]
     eos_token_ids: tuple[int, ...]
     checkpoint_dtype: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ingot.models.attention_config import AttentionConfig
@@ -19,6 +20,7 @@ from ingot.models.config import ModelConfig, Placement
 from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
+from ingot.models.moe_config import MoeConfig
 from ingot.models.rope import RopeConfig
 
 
@@ -100,11 +102,57 @@ def _alike(
     return (keys, queries) if mixer.bias else ((*keys, *queries),)
 
 
+def router(config: ModelConfig, moe: MoeConfig) -> Blueprint:
+    """The product that gives each expert a logit, and what is added to scores and logits."""
+    product = linear(config.hidden_size, moe.experts, bias=moe.router_bias, exact=True)
+    bias = {"e_score_correction_bias": (moe.experts,)} if moe.correction_bias else {}
+    return replace(product, shapes={**product.shapes, **bias})
+
+
+def experts(config: ModelConfig, moe: MoeConfig) -> Blueprint:
+    """The matrices of all experts, stacked: the rows of the gate and then those of up, and down."""
+    count, inner, hidden = moe.experts, moe.size, config.hidden_size
+    shapes: dict[str, Shape] = {
+        "gate_up_proj": (count, 2 * inner, hidden),
+        "down_proj": (count, hidden, inner),
+    }
+    biases: dict[str, Shape] = {
+        "gate_up_proj_bias": (count, 2 * inner),
+        "down_proj_bias": (count, hidden),
+    }
+    return Blueprint(shapes=shapes | (biases if moe.bias else {}), multiplied=True, picks=moe.picks)
+
+
+def alone(mlp: MlpConfig) -> MoeConfig:
+    """An MLP as the only expert, whose share is the sigmoid of its logit."""
+    return MoeConfig(
+        experts=1,
+        picks=1,
+        size=mlp.size,
+        gate=mlp.activation,
+        bias=mlp.bias,
+        scoring="sigmoid",
+        normalise=False,
+    )
+
+
+def mixture(config: ModelConfig, moe: MoeConfig) -> Blueprint:
+    """Router, experts, and an MLP for all tokens, with or without a gate of its own."""
+    parts = {"gate": router(config, moe), "experts": experts(config, moe)}
+    if moe.shared and moe.shared_gate:
+        only = alone(moe.shared)
+        parts |= {"shared_gate": router(config, only), "shared_experts": experts(config, only)}
+    elif moe.shared:
+        parts["shared_experts"] = dense_mlp(config, moe.shared)
+    return Blueprint(parts=parts)
+
+
 # The blueprint of every kind of mixer and of MLP.
 PARTS: Mapping[type, Callable[[ModelConfig, Any], Blueprint]] = {
     AttentionConfig: attention,
     LatentConfig: latent_attention,
     MlpConfig: dense_mlp,
+    MoeConfig: mixture,
 }
 
 

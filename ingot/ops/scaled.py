@@ -57,6 +57,13 @@ class Scaled:
         blocks: Tensor = self.integers().float().unflatten(-1, (self.scales.shape[-1], -1))
         return blocks.mul_(self.scales[..., None]).flatten(-2)
 
+    def unflatten(self, rows: Sequence[int]) -> Scaled:
+        """The same rows [R, K] in so many dimensions."""
+        multipliers = None if self.multipliers is None else self.multipliers.unflatten(0, rows)
+        zeros = None if self.zeros is None else self.zeros.unflatten(0, rows)
+        values, scales = self.values.unflatten(0, rows), self.scales.unflatten(0, rows)
+        return Scaled(values, multipliers, scales, zeros)
+
     def __getitem__(self, index: Any) -> Scaled:
         """Some of its rows."""
         multipliers = None if self.multipliers is None else self.multipliers[index]
@@ -97,4 +104,19 @@ def stack(parts: Sequence[Scaled]) -> Scaled:
         torch.cat(multipliers) if multipliers else None,
         torch.cat([part.scales for part in parts]),
         torch.cat(zeros) if zeros else None,
+    )
+
+
+def stack_matrices(matrices: Sequence[Scaled]) -> Scaled:
+    """Matrices of the same shape and kind [O, K] as one stack [E, O, K]."""
+    whole, count = stack(matrices), len(matrices)
+
+    def divided(rows: Tensor | None) -> Tensor | None:
+        return None if rows is None else rows.unflatten(0, (count, -1))
+
+    return Scaled(
+        whole.values.unflatten(0, (count, -1)),
+        divided(whole.multipliers),
+        whole.scales.unflatten(0, (count, -1)),
+        divided(whole.zeros),
     )

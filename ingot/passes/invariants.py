@@ -78,7 +78,7 @@ def typed(gm: GraphModule) -> list[str]:
         traits = TRAITS.get(op_name(node))
         if traits is None or not traits.matrix:
             continue
-        rows, matrix = read(node, (*traits.arguments(Role.OWN), traits.matrix))
+        rows, matrix = read(node, (traits.multiplied, traits.matrix))
         dtypes = value(rows).dtype, value(node).dtype
         if dtypes[0] != value(matrix).dtype or dtypes[1] not in (torch.float32, dtypes[0]):
             wrong.append(node)

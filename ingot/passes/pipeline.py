@@ -34,6 +34,7 @@ from ingot.passes.invariants import (
 )
 from ingot.passes.lower_activations import lower_activations
 from ingot.passes.lower_dtypes import lower_dtypes
+from ingot.passes.lower_experts import lower_experts
 from ingot.passes.lower_scales import lower_scales
 from ingot.passes.merge_linears import merge_linears
 from ingot.passes.rewrite_attention import rewrite_attention
@@ -102,6 +103,7 @@ PIPELINE: tuple[Pass, ...] = (
         anchors=(OPS["linear"].overload,),
         optional=True,
     ),
+    Pass(function=lower_experts, expect="experts", anchors=(OPS["experts"].overload,)),
     # from one sequence to a step of many
     Pass(
         function=rewrite_attention,

@@ -18,6 +18,7 @@ import transformers
 from bench.make_model import write_byte_tokenizer
 from tests.support import dense_models, latent_models
 from tests.support.dense_models import config_of
+from tests.support.moe_cases import moe_cases
 
 VOCAB_SIZE = 320
 WINDOW = 24
@@ -174,8 +175,10 @@ def _other_cases() -> dict[str, Case]:
 
 
 CASES: dict[str, Case] = _cases() | _other_cases()
+MOE: dict[str, Case] = moe_cases(_COMMON, WINDOW)
 EVERY: dict[str, Case] = {
     **CASES,
+    **MOE,
     **{name: partial(config_of, name) for name in dense_models.CASES},
     **latent_models.CASES,
 }
@@ -214,15 +217,20 @@ def save_random(
 
 def randomise(model: torch.nn.Module) -> None:
     """Weights of which every one matters: matrices that keep the scale, norms around 1."""
-    for name, tensor in model.named_parameters():
+    for name, tensor in (*model.named_parameters(), *_biases(model)):
         values = torch.randn_like(tensor)
-        if tensor.ndim == 2:
-            scale = 1.0 if "embed" in name else 1.2 * tensor.shape[1] ** -0.5
+        if tensor.ndim > 1 and not name.endswith("bias"):
+            scale = 1.0 if "embed" in name else 1.2 * tensor.shape[-1] ** -0.5
             tensor.data = values * scale
         elif name.endswith("bias"):
             tensor.data = values * 0.3
         else:
             tensor.data = 1.0 + 0.2 * values
+
+
+def _biases(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Buffers that are learned all the same: those that correct the scores of experts."""
+    return [(name, b) for name, b in model.named_buffers() if name.endswith("correction_bias")]
 
 
 def spell_rope_old(directory: Path) -> None:

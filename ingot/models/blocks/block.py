@@ -43,4 +43,6 @@ def _blueprint_of(module: nn.Module, left: set[nn.Parameter]) -> Blueprint:
         multiplied=said.multiplied,
         plain=said.plain,
         outer=said.outer,
+        exact=said.exact,
+        picks=said.picks,
     )

@@ -17,6 +17,7 @@ from ingot.models.attention_config import AttentionConfig
 from ingot.models.blocks.attention import Attention
 from ingot.models.blocks.block import Block
 from ingot.models.blocks.embedding import Embedding
+from ingot.models.blocks.experts import Mixture
 from ingot.models.blocks.gated_mlp import GatedMLP
 from ingot.models.blocks.latent_attention import LatentAttention
 from ingot.models.blocks.linear import Linear
@@ -29,6 +30,7 @@ from ingot.models.decoder_blueprint import causal_lm, decoder, decoder_layer, ro
 from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
+from ingot.models.moe_config import MoeConfig
 
 
 def make_mlp(config: ModelConfig, mlp: MlpConfig) -> nn.Module:
@@ -41,6 +43,7 @@ BLOCKS: Mapping[type, Callable[[ModelConfig, Any], nn.Module]] = {
     AttentionConfig: Attention,
     LatentConfig: LatentAttention,
     MlpConfig: make_mlp,
+    MoeConfig: Mixture,
 }
 
 

@@ -1,14 +1,22 @@
-"""DeepSeek-V2 and V2-Lite: latent attention."""
+"""DeepSeek-V2 and V2-Lite: latent attention; experts after the first layers, some for all tokens."""
 
 from __future__ import annotations
 
-from ingot.errors import UnsupportedModelError
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
-from ingot.models.family import Family
+from ingot.models.family import Family, Weights
 from ingot.models.fields import Fields
 from ingot.models.latent_fields import latent_weights, read_latent
-from ingot.models.layer_fields import read_mlp, read_num_layers
+from ingot.models.layer_fields import read_mlp
+from ingot.models.moe_config import MoeConfig
+from ingot.models.moe_fields import (
+    EXPERT_WEIGHTS,
+    MOST_EXPERTS,
+    read_moe,
+    read_shared,
+    read_sparse_after,
+    sparse,
+)
 
 DEFAULTS = {
     "kv_lora_rank": 512,
@@ -18,43 +26,63 @@ DEFAULTS = {
     "v_head_dim": 128,
     "rms_norm_eps": 1e-6,
 }
-EXPERTS = (
-    *("moe_intermediate_size", "moe_layer_freq", "n_group", "n_routed_experts", "n_shared_experts"),
-    *("norm_topk_prob", "num_experts_per_tok", "routed_scaling_factor", "scoring_func"),
-    *("topk_group", "topk_method", "aux_loss_alpha", "seq_aux", "ep_size", "num_experts"),
-    *("num_nextn_predict_layers", "num_mtp_layers", "num_local_experts", "output_router_logits"),
-)
+NOISE = ("aux_loss_alpha", "seq_aux", "ep_size")
 
 
-def refuse_experts(fields: Fields, default: int) -> None:
-    """Refuses a model that has layers with experts."""
-    for key in EXPERTS:
+def refuse_others(fields: Fields, scoring: str) -> None:
+    """Reads keys of the models' own code whose only published values are built here."""
+    fields.refuse("scoring_func", (scoring,), f"supported: {scoring}")
+    fields.refuse("moe_layer_freq", (1,), "supported: experts in every layer after the first")
+    for key in NOISE:  # of training
         fields.raw(key, None)
-    first = fields.integer("first_k_dense_replace", default, minimum=0)
-    if first < read_num_layers(fields) and fields.sound():
-        fields.fault(
-            UnsupportedModelError(
-                f"{fields.where} has experts in all layers from {first} on",
-                hint="supported: models without experts",
-            )
-        )
+
+
+def read_experts(fields: Fields) -> MoeConfig:
+    """Experts that are picked by a softmax, from the best groups where there are groups.
+
+    Shares are never divided by their sum, as `transformers` has it.
+    """
+    methods = {"greedy": "greedy", "group_limited_greedy": "groups"}
+    has_groups = fields.choice("topk_method", methods, "greedy") == "groups"
+    groups, kept = ("n_group", "topk_group") if has_groups else ("", "")
+    if not has_groups:  # the keys may be there, and say nothing
+        for key in ("n_group", "topk_group"):
+            fields.raw(key, None)
+    fields.refuse("norm_topk_prob", (False,), "supported: shares that are not normalised")
+    return read_moe(
+        fields,
+        scoring="softmax",
+        groups=fields.integer(groups, maximum=MOST_EXPERTS) if has_groups else 1,
+        kept_groups=fields.integer(kept, maximum=MOST_EXPERTS) if has_groups else 1,
+        group_score="max",
+        normalise=False,
+        scale=fields.positive("routed_scaling_factor", 1.0),
+        shared=read_shared(fields, "n_shared_experts", 2),
+    )
 
 
 def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of `DeepseekV2ForCausalLM`."""
-    fields.assume(**DEFAULTS)
-    refuse_experts(fields, 0)
+    fields.spell(num_experts="n_routed_experts")
+    fields.assume(**DEFAULTS, num_experts=64, moe_intermediate_size=1407)
+    refuse_others(fields, "softmax")
+    dense = read_mlp(fields, bias=fields.flag("mlp_bias", False))
     return parse_decoder(
         fields,
         family="deepseek_v2",
         mixer=read_latent(fields),
-        mlp=read_mlp(fields, bias=fields.flag("mlp_bias", False)),
+        mlp=sparse(read_sparse_after(fields, 0), read_experts(fields), dense),
     )
+
+
+def weights(config: ModelConfig) -> Weights:
+    """The tensors of latent attention and of experts."""
+    return {**latent_weights(config), **EXPERT_WEIGHTS}
 
 
 FAMILY = Family(
     name="deepseek_v2",
     architectures=("DeepseekV2ForCausalLM",),
     parse=parse,
-    weights=latent_weights,
+    weights=weights,
 )

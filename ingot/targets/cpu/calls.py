@@ -28,6 +28,7 @@ from ingot.targets.cpu.call_parts import (
     scalars_of,
     turned_heads,
 )
+from ingot.targets.cpu.calls_experts import expert_gate, expert_sum, route
 from ingot.targets.cpu.operands import CPP_TYPES, Operands
 from ingot.targets.cpu.work import CpuWork
 from ingot.targets.turns import turns_of
@@ -253,6 +254,9 @@ CALLS: Mapping[str, Emit] = {
     "cast": cast,
     "concat": concat,
     "embedding": embedding,
+    "expert_gate": expert_gate,
+    "expert_gate_quantize": expert_gate,
+    "expert_sum": expert_sum,
     "gate": gate,
     "gated_linear": gated_linear,
     "gated_linear_quantize": gated_linear,
@@ -271,6 +275,7 @@ CALLS: Mapping[str, Emit] = {
     "rope": rope,
     "rope_kv_write": rope_kv_write,
     "rope_table": rope_table,
+    "route": route,
     "select_rows": select_rows,
     "soft_cap": soft_cap,
 }

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ingot.artifact.formats import rounded_rows
 from ingot.artifact.plan import Buffer, Instruction, Plan
-from ingot.artifact.traits import Role, traits_of
+from ingot.artifact.traits import traits_of
 
 
 def round_activations(plan: Plan) -> Plan:
@@ -25,7 +25,7 @@ def round_activations(plan: Plan) -> Plan:
         traits = traits_of(instruction)
         if traits.matrix:
             block = plan.buffer(instruction.inputs[traits.matrix]).format.block
-            (argument,) = traits.arguments(Role.OWN)
+            argument = traits.multiplied
             x = instruction.inputs[argument]
             if block and (x, block) not in rounded:
                 cast = _cast(plan.buffer(x), block, instruction.origin)

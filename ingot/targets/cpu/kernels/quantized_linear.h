@@ -58,13 +58,13 @@ class QuantizedLinear {
     const Rows<float> sums = memory.unit.rows();
     for (int row = slice.rows.begin; row < slice.rows.end; row += block_rows) {
       const int left = slice.rows.end - row, count = left < block_rows ? left : block_rows;
-      const Operand part{x[row], scales[row], memory.starts};
-      start(part, count, memory.starts);
+      const Operand part{x[row], scales[row], memory.unpacking.starts};
+      start(part, count, memory.unpacking.starts);
       for (int at = begin; at < end; ++at) {
         const int next = Unit::panel(sink, slice.team, at + 1 < end ? at + 1 : begin);
         const int unit = sink.unit(slice.team, at / Unit::count), inside = at % Unit::count;
         product(part, count, {panels.panel(Unit::panel(sink, slice.team, at))}, panels.panel(next),
-                memory.unpacked, {sums.data + inside * quantized_columns, sums.stride},
+                memory.unpacking.panel, {sums.data + inside * quantized_columns, sums.stride},
                 [&](int r, int n) {
                   for (const int last = r + n; inside == 0 && r < last; ++r)
                     sink.fetch(unit, row + r);
@@ -76,7 +76,6 @@ class QuantizedLinear {
     }
   }
 
- private:
   using Stored = StoredBlocks<bits, group, block>;
   using Unpacked = UnpackedBlocks<group, block>;
   static constexpr int blocks = Panels::blocks;
@@ -92,28 +91,18 @@ class QuantizedLinear {
                                                                   : most_rows;
   static constexpr int chunk = unpacked_bytes / (block * quantized_columns) + 1;  // in blocks
 
-  template <class Sink>
-  struct Memory {
-    UnitMemory<Sink, block_rows> unit;
-    alignas(64) std::uint8_t unpacked[bits == 4 ? chunk * block * quantized_columns : 1];
+  // What many rows of x are multiplied with, and the starts of their sums.
+  struct Unpacking {
+    alignas(64) std::uint8_t panel[bits == 4 ? chunk * block * quantized_columns : 1];
     alignas(64) int starts[block_rows * blocks * Stored::spans];
   };
 
-  static bool unpacks(int rows) {
-    return bits == 4 && fast_bytes && rows >= least_unpacked_rows;
-  }
-
+  // What a product of these rows needs.
   static void start(const Operand& x, int rows, int* starts) {
     if (unpacks(rows))
       fill_starts<QuadDot<8>::zero_point, block>(x, rows, starts);
     else
       fill_starts<Stored::has_zeros ? 1 : QuadDot<bits>::zero_point, Stored::span>(x, rows, starts);
-  }
-
-  template <int zero_point, int span>
-  static void fill_starts(const Operand& x, int rows, int* starts) {
-    for (int s = 0; s < rows * (Inputs / span) && zero_point != 0; ++s)
-      starts[s] = -zero_point * sum_values<span>(x.values + s * span);
   }
 
   // sums[rows] = x times one panel; `next` is the panel that follows.
@@ -127,6 +116,23 @@ class QuantizedLinear {
       share_blocks(x, rows, panel, {0, blocks}, next, Panels::panel_bytes, sums, ahead_of);
     else if constexpr (bits == 4)
       unpacked_product(x, rows, panel, next, unpacked, sums, ahead_of);
+  }
+
+ private:
+  template <class Sink>
+  struct Memory {
+    UnitMemory<Sink, block_rows> unit;
+    Unpacking unpacking;
+  };
+
+  static bool unpacks(int rows) {
+    return bits == 4 && fast_bytes && rows >= least_unpacked_rows;
+  }
+
+  template <int zero_point, int span>
+  static void fill_starts(const Operand& x, int rows, int* starts) {
+    for (int s = 0; s < rows * (Inputs / span) && zero_point != 0; ++s)
+      starts[s] = -zero_point * sum_values<span>(x.values + s * span);
   }
 
   // The last blocks fetch the start of the next panel.
