@@ -108,7 +108,6 @@ TRAITS: Mapping[str, Traits] = {
     "linear": Traits(
         roles={"x": Role.OWN, "weight": Role.MATRIX, "bias": Role.VECTOR}, cost=product
     ),
-    "head_linear": Traits(roles={"x": Role.OWN, "weight": Role.MATRIX}, cost=product),
     # mixtures of experts: `experts` is one expression in a graph, and two products in a plan
     "route": Traits(roles={"logits": Role.OWN, "bias": Role.VECTOR}),
     "experts": Traits(
@@ -119,6 +118,7 @@ TRAITS: Mapping[str, Traits] = {
     ),
     "expert_gate": Traits(roles=_STACK, cost=stacked_product),
     "expert_sum": Traits(roles=_STACK, cost=stacked_product),
+    "head_linear": Traits(roles={"x": Role.OWN, "weight": Role.MATRIX}, cost=product),
     # row by row
     "rms_norm": Traits(roles=_NORM),
     "layer_norm": Traits(roles=_NORM | {"bias": Role.VECTOR}),

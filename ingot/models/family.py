@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
-from ingot.models.weight_rules import Entry, HeadRows, Rows, Stack
+from ingot.models.weight_rules import Entry, Rows, Stack
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["Build", "Family", "HeadRows", "Rows", "Stack", "Weights", "build_decoder"]
+__all__ = ["Build", "Family", "Rows", "Stack", "Weights", "build_decoder"]
 
 # Of several entries in a tuple the first counts of whose tensors the checkpoint has one.
 Weights = Mapping[str, Entry | tuple[Entry, ...]]

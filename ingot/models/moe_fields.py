@@ -37,13 +37,45 @@ def read_moe(fields: Fields, **decided: Any) -> MoeConfig:
     )
 
 
-def read_shared(fields: Fields, key: str, default: int, *, bias: bool = False) -> MlpConfig | None:
+def read_shared(fields: Fields, key: str, default: int) -> MlpConfig | None:
     """The MLP of all tokens, as wide as so many experts; none where there are 0 of them."""
     count = fields.integer(key, default, minimum=0, maximum=MOST_EXPERTS)
     if not count:
         return None
     size = count * fields.integer("moe_intermediate_size")
-    return MlpConfig(size=size, activation=read_activation(fields), bias=bias)
+    return MlpConfig(size=size, activation=read_activation(fields))
+
+
+def read_noaux(fields: Fields, *, shared: int, scale: float = 1.0) -> MoeConfig:
+    """Experts that are picked by sigmoids with a correction bias, in groups, as DeepSeek-V3 does.
+
+    Args:
+        shared, scale: the number of shared experts, and `routed_scaling_factor`, where config.json
+            does not tell them.
+
+    Source: "DeepSeek-V3 Technical Report" (arXiv 2412.19437), 2.1.2.
+    """
+    fields.refuse("topk_method", ("noaux_tc",), "supported: noaux_tc")
+    fields.refuse("scoring_func", ("sigmoid",), "supported: sigmoid")
+    fields.refuse("moe_layer_freq", (1,), "supported: experts in all layers but the first ones")
+    return read_moe(
+        fields,
+        scoring="sigmoid",
+        correction_bias=True,
+        groups=fields.integer("n_group", 1, maximum=MOST_EXPERTS),
+        kept_groups=fields.integer("topk_group", 1, maximum=MOST_EXPERTS),
+        group_score="top2",
+        normalise=fields.flag("norm_topk_prob", True),
+        eps=1e-20,
+        scale=fields.positive("routed_scaling_factor", scale),
+        shared=read_shared(fields, "n_shared_experts", shared),
+    )
+
+
+def read_mtp_layers(fields: Fields, default: int = 1) -> int:
+    """How many layers of the checkpoint come after the model's."""
+    spell_either(fields, "num_nextn_predict_layers", "num_mtp_layers")
+    return fields.integer("num_nextn_predict_layers", default, minimum=0)
 
 
 def read_sparse_layers(fields: Fields) -> list[bool]:

@@ -18,7 +18,7 @@ from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_formats.of_expert import OfExpert
 from ingot.models.checkpoint_formats.quantized import QuantizedTensor
 from ingot.models.safetensors_file import TensorInfo
-from ingot.models.weight_rules import EXPERT, HeadRows, Rows, Rule, Stack
+from ingot.models.weight_rules import EXPERT, Rows, Rule, Stack
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,6 @@ class Source:
         shape: of the parameter.
         transposed: the rows of the tensor are its columns.
         turned: the parameter has the columns of each run as rows, run by run.
-        halves: the even rows of a run come first, and then the odd ones.
     """
 
     info: TensorInfo
@@ -43,7 +42,6 @@ class Source:
     stride: int
     transposed: bool = False
     turned: bool = False
-    halves: bool = False
 
     @property
     def infos(self) -> tuple[TensorInfo, ...]:
@@ -52,14 +50,11 @@ class Source:
     @property
     def is_together(self) -> bool:
         """Whether its rows are neighbours in the tensor, in order."""
-        return not (self.transposed or self.turned or self.halves) and self.run == self.shape[0]
+        return not (self.transposed or self.turned) and self.run == self.shape[0]
 
     def rows(self, start: int, stop: int) -> NDArray[np.int64]:
         """The rows of the tensor that rows start..stop of its runs are, in their order."""
         run, inside = np.divmod(np.arange(start, stop), self.run)
-        if self.halves:
-            odd, pair = np.divmod(inside, self.run // 2)
-            inside = 2 * pair + odd
         found: NDArray[np.int64] = self.first_row + run * self.stride + inside
         return found
 
@@ -109,13 +104,28 @@ class Piece:
     `expert` is the place of an expert in a tensor that holds all of them; None in any other tensor.
     """
 
-    rule: Rows | HeadRows
+    rule: Rows
     shape: Shape
     expert: int | None = None
 
     @property
     def tensor(self) -> str:
         return self.rule.source
+
+    @property
+    def blocks(self) -> int:
+        """The blocks of rows that its tensor consists of."""
+        return self.rule.blocks or self.shape[0]
+
+    @property
+    def rows(self) -> int:
+        """The rows of the tensor that are its own."""
+        return self.blocks * self.shape[1] if self.rule.turned else self.shape[0]
+
+    @property
+    def columns(self) -> Shape:
+        """The tensor's dimensions after the first."""
+        return (self.shape[0] // self.blocks,) if self.rule.turned else self.shape[1:]
 
 
 def pieces_of(rule: Rule, shape: Shape) -> tuple[Piece, ...]:
@@ -137,18 +147,12 @@ def pieces_of(rule: Rule, shape: Shape) -> tuple[Piece, ...]:
 
 def with_outputs_first(piece: Piece) -> Piece:
     """A piece of a quantized matrix: its rows are outputs, however a family stores others."""
-    rule = piece.rule
-    turned = isinstance(rule, Rows) and rule.transposed
-    return replace(piece, rule=replace(rule, transposed=False)) if turned else piece
+    return replace(piece, rule=replace(piece.rule, transposed=False))
 
 
-def _fitting(rule: Rows | HeadRows, shape: Shape) -> Rows | HeadRows:
+def _fitting(rule: Rows, shape: Shape) -> Rows:
     """A rule for a parameter of that shape: a vector is never transposed."""
-    if len(shape) > 1:
-        return rule
-    return (
-        replace(rule, columns=0) if isinstance(rule, HeadRows) else replace(rule, transposed=False)
-    )
+    return replace(rule, transposed=rule.transposed and len(shape) > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,40 +187,22 @@ def laid_out(pieces: Iterable[Piece]) -> Layout:
 
 def _side_by_side(pieces: Sequence[Piece]) -> dict[Piece, Source]:
     """The sources of pieces that share a matrix."""
-    height, first, made = sum(piece.shape[0] for piece in pieces), 0, {}
+    height, first, made = sum(piece.rows for piece in pieces), 0, {}
     for piece in pieces:
-        rule, shape = piece.rule, piece.shape
-        if isinstance(rule, HeadRows):
-            made[piece] = _of_heads(rule, shape)
-            continue
-        blocks = rule.blocks or shape[0]
-        share, whole = shape[0] // blocks, (height, *shape[1:])
+        rule = piece.rule
+        whole = (height, *piece.columns)
         made[piece] = Source(
             info=_UNKNOWN,
             whole=whole[::-1] if rule.transposed else whole,
-            shape=shape,
+            shape=piece.shape,
             first_row=first,
-            run=share,
-            stride=height // blocks,
+            run=piece.rows // piece.blocks,
+            stride=height // piece.blocks,
             transposed=rule.transposed,
+            turned=rule.turned,
         )
-        first += share
+        first += piece.rows // piece.blocks
     return made
-
-
-def _of_heads(rule: HeadRows, shape: Shape) -> Source:
-    run, stride = rule.sizes[rule.part], sum(rule.sizes)
-    heads = shape[0] // (rule.columns or run)
-    columns = (rule.columns,) if rule.columns else shape[1:]
-    return Source(
-        info=_UNKNOWN,
-        whole=(heads * stride, *columns),
-        shape=shape,
-        first_row=sum(rule.sizes[: rule.part]),
-        run=run,
-        stride=stride,
-        turned=bool(rule.columns),
-    )
 
 
 def sources_of(

@@ -18,33 +18,15 @@ class Rows:
         blocks: the source consists of so many blocks of rows, such as one for each head. In every
             block the parameters follow on each other, each with its share of rows. 0 is as many
             blocks as a parameter has rows: of two parts, one has the even rows.
+        turned: of each block the parameter has its share transposed: the rows of the parameter are
+            the columns of the first block's share, then those of the second's.
     """
 
     source: str
     part: int = 0
     transposed: bool = False
     blocks: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class HeadRows:
-    """A parameter that is one part of every head of a source tensor.
-
-    The source has the rows of one head after the other, and each head has parts of these sizes;
-    a vector has elements instead. So has the parameter, with that part alone of each head.
-
-    Args:
-        source: name or template of the source tensor.
-        sizes: rows of the parts of a head, in order.
-        part: which of them the parameter is, from 0.
-        columns: those of the source if each head's part is transposed: the parameter is
-            [heads * columns, size]. 0 if none is.
-    """
-
-    source: str
-    sizes: tuple[int, ...]
-    part: int = 0
-    columns: int = 0
+    turned: bool = False
 
 
 EXPERT = "{e}"
@@ -62,6 +44,6 @@ class Stack:
     parts: tuple[Rows, ...]
 
 
-Rule = Rows | HeadRows | Stack
+Rule = Rows | Stack
 # A name or a template stands for all rows of that tensor.
 Entry = str | Rule

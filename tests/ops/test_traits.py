@@ -198,10 +198,10 @@ def test_what_follows_from_the_roles():
     }
     assert {name: traits.matrix for name, traits in TRAITS.items() if traits.matrix} == {
         "linear": "weight",
-        "head_linear": "weight",
         "experts": "gate_up",
         "expert_gate": "weight",
         "expert_sum": "weight",
+        "head_linear": "weight",
     }
     stacked = {name for name, traits in TRAITS.items() if traits.stacked}
     assert stacked == {"experts", "expert_gate", "expert_sum"}

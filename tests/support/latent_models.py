@@ -20,18 +20,17 @@ LATENT: dict[str, Any] = {
     "n_routed_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 1,
+    "first_k_dense_replace": 2,
 }
-DENSE = {"first_k_dense_replace": 2}
-GROUPS = {"n_routed_experts": 8, "n_group": 4, "topk_group": 2}
-NO_GROUPS = {"n_group": 1, "topk_group": 1}
 SCALED = {"rope_parameters": {**YARN, "rope_theta": 1e4, "mscale": 0.8, "mscale_all_dim": 0.6}}
-HALVES = {"rope_interleave": False, "attention_bias": True}
 DIRECT = {"q_lora_rank": None}
 ODD = {
     **{"num_attention_heads": 3, "num_key_value_heads": 3, "kv_lora_rank": 44},
     **{"qk_rope_head_dim": 4, "qk_nope_head_dim": 9, "v_head_dim": 11},
+}
+SPARSE = {"first_k_dense_replace": 1, "n_routed_experts": 8, "moe_intermediate_size": 40}
+LIMITED = {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2} | {
+    "routed_scaling_factor": 16.0
 }
 
 
@@ -46,13 +45,16 @@ CASES: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
     name: partial(config_of, family, changes)
     for name, family, changes in (
         ("deepseek_v2", "DeepseekV2", DIRECT),
-        ("deepseek_v2_groups", "DeepseekV2", {**GROUPS, "topk_method": "group_limited_greedy"}),
-        ("deepseek_v2_yarn", "DeepseekV2", {**DENSE, **SCALED}),
-        ("deepseek_v2_bias", "DeepseekV2", {**DENSE, **DIRECT, "attention_bias": True}),
-        ("deepseek_v3", "DeepseekV3", GROUPS),
-        ("deepseek_v3_odd", "DeepseekV3", {**DENSE, **ODD}),
-        ("deepseek_v3_halves", "DeepseekV3", {**DENSE, **HALVES}),
-        ("deepseek_v3_yarn", "DeepseekV3", {**NO_GROUPS, **DIRECT, **SCALED}),
-        ("glm4_moe_lite", "Glm4MoeLite", {}),
+        ("deepseek_v2_rank", "DeepseekV2", {}),
+        ("deepseek_v2_yarn", "DeepseekV2", SCALED),
+        ("deepseek_v2_bias", "DeepseekV2", {**DIRECT, "attention_bias": True}),
+        ("deepseek_v3", "DeepseekV3", {}),
+        ("deepseek_v3_odd", "DeepseekV3", ODD),
+        ("deepseek_v3_halves", "DeepseekV3", {"rope_interleave": False, "attention_bias": True}),
+        ("deepseek_v3_yarn", "DeepseekV3", {**DIRECT, **SCALED}),
+        ("deepseek_v2_experts", "DeepseekV2", {**DIRECT, **SPARSE, "n_shared_experts": 2}),
+        ("deepseek_v2_groups", "DeepseekV2", {**SPARSE, **LIMITED, "n_shared_experts": 1}),
+        ("deepseek_v3_experts", "DeepseekV3", {**SPARSE, "n_group": 4, "topk_group": 2}),
+        ("glm4_flash", "Glm4MoeLite", {**SPARSE, "n_group": 1, "topk_group": 1}),
     )
 }

@@ -7,8 +7,8 @@ from typing import Any
 
 import transformers
 
-# 7 experts and inner sizes of 40 are odd for every kernel; two layers, so that picks of the second
-# depend on the first.
+# 7 experts and inner sizes of 40 are odd for every kernel; some have 64, which int4 takes. Picks of
+# the second layer depend on the first.
 SIZE = 40
 PLAIN = {"rope_type": "default", "rope_theta": 10000.0}
 YARN = {
@@ -38,7 +38,7 @@ def moe_cases(common: Mapping[str, Any], window: int) -> dict[str, Case]:
 
     def wide(family: str, **changes: Any) -> Case:
         """Of a family that has an inner size for experts beside that of the MLP."""
-        return case(family, moe_intermediate_size=SIZE, **changes)
+        return case(family, **{"moe_intermediate_size": SIZE, **changes})
 
     def qwen2(**changes: Any) -> Case:
         return wide("Qwen2Moe", num_experts=7, shared_expert_intermediate_size=56, **changes)
@@ -79,7 +79,9 @@ def moe_cases(common: Mapping[str, Any], window: int) -> dict[str, Case]:
             num_hidden_layers=3, use_sliding_window=True, sliding_window=window, max_window_layers=2
         ),
         "qwen3moe": wide("Qwen3Moe", num_experts=7, norm_topk_prob=True),
-        "qwen3moe_unnormalised": wide("Qwen3Moe", num_experts=8, num_experts_per_tok=3),
+        "qwen3moe_unnormalised": wide(
+            "Qwen3Moe", num_experts=8, num_experts_per_tok=3, moe_intermediate_size=64
+        ),
         "qwen3moe_layers": wide(
             "Qwen3Moe",
             num_experts=8,
@@ -95,7 +97,9 @@ def moe_cases(common: Mapping[str, Any], window: int) -> dict[str, Case]:
         "granitemoe_tied": narrow("GraniteMoe", num_local_experts=4, tie_word_embeddings=True),
         "gptoss": gpt_oss(),
         "gptoss_layer_types": gpt_oss(
-            layer_types=["full_attention", "sliding_attention"], swiglu_limit=1.0
+            layer_types=["full_attention", "sliding_attention"],
+            swiglu_limit=1.0,
+            intermediate_size=64,
         ),
         "glm4moe": glm4(),
         "glm4moe_norm": glm4(use_qk_norm=True, attention_bias=True, norm_topk_prob=False),
@@ -108,7 +112,7 @@ def moe_cases(common: Mapping[str, Any], window: int) -> dict[str, Case]:
         ),
         "ernie4moe": ernie(),
         "ernie4moe_layers": ernie(
-            num_hidden_layers=4, moe_layer_start_index=1, moe_layer_end_index=2, use_bias=True
+            num_hidden_layers=4, moe_layer_start_index=1, moe_layer_end_index=2
         ),
         "ernie4moe_alone": ernie(moe_num_shared_experts=0, tie_word_embeddings=True),
         "hunyuanmoe": narrow("HunYuanMoEV1", num_experts=7, moe_topk=2),
@@ -116,6 +120,7 @@ def moe_cases(common: Mapping[str, Any], window: int) -> dict[str, Case]:
             "HunYuanMoEV1",
             num_experts=4,
             moe_topk=3,
-            rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 100.0},
+            rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 1.0}
+            | {"alpha": 100.0},
         ),
     }

@@ -67,9 +67,6 @@ BUILT_IN: tuple[Family, ...] = (
     hunyuan.FAMILY,
     seed_oss.FAMILY,
     ernie4_5.FAMILY,
-    deepseek_v2.FAMILY,
-    deepseek_v3.FAMILY,
-    deepseek_v3.FLASH_FAMILY,
     mixtral.FAMILY,
     qwen2_moe.FAMILY,
     qwen3_moe.FAMILY,
@@ -80,4 +77,6 @@ BUILT_IN: tuple[Family, ...] = (
     minimax_m2.FAMILY,
     ernie4_5_moe.FAMILY,
     hunyuan_moe.FAMILY,
+    deepseek_v2.FAMILY,
+    deepseek_v3.FAMILY,
 )

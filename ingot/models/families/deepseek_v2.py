@@ -1,4 +1,4 @@
-"""DeepSeek-V2 and V2-Lite: latent attention; experts after the first layers, some for all tokens."""
+"""DeepSeek-V2 and V2-Lite: latent attention, and experts that are picked in groups."""
 
 from __future__ import annotations
 
@@ -26,35 +26,31 @@ DEFAULTS = {
     "v_head_dim": 128,
     "rms_norm_eps": 1e-6,
 }
-NOISE = ("aux_loss_alpha", "seq_aux", "ep_size")
+METHODS = {name: name for name in ("greedy", "group_limited_greedy")}
+UNUSED = ("aux_loss_alpha", "seq_aux", "ep_size")  # of training
 
 
-def refuse_others(fields: Fields, scoring: str) -> None:
-    """Reads keys of the models' own code whose only published values are built here."""
-    fields.refuse("scoring_func", (scoring,), f"supported: {scoring}")
-    fields.refuse("moe_layer_freq", (1,), "supported: experts in every layer after the first")
-    for key in NOISE:  # of training
-        fields.raw(key, None)
+def weights(config: ModelConfig) -> Weights:
+    """Where parameters come from."""
+    return {**EXPERT_WEIGHTS, **latent_weights(config)}
 
 
 def read_experts(fields: Fields) -> MoeConfig:
-    """Experts that are picked by a softmax, from the best groups where there are groups.
+    """The experts: shares are softmax scores times a factor, and are not normalised.
 
-    Shares are never divided by their sum, as `transformers` has it.
+    Source: "DeepSeek-V2" (arXiv 2405.04434), 2.2.
     """
-    methods = {"greedy": "greedy", "group_limited_greedy": "groups"}
-    has_groups = fields.choice("topk_method", methods, "greedy") == "groups"
-    groups, kept = ("n_group", "topk_group") if has_groups else ("", "")
-    if not has_groups:  # the keys may be there, and say nothing
-        for key in ("n_group", "topk_group"):
-            fields.raw(key, None)
+    fields.refuse("scoring_func", ("softmax",), "supported: softmax")
     fields.refuse("norm_topk_prob", (False,), "supported: shares that are not normalised")
+    fields.refuse("moe_layer_freq", (1,), "supported: experts in all layers but the first ones")
+    grouped = fields.choice("topk_method", METHODS, "greedy") == "group_limited_greedy"
+    groups, kept = (
+        fields.integer(key, 1, maximum=MOST_EXPERTS) for key in ("n_group", "topk_group")
+    )
     return read_moe(
         fields,
-        scoring="softmax",
-        groups=fields.integer(groups, maximum=MOST_EXPERTS) if has_groups else 1,
-        kept_groups=fields.integer(kept, maximum=MOST_EXPERTS) if has_groups else 1,
-        group_score="max",
+        groups=groups if grouped else 1,
+        kept_groups=kept if grouped else 1,
         normalise=False,
         scale=fields.positive("routed_scaling_factor", 1.0),
         shared=read_shared(fields, "n_shared_experts", 2),
@@ -63,9 +59,10 @@ def read_experts(fields: Fields) -> MoeConfig:
 
 def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of `DeepseekV2ForCausalLM`."""
+    for key in UNUSED:
+        fields.raw(key, None)
     fields.spell(num_experts="n_routed_experts")
     fields.assume(**DEFAULTS, num_experts=64, moe_intermediate_size=1407)
-    refuse_others(fields, "softmax")
     dense = read_mlp(fields, bias=fields.flag("mlp_bias", False))
     return parse_decoder(
         fields,
@@ -73,11 +70,6 @@ def parse(fields: Fields) -> ModelConfig:
         mixer=read_latent(fields),
         mlp=sparse(read_sparse_after(fields, 0), read_experts(fields), dense),
     )
-
-
-def weights(config: ModelConfig) -> Weights:
-    """The tensors of latent attention and of experts."""
-    return {**latent_weights(config), **EXPERT_WEIGHTS}
 
 
 FAMILY = Family(

@@ -39,18 +39,18 @@ def parse(fields: Fields) -> ModelConfig:
     fields.spell(num_experts="moe_num_experts", num_experts_per_tok="moe_k")
     defaults: dict[str, Any] = {"num_experts": 64, "num_experts_per_tok": 6}
     fields.assume(**defaults, moe_intermediate_size=1536, rope_theta=5e5, tie_word_embeddings=True)
-    bias = fields.flag("use_bias", False)
+    fields.refuse("use_bias", (False,), "supported: products without biases")
     experts = read_moe(
         fields,
         correction_bias=True,
         eps=fields.number("moe_norm_min", 1e-12),
-        shared=read_shared(fields, "moe_num_shared_experts", 2, bias=bias),
+        shared=read_shared(fields, "moe_num_shared_experts", 2),
     )
     return parse_decoder(
         fields,
         family="ernie4_5_moe",
-        mixer=read_attention(fields, pairs="neighbours", bias=bias, o_bias=bias),
-        mlp=sparse(read_sparse(fields), experts, read_mlp(fields, bias=bias)),
+        mixer=read_attention(fields, pairs="neighbours"),
+        mlp=sparse(read_sparse(fields), experts, read_mlp(fields)),
     )
 
 

@@ -71,10 +71,9 @@ def ungrouped(kind: str, target: str) -> Unit:
 
 def floats(kind: str) -> Iterator[tuple[str, Case]]:
     dtype = DTYPES[kind]
-    for make in (
-        *(linears, gated, norms, ropes, elementwise, gathers, routers, mixtures),
-        *(head_linears, concats),
-    ):
+    for make in (linears, gated, norms, ropes, elementwise, gathers, routers, mixtures):
+        yield from make(dtype)
+    for make in (head_linears, concats):
         yield from make(dtype)
     for make in (heads, products_of_heads, attentions, latents):
         yield from make(dtype, dtype)
