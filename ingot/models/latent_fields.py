@@ -6,12 +6,11 @@ import math
 from dataclasses import replace
 
 from ingot.models.config import ModelConfig
-from ingot.models.family import Weights
+from ingot.models.family import Rows, Weights
 from ingot.models.fields import Fields
 from ingot.models.latent_config import LatentConfig
 from ingot.models.rope import Pairs, RopeConfig
 from ingot.models.rope_config import parse_rope
-from ingot.models.weight_rules import HeadRows, Rows
 
 _LARGEST = 2**16
 _ROPES = ("rope_parameters", "rope_scaling")
@@ -64,19 +63,15 @@ def latent_weights(config: ModelConfig) -> Weights:
     of a head's key and then its value; a query is multiplied with the former transposed.
     """
     mixers = [layer.mixer for layer in config.layers if isinstance(layer.mixer, LatentConfig)]
-    if not mixers:
-        return {}
-    mixer = mixers[0]
-    of_query = (mixer.plain_dim, mixer.rotated_dim)
-    of_head = (mixer.plain_dim, mixer.value_dim)
+    heads, has_rank = (mixers[0].num_heads, mixers[0].q_rank) if mixers else (1, 0)
     layer = "model.layers.{i}.self_attn"
-    queries = f"{layer}.q_b_proj.weight" if mixer.q_rank else f"{layer}.q_proj.weight"
+    queries = f"{layer}.q_b_proj.weight" if has_rank else f"{layer}.q_proj.weight"
     row, both = f"{layer}.kv_a_proj_with_mqa.{{kind}}", f"{layer}.kv_b_proj.weight"
     return {
-        f"{layer}.q_plain_proj.weight": HeadRows(queries, of_query, 0),
-        f"{layer}.q_rotated_proj.weight": HeadRows(queries, of_query, 1),
+        f"{layer}.q_plain_proj.weight": Rows(queries, 0, blocks=heads),
+        f"{layer}.q_rotated_proj.weight": Rows(queries, 1, blocks=heads),
         f"{layer}.latent_proj.{{kind}}": Rows(row, 0),
         f"{layer}.k_rotated_proj.{{kind}}": Rows(row, 1),
-        f"{layer}.k_b_proj.weight": HeadRows(both, of_head, 0, columns=mixer.rank),
-        f"{layer}.v_b_proj.weight": HeadRows(both, of_head, 1),
+        f"{layer}.k_b_proj.weight": Rows(both, 0, blocks=heads, turned=True),
+        f"{layer}.v_b_proj.weight": Rows(both, 1, blocks=heads),
     }
