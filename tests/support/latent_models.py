@@ -16,7 +16,7 @@ LATENT: dict[str, Any] = {
     "q_lora_rank": 28,
     "qk_nope_head_dim": 12,
     "qk_rope_head_dim": 8,
-    "v_head_dim": 20,
+    "v_head_dim": 24,
     "n_routed_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,

@@ -23,6 +23,14 @@ FLASH_DEFAULTS = {
     "moe_intermediate_size": 1536,
     "routed_scaling_factor": 1.8,
 }
+USUAL = {
+    **DEFAULTS,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "n_group": 8,
+    "topk_group": 4,
+}
 KINDS = ("dense", "sparse")
 
 
@@ -44,8 +52,7 @@ def parse(fields: Fields) -> ModelConfig:
         fields.raw(key, None)
     fields.spell(num_experts="n_routed_experts")
     flash = fields.raw("architectures", None) == [FLASH]
-    usual = {"num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048}
-    fields.assume(**FLASH_DEFAULTS if flash else {**DEFAULTS, **usual})
+    fields.assume(**FLASH_DEFAULTS if flash else USUAL)
     interleaved = fields.flag("rope_interleave", True)
     experts = read_noaux(fields, shared=1, scale=2.5)
     return parse_decoder(

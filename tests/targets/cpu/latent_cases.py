@@ -62,7 +62,7 @@ def latents(dtype: DType, kept: DType) -> Iterator[tuple[str, Case]]:
             s.call("cast", s.view("row", out, 0, heads * values), form=rounded_rows(block))
 
     shapes = ((16, 512, 64, 16), (3, 36, 12, 32), (5, 20, 8, 64), (1, 64, 64, 16))
-    for heads, values, turned, page_size in shapes:
+    for heads, values, turned, page_size in shapes[:: 2 if dtype == "float32" else 1]:
         sizes = {"heads": heads, "values": values, "turned": turned, "page_size": page_size}
         yield f"latent-{values}", partial(case, **sizes)
     yield (
