@@ -211,6 +211,7 @@ def _needs(
     with Noting(faults.append):
         resolved = resolve(options, config)
         for kind in {kind_of(target) for target in resolved.targets}:
+            _check_experts(kind, config)  # without kernels for them nothing tells their size
             with Noting(faults.append):
                 _check_heads(kind, config)
         kept: dict[str, Storage] = {}
@@ -246,4 +247,13 @@ def _check_heads(kind: TargetKind, config: ModelConfig) -> None:
         raise CodegenError(
             f"heads of {config.largest_head} are too large for {kind.name} targets",
             hint=f"supported: heads of at most {kind.largest_head}",
+        )
+
+
+def _check_experts(kind: TargetKind, config: ModelConfig) -> None:
+    """Raises CodegenError where a target has no kernels for what the model's MLPs are."""
+    if config.has_experts and not kind.has_experts:
+        raise CodegenError(
+            f"{kind.name} targets have no kernels for experts",
+            hint="Compile for a CPU, such as --target cpu:native.",
         )

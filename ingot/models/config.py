@@ -13,6 +13,7 @@ from typing import Literal
 from ingot.errors import ContradictionError
 from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
+from ingot.models.moe_config import MoeConfig
 from ingot.models.rope import RopeConfig
 
 NormKind = Literal["rms", "layer"]
@@ -100,6 +101,11 @@ class ModelConfig:
         mixers = (layer.mixer for layer in self.layers)
         heads = (head for m in mixers if not isinstance(m, LatentConfig) for head in m.cached)
         return max((size for _, size in heads), default=0)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether tokens are given to some of many MLPs in any layer."""
+        return any(isinstance(layer.mlp, MoeConfig) for layer in self.layers)
 
     @property
     def largest_row(self) -> int:

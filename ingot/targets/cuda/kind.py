@@ -38,6 +38,7 @@ class CudaKind:
     dtypes = FLOATS
     largest_head = LARGEST_HEAD
     largest_row = 0
+    has_experts = False
     rules = tuple(rule.__name__ for rule in RULES)
 
     def fits(self, columns: int, form: Format) -> bool:
