@@ -125,14 +125,17 @@ def stacked_product(instruction: Instruction, operands: Operands, shape: StepSha
 
 
 def attention(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
-    """Attention: reads keys and values once a sequence, and takes 4 operations an element."""
+    """Attention: reads keys and values once a sequence, and takes 2 operations for each element of
+    a query, and for each of a result."""
     window = int(instruction.attrs.get("window", 0))
     query = operands["q"]
+    heads, size = map(int, query.shape[1:])
+    value_size = int(instruction.attrs.get("value_size", 0)) or int(operands["v_cache"].shape[-1])
     token_bytes = sum(map(_token_bytes, (b for b in operands.values() if b.kind == "state")))
     pairs = shape.sequences * shape.pairs(window)
     return read_weights(instruction, operands, shape) + Cost(
         kv_bytes=shape.sequences * shape.visible(window) * token_bytes,
-        operations={query.dtype: 4 * query.columns * pairs},
+        operations={query.dtype: 2 * heads * (size + value_size) * pairs},
     )
 
 

@@ -118,6 +118,7 @@ TRAITS: Mapping[str, Traits] = {
     ),
     "expert_gate": Traits(roles=_STACK, cost=stacked_product),
     "expert_sum": Traits(roles=_STACK, cost=stacked_product),
+    "head_linear": Traits(roles={"x": Role.OWN, "weight": Role.MATRIX}, cost=product),
     # row by row
     "rms_norm": Traits(roles=_NORM),
     "layer_norm": Traits(roles=_NORM | {"bias": Role.VECTOR}),
@@ -125,10 +126,12 @@ TRAITS: Mapping[str, Traits] = {
     "gate": Traits(roles={"gate": Role.OWN, "up": Role.OWN}),
     "activation": Traits(roles={"x": Role.OWN}),
     "add": Traits(roles={"x": Role.OWN, "y": Role.OWN}),
+    "concat": Traits(roles={"x": Role.OWN, "y": Role.OWN}),
     "mul": Traits(roles={"x": Role.OWN}),
     "soft_cap": Traits(roles={"x": Role.OWN}),
     "cast": Traits(roles={"x": Role.OWN}),
-    # attention: one sequence over itself, and many over their pages
+    # attention: one sequence over itself, and many over their pages. Where there are no values of
+    # their own (`v`, `v_cache`), they are the first columns of the keys
     "attention": Traits(
         roles={"q": Role.OWN, "k": Role.SEQUENCE, "v": Role.SEQUENCE, "sinks": Role.VECTOR}
     ),
@@ -150,6 +153,12 @@ def origin_of(members: Sequence[Instruction]) -> str:
     """The module that a kernel comes from: that of its product, or else of its last instruction."""
     products = (i for i in members if traits_of(i).matrix)
     return next(products, members[-1]).origin
+
+
+def written_by(instruction: Instruction) -> tuple[str, ...]:
+    """The buffers that an instruction writes into, beside its results."""
+    arguments = traits_of(instruction).mutates
+    return tuple(instruction.inputs[name] for name in arguments if name in instruction.inputs)
 
 
 def traits_of(instruction: Instruction) -> Traits:

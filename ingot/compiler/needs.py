@@ -188,7 +188,7 @@ def _way(
             (each.name, each.shape, formats[each.name]) for each in weights if len(each.shape) > 1
         ),
         weight_bytes=sizes.whole,
-        expert_bytes=sizes.stacks,
+        expert_bytes=sizes.picked,
         step_bytes=step,
         caches=tuple(
             _cache(dtype, config, resolved.limits, sizes.whole + step, use)
@@ -210,8 +210,12 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
 
 
 def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> Cache:
-    cached = [each for layer in config.layers for each in layer.mixer.cached]
-    per_token = sum(_form(dtype, size).nbytes((heads, size)) for heads, size in cached)
+    cached = [
+        (heads, size, layer.mixer.block_size)
+        for layer in config.layers
+        for heads, size in layer.mixer.cached
+    ]
+    per_token = sum(_form(dtype, block).nbytes((heads, size)) for heads, size, block in cached)
     window = widest_window(config.windows)
 
     def cache_bytes(context: int, seats: int) -> int:
@@ -238,9 +242,9 @@ def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use
     )
 
 
-def _form(dtype: str, size: int) -> Format:
-    """How heads of a size are cached."""
-    return rounded_rows(size) if dtype == "int8" else Format(dtype)  # type: ignore[arg-type]
+def _form(dtype: str, block: int) -> Format:
+    """How a token is cached; in int8 so many columns share a scale."""
+    return rounded_rows(block) if dtype == "int8" else Format(dtype)  # type: ignore[arg-type]
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:

@@ -23,24 +23,32 @@ from ingot.targets.target import TargetKind, all_fit
 class Weight:
     """A weight of the plan: its name and shape, and the parameters that it is stacked from.
 
-    `multiplied`, `outer` and `exact` are as in `Blueprint`. A stack has three dimensions.
+    `multiplied`, `plain`, `outer`, `exact` and `picks` are as in `Blueprint`. A stack has three
+    dimensions.
     """
 
     name: str
     shape: Shape
     sources: tuple[str, ...]
     multiplied: bool = False
+    plain: bool = False
     outer: bool = False
     exact: bool = False
+    picks: int = 0
 
     @property
     def is_stack(self) -> bool:
         return len(self.shape) == 3
 
     @property
+    def is_picked(self) -> bool:
+        """Whether a token needs only some of its experts."""
+        return 0 < self.picks < self.shape[0]
+
+    @property
     def is_matrix(self) -> bool:
         """Whether it is stored in the dtype of the model, or in integers."""
-        return self.multiplied or (self.outer and len(self.shape) == 2)
+        return not self.exact and (self.multiplied or (self.outer and len(self.shape) == 2))
 
 
 def weights_of(blueprint: Blueprint) -> list[Weight]:
@@ -55,11 +63,13 @@ def weights_of(blueprint: Blueprint) -> list[Weight]:
 
 def _weights(part: Blueprint, path: str) -> Iterator[Weight]:
     yield from _stacked([(path, part)])
+    groups = {name: group for group in part.stacked for name in group}
     for name, child in part.parts.items():
-        if name not in part.stacked:
+        group = groups.get(name)
+        if group is None:
             yield from _weights(child, _join(path, name))
-        elif name == part.stacked[0]:
-            yield from _stacked([(_join(path, n), part.parts[n]) for n in part.stacked])
+        elif name == group[0]:
+            yield from _stacked([(_join(path, n), part.parts[n]) for n in group])
 
 
 def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[Weight]:
@@ -74,8 +84,10 @@ def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[Weight]:
             shape=(rows, *rest),
             sources=tuple(names),
             multiplied=first.multiplied and bool(rest) and 1 + len(rest) == most,
+            plain=first.plain,
             outer=first.outer,
             exact=first.exact,
+            picks=first.picks,
         )
 
 
@@ -96,10 +108,10 @@ def choose_formats(
     """
     matrices = [weight for weight in weights if weight.is_matrix]
     if base is not None:
-        refuse_misfits([w for w in matrices if not w.exact], base, int8, targets)
+        refuse_misfits([w for w in matrices if not w.plain], base, int8, targets)
     formats = {weight.name: Format("float32") for weight in weights}
     for weight in matrices:
-        storage = None if weight.exact else base and (int8 if weight.outer else base)
+        storage = None if weight.plain else base and (int8 if weight.outer else base)
         plain = Format(dtype)  # type: ignore[arg-type]
         formats[weight.name] = storage.of(weight.shape[-1]) if storage else plain
     return formats
@@ -133,19 +145,20 @@ def refuse_misfits(
 
 @dataclass(frozen=True, slots=True)
 class FileSizes:
-    """Bytes of a file of weights, and of the stacks in it, of which a step reads what it picks."""
+    """Bytes of a file of weights, and of the experts in it of which a step reads what it picks."""
 
     whole: int
-    stacks: int
+    picked: int
 
 
 def file_sizes(
     kind: TargetKind, weights: Iterable[Weight], formats: Mapping[str, Format]
 ) -> FileSizes:
     """The sizes of the file of weights that a kind of target gets."""
-    packed, stacks = {}, list[str]()
+    packed, stacks, picked = {}, list[str](), list[str]()
     for weight in weights:
         stacks += [weight.name] if weight.is_stack else []
+        picked += [weight.name] if weight.is_picked else []
         buffer = Buffer(
             name=weight.name, format=formats[weight.name], shape=weight.shape, kind="weight"
         )
@@ -154,5 +167,5 @@ def file_sizes(
     begin = len(header(tensors, PAGE if stacks else ALIGNMENT))
     return FileSizes(
         begin + sum(aligned(nbytes) for _, nbytes in tensors.values()),
-        sum(packed[name][1] for name in stacks),
+        sum(packed[name][1] for name in picked),
     )

@@ -198,25 +198,33 @@ def _narrower(weight: Operand, form: Format) -> torch.dtype | None:
 
 
 def _attention(
-    roundings: Roundings, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int = 0,
-    softcap: float = 0.0, sinks: Tensor | None = None, **_: Any,
+    roundings: Roundings, q: Tensor, k: Tensor, v: Tensor | None, scale: float, window: int = 0,
+    softcap: float = 0.0, sinks: Tensor | None = None, value_size: int = 0, **_: Any,
 ) -> Tensor:  # fmt: skip
     """`attention` over a cache: weights are rounded like queries, see `attend_rounded`."""
     form, cache = roundings.queries, roundings.cache
     if form == cache == FLOAT32:
-        q, k, v = (_round(value, form) for value in (q, k, v))
+        q, k = _round(q, form), _round(k, form)
+        v = k[..., :value_size] if v is None else _round(v, form)
         exact: Tensor = ATTENTION.reference(q, k, v, scale, window, softcap, sinks)
         return exact
-    keys, values = (x[0].transpose(0, 1) for x in (_round(k, cache), v))
-    scales = None
-    if cache.is_scaled:
-        stored = round_to_int8(values, cache.block)
-        values, scales = stored.values.float(), stored.scales.squeeze(-1)
-    else:
-        values = _round(values, cache)
     narrow = q[0].to(TORCH_DTYPES[form.dtype])
+    if v is None:  # rows of the cache are read in the dtype of queries
+        keys = _round(_round(k, cache), form)[0].transpose(0, 1)
+        values, scales = keys[..., :value_size], None
+    else:
+        keys = _round(k, cache)[0].transpose(0, 1)
+        values, scales = _stored(v[0].transpose(0, 1), cache)
     out = attend_rounded(narrow, keys, values, scales, 0, scale, window, softcap, sinks)
     return out.unsqueeze(0)
+
+
+def _stored(values: Tensor, cache: Format) -> tuple[Tensor, Tensor | None]:
+    """Values as a cache has them, and their scales where it has some."""
+    if not cache.is_scaled:
+        return _round(values, cache), None
+    stored = round_to_int8(values, cache.block)
+    return stored.values.float(), stored.scales.squeeze(-1)
 
 
 def _round(values: Tensor, form: Format) -> Tensor:

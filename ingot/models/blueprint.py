@@ -20,19 +20,24 @@ class Blueprint:
         shapes: its own parameters.
         constants: its buffers whose values follow from the config.
         parts: the modules in it, in the order in which they run.
-        stacked: the linears among them that read the same rows; the compiler makes one of them.
+        stacked: groups of linears among them that read the same rows; the compiler makes one of
+            each group.
         multiplied: rows are multiplied with its weight.
+        plain: its weight is never stored in integers.
         outer: it is an embedding or the head.
-        exact: its weights are never integers.
+        exact: its weights stay float32 however the others are stored.
+        picks: so many of its experts compute a token; 0: it has none.
     """
 
     shapes: Mapping[str, Shape] = field(default_factory=dict)
     constants: Mapping[str, Shape] = field(default_factory=dict)
     parts: Mapping[str, Blueprint] = field(default_factory=dict)
-    stacked: tuple[str, ...] = ()
+    stacked: tuple[tuple[str, ...], ...] = ()
     multiplied: bool = False
+    plain: bool = False
     outer: bool = False
     exact: bool = False
+    picks: int = 0
 
     def modules(self, path: str = "") -> Iterator[tuple[str, Blueprint]]:
         """This module and all below it, by their dotted paths."""
@@ -66,6 +71,11 @@ def linear(
     shapes: dict[str, Shape] = {"weight": (rows, columns)}
     shapes |= {"bias": (rows,)} if bias else {}
     return Blueprint(shapes=shapes, multiplied=True, outer=outer, exact=exact)
+
+
+def head_linear(heads: int, columns: int, rows: int) -> Blueprint:
+    """A product of each head with a matrix [rows, columns] of its own."""
+    return Blueprint(shapes={"weight": (heads * rows, columns)}, multiplied=True, plain=True)
 
 
 def embedding(rows: int, width: int, *, multiplied: bool = False) -> Blueprint:

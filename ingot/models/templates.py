@@ -9,6 +9,8 @@ import re
 from functools import cache
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+BEYOND = "beyond"  # the number of a layer after the last
+_NUMBERS = ("i", BEYOND)
 
 
 @cache
@@ -17,12 +19,13 @@ def expand(template: str) -> re.Pattern[str]:
     literal, *rest = _PLACEHOLDER.split(template)
     parts, seen = [re.escape(literal)], set()
     for word, literal in zip(rest[::2], rest[1::2], strict=True):
-        text = r"\d+" if word == "i" else ".+"
+        text = r"\d+" if word in _NUMBERS else ".+"
         parts += [f"(?P={word})" if word in seen else f"(?P<{word}>{text})", re.escape(literal)]
         seen.add(word)
     return re.compile("".join(parts))
 
 
 def fill(template: str, match: re.Match[str]) -> str:
-    """A template with the texts that another one has matched."""
-    return _PLACEHOLDER.sub(lambda word: match[word[1]], template)
+    """A template with the texts that another one has matched; other words stay."""
+    texts = match.groupdict()
+    return _PLACEHOLDER.sub(lambda word: texts.get(word[1], word[0]), template)

@@ -132,3 +132,18 @@ def stack(parts: Sequence[Scaled]) -> Scaled:
         scales=torch.cat([part.scales for part in parts]),
         zeros=torch.cat(zeros) if zeros else None,
     )
+
+
+def stack_matrices(matrices: Sequence[Scaled]) -> Scaled:
+    """Matrices of the same shape and kind [O, K] as one stack [E, O, K]."""
+    whole, count = stack(matrices), len(matrices)
+
+    def divided(rows: Tensor | None) -> Tensor | None:
+        return None if rows is None else rows.unflatten(0, (count, -1))
+
+    return Scaled(
+        whole.values.unflatten(0, (count, -1)),
+        divided(whole.multipliers),
+        whole.scales.unflatten(0, (count, -1)),
+        divided(whole.zeros),
+    )

@@ -17,6 +17,7 @@ from ingot.passes.graph import (
     op_calls,
     op_name,
     op_nodes,
+    routes,
     set_arguments,
     signature,
     value,
@@ -47,8 +48,8 @@ def lower_dtypes(
     way out; where something else needs the value, too, a cast does. Embedded tokens, the residual
     stream, results of linears, norm weights, biases, tables and logits stay float32. So do
     `integers`, the model's parameters that are to be stored in integers, and what is multiplied
-    with them: a target rounds those. Logits that experts are picked by are rounded if `route` says
-    so.
+    with them: a target rounds those. Experts are picked in float32: so stays the product that gives
+    them logits, which are rounded if `route` says so.
 
     Before:
         h = rms_norm(x, w);  y = linear(h, W)                         W float32
@@ -71,9 +72,11 @@ def lower_dtypes(
 
 
 def weights_to_narrow(gm: GraphModule, integers: Set[str]) -> list[Node]:
-    """The matrices and tables that stay what they are called: numbers, no integers."""
+    """The matrices and tables that stay numbers, but for those that experts are picked by."""
     found: dict[Node, None] = {}
     for node, traits in op_nodes(gm):
+        if routes(node):
+            continue
         for name in traits.integers:
             weight = arguments(node)[name]
             if not set(sources(gm, str(weight.target))) & integers:

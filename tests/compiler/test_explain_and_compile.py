@@ -75,9 +75,15 @@ SOME = (
     ("gemma2_width_68", "int8", "auto"),
     ("llama_head_dim_20", "float32", "auto"),
 )
+EXPERTS = [
+    ("gptoss_layer_types", "int8", "auto"),
+    ("qwen2moe", "bfloat16", "auto"),
+    ("glm4moe", "float32", "int8"),
+    ("qwen3moe_unnormalised", "int4", "auto"),
+]
 
 
-@pytest.mark.parametrize(("name", "way", "kv"), SOME)
+@pytest.mark.parametrize(("name", "way", "kv"), core(*SOME, further=EXPERTS[:1], slow=EXPERTS))
 def test_sizes_are_those_of_the_files(name: str, way: str, kv: str, tmp_path: Path) -> None:
     model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
     explanation = explain(model_dir)
@@ -221,12 +227,13 @@ def test_the_answer_is_plain_data(good: Path) -> None:
     told = json.loads(json_text(explain(good)))
     assert list(told) == [
         "supported", "architecture", "family", "reasons", "features", "nearest", "differing",
-        "absent", "num_parameters", "dtype", "target", "compile_options", "context", "seats",
+        "absent", "num_parameters", "active_parameters", "dtype", "target", "compile_options",
+        "context", "seats",
         "memory_bytes", "ways",
     ]  # fmt: skip
     assert list(told["ways"][0]) == [
         "name", "options", "default", "refused", "hint", "stored_as", "matrices", "weight_bytes",
-        "step_bytes", "caches",
+        "expert_bytes", "step_bytes", "caches",
     ]  # fmt: skip
     assert list(told["ways"][0]["caches"][0]) == [
         "dtype", "options", "bytes_per_token", "cache_bytes", "total_bytes", "fits",

@@ -56,7 +56,18 @@ def attention(rng: torch.Generator) -> list[Kwargs]:
             (9, 4, 2, 64, 0, 0.0, True),
             (11, 6, 1, 16, 4, 30.0, False),
         )
-    ]
+    ] + [latent_attention(rng, dtype) for dtype in samples.DTYPES]
+
+
+def latent_attention(rng: torch.Generator, dtype: torch.dtype) -> Kwargs:
+    return {
+        "q": samples.normal(rng, 1, 5, 3, 28, dtype=dtype),
+        "k": samples.normal(rng, 1, 5, 1, 28, dtype=dtype),
+        "v": None,
+        "scale": 0.2,
+        "value_size": 20,
+        "out_dtype": dtype,
+    }
 
 
 def cast(rng: torch.Generator) -> list[Kwargs]:
@@ -64,6 +75,18 @@ def cast(rng: torch.Generator) -> list[Kwargs]:
         {"x": samples.normal(rng, 1, n, size, dtype=dtype), "out_dtype": out_dtype}
         for dtype, out_dtype in (samples.DTYPES, samples.DTYPES[::-1])
         for n, size in ((1, 64), (5, 37))
+    ]
+
+
+def concat(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, heads, left),
+            "y": samples.normal(rng, 1, n, heads, right, dtype=dtype),
+            "out_dtype": dtype,
+        }
+        for dtype in samples.DTYPES
+        for n, heads, left, right in ((1, 1, 64, 16), (5, 3, 20, 37))
     ]
 
 
@@ -180,6 +203,18 @@ def gate(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
+def head_linear(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, heads * num_in, dtype=dtype),
+            "weight": samples.weight(rng, heads * num_out, num_in, dtype),
+            "out_dtype": dtype,
+        }
+        for dtype in samples.DTYPES
+        for n, heads, num_in, num_out in ((1, 2, 64, 64), (5, 3, 27, 20), (13, 1, 40, 130))
+    ]
+
+
 def kv_write(rng: torch.Generator) -> list[Kwargs]:
     step, num_pages = paged_step(rng, [(1, 9), (5, 5), (2, 18)], page_size=8)
     step["slots"][3] = -1
@@ -192,6 +227,15 @@ def kv_write(rng: torch.Generator) -> list[Kwargs]:
         }
         for dtype in samples.DTYPES
         for heads, size in ((1, 64), (3, 20))
+    ] + [
+        {
+            "k": samples.normal(rng, 1, 8, 1, 28),
+            "v": None,
+            "k_cache": samples.normal(rng, num_pages, 1, 8, 28, dtype=dtype),
+            "v_cache": None,
+            "slots": step["slots"],
+        }
+        for dtype in samples.DTYPES
     ]
 
 
@@ -253,7 +297,12 @@ def paged_attention(rng: torch.Generator) -> list[Kwargs]:
         ([(1, 41), (7, 7), (1, 16), (5, 23)], 4, 2, 64, 16, 0, 0.0, False),
         ([(3, 33), (1, 70)], 6, 1, 16, 8, 20, 30.0, True),
     )
-    return [paged_attention_call(rng, dtype, *case) for dtype in samples.DTYPES for case in cases]
+    found = []
+    for dtype in samples.DTYPES:
+        found += [paged_attention_call(rng, dtype, *case) for case in cases]
+        latent = paged_attention_call(rng, dtype, *cases[2])
+        found.append(latent | {"v_cache": None, "value_size": 12})
+    return found
 
 
 def paged_attention_call(
@@ -365,11 +414,13 @@ SAMPLES = {
     "add": add,
     "attention": attention,
     "cast": cast,
+    "concat": concat,
     "embedding": embedding,
     "expert_gate": expert_gate,
     "expert_sum": expert_sum,
     "experts": experts,
     "gate": gate,
+    "head_linear": head_linear,
     "kv_write": kv_write,
     "layer_norm": layer_norm,
     "linear": linear,

@@ -55,7 +55,8 @@ def result(op: Op, kwargs: dict[str, Any]) -> Tensor:
     out = op.reference(**kwargs)
     if out is not None:
         return out[0]
-    pages = [kwargs[name].transpose(1, 2).flatten(0, 1) for name in op.traits.mutates]
+    written = [kwargs[name] for name in op.traits.mutates if kwargs[name] is not None]
+    pages = [pages.transpose(1, 2).flatten(0, 1) for pages in written]
     return torch.stack(pages, 1)
 
 
@@ -96,7 +97,7 @@ def test_the_rows_of_a_result_are_those_of_its_own_arguments(op):
     own = op.traits.arguments(Role.OWN)
     assert own
     for kwargs in SAMPLES[op.name](torch.Generator().manual_seed(1)):
-        rows = {num_rows(name, kwargs[name]) for name in own}
+        rows = {num_rows(name, kwargs[name]) for name in own if kwargs[name] is not None}
         assert len(rows) == 1
         if op.traits.outputs:
             assert result(op, kwargs).shape[0] == rows.pop()
@@ -200,11 +201,12 @@ def test_what_follows_from_the_roles():
         "experts": "gate_up",
         "expert_gate": "weight",
         "expert_sum": "weight",
+        "head_linear": "weight",
     }
     stacked = {name for name, traits in TRAITS.items() if traits.stacked}
     assert stacked == {"experts", "expert_gate", "expert_sum"}
     integers = {name for name, traits in TRAITS.items() if traits.integers}
-    assert integers == {"linear", "embedding", *stacked}
+    assert integers == {"linear", "head_linear", "embedding", *stacked}
     assert TRAITS["kv_write"].mutates == ("k_cache", "v_cache")
     assert not any(t.mutates for name, t in TRAITS.items() if name != "kv_write")
     assert not TRAITS["kv_write"].outputs

@@ -57,7 +57,8 @@ def choose_storage(
     names, outer = matrix_names(gm), outer_names(gm)
     others, base = base, base or BESIDE_KEPT
     int8 = int8 or Storage(8, base.group)
-    chosen: dict[str, Storage | None] = dict(kept or {})
+    # What no matrix of the graph is, such as those of heads, is read as the numbers it stands for.
+    chosen: dict[str, Storage | None] = {n: s for n, s in (kept or {}).items() if n in names}
     if others is not None:
         chosen = {name: int8 if name in outer else base for name in names}
     for rule in keep:

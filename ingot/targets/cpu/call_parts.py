@@ -96,7 +96,10 @@ def result(operands: Operands, i: Instruction) -> str:
 
 
 def cache_of(operands: Operands, i: Instruction) -> str:
-    keys, values = operands.of(i, "k_cache"), operands.of(i, "v_cache")
+    keys, values = operands.of(i, "k_cache"), operands.optional(i, "v_cache")
+    if values is None:
+        expect(i, keys.shape[1] == 1, f"{keys.shape[1]} heads of keys that are values, too")
+        return operands.latent_cache(keys, int(i.attrs.get("value_size", keys.shape[-1])))
     whole = not keys.format.is_scaled or keys.format.block == keys.shape[-1]
     expect(i, whole, f"heads of {keys.shape[-1]} in {keys.format}")
     return operands.cache(keys, values)

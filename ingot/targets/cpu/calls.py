@@ -80,6 +80,17 @@ def linear(operands: Operands, work: CpuWork) -> Call:
     return product.call("linear", (), (residual, operands.rows(out, const=False)))
 
 
+def head_linear(operands: Operands, work: CpuWork) -> Call:
+    i = work.member("head_linear")
+    x, weight, out = (operands.of(i, a) for a in ("x", "weight", "out"))
+    expect(i, x.dtype == weight.dtype, f"x is {x.dtype} and the weight {weight.dtype}")
+    outputs, inputs = map(int, weight.shape)
+    heads = x.columns // inputs
+    constants = (heads, CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs)
+    arguments = (operands.rows(x), operands.weight(weight), result(operands, i))
+    return Call("head_linear", constants, arguments)
+
+
 def linear_soft_cap(operands: Operands, work: CpuWork) -> Call:
     cap = work.member("soft_cap")
     product = product_of(operands, work.member("linear"), operands.of(cap, "out"))
@@ -156,9 +167,10 @@ def rope(operands: Operands, work: CpuWork) -> Call:
 
 def kv_write(operands: Operands, work: CpuWork) -> Call:
     i = work.member("kv_write")
-    k, v, slots = (operands.of(i, a) for a in ("k", "v", "slots"))
-    inputs = (operands.rows(k), operands.rows(v), f"step.{slots.name}")
-    return Call("kv_write", (), (*inputs, cache_of(operands, i)))
+    slots = f"step.{operands.of(i, 'slots').name}"
+    rows = [operands.rows(operands.of(i, a)) for a in ("k", "v") if a in i.inputs]
+    kernel = "kv_write" if "v" in i.inputs else "latent_write"
+    return Call(kernel, (), (*rows, slots, cache_of(operands, i)))
 
 
 def rope_kv_write(operands: Operands, work: CpuWork) -> Call:
@@ -203,6 +215,14 @@ def add(operands: Operands, work: CpuWork) -> Call:
     return elementwise(operands, work.members[0])
 
 
+def concat(operands: Operands, work: CpuWork) -> Call:
+    i = work.members[0]
+    x, y = operands.of(i, "x"), operands.of(i, "y")
+    sizes = [int(buffer.shape[-1]) for buffer in (x, y)]
+    arguments = (operands.rows(x), operands.rows(y), result(operands, i))
+    return Call("concat", (x.columns // sizes[0], *sizes), arguments)
+
+
 def mul(operands: Operands, work: CpuWork) -> Call:
     return elementwise(operands, work.members[0], scalar="factor")
 
@@ -233,6 +253,7 @@ CALLS: Mapping[str, Emit] = {
     "add": add,
     "add_rms_norm": add_rms_norm,
     "cast": cast,
+    "concat": concat,
     "embedding": embedding,
     "expert_gate": expert_gate,
     "expert_gate_quantize": expert_gate,
@@ -240,6 +261,7 @@ CALLS: Mapping[str, Emit] = {
     "gate": gate,
     "gated_linear": gated_linear,
     "gated_linear_quantize": gated_linear,
+    "head_linear": head_linear,
     "kv_write": kv_write,
     "layer_norm": layer_norm,
     "linear": linear,

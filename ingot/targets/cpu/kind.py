@@ -15,7 +15,7 @@ from ingot.targets.cpu.functions import INTERFACE
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.groups import RULES
 from ingot.targets.cpu.kept_objects import compile_once
-from ingot.targets.cpu.limits import MAX_HEAD_SIZE
+from ingot.targets.cpu.limits import MAX_HEAD_SIZE, MAX_LATENT_SIZE
 from ingot.targets.cpu.memory import with_memory
 from ingot.targets.cpu.rewrite import round_activations
 from ingot.targets.cpu.weights import fits, layout_of, num_bytes, stored_dtype, with_stacks
@@ -37,6 +37,8 @@ class CpuKind:
     kernels = "kernels.so"
     dtypes = ("float32", "bfloat16")
     largest_head = MAX_HEAD_SIZE
+    largest_row = MAX_LATENT_SIZE
+    has_experts = True
     rules = tuple(rule.__name__ for rule in RULES)
 
     def fits(self, columns: int, form: Format) -> bool:

@@ -140,7 +140,8 @@ def unpack_state(plan: Plan, state: Buffer, arrays: Sequence[Tensor]) -> Operand
     values = stored.transpose(3, 4).reshape(-1, heads, page_size, size).clone()
     if not state.format.is_scaled:
         return values
-    return Scaled(values, None, arrays[1].view(torch.float32).view(-1, heads, page_size, 1).clone())
+    scales = arrays[1].view(torch.float32).view(-1, heads, page_size, size // state.format.block)
+    return Scaled(values, None, scales.clone())
 
 
 def pack_state(plan: Plan, state: Buffer, value: Operand) -> list[Tensor]:
@@ -157,6 +158,10 @@ def _inner(plan: Plan, state: Buffer, width: int) -> tuple[int, ...]:
     """The order of the elements of a (page, head)."""
     _, _, page_size, size = map(int, state.shape)
     depth = 1 if state.format.is_scaled else WORD_BYTES // width
-    if any(i.inputs.get("k_cache") == state.name for i in plan.instructions):
-        return page_size // KEY_GROUP, size // depth, KEY_GROUP, depth
-    return page_size // depth, size, depth
+    readers = (i for i in plan.instructions if i.inputs.get("k_cache") == state.name)
+    keys = next(readers, None)
+    if keys is None:
+        return page_size // depth, size, depth
+    if "v_cache" not in keys.inputs:  # rows as they are
+        return page_size, 1, size
+    return page_size // KEY_GROUP, size // depth, KEY_GROUP, depth

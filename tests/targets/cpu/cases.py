@@ -16,6 +16,7 @@ from ingot.artifact.formats import DType, Format, rounded_rows
 from ingot.targets.cpu.kind import KIND
 from tests.support import samples
 from tests.targets.cpu.experts import integer_mixtures, mixtures, routers
+from tests.targets.cpu.latent_cases import concats, head_linears, latents
 from tests.targets.cpu.matrices import MATRICES, integers
 from tests.targets.cpu.native import TARGETS, runnable
 from tests.targets.cpu.units import Case, Unit
@@ -72,7 +73,9 @@ def floats(kind: str) -> Iterator[tuple[str, Case]]:
     dtype = DTYPES[kind]
     for make in (linears, gated, norms, ropes, elementwise, gathers, routers, mixtures):
         yield from make(dtype)
-    for make in (heads, products_of_heads, attentions):
+    for make in (head_linears, concats):
+        yield from make(dtype)
+    for make in (heads, products_of_heads, attentions, latents):
         yield from make(dtype, dtype)
         # Every other one: these take longest to compile.
         for name, case in list(make(dtype, "int8"))[::2]:

@@ -278,7 +278,8 @@ def _drawn_state(rng: torch.Generator, state: Buffer, num_pages: int) -> Value:
     if not state.format.is_scaled:
         return samples.normal(rng, *shape, dtype=TORCH_DTYPES[state.dtype])
     values = torch.randint(-127, 128, shape, generator=rng).to(torch.int8)
-    return Scaled(values, None, torch.rand((*shape[:-1], 1), generator=rng) / 64)
+    scales = torch.rand((*shape[:-1], shape[-1] // state.format.block), generator=rng) / 64
+    return Scaled(values, None, scales)
 
 
 def parts_of(value: Value) -> list[Tensor]:
