@@ -171,11 +171,8 @@ class Checkpoint:
         copy = self._copies.get(source.info.name)
         twin = None if copy is None else self._view(self._files[copy].tensors[copy], start, stop)
         self._check_values(source.info, view, copy, twin)
-        return (
-            torch.from_numpy(view)
-            .view(_TORCH_DTYPES[source.info.dtype])
-            .view(stop - start, *source.shape[1:])
-        )
+        numbers = torch.from_numpy(view).view(_TORCH_DTYPES[source.info.dtype])
+        return numbers.view(stop - start, *source.shape[1:])
 
     def pieces(self, name: str, max_bytes: int = PIECE_BYTES) -> Iterator[torch.Tensor]:
         """Yields a parameter from its first row to its last, as tensors of whole rows.
@@ -211,12 +208,9 @@ class Checkpoint:
 
     def _rows(self, source: Source, start: int, stop: int) -> Raw:
         """Rows start..stop of a parameter as raw unsigned integers."""
-        rows = self._turned if source.transposed else self._view
         first, last = source.span(start, stop)
-        found = rows(source.info, first, last)
-        if source.blocks == 1:
-            return found
-        return source.picked(found.reshape(last - first, -1), start, stop).flatten()
+        rows = (self._turned if source.transposed else self._view)(source.info, first, last)
+        return source.picked(rows.reshape(max(1, last - first), -1), start, stop).reshape(-1)
 
     def _decoded(self, source: Source, start: int, stop: int | None) -> Decoded:
         """Rows of an encoded tensor."""

@@ -26,12 +26,14 @@ class Rows:
         blocks: the source consists of so many blocks of rows, such as one for each head. In every
             block the parameters follow on each other, each with its share of rows. With as many
             blocks as a parameter has rows, those of two parameters alternate.
+        flat: the source has more dimensions than the parameter, a vector of all its elements.
     """
 
     source: str
     part: int = 0
     transposed: bool = False
     blocks: int = 1
+    flat: bool = False
 
 
 Weights = Mapping[str, str | Rows]

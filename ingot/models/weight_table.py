@@ -93,18 +93,10 @@ def resolve_sources(
     _check_names(family, missing, extra, on_fault)
     first_rows = _stack(wanted, shapes)
     sources = {
-        # Formats say where outputs lie, so their matrices have them first, whatever the family.
-        name: Source(
-            info := infos[rows.source],
-            first_rows[name],
-            shapes[name],
-            rows.transposed and not isinstance(info, EncodedTensor),
-            rows.blocks,
-        )
+        name: source_of(infos[rows.source], rows, first_rows[name], shapes[name])
         for name, rows in wanted.items()
         if rows.source in infos
     }
-    sources = {name: as_vector(source) for name, source in sources.items()}
     _check_dtypes([source.info for source in sources.values()], on_fault)
     _check_shapes(sources.values(), on_fault)
     for original, copy in copies.items():
@@ -112,11 +104,13 @@ def resolve_sources(
     return sources, {infos[original].name: infos[copy].name for original, copy in copies.items()}
 
 
-def as_vector(source: Source) -> Source:
-    """The source of a vector, which files may store in more dimensions, as one."""
-    if len(source.shape) > 1 or len(source.info.shape) == 1:
-        return source
-    return replace(source, info=replace(source.info, shape=(prod(source.info.shape),)))
+def source_of(info: TensorInfo, rows: Rows, first_row: int, shape: Shape) -> Source:
+    """Where a parameter of that shape lies in the tensor that the family's table names."""
+    if rows.flat:
+        info = replace(info, shape=(prod(info.shape),))
+    # Formats say where outputs lie, so their matrices have them first, whatever the family.
+    transposed = rows.transposed and not isinstance(info, EncodedTensor)
+    return Source(info, first_row, shape, transposed, rows.blocks)
 
 
 def idle_biases(infos: Mapping[str, TensorInfo], needed: Set[str]) -> set[str]:
