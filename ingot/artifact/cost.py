@@ -107,6 +107,23 @@ def product(instruction: Instruction, operands: Operands, shape: StepShape) -> C
     return read_weights(instruction, operands, shape) + Cost(operations={x.dtype: operations})
 
 
+def stacked_product(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
+    """Products of rows and matrices of stacks [E, O, K]: each row takes `top_k` of the E.
+
+    Bytes are those of the most matrices that so many rows can take.
+    """
+    x, picks = operands["x"], int(instruction.attrs["top_k"])
+    pairs = picks * shape.size(x.shape[0])
+    stacks = [b for b in operands.values() if b.kind == "weight" and len(b.shape) == 3]
+    count = int(stacks[0].shape[0])
+    whole = read_weights(instruction, operands, shape).weight_bytes
+    elements = sum(math.prod(map(int, stack.shape[1:])) for stack in stacks)
+    return Cost(
+        weight_bytes=whole * min(count, pairs) // count,
+        operations={x.dtype: 2 * pairs * elements},
+    )
+
+
 def attention(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
     """Attention: reads keys and values once a sequence, and takes 4 operations an element."""
     window = int(instruction.attrs.get("window", 0))

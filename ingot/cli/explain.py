@@ -122,6 +122,8 @@ def _needs(explanation: Explanation, whose: str) -> str:
     lines = [_about(explanation, whose), table([_row(way, known) for way in ways], header)]
     caches = {cache.dtype: cache for way in ways for cache in way.caches}
     rows = [(f"KV cache in {name}", _cache(cache)) for name, cache in caches.items()]
+    experts = [way for way in ways if way.expert_bytes]
+    rows += [(f"experts in {way.name}", _experts(way)) for way in experts]
     refused = [way for way in explanation.ways if way.refused]
     rows += [(f"not {way.name}", _with_hint(way.refused, way.hint)) for way in refused]
     lines.append(facts(rows))
@@ -162,6 +164,13 @@ def _sequences(count: int) -> str:
 def _cache(cache: Cache) -> str:
     all_of_it = format_bytes(cache.cache_bytes)
     return f"{format_bytes(cache.bytes_per_token)} a token, {all_of_it} for all"
+
+
+def _experts(way: Way) -> str:
+    """What of the weights the memory must hold, and what may stay on the disk."""
+    resident = format_bytes(way.weight_bytes - way.expert_bytes)
+    mapped = format_bytes(way.expert_bytes)
+    return f"{mapped} mapped, of which only the picked are read; {resident} read by every token"
 
 
 def _about(explanation: Explanation, whose: str) -> str:

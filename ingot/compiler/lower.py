@@ -123,8 +123,8 @@ class _Lowering:
         value = node.meta["val"]
         shape = tuple(map(int, value.shape))
         made_of = sources(self.gm, name)
-        stored = self._agreed(name, made_of) if len(shape) == 2 else None
-        form = plain_format(value) if stored is None else stored.of(shape[1])
+        stored = self._agreed(name, made_of)
+        form = plain_format(value) if stored is None else stored.of(shape[-1])
         self.buffers[name] = Buffer(
             name=name, format=form, shape=shape, kind="weight", sources=made_of
         )

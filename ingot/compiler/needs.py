@@ -11,7 +11,7 @@ from ingot.artifact.matrices import StoredMatrix, stored_matrices
 from ingot.artifact.pages import most_pages, widest_window
 from ingot.artifact.plan import Limits
 from ingot.compiler.options import CompileOptions
-from ingot.compiler.packed_sizes import Weight, choose_formats, file_bytes, kept_formats
+from ingot.compiler.packed_sizes import Weight, choose_formats, file_sizes, kept_formats
 from ingot.compiler.resolve import longest_sequence, resolve
 from ingot.errors import UsageError
 from ingot.models.config import ModelConfig
@@ -60,6 +60,8 @@ class Way:
         stored_as: how weights are stored, such as `bfloat16-int4-g32`; matrices: how each is, where
             some are in integers.
         weight_bytes: of the file of weights, which is mapped into memory.
+        expert_bytes: those of them that are experts'. Only what tokens pick is read from the disk,
+            and the system may drop it again, so the memory need not hold all of it.
         step_bytes: of the logits of a step, and about that of its temporaries; GPUs need less.
         caches: one for each dtype of keys and values.
     """
@@ -72,6 +74,7 @@ class Way:
     stored_as: str = ""
     matrices: tuple[StoredMatrix, ...] = ()
     weight_bytes: int = 0
+    expert_bytes: int = 0
     step_bytes: int = 0
     caches: tuple[Cache, ...] = ()
 
@@ -174,7 +177,7 @@ def _way(
         formats |= kept_formats(weights, resolved.kept)
     except UsageError as error:
         return Way(name=name, options=given, refused=error.found, hint=error.hint)
-    size = file_bytes(kind_of(resolved.targets[0]), weights, formats)
+    sizes = file_sizes(kind_of(resolved.targets[0]), weights, formats)
     step = step_bytes(config, resolved.limits)
     return Way(
         name=name,
@@ -184,10 +187,11 @@ def _way(
         matrices=stored_matrices(
             (each.name, each.shape, formats[each.name]) for each in weights if len(each.shape) > 1
         ),
-        weight_bytes=size,
+        weight_bytes=sizes.whole,
+        expert_bytes=sizes.stacks,
         step_bytes=step,
         caches=tuple(
-            _cache(dtype, config, resolved.limits, size + step, use)
+            _cache(dtype, config, resolved.limits, sizes.whole + step, use)
             for dtype in dict.fromkeys((resolved.dtype, "int8"))
         ),
     )

@@ -12,7 +12,7 @@ from functools import partial
 from ingot.artifact.formats import Format, Storage
 from ingot.artifact.plan import Buffer, aligned
 from ingot.artifact.target import Target
-from ingot.artifact.tensors import header
+from ingot.artifact.tensors import ALIGNMENT, PAGE, header, in_file
 from ingot.compiler.quantization.storage import refused_groups
 from ingot.models.blueprint import Blueprint, Shape
 from ingot.passes.stacked_name import stacked_name
@@ -23,7 +23,7 @@ from ingot.targets.target import TargetKind, all_fit
 class Weight:
     """A weight of the plan: its name and shape, and the parameters that it is stacked from.
 
-    `multiplied` and `outer` are as in `Blueprint`.
+    `multiplied`, `outer` and `exact` are as in `Blueprint`. A stack has three dimensions.
     """
 
     name: str
@@ -31,6 +31,16 @@ class Weight:
     sources: tuple[str, ...]
     multiplied: bool = False
     outer: bool = False
+    exact: bool = False
+
+    @property
+    def is_stack(self) -> bool:
+        return len(self.shape) == 3
+
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it is stored in the dtype of the model, or in integers."""
+        return self.multiplied or (self.outer and len(self.shape) == 2)
 
 
 def weights_of(blueprint: Blueprint) -> list[Weight]:
@@ -55,6 +65,7 @@ def _weights(part: Blueprint, path: str) -> Iterator[Weight]:
 def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[Weight]:
     """The parameters of modules that are made one; of a single one as they are."""
     _, first = modules[0]
+    most = max(map(len, first.shapes.values()), default=0)
     for name, (rows, *rest) in first.shapes.items():
         names = [_join(path, name) for path, _ in modules]
         rows = sum(part.shapes[name][0] for _, part in modules)
@@ -62,8 +73,9 @@ def _stacked(modules: Sequence[tuple[str, Blueprint]]) -> Iterator[Weight]:
             name=stacked_name(names) if len(names) > 1 else names[0],
             shape=(rows, *rest),
             sources=tuple(names),
-            multiplied=first.multiplied and bool(rest),
+            multiplied=first.multiplied and bool(rest) and 1 + len(rest) == most,
             outer=first.outer,
+            exact=first.exact,
         )
 
 
@@ -82,14 +94,14 @@ def choose_formats(
 
     Raises UsageError, as a compile does, where the rows of matrices do not suit `base` or `int8`.
     """
-    matrices = [weight for weight in weights if len(weight.shape) == 2]
+    matrices = [weight for weight in weights if weight.is_matrix]
     if base is not None:
-        refuse_misfits(matrices, base, int8, targets)
+        refuse_misfits([w for w in matrices if not w.exact], base, int8, targets)
     formats = {weight.name: Format("float32") for weight in weights}
     for weight in matrices:
-        storage = base and (int8 if weight.outer else base)
+        storage = None if weight.exact else base and (int8 if weight.outer else base)
         plain = Format(dtype)  # type: ignore[arg-type]
-        formats[weight.name] = storage.of(weight.shape[1]) if storage else plain
+        formats[weight.name] = storage.of(weight.shape[-1]) if storage else plain
     return formats
 
 
@@ -108,7 +120,7 @@ def refuse_misfits(
 ) -> None:
     """Raises UsageError that names all matrices whose rows do not suit their storage."""
     storage = {name: int8 if w.outer else base for w in matrices for name in w.sources}
-    columns = {name: w.shape[1] for w in matrices for name in w.sources}
+    columns = {name: w.shape[-1] for w in matrices for name in w.sources}
     merged = {name: w.sources for w in matrices for name in w.sources}
 
     def alike(wrong: Sequence[str]) -> dict[str, None]:
@@ -119,12 +131,28 @@ def refuse_misfits(
         raise refused
 
 
-def file_bytes(kind: TargetKind, weights: Iterable[Weight], formats: Mapping[str, Format]) -> int:
-    """Bytes of the file of weights that a kind of target gets."""
-    packed = {}
+@dataclass(frozen=True, slots=True)
+class FileSizes:
+    """Bytes of a file of weights, and of the stacks in it, of which a step reads what it picks."""
+
+    whole: int
+    stacks: int
+
+
+def file_sizes(
+    kind: TargetKind, weights: Iterable[Weight], formats: Mapping[str, Format]
+) -> FileSizes:
+    """The sizes of the file of weights that a kind of target gets."""
+    packed, stacks = {}, list[str]()
     for weight in weights:
+        stacks += [weight.name] if weight.is_stack else []
         buffer = Buffer(
             name=weight.name, format=formats[weight.name], shape=weight.shape, kind="weight"
         )
         packed[weight.name] = kind.packed(buffer, multiplied=weight.multiplied)
-    return len(header(packed)) + sum(aligned(nbytes) for _, nbytes in packed.values())
+    tensors = in_file(packed, stacks)
+    begin = len(header(tensors, PAGE if stacks else ALIGNMENT))
+    return FileSizes(
+        begin + sum(aligned(nbytes) for _, nbytes in tensors.values()),
+        sum(packed[name][1] for name in stacks),
+    )

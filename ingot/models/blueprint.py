@@ -23,6 +23,7 @@ class Blueprint:
         stacked: the linears among them that read the same rows; the compiler makes one of them.
         multiplied: rows are multiplied with its weight.
         outer: it is an embedding or the head.
+        exact: its weights are never integers.
     """
 
     shapes: Mapping[str, Shape] = field(default_factory=dict)
@@ -31,6 +32,7 @@ class Blueprint:
     stacked: tuple[str, ...] = ()
     multiplied: bool = False
     outer: bool = False
+    exact: bool = False
 
     def modules(self, path: str = "") -> Iterator[tuple[str, Blueprint]]:
         """This module and all below it, by their dotted paths."""
@@ -57,12 +59,13 @@ class Blueprint:
         }
 
 
-def linear(columns: int, rows: int, *, bias: bool = False, outer: bool = False) -> Blueprint:
+def linear(
+    columns: int, rows: int, *, bias: bool = False, outer: bool = False, exact: bool = False
+) -> Blueprint:
     """A product with a matrix [rows, columns]."""
     shapes: dict[str, Shape] = {"weight": (rows, columns)}
-    return Blueprint(
-        shapes=shapes | ({"bias": (rows,)} if bias else {}), multiplied=True, outer=outer
-    )
+    shapes |= {"bias": (rows,)} if bias else {}
+    return Blueprint(shapes=shapes, multiplied=True, outer=outer, exact=exact)
 
 
 def embedding(rows: int, width: int, *, multiplied: bool = False) -> Blueprint:

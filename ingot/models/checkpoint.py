@@ -36,6 +36,7 @@ from ingot.models.mapped_file import MappedFile, TensorInfo
 from ingot.models.stored_integers import scaled
 from ingot.models.weight_table import Source, idle_biases, quantized_sources, resolve_sources
 from ingot.ops.scaled import Scaled
+from ingot.ops.stacks import stack_of
 
 _TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 # Exponent bits: all of them set means infinity or NaN.
@@ -152,6 +153,8 @@ class Checkpoint:
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
 
+        A name of `matrix_name` reads one matrix of a stack.
+
         The tensor is a view of the file, or a copy if the file stores it transposed. A view is
         valid until the checkpoint is closed. Writing to it never changes the file, and the next
         read loses what was written. Reading drops the pages of earlier views from memory; they come
@@ -162,6 +165,9 @@ class Checkpoint:
         """
         if name in self._constants:
             return self._constants[name][start:stop].clone()
+        stack, index = stack_of(name)
+        if name not in self._sources and stack in self._sources:
+            return self.read(stack, index, index + 1)[0][start:stop]
         source = self._sources[name]
         if isinstance(source.info, EncodedTensor):
             return torch.from_numpy(self._decoded(source, start, stop).numbers())

@@ -72,14 +72,15 @@ def only_known_ops(gm: GraphModule) -> list[str]:
 
 
 def typed(gm: GraphModule) -> list[str]:
-    """Rows are multiplied in the dtype of the matrix; the result is float32."""
+    """Rows are multiplied in the dtype of the matrix; what is no gate of experts is float32."""
     wrong = []
     for node in gm.graph.nodes:
         traits = TRAITS.get(op_name(node))
         if traits is None or not traits.matrix:
             continue
-        rows, matrix = read(node, (*traits.arguments(Role.OWN), traits.matrix))
-        if value(rows).dtype != value(matrix).dtype or value(node).dtype != torch.float32:
+        rows, matrix = read(node, (traits.multiplied, traits.matrix))
+        is_narrow = value(node).dtype != torch.float32 and not traits.stacked
+        if value(rows).dtype != value(matrix).dtype or is_narrow:
             wrong.append(node)
     return listed(wrong)
 

@@ -14,6 +14,7 @@ from ingot.passes.graph import (
     aten,
     call_op,
     final_users,
+    op_calls,
     op_name,
     op_nodes,
     set_arguments,
@@ -46,7 +47,8 @@ def lower_dtypes(
     way out; where something else needs the value, too, a cast does. Embedded tokens, the residual
     stream, results of linears, norm weights, biases, tables and logits stay float32. So do
     `integers`, the model's parameters that are to be stored in integers, and what is multiplied
-    with them: a target rounds those.
+    with them: a target rounds those. Logits that experts are picked by are rounded if `route` says
+    so.
 
     Before:
         h = rms_norm(x, w);  y = linear(h, W)                         W float32
@@ -59,6 +61,9 @@ def lower_dtypes(
         if node.name in gm.meta.get("states", {}):
             node.meta["val"] = new_value(gm, tuple(value(node).shape), narrow)
     uses = dict.fromkeys(narrow_uses(gm, narrow))
+    for node in op_calls(gm, "route"):
+        if arguments(node)["narrow"]:
+            insert_cast(arguments(node)["logits"], [node], narrow)
     for source in dict.fromkeys(read for _, read in uses):
         if not narrow_at_the_maker(source, uses.keys(), narrow):
             insert_cast(source, [node for node, read in uses if read is source], narrow)
@@ -88,8 +93,7 @@ def narrow_uses(gm: GraphModule, narrow: torch.dtype) -> Iterator[Use]:
         given = arguments(node)
         is_narrow = traits.matrix and value(given[traits.matrix]).dtype == narrow
         if is_narrow or traits.meets_tokens:
-            (own,) = traits.arguments(Role.OWN)
-            yield node, given[own]
+            yield node, given[traits.multiplied]
 
 
 def narrow_at_the_maker(source: Node, uses: Set[Use], narrow: torch.dtype) -> bool:

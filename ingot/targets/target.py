@@ -72,7 +72,7 @@ class TargetKind(Protocol):
         ...
 
     def place(self, plan: Plan) -> Plan:
-        """The grouped plan with every temporary in the arena."""
+        """The grouped plan with every temporary in the arena, and every stack in its tensor."""
         ...
 
     def sources(self, plan: Plan, target: Target) -> Mapping[str, str]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.traits import TRAITS, Role
+from ingot.ops import OPS
 from ingot.ops.activation import KINDS
 from ingot.ops.steps import paged_step
 from tests.support import samples
@@ -75,6 +76,90 @@ def embedding(rng: torch.Generator) -> list[Kwargs]:
         for dtype in samples.DTYPES
         for n, size in ((1, 32), (7, 72))
     ]
+
+
+# Experts, picks, and what picks them: each row gives a picked one a share that is not 0.
+MIXTURES = (
+    (3, 1, {"scoring": "sigmoid"}),
+    (5, 2, {"scoring": "softmax", "normalise": True}),
+    (4, 4, {"scoring": "softmax", "scale": 2.5}),
+)
+
+
+def route(rng: torch.Generator) -> list[Kwargs]:
+    rules = [
+        *MIXTURES,
+        (12, 3, {"scoring": "sigmoid", "groups": 4, "kept_groups": 2, "group_score": "top2"}),
+        (6, 2, {"scoring": "softmax", "groups": 3, "kept_groups": 2, "eps": 0.1}),
+    ]
+    return [
+        {
+            "logits": samples.normal(rng, 1, n, experts, dtype=dtype),
+            "bias": samples.normal(rng, experts) if with_bias else None,
+            "top_k": top_k,
+            **rule,
+        }
+        for dtype in samples.DTYPES
+        for experts, top_k, rule in rules
+        for n, with_bias in ((1, False), (5, True))
+    ]
+
+
+def shares(rng: torch.Generator, n: int, experts: int, top_k: int, rule: Kwargs) -> Tensor:
+    """What a router gives of random logits."""
+    logits = samples.normal(rng, 1, n, experts)
+    return OPS["route"].reference(logits, None, top_k=top_k, **rule)
+
+
+def experts(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, 7, 12, dtype=dtype),
+            "shares": shares(rng, 7, count, top_k, rule),
+            "gate_up": stack(rng, count, 20, 12, dtype),
+            "down": stack(rng, count, 12, 10, dtype),
+            "gate_up_bias": samples.normal(rng, count, 20) if with_bias else None,
+            "down_bias": samples.normal(rng, count, 12) if with_bias else None,
+            "kind": kind,
+            "top_k": top_k,
+            "limit": 0.7,
+        }
+        for dtype in samples.DTYPES
+        for count, top_k, rule in MIXTURES
+        for kind, with_bias in (("silu", False), ("clamped", True))
+    ]
+
+
+def expert_gate(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": call["x"],
+            "shares": call["shares"],
+            "weight": call["gate_up"],
+            "bias": call["gate_up_bias"],
+            **{name: call[name] for name in ("kind", "top_k", "limit")},
+            "out_dtype": call["x"].dtype,
+        }
+        for call in experts(rng)
+    ]
+
+
+def expert_sum(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, 7, call["top_k"], 10, dtype=call["x"].dtype),
+            "shares": call["shares"],
+            "weight": call["down"],
+            "bias": call["down_bias"],
+            "top_k": call["top_k"],
+        }
+        for call in experts(rng)
+    ]
+
+
+def stack(rng: torch.Generator, count: int, rows: int, cols: int, dtype: torch.dtype) -> Tensor:
+    """Matrices as of `samples.weight`."""
+    return torch.stack([samples.weight(rng, rows, cols, dtype) for _ in range(count)])
 
 
 def gate(rng: torch.Generator) -> list[Kwargs]:
@@ -281,6 +366,9 @@ SAMPLES = {
     "attention": attention,
     "cast": cast,
     "embedding": embedding,
+    "expert_gate": expert_gate,
+    "expert_sum": expert_sum,
+    "experts": experts,
     "gate": gate,
     "kv_write": kv_write,
     "layer_norm": layer_norm,
@@ -290,6 +378,7 @@ SAMPLES = {
     "rms_norm": rms_norm,
     "rope": rope,
     "rope_table": rope_table,
+    "route": route,
     "select_rows": select_rows,
     "soft_cap": soft_cap,
 }

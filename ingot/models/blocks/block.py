@@ -42,4 +42,5 @@ def _blueprint_of(module: nn.Module, left: set[nn.Parameter]) -> Blueprint:
         stacked=said.stacked,
         multiplied=said.multiplied,
         outer=said.outer,
+        exact=said.exact,
     )

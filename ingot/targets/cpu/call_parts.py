@@ -112,7 +112,7 @@ def norm_weight(operands: Operands, i: Instruction, size: int) -> str:
 def packing(i: Instruction, weight: Buffer) -> tuple[int, int, int]:
     """Bits, group and block of a weight that is packed as weights.py says; group 0 is for blocks
     with zeros."""
-    form, columns = weight.format, weight.columns
+    form, columns = weight.format, int(weight.shape[-1])
     expect(i, fits(columns, form), f"weights in {form} in rows of {columns}")
     return form.bits, 0 if form.zeros else form.group, form.block
 

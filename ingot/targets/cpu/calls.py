@@ -28,6 +28,7 @@ from ingot.targets.cpu.call_parts import (
     scalars_of,
     turned_heads,
 )
+from ingot.targets.cpu.calls_experts import expert_gate, expert_sum, route
 from ingot.targets.cpu.operands import CPP_TYPES, Operands
 from ingot.targets.cpu.work import CpuWork
 from ingot.targets.turns import turns_of
@@ -216,7 +217,8 @@ def cast(operands: Operands, work: CpuWork) -> Call:
     if not out.format.is_scaled:
         return elementwise(operands, i)
     block, results = rounded_result(operands, i)
-    return Call("quantize", (x.columns, block), (operands.rows(x), *results))
+    *parts, columns = map(int, out.shape[1:])
+    return Call("quantize", (columns, block, *parts), (operands.rows(x), *results))
 
 
 def select_rows(operands: Operands, work: CpuWork) -> Call:
@@ -232,6 +234,9 @@ CALLS: Mapping[str, Emit] = {
     "add_rms_norm": add_rms_norm,
     "cast": cast,
     "embedding": embedding,
+    "expert_gate": expert_gate,
+    "expert_gate_quantize": expert_gate,
+    "expert_sum": expert_sum,
     "gate": gate,
     "gated_linear": gated_linear,
     "gated_linear_quantize": gated_linear,
@@ -249,6 +254,7 @@ CALLS: Mapping[str, Emit] = {
     "rope": rope,
     "rope_kv_write": rope_kv_write,
     "rope_table": rope_table,
+    "route": route,
     "select_rows": select_rows,
     "soft_cap": soft_cap,
 }

@@ -91,7 +91,8 @@ class Operands:
         """`Rows<float>` over the scales of a temporary in integers."""
         holder, offset = self._place(buffer)
         offset += scales_offset(buffer.format, [*map(self.plan.limits.bound, buffer.shape)])
-        stride = buffer.format.blocks_of(buffer.columns)
+        *parts, columns = map(int, buffer.shape[1:])
+        stride = math.prod(parts) * buffer.format.blocks_of(columns)
         element = _element(buffer.format.scale, const=const)
         return f"{holder}.rows<{element}>({place(offset)}, {stride})"
 

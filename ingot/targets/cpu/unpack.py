@@ -14,7 +14,7 @@ from torch import Tensor
 from ingot.artifact.formats import Format
 from ingot.artifact.plan import Buffer, Plan
 from ingot.ops.dtypes import TORCH_DTYPES
-from ingot.ops.scaled import Operand, Scaled
+from ingot.ops.scaled import Operand, Scaled, stack
 from ingot.targets.cpu.generate import weight_layouts
 from ingot.targets.cpu.weights import (
     HALF_BLOCK,
@@ -42,9 +42,22 @@ def unpacked(plan: Plan, packed: Packed) -> Weights:
 
     def weight(buffer: Buffer) -> Operand:
         layout = layouts[buffer.name]
+        if layout.is_stack:
+            return unpack_stack(layout, packed(buffer.name))
         return unpack(layout, packed(buffer.name)[: num_bytes(layout)])
 
     return weight
+
+
+def unpack_stack(layout: WeightLayout, data: Tensor) -> Operand:
+    """A stack from the bytes of each of its matrices, uint8 [E, bytes]."""
+    half = num_bytes(layout.half)
+    halves = [
+        unpack(layout.half, matrix[first : first + half]) for matrix in data for first in (0, half)
+    ]
+    if isinstance(halves[0], Scaled):
+        return stack([h for h in halves if isinstance(h, Scaled)]).unflatten(layout.shape[:2])
+    return torch.cat([h for h in halves if isinstance(h, Tensor)]).view(layout.shape)
 
 
 def unpack(layout: WeightLayout, data: Tensor) -> Operand:

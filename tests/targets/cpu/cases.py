@@ -15,6 +15,7 @@ import torch
 from ingot.artifact.formats import DType, Format, rounded_rows
 from ingot.targets.cpu.kind import KIND
 from tests.support import samples
+from tests.targets.cpu.experts import integer_mixtures, mixtures, routers
 from tests.targets.cpu.matrices import MATRICES, integers
 from tests.targets.cpu.native import TARGETS, runnable
 from tests.targets.cpu.units import Case, Unit
@@ -51,7 +52,7 @@ TABLE_ROWS = 83  # of a table that a product shares: its last panel is not fille
 @cache
 def cases(kind: str) -> dict[str, Case]:
     """Every kernel, every variant of it that is chosen at compile time; the last gives logits."""
-    found = integers() if kind == "integer" else floats(kind)
+    found = (*integers(), *integer_mixtures()) if kind == "integer" else floats(kind)
     return {**dict(found), "head": partial(head, kind=kind)}
 
 
@@ -69,7 +70,7 @@ def ungrouped(kind: str, target: str) -> Unit:
 
 def floats(kind: str) -> Iterator[tuple[str, Case]]:
     dtype = DTYPES[kind]
-    for make in (linears, gated, norms, ropes, elementwise, gathers):
+    for make in (linears, gated, norms, ropes, elementwise, gathers, routers, mixtures):
         yield from make(dtype)
     for make in (heads, products_of_heads, attentions):
         yield from make(dtype, dtype)
