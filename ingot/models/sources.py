@@ -243,14 +243,12 @@ def _info_of(piece: Piece, info: TensorInfo) -> TensorInfo:
     return replace(info, shape=tuple(shape), start=start, stop=start + size)
 
 
-def without_ones(info: TensorInfo, ndim: int) -> TensorInfo:
-    """A tensor without the dimensions of 1 that it has in front beyond so many dimensions.
-
-    A vector may be stored as a row for each head.
-    """
-    extra = len(info.shape) - ndim
-    if ndim == 1 and extra == 1 and info.shape[1] > 1:
+def shaped_as(info: TensorInfo, whole: Shape, *, flat: bool) -> TensorInfo:
+    """A tensor that should have that shape: as one vector where it is flat, or else without the
+    dimensions of 1 that it has in front beyond those."""
+    if flat:
         return replace(info, shape=(math.prod(info.shape),))
+    extra = len(info.shape) - len(whole)
     if extra > 0 and math.prod(info.shape[:extra]) == 1:
         return replace(info, shape=info.shape[extra:])
     return info

@@ -20,6 +20,7 @@ class Rows:
             blocks as a parameter has rows: of two parts, one has the even rows.
         turned: of each block the parameter has its share transposed: the rows of the parameter are
             the columns of the first block's share, then those of the second's.
+        flat: the source has more dimensions than the parameter, a vector of all its elements.
     """
 
     source: str
@@ -27,6 +28,7 @@ class Rows:
     transposed: bool = False
     blocks: int = 1
     turned: bool = False
+    flat: bool = False
 
 
 EXPERT = "{e}"

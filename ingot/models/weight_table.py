@@ -24,9 +24,9 @@ from ingot.models.sources import (
     Stacked,
     laid_out,
     pieces_of,
+    shaped_as,
     sources_of,
     with_outputs_first,
-    without_ones,
 )
 from ingot.models.templates import BEYOND, expand, fill
 from ingot.models.weight_rules import Entry, Rows, Rule, Stack
@@ -64,8 +64,9 @@ def resolve_sources(
     extra = _left_over(family, config, infos, used)
     hint = _hint_on_experts([*missing, *extra], pieces, shapes) or _hint_on_family(family)
     _check_names(missing, extra, hint, on_fault)
+    flat = {piece.tensor for own in pieces.values() for piece in own if piece.rule.flat}
     read = {
-        name: without_ones(infos[name], len(shape))
+        name: shaped_as(infos[name], shape, flat=name in flat)
         for name, shape in layout.shapes.items()
         if name in infos
     }
