@@ -28,6 +28,7 @@ from ingot.models.sources import (
     with_outputs_first,
     without_ones,
 )
+from ingot.models.templates import BEYOND, expand, fill
 from ingot.models.weight_rules import Entry, Rows, Rule, Stack
 
 BIAS = ".bias"
@@ -100,28 +101,6 @@ def quantized_sources(sources: Mapping[str, Source | Stacked]) -> dict[str, Quan
     }
 
 
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
-BEYOND = "beyond"  # the number of a layer after the last
-_NUMBERS = ("i", BEYOND)
-
-
-def expand(template: str) -> re.Pattern[str]:
-    """A pattern for the names that a template stands for; see `Family`."""
-    literal, *rest = _PLACEHOLDER.split(template)
-    parts, seen = [re.escape(literal)], set()
-    for word, literal in zip(rest[::2], rest[1::2], strict=True):
-        text = r"\d+" if word in _NUMBERS else ".+"
-        parts += [f"(?P={word})" if word in seen else f"(?P<{word}>{text})", re.escape(literal)]
-        seen.add(word)
-    return re.compile("".join(parts))
-
-
-def _fill(template: str, match: re.Match[str]) -> str:
-    """A template with the texts that another one has matched; other words stay."""
-    texts = match.groupdict()
-    return _PLACEHOLDER.sub(lambda word: texts.get(word[1], word[0]), template)
-
-
 def _respelled(
     family: Family, infos: Mapping[str, TensorInfo], on_fault: OnFault
 ) -> dict[str, TensorInfo]:
@@ -131,7 +110,7 @@ def _respelled(
         name = info.name
         for template, spelling in family.spellings.items():
             if match := expand(template).fullmatch(name):
-                name = _fill(spelling, match)
+                name = fill(spelling, match)
         if name in found:
             on_fault(
                 CheckpointError(
@@ -170,10 +149,10 @@ def _is_quantized(info: TensorInfo | None) -> bool:
 def _filled(entry: Entry, match: re.Match[str]) -> Rule:
     """A rule for the parameter that its template has matched."""
     if isinstance(entry, Stack):
-        parts = (replace(part, source=_fill(part.source, match)) for part in entry.parts)
+        parts = (replace(part, source=fill(part.source, match)) for part in entry.parts)
         return Stack(tuple(parts))
     rule = Rows(entry) if isinstance(entry, str) else entry
-    return replace(rule, source=_fill(rule.source, match))
+    return replace(rule, source=fill(rule.source, match))
 
 
 def _find_copies(

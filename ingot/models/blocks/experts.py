@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 import ingot.ops  # noqa: F401  (registers torch.ops.ingot)
@@ -35,7 +36,7 @@ class Router(Block):
 
     def forward(self, x_1TC: torch.Tensor) -> torch.Tensor:
         moe = self.moe
-        return torch.ops.ingot.route(
+        return torch.ops.ingot.route(  # type: ignore[no-any-return]
             functional.linear(x_1TC, self.weight, self.bias),
             self.e_score_correction_bias,
             moe.scoring,
@@ -65,7 +66,7 @@ class Experts(Block):
 
     def forward(self, x_1TC: torch.Tensor, shares_1TE: torch.Tensor) -> torch.Tensor:
         moe = self.moe
-        return torch.ops.ingot.experts(
+        return torch.ops.ingot.experts(  # type: ignore[no-any-return]
             x_1TC,
             shares_1TE,
             self.gate_up_proj,
@@ -87,7 +88,8 @@ class Mixture(Block):
         self.gate = Router(parts["gate"], moe)
         self.experts = Experts(parts["experts"], moe)
         self.becomes = {"add": 1} if moe.shared else {}
-        self.shared_experts = self.shared_gate = None
+        self.shared_gate: Router | None = None
+        self.shared_experts: nn.Module | None = None
         if moe.shared and moe.shared_gate:
             # One expert, whose share is the sigmoid of its logit.
             self.shared_gate = Router(parts["shared_gate"], alone(moe.shared))
