@@ -41,11 +41,6 @@ class MlpConfig:
         return (3 if self.kind == "gated" else 2) * self.size
 
     @property
-    def temporary_streams(self) -> int:
-        """How many rows as wide as the model it makes of a token beside its result."""
-        return 0
-
-    @property
     def described(self) -> str:
         """What it is, in a few words."""
         return f"{self.kind} MLP of {self.size}"

@@ -89,12 +89,6 @@ class MoeConfig:
         return 2 * self.experts + 4 * self.picks * self.size + shared
 
     @property
-    def temporary_streams(self) -> int:
-        """About how many rows as wide as the model it makes of a token: what experts are given, and
-        what they give."""
-        return 3 * self.picks
-
-    @property
     def described(self) -> str:
         """What it is, in a few words."""
         shared = f", one of {self.shared.size} for all tokens" if self.shared else ""
