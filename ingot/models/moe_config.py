@@ -81,7 +81,7 @@ class MoeConfig:
     def temporary_width(self) -> int:
         """About how many values it makes of a token."""
         shared = self.shared.temporary_width if self.shared else 0
-        return 2 * self.experts + 4 * self.picks * self.size + shared
+        return 2 * self.experts + self.picks * self.size + shared
 
     @property
     def described(self) -> str:

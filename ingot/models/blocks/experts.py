@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 import ingot.ops  # noqa: F401  (registers torch.ops.ingot)
@@ -88,7 +89,7 @@ class Mixture(Block):
         self.experts = Experts(parts["experts"], moe)
         self.becomes = {"add": 1} if moe.shared else {}
         self.shared_gate: Router | None = None
-        self.shared_experts: Experts | GatedMLP | None = None
+        self.shared_experts: nn.Module | None = None
         if moe.shared and moe.shared_gate:
             # One expert, whose share is the sigmoid of its logit.
             self.shared_gate = Router(parts["shared_gate"], alone(moe.shared))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
-from ingot.models.family import Family, Rows, Stack
+from ingot.models.family import Family, Rows, Stack, Weights
 from ingot.models.fields import Fields
 from ingot.models.layer_fields import (
     layer_windows,
@@ -67,7 +67,7 @@ def _turns(name: str) -> Stack:
     return Stack(tuple(Rows(f"{MLP}.experts.{name}", i, transposed=True, blocks=0) for i in (0, 1)))
 
 
-WEIGHTS: dict[str, str | Stack] = {
+WEIGHTS: Weights = {
     f"{MLP}.gate.{{kind}}": f"{MLP}.router.{{kind}}",
     f"{MLP}.experts.gate_up_proj": _turns("gate_up_proj"),
     f"{MLP}.experts.gate_up_proj_bias": _turns("gate_up_proj_bias"),
