@@ -122,6 +122,7 @@ def _deepseek_v2_lite(layers: int) -> Config:
         intermediate_size=8 * 1408,
         num_hidden_layers=layers,
         first_k_dense_replace=layers,
+        num_experts_per_tok=6,
         num_attention_heads=16,
         num_key_value_heads=16,
         q_lora_rank=None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from tests.end_to_end.support import LIMITS, Compile, Compiled, random_tokens
@@ -61,7 +62,7 @@ def test_company_preemption_and_cached_prefixes_change_no_bit(
     _, artifact = compiled(case)
     shared = random_tokens(40)
     prompts = [[*shared, *random_tokens(n)] for n in (1, 25, 60)]
-    with LLM(artifact, enable_prefix_caching=False) as alone:
+    with LLM(artifact, config=EngineConfig(prefix_cache=False)) as alone:
         expected = [alone.generate([p], PARAMS)[0].outputs[0].token_ids for p in prompts]
         logits = [alone.logits(p) for p in prompts]
         page_bytes = sum(alone.artifact.plan.page_sizes())

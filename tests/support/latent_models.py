@@ -21,6 +21,8 @@ LATENT: dict[str, Any] = {
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 32,
     "first_k_dense_replace": 2,
+    "n_group": 1,
+    "topk_group": 1,
 }
 SCALED = {"rope_parameters": {**YARN, "rope_theta": 1e4, "mscale": 0.8, "mscale_all_dim": 0.6}}
 DIRECT = {"q_lora_rank": None}
