@@ -134,6 +134,10 @@ def _needs(explanation: Explanation, whose: str) -> str:
     lines = [_about(explanation, whose), table(cells, header)]
     caches = {cache.dtype: cache for way in ways for cache in way.caches}
     rows = [(f"KV cache in {name}", _cache(cache)) for name, cache in caches.items()]
+    if others := [way.name for way in ways if "--dequantize" in way.options]:
+        rows.append(
+            ("--dequantize", f"needed for {', '.join(others)}: the checkpoint is quantized")
+        )
     refused = [way for way in explanation.ways if way.refused]
     rows += [(f"not {way.name}", _with_hint(way.refused, way.hint)) for way in refused]
     lines.append(facts(rows))
