@@ -10,10 +10,13 @@ import pytest
 
 from ingot.cli.parser import build_parser
 from ingot.errors import UsageError
+from tests.support.core import core
 from tests.support.page_blocks import PAGES, Block, blocks_of, commands, fault, name_of
 from tests.support.page_session import Session, matches, session_of, steps, unwritten
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+# They take over half a minute, in exports and compiles.
+LONG = ("docs/quantization.md", "docs/onnx.md", "docs/models_and_cache.md")
 RUN = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
 
 
@@ -88,8 +91,14 @@ def test_python_is_python(block: Block) -> None:
     assert tree.body
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("page", RUN, ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    core(
+        further=[page for page in RUN if name_of(page) not in LONG],
+        slow=[page for page in RUN if name_of(page) in LONG],
+    ),
+    ids=name_of,
+)
 def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     blocks = [block for block in blocks_of(page) if block.runs]
     with session_of(blocks, tmp_path) as session:

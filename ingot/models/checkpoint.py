@@ -10,49 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from ingot.errors import CheckpointError
 from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoint_files import open_files
-from ingot.models.checkpoint_formats.floats import VIEWS
 from ingot.models.checkpoint_formats.quantized import Decoded, EncodedTensor, QuantizedTensor
 from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir
-from ingot.models.finite import Raw, check_finite
 from ingot.models.mapped_file import MappedFile, TensorInfo
 from ingot.models.sources import Source, Stacked
 from ingot.models.stored_integers import scaled
+from ingot.models.tensor_reader import PIECE_BYTES, TensorReader
 from ingot.models.weight_table import idle_biases, quantized_sources, resolve_sources
 from ingot.ops.scaled import Scaled, stack, stack_matrices
 from ingot.ops.stacks import stack_of
 
 _TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-# Exponent bits: all of them set means infinity or NaN.
-_EXPONENTS = {"F32": 0x7F800000, "BF16": 0x7F80, "F16": 0x7C00}
-_UNSIGNED: dict[str, type[np.unsignedinteger[Any]]] = {
-    "F32": np.uint32,
-    "BF16": np.uint16,
-    "F16": np.uint16,
-}
-PIECE_BYTES = 64 * 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """Bytes of a file that the last read handed out."""
-
-    file: MappedFile
-    start: int
-    stop: int
 
 
 class Checkpoint:
@@ -65,12 +44,11 @@ class Checkpoint:
         constants: dict[str, torch.Tensor],
         copies: dict[str, str],
     ) -> None:
-        self._files = {name: file for file in files for name in file.tensors}
-        self._open_files = files
+        self._files = files
+        self._reader = TensorReader(files)
         self._sources = sources
         self._constants = constants
         self._copies = copies
-        self._last: list[_Range] = []
 
     @classmethod
     def open(cls, model_dir: Path, config: ModelConfig, module: nn.Module) -> Checkpoint:
@@ -102,7 +80,7 @@ class Checkpoint:
         """Raises CheckpointError for biases that no parameter is read from and that are not 0."""
         read = {info.name for source in self._sources.values() for info in source.infos}
         for name in sorted(idle_biases(infos, read)):
-            if self._part(infos[name]).any():
+            if self._reader.part(infos[name]).any():
                 raise CheckpointError(
                     f"the checkpoint has {name}, which the model does not use, and which is not 0",
                     hint="check that config.json and the weights belong together",
@@ -167,7 +145,7 @@ class Checkpoint:
         if name not in self._sources and stack in self._sources:
             return self.read(stack, index, index + 1)[0][start:stop]
         source = self._sources[name]
-        self._forget()
+        self._reader.forget()
         stop = source.shape[0] if stop is None else stop
         if isinstance(source, Stacked):
             return self._experts(source, start, stop)
@@ -187,16 +165,16 @@ class Checkpoint:
     def beside(self) -> Checkpoint:
         """The same checkpoint for another thread, which drops from memory what it has read itself;
         it is closed with this one."""
-        return Checkpoint(self._open_files, self._sources, self._constants, self._copies)
+        return Checkpoint(self._files, self._sources, self._constants, self._copies)
 
     def forget(self) -> None:
         """Drops all that was read from memory, whichever thread has read it."""
-        for file in self._open_files:
+        for file in self._files:
             file.forget(0, file.size)
 
     def close(self) -> None:
         """Closes the files; tensors that were read from them must not be used afterwards."""
-        for file in self._open_files:
+        for file in self._files:
             file.close()
 
     def __enter__(self) -> Checkpoint:
@@ -215,7 +193,7 @@ class Checkpoint:
                 last = first + part.shape[0]
                 expert[first:last] = self._numbers(part, 0, part.shape[0])
                 first = last
-                self._forget()
+                self._reader.forget()
         return experts
 
     def _numbers(self, source: Source, start: int, stop: int) -> torch.Tensor:
@@ -223,10 +201,8 @@ class Checkpoint:
         if isinstance(matrix := source.info, EncodedTensor):
             rows = source.gathered(start, stop, lambda *at: self._encoded(matrix, *at).numbers())
             return torch.from_numpy(rows)
-        view = self._rows(source, start, stop)
-        copy = self._copies.get(source.info.name)
-        twin = None if copy is None else self._view(self._files[copy].tensors[copy], start, stop)
-        self._check_values(source.info, view, copy, twin)
+        view = self._reader.rows(source, start, stop)
+        self._reader.check(source.info, view, self._copies.get(source.info.name), start, stop)
         tensor = torch.from_numpy(view).view(_TORCH_DTYPES[source.info.dtype])
         return tensor.view(stop - start, *source.shape[1:])
 
@@ -236,87 +212,14 @@ class Checkpoint:
         assert isinstance(matrix, QuantizedTensor), f"{matrix.name} is stored as it is"
         storage = matrix.encoding.storage
         assert storage is not None, f"no storage holds {matrix.name}"
-        self._forget()
+        self._reader.forget()
         first, last, places = source.span(start, source.shape[0] if stop is None else stop)
         held = self._encoded(matrix, first, last).mapped(lambda rows: rows[places])
         return scaled(matrix.name, held, storage)
 
     def _encoded(self, matrix: EncodedTensor, first: int, last: int) -> Decoded:
         """Rows first..last of a quantized matrix."""
-        return matrix.encoding.rows(self._part, first, last)
-
-    def _part(self, info: TensorInfo) -> NDArray[Any]:
-        """A tensor that a quantized matrix is read from."""
-        file = self._files[info.name]
-        self._last.append(_Range(file, info.start, info.stop))
-        raw, kind = file.bytes(info.start, info.stop), np.dtype(VIEWS[info.dtype])
-        if info.start % kind.itemsize:
-            raw = raw.copy()
-        return raw.view(kind).reshape(info.shape)
-
-    def _rows(self, source: Source, start: int, stop: int) -> Raw:
-        """Rows start..stop of a parameter, one after the other, as raw unsigned integers."""
-        info, first = source.info, source.first_row
-        if source.transposed:
-            together = source.run == source.shape[0]
-            columns = slice(first + start, first + stop) if together else source.rows(start, stop)
-            return self._turned(info, columns, stop - start)
-        if source.is_together:
-            return self._view(info, first + start, first + stop)
-        rows = source.gathered(
-            start, stop, lambda *at: self._view(info, *at).reshape(at[1] - at[0], -1)
-        )
-        self._forget()
-        return rows.reshape(-1)
-
-    def _view(self, info: TensorInfo, first: int, last: int) -> Raw:
-        """Rows first..last of a source tensor as raw unsigned integers."""
-        row_bytes = (info.stop - info.start) // max(1, info.shape[0])
-        start, stop = info.start + first * row_bytes, info.start + last * row_bytes
-        file = self._files[info.name]
-        self._last.append(_Range(file, start, stop))
-        raw = file.bytes(start, stop)
-        if start % np.dtype(_UNSIGNED[info.dtype]).itemsize:
-            raw = raw.copy()
-        return raw.view(_UNSIGNED[info.dtype])
-
-    def _turned(self, info: TensorInfo, columns: slice | NDArray[np.int64], count: int) -> Raw:
-        """Columns of a source tensor as raw unsigned integers, one after the other."""
-        length, width = info.shape
-        turned = np.empty((count, length), _UNSIGNED[info.dtype])
-        step = max(1, PIECE_BYTES // max(1, width * turned.itemsize))
-        for start in range(0, length, step):
-            stop = min(start + step, length)
-            piece = self._view(info, start, stop).reshape(stop - start, width)
-            turned[:, start:stop] = piece[:, columns].T
-            self._forget()
-        return turned.reshape(-1)
-
-    def _forget(self) -> None:
-        for used in self._last:
-            used.file.forget(used.start, used.stop)
-        self._last = []
-
-    def _check_values(
-        self, info: TensorInfo, view: Raw, copy: str | None, twin: Raw | None
-    ) -> None:
-        """Looks at every value once; the pages of a large tensor are dropped as it goes."""
-        step = PIECE_BYTES // view.itemsize
-        mask = _UNSIGNED[info.dtype](_EXPONENTS[info.dtype])
-        for start in range(0, len(view), step):
-            piece = view[start : start + step]
-            check_finite(info.name, piece, mask)
-            # Tied tensors may be stored twice, but must then be equal.
-            if twin is not None and not np.array_equal(piece, twin[start : start + step]):
-                raise CheckpointError(
-                    f"{copy} differs from {info.name}, but config.json ties the two",
-                    hint="set tie_word_embeddings to false in config.json if they are meant to "
-                    "differ",
-                )
-            if len(view) > step:
-                for used in self._last:
-                    first = used.start + start * view.itemsize
-                    used.file.forget(first, min(first + PIECE_BYTES, used.stop))
+        return matrix.encoding.rows(self._reader.part, first, last)
 
 
 @contextmanager

@@ -64,19 +64,25 @@ def resolve_sources(
     extra = _left_over(family, config, infos, used)
     hint = _hint_on_experts([*missing, *extra], pieces, shapes) or _hint_on_family(family)
     _check_names(missing, extra, hint, on_fault)
-    flat = {piece.tensor for own in pieces.values() for piece in own if piece.rule.flat}
-    read = {
-        name: shaped_as(infos[name], shape, flat=name in flat)
-        for name, shape in layout.shapes.items()
-        if name in infos
-    }
+    read = _shaped(infos, layout.shapes, pieces)
     sources = sources_of(pieces, layout, shapes, read)
     _check_dtypes(read.values(), on_fault)
     _check_alike(sources, on_fault)
     _check_shapes(read, layout.shapes, on_fault)
-    for original, copy in copies.items():
-        _check_copy(infos[original], infos[copy], on_fault)
+    _check_copies({infos[original]: infos[copy] for original, copy in copies.items()}, on_fault)
     return sources, {infos[original].name: infos[copy].name for original, copy in copies.items()}
+
+
+def _shaped(
+    infos: Mapping[str, TensorInfo], shapes: Mapping[str, Shape], pieces: Pieces
+) -> dict[str, TensorInfo]:
+    """The tensors that are read, in the shapes that pieces take them in."""
+    flat = {piece.tensor for own in pieces.values() for piece in own if piece.rule.flat}
+    return {
+        name: shaped_as(infos[name], shape, flat=name in flat)
+        for name, shape in shapes.items()
+        if name in infos
+    }
 
 
 def idle_biases(infos: Mapping[str, TensorInfo], needed: Set[str]) -> set[str]:
@@ -273,12 +279,14 @@ def _check_shapes(
         )
 
 
-def _check_copy(original: TensorInfo, copy: TensorInfo, on_fault: OnFault) -> None:
-    if (copy.shape, copy.dtype) != (original.shape, original.dtype):
-        on_fault(
-            CheckpointError(
-                f"{copy.name} has another shape or dtype than {original.name}, but config.json "
-                "ties them",
-                hint="set tie_word_embeddings to false in config.json if they are meant to differ",
+def _check_copies(copies: Mapping[TensorInfo, TensorInfo], on_fault: OnFault) -> None:
+    for original, copy in copies.items():
+        if (copy.shape, copy.dtype) != (original.shape, original.dtype):
+            on_fault(
+                CheckpointError(
+                    f"{copy.name} has another shape or dtype than {original.name}, but config.json "
+                    "ties them",
+                    hint="set tie_word_embeddings to false in config.json if they are meant to "
+                    "differ",
+                )
             )
-        )

@@ -31,15 +31,13 @@ def reference(
     picked logits, too.
 
     Args:
-        scoring: "softmax" or "sigmoid" of the logits.
+        scoring: softmax or sigmoid.
         groups: neighbouring experts in so many groups of one size, of which only those with the
             largest score are candidates, `kept_groups` of them.
         group_score: "max", or "top2" for the sum of the two largest.
-        narrow: the logits are rounded to the dtype of the model's weights before; without effect
-            here, where they are given.
+        narrow: the logits were rounded to the dtype of the weights, which changes nothing here.
 
-    Sources: Mixtral (arXiv 2401.04088); DeepSeek-V2 (2405.04434) and -V3 (2412.19437) for groups
-    and biases.
+    Sources: Mixtral (arXiv 2401.04088); DeepSeek-V2 (2405.04434) and -V3 (2412.19437).
     """
     scores = logits.float()
     scores = scores.softmax(-1) if scoring == "softmax" else scores.sigmoid()

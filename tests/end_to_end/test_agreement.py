@@ -65,7 +65,7 @@ def test_every_family_has_a_case():
 
 @pytest.mark.parametrize(
     "cases",
-    core(further=[CASE[f, dtype] for f in FIRST for dtype in LIMITS], slow=CASE.values()),
+    core(further=[CASE["llama", "float32"], CASE["gemma2", "bfloat16"]], slow=CASE.values()),
     ids=lambda cases: f"{cases[0].name}-{cases[0].dtype}",
 )
 def test_all_forms_of_a_model_agree(

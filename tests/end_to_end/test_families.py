@@ -74,6 +74,7 @@ FIRST = (
     ("gemma2", "float32"),
     ("qwen3", "bfloat16"),
 )
+FURTHER = ("qwen3_window", "llama_longrope", "gemma2_no_caps", "llama_tied")
 
 
 def lengths_by_limit(name: str) -> dict[int, tuple[int, ...]]:
@@ -119,9 +120,10 @@ def runs(name: str, dtype: str) -> list[Compile]:
 
 def when(name: str, dtype: str) -> list[pytest.MarkDecorator]:
     """Whether a case belongs to the core, to all tests or to the slow ones."""
-    if dtype == "float32" and name in WITH_SLOW:
-        return [pytest.mark.slow]
-    return [] if (name, dtype) in FIRST else [pytest.mark.thorough]
+    if (name, dtype) in FIRST:
+        return []
+    plain = "_" not in name or name in FURTHER
+    return [pytest.mark.thorough if plain and name not in WITH_SLOW else pytest.mark.slow]
 
 
 RUNS = [
@@ -144,8 +146,8 @@ LEVELS = [
         ("llama_head_dim_20", "float32", pytest.mark.thorough),
         ("llama_head_dim_20", "bfloat16", pytest.mark.slow),
         ("qwen3_layer_types", "float32", pytest.mark.slow),
-        ("qwen3_layer_types", "bfloat16", pytest.mark.thorough),
-        ("qwen2", "float32", pytest.mark.thorough),
+        ("qwen3_layer_types", "bfloat16", pytest.mark.slow),
+        ("qwen2", "float32", pytest.mark.slow),
         ("qwen2", "bfloat16", pytest.mark.slow),
     )
 ]

@@ -38,13 +38,12 @@ def check(name: str, opset: int) -> None:
         assert relative_error(got, expected) <= LIMIT
 
 
-@pytest.mark.parametrize("name", core("llama", further=WRITTEN_OUT, slow=sorted(CASES)))
+@pytest.mark.parametrize("name", core("llama", further=["gpt2", "gemma2"], slow=sorted(CASES)))
 def test_logits_are_those_of_transformers(name: str) -> None:
     check(name, 23)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", WRITTEN_OUT)
+@pytest.mark.parametrize("name", core(further=["gemma2"], slow=WRITTEN_OUT))
 def test_logits_are_those_of_transformers_in_opset_18(name: str) -> None:
     check(name, 18)
 
@@ -126,8 +125,7 @@ def test_a_batch_says_what_its_sequences_say_alone(opset: int) -> None:
     assert relative_error(other[0, -1], first[0, -1]) > 1e-3
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("opset", [23, 18])
+@pytest.mark.parametrize("opset", core(further=[23], slow=[18]))
 def test_sinks_are_written_out(opset: int, tmp_path: Path) -> None:
     model = sunk_model.save(tmp_path / "model")
     with sunk_model.known():
@@ -156,7 +154,7 @@ FORMATS = {
 @pytest.mark.parametrize(
     ("name", "kind", "opset"),
     core(
-        further=[*product(["llama_tied"], FORMATS, [23]), ("llama_width_100", "int4", 23)],
+        further=[("llama_tied", "int4", 23), ("llama_width_100", "int4", 23)],
         slow=product(["llama_tied", "gemma2", "llama_width_100"], FORMATS, [23, 18]),
     ),
 )

@@ -63,23 +63,39 @@ def choose_storage(
         chosen = {name: int8 if name in outer else base for name in names}
     for rule in keep:
         pattern, storage = read_rule(rule, base, int8, dtype)
-        matched = [name for name, known in names.items() if any(matches(pattern, k) for k in known)]
-        if not matched:
-            raise UsageError(f"--keep {rule!r} matches no matrix", hint=nearest(pattern, names))
-        chosen.update(dict.fromkeys(matched, storage))
+        chosen.update(dict.fromkeys(_matched(rule, pattern, names), storage))
     stored = {name: storage for name, storage in chosen.items() if storage is not None}
     if not stored and not kept:
         raise UsageError(
             f"--keep leaves nothing to quantize: {', '.join(keep)}",
             hint=f"Keep less, or give {UNQUANTIZED}.",
         )
+    _refuse_misfits(gm, stored, base, fits, kept or {})
+    return stored
+
+
+def _refuse_misfits(
+    gm: GraphModule,
+    stored: dict[str, Storage],
+    base: Storage,
+    fits: Fits,
+    kept: Mapping[str, Storage],
+) -> None:
+    """Raises UsageError for matrices that no kernel takes as they are to be stored."""
     columns = {name: int(gm.get_parameter(name).shape[-1]) for name in stored}
-    own = {name: s for name, s in stored.items() if kept and kept.get(name) == s}
+    own = {name: storage for name, storage in stored.items() if kept.get(name) == storage}
     if wrong := refused_storage(own, columns, fits):
         raise wrong
     if refused := refused_groups(stored, columns, base, fits, lambda wrong: alike(gm, wrong)):
         raise refused
-    return stored
+
+
+def _matched(rule: str, pattern: str, names: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The matrices that a rule is for. Raises UsageError if there are none."""
+    found = [name for name, known in names.items() if any(matches(pattern, k) for k in known)]
+    if not found:
+        raise UsageError(f"--keep {rule!r} matches no matrix", hint=nearest(pattern, names))
+    return found
 
 
 def check_calibration(gm: GraphModule, storage: Mapping[str, Storage]) -> None:

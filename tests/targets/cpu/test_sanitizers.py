@@ -34,7 +34,7 @@ def test_no_read_or_write_is_out_of_bounds(
     assert not kernels.errors(memory, step, rests)
 
 
-@pytest.mark.parametrize("kind, target", core(BEST[-1], further=PROGRAMS))
+@pytest.mark.parametrize("kind, target", core(BEST[-1], further=BEST, slow=PROGRAMS))
 def test_an_operand_that_ends_sooner_is_noticed(kind: str, target: str) -> None:
     """The control, for each: all that a kernel is handed, one after the other."""
     kernels = program(kind, target)
@@ -52,7 +52,7 @@ def test_an_operand_that_ends_sooner_is_noticed(kind: str, target: str) -> None:
     assert SHORT.search(kernels.errors(memory, step, fewer_sampler_bytes=64))
 
 
-@pytest.mark.parametrize("kind, target", core(BEST[-1], further=BEST))
+@pytest.mark.parametrize("kind, target", core(BEST[-1], further=(), slow=BEST))
 def test_the_compiler_has_no_say_in_the_bits(kind: str, target: str) -> None:
     """Without optimisation they are those of the build that is in use."""
     kernels = program(kind, target)

@@ -16,6 +16,7 @@ from ingot.errors import ToolchainError
 from ingot.targets.cuda import dependent, gates
 from ingot.targets.cuda.dependent import with_dependents
 from ingot.targets.cuda.gates import OTHER, Kernel
+from tests.support.core import core
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.shapes import built_of, plan_of
 from tests.targets.cuda.simulation import compile_sketch, simulated
@@ -123,10 +124,11 @@ def test_a_kernel_that_cannot_wait_is_not_built(tmp_path: Path) -> None:
         built(tmp_path / "double", replace(DOUBLE, dependent=True))
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("stored", "target", "count"),
-    [("none", TARGETS[0], 0), ("none", TARGETS[1], 3), ("int4", TARGETS[1], 3)],
+    core(
+        further=[("int4", TARGETS[1], 3)], slow=[("none", TARGETS[0], 0), ("none", TARGETS[1], 3)]
+    ),
 )
 def test_all_of_a_real_shape_wait_and_the_others_do_not(
     enabled, tmp_path: Path, stored: str, target: Target, count: int

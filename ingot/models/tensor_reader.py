@@ -1,0 +1,119 @@
+"""Reads rows of tensors from files that are mapped, and drops from memory what was read before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingot.errors import CheckpointError
+from ingot.models.checkpoint_formats.floats import VIEWS
+from ingot.models.finite import Raw, check_finite
+from ingot.models.mapped_file import MappedFile, TensorInfo
+from ingot.models.sources import Source
+
+# Exponent bits: all of them set means infinity or NaN.
+_EXPONENTS = {"F32": 0x7F800000, "BF16": 0x7F80, "F16": 0x7C00}
+_UNSIGNED: dict[str, type[np.unsignedinteger[Any]]] = {
+    "F32": np.uint32,
+    "BF16": np.uint16,
+    "F16": np.uint16,
+}
+PIECE_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """Bytes of a file that were handed out."""
+
+    file: MappedFile
+    start: int
+    stop: int
+
+
+class TensorReader:
+    """Reads the tensors of open files, for one thread."""
+
+    def __init__(self, files: Iterable[MappedFile]) -> None:
+        self._files = {name: file for file in files for name in file.tensors}
+        self._last: list[_Range] = []
+
+    def part(self, info: TensorInfo) -> NDArray[Any]:
+        """A tensor that a quantized matrix is read from."""
+        file = self._files[info.name]
+        self._last.append(_Range(file, info.start, info.stop))
+        raw, kind = file.bytes(info.start, info.stop), np.dtype(VIEWS[info.dtype])
+        if info.start % kind.itemsize:
+            raw = raw.copy()
+        return raw.view(kind).reshape(info.shape)
+
+    def rows(self, source: Source, start: int, stop: int) -> Raw:
+        """Rows start..stop of a parameter, one after the other, as raw unsigned integers."""
+        info, first = source.info, source.first_row
+        if source.transposed:
+            together = source.run == source.shape[0]
+            columns = slice(first + start, first + stop) if together else source.rows(start, stop)
+            return self._turned(info, columns, stop - start)
+        if source.is_together:
+            return self._view(info, first + start, first + stop)
+        rows = source.gathered(
+            start, stop, lambda *at: self._view(info, *at).reshape(at[1] - at[0], -1)
+        )
+        self.forget()
+        return rows.reshape(-1)
+
+    def _view(self, info: TensorInfo, first: int, last: int) -> Raw:
+        """Rows first..last of a source tensor as raw unsigned integers."""
+        row_bytes = (info.stop - info.start) // max(1, info.shape[0])
+        start, stop = info.start + first * row_bytes, info.start + last * row_bytes
+        file = self._files[info.name]
+        self._last.append(_Range(file, start, stop))
+        raw = file.bytes(start, stop)
+        if start % np.dtype(_UNSIGNED[info.dtype]).itemsize:
+            raw = raw.copy()
+        return raw.view(_UNSIGNED[info.dtype])
+
+    def _turned(self, info: TensorInfo, columns: slice | NDArray[np.int64], count: int) -> Raw:
+        """Columns of a source tensor as raw unsigned integers, one after the other."""
+        length, width = info.shape
+        turned = np.empty((count, length), _UNSIGNED[info.dtype])
+        step = max(1, PIECE_BYTES // max(1, width * turned.itemsize))
+        for start in range(0, length, step):
+            stop = min(start + step, length)
+            piece = self._view(info, start, stop).reshape(stop - start, width)
+            turned[:, start:stop] = piece[:, columns].T
+            self.forget()
+        return turned.reshape(-1)
+
+    def forget(self) -> None:
+        """Drops from memory what was read since this was last called."""
+        for used in self._last:
+            used.file.forget(used.start, used.stop)
+        self._last = []
+
+    def check(self, info: TensorInfo, view: Raw, copy: str | None, start: int, stop: int) -> None:
+        """Looks at every value of rows start..stop once, and at those of a copy if there is one.
+
+        The pages of a large tensor are dropped as it goes. Raises CheckpointError for values that
+        are not finite, and for a copy that differs.
+        """
+        twin = None if copy is None else self._view(self._files[copy].tensors[copy], start, stop)
+        step = PIECE_BYTES // view.itemsize
+        mask = _UNSIGNED[info.dtype](_EXPONENTS[info.dtype])
+        for at in range(0, len(view), step):
+            piece = view[at : at + step]
+            check_finite(info.name, piece, mask)
+            # Tied tensors may be stored twice, but must then be equal.
+            if twin is not None and not np.array_equal(piece, twin[at : at + step]):
+                raise CheckpointError(
+                    f"{copy} differs from {info.name}, but config.json ties the two",
+                    hint="set tie_word_embeddings to false in config.json if they are meant to "
+                    "differ",
+                )
+            if len(view) > step:
+                for used in self._last:
+                    first = used.start + at * view.itemsize
+                    used.file.forget(first, min(first + PIECE_BYTES, used.stop))
