@@ -54,6 +54,13 @@ ARGUMENTS: Arguments = (
         dest="targets",
     ),
     Argument(
+        "--from",
+        "whose module is compiled: that of a family of ingot (the default), or that of "
+        "transformers, for an architecture that no family builds; no code of the model is run",
+        choices=("ingot", "transformers"),
+        dest="library",
+    ),
+    Argument(
         "--dtype",
         "auto (the default) is that of the checkpoint, but bfloat16 instead of float16 unless all "
         "targets are GPUs, which alone compute in float16; bfloat16 drops 3 bits of float16 "

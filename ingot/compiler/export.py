@@ -11,7 +11,7 @@ from torch.fx import GraphModule
 from ingot.compiler.layers import all_tensors, find_layers
 from ingot.compiler.record import Recorder
 from ingot.compiler.repeat import repeat
-from ingot.errors import ExportError
+from ingot.errors import ExportError, IngotError
 from ingot.models.config import ModelConfig
 
 EXAMPLE_TOKENS = 8
@@ -43,6 +43,8 @@ def export(module: nn.Module, config: ModelConfig) -> GraphModule:
         return graph
     try:
         return flatten(capture(module))
+    except IngotError:
+        raise
     except Exception as error:
         first = str(error).strip().splitlines()[:1]
         raise ExportError(

@@ -14,7 +14,7 @@ from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import load_tokenizer
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint
-from ingot.models.config import ModelConfig
+from ingot.models.registry import AnyConfig
 from ingot.passes.pipeline import check_disabled
 from ingot.targets.target import kind_of
 
@@ -25,7 +25,7 @@ class Model:
 
     model_dir: Path
     options: CompileOptions
-    config: ModelConfig
+    config: AnyConfig
     resolved: Resolved
     tokenizer: Tokenizer
     module: nn.Module
@@ -36,7 +36,7 @@ class Model:
 def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
     """Reads all but the weights."""
     with clock.stage("read", str(model_dir)):
-        config = registry.load_config(model_dir)
+        config = registry.load_config(model_dir, options.library)
         resolved = resolve(options, config)
         rules = [rule for target in resolved.targets for rule in kind_of(target).rules]
         check_disabled(options.disable_passes, rules)

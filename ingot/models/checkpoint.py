@@ -20,8 +20,8 @@ from torch import nn
 from ingot.errors import CheckpointError
 from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoint_files import open_files
-from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir
+from ingot.models.registry import AnyConfig
 from ingot.models.safetensors_file import SafetensorsFile, TensorInfo
 from ingot.models.weight_table import Source, resolve_sources
 
@@ -67,7 +67,7 @@ class Checkpoint:
         self._last: list[_Range] = []
 
     @classmethod
-    def open(cls, model_dir: Path, config: ModelConfig, module: nn.Module) -> Checkpoint:
+    def open(cls, model_dir: Path, config: AnyConfig, module: nn.Module) -> Checkpoint:
         """Opens the files and checks every tensor against the module, reading headers only.
 
         Raises:

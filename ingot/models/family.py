@@ -22,12 +22,14 @@ class Rows:
     Args:
         source: name or template of the source tensor.
         part: position of the parameter in it, from 0.
+        skip: rows at the source's start that no parameter has.
         transposed: the source is stored as [columns, rows]; of a vector that is the vector itself.
     """
 
     source: str
     part: int = 0
     transposed: bool = False
+    skip: int = 0
 
 
 class Build(Protocol):
@@ -64,6 +66,8 @@ class Family:
             a parameter that is not listed is read from the tensor of its own name.
         spellings: templates of names that some checkpoints have -> the name that stands for it in
             the other tables.
+        respelled: the same as a function of the name, for tables that no templates can say; an
+            empty name leaves the tensor out.
         unused: names or templates of source tensors that may be present and are not read.
         tied: copy -> original: source tensors that a model with tie_embeddings may store although
             they repeat another one. The two are compared when the original is read.
@@ -75,6 +79,7 @@ class Family:
     build: Build = build_decoder
     weights: Mapping[str, str | Rows] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=dict)
+    respelled: Callable[[str], str] | None = None
     unused: tuple[str, ...] = _ROTARY_BUFFERS
     tied: Mapping[str, str] = field(
         default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"}

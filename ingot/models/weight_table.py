@@ -14,7 +14,6 @@ from ingot.errors import CheckpointError, OnFault, listed, raise_fault
 from ingot.models import registry
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
-from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Rows
 from ingot.models.safetensors_file import TensorInfo
 
@@ -34,7 +33,7 @@ class Source:
 
 def resolve_sources(
     infos: Mapping[str, TensorInfo],
-    config: ModelConfig,
+    config: registry.AnyConfig,
     shapes: Mapping[str, Shape],
     on_fault: OnFault = raise_fault,
     *,
@@ -49,7 +48,7 @@ def resolve_sources(
             that are missing have no entry.
         whole: all files of the checkpoint could be read, so what is not in infos is missing.
     """
-    family = registry.family_named(config.family)
+    family = registry.family_of(config)
     infos = _respelled(family, infos, on_fault)
     wanted = {name: _lookup(family.weights, name, len(shape)) for name, shape in shapes.items()}
     copies = _find_copies(family, config, infos)
@@ -99,6 +98,10 @@ def _respelled(
         for template, spelling in family.spellings.items():
             if match := expand(template).fullmatch(name):
                 name = _fill(spelling, match)
+        if family.respelled:
+            name = family.respelled(name)
+        if not name:
+            continue
         if name in found:
             on_fault(
                 CheckpointError(
@@ -122,7 +125,7 @@ def _lookup(table: Mapping[str, str | Rows], name: str, ndim: int) -> Rows:
 
 
 def _find_copies(
-    family: Family, config: ModelConfig, infos: Mapping[str, TensorInfo]
+    family: Family, config: registry.AnyConfig, infos: Mapping[str, TensorInfo]
 ) -> dict[str, str]:
     if not config.tie_embeddings:
         return {}
@@ -179,7 +182,7 @@ def _stack(wanted: Mapping[str, Rows], shapes: Mapping[str, Shape]) -> dict[str,
     ends: dict[str, int] = {}
     for name in sorted(wanted, key=lambda name: wanted[name].part):
         source = wanted[name].source
-        first[name] = ends.get(source, 0)
+        first[name] = ends.get(source, wanted[name].skip)
         ends[source] = first[name] + shapes[name][0]
     return first
 
@@ -190,7 +193,8 @@ def _check_shapes(sources: Iterable[Source], on_fault: OnFault) -> None:
         parts.setdefault(source.info.name, []).append(source)
     wrong = []
     for name, (first, *others) in parts.items():
-        rows = first.shape[0] + sum(other.shape[0] for other in others)
+        skipped = min(source.first_row for source in (first, *others))
+        rows = skipped + first.shape[0] + sum(other.shape[0] for other in others)
         expected = (rows, *first.shape[1:])
         expected = expected[::-1] if first.transposed else expected
         if expected != first.info.shape:

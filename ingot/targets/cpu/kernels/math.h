@@ -101,6 +101,10 @@ struct Relu {
   static vf of(vf x) { return max(zero(), x); }
 };
 
+struct Relu2 {
+  static vf of(vf x) { return Relu::of(x) * Relu::of(x); }
+};
+
 struct Angle {
   float cosine, sine;
 };
