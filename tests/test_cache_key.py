@@ -16,7 +16,8 @@ from ingot import cache
 from ingot.artifact.gpu import Gpu
 from ingot.compiler import surroundings
 from ingot.compiler.options import CompileOptions
-from ingot.models import llama, registry
+from ingot.models import registry
+from ingot.models.families import llama
 from ingot.targets import target
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,6 +9,7 @@ from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
 from ingot.models.family import Family
 from ingot.models.fields import Fields
+from ingot.models.layer_fields import read_attention, read_mlp
 
 TANH = "gelu_pytorch_tanh"
 
@@ -25,10 +26,10 @@ def parse(fields: Fields) -> ModelConfig:
     return parse_decoder(
         fields,
         family="gemma",
+        mixer=read_attention(fields, bias=bias, o_bias=bias),
+        mlp=read_mlp(fields),
         embedding_scale=math.sqrt(fields.integer("hidden_size")),
         norm_offset=1.0,
-        attention_bias=bias,
-        o_bias=bias,
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.compiler.choose_targets import resolve_targets
+from ingot.compiler.features import features
 from ingot.compiler.needs import Use, Way, options_for, ways_to_store, words_of
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.packed_sizes import weights_of
@@ -212,41 +213,8 @@ def _needs(
 
 def _check_heads(kind: TargetKind, config: ModelConfig) -> None:
     """Raises CodegenError for heads that no kernel of a target takes."""
-    if config.head_dim > kind.largest_head:
+    if config.largest_head > kind.largest_head:
         raise CodegenError(
-            f"heads of {config.head_dim} are too large for {kind.name} targets",
+            f"heads of {config.largest_head} are too large for {kind.name} targets",
             hint=f"supported: heads of at most {kind.largest_head}",
         )
-
-
-def features(config: ModelConfig) -> tuple[str, ...]:
-    """What a model is made of: what every model has, then what only some have."""
-    kinds = [f"rotary embedding {config.rope.type}"] if config.rope.rotates else []
-    kinds += ["learned positions"] if config.learned_positions else []
-    windows = [window for window in config.windows if window]
-    with_sinks = sum(layer.sinks for layer in config.layers)
-    biases = {
-        "q, k, v": config.attention_bias,
-        "attention output": config.o_bias,
-        "MLP": config.mlp_bias,
-    }
-    biased = ", ".join(name for name, on in biases.items() if on)
-    features = {
-        f"{config.num_layers} layers of width {config.hidden_size}, "
-        f"{config.mlp} MLP of {config.intermediate_size}": True,
-        f"{config.num_heads} query heads over {config.num_kv_heads} key-value heads of "
-        f"{config.head_dim}": True,
-        f"vocabulary of {config.vocab_size}, {'tied' if config.tie_embeddings else 'separate'} "
-        "head": True,
-        f"{' and '.join(kinds) or 'no embedding of positions'}, up to "
-        f"{config.max_position_embeddings} positions": True,
-        f"checkpoint in {config.checkpoint_dtype}": True,
-        "norms before and after attention and MLP": config.placement == "sandwich",
-        "queries and keys are normalised per head": config.qk_norm,
-        f"sliding window of {max(windows, default=0)} tokens in {len(windows)} layers": windows,
-        f"attention sinks in {with_sinks} layers": with_sinks,
-        f"scores are capped at {config.attention_softcap:g}": config.attention_softcap,
-        f"logits are capped at {config.logit_softcap:g}": config.logit_softcap,
-        f"biases: {biased}": biased,
-    }
-    return tuple(text for text, present in features.items() if present)

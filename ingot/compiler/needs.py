@@ -174,16 +174,15 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
     Temporaries are told within a third for a CPU, where all that one layer makes of a row lies side
     by side. A GPU uses places again, and needs less.
     """
-    width, heads = config.hidden_size, config.q_size + 2 * config.kv_size
     streams = 4 if config.placement == "pre" else 8
-    inner = (3 if config.mlp == "gated" else 2) * config.intermediate_size
-    row = streams * width + config.q_size + 2 * heads + inner
+    parts = (each.mixer.temporary_width + each.mlp.temporary_width for each in config.layers)
+    row = streams * config.hidden_size + max(parts, default=0)
     return 4 * (limits.max_num_batched_tokens * row + limits.max_logit_rows * config.vocab_size)
 
 
 def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> Cache:
-    form = rounded_rows(config.head_dim) if dtype == "int8" else Format(dtype)  # type: ignore[arg-type]
-    per_token = 2 * config.num_layers * form.nbytes(config.kv_size)
+    cached = [each for layer in config.layers for each in layer.mixer.cached]
+    per_token = sum(_form(dtype, size).nbytes(heads * size) for heads, size in cached)
     window = widest_window(config.windows)
 
     def cache_bytes(context: int, seats: int) -> int:
@@ -208,6 +207,11 @@ def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use
         largest_context=most_context,
         largest_seats=most_seats,
     )
+
+
+def _form(dtype: str, size: int) -> Format:
+    """How heads of a size are cached."""
+    return rounded_rows(size) if dtype == "int8" else Format(dtype)  # type: ignore[arg-type]
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:

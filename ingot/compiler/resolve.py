@@ -96,7 +96,8 @@ def dtype_reason(asked: str, dtype: str, checkpoint: str) -> str:
 
 def longest_sequence(config: ModelConfig) -> int:
     """The longest sequence that a model can be compiled for."""
-    is_dynamic = config.rope.type == "dynamic"
+    ropes = config.ropes
+    is_dynamic = bool(ropes) and all(rope.type == "dynamic" for rope in ropes)
     return LONGEST_DYNAMIC if is_dynamic else config.max_position_embeddings
 
 

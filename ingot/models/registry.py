@@ -18,11 +18,12 @@ from ingot.errors import (
     UnsupportedModelError,
     UsageError,
 )
-from ingot.models import gemma2, gpt2, llama, mistral, qwen2, qwen3
-from ingot.models.blueprint import Blueprint, causal_lm
+from ingot.models.blueprint import Blueprint
 from ingot.models.checkpoint_files import guess_dtype
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
+from ingot.models.decoder_blueprint import causal_lm
+from ingot.models.families import BUILT_IN
 from ingot.models.family import Family, build_decoder
 from ingot.models.fields import Fields
 from ingot.models.foreign.config import LIBRARY, WAY, ForeignConfig, parse_foreign
@@ -36,8 +37,7 @@ Config = TypeVar("Config", ModelConfig, ForeignConfig)
 OURS = "ingot"
 LIBRARIES = (OURS, LIBRARY)
 ENTRY_POINT_GROUP = "ingot.families"
-_BUILT_IN = (llama, mistral, qwen2, qwen3, gemma2, gpt2)
-_registered: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in _BUILT_IN}
+_registered: dict[str, Family] = {family.name: family for family in BUILT_IN}
 _by_hand: dict[str, Family] = {}  # those that `register` was called for
 _plugins_loaded = False
 

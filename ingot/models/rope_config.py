@@ -10,8 +10,8 @@ import math
 from typing import Any, cast
 
 from ingot.errors import ConfigError
-from ingot.models.config import NO_ROPE, RopeConfig, RopeType
 from ingot.models.fields import Fields
+from ingot.models.rope import NO_ROPE, RopeConfig, RopeType
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 # Written by some tools beside the parameters; changes nothing.

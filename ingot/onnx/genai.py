@@ -65,6 +65,7 @@ def genai_config(
     """
     ends, starts = list(config.eos_token_ids) or [0], list(config.bos_token_ids) or [0]
     padding = generation.get("pad_token_id")
+    attention = config.layers[0].mixer
     return {
         "model": {
             "type": "decoder",
@@ -77,9 +78,9 @@ def genai_config(
                 "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
                 "filename": file,
                 "hidden_size": config.hidden_size,
-                "head_size": config.head_dim,
-                "num_attention_heads": config.num_heads,
-                "num_key_value_heads": config.num_kv_heads,
+                "head_size": attention.head_dim,
+                "num_attention_heads": attention.num_heads,
+                "num_key_value_heads": attention.num_kv_heads,
                 "num_hidden_layers": config.num_layers,
                 "inputs": INPUTS,
                 "outputs": OUTPUTS,

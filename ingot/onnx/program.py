@@ -26,6 +26,7 @@ BATCH, TOKENS, PAST, TOTAL = (
     "batch_size", "sequence_length", "past_sequence_length", "total_sequence_length",
 )  # fmt: skip
 EXAMPLE = {BATCH: 2, TOKENS: 3, PAST: 5, TOTAL: 8}  # no two alike
+KINDS = ("key", "value")  # of what is cached
 DOMAINS = {"": None, "com.microsoft": {"MatMulNBits"}}  # and which of their operators
 INLINE_BYTES = 1024  # of the largest tensor that lies in the model's own file
 PAGE = 4096
@@ -76,8 +77,9 @@ def shape_of(name: str, config: ModelConfig) -> tuple[str | int, ...]:
         return BATCH, TOTAL
     if name in ("input_ids", "position_ids"):
         return BATCH, TOKENS
-    length = PAST if name.startswith("past") else TOTAL
-    return BATCH, config.num_kv_heads, length, config.head_dim
+    stem, layer, kind = name.rsplit(".", 2)
+    heads, size = config.layers[int(layer)].mixer.cached[KINDS.index(kind)]
+    return BATCH, heads, PAST if stem.startswith("past") else TOTAL, size
 
 
 def _example(name: str, config: ModelConfig, narrow: torch.dtype) -> torch.Tensor:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from copy import copy
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,20 +91,37 @@ def changed(value: Any) -> Any:
     return value + 1 if isinstance(value, int | float) else None
 
 
+def with_attribute(owner: Any, name: str, value: Any) -> Any:
+    """A copy with that value, which nothing checks."""
+    other = copy(owner)
+    object.__setattr__(other, name, value)
+    return other
+
+
+def with_part(owner: Any, part: Any, other: Any) -> Any:
+    """A copy in which another part, at any depth, stands for that one."""
+    if owner is part:
+        return other
+    for field in fields(owner):
+        if is_dataclass(inner := getattr(owner, field.name)):
+            owner = with_attribute(owner, field.name, with_part(inner, part, other))
+    return owner
+
+
 def with_value(owner: Any, name: str) -> Any:
     """A copy with another value, whether it makes sense or not."""
-    other = copy(owner)
-    object.__setattr__(other, name, changed(getattr(owner, name)))
-    return other
+    return with_attribute(owner, name, changed(getattr(owner, name)))
 
 
 def test_the_key_changes_with_every_field_of_the_config_and_of_the_limits(model: Model) -> None:
     config, resolved = model.config, model.resolved
     others = [model, *(replace(model, config=with_value(config, f.name)) for f in fields(config))]
-    for field in fields(config.rope):
-        rope = copy(config)
-        object.__setattr__(rope, "rope", with_value(config.rope, field.name))
-        others.append(replace(model, config=rope))
+    first = config.layers[0]
+    for part in (first.mixer, first.mixer.rope, first.mlp):
+        for field in fields(part):
+            if not is_dataclass(getattr(part, field.name)):
+                layers = (with_part(first, part, with_value(part, field.name)),)
+                others.append(replace(model, config=with_attribute(config, "layers", layers)))
     for field in fields(resolved.limits):
         limits = replace(resolved, limits=with_value(resolved.limits, field.name))
         others.append(replace(model, resolved=limits))

@@ -15,7 +15,7 @@ from ingot.compiler import export as exporting
 from ingot.compiler.export import capture, export, flatten, repeated
 from ingot.errors import ExportError
 from ingot.models import registry
-from ingot.models.config import LayerConfig, ModelConfig
+from ingot.models.config import ModelConfig
 from tests.compiler import loops
 from tests.passes.support import Facts
 from tests.support.core import core
@@ -75,7 +75,9 @@ def test_every_family_is_repeated_node_for_node(name):
 @pytest.mark.parametrize("kinds", core("abcacb", further=["abbb", "abab", "aabba"]))
 def test_kinds_may_follow_on_each_other_in_any_order(kinds):
     config = config_of("mistral")
-    layers = tuple(LayerConfig(attention_scale=0.3, window=ord(kind)) for kind in kinds)
+    first = config.layers[0]
+    windows = [replace(first.mixer, window=ord(kind)) for kind in kinds]
+    layers = tuple(replace(first, mixer=mixer) for mixer in windows)
     module = model(replace(config, layers=layers))
     gm = repeated(module.eval())
     assert gm is not None and told(gm) == told(whole(module))

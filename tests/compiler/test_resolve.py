@@ -15,6 +15,7 @@ from ingot.compiler.resolve import resolve
 from ingot.errors import UsageError
 from ingot.models import registry
 from ingot.models.config import ModelConfig
+from tests.support.configs import with_layers
 
 PORTABLE = {"targets": "cpu:portable"}
 
@@ -160,7 +161,7 @@ def test_what_is_left_open_follows_from_the_model_and_the_other_limits(config: M
 
 
 def test_dynamic_frequencies_stretch_to_any_length(config: ModelConfig) -> None:
-    stretched = replace(config, rope=replace(config.rope, type="dynamic"))
+    stretched = with_layers(config, rope=replace(config.ropes[0], type="dynamic"))
     length = 1 << 20
     options = CompileOptions(max_model_len=length, **PORTABLE)
     assert resolve(options, stretched).limits.max_model_len == length

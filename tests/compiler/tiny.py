@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -13,34 +13,40 @@ from ingot.artifact.formats import Storage
 from ingot.artifact.plan import Limits, Plan
 from ingot.compiler.export import export
 from ingot.compiler.lower import lower
+from ingot.models.attention_config import AttentionConfig
 from ingot.models.blocks.decoder import CausalLM
-from ingot.models.config import LayerConfig, ModelConfig, RopeConfig
+from ingot.models.config import ModelConfig
 from ingot.models.counts import module_counts
+from ingot.models.layer_config import LayerConfig
+from ingot.models.mlp_config import MlpConfig
+from ingot.models.rope import RopeConfig
 from ingot.passes.pipeline import pipeline
 from ingot.passes.runner import run
 
 LIMITS = Limits(
     max_model_len=64, max_num_seqs=4, max_num_batched_tokens=16, max_logit_rows=8, page_size=4
 )
+ATTENTION = AttentionConfig(
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=32,
+    scale=0.2,
+    rope=RopeConfig(rotary_dim=32, original_max_position_embeddings=64),
+    qk_norm="head",
+)
+MLP = MlpConfig(size=128, activation="silu")
 CONFIG = ModelConfig(
     family="test",
     architecture="TestForCausalLM",
     vocab_size=80,
     hidden_size=64,
-    intermediate_size=128,
     layers=(
-        LayerConfig(attention_scale=0.2),
-        LayerConfig(attention_scale=0.2, window=5, sinks=True),
+        LayerConfig(mixer=ATTENTION, mlp=MLP),
+        LayerConfig(mixer=replace(ATTENTION, window=5, sinks=True), mlp=MLP),
     ),
-    num_heads=4,
-    num_kv_heads=2,
-    head_dim=32,
-    hidden_act="silu",
     norm_eps=1e-4,
     max_position_embeddings=64,
     tie_embeddings=False,
-    qk_norm=True,
-    rope=RopeConfig(rotary_dim=32, original_max_position_embeddings=64),
     bos_token_ids=(1,),
     eos_token_ids=(2,),
     checkpoint_dtype="float32",

@@ -11,8 +11,9 @@ import torch
 import transformers
 
 from ingot.errors import CompileError, UnsupportedModelError, UsageError
-from ingot.models import llama, registry
+from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint, materialize
+from ingot.models.families import llama
 from tests.support.pages import blocks, files_on_path, run
 from tests.support.tiny_models import randomise
 
@@ -100,7 +101,7 @@ def test_phi3_with_partial_longrope(example: Path, tmp_path: Path, length: int) 
     randomise(theirs)
     theirs.save_pretrained(tmp_path / "model")
     parsed = registry.load_config(tmp_path / "model")
-    assert parsed.rope.rotary_dim == 12 and parsed.head_dim == 16
+    assert parsed.ropes[0].rotary_dim == 12 and parsed.largest_head == 16
     module = registry.build(parsed, max_model_len=length)
     with Checkpoint.open(tmp_path / "model", parsed, module) as checkpoint:
         materialize(module, checkpoint)

@@ -80,11 +80,11 @@ def test_older_spelling_of_rotary_parameters(name: str, tmp_path: Path) -> None:
 def test_a_trained_length_beside_the_rope_object_wins(
     name: str, lengths: tuple[int, ...], tmp_path: Path
 ) -> None:
-    inside = registry.load_config(save_random(name, tmp_path)).rope
+    inside = registry.load_config(save_random(name, tmp_path)).ropes[0]
     path = tmp_path / "config.json"
     values = json.loads(path.read_text())
     path.write_text(json.dumps({**values, "original_max_position_embeddings": 32}))
-    outside = registry.load_config(tmp_path).rope
+    outside = registry.load_config(tmp_path).ropes[0]
     assert outside.original_max_position_embeddings == 32
     assert inside.original_max_position_embeddings == TRAINED
     check(tmp_path, lengths)

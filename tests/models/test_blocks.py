@@ -26,7 +26,9 @@ from ingot.models.blocks.rope_frequencies import inverse_frequencies
 from ingot.models.blocks.rotary import Rotary, rotate
 from ingot.models.blocks.soft_cap import SoftCap
 from ingot.models.checkpoint import Checkpoint, materialize
-from ingot.models.config import NO_ROPE, LayerConfig, ModelConfig, RopeConfig
+from ingot.models.config import ModelConfig
+from ingot.models.rope import NO_ROPE, RopeConfig
+from tests.support.configs import with_layers
 from tests.support.tiny_models import VOCAB_SIZE, WINDOW, save_random
 
 
@@ -95,36 +97,39 @@ def test_norms_of_queries_and_keys(
     q_offset: float, k_offset: float, rotates: bool, saved: Path
 ) -> None:
     """Each with its own weight and offset, before the rotation, and none for values."""
-    config = config_of(saved / "single", qk_norm=True, norm_eps=0.1, norm_offset=1.0)
-    layer = LayerConfig(window=3, attention_scale=0.4)
-    attention = filled(Attention(config, layer))
+    config = config_of(saved / "single", norm_eps=0.1, norm_offset=1.0)
+    usual = config.layers[0].mixer
+    turn = usual.rope if rotates else NO_ROPE
+    mixer = replace(usual, window=3, scale=0.4, qk_norm="head", rope=turn)
+    attention = filled(Attention(config, mixer))
     assert attention.q_norm.offset == attention.k_norm.offset == 1.0
     attention.q_norm.offset, attention.k_norm.offset = q_offset, k_offset
-    angles = sample(1, 5, config.head_dim)
-    table = (angles.cos(), angles.sin()) if rotates else None
+    angles = sample(1, 5, mixer.head_dim)
+    table = (angles.cos(), angles.sin())
     x = sample(1, 5, config.hidden_size)
 
     def heads(name: str, count: int) -> torch.Tensor:
         weight = attention.get_parameter(f"{name}_proj.weight")
-        return (x @ weight.T).view(1, 5, count, config.head_dim)
+        return (x @ weight.T).view(1, 5, count, mixer.head_dim)
 
-    q, k, v = heads("q", config.num_heads), heads("k", 2), heads("v", 2)
+    q, k, v = heads("q", mixer.num_heads), heads("k", 2), heads("v", 2)
     q = functional.rms_norm(q, (16,), attention.q_norm.weight + q_offset, 0.1)
     k = functional.rms_norm(k, (16,), attention.k_norm.weight + k_offset, 0.1)
-    if table is not None:
+    if rotates:
         q, k = rotate(q, *table), rotate(k, *table)
     mixed = torch.ops.ingot.attention(q, k, v, 0.4, 3, 0.0).flatten(2)
-    torch.testing.assert_close(attention(x, table), mixed @ attention.o_proj.weight.T)
+    torch.testing.assert_close(attention(x, {turn: table}), mixed @ attention.o_proj.weight.T)
 
 
 @pytest.mark.parametrize("placement", ["pre", "sandwich"])
 @pytest.mark.parametrize("norm", ["rms", "layer"])
 @pytest.mark.parametrize("mlp", ["gated", "plain"])
 def test_where_a_layer_norms(placement: str, norm: str, mlp: str, saved: Path) -> None:
-    config = config_of(saved / "single", placement=placement, norm=norm, mlp=mlp, rope=NO_ROPE)
+    config = config_of(saved / "single", placement=placement, norm=norm)
+    config = with_layers(config, rope=NO_ROPE, mlp={"kind": mlp})
     layer = filled(LAYERS[config.placement](config, config.layers[0]))
     x = sample(1, 4, config.hidden_size)
-    attended = layer.self_attn(layer.input_layernorm(x), None)
+    attended = layer.self_attn(layer.input_layernorm(x), {})
     if placement == "sandwich":
         middle = x + layer.post_attention_layernorm(attended)
         normed = layer.mlp(layer.pre_feedforward_layernorm(middle))
@@ -132,7 +137,7 @@ def test_where_a_layer_norms(placement: str, norm: str, mlp: str, saved: Path) -
     else:
         middle = x + attended
         expected = middle + layer.mlp(layer.post_attention_layernorm(middle))
-    torch.testing.assert_close(layer(x, None), expected)
+    torch.testing.assert_close(layer(x, {}), expected)
     kinds = {"rms": RMSNorm, "layer": LayerNorm}
     norms = [b for b in layer.modules() if isinstance(b, tuple(kinds.values()))]
     assert len(norms) == (4 if placement == "sandwich" else 2)
@@ -157,7 +162,7 @@ def test_embedding(scale: float) -> None:
 
 def test_embeddings_of_positions_are_added_unscaled(saved: Path) -> None:
     config = config_of(saved / "single", learned_positions=True, embedding_scale=3.0, layers=())
-    decoder = filled(Decoder(replace(config, rope=NO_ROPE), max_model_len=8))
+    decoder = filled(Decoder(config, max_model_len=8))
     ids, positions = torch.tensor([[3, 0, 3]]), torch.tensor([[0, 1, 511]])
     x = 3.0 * decoder.embed_tokens.weight[ids] + decoder.embed_positions.weight[positions]
     torch.testing.assert_close(decoder(ids, positions), decoder.norm(x))
@@ -172,7 +177,7 @@ def test_linear(bias: bool) -> None:
 
 def test_plain_mlp(saved: Path) -> None:
     config = registry.load_config(saved / "single")
-    mlp, x = filled(PlainMLP(config)), sample(1, 5, config.hidden_size)
+    mlp, x = filled(PlainMLP(config, config.layers[0].mlp)), sample(1, 5, config.hidden_size)
     inner = functional.silu(x @ mlp.up_proj.weight.T)
     torch.testing.assert_close(mlp(x), inner @ mlp.down_proj.weight.T)
 
@@ -266,7 +271,7 @@ def test_modules_export_with_a_dynamic_length(name: str, tmp_path: Path) -> None
     assert {str(node.target) for node in calls} <= EXPORTED
     counts = Counter(str(node.target) for node in calls)
     assert counts["ingot.attention.default"] == config.num_layers
-    assert counts["aten.cos.default"] == counts["aten.sin.default"] == config.rope.rotates
+    assert counts["aten.cos.default"] == counts["aten.sin.default"] == len(config.ropes)
     mixers = [node for node in calls if str(node.target) == "ingot.attention.default"]
     # Export leaves out trailing arguments that equal their defaults, here no window.
     windows = tuple(node.args[4] if len(node.args) > 4 else 0 for node in mixers)

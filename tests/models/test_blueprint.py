@@ -10,11 +10,12 @@ import torch
 from torch import nn
 
 from ingot.compiler.packed_sizes import weights_of
-from ingot.models import blueprint, llama, registry
+from ingot.models import decoder_blueprint, registry
 from ingot.models.blocks.block import blueprint_of
 from ingot.models.blocks.decoder import CausalLM
 from ingot.models.blueprint import Blueprint, Shape
 from ingot.models.config import ModelConfig
+from ingot.models.families import llama
 from tests.support.tiny_models import CASES
 
 
@@ -43,8 +44,9 @@ def test_a_blueprint_has_the_parameters_of_the_module(name: str) -> None:
 
 def test_sinks_are_parameters() -> None:
     config = config_of("llama")
-    first = replace(config.layers[0], sinks=True)
-    told = blueprint.causal_lm(replace(config, layers=(first, *config.layers[1:])))
+    usual = config.layers[0]
+    first = replace(usual, mixer=replace(usual.mixer, sinks=True))
+    told = decoder_blueprint.causal_lm(replace(config, layers=(first, *config.layers[1:])))
     assert {n: s for n, s in told.parameters.items() if "sinks" in n} == {
         "model.layers.0.self_attn.sinks": (4,)
     }

@@ -43,21 +43,23 @@ def parse(family: str = "Llama", **changes: Any) -> ModelConfig:
 
 def test_canonical_values() -> None:
     config = parse(eos_token_id=[2, 3, 2], bos_token_id=1, rope_theta=5e5, attention_bias=True)
-    assert config.family == "llama" and config.head_dim == 16 and config.num_kv_heads == 2
+    assert config.family == "llama"
     assert config.eos_token_ids == (2, 3) and config.bos_token_ids == (1,)
-    assert config.attention_bias and config.o_bias and not config.mlp_bias
-    assert config.rope.theta == 5e5 and config.rope.rotary_dim == 16
+    attention, mlp = config.layers[0].mixer, config.layers[0].mlp
+    assert attention.head_dim == 16 and attention.num_kv_heads == 2
+    assert attention.bias and attention.o_bias and not mlp.bias
+    assert attention.rope.theta == 5e5 and attention.rope.rotary_dim == 16
     assert config.windows == (0, 0, 0, 0) and config.checkpoint_dtype == "bfloat16"
     assert config.kv_bytes_per_token(2) == 2 * 4 * 2 * 16 * 2
 
 
 def test_old_llama_without_kv_heads_has_as_many_as_queries() -> None:
-    assert parse(num_key_value_heads=...).num_kv_heads == 4
+    assert parse(num_key_value_heads=...).layers[0].mixer.num_kv_heads == 4
 
 
 @pytest.mark.parametrize("size", [4, 12, 20, 80, 100, 256])
 def test_any_multiple_of_4_is_a_head_size(size: int) -> None:
-    assert parse(head_dim=size).head_dim == size
+    assert parse(head_dim=size).largest_head == size
 
 
 def test_windows_of_every_family() -> None:
@@ -93,7 +95,7 @@ def test_noise_changes_nothing() -> None:
     ],
 )
 def test_every_spelling_of_rotary_parameters(changes: dict[str, Any]) -> None:
-    assert parse(**changes).rope == parse(rope_theta=5e5).rope
+    assert parse(**changes).ropes == parse(rope_theta=5e5).ropes
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_every_spelling_of_rotary_parameters(changes: dict[str, Any]) -> None:
 )
 def test_parameters_inside_the_rope_object_win(changes: dict[str, Any]) -> None:
     expected = transformers.LlamaConfig(**changes).rope_parameters["rope_theta"]
-    assert parse(**changes).rope.theta == expected == 5e5
+    assert parse(**changes).ropes[0].theta == expected == 5e5
 
 
 WRONG: list[tuple[str, dict[str, Any]]] = [

@@ -165,7 +165,7 @@ def test_an_activation_is_that_of_transformers_or_refused(name: str) -> None:
             registry.parse_config(values)
         return
     x = torch.linspace(-6, 6, 500)
-    kind = registry.parse_config(values).hidden_act
+    kind = registry.parse_config(values).layers[0].mlp.activation
     torch.testing.assert_close(activate(kind, x), ACT2FN[name](x), rtol=1e-5, atol=1e-6)
 
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 
 from ingot.errors import ConfigError, IngotError
 from ingot.models import registry
-from ingot.models.config import NO_ROPE, ModelConfig
+from ingot.models.config import ModelConfig
+from ingot.models.rope import NO_ROPE
 from tests.models.test_config import changes_of
 
 # As published beside the weights of google/gemma-2-2b and openai-community/gpt2.
@@ -80,27 +81,28 @@ def parse(family: str, **changes: Any) -> ModelConfig:
 def test_gemma2_as_published() -> None:
     config = parse("gemma2")
     assert config.windows == (4096, 0) * 13
-    assert config.attention_softcap == 50 and config.logit_softcap == 30
+    attention, mlp = config.layers[0].mixer, config.layers[0].mlp
+    assert attention.softcap == 50 and config.logit_softcap == 30
     assert config.embedding_scale == 48 and config.norm_offset == 1
-    assert (config.placement, config.norm, config.mlp) == ("sandwich", "rms", "gated")
-    assert config.hidden_act == "gelu_tanh" and config.tie_embeddings
-    assert {layer.attention_scale for layer in config.layers} == {1 / 16}
-    assert not config.attention_bias and not config.qk_norm and config.rope.rotary_dim == 256
+    assert (config.placement, config.norm, mlp.kind) == ("sandwich", "rms", "gated")
+    assert mlp.activation == "gelu_tanh" and config.tie_embeddings
+    assert {layer.mixer.scale for layer in config.layers} == {1 / 16}
+    assert not attention.bias and attention.qk_norm == "none" and attention.rope.rotary_dim == 256
 
 
 def test_gemma2_defaults_are_those_of_a_file_that_is_silent() -> None:
     silent = ("head_dim", "hidden_activation", "hidden_act", "query_pre_attn_scalar")
     silent += ("attn_logit_softcapping", "final_logit_softcapping", "sliding_window")
     assert parse("gemma2", **dict.fromkeys(silent, ...)) == parse("gemma2")
-    assert parse("gemma2", hidden_activation="silu").hidden_act == "silu"
+    assert parse("gemma2", hidden_activation="silu").layers[0].mlp.activation == "silu"
 
 
 def test_gemma2_options() -> None:
     no_caps = parse("gemma2", attn_logit_softcapping=None, final_logit_softcapping=None)
-    assert no_caps.attention_softcap == no_caps.logit_softcap == 0
+    assert no_caps.layers[0].mixer.softcap == no_caps.logit_softcap == 0
     # Of gemma-2-27b, whose heads are narrower than what scores are scaled by.
     scaled = parse("gemma2", query_pre_attn_scalar=144, head_dim=128, hidden_size=4608)
-    assert scaled.layers[0].attention_scale == 144**-0.5 and scaled.head_dim == 128
+    assert scaled.layers[0].mixer.scale == 144**-0.5 and scaled.largest_head == 128
     assert scaled.embedding_scale == math.sqrt(4608)
     full = parse("gemma2", layer_types=["full_attention"] * 26, sliding_window=None)
     assert full.windows == (0,) * 26
@@ -108,25 +110,26 @@ def test_gemma2_options() -> None:
 
 def test_gpt2_as_published() -> None:
     config = parse("gpt2")
-    assert (config.hidden_size, config.intermediate_size, config.head_dim) == (768, 3072, 64)
-    assert config.num_heads == config.num_kv_heads == config.num_layers == 12
-    assert (config.placement, config.norm, config.mlp) == ("pre", "layer", "plain")
-    assert config.norm_eps == 1e-5 and config.hidden_act == "gelu_tanh" and config.tie_embeddings
-    assert config.attention_bias and config.o_bias and config.mlp_bias
-    assert config.rope == NO_ROPE and not config.rope.rotates and config.learned_positions
+    attention, mlp = config.layers[0].mixer, config.layers[0].mlp
+    assert (config.hidden_size, mlp.size, attention.head_dim) == (768, 3072, 64)
+    assert attention.num_heads == attention.num_kv_heads == config.num_layers == 12
+    assert (config.placement, config.norm, mlp.kind) == ("pre", "layer", "plain")
+    assert config.norm_eps == 1e-5 and mlp.activation == "gelu_tanh" and config.tie_embeddings
+    assert attention.bias and attention.o_bias and mlp.bias
+    assert attention.rope == NO_ROPE and not config.ropes and config.learned_positions
     assert config.max_position_embeddings == 1024 and config.windows == (0,) * 12
-    assert {layer.attention_scale for layer in config.layers} == {1 / 8}
+    assert {layer.mixer.scale for layer in config.layers} == {1 / 8}
     assert config.checkpoint_dtype == "" and config.eos_token_ids == (50256,)
 
 
 def test_gpt2_options() -> None:
     silent = ("activation_function", "layer_norm_epsilon", "n_ctx")
     assert parse("gpt2", **dict.fromkeys(silent, ...)) == parse("gpt2")
-    assert parse("gpt2", n_inner=100).intermediate_size == 100
+    assert parse("gpt2", n_inner=100).layers[0].mlp.size == 100
     assert not parse("gpt2", tie_word_embeddings=False).tie_embeddings
     by_layer = parse("gpt2", scale_attn_by_inverse_layer_idx=True, reorder_and_upcast_attn=True)
-    assert by_layer.layers[2].attention_scale == 1 / 8 / 3
-    assert parse("gpt2", scale_attn_weights=False).layers[2].attention_scale == 1
+    assert by_layer.layers[2].mixer.scale == 1 / 8 / 3
+    assert parse("gpt2", scale_attn_weights=False).layers[2].mixer.scale == 1
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import torch
 from safetensors.torch import save_file
 
 from ingot.errors import CompileError, ConfigError, UnsupportedModelError, UsageError
-from ingot.models import gpt2, llama, qwen3, registry
+from ingot.models import registry
+from ingot.models.families import gpt2, llama, qwen3
 from ingot.models.family import Family
 
 VALUES: dict[str, Any] = {

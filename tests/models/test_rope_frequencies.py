@@ -63,7 +63,7 @@ def test_they_are_those_of_transformers(kind: str, data: st.DataObject) -> None:
         architectures=["LlamaForCausalLM"],
     )
     expected, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
-    ours = registry.parse_config({**config.to_dict(), "dtype": "float32"}).rope
+    ours = registry.parse_config({**config.to_dict(), "dtype": "float32"}).ropes[0]
     torch.testing.assert_close(inverse_frequencies(ours, trained), expected, rtol=1e-6, atol=0)
     assert ours.attention_factor == pytest.approx(factor, rel=1e-6)
 
@@ -86,6 +86,6 @@ def test_those_that_follow_the_length_are_those_of_the_longest_sequence(
         architectures=["LlamaForCausalLM"],
     )
     expected, factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length)
-    ours = registry.parse_config({**config.to_dict(), "dtype": "float32"}).rope
+    ours = registry.parse_config({**config.to_dict(), "dtype": "float32"}).ropes[0]
     torch.testing.assert_close(inverse_frequencies(ours, length), expected, rtol=1e-6, atol=0)
     assert ours.attention_factor == pytest.approx(factor, rel=1e-6)

@@ -39,7 +39,8 @@ def test_sinks_are_parameters_of_the_layers_that_have_some(tmp_path: Path) -> No
         module = registry.build(config, max_model_len=64)
         told = explain(tmp_path).features
     assert [name for name, _ in module.named_parameters() if "sinks" in name] == NAMES
-    assert {tuple(module.get_parameter(name).shape) for name in NAMES} == {(config.num_heads,)}
+    heads = config.layers[0].mixer.num_heads
+    assert {tuple(module.get_parameter(name).shape) for name in NAMES} == {(heads,)}
     assert "attention sinks in 2 layers" in told
 
 

@@ -15,8 +15,8 @@ from ingot.models import checkpoint as checkpoint_module
 from ingot.models import registry
 from ingot.models.blocks.decoder import CausalLM
 from ingot.models.checkpoint import Checkpoint
+from ingot.models.families.llama import parse
 from ingot.models.family import Family, Rows
-from ingot.models.llama import parse
 from ingot.models.weight_table import expand
 from tests.support.checkpoints import EMBED, Tensors, build, edit, refused, with_header
 from tests.support.memory import resident_bytes

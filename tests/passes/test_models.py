@@ -1,12 +1,18 @@
 """Our own models: every option of a config ends in a graph of known ops, with its counts."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from ingot.compiler.export import export
+from ingot.models.attention_config import AttentionConfig
 from ingot.models.blocks.decoder import CausalLM
-from ingot.models.config import LayerConfig, ModelConfig, RopeConfig
+from ingot.models.config import ModelConfig
 from ingot.models.counts import module_counts
+from ingot.models.layer_config import LayerConfig
+from ingot.models.mlp_config import MlpConfig
+from ingot.models.rope import RopeConfig
 from ingot.passes.dump import op_counts
 from ingot.passes.graph import arguments, op_calls
 from ingot.passes.invariants import INVARIANTS
@@ -16,26 +22,7 @@ from tests.support.core import core
 
 torch.set_num_threads(1)
 
-LAYER = LayerConfig(attention_scale=0.3)
-BASE = {
-    "family": "test",
-    "architecture": "TestForCausalLM",
-    "vocab_size": 37,
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "layers": (LAYER, LAYER),
-    "num_heads": 4,
-    "num_kv_heads": 2,
-    "head_dim": 12,
-    "hidden_act": "silu",
-    "norm_eps": 1e-4,
-    "max_position_embeddings": 64,
-    "tie_embeddings": True,
-    "rope": RopeConfig(rotary_dim=12, original_max_position_embeddings=64),
-    "bos_token_ids": (1,),
-    "eos_token_ids": (2,),
-    "checkpoint_dtype": "float32",
-}
+ROPE = RopeConfig(rotary_dim=12, original_max_position_embeddings=64)
 PARTIAL = RopeConfig(rotary_dim=8, original_max_position_embeddings=64)
 NO_ROPE = RopeConfig(type="none", rotary_dim=12, original_max_position_embeddings=64)
 SCALED = RopeConfig(
@@ -45,35 +32,58 @@ SCALED = RopeConfig(
     factor=4.0,
     attention_factor=1.2,
 )
-OPTIONS = {
-    "plain": {},
-    "qk_norm": {"qk_norm": True, "tie_embeddings": False},
-    "biases": {"attention_bias": True, "o_bias": True, "mlp_bias": True},
-    "partial_rope": {"rope": PARTIAL, "num_kv_heads": 1},
-    "scaled_rope": {"rope": SCALED, "num_kv_heads": 4},
-    "no_rope": {"rope": NO_ROPE},
-    "gelu": {"hidden_act": "gelu_tanh"},
-    "windows": {
-        "layers": (LAYER, LayerConfig(attention_scale=0.2, window=5)),
-        "attention_softcap": 20.0,
-    },
-    "sinks": {"layers": (LAYER, LayerConfig(attention_scale=0.2, window=5, sinks=True))},
-    "sandwich": {
-        "placement": "sandwich",
-        "norm_offset": 1.0,
-        "embedding_scale": 5.7,
-        "logit_softcap": 30.0,
-    },
-    "layer_norm": {
-        "norm": "layer",
-        "mlp": "plain",
-        "hidden_act": "gelu",
-        "mlp_bias": True,
-        "learned_positions": True,
-        "rope": NO_ROPE,
-    },
+ATTENTION = AttentionConfig(num_heads=4, num_kv_heads=2, head_dim=12, scale=0.3, rope=ROPE)
+MLP = MlpConfig(size=40, activation="silu")
+BASE = {
+    "family": "test",
+    "architecture": "TestForCausalLM",
+    "vocab_size": 37,
+    "hidden_size": 32,
+    "norm_eps": 1e-4,
+    "max_position_embeddings": 64,
+    "tie_embeddings": True,
+    "bos_token_ids": (1,),
+    "eos_token_ids": (2,),
+    "checkpoint_dtype": "float32",
 }
-FIRST = ("plain", "windows", "sinks", "sandwich", "layer_norm")
+# Of each option: what both layers have, what the second one has, their MLPs, and the model.
+OPTIONS = {
+    "plain": ({}, {}, {}, {}),
+    "qk_norm": ({"qk_norm": "head"}, {}, {}, {"tie_embeddings": False}),
+    "biases": ({"bias": True, "o_bias": True}, {}, {"bias": True}, {}),
+    "partial_rope": ({"rope": PARTIAL, "num_kv_heads": 1}, {}, {}, {}),
+    "scaled_rope": ({"rope": SCALED, "num_kv_heads": 4}, {}, {}, {}),
+    "no_rope": ({"rope": NO_ROPE}, {}, {}, {}),
+    "ropes": ({}, {"rope": SCALED}, {}, {}),
+    "some_rope": ({"rope": PARTIAL}, {"rope": NO_ROPE}, {}, {}),
+    "gelu": ({}, {}, {"activation": "gelu_tanh"}, {}),
+    "windows": ({"softcap": 20.0}, {"scale": 0.2, "window": 5}, {}, {}),
+    "sinks": ({}, {"scale": 0.2, "window": 5, "sinks": True}, {}, {}),
+    "sandwich": (
+        {},
+        {},
+        {},
+        {
+            "placement": "sandwich",
+            "norm_offset": 1.0,
+            "embedding_scale": 5.7,
+            "logit_softcap": 30.0,
+        },
+    ),
+    "layer_norm": (
+        {"rope": NO_ROPE},
+        {},
+        {"kind": "plain", "activation": "gelu", "bias": True},
+        {"norm": "layer", "learned_positions": True},
+    ),
+}
+
+
+def config_of(name):
+    both, second, mlp, model = OPTIONS[name]
+    mixers = replace(ATTENTION, **both), replace(ATTENTION, **{**both, **second})
+    layers = tuple(LayerConfig(mixer=mixer, mlp=replace(MLP, **mlp)) for mixer in mixers)
+    return ModelConfig(**{**BASE, **model}, layers=layers)
 
 
 def graph_of(config):
@@ -83,27 +93,28 @@ def graph_of(config):
 
 
 @pytest.mark.parametrize("dtype", core("bfloat16", further=["float32", "float16"]))
-@pytest.mark.parametrize("name", core(*FIRST, further=OPTIONS))
+@pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_compiles_and_keeps_its_numbers(name, dtype):
-    config = ModelConfig(**{**BASE, **OPTIONS[name]})
+    config = config_of(name)
     module, gm = graph_of(config)
     run(gm, pipeline(dtype=dtype), module_counts(module), verify=True)
     attention = [arguments(node) for node in op_calls(gm, "paged_attention")]
     found = [(given["window"], given["scale"]) for given in attention]
-    assert found == [(layer.window, layer.attention_scale) for layer in config.layers]
-    assert {given["softcap"] for given in attention} == {config.attention_softcap}
-    sinks = [f"model.layers.{i}.self_attn.sinks" for i in range(2) if config.layers[i].sinks]
+    mixers = [layer.mixer for layer in config.layers]
+    assert found == [(mixer.window, mixer.scale) for mixer in mixers]
+    assert [given["softcap"] for given in attention] == [mixer.softcap for mixer in mixers]
+    sinks = [f"model.layers.{i}.self_attn.sinks" for i in range(2) if mixers[i].sinks]
     assert [given["sinks"].target for given in attention if given["sinks"]] == sinks
     tables = [arguments(node)["scale"] for node in op_calls(gm, "rope_table")]
-    assert tables == ([config.rope.attention_factor] if config.rope.rotates else [])
+    assert tables == [rope.attention_factor for rope in config.ropes]
     assert {arguments(n)["offset"] for n in op_calls(gm, "rms_norm")} <= {config.norm_offset}
     assert [i.__name__ for i in INVARIANTS if i(gm)] == []
 
 
-@pytest.mark.parametrize("name", core(*FIRST, further=OPTIONS))
+@pytest.mark.parametrize("name", OPTIONS)
 def test_blocks_say_exactly_what_a_model_becomes(name):
     """Nothing is found that no block has told of, merged linears apart."""
-    config = ModelConfig(**{**BASE, **OPTIONS[name]})
+    config = config_of(name)
     module, gm = graph_of(config)
     counts = module_counts(module)
     run(gm, pipeline(disable=("merge_linears",)), counts)

@@ -22,9 +22,10 @@ from ingot.models import registry
 from ingot.models.blocks.decoder import CausalLM
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
+from ingot.models.families.qwen2 import read_windows
 from ingot.models.family import Family
 from ingot.models.fields import Fields
-from ingot.models.qwen2 import read_windows
+from ingot.models.layer_fields import read_attention, read_mlp, windowed
 from tests.support.tiny_models import CASES, VOCAB_SIZE, randomise
 
 WINDOW = 7  # of the first of two layers
@@ -34,15 +35,13 @@ STORED = "model.layers.{i}.self_attn.sink_logits"
 
 def parse(fields: Fields) -> ModelConfig:
     """As of Qwen3, with sinks in every layer."""
-    bias, windows = fields.flag("attention_bias", False), read_windows(fields)
+    bias = fields.flag("attention_bias", False)
+    attention = read_attention(fields, qk_norm="head", bias=bias, o_bias=bias, sinks=True)
     return parse_decoder(
         fields,
         family="sunk",
-        qk_norm=True,
-        attention_bias=bias,
-        o_bias=bias,
-        windows=windows,
-        sinks=(True,) * len(windows),
+        mixer=windowed(attention, read_windows(fields)),
+        mlp=read_mlp(fields),
     )
 
 

@@ -56,7 +56,7 @@ def group_size(kind: str, options: CompileOptions, config: ModelConfig) -> str:
     """The group size of matrices of that kind: the option, or the default."""
     if options.group_size:
         return str(options.group_size)
-    width = math.gcd(config.hidden_size, config.intermediate_size, config.q_size)
+    width = math.gcd(*config.product_widths)
     dividing = [size for size, group in GROUPS.items() if width % group == 0]
     return dividing[-1] if kind == "int8" and dividing else "32"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from ingot.models.config import Activation
+from ingot.models.mlp_config import Activation
 
 
 def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:

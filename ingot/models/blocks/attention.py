@@ -9,12 +9,13 @@ from __future__ import annotations
 import torch
 
 import ingot.ops  # noqa: F401  (registers torch.ops.ingot)
+from ingot.models.attention_config import AttentionConfig
 from ingot.models.blocks.block import Block
 from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.norm import make_norm
-from ingot.models.blocks.rotary import RopeTable, rotate
-from ingot.models.blueprint import attention
-from ingot.models.config import LayerConfig, ModelConfig
+from ingot.models.blocks.rotary import RopeTables, rotate
+from ingot.models.config import ModelConfig
+from ingot.models.decoder_blueprint import attention
 
 
 class Attention(Block):
@@ -25,39 +26,33 @@ class Attention(Block):
 
     sinks: torch.Tensor | None
 
-    def __init__(self, config: ModelConfig, layer: LayerConfig) -> None:
-        super().__init__(attention(config, layer), "sinks")
-        self.config = config
-        self.layer = layer
+    def __init__(self, config: ModelConfig, mixer: AttentionConfig) -> None:
+        super().__init__(attention(config, mixer), "sinks")
+        self.mixer = mixer
         parts = self.blueprint.parts
         self.q_proj = Linear(parts["q_proj"])
         self.k_proj = Linear(parts["k_proj"])
         self.v_proj = Linear(parts["v_proj"])
-        if config.qk_norm:
+        if mixer.qk_norm == "head":
             self.q_norm = make_norm(config, parts["q_norm"])
             self.k_norm = make_norm(config, parts["k_norm"])
         self.o_proj = Linear(parts["o_proj"])
         self.becomes = {"attention": 1, "kv_write": 1, "merged_linears": 1}
-        if config.rope.rotates:
+        if mixer.rope.rotates:
             self.becomes["rope"] = 2
 
-    def forward(self, x_1TC: torch.Tensor, table: RopeTable | None) -> torch.Tensor:
-        config = self.config
+    def forward(self, x_1TC: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+        mixer = self.mixer
         rows = x_1TC.shape[:2]
-        q_1THD = self.q_proj(x_1TC).view(*rows, config.num_heads, config.head_dim)
-        k_1TKD = self.k_proj(x_1TC).view(*rows, config.num_kv_heads, config.head_dim)
-        v_1TKD = self.v_proj(x_1TC).view(*rows, config.num_kv_heads, config.head_dim)
-        if config.qk_norm:
+        q_1THD = self.q_proj(x_1TC).view(*rows, mixer.num_heads, mixer.head_dim)
+        k_1TKD = self.k_proj(x_1TC).view(*rows, mixer.num_kv_heads, mixer.head_dim)
+        v_1TKD = self.v_proj(x_1TC).view(*rows, mixer.num_kv_heads, mixer.head_dim)
+        if mixer.qk_norm == "head":
             q_1THD, k_1TKD = self.q_norm(q_1THD), self.k_norm(k_1TKD)
-        if table is not None:
+        if mixer.rope.rotates:
+            table = tables[mixer.rope]
             q_1THD, k_1TKD = rotate(q_1THD, *table), rotate(k_1TKD, *table)
         mixed_1THD = torch.ops.ingot.attention(
-            q_1THD,
-            k_1TKD,
-            v_1TKD,
-            self.layer.attention_scale,
-            self.layer.window,
-            config.attention_softcap,
-            self.sinks,
+            q_1THD, k_1TKD, v_1TKD, mixer.scale, mixer.window, mixer.softcap, self.sinks
         )
-        return self.o_proj(mixed_1THD.reshape(*rows, config.q_size))  # type: ignore[no-any-return]
+        return self.o_proj(mixed_1THD.reshape(*rows, mixer.q_size))  # type: ignore[no-any-return]

@@ -6,12 +6,14 @@ what differs.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from ingot.models.attention_config import AttentionConfig
 from ingot.models.blocks.attention import Attention
 from ingot.models.blocks.block import Block
 from ingot.models.blocks.embedding import Embedding
@@ -19,16 +21,33 @@ from ingot.models.blocks.gated_mlp import GatedMLP
 from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.norm import make_norm
 from ingot.models.blocks.plain_mlp import PlainMLP
-from ingot.models.blocks.rotary import RopeTable, Rotary
+from ingot.models.blocks.rotary import RopeTables, Rotary
 from ingot.models.blocks.soft_cap import SoftCap
-from ingot.models.blueprint import causal_lm, decoder, decoder_layer
-from ingot.models.config import LayerConfig, ModelConfig
+from ingot.models.config import ModelConfig
+from ingot.models.decoder_blueprint import causal_lm, decoder, decoder_layer, rotaries
+from ingot.models.layer_config import LayerConfig
+from ingot.models.mlp_config import MlpConfig
 
-MLPS = {"gated": GatedMLP, "plain": PlainMLP}
+
+def make_mlp(config: ModelConfig, mlp: MlpConfig) -> nn.Module:
+    """A gated or a plain MLP."""
+    return GatedMLP(config, mlp) if mlp.kind == "gated" else PlainMLP(config, mlp)
+
+
+# The block of every kind of mixer and of MLP.
+BLOCKS: Mapping[type, Callable[[ModelConfig, Any], nn.Module]] = {
+    AttentionConfig: Attention,
+    MlpConfig: make_mlp,
+}
+
+
+def make_block(config: ModelConfig, of: Any) -> nn.Module:
+    """The block of a mixer or an MLP."""
+    return BLOCKS[type(of)](config, of)
 
 
 class DecoderLayer(Block):
-    """Attention and MLP, normed before and added to the residual stream [1, T, hidden_size]."""
+    """Mixer and MLP, normed before and added to the residual stream [1, T, hidden_size]."""
 
     becomes: ClassVar = {"add": 2}
 
@@ -36,12 +55,12 @@ class DecoderLayer(Block):
         super().__init__(decoder_layer(config, layer))
         parts = self.blueprint.parts
         self.input_layernorm = make_norm(config, parts["input_layernorm"])
-        self.self_attn = Attention(config, layer)
+        self.self_attn = make_block(config, layer.mixer)
         self.post_attention_layernorm = make_norm(config, parts["post_attention_layernorm"])
-        self.mlp = MLPS[config.mlp](config)
+        self.mlp = make_block(config, layer.mlp)
 
-    def forward(self, x: torch.Tensor, table: RopeTable | None) -> torch.Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), table)
+    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), tables)
         x = x + self.mlp(self.post_attention_layernorm(x))
         return x
 
@@ -55,8 +74,8 @@ class SandwichLayer(DecoderLayer):
         self.pre_feedforward_layernorm = make_norm(config, parts["pre_feedforward_layernorm"])
         self.post_feedforward_layernorm = make_norm(config, parts["post_feedforward_layernorm"])
 
-    def forward(self, x: torch.Tensor, table: RopeTable | None) -> torch.Tensor:
-        attended = self.self_attn(self.input_layernorm(x), table)
+    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+        attended = self.self_attn(self.input_layernorm(x), tables)
         x = x + self.post_attention_layernorm(attended)
         fed_forward = self.mlp(self.pre_feedforward_layernorm(x))
         return x + self.post_feedforward_layernorm(fed_forward)  # type: ignore[no-any-return]
@@ -74,8 +93,9 @@ class Decoder(Block):
         self.embed_tokens = Embedding(parts["embed_tokens"], scale=config.embedding_scale)
         learned = config.learned_positions
         self.embed_positions = Embedding(parts["embed_positions"]) if learned else None
-        rotary = Rotary(config.rope, max_model_len=max_model_len) if config.rope.rotates else None
-        self.rotary_emb = rotary
+        self.rotaries = rotaries(config)
+        for rope, name in self.rotaries.items():
+            self.add_module(name, Rotary(rope, max_model_len=max_model_len))
         self.layers = nn.ModuleList(layer_class(config, layer) for layer in config.layers)
         self.norm = make_norm(config, parts["norm"])
         self.becomes = {"add": 1} if config.learned_positions else {}
@@ -84,9 +104,9 @@ class Decoder(Block):
         x = self.embed_tokens(input_ids)
         if self.embed_positions is not None:
             x = x + self.embed_positions(positions)
-        table = None if self.rotary_emb is None else self.rotary_emb(positions)
+        tables = {rope: getattr(self, name)(positions) for rope, name in self.rotaries.items()}
         for layer in self.layers:
-            x = layer(x, table)
+            x = layer(x, tables)
         return self.norm(x)  # type: ignore[no-any-return]
 
 

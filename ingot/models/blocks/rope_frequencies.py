@@ -14,7 +14,7 @@ import math
 
 import torch
 
-from ingot.models.config import RopeConfig
+from ingot.models.rope import RopeConfig
 
 
 def inverse_frequencies(rope: RopeConfig, max_model_len: int) -> torch.Tensor:

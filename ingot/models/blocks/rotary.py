@@ -5,6 +5,7 @@ T tokens, H heads, D head size, R rotated dimensions (the first R of D).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -12,10 +13,11 @@ from torch import nn
 
 from ingot.models.blocks.constants import register_constant
 from ingot.models.blocks.rope_frequencies import inverse_frequencies
-from ingot.models.config import RopeConfig
+from ingot.models.rope import RopeConfig
 
 # cos and sin, float32 [1, T, R] each.
 RopeTable = tuple[torch.Tensor, torch.Tensor]
+RopeTables = Mapping[RopeConfig, RopeTable]
 
 
 class Rotary(nn.Module):

@@ -5,9 +5,17 @@ from __future__ import annotations
 import math
 
 from ingot.models.config import ModelConfig
-from ingot.models.decoder_config import layer_windows, parse_decoder, read_num_layers, read_window
+from ingot.models.decoder_config import parse_decoder
 from ingot.models.family import Family
 from ingot.models.fields import Fields
+from ingot.models.layer_fields import (
+    layer_windows,
+    read_attention,
+    read_mlp,
+    read_num_layers,
+    read_window,
+    windowed,
+)
 
 
 def read_cap(fields: Fields, key: str, default: float) -> float:
@@ -28,20 +36,24 @@ def parse(fields: Fields) -> ModelConfig:
     window = read_window(fields, default=4096)
     if fields.sound("sliding_window"):
         fields.refuse("sliding_window_size", (window,), "sliding_window must say the same")
-    num_layers = read_num_layers(fields)
+    windows = layer_windows(fields, window, [i % 2 == 0 for i in range(read_num_layers(fields))])
     bias = fields.flag("attention_bias", False)
+    attention = read_attention(
+        fields,
+        scale=fields.positive("query_pre_attn_scalar", 256) ** -0.5,
+        softcap=read_cap(fields, "attn_logit_softcapping", 50.0),
+        bias=bias,
+        o_bias=bias,
+    )
     return parse_decoder(
         fields,
         family="gemma2",
-        windows=layer_windows(fields, window, [i % 2 == 0 for i in range(num_layers)]),
-        attention_scales=(fields.positive("query_pre_attn_scalar", 256) ** -0.5,) * num_layers,
-        attention_softcap=read_cap(fields, "attn_logit_softcapping", 50.0),
+        mixer=windowed(attention, windows),
+        mlp=read_mlp(fields),
         logit_softcap=read_cap(fields, "final_logit_softcapping", 30.0),
         embedding_scale=math.sqrt(fields.integer("hidden_size")),
         norm_offset=1.0,
         placement="sandwich",
-        attention_bias=bias,
-        o_bias=bias,
     )
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from ingot.models.config import NO_ROPE, ModelConfig
-from ingot.models.decoder_config import parse_decoder, read_head_dim, read_num_layers
+from dataclasses import replace
+
+from ingot.models.config import ModelConfig
+from ingot.models.decoder_config import parse_decoder
 from ingot.models.family import Family, Rows
 from ingot.models.fields import Fields
+from ingot.models.layer_fields import read_attention, read_head_dim, read_mlp, read_num_layers
+from ingot.models.rope import NO_ROPE
 
 
 def read_scales(fields: Fields) -> tuple[float, ...]:
@@ -36,17 +40,14 @@ def parse(fields: Fields) -> ModelConfig:
     fields.flag("reorder_and_upcast_attn", False)  # scores are float32 here in any case
     longest = fields.integer("max_position_embeddings")
     fields.refuse("n_ctx", (longest,), "n_positions is the limit")
+    attention = read_attention(fields, rope=NO_ROPE, bias=True, o_bias=True)
     return parse_decoder(
         fields,
         family="gpt2",
-        rope=NO_ROPE,
+        mixer=tuple(replace(attention, scale=scale) for scale in read_scales(fields)),
+        mlp=read_mlp(fields, kind="plain", bias=True),
         learned_positions=True,
-        attention_scales=read_scales(fields),
         norm="layer",
-        mlp="plain",
-        attention_bias=True,
-        o_bias=True,
-        mlp_bias=True,
     )
 
 

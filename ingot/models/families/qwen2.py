@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from ingot.models.config import ModelConfig
-from ingot.models.decoder_config import layer_windows, parse_decoder, read_num_layers, read_window
+from ingot.models.decoder_config import parse_decoder
 from ingot.models.family import Family
 from ingot.models.fields import Fields
+from ingot.models.layer_fields import (
+    layer_windows,
+    read_attention,
+    read_mlp,
+    read_num_layers,
+    read_window,
+    windowed,
+)
 
 
 def read_windows(fields: Fields) -> tuple[int, ...]:
@@ -19,7 +27,12 @@ def read_windows(fields: Fields) -> tuple[int, ...]:
 def parse(fields: Fields) -> ModelConfig:
     """Reads the config.json of `Qwen2ForCausalLM`."""
     fields.refuse("use_mrope", (False,), "supported: one position per token")
-    return parse_decoder(fields, family="qwen2", attention_bias=True, windows=read_windows(fields))
+    return parse_decoder(
+        fields,
+        family="qwen2",
+        mixer=windowed(read_attention(fields, bias=True), read_windows(fields)),
+        mlp=read_mlp(fields),
+    )
 
 
 FAMILY = Family(name="qwen2", architectures=("Qwen2ForCausalLM",), parse=parse)

@@ -6,6 +6,7 @@ from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
 from ingot.models.family import Family
 from ingot.models.fields import Fields
+from ingot.models.layer_fields import read_attention, read_mlp
 
 
 def parse(fields: Fields) -> ModelConfig:
@@ -16,9 +17,8 @@ def parse(fields: Fields) -> ModelConfig:
     return parse_decoder(
         fields,
         family="llama",
-        attention_bias=bias,
-        o_bias=bias,
-        mlp_bias=fields.flag("mlp_bias", False),
+        mixer=read_attention(fields, bias=bias, o_bias=bias),
+        mlp=read_mlp(fields, bias=fields.flag("mlp_bias", False)),
     )
 
 

@@ -1,0 +1,31 @@
+"""What a decoder layer consists of.
+
+A kind of mixer or of MLP is a frozen dataclass in a file of its own. It has `check` and the
+properties that `AttentionConfig` and `MlpConfig` list last. It stands in the unions below, and in
+the two tables that say what it becomes: `ingot.models.decoder_blueprint` and
+`ingot.models.blocks.decoder`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ingot.models.attention_config import AttentionConfig
+from ingot.models.mlp_config import MlpConfig
+
+Mixer: TypeAlias = AttentionConfig
+Mlp: TypeAlias = MlpConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerConfig:
+    """A decoder layer: how tokens meet, and what is then made of each."""
+
+    mixer: Mixer
+    mlp: Mlp
+
+    def check(self) -> None:
+        """Raises ContradictionError for values that cannot be together."""
+        self.mixer.check()
+        self.mlp.check()
