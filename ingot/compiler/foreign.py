@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
-from typing import Any
-
 import torch
+from torch import nn
 from torch.fx import GraphModule, Node
 
 from ingot.errors import PassError, UnsupportedModelError, listed
-from ingot.passes.graph import aten, is_call, op_name, origin, shape
+from ingot.models.blocks.constants import named_constants
+from ingot.passes.graph import aten, is_call, op_name, origin
 from ingot.passes.invariants import is_row_view
 
 ADDED = (aten.lift_fresh_copy.default, aten.detach_.default, aten.to.dtype, aten.clone.default)
 
 
-def settle(gm: GraphModule, constants: Mapping[str, torch.Tensor]) -> None:
-    """Writes constants of one number as that number, and every parameter under its first name."""
-    names: dict[int, str] = {}
-    for name, parameter in gm.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), name)
+def settle(gm: GraphModule, module: nn.Module) -> GraphModule:
+    """Writes constants of one number as that number, and every parameter under its first name.
+
+    `module` is the one that the graph was exported from. Raises UnsupportedModelError for constants
+    that are no buffers of it.
+    """
+    first, constants = first_names(module), named_constants(module)
     for node in gm.graph.find_nodes(op="get_attr"):
-        tensor = attribute(gm, str(node.target))
-        node.target = names.get(id(tensor), node.target)
-        known = constants.get(str(node.target), tensor)
-        if known.numel() == 1 and not known.is_meta:
-            write_number(node, known.item())
+        name = str(node.target)
+        tensor = constants.get(name, attribute(gm, name))
+        node.target = first.get(name, name)
+        if tensor.numel() == 1 and not tensor.is_meta:
+            write_number(node, tensor.item())
     gm.graph.eliminate_dead_code()
+    for node in gm.graph.find_nodes(op="get_attr"):
+        if node.target not in first and node.target not in constants:
+            raise UnsupportedModelError(
+                f"no op stands for the constant {node.target}, which {readers(node)} reads",
+                hint="a module may read its parameters, and buffers of floats",
+            )
+    return GraphModule(module, gm.graph)
+
+
+def readers(node: Node) -> str:
+    """Where a node is read."""
+    return " and ".join(dict.fromkeys(origin(user) or "the model itself" for user in node.users))
+
+
+def first_names(module: nn.Module) -> dict[str, str]:
+    """The first name of every parameter, by each that it has."""
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: names[id(parameter)] for name, parameter in every}
 
 
 def attribute(gm: GraphModule, name: str) -> torch.Tensor:

@@ -19,7 +19,6 @@ from ingot.compiler.options import Clock
 from ingot.compiler.quantization.choose import check_calibration, choose_storage, label
 from ingot.compiler.verify import PlanChecker
 from ingot.errors import PassError
-from ingot.models.blocks.constants import named_constants
 from ingot.models.counts import module_counts
 from ingot.models.registry import is_foreign
 from ingot.passes import runner
@@ -34,7 +33,7 @@ def lower_model(model: Model, clock: Clock) -> Front:
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
         graph = export(model.module, config)
         if is_foreign(config):
-            settle(graph, named_constants(model.module))
+            graph = settle(graph, model.module)
         reference = GraphModule(graph, deepcopy(graph.graph))
     fits = partial(all_fit, resolved.targets)
     storage = choose_storage(

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 import ingot.ops
-from ingot.errors import UnsupportedModelError
 
 NAME = "ingot"
 # What callers hand over for kernels that batch, train or cache, or that a mask says, too.
@@ -26,6 +25,7 @@ IGNORED = frozenset(
     "cache_position return_dict cu_seq_lens_q cu_seq_lens_k max_length_q max_length_k "
     "deterministic head_mask layer_head_mask num_items_in_batch".split()
 )
+OTHER_MASK = "attention with a mask that is neither causal nor a window"
 FAR = 1 << 17  # a window that is as long as this would pass for none
 
 
@@ -42,19 +42,24 @@ def register() -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class CausalMask:
+class Mask:
     """What a query sees: itself and what is before it, at most `window` tokens; 0 is all.
 
-    Code that computes attention by itself adds masks to scores. There it becomes the tensor.
+    None is anything else, which nobody may read. Code that computes attention by itself adds masks to scores. There it becomes the tensor.
     """
 
-    window: int
+    window: int | None
     num_tokens: Any
     device: torch.device
 
     @property
     def tensor(self) -> Tensor:
-        """[1, 1, T, T] float32: 0 where a key is seen, the least number elsewhere."""
+        """[1, 1, T, T] float32: 0 where a key is seen, the least number elsewhere.
+
+        Raises Refused for a mask of another kind.
+        """
+        if self.window is None:
+            raise Refused(None, OTHER_MASK)
         at = torch.arange(self.num_tokens, device=self.device)
         query, key = at[:, None], at[None, :]
         seen = key <= query
@@ -81,18 +86,15 @@ class CausalMask:
 
 def mask_of(
     *, q_length: Any, mask_function: Callable[..., Tensor], device: torch.device, **_: Any
-) -> CausalMask:
+) -> Mask:
     """The mask that a function of (batch, head, query, key) says."""
     with ThreadPoolExecutor(1) as another:  # which traces nothing, so that tensors have values
         window = another.submit(window_of, mask_function).result()
-    return CausalMask(window, q_length, device)
+    return Mask(window, q_length, device)
 
 
-def window_of(mask_function: Callable[..., Tensor]) -> int:
-    """How many tokens a query sees, 0 for all before it.
-
-    Raises UnsupportedModelError for a mask that is anything else.
-    """
+def window_of(mask_function: Callable[..., Tensor]) -> int | None:
+    """How many tokens a query sees, 0 for all before it; None where it sees anything else."""
     keys, first = torch.arange(FAR), torch.tensor(0)
     seen: dict[int, Tensor] = {}
     try:
@@ -100,18 +102,14 @@ def window_of(mask_function: Callable[..., Tensor]) -> int:
             rows = mask_function(first, first, torch.tensor(query), keys)
             seen[query] = rows.expand(FAR)
     except RuntimeError:  # it reads a tensor of the model
-        seen = {}
-    count = int(seen[FAR - 2].sum()) if seen else 0
+        return None
+    count = int(seen[FAR - 2].sum())
     window = 0 if count == FAR - 1 else count
-    if not seen or not all(
-        torch.equal(row, (keys <= query) & ((keys > query - window) if window else (keys >= 0)))
+    same = [
+        torch.equal(row, (keys <= query) & (keys > query - (window or FAR)))
         for query, row in seen.items()
-    ):
-        raise UnsupportedModelError(
-            "the model's mask is neither causal nor a window over the tokens before a query",
-            hint="no op stands for attention with another mask",
-        )
-    return window
+    ]
+    return window if all(same) else None
 
 
 def attend(
@@ -119,7 +117,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: CausalMask | Tensor | None,
+    attention_mask: Mask | Tensor | None,
     *,
     scaling: float | None = None,
     softcap: float | None = None,
@@ -135,8 +133,9 @@ def attend(
     strange = [n for n, x in others.items() if not (n in IGNORED or x is None or x is False)]
     if strange:
         refuse(module, f"attention with {', '.join(sorted(strange))}")
-    if isinstance(attention_mask, Tensor) or (attention_mask is None and not causal):
-        refuse(module, "attention that is not causal")
+    mask = Mask(0, None, query.device) if attention_mask is None and causal else attention_mask
+    if not isinstance(mask, Mask) or mask.window is None:
+        refuse(module, OTHER_MASK)
     if query.shape[-1] != value.shape[-1]:
         refuse(
             module, f"attention with keys of {query.shape[-1]} and values of {value.shape[-1]}"
@@ -147,7 +146,7 @@ def attend(
         k,
         v,
         float(query.shape[-1] ** -0.5 if scaling is None else scaling),
-        attention_mask.window if isinstance(attention_mask, CausalMask) else 0,
+        mask.window,
         float(softcap or 0.0),
         s_aux,
     )
@@ -160,9 +159,9 @@ def refuse_experts(module: nn.Module, *_: Any, **__: Any) -> NoReturn:
 
 
 class Refused(Exception):
-    """Something that no op stands for: what, and the module that computes it."""
+    """Something that no op stands for: what, and the module that computes it, if it is known."""
 
-    def __init__(self, module: nn.Module, what: str) -> None:
+    def __init__(self, module: nn.Module | None, what: str) -> None:
         super().__init__(what)
         self.module, self.what = module, what
 

@@ -66,9 +66,10 @@ def set_buffers(model: Any, max_model_len: int) -> None:
     for owner in owners.values():
         for name, buffer in owner.named_buffers(recurse=False):
             owner._buffers[name] = torch.empty_like(buffer, device="cpu")
-    for owner in owners.values():
-        model._init_weights(owner)
-        fix_frequencies(owner, max_model_len)
+    with torch.device("cpu"):
+        for owner in owners.values():
+            model._init_weights(owner)
+            fix_frequencies(owner, max_model_len)
     for owner in owners.values():
         for name, buffer in list(owner.named_buffers(recurse=False)):
             if buffer.is_floating_point():

@@ -14,6 +14,8 @@ from ingot.version import DISTRIBUTION
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+    from ingot.models.config import RopeConfig
+
 LIBRARY = "transformers"  # the name of the option's value, and of the family of such models
 UNBOUNDED = 4096  # the longest sequence of a model whose config says none
 WAY = f"--from {LIBRARY}"
@@ -40,6 +42,16 @@ class ForeignConfig:
     checkpoint_dtype: str
     tie_embeddings: bool = True  # the class says which tensors are one
     text: str
+
+    @property
+    def ropes(self) -> tuple[RopeConfig, ...]:
+        """None that is known: the class computes its own frequencies."""
+        return ()
+
+    @property
+    def product_widths(self) -> tuple[int, ...]:
+        """None that is known before the module is traced."""
+        return ()
 
     @property
     def num_layers(self) -> int:
