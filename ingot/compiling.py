@@ -41,9 +41,11 @@ def compile_checked(
     check_before_torch(model_dir, out, options)
     from ingot.compiler.early import compilers_begun
     from ingot.compiler.options import CompileOptions, silent
+    from ingot.compiler.torch_import import import_torch
 
     progress, options = progress or silent, options or CompileOptions()
     with _little_collected(), compilers_begun(options.targets):
+        import_torch()
         from ingot.compiler.compile import compile_model
 
         return compile_model(
@@ -55,8 +57,10 @@ def add_checked(model_dir: Path, out: Path, options: CompileOptions, progress: P
     """Adds targets to the artifact at `out`; see `add_targets`. Otherwise as `compile_checked`."""
     check_before_torch(model_dir, out, options)
     from ingot.compiler.early import compilers_begun
+    from ingot.compiler.torch_import import import_torch
 
     with _little_collected(), compilers_begun(options.targets):
+        import_torch()
         from ingot.compiler.add import add_targets
 
         return add_targets(model_dir, out, options, progress=progress, check=golden_error)

@@ -36,6 +36,9 @@ def record(
     read_json_object(model_dir / "config.json")
     check_tokenizer(model_dir)
     check_torch()
+    from ingot.compiler.torch_import import import_torch
+
+    import_torch()
     from ingot.compiler.golden_record import record_golden
     from ingot.compiler.options import silent
     from ingot.compiler.record_options import RecordOptions

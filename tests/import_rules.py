@@ -9,14 +9,14 @@ from itertools import accumulate
 from pathlib import Path
 
 # The modules beside the rooms that any room may import.
-SHARED = {"errors", "files", "settings", "version", "__version__"}
+SHARED = {"errors", "files", "settings", "signals", "version", "__version__"}
 API = "api"  # the modules beside the rooms: the public face
 
 # From the ground up: each room, and those that it may import and does.
 ROOMS: dict[str, set[str]] = {
     "artifact": set(),
     "ops": {"artifact"},
-    "models": {"ops"},
+    "models": {"ops", "artifact"},
     "passes": {"ops", "artifact"},
     "targets": {"ops", "artifact"},
     "compiler": {"models", "passes", "ops", "artifact", "targets"},

@@ -17,6 +17,7 @@ DTYPE_BITS: Mapping[str, int] = {
     "int4": 4,
 }
 BLOCKS = (128, 64)  # columns that share a float16 scale in int4, if they divide a row
+ZEROS = "-zeros"
 
 
 def stored_bytes(dtype: str, count: int) -> int:
@@ -28,7 +29,7 @@ def stored_bytes(dtype: str, count: int) -> int:
 class Format:
     """How the numbers of a buffer are stored: as they are, or as integers with scales.
 
-    A scaled number is integer * multiplier * scale.
+    A scaled number is integer * multiplier * scale, or (integer - zero) * scale.
 
     Attributes:
         dtype: of each stored number.
@@ -36,12 +37,15 @@ class Format:
         group: neighbours in a row that share a 4-bit multiplier. If a group is as large as a
             block, there are no multipliers.
         scale: dtype of the scales.
+        zeros: whether every block has a zero of its own, an integer of a byte; there are no
+            multipliers then.
     """
 
     dtype: DType
     block: int = 0
     group: int = 0
     scale: DType = "float32"
+    zeros: bool = False
 
     @property
     def is_scaled(self) -> bool:
@@ -57,17 +61,19 @@ class Format:
         return DTYPE_BITS[self.dtype]
 
     def nbytes(self, count: int) -> int:
-        """Bytes of so many numbers in whole blocks, with their multipliers and scales."""
+        """Bytes of so many numbers in whole blocks, with their multipliers, zeros and scales."""
         values = stored_bytes(self.dtype, count)
         if not self.is_scaled:
             return values
         multipliers = stored_bytes("int4", count // self.group) if self.has_multipliers else 0
-        return values + multipliers + stored_bytes(self.scale, count // self.block)
+        zeros = count // self.block if self.zeros else 0
+        return values + multipliers + zeros + stored_bytes(self.scale, count // self.block)
 
     def __str__(self) -> str:
-        """`bfloat16`, `int4-g32-b128`, `int8-b64`."""
+        """`bfloat16`, `int4-g32-b128`, `int8-b64`, `int4-b128-zeros`."""
         group = f"-g{self.group}" if self.has_multipliers else ""
-        return f"{self.dtype}{group}-b{self.block}" if self.is_scaled else self.dtype
+        zeros = ZEROS if self.zeros else ""
+        return f"{self.dtype}{group}-b{self.block}{zeros}" if self.is_scaled else self.dtype
 
 
 def rounded_rows(block: int) -> Format:
@@ -79,21 +85,30 @@ def rounded_rows(block: int) -> Format:
 class Storage:
     """How to store weights: as integers of so many bits, with a scale for every `group` columns.
 
-    A group of 0 is a whole row.
+    Attributes:
+        bits: 8 or 4.
+        group: 0 is a whole row.
+        multipliers: whether int4 may share a float16 scale among several groups; without them
+            every group has its own, as in the checkpoints of other programs.
+        zeros: whether every group has a zero.
     """
 
     bits: int
     group: int
+    multipliers: bool = True
+    zeros: bool = False
 
     @property
     def label(self) -> str:
-        """`int4-g32`, `int8-channel`."""
-        return f"int{self.bits}-" + (f"g{self.group}" if self.group else "channel")
+        """`int4-g32`, `int8-channel`, `int4-b32` for groups with scales of their own."""
+        letter = "b" if self.bits == 4 and not self.multipliers else "g"
+        group = f"{letter}{self.group}" if self.group else "channel"
+        return f"int{self.bits}-{group}" + (ZEROS if self.zeros else "")
 
     def of(self, columns: int) -> Format:
         """The format of a matrix with so many columns."""
         group = self.group or columns
-        if self.bits == 8:
-            return Format("int8", group, group, "float16")
+        if self.bits == 8 or not self.multipliers:
+            return Format("int8" if self.bits == 8 else "int4", group, group, "float16", self.zeros)
         blocks = (block for block in BLOCKS if block > group and columns % block == 0)
         return Format("int4", next(blocks, group), group, "float16")

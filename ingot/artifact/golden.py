@@ -126,7 +126,7 @@ def format_name(numerics: Numerics, *, int8_cache: bool) -> str:
 
 def _fineness(label: str) -> tuple[int, int]:
     """Fewer bits are coarser, and so are wider groups."""
-    kind, _, group = label.partition("-")
+    kind, group, *_ = label.split("-")
     return int(kind.removeprefix("int")), -(1 << 62 if group == "channel" else int(group[1:]))
 
 

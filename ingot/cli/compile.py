@@ -90,6 +90,11 @@ ARGUMENTS: Arguments = (
         Path,
     ),
     Argument(
+        "--dequantize",
+        "of a checkpoint that is quantized already, take the numbers that its integers stand for "
+        "(default: keep the integers); --quantize stores these anew",
+    ),
+    Argument(
         "--kv-dtype",
         "store keys and values like activations (auto, the default), or in int8, which takes half "
         "the memory of bfloat16",
@@ -163,6 +168,7 @@ def summary(report: Report) -> str:
         ("targets", ", ".join(target.name for target in manifest.targets)),
         ("dtype", report.dtype_reason),
         ("size", f"{size}, of which weights {weights} in {stored(numerics)}"),
+        *(("kept", text) for text in report.kept),
         ("time", f"{format_seconds(report.seconds)}, most of it {stages}"),
         ("golden error", golden_error(report.golden_error, numerics.tolerance)),
     ]

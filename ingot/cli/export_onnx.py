@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NAME = "export-onnx"
 SUMMARY = "write a model as ONNX, for onnxruntime and onnxruntime-genai"
 # The names of options and their defaults are those of `OnnxOptions`.
-OPTIONS = "opset dtype quantize group_size keep calibrate max_model_len".split()
+OPTIONS = "opset dtype quantize group_size keep calibrate dequantize max_model_len".split()
 ARGUMENTS: Arguments = (
     SOURCE,
     REVISION,
@@ -50,6 +50,7 @@ ARGUMENTS: Arguments = (
         action="append",
     ),
     Argument("--calibrate TEXTFILE", "round weights by this text; see ingot compile", Path),
+    Argument("--dequantize", "of a quantized checkpoint take the numbers; see ingot compile"),
     Argument("--max-model-len N", "longest sequence (default: the model's own)", human_int),
 )
 

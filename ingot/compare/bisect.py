@@ -22,7 +22,7 @@ from ingot.compare.differences import Difference, difference, parts
 from ingot.compare.kernel_check import SAME, KernelError, Kernels, as_numbers, dense
 from ingot.compare.makers import Makers, results
 from ingot.compare.plan_check import Strayed
-from ingot.compare.stored import damage, sources_of, wanted
+from ingot.compare.stored import Integers, damage, sources_of, wanted
 from ingot.compiler.interpret import Read, Value
 from ingot.compiler.options import Progress, silent
 from ingot.ops.scaled import Scaled
@@ -74,6 +74,7 @@ class Walk:
     Attributes:
         kernels: those of the artifact, which have run.
         read: gives the model's parameters; None where there is no model directory.
+        integers: gives those that a quantized checkpoint stores.
         calibrated: whether integers were chosen by calibration.
         stray: the first instruction that does not compute what the model does.
         makers: what made instructions and groups.
@@ -83,6 +84,7 @@ class Walk:
 
     kernels: Kernels
     read: Read | None = None
+    integers: Integers | None = None
     calibrated: bool = False
     stray: Strayed | None = None
     makers: Makers = field(default_factory=Makers)
@@ -107,7 +109,7 @@ class Walk:
                 continue
             self._checked.add(name)
             stored = self.kernels.stored.read(buffer)
-            should = wanted(buffer, self.read, calibrated=self.calibrated)
+            should = wanted(buffer, self.read, calibrated=self.calibrated, integers=self.integers)
             if should is None:
                 assert isinstance(stored, Scaled), "only integers are calibrated"
                 stored, should = damage(buffer, stored, self.read)

@@ -150,6 +150,7 @@ def _against_model(
     walk = Walk(
         kernels,
         read=reference.checkpoint.read,
+        integers=reference.checkpoint.integers,
         calibrated="calibrated" in manifest.numerics.quantization,
         stray=strayed(made, values),
         makers=makers,

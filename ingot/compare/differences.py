@@ -135,8 +135,9 @@ def tolerance(members: Sequence[Instruction], dtype: torch.dtype) -> Tolerance:
 def parts(value: Value) -> list[tuple[str, Tensor]]:
     """The arrays of a value, each with what its name ends in."""
     if isinstance(value, Scaled):
-        found = [(".values", value.values), (".scales", value.scales)]
-        return [*found, *([(".multipliers", m)] if (m := value.multipliers) is not None else [])]
+        more = ((".multipliers", value.multipliers), (".zeros", value.zeros))
+        given = [(suffix, part) for suffix, part in more if part is not None]
+        return [(".values", value.values), (".scales", value.scales), *given]
     return [("", value)]
 
 

@@ -61,7 +61,9 @@ def makers_of(graph: GraphModule, manifest: Manifest, plan: Plan, target: Target
     found = Makers()
     ran = {entry.name for entry in manifest.ledger}
     integers = {
-        source: Storage(b.format.bits, b.format.group)
+        source: Storage(
+            b.format.bits, b.format.group, b.format.has_multipliers, zeros=b.format.zeros
+        )
         for b in plan.of_kind("weight")
         if b.format.is_scaled
         for source in b.sources

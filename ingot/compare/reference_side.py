@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ingot.compare.folder import folder_tokenizer
 from ingot.compare.greedy import greedy_by_logits
+from ingot.compiler.torch_import import import_torch
 from ingot.compiling import check_torch
 from ingot.models.config_file import check_model_dir
 from ingot.runtime.arrays import Float32
@@ -23,6 +24,7 @@ class ReferenceSide:
     def __init__(self, name: str, path: Path, max_model_len: int | None = None) -> None:
         check_model_dir(path)
         check_torch()
+        import_torch()
         from ingot.compiler.export import export
         from ingot.models import registry
         from ingot.models.checkpoint import Checkpoint

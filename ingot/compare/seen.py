@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ingot.compiler.interpret import Value
 from ingot.ops.scaled import Scaled
@@ -60,5 +60,5 @@ def left(work: Work) -> tuple[str, ...]:
 def copied(value: Value) -> Value:
     """The same numbers in memory of their own."""
     if isinstance(value, Scaled):
-        return Scaled(value.values.clone(), value.multipliers, value.scales.clone())
+        return replace(value, values=value.values.clone(), scales=value.scales.clone())
     return value.clone()

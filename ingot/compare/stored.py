@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ingot.artifact.formats import Format
 from ingot.artifact.manifest import TargetEntry
 from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.reader import Artifact, weights_name
@@ -17,12 +19,16 @@ from ingot.compiler.interpret import Read, Value
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.errors import ArtifactError
 from ingot.ops.dtypes import TORCH_DTYPES
-from ingot.ops.scaled import Scaled
+from ingot.ops.scaled import Scaled, stack
 from ingot.targets.target import kind_of
 
 # GPTQ leaves more error in a group than search does, in exchange for less in the results. Beyond
 # this many times as much, in energy, a group is damaged.
 CALIBRATED = 16.0
+
+
+# A parameter as the integers that its checkpoint stores; None for other parameters.
+Integers = Callable[[str], Scaled | None]
 
 
 class StoredWeights:
@@ -70,12 +76,23 @@ def _view(raw: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Tensor:
         return torch.from_numpy(raw)
 
 
-def wanted(buffer: Buffer, read: Read, *, calibrated: bool) -> Value | None:
+def wanted(
+    buffer: Buffer, read: Read, *, calibrated: bool, integers: Integers | None = None
+) -> Value | None:
     """What a weight should be by the parameters of the model; None for integers that calibration
-    has chosen, of which `damage` tells."""
+    has chosen, of which `damage` tells. `integers` gives those of a quantized checkpoint."""
     if buffer.format.is_scaled:
+        kept = [integers(name) for name in sources_of(buffer)] if integers else []
+        if whole := [each for each in kept if each is not None and _is_in(each, buffer.format)]:
+            return stack(whole)
         return None if calibrated else quantize_rows(_whole(buffer, read), buffer.format)
     return _whole(buffer, read).to(TORCH_DTYPES[buffer.dtype])
+
+
+def _is_in(matrix: Scaled, form: Format) -> bool:
+    """Whether a format stores integers as they are."""
+    alike = (matrix.zeros is not None) == form.zeros and not form.has_multipliers
+    return alike and matrix.block == form.block
 
 
 def damage(buffer: Buffer, stored: Scaled, read: Read) -> tuple[Tensor, Tensor]:

@@ -47,6 +47,7 @@ def load_values(folder: Path) -> dict[str, Value]:
             tensors.pop(f"{name}.values"),
             tensors.pop(f"{name}.multipliers", None),
             tensors.pop(f"{name}.scales"),
+            tensors.pop(f"{name}.zeros", None),
         )
         for name in names
     }

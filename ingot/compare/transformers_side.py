@@ -10,6 +10,7 @@ from typing import Any
 from ingot.compare.folder import folder_tokenizer
 from ingot.compare.greedy import greedy_by_logits
 from ingot.compare.packages import needed
+from ingot.compiler.torch_import import import_torch
 from ingot.compiling import check_torch
 from ingot.errors import ModelDirError, UsageError, describe, listed
 from ingot.models.config_file import check_model_dir
@@ -31,6 +32,7 @@ class TransformersSide:
     def __init__(self, name: str, path: Path, dtype: str = "float32") -> None:
         check_model_dir(path)
         check_torch()
+        import_torch()
         self._model: Any = _loaded(path, dtype)
         config = self._model.config.get_text_config()
         self.name = name

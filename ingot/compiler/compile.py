@@ -30,9 +30,10 @@ from ingot.compiler.front import Front
 from ingot.compiler.golden import Prompt, golden_outputs, golden_prompts, limit_of
 from ingot.compiler.golden_text import TEXT
 from ingot.compiler.kept_front import front_of
-from ingot.compiler.model import Model, read_model
+from ingot.compiler.model import Model, kept_integers, read_model
 from ingot.compiler.options import Check, Clock, CompileOptions, Progress, Report, silent
 from ingot.compiler.preflight import check_disk, check_tools, prepare
+from ingot.compiler.quantization.kept import stored_already
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import ReadParameter
@@ -84,6 +85,7 @@ def compile_model(
         bytes_total=sum(file.size for file in manifest.files.values()),
         weight_bytes=sum(manifest.files[weights_name(name)].size for name in layouts(parts)),
         golden_error=golden_error,
+        kept=stored_already(model.checkpoint.quantized, front.storage),
     )
 
 
@@ -113,7 +115,13 @@ def write_parts(
         if front.storage:
             chosen = {name: sizes.get(name, 0) for name in front.storage}
             with clock.stage_over("quantize", front.quantization, chosen) as weights.on_read:
-                quantize_weights(front.reference, weights, front.storage, model.calibration)
+                quantize_weights(
+                    front.reference,
+                    weights,
+                    front.storage,
+                    model.calibration,
+                    kept_integers(model),
+                )
         raise_failed(builds)
         with beside(partial(add_golden, writer, model, front, parts, weights)) as golden:
             with clock.stage_over("pack", ", ".join(layouts(parts)), sizes) as weights.on_read:

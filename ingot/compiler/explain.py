@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
+from ingot.artifact.formats import Storage
 from ingot.compiler.choose_targets import resolve_targets
 from ingot.compiler.features import features
 from ingot.compiler.needs import Use, Way, options_for, ways_to_store, words_of
 from ingot.compiler.options import CompileOptions
 from ingot.compiler.packed_sizes import weights_of
+from ingot.compiler.quantization.kept import kept_storage, stored_already
 from ingot.compiler.resolve import resolve
 from ingot.compiler.tokenizer import load_tokenizer
 from ingot.errors import (
@@ -28,11 +31,13 @@ from ingot.errors import (
 from ingot.models import registry
 from ingot.models.blueprint import Blueprint
 from ingot.models.checkpoint_files import open_files
+from ingot.models.checkpoint_formats.quantized import QuantizedTensor
+from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
 from ingot.models.family import Family
 from ingot.models.file_names import CONFIG
-from ingot.models.weight_table import resolve_sources
+from ingot.models.weight_table import Source, quantized_sources, resolve_sources
 from ingot.targets.target import TargetKind, kind_of
 
 # What each kind of error is about, the most special first.
@@ -130,11 +135,12 @@ def explain(
     with Noting(faults.append):
         load_tokenizer(model_dir, config.vocab_size if config else None)
     blueprint = registry.blueprint(config) if config else None
-    fits = _check_weights(model_dir, config, blueprint, faults)
+    quantized = _check_weights(model_dir, config, blueprint, faults)
     if config and blueprint:
         told |= {"family": config.family, "features": features(config)}
-        if fits and not any(isinstance(f, (ConfigError, UnsupportedModelError)) for f in faults):
-            told |= _needs(config, blueprint, options, use.resolved(config), faults)
+        sound = not any(isinstance(f, (ConfigError, UnsupportedModelError)) for f in faults)
+        if quantized is not None and sound:
+            told |= _needs(config, blueprint, quantized, options, use.resolved(config), faults)
     reasons = tuple(map(_reason, faults))
     return Explanation(supported=not reasons, reasons=reasons, **told)
 
@@ -171,22 +177,28 @@ def _check_weights(
     config: ModelConfig | None,
     blueprint: Blueprint | None,
     faults: list[IngotError],
-) -> bool:
-    """Whether no tensor contradicts the config, by the headers of the files."""
+) -> dict[str, QuantizedTensor] | None:
+    """The parameters that are stored quantized, by the headers of the files; None where a tensor
+    contradicts the config."""
     unread: list[IngotError] = []
     with ExitStack() as stack:
         files = [stack.enter_context(f) for f in open_files(model_dir, unread.append)]
         infos = {name: info for file in files for name, info in file.tensors.items()}
     wrong: list[IngotError] = []
-    if config and blueprint:
-        resolve_sources(infos, config, blueprint.parameters, wrong.append, whole=not unread)
+    infos = with_quantized(model_dir, infos, wrong.append)
+    sources: dict[str, Source] = {}
+    # What is wrong with quantized matrices would be told again of each that is missing then.
+    if config and blueprint and not wrong:
+        shapes = blueprint.parameters
+        sources, _ = resolve_sources(infos, config, shapes, wrong.append, whole=not unread)
     faults += [*unread, *wrong]
-    return not wrong
+    return None if wrong else quantized_sources(sources)
 
 
 def _needs(
     config: ModelConfig,
     blueprint: Blueprint,
+    quantized: Mapping[str, QuantizedTensor],
     options: CompileOptions,
     use: Use,
     faults: list[IngotError],
@@ -198,7 +210,11 @@ def _needs(
         for kind in {kind_of(target) for target in resolved.targets}:
             with Noting(faults.append):
                 _check_heads(kind, config)
+        kept: dict[str, Storage] = {}
+        with Noting(faults.append):
+            kept = kept_storage(quantized, options, resolved.targets)
         return {
+            "features": (*features(config), *stored_already(quantized, kept)),
             "num_parameters": sum(map(prod, blueprint.parameters.values())),
             "dtype": resolved.dtype_reason,
             "target": resolved.targets[0].name,
@@ -206,7 +222,7 @@ def _needs(
             "context": use.context,
             "seats": use.seats,
             "memory_bytes": use.memory_bytes,
-            "ways": ways_to_store(config, weights_of(blueprint), options, use),
+            "ways": ways_to_store(config, weights_of(blueprint), options, use, kept),
         }
     return {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+
 import torch
 from torch import nn
 from torch.fx import GraphModule, Node

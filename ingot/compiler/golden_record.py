@@ -24,7 +24,7 @@ from ingot.compiler.compile import model_info, stored_format
 from ingot.compiler.front import Front
 from ingot.compiler.golden import Prompt, golden_outputs
 from ingot.compiler.kept_front import front_of
-from ingot.compiler.model import Model, read_model
+from ingot.compiler.model import Model, kept_integers, read_model
 from ingot.compiler.options import Clock, CompileOptions, Progress, silent
 from ingot.compiler.prompt_file import read_prompts
 from ingot.compiler.quantization.choose import is_head
@@ -201,4 +201,4 @@ def _quantize(model: Model, front: Front, weights: QuantizedWeights, clock: Cloc
     sizes = {name: parameter.numel() for name, parameter in model.module.named_parameters()}
     chosen_sizes = {name: sizes.get(name, 0) for name in front.storage}
     with clock.stage_over("quantize", front.quantization, chosen_sizes) as weights.on_read:
-        quantize_weights(front.reference, weights, front.storage)
+        quantize_weights(front.reference, weights, front.storage, kept=kept_integers(model))

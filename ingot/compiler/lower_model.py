@@ -37,7 +37,13 @@ def lower_model(model: Model, clock: Clock) -> Front:
         reference = GraphModule(graph, deepcopy(graph.graph))
     fits = partial(all_fit, resolved.targets)
     storage = choose_storage(
-        reference, resolved.storage, options.keep, resolved.dtype, resolved.int8, fits
+        reference,
+        resolved.storage,
+        options.keep,
+        resolved.dtype,
+        resolved.int8,
+        fits,
+        resolved.kept,
     )
     if model.calibration:
         check_calibration(reference, storage)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -10,10 +10,12 @@ from torch import nn
 
 from ingot.compiler.options import Clock, CompileOptions
 from ingot.compiler.quantization.calibrate import calibration_sequences
+from ingot.compiler.quantization.kept import kept_storage
+from ingot.compiler.quantization.quantize import Kept
 from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import load_tokenizer
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoint import Checkpoint, closing_on_error
 from ingot.models.registry import AnyConfig
 from ingot.passes.pipeline import check_disabled
 from ingot.targets.target import kind_of
@@ -45,4 +47,13 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
         calibration = calibration_sequences(options.calibrate, tokenizer, max_model_len=longest)
         module = registry.build(config, max_model_len=longest)
         checkpoint = Checkpoint.open(model_dir, config, module)
+        with closing_on_error(checkpoint):
+            kept = kept_storage(checkpoint.quantized, options, resolved.targets)
+        resolved = replace(resolved, kept=kept)
     return Model(model_dir, options, config, resolved, tokenizer, module, checkpoint, calibration)
+
+
+def kept_integers(model: Model) -> Kept:
+    """The integers of the checkpoint that the model is stored in."""
+    checkpoint = model.checkpoint
+    return Kept(model.resolved.kept, checkpoint.scaled, checkpoint.shape)

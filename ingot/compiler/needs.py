@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from ingot.artifact.formats import Format, rounded_rows
+from ingot.artifact.formats import Format, Storage, rounded_rows
 from ingot.artifact.pages import most_pages, widest_window
 from ingot.artifact.plan import Limits
 from ingot.compiler.options import CompileOptions
-from ingot.compiler.packed_sizes import Weight, choose_formats, file_bytes
+from ingot.compiler.packed_sizes import Weight, choose_formats, file_bytes, kept_formats
 from ingot.compiler.resolve import longest_sequence, resolve
 from ingot.errors import UsageError
 from ingot.models.config import ModelConfig
@@ -126,30 +127,47 @@ def words_of(options: CompileOptions) -> tuple[str, ...]:
 
 
 def ways_to_store(
-    config: ModelConfig, weights: Sequence[Weight], options: CompileOptions, use: Use
+    config: ModelConfig,
+    weights: Sequence[Weight],
+    options: CompileOptions,
+    use: Use,
+    kept: Mapping[str, Storage] | None = None,
 ) -> tuple[Way, ...]:
-    """Every way to store a model for the target of the options. Raises what `resolve` does."""
-    default = resolve(options, config).stored_as
+    """Every way to store a model for the target of the options. Raises what `resolve` does.
+
+    If its checkpoint is quantized, `kept` says how what it has is stored as it is; the other ways
+    dequantize it.
+    """
+    ways: Iterable[tuple[str, dict[str, Any]]] = WAYS
+    if config.quantization:
+        as_it_is = [(next(iter(kept.values())).label, {})] if kept else []
+        ways = (*as_it_is, *((name, {**way, "dequantize": True}) for name, way in WAYS))
+    default = replace(resolve(options, config), kept=kept or {}).stored_as
     return tuple(
-        _way(name, changes, config, weights, options, use, default) for name, changes in WAYS
+        _way(name, changes, config, weights, options, use, default, kept or {})
+        for name, changes in ways
     )
 
 
 def _way(
     name: str,
-    changes: dict[str, str],
+    changes: dict[str, Any],
     config: ModelConfig,
     weights: Sequence[Weight],
     options: CompileOptions,
     use: Use,
     default: str,
+    kept: Mapping[str, Storage],
 ) -> Way:
-    given = tuple(word for key, value in changes.items() for word in (f"--{key}", value))
+    words = ((f"--{key}", () if value is True else (value,)) for key, value in changes.items())
+    given = tuple(word for key, values in words for word in (key, *values))
     try:
-        resolved = resolve(replace(options, **changes), config)  # type: ignore[arg-type]
+        resolved = resolve(replace(options, **changes), config)
+        resolved = replace(resolved, kept={} if changes else kept)
         formats = choose_formats(
             weights, resolved.dtype, resolved.storage, resolved.int8, resolved.targets
         )
+        formats |= kept_formats(weights, resolved.kept)
     except UsageError as error:
         return Way(name=name, options=given, refused=error.found, hint=error.hint)
     size = file_bytes(kind_of(resolved.targets[0]), weights, formats)

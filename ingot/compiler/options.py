@@ -69,6 +69,8 @@ class CompileOptions:
             whole row. "" is 32 for int4, and for int8 the widest that divides all rows.
         keep: exceptions, "PATTERN=none|bf16|int8|int4", by the names of the model's matrices.
         calibrate: a text in UTF-8. Linears are rounded so that their results on it change least.
+        dequantize: of a checkpoint that stores matrices quantized take the numbers that these stand
+            for; without it an artifact keeps its integers.
         kv_dtype: how keys and values are stored: "auto", like activations, or "int8", with a scale
             for every token and head.
         cuda_reach: which drivers load binaries for GPUs: "wide", those of CUDA 12 and later, or
@@ -92,6 +94,7 @@ class CompileOptions:
     group_size: str | int = field(default="", metadata=_TEXT_OR_INTEGER)
     keep: tuple[str, ...] = field(default=(), metadata=_TEXTS)
     calibrate: Path | None = field(default=None, metadata=_PATH)
+    dequantize: bool = field(default=False, metadata=_FLAG)
     kv_dtype: str = field(default="auto", metadata=_TEXT)
     cuda_reach: str = field(default="wide", metadata=_TEXT)
     max_model_len: int | None = field(default=None, metadata=_INTEGER)
@@ -130,7 +133,8 @@ def check_known(what: str, value: str, supported: Sequence[str]) -> None:
 class Report:
     """What a compile produced: the artifact, how long each stage took, and its size in bytes.
 
-    `dtype_reason` says what is computed in and why. `golden_error` is the mean |error| of golden
+    `dtype_reason` says what is computed in and why, and `kept` which matrices are stored in the
+    integers of the checkpoint. `golden_error` is the mean |error| of golden
     log-probabilities on this host, None where they were not replayed.
     """
 
@@ -142,6 +146,7 @@ class Report:
     bytes_total: int
     weight_bytes: int
     golden_error: float | None = None
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

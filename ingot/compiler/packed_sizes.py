@@ -93,6 +93,16 @@ def choose_formats(
     return formats
 
 
+def kept_formats(weights: Iterable[Weight], kept: Mapping[str, Storage]) -> dict[str, Format]:
+    """How the weights are stored whose parts a checkpoint stores in integers, all of them alike."""
+    found = {}
+    for weight in weights:
+        storage = {kept.get(source) for source in weight.sources}
+        if len(storage) == 1 and (stored := storage.pop()):
+            found[weight.name] = stored.of(weight.shape[-1])
+    return found
+
+
 def refuse_misfits(
     matrices: Sequence[Weight], base: Storage, int8: Storage, targets: Sequence[Target]
 ) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingot.artifact.formats import Storage
@@ -23,7 +23,10 @@ LONGEST_DYNAMIC = 1 << 20  # dynamic rotary frequencies stretch to whatever leng
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """What is built: every choice made."""
+    """What is built: every choice made.
+
+    `kept` says how the parameters are stored that the checkpoint has in integers.
+    """
 
     targets: tuple[Target, ...]
     dtype: str
@@ -32,11 +35,13 @@ class Resolved:
     storage: Storage | None
     int8: Storage
     limits: Limits
+    kept: Mapping[str, Storage] = field(default_factory=dict)
 
     @property
     def stored_as(self) -> str:
         """How weights are stored, such as `bfloat16-int4-g32`."""
-        return self.dtype + (f"-{self.storage.label}" if self.storage else "")
+        storage = self.storage or next(iter(self.kept.values()), None)
+        return self.dtype + (f"-{storage.label}" if storage else "")
 
 
 def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:

@@ -2,30 +2,35 @@
 
 Opening a checkpoint checks every name, shape and dtype from the headers alone. Reading a tensor
 goes through a memory map, checks that its values are finite, and drops the pages of the tensor that
-was read before. So a model of any size streams through little memory.
+was read before. So a model of any size streams through little memory. Matrices that are stored
+quantized are read as the numbers that they stand for, or as integers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from ingot.errors import CheckpointError
 from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoint_files import open_files
+from ingot.models.checkpoint_formats.floats import VIEWS
+from ingot.models.checkpoint_formats.quantized import Array, Decoded, QuantizedTensor
+from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config_file import check_model_dir
+from ingot.models.finite import Raw, check_finite
 from ingot.models.registry import AnyConfig
 from ingot.models.safetensors_file import SafetensorsFile, TensorInfo
-from ingot.models.weight_table import Source, resolve_sources
-
-Raw = NDArray[np.unsignedinteger[Any]]
+from ingot.models.stored_integers import scaled
+from ingot.models.weight_table import Source, idle_biases, quantized_sources, resolve_sources
+from ingot.ops.scaled import Scaled
 
 _TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 # Exponent bits: all of them set means infinity or NaN.
@@ -35,8 +40,6 @@ _UNSIGNED: dict[str, type[np.unsignedinteger[Any]]] = {
     "BF16": np.uint16,
     "F16": np.uint16,
 }
-# Elements looked at together when checking for non-finite values: they stay in the L2 cache.
-_CHECKED_AT_ONCE = 2**18
 PIECE_BYTES = 64 * 2**20
 
 
@@ -80,13 +83,27 @@ class Checkpoint:
         files = open_files(model_dir)
         try:
             infos = {name: info for file in files for name, info in file.tensors.items()}
+            infos = with_quantized(model_dir, infos)
             shapes = {name: tuple(p.shape) for name, p in module.named_parameters()}
             sources, copies = resolve_sources(infos, config, shapes)
         except Exception:
             for file in files:
                 file.close()
             raise
-        return cls(files, sources, named_constants(module), copies)
+        checkpoint = cls(files, sources, named_constants(module), copies)
+        with closing_on_error(checkpoint):
+            checkpoint.check_idle(infos)
+        return checkpoint
+
+    def check_idle(self, infos: Mapping[str, TensorInfo]) -> None:
+        """Raises CheckpointError for biases that no parameter is read from and that are not 0."""
+        read = {source.info.name for source in self._sources.values()}
+        for name in sorted(idle_biases(infos, read)):
+            if self._part(infos[name]).any():
+                raise CheckpointError(
+                    f"the checkpoint has {name}, which the model does not use, and which is not 0",
+                    hint="check that config.json and the weights belong together",
+                )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -105,6 +122,28 @@ class Checkpoint:
             return torch.float32
         return _TORCH_DTYPES[self._sources[name].info.dtype]
 
+    @property
+    def quantized(self) -> dict[str, QuantizedTensor]:
+        """The parameters that the checkpoint stores quantized, and the matrix that each is in."""
+        return quantized_sources(self._sources)
+
+    def scaled(self, name: str, start: int = 0, stop: int | None = None) -> Scaled:
+        """A parameter that is stored quantized, or its rows start..stop, as integers.
+
+        Raises:
+            CheckpointError: values that the format does not allow; scales that are not exact.
+        """
+        source = self._sources[name]
+        assert isinstance(source.info, QuantizedTensor), f"{name} is stored as it is"
+        storage = source.info.encoding.storage
+        assert storage is not None, f"no storage holds {source.info.name}"
+        return scaled(name, self._decoded(source, start, stop), storage)
+
+    def integers(self, name: str) -> Scaled | None:
+        """A parameter as the integers that it is stored in; None where no storage holds them."""
+        matrix = self.quantized.get(name)
+        return self.scaled(name) if matrix and matrix.encoding.storage else None
+
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
 
@@ -119,6 +158,8 @@ class Checkpoint:
         if name in self._constants:
             return self._constants[name][start:stop].clone()
         source = self._sources[name]
+        if isinstance(source.info, QuantizedTensor):
+            return torch.from_numpy(self._decoded(source, start, stop).numbers())
         self._forget()
         stop = source.shape[0] if stop is None else stop
         rows = self._turned if source.transposed else self._view
@@ -164,6 +205,23 @@ class Checkpoint:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _decoded(self, source: Source, start: int, stop: int | None) -> Decoded:
+        """Rows of a quantized matrix."""
+        assert isinstance(source.info, QuantizedTensor)
+        self._forget()
+        stop = source.shape[0] if stop is None else stop
+        first = source.first_row
+        return source.info.encoding.rows(self._part, first + start, first + stop)
+
+    def _part(self, info: TensorInfo) -> Array:
+        """A tensor that a quantized matrix is read from."""
+        file = self._files[info.name]
+        self._last.append(_Range(file, info.start, info.stop))
+        raw, kind = file.bytes(info.start, info.stop), np.dtype(VIEWS[info.dtype])
+        if info.start % kind.itemsize:
+            raw = raw.copy()
+        return raw.view(kind).reshape(info.shape)
+
     def _view(self, info: TensorInfo, first: int, last: int) -> Raw:
         """Rows first..last of a source tensor as raw unsigned integers."""
         row_bytes = (info.stop - info.start) // max(1, info.shape[0])
@@ -200,7 +258,7 @@ class Checkpoint:
         mask = _UNSIGNED[info.dtype](_EXPONENTS[info.dtype])
         for start in range(0, len(view), step):
             piece = view[start : start + step]
-            _check_finite(info.name, piece, mask)
+            check_finite(info.name, piece, mask)
             # Tied tensors may be stored twice, but must then be equal.
             if twin is not None and not np.array_equal(piece, twin[start : start + step]):
                 raise CheckpointError(
@@ -214,14 +272,14 @@ class Checkpoint:
                     used.file.forget(first, min(first + PIECE_BYTES, used.stop))
 
 
-def _check_finite(name: str, view: Raw, mask: np.unsignedinteger[Any]) -> None:
-    for start in range(0, len(view), _CHECKED_AT_ONCE):
-        if (view[start : start + _CHECKED_AT_ONCE] & mask).max() == mask:
-            raise CheckpointError(
-                f"the tensor {name} holds values that are not finite",
-                hint="the checkpoint is damaged or its training diverged: fetch it again, or use "
-                "another",
-            )
+@contextmanager
+def closing_on_error(checkpoint: Checkpoint) -> Iterator[None]:
+    """Closes a checkpoint that nobody will get."""
+    try:
+        yield
+    except Exception:
+        checkpoint.close()
+        raise
 
 
 def materialize(module: nn.Module, checkpoint: Checkpoint) -> nn.Module:

@@ -36,6 +36,7 @@ class ModelConfig:
         logit_softcap: bound of logits; 0 is none.
         bos_token_ids, eos_token_ids: from config.json and generation_config.json together.
         checkpoint_dtype: dtype that the checkpoint says its weights have.
+        quantization: the format in which the checkpoint stores matrices quantized; "" for none.
 
     Raises:
         ContradictionError: values that contradict each other or that nothing here can run.
@@ -58,6 +59,7 @@ class ModelConfig:
     bos_token_ids: tuple[int, ...]
     eos_token_ids: tuple[int, ...]
     checkpoint_dtype: str
+    quantization: str = ""
 
     def __post_init__(self) -> None:
         for layer in dict.fromkeys(self.layers):

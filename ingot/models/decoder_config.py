@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from ingot.errors import UnsupportedModelError
+from ingot.models.checkpoint_formats.settings import SETTINGS
 from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
 from ingot.models.layer_config import LayerConfig, Mixer, Mlp
@@ -87,11 +87,5 @@ def _refuse_foreign(fields: Fields) -> None:
     fields.refuse("is_encoder_decoder", (False,), "supported: decoder-only models")
     fields.refuse("add_cross_attention", (False,), "supported: decoder-only models")
     fields.refuse("pruned_heads", ({}, []), "supported: models whose heads are all present")
-    if "quantization_config" in fields:
-        fields.fault(
-            UnsupportedModelError(
-                f"{fields.where} has quantization_config: the checkpoint is quantized already",
-                hint="supported: float32, bfloat16 and float16 checkpoints; use the original model",
-            )
-        )
-    fields.raw("quantization_config", None)
+    for key in SETTINGS:  # what reads the tensors reads these
+        fields.raw(key, None)

@@ -20,6 +20,7 @@ from ingot.errors import (
 )
 from ingot.models.blueprint import Blueprint
 from ingot.models.checkpoint_files import guess_dtype
+from ingot.models.checkpoint_formats.settings import method_of
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
 from ingot.models.decoder_blueprint import causal_lm
@@ -125,7 +126,7 @@ def with_other_files(config: Config, model_dir: Path) -> Config:
         config = _merge_token_ids(config, generation)
     if not config.checkpoint_dtype:
         config = replace(config, checkpoint_dtype=guess_dtype(model_dir) or "float32")
-    return config
+    return replace(config, quantization=method_of(model_dir))
 
 
 def parse_config(values: dict[str, Any]) -> ModelConfig:

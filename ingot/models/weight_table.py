@@ -7,15 +7,18 @@ copy of a tied tensor, or listed as unused; any other tensor is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from ingot.errors import CheckpointError, OnFault, listed, raise_fault
 from ingot.models import registry
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
+from ingot.models.checkpoint_formats.quantized import QuantizedTensor
 from ingot.models.family import Family, Rows
 from ingot.models.safetensors_file import TensorInfo
+
+BIAS = ".bias"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +57,17 @@ def resolve_sources(
     copies = _find_copies(family, config, infos)
     needed = {rows.source for rows in wanted.values()}
     missing = sorted(needed - infos.keys()) if whole else []
-    extra = _left_over(family, infos, needed | set(copies.values()))
+    extra = _left_over(family, infos, needed | set(copies.values()) | idle_biases(infos, needed))
     _check_names(family, missing, extra, on_fault)
     first_rows = _stack(wanted, shapes)
     sources = {
-        name: Source(infos[rows.source], first_rows[name], shapes[name], rows.transposed)
+        # Formats say where outputs lie, so a quantized matrix has them first, whatever the family.
+        name: Source(
+            info := infos[rows.source],
+            first_rows[name],
+            shapes[name],
+            rows.transposed and not isinstance(info, QuantizedTensor),
+        )
         for name, rows in wanted.items()
         if rows.source in infos
     }
@@ -67,6 +76,28 @@ def resolve_sources(
     for original, copy in copies.items():
         _check_copy(infos[original], infos[copy], on_fault)
     return sources, {infos[original].name: infos[copy].name for original, copy in copies.items()}
+
+
+def idle_biases(infos: Mapping[str, TensorInfo], needed: Set[str]) -> set[str]:
+    """Biases of quantized matrices that the model has no parameter for, by the names in `infos`.
+
+    Some programs write one for every matrix, of zeros.
+    """
+    return {
+        name
+        for name in infos.keys() - needed
+        if name.endswith(BIAS)
+        and isinstance(infos.get(name.removesuffix(BIAS) + ".weight"), QuantizedTensor)
+    }
+
+
+def quantized_sources(sources: Mapping[str, Source]) -> dict[str, QuantizedTensor]:
+    """The parameters that a checkpoint stores quantized, and the matrix that each is in."""
+    return {
+        name: source.info
+        for name, source in sources.items()
+        if isinstance(source.info, QuantizedTensor)
+    }
 
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")

@@ -28,6 +28,7 @@ def export_onnx(
     Raises IngotError, whose type names the fault; nothing is then left at `out`.
     """
     from ingot.compiler.options import silent
+    from ingot.compiler.torch_import import import_torch
     from ingot.onnx.options import OnnxOptions
     from ingot.onnx.output import check_model, check_output
     from ingot.onnx.packages import check_packages
@@ -36,6 +37,7 @@ def export_onnx(
     check_model(model_dir)
     check_output(out, force=force)
     check_packages()
+    import_torch()
     from ingot.onnx.export import export_model
 
     return export_model(model_dir, out, given, progress or silent, replace=force)

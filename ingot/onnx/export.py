@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ingot.artifact.folder import FolderWriter
 from ingot.artifact.host import available_memory
-from ingot.compiler.model import Model, read_model
+from ingot.compiler.model import Model, kept_integers, read_model
 from ingot.compiler.options import Clock, Progress
 from ingot.compiler.quantization.choose import label
 from ingot.compiler.quantization.quantize import quantize_weights
@@ -69,7 +69,13 @@ def quantize(model: Model, lowered: Lowered, weights: QuantizedWeights, clock: C
         sizes = {name: p.numel() for name, p in model.module.named_parameters()}
         chosen = {name: sizes.get(name, 0) for name in lowered.storage}
         with clock.stage_over("quantize", "", chosen) as weights.on_read:
-            quantize_weights(lowered.reference, weights, lowered.storage, model.calibration)
+            quantize_weights(
+                lowered.reference,
+                weights,
+                lowered.storage,
+                model.calibration,
+                kept_integers(model),
+            )
 
 
 def write_files(

@@ -22,7 +22,7 @@ GROUPS = (16, 32, 64, 128, 256)  # those that the operator takes
 
 def fits(columns: int, form: Format) -> bool:
     """Whether the operator takes rows of so many columns in a format."""
-    return columns % form.block == 0 and form.group in GROUPS
+    return columns % form.block == 0 and form.group in GROUPS and not form.zeros
 
 
 class Integers(Weight):

@@ -49,7 +49,13 @@ def lower(model: Model, clock: Clock) -> Lowered:
         graph = export(model.module, config)
         reference = GraphModule(graph, deepcopy(graph.graph))
     storage = choose_storage(
-        reference, resolved.storage, model.options.keep, resolved.dtype, resolved.int8, fits
+        reference,
+        resolved.storage,
+        model.options.keep,
+        resolved.dtype,
+        resolved.int8,
+        fits,
+        resolved.kept,
     )
     if model.calibration:
         check_calibration(reference, storage)

@@ -21,7 +21,7 @@ class OnnxOptions:
         opset: of ONNX's operators, one of OPSETS.
         dtype: "float32" everywhere; "bfloat16" for matrices, which are widened where they are used;
             "float16" for matrices, products, keys and values. "auto" is float32.
-        quantize, group_size, keep, calibrate: as of a compile; see `CompileOptions`.
+        quantize, group_size, keep, calibrate, dequantize: as of a compile; see `CompileOptions`.
         max_model_len: longest sequence; None takes the model's own maximum.
 
     Raises UsageError, which names the value and what is supported.
@@ -33,6 +33,7 @@ class OnnxOptions:
     group_size: str | int = ""
     keep: tuple[str, ...] = ()
     calibrate: Path | None = None
+    dequantize: bool = False
     max_model_len: int | None = None
     compile: CompileOptions = field(init=False, repr=False)
 
@@ -48,6 +49,7 @@ class OnnxOptions:
             group_size=self.group_size,
             keep=self.keep,
             calibrate=self.calibrate,
+            dequantize=self.dequantize,
             max_model_len=self.max_model_len,
         )
         object.__setattr__(self, "compile", options)

@@ -16,17 +16,21 @@ SMALLEST = 2.0**-100
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """Integers times the multiplier of their group times the scale of their block.
+    """Integers times the multiplier of their group times the scale of their block; or integers
+    less the zero of their block times its scale.
 
     Attributes:
         values: int8 [..., K], in the range of their bits.
         multipliers: int8 [..., K / group], -8..7; None where every group is a block.
         scales: float32 [..., K / block]; of weights representable in float16.
+        zeros: int8 [..., K / block], in the range of values; None where all are 0. Matrices with
+            multipliers have none.
     """
 
     values: Tensor
     multipliers: Tensor | None
     scales: Tensor
+    zeros: Tensor | None = None
 
     @property
     def block(self) -> int:
@@ -38,7 +42,11 @@ class Scaled:
         return self.values.shape
 
     def integers(self) -> Tensor:
-        """Values times multipliers, int8 [..., K]: integers that only lack their scales."""
+        """Values times multipliers, int8 [..., K], or values less zeros, int16: integers that only
+        lack their scales."""
+        if self.zeros is not None:
+            blocks: Tensor = self.values.short().unflatten(-1, (self.zeros.shape[-1], -1))
+            return (blocks - self.zeros[..., None]).flatten(-2)
         if self.multipliers is None:
             return self.values
         groups: Tensor = self.values.unflatten(-1, (self.multipliers.shape[-1], -1))
@@ -52,7 +60,8 @@ class Scaled:
     def __getitem__(self, index: Any) -> Scaled:
         """Some of its rows."""
         multipliers = None if self.multipliers is None else self.multipliers[index]
-        return Scaled(self.values[index], multipliers, self.scales[index])
+        zeros = None if self.zeros is None else self.zeros[index]
+        return Scaled(self.values[index], multipliers, self.scales[index], zeros)
 
     def __setitem__(self, index: Any, rows: Scaled) -> None:
         self.values[index], self.scales[index] = rows.values, rows.scales
@@ -82,8 +91,10 @@ def round_to_int8(x: Tensor, block: int) -> Scaled:
 def stack(parts: Sequence[Scaled]) -> Scaled:
     """Matrices of the same width and kind on top of each other."""
     multipliers = [part.multipliers for part in parts if part.multipliers is not None]
+    zeros = [part.zeros for part in parts if part.zeros is not None]
     return Scaled(
         torch.cat([part.values for part in parts]),
         torch.cat(multipliers) if multipliers else None,
         torch.cat([part.scales for part in parts]),
+        torch.cat(zeros) if zeros else None,
     )

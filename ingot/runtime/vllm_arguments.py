@@ -100,7 +100,7 @@ CONSTRUCTOR = (
                         "float16": "float16", "half": "float16"}),
     Argument("quantization", (None,),
              "How the weights of a model directory are stored. ingot makes the integers itself, "
-             "of weights that are not quantized.",
+             "of weights that are not quantized; None keeps those of a checkpoint that is.",
              compile="quantize", spellings={"int8": "int8", "int4": "int4"}),
     Argument("kv_cache_dtype", ("auto", None),
              "How the keys and values of a model directory are stored.",

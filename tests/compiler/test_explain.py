@@ -336,7 +336,7 @@ def test_this_host_tells_its_memory() -> None:
 def test_keys_that_are_refused_hide_no_tensor(whole: Path, tmp_path: Path) -> None:
     """Without them the config is sound, so what it says of tensors counts; sizes do not."""
     model_dir = Path(shutil.copytree(whole / "single", tmp_path / "model"))
-    change_config(model_dir, odd=1, quantization_config={"quant_method": "gptq", "bits": 4})
+    change_config(model_dir, odd=1, is_encoder_decoder=True)
     edit(model_dir, lambda tensors: tensors.pop(Q))
     told = explain(model_dir)
     assert [reason.about for reason in told.reasons] == ["model", "config", "weights"]

@@ -205,9 +205,9 @@ def test_unknown_key_names_the_nearest() -> None:
     assert "nearest known key to hiden_size: hidden_size" in caught.value.hint
 
 
-def test_quantized_checkpoint_is_unsupported() -> None:
-    with pytest.raises(UnsupportedModelError, match="quantization_config"):
-        parse(quantization_config={"quant_method": "awq"})
+@pytest.mark.parametrize("key", ["quantization_config", "compression_config"])
+def test_how_a_checkpoint_is_quantized_changes_no_other_field(key: str) -> None:
+    assert parse(**{key: {"quant_method": "awq"}}) == parse()
 
 
 def test_unknown_architecture_names_the_nearest_and_what_differs() -> None:

@@ -77,6 +77,7 @@ OPTIONS = {
         {"norm": "layer", "learned_positions": True},
     ),
 }
+FIRST = ("plain", "ropes", "windows", "sandwich", "layer_norm")
 
 
 def config_of(name):

@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import Storage
+from ingot.compiler.quantization.kept import refused_storage
 from ingot.compiler.quantization.storage import (
     BITS,
     KEPT,
@@ -23,6 +24,7 @@ from ingot.compiler.quantization.storage import (
 )
 from ingot.errors import CheckpointError, UsageError
 
+BESIDE_KEPT = Storage(4, 32)  # what `--keep x=int4` stores where a checkpoint has integers
 HEAD = "lm_head"  # also names a head that reads the embedding's table
 
 
@@ -33,38 +35,46 @@ def choose_storage(
     dtype: str,
     int8: Storage | None = None,
     fits: Fits = blocks_divide,
+    kept: Mapping[str, Storage] | None = None,
 ) -> dict[str, Storage]:
     """How each quantized matrix of the exported graph is stored. The others are not in the result.
 
     The head and the embedding are stored as `int8` says; by default it has the group of the others.
     Then the rules of `keep`, `PATTERN=none|bf16|int8|int4`, apply to the matrices that they match.
-    The last match wins. `fits` says which formats the targets have kernels for.
+    The last match wins. `fits` says which formats the targets have kernels for. If the checkpoint
+    has integers, `kept`, only these are stored so, except where a rule matches.
 
     Raises:
         UsageError: a rule cannot be read or matches nothing, the rules leave nothing to quantize,
             or the columns of a matrix do not suit its group.
     """
-    if base is None:
+    if base is None and not kept:
         return {}
-    int8 = int8 or Storage(8, base.group)
     names, outer = matrix_names(gm), outer_names(gm)
-    chosen: dict[str, Storage | None] = {name: int8 if name in outer else base for name in names}
+    others, base = base, base or BESIDE_KEPT
+    int8 = int8 or Storage(8, base.group)
+    chosen: dict[str, Storage | None] = dict(kept or {})
+    if others is not None:
+        chosen = {name: int8 if name in outer else base for name in names}
     for rule in keep:
         pattern, storage = read_rule(rule, base, int8, dtype)
         matched = [name for name, known in names.items() if any(matches(pattern, k) for k in known)]
         if not matched:
             raise UsageError(f"--keep {rule!r} matches no matrix", hint=nearest(pattern, names))
         chosen.update(dict.fromkeys(matched, storage))
-    kept = {name: storage for name, storage in chosen.items() if storage is not None}
-    if not kept:
+    stored = {name: storage for name, storage in chosen.items() if storage is not None}
+    if not stored and not kept:
         raise UsageError(
             f"--keep leaves nothing to quantize: {', '.join(keep)}",
             hint=f"Keep less, or give {UNQUANTIZED}.",
         )
-    columns = {name: int(gm.get_parameter(name).shape[1]) for name in kept}
-    if refused := refused_groups(kept, columns, base, fits, lambda wrong: alike(gm, wrong)):
+    columns = {name: int(gm.get_parameter(name).shape[-1]) for name in stored}
+    own = {name: s for name, s in stored.items() if kept and kept.get(name) == s}
+    if wrong := refused_storage(own, columns, fits):
+        raise wrong
+    if refused := refused_groups(stored, columns, base, fits, lambda wrong: alike(gm, wrong)):
         raise refused
-    return kept
+    return stored
 
 
 def check_calibration(gm: GraphModule, storage: Mapping[str, Storage]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,6 +18,31 @@ from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.ops.scaled import Scaled
 
 ELEMENTS_AT_ONCE = 4 << 20
+ROWS_OF_A_WORD = 32  # at most: pieces that begin with one are read without their neighbours
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The integers of a checkpoint that are stored as they are.
+
+    Attributes:
+        storage: how each parameter is stored.
+        read: rows start..stop of one.
+        shape: of one.
+    """
+
+    storage: Mapping[str, Storage]
+    read: Callable[[str, int, int], Scaled]
+    shape: Callable[[str], tuple[int, ...]]
+
+    def pieces(self, name: str) -> Iterator[Scaled]:
+        """A parameter in pieces of rows."""
+        rows, *rest = self.shape(name)
+        step = max(1, ELEMENTS_AT_ONCE // math.prod(rest))
+        if step > ROWS_OF_A_WORD:
+            step -= step % ROWS_OF_A_WORD
+        for start in range(0, rows, step):
+            yield self.read(name, start, min(start + step, rows))
 
 
 def quantize_weights(
@@ -23,15 +50,20 @@ def quantize_weights(
     weights: QuantizedWeights,
     storage: Mapping[str, Storage],
     sequences: Sequence[Sequence[int]] = (),
+    kept: Kept | None = None,
 ) -> None:
     """Fills `weights` with every matrix of `storage`.
 
-    With calibration sequences, GPTQ rounds the linears, and search the embedding and the head.
+    Those that `kept` stores in the same way come from there, integer for integer. With calibration
+    sequences, GPTQ rounds the linears, and search the embedding and the head.
     Without them, search rounds everything. `gm` is the exported graph.
     """
     outer = outer_names(gm)
     for name, stored in storage.items():
-        if not sequences or name in outer:
+        if kept and kept.storage.get(name) == stored:
+            weights.on_read(name)
+            weights.add(name, kept.pieces(name))
+        elif not sequences or name in outer:
             weight = weights.read(name)
             with naming(gm, name):
                 weights.add(name, search(weight, stored))

@@ -15,6 +15,7 @@ BITS = {"int8": 8, "int4": 4}
 GROUPS = {"32": 32, "64": 64, "128": 128}
 SIZES = {"int8": {**GROUPS, "channel": 0}, "int4": GROUPS}  # of --group-size
 KEPT = ("none", "bf16")
+DEQUANTIZE = "--dequantize"
 UNQUANTIZED = "--quantize none, without --group-size, --keep and --calibrate"
 
 
@@ -27,6 +28,8 @@ def base_storage(options: CompileOptions, config: ModelConfig) -> Storage | None
     Raises:
         UsageError: a value is unknown, or options do not go together.
     """
+    if keeps_integers(options, config):
+        return None
     if options.quantize == "none":
         for name, given in (
             ("--group-size", options.group_size),
@@ -45,6 +48,36 @@ def base_storage(options: CompileOptions, config: ModelConfig) -> Storage | None
             hint=f"Supported: {', '.join(allowed)}.",
         )
     return Storage(BITS[options.quantize], allowed[size])
+
+
+def keeps_integers(options: CompileOptions, config: ModelConfig) -> bool:
+    """Whether a compile keeps the numbers of a checkpoint that is quantized already.
+
+    Raises:
+        UsageError: options that would round them a second time without saying so.
+    """
+    if not config.quantization:
+        if options.dequantize:
+            raise UsageError(
+                f"{DEQUANTIZE} is given, but the checkpoint is not quantized",
+                hint="Leave it out.",
+            )
+        return False
+    if options.dequantize:
+        return False
+    given = {
+        f"--quantize {options.quantize}": options.quantize != "none",
+        "--group-size": options.group_size,
+        "--calibrate": options.calibrate,
+    }
+    for name, present in given.items():
+        if present:
+            raise UsageError(
+                f"{name} is given, but the checkpoint is quantized already ({config.quantization})",
+                hint=f"Leave it out to keep the checkpoint's numbers as they are, or add "
+                f"{DEQUANTIZE} to round them a second time.",
+            )
+    return True
 
 
 def int8_storage(options: CompileOptions, config: ModelConfig) -> Storage:

@@ -24,13 +24,15 @@ from ingot.targets.target import Read
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a matrix lies in the file; its rows, and the values and scales that each row has."""
+    """Where a matrix lies in the file; its rows, and the values, scales and zeros that each row
+    has."""
 
     offset: int
     rows: int
     columns: int
     multipliers: int
     scales: int
+    zeros: int
 
 
 class QuantizedWeights:
@@ -61,6 +63,8 @@ class QuantizedWeights:
             if whole.multipliers is not None:
                 self._file.write(whole.multipliers.numpy().data)
             self._file.write(whole.scales.half().numpy().data)
+            if whole.zeros is not None:
+                self._file.write(whole.zeros.numpy().data)
             self._file.flush()
         except OSError as error:
             raise ResourceError(
@@ -69,8 +73,9 @@ class QuantizedWeights:
             ) from error
         rows = whole.values.shape[0]
         multipliers = 0 if whole.multipliers is None else whole.multipliers.shape[1]
+        zeros = 0 if whole.zeros is None else whole.zeros.shape[1]
         self._places[name] = _Place(
-            offset, rows, piece.values.shape[1], multipliers, whole.scales.shape[1]
+            offset, rows, piece.values.shape[1], multipliers, whole.scales.shape[1], zeros
         )
 
     def matrix(self, name: str) -> Scaled:
@@ -81,13 +86,19 @@ class QuantizedWeights:
             (place.columns, torch.int8),
             (place.multipliers, torch.int8),
             (place.scales, torch.float16),
+            (place.zeros, torch.int8),
         )
         offset, parts = place.offset, []
         for columns, dtype in shapes:
             parts.append(self._at(offset, place.rows, columns, dtype))
             offset += parts[-1].nbytes
-        values, multipliers, scales = parts
-        return Scaled(values, multipliers if place.multipliers else None, scales.float())
+        values, multipliers, scales, zeros = parts
+        return Scaled(
+            values,
+            multipliers if place.multipliers else None,
+            scales.float(),
+            zeros if place.zeros else None,
+        )
 
     def read(self, name: str) -> Tensor:
         """A parameter: for integers the numbers that they stand for, float32; others unchanged."""

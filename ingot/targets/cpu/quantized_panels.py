@@ -17,14 +17,14 @@ from ingot.targets.cpu.weights import (
     ZERO_POINTS,
     block_bytes,
     fits,
-    multiplier_bytes,
+    word_bytes,
 )
 
 
 def pack_quantized(matrix: Scaled, form: Format) -> Tensor:
     """A matrix -> its panels, uint8, 1-D.
 
-    The rows start a panel. int8 values lie in [-127, 127], int4 values in [-8, 7]. Scales must be
+    The rows start a panel. int8 values lie in [-128, 127], int4 values in [-8, 7]. Scales must be
     exact in float16. Raises ValueError if `fits` is false.
     """
     rows, columns = matrix.values.shape
@@ -32,7 +32,7 @@ def pack_quantized(matrix: Scaled, form: Format) -> Tensor:
         raise ValueError(f"{columns} columns do not pack as {form}")
     panels, blocks = -(-rows // PANEL_ROWS), columns // form.block
     packed = torch.empty((panels, blocks, block_bytes(form)), dtype=torch.uint8)
-    weights_at = SCALE_BYTES + multiplier_bytes(form)
+    weights_at = SCALE_BYTES + word_bytes(form)
     packed[:, :, :SCALE_BYTES].view(torch.float16).copy_(
         _filled(matrix.scales).view(panels, PANEL_ROWS, blocks).transpose(1, 2)
     )
@@ -40,6 +40,11 @@ def pack_quantized(matrix: Scaled, form: Format) -> Tensor:
         words = _words(_filled(matrix.multipliers)).view(panels, PANEL_ROWS, blocks, -1)
         places = packed[:, :, SCALE_BYTES:weights_at].unflatten(-1, (PANEL_ROWS, -1))
         places.copy_(words.transpose(1, 2))
+    if matrix.zeros is not None:
+        zeros = _filled(matrix.zeros).view(torch.uint8) + ZERO_POINTS[form.bits]
+        packed[:, :, SCALE_BYTES:weights_at].copy_(
+            zeros.view(panels, PANEL_ROWS, blocks).transpose(1, 2)
+        )
     quads = _bytes(_filled(matrix.values), form.bits).view(panels, PANEL_ROWS, blocks, -1)
     weights = packed[:, :, weights_at:].view(torch.int32).unflatten(-1, (-1, PANEL_ROWS))
     for panel, source in zip(weights, quads.view(torch.int32), strict=True):

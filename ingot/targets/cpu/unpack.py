@@ -77,7 +77,10 @@ def unpack_quantized(data: Tensor, shape: Sequence[int], form: Format) -> Scaled
     packed = data.view(-1, blocks, block_bytes(form))
     end = packed.shape[2] - PANEL_ROWS * form.block * form.bits // 8
     scales = packed[:, :, :SCALE_BYTES].contiguous().view(torch.float16).float()
-    multipliers = None
+    multipliers = zeros = None
+    if form.zeros:
+        stored = packed[:, :, SCALE_BYTES:end].transpose(1, 2).flatten(0, 1)[:rows]
+        zeros = _less(stored, form.bits)
     if form.has_multipliers:
         words = packed[:, :, SCALE_BYTES:end].unflatten(-1, (PANEL_ROWS, -1))
         nibbles = _signed(torch.stack((words & 15, words >> 4), -1).flatten(-2))
@@ -85,7 +88,10 @@ def unpack_quantized(data: Tensor, shape: Sequence[int], form: Format) -> Scaled
     quads = packed[:, :, end:].unflatten(-1, (-1, PANEL_ROWS, QUAD))
     stored = quads.permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1)[:rows]
     return Scaled(
-        _values(stored, form.bits), multipliers, scales.transpose(1, 2).flatten(0, 1)[:rows]
+        _values(stored, form.bits),
+        multipliers,
+        scales.transpose(1, 2).flatten(0, 1)[:rows],
+        zeros,
     )
 
 
@@ -94,7 +100,12 @@ def _values(stored: Tensor, bits: int) -> Tensor:
     if bits == 4:
         halves = stored.view(len(stored), -1, 1, HALF_BLOCK)
         stored = torch.cat((halves & 15, halves >> 4), 2).flatten(1)
-    return (stored.to(torch.int16) - ZERO_POINTS[bits]).to(torch.int8)
+    return _less(stored, bits)
+
+
+def _less(unsigned: Tensor, bits: int) -> Tensor:
+    """Unsigned bytes as the integers that they stand for, int8."""
+    return (unsigned.to(torch.int16) - ZERO_POINTS[bits]).to(torch.int8)
 
 
 def _signed(nibbles: Tensor) -> Tensor:

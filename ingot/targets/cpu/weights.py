@@ -12,6 +12,7 @@ In int8 and int4 it becomes panels of 32 rows, and a panel is K / block blocks. 
     scales        a line of 64 bytes: the float16 scales of the 32 rows
     multipliers   if the block has 2 or 4 groups: a word of one or two bytes for every row, with the
                   multipliers as nibbles in two's complement, the first group in the lowest
+    zeros         if the format has them: a byte for every row, zero + 128 or zero + 8
     weights       unsigned bytes in quads, which are four neighbouring k of one row
         int8      [block / 4][32 rows][4 k], value + 128
         int4      for every 32 k: [4][32 rows][4 k], value + 8. At step j the low nibble is
@@ -90,11 +91,13 @@ def num_elements(weight: WeightLayout) -> int:
 
 def block_bytes(form: Format) -> int:
     """Bytes of one block of a panel of integers."""
-    return SCALE_BYTES + multiplier_bytes(form) + PANEL_ROWS * form.block * form.bits // 8
+    return SCALE_BYTES + word_bytes(form) + PANEL_ROWS * form.block * form.bits // 8
 
 
-def multiplier_bytes(form: Format) -> int:
-    """Bytes of the multipliers in one block."""
+def word_bytes(form: Format) -> int:
+    """Bytes of the multipliers or of the zeros in one block."""
+    if form.zeros:
+        return PANEL_ROWS
     return PANEL_ROWS * form.block // form.group // 2 if form.has_multipliers else 0
 
 
@@ -108,4 +111,5 @@ def fits(columns: int, form: Format) -> bool:
     smallest = 2 * HALF_BLOCK if form.bits == 4 else QUAD
     many = (1, 2, 4) if form.bits == 4 else (1,)
     whole = form.group % smallest == 0 and columns % form.block == 0
+    many = (1,) if form.zeros else many
     return form.bits in ZERO_POINTS and whole and form.block in (n * form.group for n in many)

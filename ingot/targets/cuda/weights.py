@@ -69,7 +69,7 @@ def fits(columns: int, form: Format) -> bool:
     """Whether products take a matrix with rows of so many columns in that format."""
     if not form.is_scaled:
         return form.dtype in FLOATS
-    if form.scale != "float16" or form.bits not in (4, 8) or columns % form.block:
+    if form.zeros or form.scale != "float16" or form.bits not in (4, 8) or columns % form.block:
         return False
     tile = tile_columns(columns, form)
     if form.has_multipliers:

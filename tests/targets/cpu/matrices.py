@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ class Matrix:
     def drawn(self, rng: torch.Generator) -> Scaled:
         """Values of the whole range; scales are of float16 and of either sign, the first is 0."""
         form, bound = self.form, 2 ** (self.form.bits - 1)
-        lowest = -bound if form.bits == 4 else 1 - bound
+        lowest = -bound
 
         def integers(low: int, high: int, columns: int) -> Tensor:
             drawn = torch.randint(low, high, (self.outputs, columns), generator=rng)
@@ -43,10 +43,11 @@ class Matrix:
 
         values = integers(lowest, bound, self.inputs)
         multipliers = integers(-8, 8, self.inputs // form.group) if form.has_multipliers else None
+        zeros = integers(-bound, bound, self.inputs // form.block) if form.zeros else None
         largest = bound * (8 if form.has_multipliers else 1) * self.inputs**0.5
         scales = samples.normal(rng, self.outputs, self.inputs // form.block) / largest
         scales[0, 0] = 0
-        return Scaled(values, multipliers, scales.half().float())
+        return Scaled(values, multipliers, scales.half().float(), zeros)
 
     def case(self, s: Sketch) -> None:
         weight = s.weight("weight", self.drawn(s.drawn("weight")), self.form)
@@ -95,6 +96,10 @@ def int4(group: int, block: int) -> Format:
     return Format("int4", block, group, "float16")
 
 
+def with_zeros(form: Format) -> Format:
+    return replace(form, zeros=True)
+
+
 # Sizes that fill panels and that do not; groups of every size, and one a row; many groups.
 MATRICES = (
     Matrix(int8(32), 256, 96),
@@ -106,6 +111,9 @@ MATRICES = (
     Matrix(int4(32, 128), 1664, 72, extended=True),
     Matrix(int4(64, 128), 256, 256, result_block=128, is_heads=True),
     Matrix(int4(128, 128), 384, 200),
+    Matrix(with_zeros(int4(128, 128)), 640, 256, extended=True, result_block=128, is_heads=True),
+    Matrix(with_zeros(int4(32, 32)), 288, 72),
+    Matrix(with_zeros(int8(64)), 192, 96, extended=True),
 )
 
 

@@ -32,7 +32,7 @@ def rounded(results: Values, m: Matrix) -> Scaled:
 
 def extreme(m: Matrix) -> Scaled:
     """Every product is as large as the format allows, of one sign or of both in turn."""
-    lowest, highest = (-8, 7) if m.form.bits == 4 else (-127, 127)
+    lowest, highest = (-8, 7) if m.form.bits == 4 else (-128, 127)
     values = torch.full((m.outputs, m.inputs), highest, dtype=torch.int8)
     values[1::2] = lowest
     multipliers = None
@@ -41,7 +41,11 @@ def extreme(m: Matrix) -> Scaled:
         multipliers[::5] = 7
     scales = torch.full((m.outputs, m.inputs // m.form.block), 2.0**-24)  # subnormal in float16
     scales[::3] = 0.5
-    return Scaled(values, multipliers, scales)
+    zeros = None
+    if m.form.zeros:
+        zeros = torch.full(scales.shape, lowest, dtype=torch.int8)
+        zeros[1::2] = highest
+    return Scaled(values, multipliers, scales, zeros)
 
 
 @every_level

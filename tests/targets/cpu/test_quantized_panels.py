@@ -20,31 +20,35 @@ def unpack(packed: Tensor, m: Matrix) -> Scaled:
     values = np.zeros((m.outputs, m.inputs), np.int8)
     multipliers = np.zeros((m.outputs, m.inputs // form.group), np.int8)
     scales = np.zeros((m.outputs, m.inputs // form.block), np.float32)
-    word = form.block // form.group // 2  # bytes of a row's multipliers
+    zeros = np.zeros((m.outputs, m.inputs // form.block), np.int8)
+    less = 128 if form.bits == 8 else 8
+    # Bytes of a row's multipliers, or of its zero.
+    word = 1 if form.zeros else form.block // form.group // 2
     for row in range(m.outputs):
         for k in range(m.inputs):
             block, inside = divmod(k, form.block)
             at = (row // 32 * (m.inputs // form.block) + block) * size
             scales[row, block] = raw[at : at + 64].view(np.float16)[row % 32]
+            zeros[row, block] = int(raw[at + 64 + row % 32]) - less if form.zeros else 0
             group = inside // form.group
             byte = int(raw[at + 64 + row % 32 * word + group // 2]) if word else 1
             nibble = byte >> 4 if group % 2 else byte & 15
             multipliers[row, k // form.group] = nibble - 16 if nibble > 7 else nibble
             quad = inside // 4 if form.bits == 8 else inside // 32 * 4 + inside % 16 // 4
             byte = int(raw[at + 64 + 32 * word + quad * 128 + row % 32 * 4 + k % 4])
-            if form.bits == 8:
-                values[row, k] = byte - 128
-            else:
-                values[row, k] = (byte & 15 if inside % 32 < 16 else byte >> 4) - 8
+            nibble = byte & 15 if inside % 32 < 16 else byte >> 4
+            values[row, k] = (byte if form.bits == 8 else nibble) - less
     found = torch.from_numpy(multipliers) if form.has_multipliers else None
-    return Scaled(torch.from_numpy(values), found, torch.from_numpy(scales))
+    own = torch.from_numpy(zeros) if form.zeros else None
+    return Scaled(torch.from_numpy(values), found, torch.from_numpy(scales), own)
 
 
 def same(one: Scaled, other: Scaled) -> bool:
-    assert (one.multipliers is None) == (other.multipliers is None)
+    for part in ("multipliers", "zeros"):
+        assert (getattr(one, part) is None) == (getattr(other, part) is None)
     return all(
         torch.equal(getattr(one, part), getattr(other, part))
-        for part in ("values", "multipliers", "scales")
+        for part in ("values", "multipliers", "scales", "zeros")
         if getattr(one, part) is not None
     )
 

@@ -82,7 +82,7 @@ class QuantizedLinear {
   static constexpr int blocks = Panels::blocks;
 
   // Sums start once for each group; in an unpacked product, once for each block.
-  using Operand = QuantizedRows<Inputs, block, group>;
+  using Operand = QuantizedRows<Inputs, block, Stored::span>;
 
   // A row of x with its scales and starts.
   static constexpr int row_bytes = Inputs + blocks * 8;
@@ -105,14 +105,13 @@ class QuantizedLinear {
 
   static void start(const Operand& x, int rows, int* starts) {
     if (unpacks(rows))
-      fill_starts<8, block>(x, rows, starts);
+      fill_starts<QuadDot<8>::zero_point, block>(x, rows, starts);
     else
-      fill_starts<bits, group>(x, rows, starts);
+      fill_starts<Stored::has_zeros ? 1 : QuadDot<bits>::zero_point, Stored::span>(x, rows, starts);
   }
 
-  template <int dot_bits, int span>
+  template <int zero_point, int span>
   static void fill_starts(const Operand& x, int rows, int* starts) {
-    constexpr int zero_point = QuadDot<dot_bits>::zero_point;
     for (int s = 0; s < rows * (Inputs / span) && zero_point != 0; ++s)
       starts[s] = -zero_point * sum_values<span>(x.values + s * span);
   }

@@ -1,8 +1,9 @@
 // Weights in int8 or int4, as they are packed.
 //
 // A panel has 32 columns and [K / block] blocks of k. A block holds the 32 float16 scales in one
-// line of 64 bytes; then, if it has several groups, their multipliers; and then its weights. So a
-// thread reads its columns in one sequential stream:
+// line of 64 bytes; then, if it has several groups, their multipliers, or, if it has zeros, these;
+// and then its weights. So a thread reads its columns in one sequential stream:
+//   zeros         [32 columns] unsigned bytes, zero + 128 in int8 and zero + 8 in int4
 //   multipliers   [32 columns], each a word of block / group nibbles in two's complement, the first
 //                 group in the lowest
 //   int8          [block / 4][32 columns][4 k], value + 128
@@ -25,19 +26,23 @@ inline constexpr int quad_bytes = quantized_columns * 4;  // a quad of every col
 inline constexpr int quantized_vectors = quantized_columns / lanes;
 
 // One block of one panel. A weight is its integer, times the multiplier of its group of k, times
-// the scale of the block. If a group is the whole block, there are no multipliers.
-template <int bits, int group, int block>
+// the scale of the block. If a group is the whole block, there are no multipliers. If `group_` is
+// 0, it is the whole block as well, and a weight is its integer less the zero of the block, times
+// the scale.
+template <int bits, int group_, int block>
 struct PackedBlock {
+  static constexpr bool has_zeros = group_ == 0;
+  static constexpr int group = has_zeros ? block : group_;
   static constexpr int groups = block / group;
   static_assert(group % (bits == 4 ? 32 : 4) == 0 && block % group == 0, "see the layout above");
   static_assert(groups == 1 || (bits == 4 && (groups == 2 || groups == 4)), "see the layout above");
   using Word = std::conditional_t<groups == 4, std::uint16_t, std::uint8_t>;
-  static constexpr int multiplier_bytes = groups == 1 ? 0 : quantized_columns * sizeof(Word);
-  static constexpr int bytes = scale_bytes + multiplier_bytes + quantized_columns * block * bits / 8;
+  static constexpr int word_bytes = groups > 1 || has_zeros ? quantized_columns * sizeof(Word) : 0;
+  static constexpr int bytes = scale_bytes + word_bytes + quantized_columns * block * bits / 8;
 
   const std::uint8_t* data;
 
-  const std::uint8_t* weights() const { return data + scale_bytes + multiplier_bytes; }
+  const std::uint8_t* weights() const { return data + scale_bytes + word_bytes; }
   vf scales(int vector) const {
     return load_halves(reinterpret_cast<const std::uint16_t*>(data) + vector * lanes);
   }
@@ -46,6 +51,8 @@ struct PackedBlock {
     const Word* words = reinterpret_cast<const Word*>(data + scale_bytes) + vector * lanes;
     return shift_right(shift_left(load_words(words), 28 - 4 * index), 28);
   }
+  // The zeros of a vector of columns, as unsigned as weights are.
+  vi zeros(int vector) const { return load_words(data + scale_bytes + vector * lanes); }
 
   float scale(int column) const {
     float all[lanes];
@@ -58,11 +65,16 @@ struct PackedBlock {
     std::memcpy(&word, data + scale_bytes + column * sizeof word, sizeof word);
     return static_cast<std::int32_t>(static_cast<std::uint32_t>(word) << (28 - 4 * index)) >> 28;
   }
+  int zero(int column) const {
+    return has_zeros ? data[scale_bytes + column] : 1 << (bits - 1);
+  }
+  // A weight's integer, less its zero.
   int value(int column, int k) const {
-    if constexpr (bits == 8) return weights()[k / 4 * quad_bytes + column * 4 + k % 4] - 128;
+    const int zero = this->zero(column);
+    if constexpr (bits == 8) return weights()[k / 4 * quad_bytes + column * 4 + k % 4] - zero;
     const int step = k / 32 * 4 + k % 16 / 4;
     const int both = weights()[step * quad_bytes + column * 4 + k % 4];
-    return (k % 32 < 16 ? both & 15 : both >> 4) - 8;
+    return (k % 32 < 16 ? both & 15 : both >> 4) - zero;
   }
 };
 
@@ -92,7 +104,7 @@ void quantized_embedding(Slice slice, const int* tokens, const std::uint8_t* wei
     for (int k = 0; k < Columns; ++k) {
       const typename Panels::Block from{panel + k / block * Panels::Block::bytes};
       const int inside = k % block;
-      const int whole = from.value(column, inside) * from.multiplier(column, inside / group);
+      const int whole = from.value(column, inside) * from.multiplier(column, inside / Panels::Block::group);
       out[row][k] = static_cast<float>(whole) * from.scale(column);
     }
   }

@@ -18,8 +18,8 @@ inline constexpr int quad_tile_rows = fast_bytes ? 6 : 4, quad_tile_vectors = 2;
 inline constexpr int quad_tile_rows = 2, quad_tile_vectors = 2;
 #endif
 
-// Rows of x, and the start of every column's sums over a span of k: -zero_point * (sum of x). Rows
-// are dense: fixed addresses save the tiles a sixth of their instructions.
+// Rows of x, and the start of every column's sums over a span of k: -zero_point * (sum of x), or
+// -(sum of x) where columns have zeros of their own. Rows are dense: fixed addresses save the tiles a sixth of their instructions.
 template <int Inputs, int block, int span>
 struct QuantizedRows {
   const std::int8_t* values;
@@ -125,13 +125,18 @@ template <int bits, int span, int Height, int Width, class X, class Fetch>
 template <int bits_, int group, int block>
 struct StoredBlocks {
   using Block = PackedBlock<bits_, group, block>;
-  static constexpr int bits = bits_, span = group, spans = Block::groups;
+  static constexpr int bits = bits_, span = Block::group, spans = Block::groups;
+  static constexpr bool has_zeros = Block::has_zeros;
 
   const std::uint8_t* panel;
 
   Block packed(int index) const { return {panel + index * Block::bytes}; }
   const std::uint8_t* quads(int index) const { return packed(index).weights(); }
 };
+
+// What a level takes off unsigned weights before it multiplies them.
+template <int bits>
+inline constexpr int offset_removed = QuadDot<bits>::zero_point == 0 ? 1 << (bits - 1) : 0;
 
 template <class Blocks>
 inline constexpr int steps_per_block =
@@ -147,9 +152,17 @@ template <int First, int Height, int Width, class X, class Blocks, class Fetch>
   for (int s = 0; s < spans; ++s, quads += quad_bytes * span * bits / 32) {
     const int at = index * spans + s;
     vi part[Height][Width], multiplier[Width];
-    for_tile<Height, Width>([&](int r, int v) {
-      part[r][v] = splat_int(QuadDot<bits>::zero_point == 0 ? 0 : x.start(r, at));
-    });
+    if constexpr (Blocks::has_zeros) {
+      vi zeros[Width];
+      for (int v = 0; v < Width; ++v)
+        zeros[v] = add(packed.zeros(First + v), splat_int(-offset_removed<bits>));
+      for_tile<Height, Width>(
+          [&](int r, int v) { part[r][v] = multiply(splat_int(x.start(r, at)), zeros[v]); });
+    } else {
+      for_tile<Height, Width>([&](int r, int v) {
+        part[r][v] = splat_int(QuadDot<bits>::zero_point == 0 ? 0 : x.start(r, at));
+      });
+    }
     dot_products<bits, span>(quads, x, at * span, fetch, part);
     if constexpr (spans > 1)
       for (int v = 0; v < Width; ++v) multiplier[v] = packed.multipliers(First + v, s);

@@ -1,5 +1,5 @@
 // Unpacks int4 to int8 once for many rows, on levels where products in int8 are as fast. A weight
-// times its group's multiplier lies in -64 .. 64.
+// times its group's multiplier lies in -64 .. 64, and one less its zero in -15 .. 15.
 #pragma once
 
 #include "quantized_tile.h"
@@ -7,7 +7,7 @@
 namespace ingot {
 
 // Unpacks four bytes at a time. With u = value + 8 in each byte, m u + (128 - 8 m) is m value +
-// 128. In one 32-bit integer the products may carry into the next byte. The result is right all the
+// 128; with a zero z as unsigned as u it is u + (128 - z). In one 32-bit integer the products may carry into the next byte. The result is right all the
 // same: the bytes of the sum are all in range, and the digits of a number are unique.
 template <int group, int block>
 inline void unpack(PackedBlock<4, group, block> from, std::uint8_t* to) {
@@ -19,8 +19,10 @@ inline void unpack(PackedBlock<4, group, block> from, std::uint8_t* to) {
     std::uint8_t* high = low + half_lines * quad_bytes;
     for (int v = 0; v < quantized_vectors; ++v) {
       vi factor = splat_int(1);
-      if constexpr (Block::groups > 1) factor = from.multipliers(v, k / group);
-      const vi offset = multiply(add(splat_int(128), multiply(factor, splat_int(-8))),
+      if constexpr (Block::groups > 1) factor = from.multipliers(v, k / Block::group);
+      vi zero = multiply(factor, splat_int(8));
+      if constexpr (Block::has_zeros) zero = from.zeros(v);
+      const vi offset = multiply(add(splat_int(128), multiply(zero, splat_int(-1))),
                                  splat_int(0x01010101));
       for (int line = 0; line < half_lines; ++line) {
         const int at = line * quad_bytes + v * lanes * 4;
@@ -36,6 +38,7 @@ inline void unpack(PackedBlock<4, group, block> from, std::uint8_t* to) {
 template <int group, int block>
 struct UnpackedBlocks {
   static constexpr int bits = 8, span = block, spans = 1;
+  static constexpr bool has_zeros = false;
 
   StoredBlocks<4, group, block> stored;
   const std::uint8_t* data;

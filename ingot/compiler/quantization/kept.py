@@ -1,0 +1,75 @@
+"""How matrices are stored that a checkpoint stores quantized: as they are, number for number.
+
+No torch, so that `explain` tells it as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from ingot.artifact.formats import Storage
+from ingot.artifact.target import Target
+from ingot.compiler.options import CompileOptions
+from ingot.compiler.quantization.storage import DEQUANTIZE, Fits, last_words, misfits
+from ingot.errors import CheckpointError, UsageError, listed
+from ingot.models.checkpoint_formats.quantized import QuantizedTensor
+from ingot.targets.target import all_fit
+
+
+def kept_storage(
+    quantized: Mapping[str, QuantizedTensor], options: CompileOptions, targets: Sequence[Target]
+) -> dict[str, Storage]:
+    """How each parameter that the checkpoint stores quantized is stored, by its name.
+
+    Raises:
+        CheckpointError: no storage holds the numbers of a matrix exactly.
+        UsageError: a target has no kernel for the storage of a matrix.
+    """
+    if options.dequantize:
+        return {}
+    found = {name: matrix.encoding.storage for name, matrix in quantized.items()}
+    if lost := [name for name, storage in found.items() if storage is None]:
+        label = quantized[lost[0]].encoding.label
+        raise CheckpointError(
+            f"no storage of an artifact holds the numbers of {listed(lost, 4)} exactly ({label})",
+            hint=f"Give {DEQUANTIZE}, which reads the numbers that they stand for; --quantize int8 "
+            "or int4 beside it stores these in integers anew.",
+        )
+    kept = {name: storage for name, storage in found.items() if storage is not None}
+    columns = {name: matrix.shape[-1] for name, matrix in quantized.items()}
+    if refused := refused_storage(kept, columns, partial(all_fit, targets)):
+        raise refused
+    return kept
+
+
+def refused_storage(
+    kept: Mapping[str, Storage], columns: Mapping[str, int], fits: Fits
+) -> UsageError | None:
+    """The error that names the matrices whose integers no kernel takes as they are."""
+    wrong = misfits(kept, columns, fits)
+    if not wrong:
+        return None
+    form = kept[wrong[0]].of(columns[wrong[0]])
+    return UsageError(
+        f"no kernel takes {', '.join(last_words(wrong))} in {form}, as the checkpoint has them",
+        hint=f"Give {DEQUANTIZE}, or another --target.",
+    )
+
+
+def stored_already(
+    quantized: Mapping[str, QuantizedTensor], storage: Mapping[str, Storage]
+) -> tuple[str, ...]:
+    """What becomes of the matrices that a checkpoint stores quantized, a text for each way.
+
+    `storage` says how matrices are stored; one that is not as its checkpoint has it is dequantized.
+    """
+    found: dict[str, list[str]] = {}
+    for name, matrix in quantized.items():
+        own = matrix.encoding.storage
+        kept = f"kept as {own.label}" if own and storage.get(name) == own else "dequantized"
+        found.setdefault(f"in {matrix.encoding.label}, {kept}", []).append(name)
+    return tuple(
+        f"{len(names)} matrices {way}: {', '.join(last_words(names))}"
+        for way, names in found.items()
+    )

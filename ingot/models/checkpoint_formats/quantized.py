@@ -1,0 +1,113 @@
+"""What a quantized matrix of a checkpoint is, whatever its format.
+
+A format says it by an `Encoding`: which tensors hold the matrix, what storage of an artifact holds
+the same numbers, and what its rows are. A new format is a file with one class and a function that
+finds its matrices among the tensors of a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingot.artifact.formats import Storage
+from ingot.models.safetensors_file import TensorInfo
+
+Array = NDArray[Any]
+# A tensor of the file as it is stored: a view of its map, in the shape that its header gives.
+# Floats that numpy does not have come as the unsigned integers of their bits.
+View = Callable[[TensorInfo], Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Some rows of a matrix: each number is (value - zero of its group) * scale of its group.
+
+    Attributes:
+        values: int8 [R, ..., K]; float32 where the checkpoint stores floats.
+        group: neighbours in a row that share a scale; K need not be a multiple of it.
+        scales: float32 [R, ..., ceil(K / group)].
+        zeros: int16 of the same shape; None where all are 0. Those of unsigned integers of b bits
+            are less 2^(b - 1), as their values are.
+    """
+
+    values: Array
+    group: int
+    scales: Array
+    zeros: Array | None = None
+
+    def numbers(self) -> NDArray[np.float32]:
+        """The numbers that these stand for, float32 [R, ..., K]."""
+        out: NDArray[np.float32] = self.values.astype(np.float32)
+        if self.zeros is not None:
+            out -= self._spread(self.zeros)
+        out *= self._spread(self.scales)
+        return out
+
+    def _spread(self, by_group: Array) -> Array:
+        return by_group.repeat(self.group, axis=-1)[..., : self.values.shape[-1]]
+
+
+class Encoding(Protocol):
+    """How the numbers of one matrix lie in tensors of a checkpoint."""
+
+    @property
+    def label(self) -> str:
+        """The format in words, such as `gptq int4-g128`."""
+        ...
+
+    @property
+    def storage(self) -> Storage | None:
+        """The storage that holds exactly these numbers; None where no storage does."""
+        ...
+
+    def rows(self, view: View, first: int, last: int) -> Decoded:
+        """Rows first..last along the first dimension of the matrix.
+
+        With a storage, values are integers in the range of its bits, and every group is a multiple
+        of the storage's. Raises CheckpointError for stored values that the format does not allow.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedTensor(TensorInfo):
+    """A matrix of a checkpoint that is stored quantized, as if it were one of its tensors.
+
+    `shape` is that of the numbers, outputs before inputs whatever the stored order is, and `dtype`
+    is F32, which the numbers are read in. No bytes of a file are its own: start and stop are 0.
+    """
+
+    parts: tuple[TensorInfo, ...]  # the tensors that it is read from
+    encoding: Encoding
+
+
+def quantized(
+    name: str, shape: tuple[int, ...], parts: tuple[TensorInfo, ...], encoding: Encoding
+) -> QuantizedTensor:
+    """A matrix with the given name."""
+    return QuantizedTensor(name, "F32", shape, 0, 0, parts, encoding)
+
+
+GROUPS = (128, 64, 32)  # columns that share a scale, fastest first
+WHOLE_ROW = 0
+
+
+def storage_of(bits: int, columns: int, group: int, *, zeros: bool = False) -> Storage | None:
+    """The storage of integers of so many bits, of which `group` columns share a scale.
+
+    A wide group becomes several with one scale each: activations are then rounded in the narrow
+    groups, which costs less precision.
+    """
+    kept = 4 if bits <= 4 else 8
+    for size in GROUPS:
+        if group % size == 0 and columns % size == 0:
+            return Storage(kept, size, multipliers=False, zeros=zeros)
+    if zeros or group % 4:
+        return None
+    # Kernels of int8 take groups that those of int4 do not.
+    return Storage(8, WHOLE_ROW if group == columns else group, multipliers=False)
