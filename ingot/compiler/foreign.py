@@ -24,13 +24,12 @@ def settle(gm: GraphModule, module: nn.Module) -> GraphModule:
     """
     first, constants = first_names(module), named_constants(module)
     for node in gm.graph.find_nodes(op="get_attr"):
-        name = str(node.target)
-        tensor = constants.get(name, attribute(gm, name))
-        node.target = first.get(name, name)
+        tensor = constants.get(str(node.target), attribute(gm, str(node.target)))
         if tensor.numel() == 1 and not tensor.is_meta:
             write_number(node, tensor.item())
     gm.graph.eliminate_dead_code()
     for node in gm.graph.find_nodes(op="get_attr"):
+        node.target = first.get(str(node.target), node.target)
         if node.target not in first and node.target not in constants:
             raise UnsupportedModelError(
                 f"no op stands for the constant {node.target}, which {readers(node)} reads",

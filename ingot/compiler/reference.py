@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.ops.scaled import Operand, Scaled
+from ingot.passes.verification import on_cpu
 
 ReadParameter = Callable[[str], Operand]
 
@@ -83,9 +84,8 @@ class Interpreter:
         def value(arg: Node) -> Any:
             return weights[arg] if arg in weights else self.values[arg][index]
 
-        args = torch.fx.node.map_arg(node.args, value)
-        kwargs = torch.fx.node.map_arg(node.kwargs, value)
-        kwargs = {k: "cpu" if k == "device" else v for k, v in kwargs.items()}
+        args = [on_cpu(arg) for arg in torch.fx.node.map_arg(node.args, value)]
+        kwargs = {k: on_cpu(v) for k, v in torch.fx.node.map_arg(node.kwargs, value).items()}
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
     def _parameter(self, node: Node) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.passes.graph import argument, aten, is_call, shape
+from ingot.passes.graph import argument, aten, is_call, rank, shape, value
 
 Line = tuple[int, int]  # slope and start of a value that is a line over the tokens
 
@@ -34,10 +34,30 @@ def canonicalize_positions(gm: GraphModule) -> int:
         if not is_count(node, positions):
             continue
         lines[node] = line_of(node, lines)
-        if lines[node] == (1, 0) and shape(node) == shape(positions) and node.users:
-            node.replace_all_uses_with(positions)
+        if lines[node] == (1, 0):
+            count += read_positions(node, positions)
+    return count
+
+
+def read_positions(node: Node, positions: Node) -> int:
+    """Let what reads a count [1, T] read the positions; so too a table by a count [T], if rows are
+    added to its result."""
+    if shape(node) == shape(positions):
+        node.replace_all_uses_with(positions)
+        return int(bool(positions.users))
+    looked_up = [user for user in node.users if is_call(user, aten.embedding.default)]
+    count = 0
+    for user in looked_up:
+        if rank(node) == 1 and all(map(is_sum_of_rows, user.users)):
+            user.replace_input_with(node, positions)
+            user.meta["val"] = value(user)[None]
             count += 1
     return count
+
+
+def is_sum_of_rows(node: Node) -> bool:
+    """Whether a call adds rows [1, T, C] to something."""
+    return is_call(node, aten.add.Tensor) and rank(node) == 3 and shape(node)[0] == 1
 
 
 def is_count(node: Node, positions: Node) -> bool:

@@ -51,8 +51,8 @@ PIPELINE: tuple[Pass, ...] = (
     # one spelling for every idea
     Pass(function=canonicalize_casts, gives=(no_noise,)),
     Pass(function=canonicalize_views, needs=(no_noise,), gives=(canonical_views,)),
-    Pass(function=canonicalize_ops, needs=(canonical_views,)),
     Pass(function=canonicalize_positions, needs=(canonical_views,)),
+    Pass(function=canonicalize_ops, needs=(canonical_views,)),
     Pass(function=canonicalize_spellings, needs=(canonical_views,), tolerance=REGROUPED),
     # arithmetic to primitives
     Pass(

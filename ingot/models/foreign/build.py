@@ -113,5 +113,8 @@ def own_rows(model: nn.Module) -> dict[str, Rows]:
         for name, buffer in list(module.named_buffers(recurse=False)):
             if name not in module._non_persistent_buffers_set and buffer.is_floating_point():
                 del module._buffers[name]
+                if not buffer.dim():
+                    what = f"{type(module).__name__} with a tensor of one number, {name}"
+                    raise UnsupportedModelError(f"no op stands for {what}, at {path}")
                 module.register_parameter(name, nn.Parameter(buffer.to("meta")))
     return rows

@@ -40,6 +40,7 @@ class ForeignConfig:
     bos_token_ids: tuple[int, ...]
     eos_token_ids: tuple[int, ...]
     checkpoint_dtype: str
+    quantization: str = ""
     tie_embeddings: bool = True  # the class says which tensors are one
     text: str
 
