@@ -17,7 +17,7 @@ from ingot.errors import ConfigError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint, materialize
 from ingot.models.family import Family
-from tests.support.page_session import GEMMA
+from tests.support.page_session import HELIUM
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "new_family"
 LONGEST = 100
@@ -40,14 +40,14 @@ def family(monkeypatch: pytest.MonkeyPatch) -> Iterator[Family]:
 
 
 def save(folder: Path, **changed: object) -> Path:
-    write_model(folder, {**GEMMA, **changed})
+    write_model(folder, {**HELIUM, **changed})
     return folder
 
 
 @pytest.mark.parametrize(
     "changed",
-    [{}, {"hidden_act": "gelu"}, {"num_key_value_heads": 1, "head_dim": 32}],
-    ids=["usual", "first releases", "one key head"],
+    [{}, {"tie_word_embeddings": True}, {"num_key_value_heads": 1}],
+    ids=["usual", "tied", "one key head"],
 )
 def test_logits_equal_those_of_transformers(
     family: Family, changed: dict[str, object], tmp_path: Path
@@ -56,7 +56,7 @@ def test_logits_equal_those_of_transformers(
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         model_dir, dtype=torch.float32, attn_implementation="eager"
     ).eval()
-    assert type(theirs).__name__ == "GemmaForCausalLM"
+    assert type(theirs).__name__ == "HeliumForCausalLM"
     config = registry.load_config(model_dir)
     module = registry.build(config, max_model_len=LONGEST)
     with Checkpoint.open(model_dir, config, module) as checkpoint:
@@ -72,9 +72,9 @@ def test_logits_equal_those_of_transformers(
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("use_bidirectional_attention", True),
-        ("hidden_act", "relu"),
-        ("hidden_activation", "gelu"),
+        ("attention_bias", "yes"),
+        ("hidden_act", "xielu"),
+        ("partial_rotary_factor", 0.5),
         ("sliding_window", 12),
     ],
 )
@@ -85,8 +85,8 @@ def test_what_it_does_not_know_is_refused(
         registry.load_config(save(tmp_path, **{key: value}))
 
 
-def test_gemma_is_unknown_without_it() -> None:
-    assert "GemmaForCausalLM" not in registry.supported_architectures()
+def test_helium_is_unknown_without_it() -> None:
+    assert "HeliumForCausalLM" not in registry.supported_architectures()
 
 
 def test_the_tiny_model_is_a_llama_that_transformers_reads(tmp_path: Path) -> None:

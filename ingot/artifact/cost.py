@@ -120,13 +120,13 @@ def attention(instruction: Instruction, operands: Operands, shape: StepShape) ->
 
 
 def _nbytes(weight: Buffer) -> int:
-    return weight.format.nbytes(math.prod(int(dim) for dim in weight.shape))
+    return weight.format.nbytes([*map(int, weight.shape)])
 
 
 def _token_bytes(state: Buffer) -> int:
     """Bytes of one token in pages of shape (pages, heads, page size, size)."""
     _, heads, _, size = state.shape
-    return state.format.nbytes(int(heads) * int(size))
+    return state.format.nbytes((int(heads), int(size)))
 
 
 def _triangle(n: int) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +17,7 @@ DTYPE_BITS: Mapping[str, int] = {
     "int8": 8,
     "int4": 4,
 }
-BLOCKS = (128, 64)  # columns that share a float16 scale in int4, if they divide a row
+WIDEST_BLOCK = 128  # columns that share a float16 scale
 ZEROS = "-zeros"
 
 
@@ -35,7 +36,8 @@ class Format:
         dtype: of each stored number.
         block: neighbours in a row that share a scale; 0 where numbers are stored as they are.
         group: neighbours in a row that share a 4-bit multiplier. If a group is as large as a
-            block, there are no multipliers.
+            block, there are no multipliers. The last block of a row, and its last group, have
+            what is left.
         scale: dtype of the scales.
         zeros: whether every block has a zero of its own, an integer of a byte; there are no
             multipliers then.
@@ -60,14 +62,20 @@ class Format:
         """Bits of each stored number."""
         return DTYPE_BITS[self.dtype]
 
-    def nbytes(self, count: int) -> int:
-        """Bytes of so many numbers in whole blocks, with their multipliers, zeros and scales."""
-        values = stored_bytes(self.dtype, count)
+    def nbytes(self, shape: Sequence[int]) -> int:
+        """Bytes of an array of rows, with their multipliers, zeros and scales."""
+        values = stored_bytes(self.dtype, math.prod(shape))
         if not self.is_scaled:
             return values
-        multipliers = stored_bytes("int4", count // self.group) if self.has_multipliers else 0
-        zeros = count // self.block if self.zeros else 0
-        return values + multipliers + zeros + stored_bytes(self.scale, count // self.block)
+        *rows, columns = shape
+        groups = math.prod(rows) * -(-columns // self.group) if self.has_multipliers else 0
+        blocks = math.prod(rows) * self.blocks_of(columns)
+        zeros = blocks if self.zeros else 0
+        return values + stored_bytes("int4", groups) + zeros + stored_bytes(self.scale, blocks)
+
+    def blocks_of(self, columns: int) -> int:
+        """Blocks of a row of so many columns."""
+        return -(-columns // self.block)
 
     def __str__(self) -> str:
         """`bfloat16`, `int4-g32-b128`, `int8-b64`, `int4-b128-zeros`."""
@@ -110,5 +118,4 @@ class Storage:
         group = self.group or columns
         if self.bits == 8 or not self.multipliers:
             return Format("int8" if self.bits == 8 else "int4", group, group, "float16", self.zeros)
-        blocks = (block for block in BLOCKS if block > group and columns % block == 0)
-        return Format("int4", next(blocks, group), group, "float16")
+        return Format("int4", max(group, WIDEST_BLOCK), group, "float16")

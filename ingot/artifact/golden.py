@@ -119,7 +119,7 @@ def format_name(numerics: Numerics, *, int8_cache: bool) -> str:
 
     Of several storages it is the coarsest, which the noise of all others is below.
     """
-    labels = numerics.quantization.removesuffix(", calibrated").split(" + ")
+    labels = numerics.quantization.partition(", ")[0].split(" + ")
     base = numerics.dtype if labels == ["none"] else min(labels, key=_fineness)
     return base + (INT8_CACHE if int8_cache else "")
 

@@ -71,6 +71,9 @@ class TargetEntry:
         return self.programs[STEP]
 
 
+AS_STORED = ", as in the checkpoint"  # ends a quantization whose integers the checkpoint had
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
     """How the model computes, and the mean |error| that its golden log-probabilities may have."""

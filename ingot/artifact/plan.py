@@ -8,7 +8,7 @@ written as JSON and read without torch. Shapes are over the symbols of `ingot.ar
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -189,17 +189,17 @@ class Plan:
 
     def arena_bytes_of(self, buffer: Buffer) -> int:
         """Bytes of a temporary in the largest step, its scales included."""
-        count = math.prod(map(self.limits.bound, buffer.shape))
-        numbers, *scales = (stored_bytes(*each) for each in arrays_of(buffer.format, count))
-        return scales_offset(buffer.format, count) + sum(scales) if scales else numbers
+        shape = [*map(self.limits.bound, buffer.shape)]
+        numbers, *scales = (stored_bytes(*each) for each in arrays_of(buffer.format, shape))
+        return scales_offset(buffer.format, shape) + sum(scales) if scales else numbers
 
     def page_sizes(self) -> list[int]:
         """Bytes of a page of each array of paged state: of its numbers, then of its scales."""
         sizes = []
         for state in self.of_kind("state"):
-            count = math.prod(map(self.limits.bound, state.shape[1:]))
+            page = [*map(self.limits.bound, state.shape[1:])]
             sizes += [
-                stored_bytes(dtype, numbers) for dtype, numbers in arrays_of(state.format, count)
+                stored_bytes(dtype, numbers) for dtype, numbers in arrays_of(state.format, page)
             ]
         return sizes
 
@@ -214,15 +214,18 @@ class Plan:
         return sum(self.page_sizes()) // self.limits.page_size
 
 
-def arrays_of(format: Format, count: int) -> list[tuple[str, int]]:
-    """(dtype, count) of each array that stores so many numbers: the numbers, then their scales."""
-    scales = [(format.scale, count // format.block)] if format.is_scaled else []
-    return [(format.dtype, count), *scales]
+def arrays_of(format: Format, shape: Sequence[int]) -> list[tuple[str, int]]:
+    """(dtype, count) of each array that stores rows of that shape: numbers, then scales."""
+    numbers = (format.dtype, math.prod(shape))
+    if not format.is_scaled:
+        return [numbers]
+    *rows, columns = shape
+    return [numbers, (format.scale, math.prod(rows) * format.blocks_of(columns))]
 
 
-def scales_offset(format: Format, count: int) -> int:
-    """Bytes from the start of so many numbers in the arena to their scales."""
-    return aligned(stored_bytes(format.dtype, count))
+def scales_offset(format: Format, shape: Sequence[int]) -> int:
+    """Bytes from the start of rows of that shape in the arena to their scales."""
+    return aligned(stored_bytes(format.dtype, math.prod(shape)))
 
 
 def aligned(nbytes: int) -> int:

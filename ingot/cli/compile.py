@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingot.artifact.target import CUDA_REACHES, CUDA_TARGETS
 from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
+from ingot.cli.matrices import name_of, shape_of
 from ingot.cli.numbers import format_bytes, format_seconds, human_int
 from ingot.cli.output import facts, next_step, print_json, show, table
 from ingot.cli.progress import progress_display
@@ -17,6 +19,7 @@ from ingot.errors import UsageError
 
 if TYPE_CHECKING:
     from ingot.artifact.manifest import GroupEntry, LedgerEntry, Manifest, Numerics
+    from ingot.artifact.matrices import StoredMatrix
     from ingot.compiler.options import CompileOptions, Report
 
 NAME = "compile"
@@ -76,7 +79,7 @@ ARGUMENTS: Arguments = (
     Argument(
         "--group-size N",
         "columns that share a scale: 32, 64 or 128, or for int8 also channel, a whole row "
-        "(default: 32 for int4, the widest that divides all rows for int8)",
+        "(default: 32 for int4, 128 for int8); the last group of a row has what is left",
     ),
     Argument(
         "--keep PATTERN=KIND",
@@ -176,7 +179,14 @@ def summary(report: Report) -> str:
     ledger = ledger_table(tuple(entry for entry in manifest.ledger if entry.expected))
     groups = groups_text(manifest)
     following = next_step("run", str(root), "Once upon a time")
-    return f"{root}\n{facts(lines)}\n\n{ledger}\n\n{groups}\n\n{following}"
+    parts = (f"{root}\n{facts(lines)}", matrices_table(report.matrices), ledger, groups, following)
+    return "\n\n".join(part for part in parts if part)
+
+
+def matrices_table(matrices: Sequence[StoredMatrix]) -> str:
+    """How matrices are stored; empty where none is in integers."""
+    rows = [(name_of(each), shape_of(each), each.stored) for each in matrices]
+    return table(rows, ("matrix", "shape", "stored as")) if rows else ""
 
 
 def stored(numerics: Numerics) -> str:

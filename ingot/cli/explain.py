@@ -9,6 +9,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from ingot.cli.arguments import REVISION, SOURCE, Argument, Arguments
+from ingot.cli.matrices import name_of, shape_of
 from ingot.cli.numbers import format_bytes, format_count, human_bytes, human_int
 from ingot.cli.output import command, facts, next_step, print_json, show, table
 from ingot.errors import ModelDirError, UsageError
@@ -126,6 +127,8 @@ def _needs(explanation: Explanation, whose: str) -> str:
     lines.append(facts(rows))
     if known and not all(cache.fits for way in ways for cache in way.caches):
         lines += ["", _largest(ways, explanation)]
+    if matrices := _matrices(ways):
+        lines += ["", matrices]
     return "\n".join(lines)
 
 
@@ -138,6 +141,18 @@ def _largest(ways: Sequence[Way], explanation: Explanation) -> str:
     ]
     title = f"What fits: the longest context of {_sequences(explanation.seats)}, and the most"
     return f"{title} sequences of {explanation.context} tokens\n{table(rows, header)}"
+
+
+def _matrices(ways: Sequence[Way]) -> str:
+    """How each matrix is stored where some are in integers."""
+    integers = [way for way in ways if way.matrices]
+    if not integers:
+        return ""
+    rows = (
+        (name_of(each[0]), shape_of(each[0]), *(m.stored for m in each))
+        for each in zip(*(way.matrices for way in integers), strict=True)
+    )
+    return table(rows, ("matrix", "shape", *(way.name for way in integers)))
 
 
 def _sequences(count: int) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from ingot.artifact.manifest import LedgerEntry, Manifest
+from ingot.artifact.manifest import AS_STORED, LedgerEntry, Manifest
 from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.traits import traits_of
 
@@ -61,18 +60,21 @@ def ways(ledger: Iterable[LedgerEntry]) -> tuple[str, ...]:
 
 
 def _numeric(manifest: Manifest, plan: Plan) -> Iterator[Difference]:
-    said = [_weights(plan), _activations(manifest, plan), _rounded(plan), _cache(plan)]
+    said = [_weights(manifest, plan), _activations(manifest, plan), _rounded(plan), _cache(plan)]
     yield from (Difference(what=what, tier="numeric") for what in said if what)
 
 
-def _weights(plan: Plan) -> str:
+def _weights(manifest: Manifest, plan: Plan) -> str:
     formats = weight_formats(plan)
     narrow = [f"{each.tensors} to {each.format}" for each in formats if each.format != "float32"]
     if not narrow:
         return ""
     kept = sum(each.tensors for each in formats if each.format == "float32")
     rest = f", and {kept} stay float32" if kept else ""
-    return f"Tensors of weights are rounded when they are packed: {', '.join(narrow)}{rest}."
+    how = "are rounded when they are packed"
+    if manifest.numerics.quantization.endswith(AS_STORED):
+        how = "have the integers of the checkpoint, or are rounded when they are packed"
+    return f"Tensors of weights {how}: {', '.join(narrow)}{rest}."
 
 
 def _activations(manifest: Manifest, plan: Plan) -> str:
@@ -109,6 +111,6 @@ def _cache(plan: Plan) -> str:
 
 
 def _stored(name: str, buffers: list[Buffer]) -> StoredAs:
-    sizes = (each.format.nbytes(math.prod(map(int, each.shape))) for each in buffers)
+    sizes = (each.format.nbytes([*map(int, each.shape)]) for each in buffers)
     names = dict.fromkeys(NUMBER.sub("*", buffer.name) for buffer in buffers)
     return StoredAs(format=name, tensors=len(buffers), nbytes=sum(sizes), names=tuple(names))

@@ -122,7 +122,7 @@ def _sizes(plan: Plan, num_pages: int) -> list[tuple[Buffer, list[int]]]:
     """Each state with the bytes of its arrays."""
     sizes = iter(plan.page_sizes())
     return [
-        (state, [num_pages * next(sizes) for _ in arrays_of(state.format, 0)])
+        (state, [num_pages * next(sizes) for _ in arrays_of(state.format, (0,))])
         for state in plan.of_kind("state")
     ]
 

@@ -62,7 +62,7 @@ class CudaStep:
         """What lies in a temporary, a state or the output now; a copy."""
         buffer = self.plan.buffer(name)
         if buffer.kind == "state":
-            kept = arrays_of(buffer.format, self._executor.num_pages * buffer.columns)
+            kept = arrays_of(buffer.format, (self._executor.num_pages, *map(int, buffer.shape[1:])))
             sizes = (stored_bytes(dtype, count) for dtype, count in kept)
             return unpack_state(buffer, [self._read(name, n, s) for n, s in enumerate(sizes)])
         rows = len(self._inputs["logit_rows"])
@@ -70,10 +70,10 @@ class CudaStep:
             data = self._read(LOGITS, 0, rows * buffer.columns * 4)
             return data.view(torch.float32).view(rows, -1)
         step = Step(self.plan, lambda b: torch.empty(0), self._inputs, {}, self._arena)
-        count = step.size(buffer.shape[0]) * buffer.columns
-        bound = self.plan.limits.bound(buffer.shape[0]) * buffer.columns
+        inner = [*map(int, buffer.shape[1:])]
+        bound = (self.plan.limits.bound(buffer.shape[0]), *inner)
         at = buffer.offset
-        for dtype, numbers in arrays_of(buffer.format, count):
+        for dtype, numbers in arrays_of(buffer.format, (step.size(buffer.shape[0]), *inner)):
             size = stored_bytes(dtype, numbers)
             self._arena[at : at + size] = self._read(name, 0, size, at - buffer.offset)
             at += scales_offset(buffer.format, bound)

@@ -19,7 +19,7 @@ from ingot.compiler.interpret import Read, Value
 from ingot.compiler.quantization.search import quantize_rows
 from ingot.errors import ArtifactError
 from ingot.ops.dtypes import TORCH_DTYPES
-from ingot.ops.scaled import Scaled, stack
+from ingot.ops.scaled import Scaled, stack, whole_parts
 from ingot.targets.target import kind_of
 
 # GPTQ leaves more error in a group than search does, in exchange for less in the results. Beyond
@@ -100,15 +100,13 @@ def damage(buffer: Buffer, stored: Scaled, read: Read) -> tuple[Tensor, Tensor]:
     where a group loses far more than search loses, and elsewhere the former."""
     rows = _whole(buffer, read).float()
     found, searched = stored.dequantize(), quantize_rows(rows, buffer.format).dequantize()
-    size = buffer.format.group
+    size, columns = buffer.format.group, rows.shape[-1]
     errors, least = (
-        (x - rows).square().unflatten(-1, (-1, size)).sum(-1, keepdim=True)
-        for x in (found, searched)
+        whole_parts((x - rows).square(), size).sum(-1, keepdim=True) for x in (found, searched)
     )
     typical = least.mean(-2, keepdim=True)
     damaged = errors > CALIBRATED * torch.maximum(least, typical)
-    groups = torch.where(damaged, rows.unflatten(-1, (-1, size)), found.unflatten(-1, (-1, size)))
-    return found, groups.flatten(-2)
+    return found, torch.where(damaged.expand(-1, -1, size).flatten(1)[:, :columns], rows, found)
 
 
 def sources_of(buffer: Buffer) -> tuple[str, ...]:

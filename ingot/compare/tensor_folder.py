@@ -16,7 +16,10 @@ NARROW = ".bfloat16"  # at the end of a name: numpy has no such dtype, its bits 
 
 
 def save_values(folder: Path, values: Mapping[str, Value]) -> None:
-    """Writes a file for each array of each value: NAME.npy, or NAME.values.npy, NAME.scales.npy."""
+    """Writes a file for each array of each value: NAME.npy, or NAME.values.npy, NAME.scales.npy.
+
+    NAME.widths.npy has the block and the group of integers.
+    """
     folder.mkdir()
     for name, value in values.items():
         for suffix, part in parts(value):
@@ -28,6 +31,8 @@ def save_values(folder: Path, values: Mapping[str, Value]) -> None:
                 folder / f"{name}{suffix}{ending}.npy",
                 array.view(np.uint16) if is_narrow else array,
             )
+        if isinstance(value, Scaled):
+            np.save(folder / f"{name}.widths.npy", np.array((value.block, value.group)))
 
 
 def load_values(folder: Path) -> dict[str, Value]:
@@ -48,6 +53,7 @@ def load_values(folder: Path) -> dict[str, Value]:
             tensors.pop(f"{name}.multipliers", None),
             tensors.pop(f"{name}.scales"),
             tensors.pop(f"{name}.zeros", None),
+            **dict(zip(("block", "group"), tensors.pop(f"{name}.widths").tolist(), strict=True)),
         )
         for name in names
     }

@@ -16,6 +16,7 @@ from pathlib import Path
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.golden import GOLDEN, Golden, decode_golden, encode_golden
 from ingot.artifact.manifest import Manifest
+from ingot.artifact.matrices import matrices_of
 from ingot.artifact.plan import Limits
 from ingot.artifact.reader import Artifact
 from ingot.artifact.target import Target
@@ -68,7 +69,7 @@ def add_targets(
         with model.checkpoint:
             check_choices(old.manifest, model)
             check_tools(new)
-            manifest = _write(writer, old, model, new, clock)
+            manifest, front = _write(writer, old, model, new, clock)
         with clock.stage("check", "golden prompts on this host"):
             golden_error = check(writer.directory)
         writer.publish()
@@ -82,6 +83,7 @@ def add_targets(
         bytes_total=sum(sizes.values()),
         weight_bytes=sum(size for name, size in sizes.items() if name.startswith("weights/")),
         golden_error=golden_error,
+        matrices=matrices_of(front.plan),
     )
 
 
@@ -156,8 +158,8 @@ def another(found: str) -> UsageError:
 
 def _write(
     writer: ArtifactWriter, old: Artifact, model: Model, new: list[Target], clock: Clock
-) -> Manifest:
-    """Writes what is new and takes over the rest; returns the sealed manifest."""
+) -> tuple[Manifest, Front]:
+    """Writes what is new and takes over the rest; returns the sealed manifest, and the front."""
     only_new = replace(model, resolved=replace(model.resolved, targets=tuple(new)))
     # The compiler writes into the writer's folder, so it has to end first.
     with Builder() as compiler:
@@ -176,7 +178,7 @@ def _write(
         manifest = replace(old.manifest, targets=targets, numerics=numerics, files={}, digest="")
         sealed = writer.seal(manifest)
         _check_kept(old.manifest, sealed, written)
-    return sealed
+    return sealed, front
 
 
 def _keep_golden(writer: ArtifactWriter, old: Artifact) -> float:

@@ -20,6 +20,7 @@ from ingot.artifact.manifest import (
     ProgramEntry,
     TargetEntry,
 )
+from ingot.artifact.matrices import matrices_of
 from ingot.artifact.plan import Plan
 from ingot.artifact.reader import weights_name
 from ingot.artifact.select import abi_of
@@ -85,6 +86,7 @@ def compile_model(
         bytes_total=sum(file.size for file in manifest.files.values()),
         weight_bytes=sum(manifest.files[weights_name(name)].size for name in layouts(parts)),
         golden_error=golden_error,
+        matrices=matrices_of(front.plan),
         kept=stored_already(model.checkpoint.quantized, front.storage),
     )
 

@@ -91,8 +91,8 @@ def new_states(plan: Plan, num_pages: int) -> States:
 def _empty(form: Format, shape: tuple[int, ...]) -> Value:
     if not form.is_scaled:
         return torch.full(shape, math.nan, dtype=TORCH_DTYPES[form.dtype])
-    scales = torch.full((*shape[:-1], shape[-1] // form.block), math.nan)
-    return Scaled(torch.zeros(shape, dtype=torch.int8), None, scales)
+    scales = torch.full((*shape[:-1], form.blocks_of(shape[-1])), math.nan)
+    return Scaled(torch.zeros(shape, dtype=torch.int8), None, scales, block=form.block)
 
 
 class Step:
@@ -173,15 +173,19 @@ class Step:
             if isinstance(own, Scaled):
                 return own
             return _rows(own.reshape(-1), shape, stride, buffer.offset)
-        form, bound = root.format, math.prod(map(self.plan.limits.bound, root.shape))
+        form = root.format
         values = _in_arena(self.arena, form.dtype, root.offset)
         if not form.is_scaled:
             offset = buffer.offset if buffer.kind == "view" else 0
             return _rows(values, shape, stride, offset)
+        bound = [*map(self.plan.limits.bound, root.shape)]
         scales = _in_arena(self.arena, form.scale, root.offset + scales_offset(form, bound))
-        per_row = (*shape[:-1], shape[-1] // form.block)
+        blocks = form.blocks_of(shape[-1])
         return Scaled(
-            _rows(values, shape, stride, 0), None, _rows(scales, per_row, stride // form.block, 0)
+            _rows(values, shape, stride, 0),
+            None,
+            _rows(scales, (*shape[:-1], blocks), blocks, 0),
+            block=form.block,
         )
 
     def size(self, dim: Dim) -> int:

@@ -14,7 +14,7 @@ from ingot.compiler.foreign import refusal, settle
 from ingot.compiler.front import Front
 from ingot.compiler.layers import first_of_each_kind
 from ingot.compiler.lower import lower
-from ingot.compiler.model import Model
+from ingot.compiler.model import Model, keeps
 from ingot.compiler.options import Clock
 from ingot.compiler.quantization.choose import check_calibration, choose_storage, label
 from ingot.compiler.verify import PlanChecker
@@ -54,7 +54,7 @@ def lower_model(model: Model, clock: Clock) -> Front:
         plan = lower(graph, resolved.limits, storage, int8_states=resolved.kv_dtype == "int8")
         if options.verify_passes:
             PlanChecker(reference).check_lowered(graph, plan)
-    quantization = label(storage, calibrated=bool(model.calibration))
+    quantization = label(storage, calibrated=bool(model.calibration), kept=keeps(model, storage))
     return Front(reference, storage, quantization, plan, ledger, log.graphs)
 
 

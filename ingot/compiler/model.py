@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokenizers import Tokenizer
 from torch import nn
 
+from ingot.artifact.formats import Storage
 from ingot.compiler.options import Clock, CompileOptions
 from ingot.compiler.quantization.calibrate import calibration_sequences
 from ingot.compiler.quantization.kept import kept_storage
@@ -57,3 +59,8 @@ def kept_integers(model: Model) -> Kept:
     """The integers of the checkpoint that the model is stored in."""
     checkpoint = model.checkpoint
     return Kept(model.resolved.kept, checkpoint.scaled, checkpoint.shape)
+
+
+def keeps(model: Model, storage: Mapping[str, Storage]) -> bool:
+    """Whether a storage of matrices has some as the checkpoint has them."""
+    return any(storage.get(name) == stored for name, stored in model.resolved.kept.items())

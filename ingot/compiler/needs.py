@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ingot.artifact.formats import Format, Storage, rounded_rows
+from ingot.artifact.matrices import StoredMatrix, stored_matrices
 from ingot.artifact.pages import most_pages, widest_window
 from ingot.artifact.plan import Limits
 from ingot.compiler.options import CompileOptions
@@ -56,7 +57,8 @@ class Way:
         name: float32, bfloat16, float16, int8 or int4; options: of the compile that gives it.
         default: whether a compile without options gives it.
         refused: why a compile refuses it; empty if not. hint: what to do then.
-        stored_as: how weights are stored, such as `bfloat16-int4-g32`.
+        stored_as: how weights are stored, such as `bfloat16-int4-g32`; matrices: how each is, where
+            some are in integers.
         weight_bytes: of the file of weights, which is mapped into memory.
         step_bytes: of the logits of a step, and about that of its temporaries; GPUs need less.
         caches: one for each dtype of keys and values.
@@ -68,6 +70,7 @@ class Way:
     refused: str = ""
     hint: str = ""
     stored_as: str = ""
+    matrices: tuple[StoredMatrix, ...] = ()
     weight_bytes: int = 0
     step_bytes: int = 0
     caches: tuple[Cache, ...] = ()
@@ -177,6 +180,9 @@ def _way(
         options=given,
         default=resolved.stored_as == default,
         stored_as=resolved.stored_as,
+        matrices=stored_matrices(
+            (each.name, each.shape, formats[each.name]) for each in weights if len(each.shape) > 1
+        ),
         weight_bytes=size,
         step_bytes=step,
         caches=tuple(
@@ -200,7 +206,7 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
 
 def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> Cache:
     cached = [each for layer in config.layers for each in layer.mixer.cached]
-    per_token = sum(_form(dtype, size).nbytes(heads * size) for heads, size in cached)
+    per_token = sum(_form(dtype, size).nbytes((heads, size)) for heads, size in cached)
     window = widest_window(config.windows)
 
     def cache_bytes(context: int, seats: int) -> int:

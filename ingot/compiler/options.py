@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ingot.artifact.manifest import Manifest
+from ingot.artifact.matrices import StoredMatrix
 from ingot.errors import UsageError
 from ingot.files import as_path
 
@@ -66,7 +67,7 @@ class CompileOptions:
             weights bfloat16 drops 3 bits, which float32 keeps.
         quantize: "none", "int8" or "int4": how weight matrices are stored.
         group_size: columns that share a scale: "32", "64", "128", or for int8 also "channel", a
-            whole row. "" is 32 for int4, and for int8 the widest that divides all rows.
+            whole row. "" is 32 for int4 and 128 for int8. The last group of a row has what is left.
         keep: exceptions, "PATTERN=none|bf16|int8|int4", by the names of the model's matrices.
         calibrate: a text in UTF-8. Linears are rounded so that their results on it change least.
         dequantize: of a checkpoint that stores matrices quantized take the numbers that these stand
@@ -134,8 +135,9 @@ class Report:
     """What a compile produced: the artifact, how long each stage took, and its size in bytes.
 
     `dtype_reason` says what is computed in and why, and `kept` which matrices are stored in the
-    integers of the checkpoint. `golden_error` is the mean |error| of golden
-    log-probabilities on this host, None where they were not replayed.
+    integers of the checkpoint. `golden_error` is the mean |error| of golden log-probabilities on
+    this host, None where they were not replayed. `matrices` says how each is stored, where some are
+    in integers.
     """
 
     artifact: Path
@@ -146,6 +148,7 @@ class Report:
     bytes_total: int
     weight_bytes: int
     golden_error: float | None = None
+    matrices: tuple[StoredMatrix, ...] = ()
     kept: tuple[str, ...] = ()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -49,7 +48,7 @@ def check_disk(plan: Plan, targets: Sequence[Target], folder: Path) -> None:
 def weight_bytes(plan: Plan, *, scaled: bool = False) -> int:
     """Bytes of the weights of a plan, as they are stored; or only of those in integers."""
     return sum(
-        buffer.format.nbytes(math.prod(int(dim) for dim in buffer.shape))
+        buffer.format.nbytes([*map(int, buffer.shape)])
         for buffer in plan.of_kind("weight")
         if buffer.format.is_scaled or not scaled
     )

@@ -57,7 +57,7 @@ def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
         dtype_reason=dtype_reason(options.dtype, dtype, config.checkpoint_dtype),
         kv_dtype=dtype if options.kv_dtype == "auto" else options.kv_dtype,
         storage=base_storage(options, config),
-        int8=int8_storage(options, config),
+        int8=int8_storage(options),
         limits=resolve_limits(options, config),
     )
 

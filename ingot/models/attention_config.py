@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ingot.errors import ContradictionError
 from ingot.models.rope import RopeConfig
 
-QkNorm = Literal["none", "head"]
+# One norm for all heads, one for each head, or one over the whole width of queries or of keys.
+QkNorm = Literal["none", "head", "each_head", "full"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +24,9 @@ class AttentionConfig:
         softcap: bound of scores; 0 is none.
         sinks: every query head has a learned logit that takes part in its softmax, without a value.
         rope: how queries and keys are rotated; NO_ROPE for not at all.
-        qk_norm: queries and keys are normalised per head before the rotation, or not at all.
+        query_temperature: queries grow with their position; see `RopeConfig.temperature`.
+        qk_norm: how queries and keys are normalised. The norm is of the model's kind.
+        norm_after_rope: they are rotated first.
         bias, o_bias: biases of q, k and v, and of the output.
     """
 
@@ -35,7 +38,9 @@ class AttentionConfig:
     softcap: float = 0.0
     sinks: bool = False
     rope: RopeConfig
+    query_temperature: float = 0.0
     qk_norm: QkNorm = "none"
+    norm_after_rope: bool = False
     bias: bool = False
     o_bias: bool = False
 
@@ -52,7 +57,22 @@ class AttentionConfig:
                 f"num_key_value_heads {self.num_kv_heads}",
                 hint="every key-value head must serve the same number of query heads",
             )
+        if self.query_temperature and not self.rope.rotates:
+            raise ContradictionError(
+                "queries that are not rotated have a temperature",
+                hint="supported: a temperature of queries that are rotated",
+            )
+        if self.norm_after_rope and self.qk_norm == "full":
+            raise ContradictionError(
+                "queries and keys are normalised over their whole width after the rotation",
+                hint="supported: norms of heads after the rotation, or of the whole width before",
+            )
         self.rope.check(self.head_dim)
+
+    @property
+    def query_rope(self) -> RopeConfig:
+        """How queries are rotated, and multiplied where they have a temperature."""
+        return replace(self.rope, temperature=self.query_temperature)
 
     @property
     def q_size(self) -> int:
@@ -69,17 +89,12 @@ class AttentionConfig:
     @property
     def ropes(self) -> tuple[RopeConfig, ...]:
         """The tables of rotations that it reads."""
-        return (self.rope,) if self.rope.rotates else ()
+        return (self.rope, self.query_rope) if self.rope.rotates else ()
 
     @property
     def cached(self) -> tuple[tuple[int, int], ...]:
         """The heads, and their size, of each thing that is cached of a token: keys and values."""
         return (self.num_kv_heads, self.head_dim), (self.num_kv_heads, self.head_dim)
-
-    @property
-    def product_widths(self) -> tuple[int, ...]:
-        """Columns of its matrices that do not read the residual stream."""
-        return (self.q_size,)
 
     @property
     def temporary_width(self) -> int:

@@ -61,11 +61,11 @@ def embedding(rows: int, width: int, *, multiplied: bool = False) -> Blueprint:
     return Blueprint(shapes={"weight": (rows, width)}, multiplied=multiplied, outer=True)
 
 
-def rms_norm(size: int) -> Blueprint:
-    """A norm with a weight."""
-    return Blueprint(shapes={"weight": (size,)})
+def rms_norm(*sizes: int) -> Blueprint:
+    """A norm with a weight of those sizes, over the last of them."""
+    return Blueprint(shapes={"weight": sizes})
 
 
-def layer_norm(size: int, *, bias: bool = True) -> Blueprint:
-    """A norm with a weight and, mostly, a bias."""
-    return Blueprint(shapes={"weight": (size,)} | ({"bias": (size,)} if bias else {}))
+def layer_norm(*sizes: int, bias: bool = True) -> Blueprint:
+    """The same with, mostly, a bias."""
+    return Blueprint(shapes={"weight": sizes} | ({"bias": sizes} if bias else {}))

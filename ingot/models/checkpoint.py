@@ -162,8 +162,7 @@ class Checkpoint:
             return torch.from_numpy(self._decoded(source, start, stop).numbers())
         self._forget()
         stop = source.shape[0] if stop is None else stop
-        rows = self._turned if source.transposed else self._view
-        view = rows(source.info, source.first_row + start, source.first_row + stop)
+        view = self._rows(source, start, stop)
         copy = self._copies.get(source.info.name)
         twin = None if copy is None else self._view(self._files[copy].tensors[copy], start, stop)
         self._check_values(source.info, view, copy, twin)
@@ -205,13 +204,22 @@ class Checkpoint:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _rows(self, source: Source, start: int, stop: int) -> Raw:
+        """Rows start..stop of a parameter as raw unsigned integers."""
+        rows = self._turned if source.transposed else self._view
+        first, last = source.span(start, stop)
+        found = rows(source.info, first, last)
+        if source.blocks == 1:
+            return found
+        return source.picked(found.reshape(last - first, -1), start, stop).flatten()
+
     def _decoded(self, source: Source, start: int, stop: int | None) -> Decoded:
         """Rows of a quantized matrix."""
         assert isinstance(source.info, QuantizedTensor)
         self._forget()
         stop = source.shape[0] if stop is None else stop
-        first = source.first_row
-        return source.info.encoding.rows(self._part, first + start, first + stop)
+        found = source.info.encoding.rows(self._part, *source.span(start, stop))
+        return found.mapped(lambda rows: source.picked(rows, start, stop))
 
     def _part(self, info: TensorInfo) -> Array:
         """A tensor that a quantized matrix is read from."""

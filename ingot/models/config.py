@@ -15,7 +15,7 @@ from ingot.models.layer_config import LayerConfig
 from ingot.models.rope import RopeConfig
 
 NormKind = Literal["rms", "layer"]
-Placement = Literal["pre", "sandwich"]
+Placement = Literal["pre", "post", "sandwich", "parallel", "parallel_pair"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +27,14 @@ class ModelConfig:
         hidden_size: width of the residual stream.
         layers: what each decoder layer consists of.
         norm: kind of every norm; norm_eps: epsilon of every norm.
-        norm_offset: added to the weight of every RMS norm.
-        placement: a norm before attention and MLP, or one before and one after each.
+        norm_offset: added to the weight of every RMS norm; norm_bias: layer norms have a bias.
+        placement: where the norms of a layer stand: before mixer and MLP, after each, or both. Or
+            mixer and MLP run side by side, on one norm (parallel) or each on its own.
         max_position_embeddings: the longest sequence that the model was made for.
         learned_positions: embeddings of positions are added to those of tokens.
         embedding_scale: what the embeddings of tokens are multiplied by.
         tie_embeddings: the head is the embedding matrix.
-        logit_softcap: bound of logits; 0 is none.
+        logit_scale: what logits are multiplied by; logit_softcap: their bound, 0 is none.
         bos_token_ids, eos_token_ids: from config.json and generation_config.json together.
         checkpoint_dtype: dtype that the checkpoint says its weights have.
         quantization: the format in which the checkpoint stores matrices quantized; "" for none.
@@ -50,11 +51,13 @@ class ModelConfig:
     norm: NormKind = "rms"
     norm_eps: float
     norm_offset: float = 0.0
+    norm_bias: bool = True
     placement: Placement = "pre"
     max_position_embeddings: int
     learned_positions: bool = False
     embedding_scale: float = 1.0
     tie_embeddings: bool
+    logit_scale: float = 1.0
     logit_softcap: float = 0.0
     bos_token_ids: tuple[int, ...]
     eos_token_ids: tuple[int, ...]
@@ -93,13 +96,6 @@ class ModelConfig:
         """The largest size of a head that any layer caches; 0 of a model without layers."""
         cached = (head for layer in self.layers for head in layer.mixer.cached)
         return max((size for _, size in cached), default=0)
-
-    @property
-    def product_widths(self) -> tuple[int, ...]:
-        """The columns of the matrices of all layers, each number once."""
-        parts = (part for layer in self.layers for part in (layer.mixer, layer.mlp))
-        widths = (width for part in parts for width in part.product_widths)
-        return tuple(dict.fromkeys((self.hidden_size, *widths)))
 
     def kv_bytes_per_token(self, element_bytes: int) -> int:
         """Bytes that one token takes in the KV cache of all layers."""

@@ -7,19 +7,21 @@ from typing import Any
 
 from ingot.models.attention_config import AttentionConfig
 from ingot.models.blueprint import Blueprint, Shape, embedding, layer_norm, linear, rms_norm
-from ingot.models.config import ModelConfig
+from ingot.models.config import ModelConfig, Placement
 from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
 from ingot.models.rope import RopeConfig
 
 
-def norm(config: ModelConfig, size: int) -> Blueprint:
-    """The norm that a config asks for, over so many columns."""
-    return layer_norm(size) if config.norm == "layer" else rms_norm(size)
+def norm(config: ModelConfig, *sizes: int) -> Blueprint:
+    """The norm that a config asks for, with a weight of those sizes, over the last of them."""
+    if config.norm == "layer":
+        return layer_norm(*sizes, bias=config.norm_bias and len(sizes) == 1)
+    return rms_norm(*sizes)
 
 
 def attention(config: ModelConfig, mixer: AttentionConfig) -> Blueprint:
-    """Projections, norms of q and k per head, sinks."""
+    """Projections, norms of q and k, sinks."""
     hidden = config.hidden_size
     parts = {
         "q_proj": linear(hidden, mixer.q_size, bias=mixer.bias),
@@ -27,11 +29,21 @@ def attention(config: ModelConfig, mixer: AttentionConfig) -> Blueprint:
         "v_proj": linear(hidden, mixer.kv_size, bias=mixer.bias),
     }
     stacked = tuple(parts)
-    if mixer.qk_norm == "head":
-        parts |= {name: norm(config, mixer.head_dim) for name in ("q_norm", "k_norm")}
+    if mixer.qk_norm != "none":
+        parts |= {
+            "q_norm": norm(config, *norm_sizes(mixer, mixer.num_heads)),
+            "k_norm": norm(config, *norm_sizes(mixer, mixer.num_kv_heads)),
+        }
     parts["o_proj"] = linear(mixer.q_size, hidden, bias=mixer.o_bias)
     sinks: dict[str, Shape] = {"sinks": (mixer.num_heads,)} if mixer.sinks else {}
     return Blueprint(shapes=sinks, parts=parts, stacked=stacked)
+
+
+def norm_sizes(mixer: AttentionConfig, heads: int) -> tuple[int, ...]:
+    """The sizes of the weight of a norm of queries or keys."""
+    if mixer.qk_norm == "full":
+        return (heads * mixer.head_dim,)
+    return (heads, mixer.head_dim) if mixer.qk_norm == "each_head" else (mixer.head_dim,)
 
 
 def dense_mlp(config: ModelConfig, mlp: MlpConfig) -> Blueprint:
@@ -56,21 +68,30 @@ def part(config: ModelConfig, of: Any) -> Blueprint:
     return PARTS[type(of)](config, of)
 
 
+# The parts of a layer in the order in which they run, by the names of Llama and Gemma 2.
+LAYER_PARTS: Mapping[Placement, tuple[str, ...]] = {
+    "pre": ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"),
+    "post": ("self_attn", "post_attention_layernorm", "mlp", "post_feedforward_layernorm"),
+    "sandwich": (
+        "input_layernorm",
+        "self_attn",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "mlp",
+        "post_feedforward_layernorm",
+    ),
+    "parallel": ("input_layernorm", "self_attn", "mlp"),
+    "parallel_pair": ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"),
+}
+
+
 def decoder_layer(config: ModelConfig, layer: LayerConfig) -> Blueprint:
     """Mixer and MLP with the norms around them."""
-    width, mlp = norm(config, config.hidden_size), part(config, layer.mlp)
-    parts = {
-        "input_layernorm": width,
-        "self_attn": part(config, layer.mixer),
-        "post_attention_layernorm": width,
-    }
-    if config.placement == "sandwich":
-        parts |= {
-            "pre_feedforward_layernorm": width,
-            "mlp": mlp,
-            "post_feedforward_layernorm": width,
-        }
-    return Blueprint(parts=parts | {"mlp": mlp})
+    width = norm(config, config.hidden_size)
+    others = {"self_attn": part(config, layer.mixer), "mlp": part(config, layer.mlp)}
+    return Blueprint(
+        parts={name: others.get(name, width) for name in LAYER_PARTS[config.placement]}
+    )
 
 
 def rotaries(config: ModelConfig) -> dict[RopeConfig, str]:

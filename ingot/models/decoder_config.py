@@ -30,7 +30,7 @@ def parse_decoder(
     Args:
         fields: config.json, with the family's spellings and defaults.
         mixer, mlp: of every layer, or one for each.
-        decided: fields of ModelConfig that are not common keys.
+        decided: fields of ModelConfig that are not common keys, or stand for them.
 
     Raises:
         ConfigError: missing, wrong or contradictory values.
@@ -41,8 +41,7 @@ def parse_decoder(
     return ModelConfig(
         family=family,
         layers=tuple(LayerConfig(mixer=one, mlp=other) for one, other in pairs),
-        **_read_common(fields),
-        **decided,
+        **{**_read_common(fields), **decided},
     )
 
 
@@ -83,7 +82,6 @@ def read_dtype(fields: Fields) -> str:
 
 def _refuse_foreign(fields: Fields) -> None:
     """Refuses keys that would change the model in a way that no block supports."""
-    fields.refuse("auto_map", (), "models with their own Python code are not supported")
     fields.refuse("is_encoder_decoder", (False,), "supported: decoder-only models")
     fields.refuse("add_cross_attention", (False,), "supported: decoder-only models")
     fields.refuse("pruned_heads", ({}, []), "supported: models whose heads are all present")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
@@ -24,12 +24,19 @@ class Rows:
         part: position of the parameter in it, from 0.
         skip: rows at the source's start that no parameter has.
         transposed: the source is stored as [columns, rows]; of a vector that is the vector itself.
+        blocks: the source consists of so many blocks of rows, such as one for each head. In every
+            block the parameters follow on each other, each with its share of rows. With as many
+            blocks as a parameter has rows, those of two parameters alternate.
     """
 
     source: str
     part: int = 0
     transposed: bool = False
+    blocks: int = 1
     skip: int = 0
+
+
+Weights = Mapping[str, str | Rows]
 
 
 class Build(Protocol):
@@ -63,7 +70,8 @@ class Family:
         build: the plain module, with the meta device as the default. The parameters of the usual
             decoder are told without torch, by `ingot.models.blueprint`.
         weights: parameter name or template -> source tensor (a name, a template, or Rows of one);
-            a parameter that is not listed is read from the tensor of its own name.
+            a parameter that is not listed is read from the tensor of its own name. Or what gives
+            this table for a config.
         spellings: templates of names that some checkpoints have -> the name that stands for it in
             the other tables.
         respelled: the same as a function of the name, for tables that no templates can say; an
@@ -77,10 +85,14 @@ class Family:
     architectures: tuple[str, ...]
     parse: Callable[[Fields], ModelConfig]
     build: Build = build_decoder
-    weights: Mapping[str, str | Rows] = field(default_factory=dict)
+    weights: Weights | Callable[[ModelConfig], Weights] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=dict)
     respelled: Callable[[str], str] | None = None
     unused: tuple[str, ...] = _ROTARY_BUFFERS
     tied: Mapping[str, str] = field(
         default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"}
     )
+
+    def weights_of(self, config: Any) -> Weights:
+        """The table of weights for a config."""
+        return self.weights(config) if callable(self.weights) else self.weights

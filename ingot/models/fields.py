@@ -21,14 +21,16 @@ NOISE = frozenset({
     "is_llama_config", "use_bfloat16", "_unsloth_fixed", "pad_token_id", "sep_token_id",
     "decoder_start_token_id", "tf_legacy_loss", "cache_implementation",
     "n_special", "predict_special_tokens", "output_past",
+    # the model's own code, which is never run: where its architecture is known, it is built here
+    "auto_map",
     # heads for other tasks
     "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
     "summary_first_dropout",
     # training
     "initializer_range", "attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop",
-    "attn_pdrop", "dropout", "finetuning_task", "task_specific_params", "problem_type", "id2label",
-    "label2id", "num_labels", "gradient_checkpointing", "pretraining_tp",
-    "chunk_size_feed_forward",
+    "attn_pdrop", "dropout", "embedding_dropout", "residual_dropout", "classifier_dropout",
+    "finetuning_task", "task_specific_params", "problem_type", "id2label", "label2id",
+    "num_labels", "gradient_checkpointing", "pretraining_tp", "chunk_size_feed_forward",
     # generation defaults, which belong to generation_config.json
     "do_sample", "temperature", "top_k", "top_p", "typical_p", "max_length", "min_length",
     "num_beams", "num_beam_groups", "num_return_sequences", "length_penalty",
@@ -197,8 +199,8 @@ class Fields:
 
     @_or_else(_NO_IDS)
     def token_ids(self, key: str) -> tuple[int, ...]:
-        """A token id, a list of them, or nothing."""
-        value = self.raw(key, [])
+        """A token id, a list of them, or nothing, which null says too."""
+        value = [] if self.is_null(key) else self.raw(key, [])
         ids = value if isinstance(value, list) else [value]
         for item in ids:
             if isinstance(item, bool) or not isinstance(item, int) or not 0 <= item <= MAX_TOKEN_ID:

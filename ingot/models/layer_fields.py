@@ -10,7 +10,7 @@ from ingot.errors import ConfigError
 from ingot.models.attention_config import AttentionConfig
 from ingot.models.fields import Fields
 from ingot.models.mlp_config import MlpConfig
-from ingot.models.rope import RopeConfig
+from ingot.models.rope import Pairs, RopeConfig
 from ingot.models.rope_config import LAYER_TYPES, parse_rope
 
 # Spellings of `hidden_act` in transformers' own table.
@@ -28,7 +28,12 @@ _HEAD_KEYS = ("hidden_size", "num_attention_heads")
 
 
 def read_attention(
-    fields: Fields, *, rope: RopeConfig | None = None, partial_rotary: bool = False, **decided: Any
+    fields: Fields,
+    *,
+    rope: RopeConfig | None = None,
+    partial_rotary: bool = False,
+    pairs: Pairs = "halves",
+    **decided: Any,
 ) -> AttentionConfig:
     """Attention as the common keys of config.json describe it.
 
@@ -36,6 +41,7 @@ def read_attention(
         fields: config.json, with the family's spellings and defaults.
         rope: None to read the rotary keys.
         partial_rotary: whether the family rotates only `partial_rotary_factor` of a head.
+        pairs: which dimensions turn together.
         decided: fields of AttentionConfig that are not common keys. Where `scale` is not among
             them, it is 1 / sqrt(head_dim).
 
@@ -46,6 +52,7 @@ def read_attention(
     if rope is None:
         longest = fields.integer("max_position_embeddings")
         rope = parse_rope(fields, head_dim, longest, partial=partial_rotary)
+        rope = replace(rope, pairs=pairs)
     return AttentionConfig(
         num_heads=fields.integer("num_attention_heads", maximum=2**16),
         num_kv_heads=fields.integer("num_key_value_heads", maximum=2**16),
@@ -88,6 +95,11 @@ def read_head_dim(fields: Fields) -> int:
             *_HEAD_KEYS,
         )
     return max(1, hidden_size // num_heads)
+
+
+def sliding_but_every(fields: Fields, pattern: int) -> list[bool]:
+    """Which layers slide in a config without `layer_types`: all but each `pattern`-th."""
+    return [bool((i + 1) % pattern) for i in range(read_num_layers(fields))]
 
 
 def layer_windows(fields: Fields, window: int, slides: Sequence[bool]) -> tuple[int, ...]:

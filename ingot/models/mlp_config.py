@@ -31,11 +31,6 @@ class MlpConfig:
         """Raises ContradictionError for values that cannot be together; here all can."""
 
     @property
-    def product_widths(self) -> tuple[int, ...]:
-        """Columns of its matrices that do not read the residual stream."""
-        return (self.size,)
-
-    @property
     def temporary_width(self) -> int:
         """About how many values it makes of a token."""
         return (3 if self.kind == "gated" else 2) * self.size

@@ -7,6 +7,7 @@ from typing import Literal
 
 from ingot.errors import ContradictionError
 
+Pairs = Literal["halves", "neighbours"]
 RopeType = Literal["none", "default", "linear", "dynamic", "llama3", "yarn", "longrope"]
 
 
@@ -18,17 +19,21 @@ class RopeConfig:
         type: how the frequencies are stretched beyond the trained length; "none" rotates nothing.
         theta: base of the geometric series of frequencies.
         rotary_dim: how many leading dimensions of a head are rotated; the rest pass through.
+        pairs: dimension i turns with i + rotary_dim / 2, or 2i with 2i + 1.
         factor: stretch of the context (linear, dynamic, llama3, yarn).
         original_max_position_embeddings: trained length that the stretch starts from.
         attention_factor: what cos and sin are multiplied by (yarn, longrope).
         low_freq_factor, high_freq_factor: band that llama3 blends over.
         beta_fast, beta_slow, truncate: band that yarn blends over, rounded outwards or not.
         short_factor, long_factor: divisors per frequency (longrope), rotary_dim / 2 of each.
+        temperature: what is turned is multiplied by 1 + temperature * ln(1 + floor(position /
+            original_max_position_embeddings)); 0 for not at all. Of Llama 4.
     """
 
     type: RopeType = "default"
     theta: float = 10000.0
     rotary_dim: int
+    pairs: Pairs = "halves"
     factor: float = 1.0
     original_max_position_embeddings: int
     attention_factor: float = 1.0
@@ -39,6 +44,7 @@ class RopeConfig:
     truncate: bool = True
     short_factor: tuple[float, ...] = ()
     long_factor: tuple[float, ...] = ()
+    temperature: float = 0.0
 
     @property
     def rotates(self) -> bool:

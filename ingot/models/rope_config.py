@@ -7,6 +7,8 @@ Older files have `rope_theta` and `rope_scaling` (with `type` or `rope_type`); n
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Set
+from types import MappingProxyType
 from typing import Any, cast
 
 from ingot.errors import ConfigError
@@ -22,7 +24,13 @@ _OUTSIDE_BY_TYPE = "original_max_position_embeddings"
 
 
 def parse_rope(
-    fields: Fields, head_dim: int, max_position_embeddings: int, *, partial: bool = False
+    fields: Fields,
+    head_dim: int,
+    max_position_embeddings: int,
+    *,
+    partial: bool = False,
+    beside: Set[str] = frozenset(),
+    called: Mapping[str, str] = MappingProxyType({}),
 ) -> RopeConfig:
     """Reads the rotary keys of a config.json.
 
@@ -31,6 +39,8 @@ def parse_rope(
         head_dim: size of one head.
         max_position_embeddings: longest position of the model.
         partial: whether the family rotates only `partial_rotary_factor` of a head.
+        beside: further keys of the rope object, which the family reads itself.
+        called: types that mean another one in the files of this family.
 
     Raises:
         ConfigError: unknown type or key, missing or wrong value, both spellings at odds.
@@ -38,20 +48,66 @@ def parse_rope(
     with fields.noting():
         scaling = _find(fields)
         with scaling.noting():
-            return _parse(scaling, fields, head_dim, max_position_embeddings, partial=partial)
-    for key in (*_OUTSIDE, _OUTSIDE_BY_TYPE):  # none of them is unknown for what is wrong here
-        fields.raw(key, None)
+            return _parse(
+                scaling,
+                fields,
+                head_dim,
+                max_position_embeddings,
+                partial=partial,
+                beside=beside,
+                called=called,
+            )
+    _read_outside(fields)
     return NO_ROPE
 
 
+def parse_ropes(
+    fields: Fields, head_dim: int, max_position_embeddings: int, *, sliding_theta: float
+) -> tuple[RopeConfig, RopeConfig]:
+    """Reads the rotations of full and of sliding layers, where a family has one for each.
+
+    In the older spelling all rotary keys are those of full layers. Raises as `parse_rope` does.
+    """
+    ropes = [NO_ROPE, NO_ROPE]
+    with fields.noting():
+        full, sliding = _find_both(fields)
+        outside = Fields({"rope_theta": sliding_theta}, fields.where)
+        for place, (scaling, others) in enumerate(((full, fields), (sliding, outside))):
+            with scaling.noting():
+                ropes[place] = _parse(scaling, others, head_dim, max_position_embeddings)
+    _read_outside(fields)
+    return ropes[0], ropes[1]
+
+
+def _find_both(fields: Fields) -> tuple[Fields, Fields]:
+    if "rope_parameters" not in fields:
+        return fields.nested("rope_scaling"), Fields({}, fields.where)
+    parameters = fields.nested("rope_parameters")
+    full, sliding = (parameters.nested(kind) for kind in LAYER_TYPES)
+    parameters.finish()
+    return full, sliding
+
+
+def _read_outside(fields: Fields) -> None:
+    for key in (*_OUTSIDE, _OUTSIDE_BY_TYPE):  # none of them is unknown for what is wrong here
+        fields.raw(key, None)
+
+
 def _parse(
-    scaling: Fields, fields: Fields, head_dim: int, max_position: int, *, partial: bool
+    scaling: Fields,
+    fields: Fields,
+    head_dim: int,
+    max_position: int,
+    *,
+    partial: bool = False,
+    beside: Set[str] = frozenset(),
+    called: Mapping[str, str] = MappingProxyType({}),
 ) -> RopeConfig:
     old, new = scaling.raw("type", None), scaling.raw("rope_type", None)
     if None not in (old, new) and old != new:
         raise scaling.wrong("type", old, "the same as rope_type")
     key = "type" if new is None else "rope_type"
-    kind = cast(RopeType, scaling.choice(key, _SPELLINGS, "default"))
+    kind = cast(RopeType, scaling.choice(key, _SPELLINGS | dict(called), "default"))
     if not scaling.sound(key):
         fields.raw(_OUTSIDE_BY_TYPE, None)
         kind = "default"
@@ -65,7 +121,7 @@ def _parse(
         raise scaling.wrong("rope_theta", theta, "different from 1 for rope type yarn")
     more = _PARSERS[kind](scaling, fields, max_position)
     if scaling.sound():
-        scaling.finish(_NOISE)
+        scaling.finish(_NOISE | beside)
     return RopeConfig(type=kind, theta=theta, rotary_dim=int(head_dim * fraction), **more)
 
 

@@ -9,14 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
 
 from ingot.errors import CheckpointError, OnFault, listed, raise_fault
 from ingot.models import registry
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
 from ingot.models.checkpoint_formats.quantized import QuantizedTensor
-from ingot.models.family import Family, Rows
+from ingot.models.family import Family, Rows, Weights
 from ingot.models.safetensors_file import TensorInfo
+
+Array = NDArray[Any]
 
 BIAS = ".bias"
 
@@ -25,13 +30,37 @@ BIAS = ".bias"
 class Source:
     """Where a parameter comes from: `shape[0]` rows of a tensor, from `first_row` on.
 
-    The rows of a tensor that is stored transposed are its columns.
+    The rows of a tensor that is stored transposed are its columns. One that consists of several
+    blocks has a share of the rows in each, from `first_row` of the block on.
     """
 
     info: TensorInfo
     first_row: int
     shape: Shape
-    transposed: bool
+    transposed: bool = False
+    blocks: int = 1
+
+    def span(self, start: int, stop: int) -> tuple[int, int]:
+        """The rows of the tensor that rows start..stop of the parameter lie in: whole blocks."""
+        if self.blocks == 1:
+            return self.first_row + start, self.first_row + stop
+        height, share = self._heights
+        return start // share * height, -(-stop // share) * height
+
+    def picked(self, rows: Array, start: int, stop: int) -> Array:
+        """Rows start..stop of the parameter, from the rows [R, ...] of their span."""
+        if self.blocks == 1:
+            return rows
+        height, share = self._heights
+        blocks = rows.reshape(-1, height, *rows.shape[1:])
+        own = blocks[:, self.first_row : self.first_row + share].reshape(-1, *rows.shape[1:])
+        skipped = start % share
+        return own[skipped : skipped + stop - start]
+
+    @property
+    def _heights(self) -> tuple[int, int]:
+        """Rows of a block, and those of them that are the parameter's."""
+        return self.info.shape[0] // self.blocks, self.shape[0] // self.blocks
 
 
 def resolve_sources(
@@ -53,7 +82,8 @@ def resolve_sources(
     """
     family = registry.family_of(config)
     infos = _respelled(family, infos, on_fault)
-    wanted = {name: _lookup(family.weights, name, len(shape)) for name, shape in shapes.items()}
+    table = family.weights_of(config)
+    wanted = {name: _lookup(table, name, len(shape)) for name, shape in shapes.items()}
     copies = _find_copies(family, config, infos)
     needed = {rows.source for rows in wanted.values()}
     missing = sorted(needed - infos.keys()) if whole else []
@@ -67,6 +97,7 @@ def resolve_sources(
             first_rows[name],
             shapes[name],
             rows.transposed and not isinstance(info, QuantizedTensor),
+            rows.blocks,
         )
         for name, rows in wanted.items()
         if rows.source in infos
@@ -145,7 +176,7 @@ def _respelled(
     return found
 
 
-def _lookup(table: Mapping[str, str | Rows], name: str, ndim: int) -> Rows:
+def _lookup(table: Weights, name: str, ndim: int) -> Rows:
     """The table's entry for a parameter; its own name where the table is silent."""
     for template, entry in table.items():
         if match := expand(template).fullmatch(name):
@@ -208,13 +239,13 @@ def _check_dtypes(infos: Iterable[TensorInfo], on_fault: OnFault) -> None:
 
 
 def _stack(wanted: Mapping[str, Rows], shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """The first row of every parameter in its source."""
+    """The first row of every parameter in its source, or in each of the source's blocks."""
     first: dict[str, int] = {}
     ends: dict[str, int] = {}
     for name in sorted(wanted, key=lambda name: wanted[name].part):
-        source = wanted[name].source
+        source, blocks = wanted[name].source, wanted[name].blocks
         first[name] = ends.get(source, wanted[name].skip)
-        ends[source] = first[name] + shapes[name][0]
+        ends[source] = first[name] + shapes[name][0] // blocks
     return first
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ingot.artifact.folder import FolderWriter
 from ingot.artifact.host import available_memory
-from ingot.compiler.model import Model, kept_integers, read_model
+from ingot.compiler.model import Model, keeps, kept_integers, read_model
 from ingot.compiler.options import Clock, Progress
 from ingot.compiler.quantization.choose import label
 from ingot.compiler.quantization.quantize import quantize_weights
@@ -53,7 +53,11 @@ def export_model(
         folder=out,
         opset=options.opset,
         dtype=options.stored,
-        quantization=label(lowered.storage, calibrated=bool(model.calibration)),
+        quantization=label(
+            lowered.storage,
+            calibrated=bool(model.calibration),
+            kept=keeps(model, lowered.storage),
+        ),
         files={file.name: file.stat().st_size for file in sorted(out.iterdir())},
         operators=counts,
         errors=errors,

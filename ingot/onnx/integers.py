@@ -15,22 +15,22 @@ from torch.nn import functional
 from ingot.artifact.formats import Format
 from ingot.onnx.operators import product
 from ingot.onnx.weights import Weight
-from ingot.ops.scaled import Scaled
+from ingot.ops.scaled import Scaled, whole_parts
 
 GROUPS = (16, 32, 64, 128, 256)  # those that the operator takes
 
 
 def fits(columns: int, form: Format) -> bool:
     """Whether the operator takes rows of so many columns in a format."""
-    return columns % form.block == 0 and form.group in GROUPS and not form.zeros
+    return form.group in GROUPS and not form.zeros
 
 
 class Integers(Weight):
     """A matrix of the artifact's own integers, with a scale for every group of each row.
 
-    The file has `integers` uint8 [O, I/G, G*N/8], shifted so that none is negative and two to a
-    byte, low half first, where they have 4 bits; and `scales` [O, I/G], which are those of the
-    blocks times the multipliers of the groups.
+    The file has `integers` uint8 [O, groups, G*N/8], shifted so that none is negative and two to a
+    byte, low half first, where they have 4 bits; zeros fill up the last group. And it has `scales`
+    [O, groups], which are those of the blocks times the multipliers of the groups.
     """
 
     integers: Tensor
@@ -44,26 +44,32 @@ class Integers(Weight):
         make: Callable[[], Scaled],
     ) -> None:
         super().__init__()
-        self.bits, self.group = form.bits, form.group
-        rows, groups = shape[0], shape[1] // form.group
+        self.bits, self.group, self.columns = form.bits, form.group, shape[1]
+        rows, groups = shape[0], -(-shape[1] // form.group)
         stored = (rows, groups, form.group * form.bits // 8)
         self.add("integers", stored, torch.uint8, lambda: packed(make(), form.bits, stored))
         self.add("scales", (rows, groups), dtype, lambda: scales(make(), groups).to(dtype))
 
     def numbers(self) -> Tensor:
-        return dequantized(self.integers.flatten(1), self.scales, self.bits, self.group)
+        return self._dequantized(self.integers.flatten(1), self.scales)
 
     def product(self, x: Tensor) -> Tensor:
         return product(x, self.integers, self.scales, self.bits, self.group)
 
     def rows(self, ids: Tensor) -> Tensor:
         integers = functional.embedding(ids, self.integers.flatten(1))
-        return dequantized(integers, functional.embedding(ids, self.scales), self.bits, self.group)
+        return self._dequantized(integers, functional.embedding(ids, self.scales))
+
+    def _dequantized(self, integers: Tensor, scales: Tensor) -> Tensor:
+        numbers = dequantized(integers, scales, self.bits, self.group)
+        filled = numbers.shape[-1] > self.columns
+        return numbers[..., : self.columns] if filled else numbers
 
 
 def packed(matrix: Scaled, bits: int, shape: tuple[int, ...]) -> Tensor:
     """The integers of a matrix as the file has them."""
-    shifted = (matrix.values + (1 << (bits - 1))).to(torch.uint8)
+    values = whole_parts(matrix.values, matrix.group).flatten(1)
+    shifted = (values + (1 << (bits - 1))).to(torch.uint8)
     if bits == 4:
         shifted = shifted[:, 0::2] | (shifted[:, 1::2] << 4)
     return shifted.reshape(shape).contiguous()
@@ -71,7 +77,8 @@ def packed(matrix: Scaled, bits: int, shape: tuple[int, ...]) -> Tensor:
 
 def scales(matrix: Scaled, groups: int) -> Tensor:
     """The scale of every group, float32 [O, groups]."""
-    wide = matrix.scales.repeat_interleave(groups // matrix.scales.shape[1], dim=1)
+    each = matrix.block // matrix.group
+    wide = matrix.scales.repeat_interleave(each, dim=1)[:, :groups]
     return wide if matrix.multipliers is None else wide * matrix.multipliers
 
 

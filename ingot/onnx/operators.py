@@ -73,8 +73,8 @@ def attention(
 
 def product(x: Tensor, integers: Tensor, scales: Tensor, bits: int, group: int) -> Tensor:
     """x [..., I] -> [..., O]; the others are as of `ingot.onnx.integers.Integers`."""
-    rows, groups = scales.shape
-    sizes = {"K": groups * group, "N": rows, "bits": bits, "block_size": group}
+    rows = scales.shape[0]
+    sizes = {"K": x.shape[-1], "N": rows, "bits": bits, "block_size": group}
     # 1: what the integers are multiplied with stays float32; by default it may be rounded, too.
     exact = {"accuracy_level": 1} if x.dtype == torch.float32 else {}
     return symbolic(

@@ -15,9 +15,15 @@ def reference(
     bias: Tensor | None,
     eps: float,
 ) -> Tensor:
-    """x [..., C], weight [C], bias [C] or None -> [..., C]."""
+    """x [..., C], weight [C], bias [C] or None -> [..., C].
+
+    A weight [H, C] has a row for each head of x [..., H, C]; then there is no bias.
+    """
+    x, size = x.float(), weight.shape[-1:]
+    if weight.dim() > 1:
+        return F.layer_norm(x, size, None, None, eps) * weight.float()
     bias = None if bias is None else bias.float()
-    return F.layer_norm(x.float(), weight.shape, weight.float(), bias, eps)
+    return F.layer_norm(x, size, weight.float(), bias, eps)
 
 
 register(

@@ -8,13 +8,24 @@ from torch import Tensor
 from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, register
 
 
-def reference(positions: Tensor, inv_freq: Tensor, scale: float = 1.0) -> Tensor:
+def reference(
+    positions: Tensor,
+    inv_freq: Tensor,
+    scale: float = 1.0,
+    temperature: float = 0.0,
+    length: int = 1,
+) -> Tensor:
     """positions [1, N] int, inv_freq [D2] f32 -> [1, N, 2*D2] f32.
 
-    Cosines of position * frequency times `scale`, then the sines.
+    Cosines of position * frequency times `scale`, then the sines. A temperature multiplies both by
+    1 + temperature * ln(1 + floor(position / length)).
     """
     angles = positions.float()[..., None] * inv_freq.float()
-    return torch.cat((angles.cos() * scale, angles.sin() * scale), dim=-1)
+    table = torch.cat((angles.cos() * scale, angles.sin() * scale), dim=-1)
+    if not temperature:
+        return table
+    passed = (positions // length).float()[..., None]
+    return table * (1.0 + temperature * torch.log(1.0 + passed))
 
 
 register(

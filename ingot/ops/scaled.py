@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 LARGEST = 127
 # 127 / m is finite from here on; a block whose largest magnitude is smaller counts as zero.
@@ -21,21 +22,29 @@ class Scaled:
 
     Attributes:
         values: int8 [..., K], in the range of their bits.
-        multipliers: int8 [..., K / group], -8..7; None where every group is a block.
-        scales: float32 [..., K / block]; of weights representable in float16.
-        zeros: int8 [..., K / block], in the range of values; None where all are 0. Matrices with
+        multipliers: int8 [..., groups], -8..7; None where every group is a block.
+        scales: float32 [..., blocks]; of weights representable in float16.
+        zeros: int8 [..., blocks], in the range of values; None where all are 0. Matrices with
             multipliers have none.
+        block, group: neighbours that share a scale, and those that share a multiplier. The last of
+            a row may have fewer. Left out, they are of equal size.
     """
 
     values: Tensor
     multipliers: Tensor | None
     scales: Tensor
     zeros: Tensor | None = None
+    block: int = field(default=0, kw_only=True)
+    group: int = field(default=0, kw_only=True)
 
-    @property
-    def block(self) -> int:
-        """Neighbours that share a scale."""
-        return self.values.shape[-1] // self.scales.shape[-1]
+    def __post_init__(self) -> None:
+        columns, blocks = self.values.shape[-1], self.scales.shape[-1]
+        groups = blocks if self.multipliers is None else self.multipliers.shape[-1]
+        object.__setattr__(self, "block", self.block or columns // blocks)
+        default = self.block if self.multipliers is None else columns // groups
+        object.__setattr__(self, "group", self.group or default)
+        expected = -(-columns // self.block), -(-columns // self.group)
+        assert (blocks, groups) == expected, f"{columns} columns, {blocks} blocks, {groups} groups"
 
     @property
     def shape(self) -> torch.Size:
@@ -45,23 +54,22 @@ class Scaled:
         """Values times multipliers, int8 [..., K], or values less zeros, int16: integers that only
         lack their scales."""
         if self.zeros is not None:
-            blocks: Tensor = self.values.short().unflatten(-1, (self.zeros.shape[-1], -1))
-            return (blocks - self.zeros[..., None]).flatten(-2)
+            columns = self.values.shape[-1]
+            return self.values.short() - self.zeros.repeat_interleave(self.block, -1)[..., :columns]
         if self.multipliers is None:
             return self.values
-        groups: Tensor = self.values.unflatten(-1, (self.multipliers.shape[-1], -1))
-        return (groups * self.multipliers[..., None]).flatten(-2)
+        return _scale_up(self.values.clone(), self.multipliers, self.group)
 
     def dequantize(self) -> Tensor:
         """The numbers that these stand for, float32 [..., K]."""
-        blocks: Tensor = self.integers().float().unflatten(-1, (self.scales.shape[-1], -1))
-        return blocks.mul_(self.scales[..., None]).flatten(-2)
+        return _scale_up(self.integers().float(), self.scales, self.block)
 
     def __getitem__(self, index: Any) -> Scaled:
         """Some of its rows."""
         multipliers = None if self.multipliers is None else self.multipliers[index]
         zeros = None if self.zeros is None else self.zeros[index]
-        return Scaled(self.values[index], multipliers, self.scales[index], zeros)
+        rows, scales = self.values[index], self.scales[index]
+        return replace(self, values=rows, multipliers=multipliers, scales=scales, zeros=zeros)
 
     def __setitem__(self, index: Any, rows: Scaled) -> None:
         self.values[index], self.scales[index] = rows.values, rows.scales
@@ -79,22 +87,40 @@ def round_to_int8(x: Tensor, block: int) -> Scaled:
     With m the largest magnitude of a block: scale = m / 127 and value = x * (127 / m), rounded to
     the nearest integer, halves to the even one. Where m < 2^-100 both are zero.
     """
-    blocks = x.float().unflatten(-1, (-1, block))
+    columns = x.shape[-1]
+    blocks = whole_parts(x.float(), block)
     largest = blocks.abs().amax(-1, keepdim=True)
     largest = torch.where(largest < SMALLEST, 0.0, largest)
     # A division of tensors: a number over one is a product with its rounded reciprocal.
     inverse = torch.where(largest > 0, torch.full_like(largest, LARGEST) / largest, 0.0)
     values = (blocks * inverse).round()
-    return Scaled(values.flatten(-2).to(torch.int8), None, (largest / LARGEST).squeeze(-1))
+    integers = values.flatten(-2)[..., :columns].to(torch.int8)
+    return Scaled(integers, None, (largest / LARGEST).squeeze(-1), block=block)
+
+
+def whole_parts(x: Tensor, size: int) -> Tensor:
+    """x [..., K] -> its parts of so many neighbours [..., parts, size]; zeros fill up the last."""
+    missing = -x.shape[-1] % size
+    parts: Tensor = (pad(x, (0, missing)) if missing else x).unflatten(-1, (-1, size))
+    return parts
+
+
+def _scale_up(x: Tensor, factors: Tensor, size: int) -> Tensor:
+    """x [..., K], multiplied in place with a factor for each part of so many neighbours."""
+    whole = x.shape[-1] // size
+    x[..., : whole * size].unflatten(-1, (whole, size)).mul_(factors[..., :whole, None])
+    x[..., whole * size :].mul_(factors[..., whole:])
+    return x
 
 
 def stack(parts: Sequence[Scaled]) -> Scaled:
     """Matrices of the same width and kind on top of each other."""
     multipliers = [part.multipliers for part in parts if part.multipliers is not None]
     zeros = [part.zeros for part in parts if part.zeros is not None]
-    return Scaled(
-        torch.cat([part.values for part in parts]),
-        torch.cat(multipliers) if multipliers else None,
-        torch.cat([part.scales for part in parts]),
-        torch.cat(zeros) if zeros else None,
+    return replace(
+        parts[0],
+        values=torch.cat([part.values for part in parts]),
+        multipliers=torch.cat(multipliers) if multipliers else None,
+        scales=torch.cat([part.scales for part in parts]),
+        zeros=torch.cat(zeros) if zeros else None,
     )

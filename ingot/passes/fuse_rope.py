@@ -54,8 +54,8 @@ def turn_neighbours(
     return x * cos + turned.reshape(1, tokens, heads, size) * sin
 
 
-def turn_part_of_neighbours(
-    x: Tensor, cos: Tensor, sin: Tensor, size: int, width: int, tokens: int, heads: int
+def turn_leading_neighbours(
+    x: Tensor, cos: Tensor, sin: Tensor, size: int, tokens: int, heads: int, width: int
 ) -> Tensor:
     """The same on the leading part of every head."""
     turned = turn_neighbours(x[..., :size], cos, sin, size, tokens, heads)
@@ -133,8 +133,8 @@ def pattern(search: Callable[..., Tensor], order: Order, head: int = 22, **scala
 
 PATTERNS = (  # the part first: within it, the whole would match as well
     pattern(turn_part, "halves", 29, half=11, width=29),
-    pattern(turn_part_of_neighbours, "pairs", 29, width=29, tokens=13, heads=17),
     pattern(turn_half, "halves", half=11),
+    pattern(turn_leading_neighbours, "pairs", 29, tokens=13, heads=17, width=29),
     pattern(turn_pairs, "once", half=11),
     pattern(turn_neighbours, "pairs", tokens=13, heads=17),
 )

@@ -8,13 +8,15 @@ from itertools import accumulate, pairwise
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.passes.graph import arguments, aten, call, call_op, op_calls, replace, value
+from ingot.passes.graph import arguments, aten, call, call_op, op_calls, origin, replace, value
 from ingot.passes.stacked_name import stacked_name
 from ingot.passes.weights import add_stacked, sources
 
 
 def merge_linears(gm: GraphModule) -> int:
-    """Stack the weights of linears with one input: q, k, v; gate and up.
+    """Stack the weights of linears with one input in one module: q, k, v; gate and up.
+
+    Where attention and MLP run side by side they read one norm, and stay apart.
 
     Linears with a bias and linears without one are merged apart, so that no bias of zeros, which
     would have no source in the checkpoint, is ever invented.
@@ -24,11 +26,12 @@ def merge_linears(gm: GraphModule) -> int:
     After:
         y = linear(x, W), W = [Wq; Wk; Wv];  q = slice(y, 2, 0, Q);  k = slice(y, 2, Q, Q + K);  ...
     """
-    groups: dict[tuple[Node, bool], list[Node]] = defaultdict(list)
+    groups: dict[tuple[Node, bool, str], list[Node]] = defaultdict(list)
     for node in op_calls(gm, "linear"):
         given = arguments(node)
         if given["weight"].op == "get_attr" and len(given["weight"].users) == 1:
-            groups[given["x"], given["bias"] is not None].append(node)
+            module = origin(node).rpartition(".")[0]
+            groups[given["x"], given["bias"] is not None, module].append(node)
     merged = [group for group in groups.values() if len(group) > 1]
     for group in merged:
         merge(gm, group)

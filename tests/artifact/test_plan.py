@@ -89,11 +89,12 @@ def test_temporaries_have_their_scales_behind_them():
     scaled = replace(plain, format=rounded_rows(8))
     # 120 bytes of numbers, scales from byte 128 on.
     assert plan().arena_bytes_of(scaled) == 128 + 15 * 4
-    assert scales_offset(scaled.format, 120) == 128 and scales_offset(scaled.format, 128) == 128
-    assert arrays_of(scaled.format, 120) == [("int8", 120), ("float32", 15)]
-    assert arrays_of(plain.format, 120) == [("float32", 120)]
+    assert scales_offset(scaled.format, (5, 24)) == 128 == scales_offset(scaled.format, (4, 32))
+    assert arrays_of(scaled.format, (5, 24)) == [("int8", 120), ("float32", 15)]
+    assert arrays_of(scaled.format, (5, 20)) == [("int8", 100), ("float32", 15)]
+    assert arrays_of(plain.format, (5, 24)) == [("float32", 120)]
     grouped = Format("int4", 128, 32, "float16")
-    assert arrays_of(grouped, 256) == [("int4", 256), ("float16", 2)]
+    assert arrays_of(grouped, (2, 128)) == [("int4", 256), ("float16", 2)]
 
 
 def test_alignment_is_that_of_a_cache_line():

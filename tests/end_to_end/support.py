@@ -33,6 +33,7 @@ class Compile:
     targets: tuple[str, ...] = ("cpu:native",)
     disable_passes: tuple[str, ...] = ()
     quantize: str = "none"
+    group_size: str = "32"
     kv_dtype: str = "auto"
 
 
@@ -52,7 +53,7 @@ def compile_case(case: Compile, folder: Path) -> tuple[Path, Path]:
         max_model_len=case.max_model_len,
         disable_passes=case.disable_passes,
         quantize=case.quantize,
-        group_size="" if case.quantize == "none" else "32",
+        group_size="" if case.quantize == "none" else case.group_size,
         kv_dtype=case.kv_dtype,
     )
     try:

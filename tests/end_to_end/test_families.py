@@ -23,6 +23,7 @@ from tests.end_to_end.support import (
     random_tokens,
     relative_error,
 )
+from tests.support import dense_models as dense
 from tests.support.core import core
 from tests.support.tiny_models import CASES, TRAINED
 from tests.targets.cpu.native import runnable
@@ -53,11 +54,18 @@ BFLOAT16 = [
 WITH_SLOW = (
     *("gemma2_attention_bias", "gemma2_gelu", "gemma2_layer_types", "gemma2_linear"),
     *("gemma2_low_caps", "gemma2_silu", "gemma2_untied", "gpt2_eps", "gpt2_gelu"),
+    *("llama_width_36", "llama_width_100", "qwen3_width_576"),
     *("gpt2_gelu_fast", "gpt2_relu", "gpt2_silu", "gpt2_unscaled", "gpt2_untied", "gpt2_upcast"),
 )
 # Largest relative error of logits: random weights are the hardest to round.
 QUANTIZED_LIMITS = {"int8": 4e-2, "int4": 2.5e-1}
 NEW_TOKENS = 12
+# One of each: a norm for every head, neighbours of a part of a head, norms over the whole width
+# and after the rotation, a temperature, two rotations.
+DENSE = (
+    *(("cohere_qk_norm", "float32"), ("glm4", "bfloat16"), ("olmo2", "bfloat16")),
+    *(("hunyuan", "bfloat16"), ("mistral3", "float32"), ("gemma3_ropes", "bfloat16")),
+)
 # With the core of the tests: each kind of norm, of MLP and of positions, and both dtypes.
 FIRST = (
     ("llama", "float32"),
@@ -120,6 +128,10 @@ RUNS = [
     for dtype, names in (("float32", sorted(CASES)), ("bfloat16", BFLOAT16))
     for name in names
 ]
+RUNS += core(
+    further=[runs(*case) for case in DENSE[:1]],
+    slow=[runs(name, dtype) for name in dense.CASES for dtype in ("bfloat16", "float32")],
+)
 # Four builds each: every model and both dtypes; the other pairs are with the slow tests.
 LEVELS = [
     pytest.param([Compile(name, dtype, 300, levels())], marks=marks)

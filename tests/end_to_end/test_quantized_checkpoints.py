@@ -18,6 +18,7 @@ import torch
 
 import ingot
 from ingot.api import LLM
+from ingot.artifact.manifest import AS_STORED
 from ingot.compare.stored import StoredWeights
 from ingot.compiler.compile import compile_model
 from ingot.compiler.explain import explain
@@ -107,7 +108,7 @@ def test_the_summary_says_what_was_kept(compiled: Compiled) -> None:
     from ingot.cli.compile import summary
 
     report = compiled.report
-    assert report.manifest.numerics.quantization == LABELS[compiled.layout]
+    assert report.manifest.numerics.quantization == LABELS[compiled.layout] + AS_STORED
     assert sum(int(text.split()[0]) for text in report.kept) == len(compiled.known)
     text = summary(report)
     for label in LABELS[compiled.layout].split(" + "):
@@ -171,7 +172,7 @@ def test_a_second_rounding_is_stated(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_exceptions_change_what_they_name_alone(tmp_path: Path) -> None:
     made = compiled_as("gptq", tmp_path, keep=("lm_head=int8", "down_proj=none"))
-    assert made.report.manifest.numerics.quantization == "int4-b32 + int8-g32"
+    assert made.report.manifest.numerics.quantization == "int4-b32 + int8-g32" + AS_STORED
     matrices = stored(made.report.artifact)
     assert "lm_head.weight" in matrices and not any("down_proj" in name for name in matrices)
     assert any("dequantized: down_proj" in text for text in made.report.kept)

@@ -13,6 +13,8 @@ from torch import nn
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint, materialize
 from ingot.models.config import ModelConfig
+from tests.support import dense_models as dense
+from tests.support.core import core
 from tests.support.tiny_models import CASES, ROPES, TRAINED, VOCAB_SIZE, save_random
 
 # The longest is beyond every window and every trained length of the cases.
@@ -60,7 +62,9 @@ def check(model_dir: Path, lengths: tuple[int, ...] = LENGTHS) -> None:
         assert error(logits(built[longest], length), expected) <= LIMIT
 
 
-@pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.parametrize(
+    "name", core(*sorted(CASES), "cohere", "phi3", further=dense.USUAL, slow=dense.CASES)
+)
 def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
     check(save_random(name, tmp_path))
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from ingot.compiler.packed_sizes import weights_of
 from ingot.models import decoder_blueprint, registry
@@ -16,14 +17,15 @@ from ingot.models.blocks.decoder import CausalLM
 from ingot.models.blueprint import Blueprint, Shape
 from ingot.models.config import ModelConfig
 from ingot.models.families import llama
-from tests.support.tiny_models import CASES
+from tests.support import dense_models as dense
+from tests.support.core import core
+from tests.support.tiny_models import CASES, EVERY
 
 
 def config_of(name: str) -> ModelConfig:
-    config = CASES[name]()
-    values = {**config.to_dict(), "architectures": [f"{type(config).__name__[:-6]}ForCausalLM"]}
-    if values["architectures"] == ["GPT2ForCausalLM"]:
-        values["architectures"] = ["GPT2LMHeadModel"]
+    config = EVERY[name]()
+    architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]
+    values = {**config.to_dict(), "architectures": [architecture]}
     return replace(registry.parse_config(values), checkpoint_dtype="float32")
 
 
@@ -31,7 +33,7 @@ def shapes(module: nn.Module) -> dict[str, Shape]:
     return {name: tuple(p.shape) for name, p in module.named_parameters()}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", core(*CASES, "cohere", further=dense.USUAL, slow=dense.CASES))
 def test_a_blueprint_has_the_parameters_of_the_module(name: str) -> None:
     config = config_of(name)
     told, module = registry.blueprint(config), registry.build(config, max_model_len=64)

@@ -115,7 +115,6 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("hiden_size", {"hiden_size": 64}),
     ("num_experts", {"num_experts": 8}),
     ("layer_types", {"layer_types": ["full_attention"] * 4}),
-    ("auto_map", {"auto_map": {"AutoModel": "modeling.X"}}),
     ("is_encoder_decoder", {"is_encoder_decoder": True}),
     ("pruned_heads", {"pruned_heads": {"0": [1]}}),
     ("rope_interleaved", {"rope_interleaved": True}),

@@ -18,6 +18,7 @@ from ingot.errors import ConfigError
 from ingot.models import registry
 from ingot.models.blocks.activation import activate
 from ingot.models.config import ModelConfig
+from tests.support.core import core
 
 GIVEN: dict[str, Any] = {
     "vocab_size": 320,
@@ -33,6 +34,8 @@ GIVEN: dict[str, Any] = {
 }
 GPT2 = {"vocab_size": 320, "n_embd": 96, "n_layer": 3, "n_head": 6, "n_positions": 512}
 GPT2 |= {"bos_token_id": 1, "eos_token_id": 2}
+BARE = {k: v for k, v in GIVEN.items() if k not in ("max_position_embeddings", "rms_norm_eps")}
+MHA = {key: value for key, value in BARE.items() if key != "num_key_value_heads"}
 CLASSES = {
     "LlamaForCausalLM": (transformers.LlamaConfig, GIVEN),
     "MistralForCausalLM": (transformers.MistralConfig, GIVEN),
@@ -41,6 +44,29 @@ CLASSES = {
     "Gemma2ForCausalLM": (transformers.Gemma2Config, GIVEN),
     "GPT2LMHeadModel": (transformers.GPT2Config, GPT2),
 }
+# Of these a file may leave out more.
+FURTHER = {
+    "GemmaForCausalLM": (transformers.GemmaConfig, BARE | {"max_position_embeddings": 512}),
+    "Gemma3ForCausalLM": (transformers.Gemma3TextConfig, BARE),
+    "Phi3ForCausalLM": (transformers.Phi3Config, MHA),
+    "GlmForCausalLM": (transformers.GlmConfig, BARE),
+    "Glm4ForCausalLM": (transformers.Glm4Config, BARE),
+    "Olmo2ForCausalLM": (transformers.Olmo2Config, MHA),
+    "Olmo3ForCausalLM": (transformers.Olmo3Config, MHA),
+    "GraniteForCausalLM": (transformers.GraniteConfig, MHA),
+    "SmolLM3ForCausalLM": (transformers.SmolLM3Config, BARE),
+    "CohereForCausalLM": (transformers.CohereConfig, MHA),
+    "Cohere2ForCausalLM": (transformers.Cohere2Config, MHA),
+    "Starcoder2ForCausalLM": (transformers.Starcoder2Config, BARE),
+    "GPTNeoXForCausalLM": (transformers.GPTNeoXConfig, MHA),
+    "MinistralForCausalLM": (transformers.MinistralConfig, BARE),
+    "Ministral3ForCausalLM": (transformers.Ministral3Config, BARE),
+    "Exaone4ForCausalLM": (transformers.Exaone4Config, BARE),
+    "HunYuanDenseV1ForCausalLM": (transformers.HunYuanDenseV1Config, MHA),
+    "SeedOssForCausalLM": (transformers.SeedOssConfig, BARE),
+    "Ernie4_5ForCausalLM": (transformers.Ernie4_5Config, BARE),
+}
+CLASSES |= FURTHER
 
 FLAG = st.booleans()
 NUMBER = st.sampled_from([0.5, 1, 30.0, 500])
@@ -87,6 +113,69 @@ OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "eos_token_id": st.sampled_from([None, 0, 319]),
     },
 }
+SCALE = st.sampled_from([0.0625, 1.0, 30.0])
+OWN: dict[str, dict[str, st.SearchStrategy[Any]]] = {
+    "GemmaForCausalLM": {"attention_bias": FLAG, "head_dim": st.sampled_from([4, 16])},
+    "Gemma3ForCausalLM": {
+        "attention_bias": FLAG,
+        "final_logit_softcapping": CAP,
+        "query_pre_attn_scalar": st.sampled_from([1, 24, 256]),
+        "rope_local_base_freq": NUMBER,
+        "rope_scaling": st.none() | st.just({"rope_type": "linear", "factor": 8.0}),
+        "sliding_window": WINDOW,
+        "sliding_window_pattern": st.sampled_from([1, 2, 6]),
+    },
+    "Phi3ForCausalLM": {
+        "partial_rotary_factor": st.sampled_from([0.5, 1.0]),
+        "sliding_window": st.none() | WINDOW,
+    },
+    "GlmForCausalLM": {"attention_bias": FLAG},
+    "Glm4ForCausalLM": {"attention_bias": FLAG, "head_dim": st.sampled_from([8, 16])},
+    "Olmo2ForCausalLM": {"attention_bias": FLAG},
+    "Olmo3ForCausalLM": {"attention_bias": FLAG, "sliding_window": WINDOW},
+    "GraniteForCausalLM": {
+        "attention_bias": FLAG,
+        "attention_multiplier": NUMBER,
+        "embedding_multiplier": NUMBER,
+        "logits_scaling": NUMBER,
+        "mlp_bias": FLAG,
+        "residual_multiplier": NUMBER,
+    },
+    "SmolLM3ForCausalLM": {
+        "attention_bias": FLAG,
+        "no_rope_layer_interval": st.sampled_from([1, 2, 4]),
+        "no_rope_layers": st.none() | st.just([1, 0] * 18),
+        "sliding_window": st.none() | WINDOW,
+        "use_sliding_window": FLAG,
+    },
+    "CohereForCausalLM": {"attention_bias": FLAG, "logit_scale": SCALE, "use_qk_norm": FLAG},
+    "Cohere2ForCausalLM": {
+        "logit_scale": SCALE,
+        "sliding_window": WINDOW,
+        "sliding_window_pattern": st.sampled_from([1, 3, 4]),
+    },
+    "Starcoder2ForCausalLM": {"sliding_window": st.none() | WINDOW, "use_bias": FLAG},
+    "GPTNeoXForCausalLM": {
+        "attention_bias": FLAG,
+        "rotary_emb_base": NUMBER,
+        "rotary_pct": st.sampled_from([0.25, 1.0]),
+        "use_parallel_residual": FLAG,
+    },
+    "MinistralForCausalLM": {"sliding_window": st.none() | WINDOW},
+    "Ministral3ForCausalLM": {"sliding_window": st.none() | WINDOW},
+    "Exaone4ForCausalLM": {
+        "sliding_window": WINDOW,
+        "sliding_window_pattern": st.sampled_from([2, 4]),
+    },
+    "HunYuanDenseV1ForCausalLM": {"attention_bias": FLAG, "head_dim": st.sampled_from([4, 16])},
+    "SeedOssForCausalLM": {"attention_bias": FLAG, "attention_out_bias": FLAG, "mlp_bias": FLAG},
+    "Ernie4_5ForCausalLM": {"use_bias": FLAG},
+}
+NO_THETA = ("GPTNeoXForCausalLM", "Ministral3ForCausalLM")  # it has another name or place
+for _name, _own in OWN.items():
+    _shared = ("tie_word_embeddings", "bos_token_id", "eos_token_id", "dtype", "rope_theta")
+    _taken = _shared[:-1] if _name in NO_THETA else _shared
+    OPTIONS[_name] = {key: COMMON[key] for key in _taken} | _own
 
 
 def both(name: str, options: dict[str, Any]) -> tuple[ModelConfig, ModelConfig]:
@@ -120,7 +209,10 @@ def test_layers_with_a_window_in_a_silent_config(name: str, options: dict[str, A
     assert set(silent.windows[28:]) == {4096}
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize(
+    "name",
+    core(*[n for n in CLASSES if n not in FURTHER], further=list(FURTHER)[::3], slow=FURTHER),
+)
 @settings(max_examples=80, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_any_options_are_what_transformers_makes_of_them(name: str, data: st.DataObject) -> None:

@@ -117,7 +117,7 @@ def test_tokens_outside_the_vocabulary_are_refused(found: str, changes: dict[str
 def test_sizes_that_follow() -> None:
     assert CONFIG.num_layers == 2 and CONFIG.windows == (0, 7)
     assert (ATTENTION.q_size, ATTENTION.kv_size) == (6 * 16, 2 * 16)
-    assert CONFIG.largest_head == 16 and CONFIG.product_widths == (64, 96)
+    assert CONFIG.largest_head == 16
     assert CONFIG.ropes == (ROPE,) and with_layers(CONFIG, rope=NO_ROPE).ropes == ()
     assert CONFIG.kv_bytes_per_token(4) == 2 * (2 * 2 * 16) * 4
     assert NO_ROPE.rotates is False and ROPE.rotates is True

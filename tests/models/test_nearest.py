@@ -29,27 +29,9 @@ def near(architecture: str, without: tuple[str, ...] = (), **own: Any) -> Neares
     return registry.nearest_family({k: v for k, v in values.items() if k not in without})
 
 
-def test_gemma_differs_in_no_key_but_lacks_what_gemma_2_has() -> None:
-    found = near(
-        "GemmaForCausalLM", attention_bias=False, head_dim=256, hidden_act="gelu_pytorch_tanh",
-        hidden_activation=None,
-    )  # fmt: skip
-    assert (found.family.name, found.differing) == ("gemma2", ())
-    assert found.absent == (
-        "attn_logit_softcapping", "final_logit_softcapping", "query_pre_attn_scalar",
-        "sliding_window",
-    )  # fmt: skip
-
-
-def test_gemma_3_has_keys_of_its_own() -> None:
-    found = near(
-        "Gemma3ForCausalLM", without=("hidden_act",), hidden_activation="gelu_pytorch_tanh",
-        head_dim=256, attention_bias=False, attn_logit_softcapping=None, query_pre_attn_scalar=256,
-        final_logit_softcapping=None, sliding_window=512, sliding_window_pattern=6,
-        rope_local_base_freq=10000,
-    )  # fmt: skip
-    assert found.family.name == "gemma2" and found.absent == ()
-    assert found.differing == ("rope_local_base_freq", "sliding_window_pattern")
+def test_helium_differs_in_no_key() -> None:
+    found = near("HeliumForCausalLM", attention_bias=False, head_dim=128, mlp_bias=False)
+    assert (found.family.name, found.differing, found.absent) == ("seed_oss", (), ())
 
 
 def test_mixtral_differs_in_its_router() -> None:
@@ -57,25 +39,12 @@ def test_mixtral_differs_in_its_router() -> None:
     assert (found.family.name, found.differing, found.absent) == ("mistral", ROUTER, ())
 
 
-def test_phi_3_brings_code_and_a_length() -> None:
+def test_stable_lm_has_other_names() -> None:
     found = near(
-        "Phi3ForCausalLM", auto_map={"AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"},
-        original_max_position_embeddings=4096, resid_pdrop=0.0, embd_pdrop=0.0,
+        "StableLmForCausalLM", without=("num_key_value_heads", "rms_norm_eps"),
+        layer_norm_eps=1e-5, partial_rotary_factor=0.25, use_qkv_bias=True, qk_layernorm=False,
     )  # fmt: skip
-    length, code = found.differing
-    assert length == "original_max_position_embeddings" and code.startswith("auto_map = {")
-
-
-def test_gpt_neox_has_other_names() -> None:
-    found = near(
-        "GPTNeoXForCausalLM", without=("num_key_value_heads", "rms_norm_eps", "rope_theta"),
-        layer_norm_eps=1e-5, rotary_emb_base=10000, rotary_pct=0.25, use_parallel_residual=True,
-    )  # fmt: skip
-    assert found.family.name == "llama" and found.absent == ("rope_theta",)
-    assert found.differing == (
-        "layer_norm_eps", "rotary_emb_base", "rotary_pct", "use_parallel_residual",
-        "no rms_norm_eps",
-    )  # fmt: skip
+    assert found.differing == ("qk_layernorm", "use_qkv_bias")
 
 
 @pytest.mark.parametrize("name", registry.families())

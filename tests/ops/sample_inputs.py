@@ -125,6 +125,15 @@ def layer_norm(rng: torch.Generator) -> list[Kwargs]:
             (5, 200, 1e-5, False),
             (3, 37, 0.1, True),
         )
+    ] + [
+        {
+            "x": samples.normal(rng, 1, 4, 3, 12),
+            "weight": samples.normal(rng, *sizes),
+            "bias": None,
+            "eps": 1e-5,
+            "out_dtype": torch.float32,
+        }
+        for sizes in ((12,), (3, 12))
     ]
 
 
@@ -237,6 +246,13 @@ def rope_table(rng: torch.Generator) -> list[Kwargs]:
             (9, 64, 1e6, 131072, 1.0),
             (5, 13, 5e5, 1000, 1.25),
         )
+    ] + [
+        {
+            "positions": torch.tensor([[0, 4, 5, 9, 1000]], dtype=torch.int32),
+            "inv_freq": torch.tensor([1.0, 0.1]),
+            "temperature": 0.3,
+            "length": 5,
+        }
     ]
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ingot.ops import OPS
 from ingot.ops.linear import EXACT_IN_FLOAT32
@@ -36,6 +38,45 @@ def test_rounding_is_numpys_in_single_precision(block):
     assert got.block == block and got.multipliers is None
     assert np.array_equal(got.values.numpy(), values)
     assert np.array_equal(got.scales.numpy(), (largest / np.float32(127))[..., 0])
+
+
+@given(st.integers(1, 70), st.sampled_from([1, 4, 32, 64]))
+def test_the_last_block_has_the_columns_that_are_left(columns: int, block: int) -> None:
+    x = torch.randn(3, columns, generator=torch.Generator().manual_seed(columns))
+    got = round_to_int8(x, block)
+    apart = [round_to_int8(part, part.shape[-1]) for part in x.split(block, -1)]
+    assert torch.equal(got.values, torch.cat([each.values for each in apart], -1))
+    assert torch.equal(got.scales, torch.cat([each.scales for each in apart], -1))
+    assert torch.equal(got.dequantize(), torch.cat([each.dequantize() for each in apart], -1))
+    weight = round_to_int8(x.flip(0), block)
+    product = OPS["linear"].reference(got, weight)
+    expected = sum(
+        OPS["linear"].reference(one, round_to_int8(part, part.shape[-1]))
+        for one, part in zip(apart, x.flip(0).split(block, -1), strict=True)
+    )
+    assert torch.equal(product, expected)
+
+
+@given(st.integers(1, 30))
+def test_the_last_group_has_the_columns_that_are_left(columns: int) -> None:
+    whole = with_multipliers(3, seed=columns)
+    values = whole.values.repeat(1, 4)[:, :columns]
+    multipliers = whole.multipliers.repeat(1, 4)[:, : -(-columns // 2)]
+    scales = whole.scales.repeat(1, 4)[:, : -(-columns // 4)]
+    found = Scaled(values, multipliers, scales, block=4, group=2)
+    expected = [
+        [int(values[r, k]) * int(multipliers[r, k // 2]) * float(scales[r, k // 4])
+         for k in range(columns)]
+        for r in range(3)
+    ]  # fmt: skip
+    assert torch.equal(found.dequantize(), torch.tensor(expected))
+    assert torch.equal(found[1:].dequantize(), found.dequantize()[1:])
+    assert torch.equal(stack([found[:1], found[1:]]).dequantize(), found.dequantize())
+
+
+def test_scales_that_are_not_of_the_blocks_are_noticed() -> None:
+    with pytest.raises(AssertionError, match="9 columns, 2 blocks"):
+        Scaled(torch.zeros(1, 9, dtype=torch.int8), None, torch.zeros(1, 2), block=4)
 
 
 def test_the_smallest_block_that_counts_is_not_zero():

@@ -90,6 +90,21 @@ def bare_layer_norm(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:])
 
 
+def layer_norm_of_heads(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    weight = lab.by_head
+    x = flat(F.layer_norm(heads(x), (8,), lab.head_w))
+    return flat(F.layer_norm(heads(x), (8,), None, None, 1e-3) * weight)
+
+
+def layer_norm_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    normed = F.layer_norm(heads(x), (8,))
+    return flat(normed * lab.by_head + normed)
+
+
+def layer_norm_times_another(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:]) * lab.embed.weight[:1]
+
+
 def tables(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     cos, sin = cos_sin(lab, positions, 1.3)
     angles = positions.unsqueeze(-1) * lab.inv_freq
@@ -138,6 +153,15 @@ def turned_neighbours(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
         x = x * cos.unsqueeze(dim) + turned * sin.unsqueeze(dim)
         x = x.transpose(1, 2)
     return flat(x)
+
+
+def turned_neighbours_in_part(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    angles = torch.repeat_interleave(positions[:, :, None] * lab.inv_freq, 2, dim=-1)
+    cos, sin = angles.cos().unsqueeze(2), angles.sin().unsqueeze(2)
+    x = x.view(1, x.shape[1], 2, 12)
+    part = x[..., :8]
+    turned = torch.stack((-part[..., 1::2], part[..., ::2]), dim=-1).flatten(-2)
+    return flat(torch.cat((part * cos + turned * sin, x[..., 8:]), dim=-1))
 
 
 def turned_neighbours_by_halves(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
@@ -349,7 +373,11 @@ CASES = {
         ),
     ),
     "fuse_layer_norm": Case(
-        layer_norms, 2, {"aten.layer_norm": 2}, {"layer_norm": 2}, (bare_layer_norm,)
+        layer_norms,
+        2,
+        {"aten.layer_norm": 2},
+        {"layer_norm": 2},
+        (bare_layer_norm, layer_norm_read_twice, layer_norm_times_another),
     ),
     "fuse_rope_table": Case(
         tables, 2, {"aten.cos": 2, "aten.sin": 2}, {"rope_table": 2}, (only_cosines, unlike_scales)
@@ -414,6 +442,8 @@ SPELLINGS = (
     ("fuse_rope_table", table_by_matmul, 1),
     ("fuse_rope", turned_by_halves, 1),
     ("fuse_rope", turned_in_part, 1),
+    ("fuse_layer_norm", layer_norm_of_heads, 2),
     ("fuse_rope", turned_neighbours, 2),
+    ("fuse_rope", turned_neighbours_in_part, 1),
     ("fuse_attention", attended_in_turn, 1),
 )

@@ -38,8 +38,8 @@ class Part(nn.Module):
 
 
 class Lab(nn.Module):
-    """Weights that bodies use: `w` and `w2` [24], `head_w` [8], `q`, `k`, `v` [24, 24], `gate` and
-    `up` [24, 24] with a bias, frequencies [4]."""
+    """Weights that bodies use: `w` and `w2` [24], `head_w` [8], `by_head` [3, 8], `q`, `k`, `v`
+    [24, 24], `gate` and `up` [24, 24] with a bias, frequencies [4]."""
 
     def __init__(self, body: Body) -> None:
         super().__init__()
@@ -51,6 +51,7 @@ class Lab(nn.Module):
         for name in ("q", "k", "v", "gate", "up"):
             bias = name in ("gate", "up")
             self.register_module(name, nn.Linear(SIZE, SIZE, bias=bias))
+        self.by_head = nn.Parameter(torch.empty(HEADS, HEAD))
         self.register_buffer("inv_freq", torch.empty(HEAD // 2))
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:

@@ -70,6 +70,18 @@ OPTIONS = {
             "logit_softcap": 30.0,
         },
     ),
+    "neighbours": ({"rope": replace(ROPE, pairs="neighbours")}, {}, {}, {}),
+    "part_of_neighbours": ({"rope": replace(PARTIAL, pairs="neighbours")}, {}, {}, {}),
+    "temperature": ({"rope": ROPE, "query_temperature": 0.2}, {}, {}, {}),
+    "full_norm": ({"qk_norm": "full"}, {}, {}, {"placement": "post"}),
+    "norm_after_rope": ({"qk_norm": "head", "norm_after_rope": True}, {}, {}, {}),
+    "parallel": (
+        {"qk_norm": "each_head"},
+        {},
+        {},
+        {"placement": "parallel", "norm": "layer", "norm_bias": False, "logit_scale": 0.3},
+    ),
+    "parallel_pair": ({}, {}, {"kind": "plain"}, {"placement": "parallel_pair", "norm": "layer"}),
     "layer_norm": (
         {"rope": NO_ROPE},
         {},

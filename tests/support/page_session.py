@@ -32,13 +32,7 @@ LONGEST = 8192
 HUB_NAME, REVISIONS = "Qwen/Qwen3-0.6B", ("main", "v1.0")
 # What pages call a model directory of the reader's.
 MODEL_DIRS = ("MODEL_DIR", "model_dir", "Qwen3-0.6B")
-GEMMA = {
-    **CONFIG,
-    "architectures": ["GemmaForCausalLM"],
-    "model_type": "gemma",
-    "hidden_act": "gelu_pytorch_tanh",
-    "tie_word_embeddings": True,
-}
+HELIUM = {**CONFIG, "architectures": ["HeliumForCausalLM"], "model_type": "helium"}
 ARTIFACT = re.compile(r"[\w.-]+\.ingot\b")
 WRITTEN = re.compile(r"(?:-o +|rm +|, \"|ArtifactWriter\(\")([\w.-]+\.ingot)\b")
 TARGET = re.compile(r"cpu[:-](native|portable|x86-64-v\d(\+\w+)*)|cuda[:-](native|sm_\d+)")
@@ -183,8 +177,8 @@ def session_of(blocks: list[Block], folder: Path) -> Iterator[Session]:
     for name in MODEL_DIRS:
         if name in text:
             (folder / name).symlink_to(model / "model")
-    if "gemma-2b" in text:
-        write_model(folder / "gemma-2b", GEMMA)
+    if "helium-1-2b" in text:
+        write_model(folder / "helium-1-2b", HELIUM)
     for name in unwritten(text):
         compiled = made_once("page_artifact", lambda place: compile_once(model / "model", place))
         shutil.copytree(compiled / "model.ingot", folder / name)

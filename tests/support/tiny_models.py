@@ -1,13 +1,14 @@
 """Tiny random models of every family and option, as `transformers` writes them.
 
-`CASES` names them; `save_random` writes one as a model directory. The same name,
-dtype and seed give the same bytes.
+`CASES` names those of the first families, `EVERY` also those of `dense_models`; `save_random`
+writes one as a model directory. The same name, dtype and seed give the same bytes.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import torch
 import transformers
 
 from bench.make_model import write_byte_tokenizer
+from tests.support import dense_models
+from tests.support.dense_models import config_of
 
 VOCAB_SIZE = 320
 WINDOW = 24
@@ -95,6 +98,10 @@ def _cases() -> dict[str, Case]:
         "llama_gelu": _case("Llama", hidden_act="gelu"),
         "llama_gelu_tanh": _case("Llama", hidden_act="gelu_pytorch_tanh"),
         "llama_relu": _case("Llama", hidden_act="relu"),
+        # No width is a multiple of 32, or none of 128.
+        "llama_width_36": _case("Llama", hidden_size=36, intermediate_size=52, head_dim=12),
+        "llama_width_100": _case("Llama", hidden_size=100, intermediate_size=1000, head_dim=20),
+        "qwen3_width_576": _case("Qwen3", hidden_size=576, intermediate_size=1001, head_dim=36),
         "qwen2": _case("Qwen2"),
         "qwen2_tied": _case("Qwen2", tie_word_embeddings=True),
         "qwen2_window": _case("Qwen2", **layers, max_window_layers=2),
@@ -171,6 +178,7 @@ def _other_cases() -> dict[str, Case]:
 
 
 CASES: dict[str, Case] = _cases() | _other_cases()
+EVERY: dict[str, Case] = CASES | {name: partial(config_of, name) for name in dense_models.CASES}
 
 
 def save_random(
@@ -186,14 +194,14 @@ def save_random(
     """Writes a model directory with random weights and returns it.
 
     Args:
-        name: one of CASES.
+        name: one of EVERY.
         dtype: "float32", "bfloat16" or "float16".
         tokenizer: also write a byte-level tokenizer.json.
         old_rope_spelling: write rope_theta and rope_scaling instead of rope_parameters.
         shard_kilobytes: write shards of at most that size, with an index.
     """
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(CASES[name]()).to(torch.float32)
+    model = transformers.AutoModelForCausalLM.from_config(EVERY[name]()).to(torch.float32)
     randomise(model)
     size = "5GB" if shard_kilobytes is None else f"{shard_kilobytes}KB"
     model.to(getattr(torch, dtype)).save_pretrained(directory, max_shard_size=size)

@@ -12,13 +12,14 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import Storage
+from ingot.artifact.manifest import AS_STORED
 from ingot.compiler.quantization.kept import refused_storage
 from ingot.compiler.quantization.storage import (
+    AS_THEY_ARE,
     BITS,
-    KEPT,
     UNQUANTIZED,
     Fits,
-    blocks_divide,
+    any_width,
     keep_options,
     refused_groups,
 )
@@ -34,7 +35,7 @@ def choose_storage(
     keep: tuple[str, ...],
     dtype: str,
     int8: Storage | None = None,
-    fits: Fits = blocks_divide,
+    fits: Fits = any_width,
     kept: Mapping[str, Storage] | None = None,
 ) -> dict[str, Storage]:
     """How each quantized matrix of the exported graph is stored. The others are not in the result.
@@ -46,7 +47,7 @@ def choose_storage(
 
     Raises:
         UsageError: a rule cannot be read or matches nothing, the rules leave nothing to quantize,
-            or the columns of a matrix do not suit its group.
+            or no kernel takes the groups of a matrix.
     """
     if base is None and not kept:
         return {}
@@ -134,17 +135,17 @@ def matrix_names(gm: GraphModule) -> dict[str, tuple[str, ...]]:
 def read_rule(rule: str, base: Storage, int8: Storage, dtype: str) -> tuple[str, Storage | None]:
     """`PATTERN=STORAGE`, taken apart and checked."""
     pattern, _, kind = rule.rpartition("=")
-    if not pattern or kind not in (*KEPT, *BITS):
+    if not pattern or kind not in (*AS_THEY_ARE, *BITS):
         raise UsageError(
             f"--keep {rule!r} cannot be read",
-            hint=f"Write PATTERN={'|'.join((*KEPT, *BITS))}, such as 'lm_head=bf16'.",
+            hint=f"Write PATTERN={'|'.join((*AS_THEY_ARE, *BITS))}, such as 'lm_head=bf16'.",
         )
     if kind == "bf16" and dtype != "bfloat16":
         raise UsageError(
             f"--keep {rule!r} needs --dtype bfloat16, but this compile is {dtype}",
             hint=f"Write {pattern}=none to keep the weights in {dtype}.",
         )
-    if kind in KEPT:
+    if kind in AS_THEY_ARE:
         return pattern, None
     if kind == "int4" and not base.group:
         raise UsageError(
@@ -192,8 +193,11 @@ def alike(gm: GraphModule, names: Sequence[str]) -> list[str]:
     return [*names, *(name for name in inputs if inputs[name] in read and name not in names)]
 
 
-def label(storage: Mapping[str, Storage], *, calibrated: bool) -> str:
-    """The words of the manifest: `int4-g32 + int8-g32, calibrated`, most frequent first."""
+def label(storage: Mapping[str, Storage], *, calibrated: bool, kept: bool = False) -> str:
+    """The words of the manifest: `int4-g32 + int8-g32, calibrated`, most frequent first.
+
+    `kept` says that integers are those of the checkpoint.
+    """
     counts = Counter(stored.label for stored in storage.values())
     text = " + ".join(sorted(counts, key=lambda name: (-counts[name], name)))
-    return (text + (", calibrated" if calibrated else "")) or "none"
+    return (text + (", calibrated" if calibrated else "") + (AS_STORED if kept else "")) or "none"

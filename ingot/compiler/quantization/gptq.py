@@ -21,7 +21,7 @@ from ingot.compiler.quantization.search import (
     round_to,
 )
 from ingot.errors import CompileError
-from ingot.ops.scaled import Scaled
+from ingot.ops.scaled import Scaled, whole_parts
 
 COLUMNS_AT_ONCE = 128  # one matrix product carries their errors to the columns after them
 DAMPING = 0.01  # of the mean diagonal: the paper's
@@ -38,8 +38,8 @@ def gptq(weight: Tensor, factor: Tensor, form: Format) -> Scaled:
     left = weight.float().T.contiguous()  # [K, O]: a column of the weight is a row here
     columns, outputs = left.shape
     values = torch.empty(columns, outputs, dtype=torch.int8)
-    multipliers = torch.empty(columns // form.group, outputs, dtype=torch.int8)
-    scales = torch.empty(columns // form.block, outputs)
+    multipliers = torch.empty(-(-columns // form.group), outputs, dtype=torch.int8)
+    scales = torch.empty(form.blocks_of(columns), outputs)
     for start in range(0, columns, COLUMNS_AT_ONCE):
         stop = min(start + COLUMNS_AT_ONCE, columns)
         errors = torch.empty(stop - start, outputs)
@@ -62,14 +62,17 @@ def gptq(weight: Tensor, factor: Tensor, form: Format) -> Scaled:
         values.T.contiguous(),
         multipliers.T.contiguous() if form.has_multipliers else None,
         scales.T.contiguous(),
+        block=form.block,
+        group=form.group,
     )
 
 
 def _block_scale(left: Tensor, form: Format) -> Tensor:
     """The float16 scale of the block at the start of `left`, the columns [K, O] not yet rounded."""
     num_groups = form.block // form.group
-    block = left[: form.block].view(num_groups, form.group, -1)
-    groups = block.permute(1, 2, 0).flatten(1)  # the groups of an output lie side by side
+    block = whole_parts(left[: form.block].T, form.block)
+    # The groups of an output lie side by side.
+    groups = block.reshape(-1, form.group).T.contiguous()
     own = best_scales(groups, bits=form.bits)
     return block_scales(groups, own, num_groups) if form.has_multipliers else own
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ingot.artifact.formats import Format
 from ingot.errors import CheckpointError
-from ingot.ops.scaled import Scaled
+from ingot.ops.scaled import Scaled, whole_parts
 
 RANGES = {8: (-127.0, 127.0), 4: (-8.0, 7.0)}
 # Where starts put the largest magnitude of a group; what is beyond the range is clipped.
@@ -41,26 +41,31 @@ def quantize_rows(rows: Tensor, form: Format) -> Scaled:
         CheckpointError: weights are so large that float16 cannot hold their scale.
     """
     num_rows, columns = rows.shape
+    num_blocks, num_groups = form.blocks_of(columns), -(-columns // form.group)
+    each = form.block // form.group
     values = torch.empty(num_rows, columns, dtype=torch.int8)
-    multipliers = torch.empty(num_rows, columns // form.group, dtype=torch.int8)
-    scales = torch.empty(num_rows, columns // form.block)
+    multipliers = torch.empty(num_rows, num_groups, dtype=torch.int8)
+    scales = torch.empty(num_rows, num_blocks)
     step = max(1, AT_ONCE // columns)
     with one_thread():
         for start in range(0, num_rows, step):
             part = slice(start, start + step)
+            # Zeros that fill up the last block change no scale.
+            blocks = whole_parts(rows[part], form.block)
             # Groups lie side by side, so that reductions over them use vector registers.
-            groups = rows[part].reshape(-1, form.group).T.float().contiguous()
+            groups = blocks.reshape(-1, form.group).T.float().contiguous()
             own = stored = best_scales(groups, bits=form.bits)
             if form.has_multipliers:
-                each = form.block // form.group
                 stored = block_scales(groups, own, each)
                 shared = stored.repeat_interleave(each)
                 factors = multipliers_of(own, shared)
-                multipliers[part] = factors.view(-1, columns // form.group)
+                multipliers[part] = factors.view(len(blocks), -1)[:, :num_groups]
                 own = factors * shared
-            values[part] = round_to(groups, own, form.bits).T.reshape(-1, columns)
-            scales[part] = stored.view(-1, columns // form.block)
-    return Scaled(values, multipliers if form.has_multipliers else None, scales)
+            rounded = round_to(groups, own, form.bits).T
+            values[part] = rounded.reshape(len(blocks), -1)[:, :columns]
+            scales[part] = stored.view(len(blocks), -1)
+    found = multipliers if form.has_multipliers else None
+    return Scaled(values, found, scales, block=form.block, group=form.group)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -14,7 +13,7 @@ from ingot.models.config import ModelConfig
 BITS = {"int8": 8, "int4": 4}
 GROUPS = {"32": 32, "64": 64, "128": 128}
 SIZES = {"int8": {**GROUPS, "channel": 0}, "int4": GROUPS}  # of --group-size
-KEPT = ("none", "bf16")
+AS_THEY_ARE = ("none", "bf16")
 DEQUANTIZE = "--dequantize"
 UNQUANTIZED = "--quantize none, without --group-size, --keep and --calibrate"
 
@@ -22,8 +21,8 @@ UNQUANTIZED = "--quantize none, without --group-size, --keep and --calibrate"
 def base_storage(options: CompileOptions, config: ModelConfig) -> Storage | None:
     """The storage that `--quantize` and `--group-size` ask for; None for no quantization.
 
-    Without a group size, int8 takes the widest that divides the rows of the model's matrices, which
-    is fastest. int4 takes the narrowest, which is most precise.
+    Without a group size, int8 takes the widest, which is fastest, and int4 the narrowest, which is
+    most precise.
 
     Raises:
         UsageError: a value is unknown, or options do not go together.
@@ -40,7 +39,7 @@ def base_storage(options: CompileOptions, config: ModelConfig) -> Storage | None
                 raise UsageError(f"{name} needs --quantize int8 or int4")
         return None
     check_known("quantization", options.quantize, ("none", *BITS))
-    size = group_size(options.quantize, options, config)
+    size = group_size(options.quantize, options)
     allowed = SIZES[options.quantize]
     if size not in allowed:
         raise UsageError(
@@ -80,27 +79,23 @@ def keeps_integers(options: CompileOptions, config: ModelConfig) -> bool:
     return True
 
 
-def int8_storage(options: CompileOptions, config: ModelConfig) -> Storage:
+def int8_storage(options: CompileOptions) -> Storage:
     """How matrices are stored that are int8 in any case."""
-    return Storage(8, SIZES["int8"][group_size("int8", options, config)])
+    return Storage(8, SIZES["int8"][group_size("int8", options)])
 
 
-def group_size(kind: str, options: CompileOptions, config: ModelConfig) -> str:
+def group_size(kind: str, options: CompileOptions) -> str:
     """The group size of matrices of that kind: the option, or the default."""
-    if options.group_size:
-        return str(options.group_size)
-    width = math.gcd(*config.product_widths)
-    dividing = [size for size, group in GROUPS.items() if width % group == 0]
-    return dividing[-1] if kind == "int8" and dividing else "32"
+    return str(options.group_size or {"int8": 128, "int4": 32}[kind])
 
 
 # Whether products take a matrix with rows of so many columns in a format.
 Fits = Callable[[int, Format], bool]
 
 
-def blocks_divide(columns: int, form: Format) -> bool:
-    """What every kernel needs."""
-    return columns % form.block == 0
+def any_width(columns: int, form: Format) -> bool:
+    """What kernels do that leave the last group of a row short."""
+    return True
 
 
 def refused_groups(
@@ -110,7 +105,7 @@ def refused_groups(
     fits: Fits,
     alike: Callable[[Sequence[str]], Iterable[str]],
 ) -> UsageError | None:
-    """The error that names all matrices whose rows do not suit their groups or kernels.
+    """The error that names all matrices whose groups no kernel takes.
 
     Args:
         storage: how each matrix is to be stored; columns: of its rows.
@@ -145,9 +140,8 @@ def misfits(storage: Mapping[str, Storage], columns: Mapping[str, int], fits: Fi
 
 def misfit(stored: Storage, columns: int) -> str:
     """Why a row of so many columns does not suit that storage."""
-    if stored.group:
-        return f"groups of {stored.group} do not divide the {columns} columns"
-    return f"no kernel takes one scale for the {columns} columns"
+    what = f"groups of {stored.group} in" if stored.group else "one scale for"
+    return f"no kernel takes {what} the {columns} columns"
 
 
 def last_words(names: Iterable[str]) -> list[str]:

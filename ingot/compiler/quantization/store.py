@@ -11,21 +11,21 @@ import tempfile
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ingot.errors import InternalError, ResourceError
-from ingot.ops.scaled import Operand, Scaled, stack
+from ingot.ops.scaled import Operand, Scaled
 from ingot.targets.target import Read
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where a matrix lies in the file; its rows, and the values, scales and zeros that each row
-    has."""
+    has. `block` and `group` are those of `Scaled`."""
 
     offset: int
     rows: int
@@ -33,6 +33,8 @@ class _Place:
     multipliers: int
     scales: int
     zeros: int
+    block: int
+    group: int
 
 
 class QuantizedWeights:
@@ -54,28 +56,25 @@ class QuantizedWeights:
     def add(self, name: str, pieces: Iterable[Scaled]) -> None:
         """Writes a matrix that comes in pieces of rows."""
         offset = self._file.seek(0, 2)
-        narrow = []
+        small: list[list[Tensor]] = [[], [], []]
+        rows = 0
         try:
             for piece in pieces:
                 self._file.write(piece.values.contiguous().numpy().data)
-                narrow.append(replace(piece, values=piece.values[:, :0]))
-            whole = stack(narrow)
-            if whole.multipliers is not None:
-                self._file.write(whole.multipliers.numpy().data)
-            self._file.write(whole.scales.half().numpy().data)
-            if whole.zeros is not None:
-                self._file.write(whole.zeros.numpy().data)
+                rows += piece.shape[0]
+                for held, part in zip(small, _small(piece), strict=True):
+                    held.append(part)
+            for held in small:
+                self._file.write(torch.cat(held).numpy().data)
             self._file.flush()
         except OSError as error:
             raise ResourceError(
                 f"cannot store the quantized weights: {error.strerror}",
                 hint="They need a byte for each parameter on the disk of the artifact.",
             ) from error
-        rows = whole.values.shape[0]
-        multipliers = 0 if whole.multipliers is None else whole.multipliers.shape[1]
-        zeros = 0 if whole.zeros is None else whole.zeros.shape[1]
+        widths = (part.shape[1] for part in _small(piece))
         self._places[name] = _Place(
-            offset, rows, piece.values.shape[1], multipliers, whole.scales.shape[1], zeros
+            offset, rows, piece.shape[1], *widths, block=piece.block, group=piece.group
         )
 
     def matrix(self, name: str) -> Scaled:
@@ -98,6 +97,8 @@ class QuantizedWeights:
             multipliers if place.multipliers else None,
             scales.float(),
             zeros if place.zeros else None,
+            block=place.block,
+            group=place.group,
         )
 
     def read(self, name: str) -> Tensor:
@@ -134,3 +135,10 @@ class QuantizedWeights:
                 raise InternalError("a quantized matrix is cut off")
             left, offset = left[count:], offset + count
         return data
+
+
+def _small(piece: Scaled) -> tuple[Tensor, Tensor, Tensor]:
+    """The multipliers, scales and zeros of some rows; of width 0 where they have none."""
+    none = piece.values[:, :0]
+    multipliers = none if piece.multipliers is None else piece.multipliers
+    return multipliers, piece.scales.half(), none if piece.zeros is None else piece.zeros

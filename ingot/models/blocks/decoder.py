@@ -23,7 +23,7 @@ from ingot.models.blocks.norm import make_norm
 from ingot.models.blocks.plain_mlp import PlainMLP
 from ingot.models.blocks.rotary import RopeTables, Rotary
 from ingot.models.blocks.soft_cap import SoftCap
-from ingot.models.config import ModelConfig
+from ingot.models.config import ModelConfig, Placement
 from ingot.models.decoder_blueprint import causal_lm, decoder, decoder_layer, rotaries
 from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
@@ -47,17 +47,30 @@ def make_block(config: ModelConfig, of: Any) -> nn.Module:
 
 
 class DecoderLayer(Block):
-    """Mixer and MLP, normed before and added to the residual stream [1, T, hidden_size]."""
+    """Mixer and MLP with their norms, added to the residual stream [1, T, hidden_size].
+
+    The classes below say where the norms stand.
+    """
 
     becomes: ClassVar = {"add": 2}
 
+    self_attn: nn.Module
+    mlp: nn.Module
+    input_layernorm: nn.Module
+    post_attention_layernorm: nn.Module
+    pre_feedforward_layernorm: nn.Module
+    post_feedforward_layernorm: nn.Module
+
     def __init__(self, config: ModelConfig, layer: LayerConfig) -> None:
         super().__init__(decoder_layer(config, layer))
-        parts = self.blueprint.parts
-        self.input_layernorm = make_norm(config, parts["input_layernorm"])
-        self.self_attn = make_block(config, layer.mixer)
-        self.post_attention_layernorm = make_norm(config, parts["post_attention_layernorm"])
-        self.mlp = make_block(config, layer.mlp)
+        blocks = {"self_attn": layer.mixer, "mlp": layer.mlp}
+        for name, part in self.blueprint.parts.items():
+            made = make_block(config, blocks[name]) if name in blocks else make_norm(config, part)
+            self.add_module(name, made)
+
+
+class PreLayer(DecoderLayer):
+    """Normed before mixer and MLP."""
 
     def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         x = x + self.self_attn(self.input_layernorm(x), tables)
@@ -65,14 +78,16 @@ class DecoderLayer(Block):
         return x
 
 
-class SandwichLayer(DecoderLayer):
-    """A decoder layer whose attention and MLP are normed before and after."""
+class PostLayer(DecoderLayer):
+    """Normed after mixer and MLP."""
 
-    def __init__(self, config: ModelConfig, layer: LayerConfig) -> None:
-        super().__init__(config, layer)
-        parts = self.blueprint.parts
-        self.pre_feedforward_layernorm = make_norm(config, parts["pre_feedforward_layernorm"])
-        self.post_feedforward_layernorm = make_norm(config, parts["post_feedforward_layernorm"])
+    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+        x = x + self.post_attention_layernorm(self.self_attn(x, tables))
+        return x + self.post_feedforward_layernorm(self.mlp(x))  # type: ignore[no-any-return]
+
+
+class SandwichLayer(DecoderLayer):
+    """Normed before and after mixer and MLP."""
 
     def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
         attended = self.self_attn(self.input_layernorm(x), tables)
@@ -81,7 +96,29 @@ class SandwichLayer(DecoderLayer):
         return x + self.post_feedforward_layernorm(fed_forward)  # type: ignore[no-any-return]
 
 
-LAYERS = {"pre": DecoderLayer, "sandwich": SandwichLayer}
+class ParallelLayer(DecoderLayer):
+    """Mixer and MLP side by side, on one norm."""
+
+    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+        normed = self.input_layernorm(x)
+        return x + self.self_attn(normed, tables) + self.mlp(normed)  # type: ignore[no-any-return]
+
+
+class ParallelPairLayer(DecoderLayer):
+    """Mixer and MLP side by side, each on a norm of its own."""
+
+    def forward(self, x: torch.Tensor, tables: RopeTables) -> torch.Tensor:
+        attended = self.self_attn(self.input_layernorm(x), tables)
+        return x + attended + self.mlp(self.post_attention_layernorm(x))  # type: ignore[no-any-return]
+
+
+LAYERS: Mapping[Placement, type[DecoderLayer]] = {
+    "pre": PreLayer,
+    "post": PostLayer,
+    "sandwich": SandwichLayer,
+    "parallel": ParallelLayer,
+    "parallel_pair": ParallelPairLayer,
+}
 
 
 class Decoder(Block):
@@ -122,11 +159,14 @@ class CausalLM(Block):
         self.tied = config.tie_embeddings
         if not self.tied:
             self.lm_head = Linear(self.blueprint.parts["lm_head"])
+        self.scale = config.logit_scale
         self.cap = SoftCap(config.logit_softcap) if config.logit_softcap else None
-        self.becomes = {"linear": 1} if self.tied else {}
+        self.becomes = {"linear": int(self.tied), "mul": int(self.scale != 1)}
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         x = self.model(input_ids, positions)
+        if self.scale != 1:
+            x = x * self.scale  # fewer values than the logits, which are as much larger
         table = self.model.embed_tokens.weight
         logits = functional.linear(x, table) if self.tied else self.lm_head(x)
         return logits if self.cap is None else self.cap(logits)

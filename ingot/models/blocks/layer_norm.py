@@ -12,7 +12,10 @@ from ingot.models.blueprint import Blueprint
 
 
 class LayerNorm(Block):
-    """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension."""
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension.
+
+    A weight [H, D] has a row for each of the heads of x [..., H, D], and no bias.
+    """
 
     becomes: ClassVar = {"layer_norm": 1}
 
@@ -24,4 +27,7 @@ class LayerNorm(Block):
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        size = self.weight.shape[-1:]
+        if self.weight.dim() == 1:
+            return functional.layer_norm(x, size, self.weight, self.bias, self.eps)
+        return functional.layer_norm(x, size, None, None, self.eps) * self.weight

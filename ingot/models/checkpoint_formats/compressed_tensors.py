@@ -165,10 +165,11 @@ STRATEGIES = {
 
 
 def _integers(stem: str, parts: Infos, scheme: Scheme) -> QuantizedTensor:
-    values = parts.get(".weight_packed") or parts[".weight"]
+    packed = parts.get(".weight_packed")
+    values = packed or parts[".weight"]
     scales, zeros = parts[".weight_scale"], parts.get(ZEROS)
-    each = WORD // scheme.bits if values.dtype == "I32" else 1
-    if scheme.bits not in BITS or (each == 1 and scheme.bits != 8):
+    each = WORD // scheme.bits if packed and scheme.bits in BITS else 1
+    if scheme.bits not in BITS or (not packed and scheme.bits != 8):
         raise CheckpointError(
             f"{stem}.weight is stored in {scheme.bits} bits", hint="supported: 4 and 8 bits"
         )
@@ -181,14 +182,14 @@ def _integers(stem: str, parts: Infos, scheme: Scheme) -> QuantizedTensor:
     blocks = (rows if scheme.alike else 1, columns // group)
     single = blocks == (1, 1) and scales.shape == (1,)
     faults = [
-        fault_of(values, values.shape, ("I32", "I8")),
+        fault_of(values, values.shape, ("I32",) if packed else ("I8",)),
         "" if single else fault_of(scales, blocks, FLOATS),
     ]
     if zeros and scheme.symmetric:
         zeros = None
     if zeros:
         stored = (-(-blocks[0] // each), blocks[1])
-        faults.append(fault_of(zeros, stored, ("I32",) if each > 1 else ("I8",)))
+        faults.append(fault_of(zeros, stored, ("I32",) if packed else ("I8",)))
     elif not scheme.symmetric:
         faults.append(f"no {stem}{ZEROS} although symmetric is false")
     if wrong := misshapen(*faults):

@@ -48,6 +48,11 @@ class Decoded:
         out *= self._spread(self.scales)
         return out
 
+    def mapped(self, pick: Callable[[Array], Array]) -> Decoded:
+        """Those of its rows that a function picks."""
+        zeros = None if self.zeros is None else pick(self.zeros)
+        return Decoded(pick(self.values), self.group, pick(self.scales), zeros)
+
     def _spread(self, by_group: Array) -> Array:
         return by_group.repeat(self.group, axis=-1)[..., : self.values.shape[-1]]
 

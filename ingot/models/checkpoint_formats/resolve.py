@@ -18,9 +18,7 @@ from ingot.errors import (
 from ingot.models.checkpoint_formats import awq, compressed_tensors, float8, gptq, mxfp4
 from ingot.models.checkpoint_formats.parts import Infos
 from ingot.models.checkpoint_formats.quantized import QuantizedTensor
-from ingot.models.checkpoint_formats.settings import Settings, settings_of
-from ingot.models.config_file import read_json_object
-from ingot.models.file_names import CONFIG
+from ingot.models.checkpoint_formats.settings import Settings, settings_in
 from ingot.models.safetensors_file import TensorInfo
 
 Find = Callable[[Settings, Infos, OnFault], Iterator[QuantizedTensor]]
@@ -63,7 +61,7 @@ def with_quantized(
         on_fault(fault)
 
     with Noting(note):
-        settings = settings_of(read_json_object(model_dir / CONFIG))
+        settings = settings_in(model_dir)
         if settings is not None:
             matrices += _format(settings)(settings, infos, note)
             if not matrices and not faults:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ingot.errors import ConfigError
+from ingot.errors import ConfigError, ModelDirError
 from ingot.models.config_file import read_json_object
 from ingot.models.file_names import CONFIG
 
@@ -80,10 +80,19 @@ def settings_of(config: Mapping[str, Any]) -> Settings | None:
     return None
 
 
+def settings_in(model_dir: Path) -> Settings | None:
+    """The quantization of a model directory. One without a config.json that can be read has none:
+    whoever reads the config says so. Raises as `settings_of` does."""
+    try:
+        values = read_json_object(model_dir / CONFIG)
+    except ModelDirError:
+        return None
+    return settings_of(values)
+
+
 def method_of(model_dir: Path) -> str:
     """The quant_method of a model; "" where it has none, or none that can be read."""
     with suppress(ConfigError):
-        settings = settings_of(read_json_object(model_dir / CONFIG))
-        if settings is not None:
+        if settings := settings_in(model_dir):
             return str(settings.get("quant_method", ""))
     return ""

@@ -2,7 +2,32 @@
 
 from __future__ import annotations
 
-from ingot.models.families import gemma2, gpt2, llama, mistral, qwen2, qwen3
+from ingot.models.families import (
+    cohere,
+    cohere2,
+    ernie4_5,
+    exaone4,
+    gemma,
+    gemma2,
+    gemma3,
+    glm4,
+    gpt2,
+    gpt_neox,
+    granite,
+    hunyuan,
+    llama,
+    ministral,
+    mistral,
+    mistral3,
+    olmo2,
+    olmo3,
+    phi3,
+    qwen2,
+    qwen3,
+    seed_oss,
+    smollm3,
+    starcoder2,
+)
 from ingot.models.family import Family
 
 BUILT_IN: tuple[Family, ...] = (
@@ -10,6 +35,24 @@ BUILT_IN: tuple[Family, ...] = (
     mistral.FAMILY,
     qwen2.FAMILY,
     qwen3.FAMILY,
+    gemma.FAMILY,
     gemma2.FAMILY,
+    gemma3.FAMILY,
+    phi3.FAMILY,
     gpt2.FAMILY,
+    gpt_neox.FAMILY,
+    glm4.FAMILY,
+    olmo2.FAMILY,
+    olmo3.FAMILY,
+    granite.FAMILY,
+    smollm3.FAMILY,
+    cohere.FAMILY,
+    cohere2.FAMILY,
+    starcoder2.FAMILY,
+    ministral.FAMILY,
+    mistral3.FAMILY,
+    exaone4.FAMILY,
+    hunyuan.FAMILY,
+    seed_oss.FAMILY,
+    ernie4_5.FAMILY,
 )

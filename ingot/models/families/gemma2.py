@@ -20,7 +20,8 @@ from ingot.models.layer_fields import (
 
 def read_cap(fields: Fields, key: str, default: float) -> float:
     """A soft cap: a missing key gives the default, null gives 0, which is none."""
-    return 0.0 if fields.is_null(key) else fields.positive(key, default)
+    is_none = fields.is_null(key) or (not default and key not in fields)
+    return 0.0 if is_none else fields.positive(key, default)
 
 
 def parse(fields: Fields) -> ModelConfig:

@@ -7,7 +7,6 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -222,7 +221,7 @@ def weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:
         if tensor is None or tensor.dtype != dtype:
             found = "no such tensor" if tensor is None else f"dtype {tensor.dtype}"
             raise ArtifactError(f"{file}: the plan has {buffer.name!r} in {buffer.dtype}: {found}")
-        needed = buffer.format.nbytes(prod(map(plan.limits.bound, buffer.shape)))
+        needed = buffer.format.nbytes([*map(plan.limits.bound, buffer.shape)])
         if tensor.nbytes < needed:
             raise ArtifactError(f"{file}: {buffer.name!r} has {tensor.nbytes} bytes, not {needed}")
         offsets.append(tensor.offset)

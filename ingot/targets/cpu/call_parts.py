@@ -103,10 +103,10 @@ def cache_of(operands: Operands, i: Instruction) -> str:
     return operands.cache(keys, values)
 
 
-def norm_weight(operands: Operands, i: Instruction, size: int) -> str:
+def norm_weight(operands: Operands, i: Instruction, *sizes: int) -> str:
     weight = operands.of(i, "weight")
     expect(i, weight.dtype == "float32", f"the weight is {weight.dtype}, not float32")
-    expect(i, weight.shape == (size,), f"a weight of {weight.shape} for rows of {size}")
+    expect(i, weight.shape == sizes, f"a weight of {weight.shape} for rows of {sizes[-1]}")
     return operands.weight(weight)
 
 

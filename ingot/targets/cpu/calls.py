@@ -124,18 +124,25 @@ def add_rms_norm(operands: Operands, work: CpuWork) -> Call:
 
 
 def layer_norm(operands: Operands, work: CpuWork) -> Call:
+    """A norm of rows, or of the heads in them with one weight for all or one for each."""
     i = work.member("layer_norm")
     x, bias = operands.of(i, "x"), operands.optional(i, "bias")
-    weights = (norm_weight(operands, i, x.columns), operands.weight(bias))
-    arguments = (operands.rows(x), *weights, *scalars_of(i, "eps"), result(operands, i))
-    return Call("layer_norm", (x.columns,), arguments)
+    size = int(x.shape[-1])
+    heads, own = x.columns // size, len(operands.of(i, "weight").shape) > 1
+    weight = norm_weight(operands, i, *((heads, size) if own else (size,)))
+    inputs = (operands.rows(x), weight, operands.weight(bias), *scalars_of(i, "eps"))
+    if heads == 1 and not own:
+        return Call("layer_norm", (size,), (*inputs, result(operands, i)))
+    constants = (size, heads, "true" if own else "false")
+    return Call("layer_norm_heads", constants, (*inputs, result(operands, i)))
 
 
 def rope_table(operands: Operands, work: CpuWork) -> Call:
     i = work.member("rope_table")
     positions, frequencies = (operands.of(i, a) for a in ("positions", "inv_freq"))
     inputs = (f"step.{positions.name}", operands.weight(frequencies), *scalars_of(i, "scale"))
-    return Call("rope_table", (frequencies.shape[0],), (*inputs, result(operands, i)))
+    warm = (*scalars_of(i, "temperature"), i.attrs["length"]) if i.attrs.get("temperature") else ()
+    return Call("rope_table", (frequencies.shape[0],), (*inputs, result(operands, i), *warm))
 
 
 def rope(operands: Operands, work: CpuWork) -> Call:

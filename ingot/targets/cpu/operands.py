@@ -50,7 +50,7 @@ class Operands:
         numbers, count = {}, 0
         for state in self.plan.of_kind("state"):
             numbers[state.name] = count
-            count += len(arrays_of(state.format, 0))
+            count += len(arrays_of(state.format, (0,)))
         return numbers
 
     @cached_property
@@ -90,9 +90,8 @@ class Operands:
     def scales(self, buffer: Buffer, *, const: bool = True) -> str:
         """`Rows<float>` over the scales of a temporary in integers."""
         holder, offset = self._place(buffer)
-        count = math.prod(map(self.plan.limits.bound, buffer.shape))
-        offset += scales_offset(buffer.format, count)
-        stride = buffer.columns // buffer.format.block
+        offset += scales_offset(buffer.format, [*map(self.plan.limits.bound, buffer.shape)])
+        stride = buffer.format.blocks_of(buffer.columns)
         element = _element(buffer.format.scale, const=const)
         return f"{holder}.rows<{element}>({place(offset)}, {stride})"
 
@@ -126,7 +125,7 @@ class Operands:
 
     def _array(self, state: Buffer, index: int) -> str:
         """A pointer to one array of a state; `nullptr` for scales that the state does not have."""
-        dtypes = [dtype for dtype, _ in arrays_of(state.format, 0)]
+        dtypes = [dtype for dtype, _ in arrays_of(state.format, (0,))]
         if index >= len(dtypes):
             return "nullptr"
         number = place(self._states[state.name] + index)

@@ -14,9 +14,12 @@ from ingot.targets.cpu.weights import (
     HALF_BLOCK,
     PANEL_ROWS,
     SCALE_BYTES,
+    STORED_TOGETHER,
     ZERO_POINTS,
     block_bytes,
     fits,
+    panel_bytes,
+    whole,
     word_bytes,
 )
 
@@ -30,14 +33,15 @@ def pack_quantized(matrix: Scaled, form: Format) -> Tensor:
     rows, columns = matrix.values.shape
     if not fits(columns, form):
         raise ValueError(f"{columns} columns do not pack as {form}")
-    panels, blocks = -(-rows // PANEL_ROWS), columns // form.block
-    packed = torch.empty((panels, blocks, block_bytes(form)), dtype=torch.uint8)
+    panels, blocks = -(-rows // PANEL_ROWS), form.blocks_of(columns)
+    packed = torch.empty((panels, blocks, block_bytes(form, form.block)), dtype=torch.uint8)
     weights_at = SCALE_BYTES + word_bytes(form)
     packed[:, :, :SCALE_BYTES].view(torch.float16).copy_(
         _filled(matrix.scales).view(panels, PANEL_ROWS, blocks).transpose(1, 2)
     )
     if matrix.multipliers is not None:
-        words = _words(_filled(matrix.multipliers)).view(panels, PANEL_ROWS, blocks, -1)
+        multipliers = _filled(matrix.multipliers, blocks * form.block // form.group)
+        words = _words(multipliers).view(panels, PANEL_ROWS, blocks, -1)
         places = packed[:, :, SCALE_BYTES:weights_at].unflatten(-1, (PANEL_ROWS, -1))
         places.copy_(words.transpose(1, 2))
     if matrix.zeros is not None:
@@ -45,17 +49,19 @@ def pack_quantized(matrix: Scaled, form: Format) -> Tensor:
         packed[:, :, SCALE_BYTES:weights_at].copy_(
             zeros.view(panels, PANEL_ROWS, blocks).transpose(1, 2)
         )
-    quads = _bytes(_filled(matrix.values), form.bits).view(panels, PANEL_ROWS, blocks, -1)
+    values = _filled(matrix.values, blocks * whole(form.block, STORED_TOGETHER[form.bits]))
+    quads = _bytes(values, form.bits).view(panels, PANEL_ROWS, blocks, -1)
     weights = packed[:, :, weights_at:].view(torch.int32).unflatten(-1, (-1, PANEL_ROWS))
     for panel, source in zip(weights, quads.view(torch.int32), strict=True):
         panel.copy_(source.permute(1, 2, 0))
-    return packed.view(-1)
+    # The last block ends with its last quads.
+    return packed.view(panels, -1)[:, : panel_bytes(columns, form)].reshape(-1)
 
 
-def _filled(rows: Tensor) -> Tensor:
-    """Rows, filled up with zeros to a whole number of panels."""
-    missing = -rows.shape[0] % PANEL_ROWS
-    return torch.nn.functional.pad(rows, (0, 0, 0, missing)) if missing else rows
+def _filled(rows: Tensor, columns: int = 0) -> Tensor:
+    """Rows, filled up with zeros to a whole number of panels, and to so many columns."""
+    below, beside = -rows.shape[0] % PANEL_ROWS, max(0, columns - rows.shape[1])
+    return torch.nn.functional.pad(rows, (0, beside, 0, below)) if below or beside else rows
 
 
 def _words(multipliers: Tensor) -> Tensor:

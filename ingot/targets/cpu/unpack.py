@@ -27,6 +27,8 @@ from ingot.targets.cpu.weights import (
     WeightLayout,
     block_bytes,
     num_bytes,
+    panel_bytes,
+    word_bytes,
 )
 from ingot.targets.target import Packed, Weights
 
@@ -73,9 +75,11 @@ def unpack_panels(numbers: Tensor, shape: Sequence[int]) -> Tensor:
 def unpack_quantized(data: Tensor, shape: Sequence[int], form: Format) -> Scaled:
     """The inverse of `pack_quantized`."""
     rows, columns = shape
-    blocks = columns // form.block
-    packed = data.view(-1, blocks, block_bytes(form))
-    end = packed.shape[2] - PANEL_ROWS * form.block * form.bits // 8
+    blocks, size = form.blocks_of(columns), block_bytes(form, form.block)
+    panels = data.view(-1, panel_bytes(columns, form))
+    missing = blocks * size - panels.shape[1]
+    packed = torch.nn.functional.pad(panels, (0, missing)).view(-1, blocks, size)
+    end = SCALE_BYTES + word_bytes(form)
     scales = packed[:, :, :SCALE_BYTES].contiguous().view(torch.float16).float()
     multipliers = zeros = None
     if form.zeros:
@@ -84,15 +88,13 @@ def unpack_quantized(data: Tensor, shape: Sequence[int], form: Format) -> Scaled
     if form.has_multipliers:
         words = packed[:, :, SCALE_BYTES:end].unflatten(-1, (PANEL_ROWS, -1))
         nibbles = _signed(torch.stack((words & 15, words >> 4), -1).flatten(-2))
-        multipliers = nibbles.transpose(1, 2).flatten(2).flatten(0, 1)[:rows]
+        found = nibbles.transpose(1, 2).flatten(2).flatten(0, 1)
+        multipliers = found[:rows, : -(-columns // form.group)]
     quads = packed[:, :, end:].unflatten(-1, (-1, PANEL_ROWS, QUAD))
     stored = quads.permute(0, 3, 1, 2, 4).flatten(0, 1).flatten(1)[:rows]
-    return Scaled(
-        _values(stored, form.bits),
-        multipliers,
-        scales.transpose(1, 2).flatten(0, 1)[:rows],
-        zeros,
-    )
+    values = _values(stored, form.bits)[:, :columns]
+    scales = scales.transpose(1, 2).flatten(0, 1)[:rows]
+    return Scaled(values, multipliers, scales, zeros, block=form.block, group=form.group)
 
 
 def _values(stored: Tensor, bits: int) -> Tensor:

@@ -7,7 +7,7 @@ The weight W [O, K] of a linear is stored as ceil(O / 64) panels of 64 output fe
 panel is only as wide as the multiple of 16 that covers the features left. So a thread reads its
 features in one sequential stream, a vector register at a time. All x86-64 levels share this layout.
 
-In int8 and int4 it becomes panels of 32 rows, and a panel is K / block blocks. A block has
+In int8 and int4 it becomes panels of 32 rows, and a panel is ceil(K / block) blocks. A block has
 
     scales        a line of 64 bytes: the float16 scales of the 32 rows
     multipliers   if the block has 2 or 4 groups: a word of one or two bytes for every row, with the
@@ -19,7 +19,9 @@ In int8 and int4 it becomes panels of 32 rows, and a panel is K / block blocks. 
                   k = 4 j + i, and the high one k = 16 + 4 j + i
 
 So a thread reads its rows in one sequential stream, and a vector register holds a quad of 16 rows.
-Rows with scales of 0 fill up the last panel. All levels of instructions share this layout.
+Rows with scales of 0 fill up the last panel. The last block of a panel ends with its last quads: of
+its columns there are as many as the row has, filled up with zeros to a quad, or in int4 to 32. All
+levels of instructions share this layout.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ PANEL_ROWS = 32
 SCALE_BYTES = 2 * PANEL_ROWS
 QUAD = 4  # k that lie together
 HALF_BLOCK = 16  # k between the two nibbles of a byte
+STORED_TOGETHER = {8: QUAD, 4: 2 * HALF_BLOCK}  # columns
 ZERO_POINTS = {8: 128, 4: 8}
 
 Layout = Literal["rows", "panels", "int8-panels", "int4-panels"]
@@ -89,9 +92,10 @@ def num_elements(weight: WeightLayout) -> int:
     return columns * -(-inputs // depth) * depth
 
 
-def block_bytes(form: Format) -> int:
-    """Bytes of one block of a panel of integers."""
-    return SCALE_BYTES + word_bytes(form) + PANEL_ROWS * form.block * form.bits // 8
+def block_bytes(form: Format, columns: int) -> int:
+    """Bytes of a block of a panel of integers that has so many columns."""
+    weights = PANEL_ROWS * whole(columns, STORED_TOGETHER[form.bits]) * form.bits // 8
+    return SCALE_BYTES + word_bytes(form) + weights
 
 
 def word_bytes(form: Format) -> int:
@@ -101,15 +105,27 @@ def word_bytes(form: Format) -> int:
     return PANEL_ROWS * form.block // form.group // 2 if form.has_multipliers else 0
 
 
+def panel_bytes(columns: int, form: Format) -> int:
+    """Bytes of a panel of integers."""
+    before = form.blocks_of(columns) - 1
+    last = columns - before * form.block
+    return before * block_bytes(form, form.block) + block_bytes(form, last)
+
+
 def packed_bytes(rows: int, columns: int, form: Format) -> int:
     """Bytes of a packed weight [rows, columns] in integers."""
-    return -(-rows // PANEL_ROWS) * (columns // form.block) * block_bytes(form)
+    return -(-rows // PANEL_ROWS) * panel_bytes(columns, form)
+
+
+def whole(count: int, step: int) -> int:
+    """The next multiple of a step."""
+    return -(-count // step) * step
 
 
 def fits(columns: int, form: Format) -> bool:
     """Whether a row of that many columns can be packed in that format."""
-    smallest = 2 * HALF_BLOCK if form.bits == 4 else QUAD
     many = (1, 2, 4) if form.bits == 4 else (1,)
-    whole = form.group % smallest == 0 and columns % form.block == 0
     many = (1,) if form.zeros else many
-    return form.bits in ZERO_POINTS and whole and form.block in (n * form.group for n in many)
+    if form.bits not in ZERO_POINTS or form.block not in (n * form.group for n in many):
+        return False
+    return form.group % STORED_TOGETHER[form.bits] == 0 or form.group >= columns

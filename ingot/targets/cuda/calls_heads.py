@@ -156,6 +156,8 @@ def rope_table(operands: Operands, work: Work) -> tuple[Call, ...]:
     frequencies = operands.weight(i, "inv_freq")
     assert frequencies is not None, "it has no other source of angles"
     expect_float32(i, "inv_freq", frequencies)
+    cold = not i.attrs.get("temperature")
+    expect(i, cold, "a temperature of positions", "tables of plain cosines and sines")
     pairs = out.columns // 2
     constants: Constants = {
         "PAIRS": pairs,

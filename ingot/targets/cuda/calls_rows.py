@@ -91,6 +91,8 @@ def add_rms_norm(operands: Operands, work: Work) -> list[Call]:
 def layer_norm(operands: Operands, work: Work) -> list[Call]:
     i = work.member("layer_norm")
     x, out, bias = operands.rows(i, "x"), operands.rows(i, "out"), operands.weight(i, "bias")
+    if len(x.buffer.shape) > 2:
+        raise CodegenError(f"{where(i)} norms heads", hint="CUDA kernels norm whole rows.")
     arguments, absent = passed(
         ("x", "weight", "bias", "out"),
         {"x": x.pointer, "weight": _weight(operands, i), "bias": bias, "out": out.pointer},

@@ -17,6 +17,7 @@ from ingot.ops.scaled import Scaled
 from ingot.targets.chunked_file import ChunkedFile
 from ingot.targets.cuda.weights import (
     UNIT,
+    groups_of,
     layout_of,
     nbytes_of,
     stored_dtype,
@@ -73,8 +74,10 @@ def pack_values(matrix: Scaled, form: Format) -> Tensor:
 def pack_multipliers(matrix: Scaled, form: Format) -> Tensor:
     """The multipliers of a matrix -> uint8 [rows, tiles, groups of a tile / 2]."""
     assert matrix.multipliers is not None
-    groups = tile_columns(matrix.values.shape[-1], form) // form.group
-    nibbles = (matrix.multipliers + 8).view(torch.uint8)
+    columns, multipliers = matrix.shape[-1], matrix.multipliers
+    groups = tile_columns(columns, form) // form.group
+    missing = groups_of(columns, form) - multipliers.shape[-1]
+    nibbles = (torch.nn.functional.pad(multipliers, (0, missing)) + 8).view(torch.uint8)
     halves: Tensor = nibbles.unflatten(-1, (-1, 2, groups // 2))
     return halves[..., 0, :] | halves[..., 1, :] << 4
 

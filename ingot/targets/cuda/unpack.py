@@ -13,7 +13,7 @@ from torch import Tensor
 from ingot.artifact.plan import Buffer
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Operand, Scaled
-from ingot.targets.cuda.weights import UNIT, layout_of, nbytes_of, tile_columns
+from ingot.targets.cuda.weights import UNIT, groups_of, layout_of, nbytes_of, tile_columns
 from ingot.targets.target import Packed, Weights
 
 
@@ -39,14 +39,16 @@ def unpack(weight: Buffer, data: Tensor) -> Operand:
         values = torch.cat(((pairs & 15).to(torch.int8) - 8, high), -1).flatten(1)
     multipliers = None
     if form.has_multipliers:
-        size = rows * columns // form.group // 2
+        size = rows * groups_of(columns, form) // 2
         tiles = data[layout.multipliers : layout.multipliers + size].view(
             -1, rows, tile // form.group // 2
         )
         halves = torch.cat((tiles & 15, tiles >> 4), -1).to(torch.int8) - 8
-        multipliers = halves.transpose(0, 1).flatten(1)
+        found = halves.transpose(0, 1).flatten(1)
+        multipliers = found[:, : -(-columns // form.group)]
     scales = data[layout.scales :].contiguous().view(torch.float16).view(-1, rows).T.float()
-    return Scaled(values[:, :columns], multipliers, scales.contiguous())
+    scales = scales.contiguous()
+    return Scaled(values[:, :columns], multipliers, scales, block=form.block, group=form.group)
 
 
 def _by_column(rows: Tensor, unit: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 Numbers lie as they are, row after row. Integers with scales are one tensor of bytes with three
 parts, each from a multiple of 64 bytes on. Columns go in tiles, see `tile_columns`; zeros fill up
-the last.
+the last, multipliers of zero included.
 
     values       rows of bytes. Their order is that in which the lanes of a matrix instruction take
                  them: with S = min(64, bytes of a tile) / 16, a unit of 16 S bytes is [4][S][2][2],
@@ -25,7 +25,7 @@ from ingot.artifact.plan import Buffer, aligned
 from ingot.targets.cuda.operands import FLOATS
 
 UNIT = 64  # bytes of the widest unit
-TILES = (128, 64, 32)  # columns that are multiplied at a time, if they divide a block
+TILES = (128, 64, 32)  # columns that are multiplied at a time, parts of a block
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,9 @@ def layout_of(rows: int, columns: int, form: Format) -> Layout:
     tile = tile_columns(columns, form)
     row_bytes = stored_bytes(form.dtype, -(-columns // tile) * tile)
     multipliers = aligned(row_bytes * rows)
-    groups = columns // form.group if form.has_multipliers else 0
+    groups = groups_of(columns, form)
     scales = aligned(multipliers + rows * groups // 2)
-    blocks = columns // form.block
-    return Layout(row_bytes, multipliers, scales, scales + 2 * rows * blocks)
+    return Layout(row_bytes, multipliers, scales, scales + 2 * rows * form.blocks_of(columns))
 
 
 def stored_dtype(weight: Buffer) -> DType:
@@ -69,16 +68,25 @@ def fits(columns: int, form: Format) -> bool:
     """Whether products take a matrix with rows of so many columns in that format."""
     if not form.is_scaled:
         return form.dtype in FLOATS
-    if form.zeros or form.scale != "float16" or form.bits not in (4, 8) or columns % form.block:
+    if form.zeros or form.scale != "float16" or form.bits not in (4, 8):
         return False
-    tile = tile_columns(columns, form)
-    if form.has_multipliers:
-        return form.bits == 4 and form.block < columns and tile % (2 * form.group) == 0 < tile
-    return tile > 0
+    return tile_columns(columns, form) > 0 and (form.bits == 4 or not form.has_multipliers)
 
 
 def tile_columns(columns: int, form: Format) -> int:
-    """Columns of integers that are multiplied before their scale is applied; 0 if none fit."""
-    if form.block == columns:
-        return TILES[0]
-    return next((tile for tile in TILES if form.block % tile == 0), 0)
+    """Columns of integers that are multiplied before their scale is applied; 0 if none fit.
+
+    The widest that fills up no row, or else the widest.
+    """
+    pair = 2 * form.group if form.has_multipliers else 1
+    is_whole = form.block >= columns and not form.has_multipliers
+    fitting = [t for t in TILES if t % pair == 0 and (is_whole or form.block % t == 0)]
+    return next((tile for tile in fitting if columns % tile == 0), (*fitting, 0)[0])
+
+
+def groups_of(columns: int, form: Format) -> int:
+    """Groups of a row that have a multiplier, those of zeros included."""
+    if not form.has_multipliers:
+        return 0
+    tile = tile_columns(columns, form)
+    return -(-columns // tile) * tile // form.group

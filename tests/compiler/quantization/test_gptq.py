@@ -75,6 +75,29 @@ def test_inputs_without_correlation_leave_the_search_as_it_is() -> None:
         assert torch.equal(got.dequantize(), searched.dequantize())
 
 
+@pytest.mark.parametrize("columns", [1, 37, 200])
+def test_short_groups_are_rounded_as_the_search_rounds_them(columns: int) -> None:
+    factor = inverse_factor(torch.eye(columns))
+    for form in (integers(8, 128), integers(4, 32, 128), integers(4, 64, 128)):
+        got, searched = (f(weight()[:, :columns]) for f in (
+            lambda w, form=form: gptq(w, factor, form),
+            lambda w, form=form: quantize_rows(w, form),
+        ))  # fmt: skip
+        assert torch.equal(got.dequantize(), searched.dequantize())
+        assert (got.block, got.group) == (form.block, form.group)
+
+
+def test_short_groups_are_better_than_search() -> None:
+    x, rows = inputs(3)[:, :200], weight()[:, :200]
+    form = integers(4, 32, 128)
+    rounded = gptq(rows, inverse_factor(second_moments(x)), form)
+    lost = [
+        float((x @ (rows - each.dequantize()).T).square().mean())
+        for each in (rounded, quantize_rows(rows, form))
+    ]
+    assert lost[0] < 0.6 * lost[1]
+
+
 def test_values_are_of_the_format() -> None:
     factor = inverse_factor(second_moments(inputs(3)))
     got = gptq(weight().bfloat16(), factor, integers(4, 32, 128))

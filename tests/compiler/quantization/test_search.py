@@ -106,6 +106,25 @@ def test_tiny_weights_round_to_zero_and_huge_ones_are_refused() -> None:
         quantize_rows(torch.full((1, 32), 1e7), integers(4, 32))
 
 
+@pytest.mark.parametrize("columns", [1, 31, 300, 330])
+@pytest.mark.parametrize(
+    "form", [integers(8, 128), integers(4, 32, 128), integers(4, 128)], ids=str
+)
+def test_the_last_block_is_searched_like_any_other(form: Format, columns: int) -> None:
+    weight, block = matrix(columns=columns), form.block
+    found, whole = quantize_rows(weight, form), columns // block * block
+    assert found.shape == weight.shape and found.block == block and found.group == form.group
+    if whole:
+        before = quantize_rows(weight[:, :whole], form)
+        assert torch.equal(found.values[:, :whole], before.values)
+        assert torch.equal(found.scales[:, :-1], before.scales)
+    last = torch.nn.functional.pad(weight[:, whole:], (0, whole + block - columns))
+    alone = quantize_rows(last, form)
+    assert torch.equal(found.values[:, whole:], alone.values[:, : columns - whole])
+    assert torch.equal(found.dequantize()[:, whole:], alone.dequantize()[:, : columns - whole])
+    assert error(weight, found.dequantize()) < 0.02 * float(weight.square().sum())
+
+
 def test_pieces_of_any_size_give_the_same() -> None:
     form = integers(4, 32, 128)
     whole = quantize_rows(matrix(), form)

@@ -17,6 +17,7 @@ from ingot.ops.scaled import Scaled, stack
 from tests.compiler.quantization.integers import integers
 
 FORMS = {"a": integers(8, 32), "b": integers(4, 32, 128), "c": integers(8, 256)}
+FORMS |= {"short": integers(8, 96), "short groups": integers(4, 96, 192)}  # of 256 columns
 
 
 def read(name: str) -> torch.Tensor:
@@ -35,7 +36,8 @@ def same(one: Scaled, other: Scaled) -> bool:
         together = torch.equal(one.multipliers, other.multipliers)
     values = torch.equal(one.values, other.values) and one.values.dtype == other.values.dtype
     scales = torch.equal(one.scales, other.scales) and one.scales.dtype == other.scales.dtype
-    return together and values and scales
+    widths = (one.block, one.group) == (other.block, other.group)
+    return together and values and scales and widths
 
 
 def test_matrices_come_out_as_they_went_in_whatever_is_read_between(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_matrix_of_another_shape_is_told_by_its_logical_one(
         ("gptq", {**GPTQ, "bits": None}, "no bits"),
         ("gptq", {**GPTQ, "bits": True}, "bits True"),
         ("gptq", {**GPTQ, "group_size": "32"}, "group_size '32'"),
-        ("gptq", {**GPTQ, "group_size": 48}, "groups of 48 do not divide"),
+        ("gptq", {**GPTQ, "group_size": 40}, "groups of 40 do not divide"),
         ("gptq", {**GPTQ, "group_size": 0}, "groups of 0 do not divide"),
         ("gptq", {**GPTQ, "sym": "yes"}, "sym 'yes'"),
         ("gptq", {**GPTQ, "desc_act": True}, "desc_act"),
@@ -137,7 +137,7 @@ def test_a_matrix_of_another_shape_is_told_by_its_logical_one(
         (
             "pack-quantized",
             scheme(4, "group", group_size=32, symmetric=False) | {"format": "pack-quantized"},
-            f"no {STEM}.weight_zero_point although symmetric is false",
+            "down_proj.weight_zero_point although symmetric is false",
         ),
     ],
 )
@@ -149,7 +149,7 @@ def test_settings_that_are_not_supported(
     with pytest.raises(ModelDirError) as caught:
         build(model_dir)
     message = f"{caught.value.found} {caught.value.hint}"
-    assert named.split(" does")[0] in message or named in message, message
+    assert named in message, message
     assert caught.value.hint
 
 

@@ -62,7 +62,7 @@ def _weights(unit: Unit, memory: Memory) -> Iterator[End]:
 
 def _states(unit: Unit, memory: Memory, step: Step) -> Iterator[End]:
     """Of each array of a state."""
-    arrays = [s for s in unit.plan.of_kind("state") for _ in arrays_of(s.format, 0)]
+    arrays = [s for s in unit.plan.of_kind("state") for _ in arrays_of(s.format, (0,))]
     for number, (state, data) in enumerate(
         zip(arrays, memory.caches, strict=True), len(memory.weights)
     ):

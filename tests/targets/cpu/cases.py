@@ -162,6 +162,11 @@ def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
         x, weight = s.rows("x", 3, 80), s.vector("weight", 80)
         s.call("rms_norm", x, weight, eps=1e-5, offset=1.0, form=dtype)
 
+    def layers_of_heads(s: Sketch, own: bool) -> None:
+        values = torch.linspace(0.5, 1.5, 60).reshape(3, 20)
+        weight = s.weight("weight", values if own else values[0])
+        s.call("layer_norm", s.rows("x", 3, 20), weight, None, eps=1e-5, form=dtype)
+
     for size, offset, eps, block in (
         (37, 0.0, 0.1, 37),
         (200, 1.0, 1e-5, 40),
@@ -174,12 +179,14 @@ def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
         if dtype == F32:
             yield f"rms-quantize-{size}", partial(rounded, **constants, block=block)
     yield "rms-heads-3x80", of_heads
+    yield "layer-heads-3x20", partial(layers_of_heads, own=False)
+    yield "layer-heads-own-3x20", partial(layers_of_heads, own=True)
 
 
 def ropes(dtype: DType) -> Iterator[tuple[str, Case]]:
-    def table(s: Sketch, half: int, theta: float) -> None:
+    def table(s: Sketch, half: int, theta: float, **warm: float) -> None:
         frequencies = s.weight("inv_freq", 1.0 / theta ** (torch.arange(half) / half))
-        s.call("rope_table", "positions", frequencies, scale=1.25)
+        s.call("rope_table", "positions", frequencies, scale=1.25, **warm)
 
     def rope(s: Sketch, heads: int, size: int, rotated: int, interleaved: bool) -> None:
         x, table = s.rows("x", heads, size), s.rows("table", rotated)
@@ -187,6 +194,7 @@ def ropes(dtype: DType) -> Iterator[tuple[str, Case]]:
 
     for half, theta in ((13, 5e5), (64, 1e6)):
         yield f"table-{half}", partial(table, half=half, theta=theta)
+    yield "table-warm", partial(table, half=16, theta=1e6, temperature=0.3, length=5)
     for heads, size, rotated, interleaved in (
         *((2, 64, 64, False), (3, 80, 32, False), (1, 16, 12, True)),
     ):

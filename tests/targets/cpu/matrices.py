@@ -32,6 +32,11 @@ class Matrix:
     def name(self) -> str:
         return f"{self.form}-{self.outputs}x{self.inputs}"
 
+    @property
+    def groups(self) -> int:
+        """Groups of a row."""
+        return -(-self.inputs // self.form.group)
+
     def drawn(self, rng: torch.Generator) -> Scaled:
         """Values of the whole range; scales are of float16 and of either sign, the first is 0."""
         form, bound = self.form, 2 ** (self.form.bits - 1)
@@ -42,12 +47,13 @@ class Matrix:
             return drawn.to(torch.int8)
 
         values = integers(lowest, bound, self.inputs)
-        multipliers = integers(-8, 8, self.inputs // form.group) if form.has_multipliers else None
-        zeros = integers(-bound, bound, self.inputs // form.block) if form.zeros else None
+        multipliers = integers(-8, 8, self.groups) if form.has_multipliers else None
+        zeros = integers(-bound, bound, form.blocks_of(self.inputs)) if form.zeros else None
         largest = bound * (8 if form.has_multipliers else 1) * self.inputs**0.5
-        scales = samples.normal(rng, self.outputs, self.inputs // form.block) / largest
+        scales = samples.normal(rng, self.outputs, form.blocks_of(self.inputs)) / largest
         scales[0, 0] = 0
-        return Scaled(values, multipliers, scales.half().float(), zeros)
+        widths = {"block": form.block, "group": form.group}
+        return Scaled(values, multipliers, scales.half().float(), zeros, **widths)
 
     def case(self, s: Sketch) -> None:
         weight = s.weight("weight", self.drawn(s.drawn("weight")), self.form)
@@ -100,10 +106,16 @@ def with_zeros(form: Format) -> Format:
     return replace(form, zeros=True)
 
 
-# Sizes that fill panels and that do not; groups of every size, and one a row; many groups.
+# Sizes that fill panels and that do not; groups of every size, and one a row; many groups; rows
+# whose last block is short, by whole quads and within one.
 MATRICES = (
     Matrix(int8(32), 256, 96),
-    Matrix(int8(64), 192, 72, extended=True),
+    Matrix(int8(128), 300, 72, extended=True),
+    Matrix(int8(64), 1, 40),
+    Matrix(int8(50), 50, 33),
+    Matrix(int4(32, 128), 330, 72, extended=True),
+    Matrix(int4(64, 128), 1000, 40),
+    Matrix(int4(128, 128), 211, 40),
     Matrix(int8(40), 40, 33),
     Matrix(int8(416), 416, 128, extended=True, result_block=32),
     Matrix(int4(32, 32), 288, 80, extended=True),

@@ -25,6 +25,7 @@ THREADS = 3
 NAMES = (
     *("linear-27x27", "linear-200x144", "linear-4200x64", "linear-rounded", "linear-capped"),
     *("gated-27x192", "rms-37", "rms-heads-3x80", "rms-quantize-200", "add-rms-37", "layer-37"),
+    *("layer-heads-own-3x20", "table-warm"),
     *("table-13", "rope-80", "rope-16", "rope-write-20", "rope-write-64-i8", "write-20"),
     *("write-20-i8", "heads-64-i8", "heads-128", "attention-12", "attention-80"),
     *("attention-80-i8", "attention-quantize-64", "gate-silu-37", "gelu-37", "add-37", "mul-37"),

@@ -121,7 +121,7 @@ def test_sinks_that_are_left_out_are_noticed(kind: str, target: str) -> None:
 
 
 NORMS = (
-    *("rms_norm", "rms_norm_quantize", "add_rms_norm", "layer_norm"),
+    *("rms_norm", "rms_norm_quantize", "add_rms_norm", "layer_norm", "layer_norm_heads"),
     *("rope_kv_write", "linear_rope_kv_write"),
 )
 

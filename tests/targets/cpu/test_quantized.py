@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 
 from ingot.ops.scaled import Scaled
+from ingot.targets.cpu.quantized_panels import pack_quantized
+from ingot.targets.cpu.weights import STORED_TOGETHER, whole
 from tests.targets.cpu.cases import TARGETS_OF, at_levels, unit
 from tests.targets.cpu.matrices import MATRICES, Matrix
 from tests.targets.cpu.steps import Step
@@ -37,15 +42,15 @@ def extreme(m: Matrix) -> Scaled:
     values[1::2] = lowest
     multipliers = None
     if m.form.has_multipliers:
-        multipliers = torch.full((m.outputs, m.inputs // m.form.group), -8, dtype=torch.int8)
+        multipliers = torch.full((m.outputs, m.groups), -8, dtype=torch.int8)
         multipliers[::5] = 7
-    scales = torch.full((m.outputs, m.inputs // m.form.block), 2.0**-24)  # subnormal in float16
+    scales = torch.full((m.outputs, m.form.blocks_of(m.inputs)), 2.0**-24)  # subnormal in float16
     scales[::3] = 0.5
     zeros = None
     if m.form.zeros:
         zeros = torch.full(scales.shape, lowest, dtype=torch.int8)
         zeros[1::2] = highest
-    return Scaled(values, multipliers, scales, zeros)
+    return Scaled(values, multipliers, scales, zeros, block=m.form.block, group=m.form.group)
 
 
 @every_level
@@ -91,6 +96,41 @@ def test_what_is_not_finite_stays_so(kind: str, target: str, value: float) -> No
             result = got[f"{m.name}.{name}"]
             assert not result[1:].isfinite().any(), name
             assert result[0].isfinite().all(), name
+
+
+@every_level
+@pytest.mark.parametrize("rows", [3, 30])
+def test_what_fills_up_the_last_block_counts_nothing(kind: str, target: str, rows: int) -> None:
+    kernels, step, values = drawn(kind, target, rows)
+    other = kernels.with_weights({})
+    other.packed_weights = [data.copy() for data in kernels.packed_weights]
+    places = {
+        layout.name: data
+        for layout, data in zip(kernels.layouts, other.packed_weights, strict=True)
+    }
+    changed = [m.name for m in MATRICES if fill_with_noise(m, kernels, places)]
+    assert len(changed) >= 4
+    one, two = kernels.run(values, step), other.run(values, step)
+    for m in MATRICES:
+        assert torch.equal(one[f"{m.name}.out"], two[f"{m.name}.out"]), m.name
+
+
+def fill_with_noise(m: Matrix, kernels: Unit, places: dict[str, np.ndarray]) -> bool:
+    """Puts numbers where zeros fill up the last block of a packed matrix, if they do."""
+    stored = whole(m.inputs, STORED_TOGETHER[m.form.bits])
+    given = kernels.weights[f"{m.name}.weight"]
+    assert isinstance(given, Scaled)
+    rng = torch.Generator().manual_seed(m.inputs)
+    noise = torch.randint(-8, 8, (m.outputs, stored - m.inputs), generator=rng).to(torch.int8)
+    one_scale = m.form.block == m.inputs
+    form = replace(m.form, block=stored, group=stored) if one_scale else m.form
+    values = torch.cat((given.values, noise), 1)
+    filled = Scaled(values, given.multipliers, given.scales, block=form.block, group=form.group)
+    data = places[f"{m.name}.weight"]
+    found = pack_quantized(filled, form).numpy()
+    is_other = bool(np.any(data[: found.size] != found))
+    data[: found.size] = found
+    return is_other
 
 
 def test_a_wrong_weight_is_noticed() -> None:

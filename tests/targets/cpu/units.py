@@ -7,7 +7,6 @@ zeros and every result is there at the end.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
@@ -148,8 +147,8 @@ class Unit:
     def places(self, buffer: Buffer, step: Step) -> Iterator[slice]:
         """The bytes of the arena that a temporary's numbers take in a step, and its scales."""
         offset = buffer.offset
-        count, bound = (math.prod(shape) for shape in (self.shape(buffer, step), _largest(buffer)))
-        for dtype, numbers in arrays_of(buffer.format, count):
+        bound = [*_largest(buffer)]
+        for dtype, numbers in arrays_of(buffer.format, self.shape(buffer, step)):
             yield slice(offset, offset + stored_bytes(dtype, numbers))
             offset += scales_offset(buffer.format, bound)
 
@@ -183,15 +182,13 @@ class Unit:
     def taken(self, arena: np.ndarray, buffer: Buffer, step: Step) -> Value:
         """What lies in a temporary's place."""
         shape = self.shape(buffer, step)
-        per_row = (*shape[:-1], shape[-1] // (buffer.format.block or 1))
         parts = []
-        for place, inner, (dtype, _) in zip(
-            self.places(buffer, step), (shape, per_row), arrays_of(buffer.format, 0), strict=False
+        for place, (dtype, _) in zip(
+            self.places(buffer, step), arrays_of(buffer.format, shape), strict=True
         ):
-            parts.append(
-                torch.from_numpy(arena[place].copy()).view(TORCH_DTYPES[dtype]).view(inner)
-            )
-        return _whole(parts)
+            numbers = torch.from_numpy(arena[place].copy()).view(TORCH_DTYPES[dtype])
+            parts.append(numbers.view((*shape[:-1], -1) if parts else shape))
+        return _whole(parts, buffer.format.block)
 
     def start(self) -> None:
         """Starts to build it, ahead of its first use."""
@@ -275,8 +272,8 @@ def parts_of(value: Value) -> list[Tensor]:
     return [value.values, value.scales] if isinstance(value, Scaled) else [value]
 
 
-def _whole(parts: list[Tensor]) -> Value:
-    return Scaled(parts[0], None, parts[1]) if len(parts) > 1 else parts[0]
+def _whole(parts: list[Tensor], block: int = 0) -> Value:
+    return Scaled(parts[0], None, parts[1], block=block) if len(parts) > 1 else parts[0]
 
 
 def _copy(value: Value) -> Value:

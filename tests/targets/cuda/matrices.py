@@ -23,10 +23,11 @@ def drawn(form: Format, outputs: int, columns: int, seed: int = 0) -> Value:
         return torch.randint(low, high, (outputs, count), generator=rng).to(torch.int8)
 
     values = integers(-bound if form.bits == 4 else 1 - bound, bound, columns)
-    multipliers = integers(-8, 8, columns // form.group) if form.has_multipliers else None
+    groups = -(-columns // form.group)
+    multipliers = integers(-8, 8, groups) if form.has_multipliers else None
     largest = bound * (8 if form.has_multipliers else 1) * columns**0.5
-    scales = samples.normal(rng, outputs, columns // form.block) / largest
-    return Scaled(values, multipliers, scales.half().float())
+    scales = samples.normal(rng, outputs, form.blocks_of(columns)) / largest
+    return Scaled(values, multipliers, scales.half().float(), block=form.block, group=form.group)
 
 
 def int8(block: int) -> Format:

@@ -26,6 +26,8 @@ from tests.targets.sketch import Sketch
 
 FORMATS = (int8(200), int8(32), int4(32, 128), int4(32, 64), int4(64, 64), int4(96, 96))
 COLUMNS = {int8(200): 200, int8(32): 96, int4(32, 64): 192, int4(64, 64): 192, int4(96, 96): 96}
+# Rows whose last block is short, and those whose last tile is.
+SHORT = ((int8(128), 576), (int8(64), 37), (int4(32, 128), 330), (int4(64, 128), 200))
 
 
 class Parameters(dict[str, Scaled]):
@@ -63,22 +65,28 @@ def unpacked(data: Tensor, rows: int, columns: int, form: Format) -> Scaled:
         if form.bits == 4:
             byte = (byte >> 4 ^ 8 if column % tile >= half else byte & 15) - 8
         values[:, column] = byte.view(torch.int8)
-    blocks = columns // form.block
+    blocks = form.blocks_of(columns)
     scales = data[at.scales : at.scales + 2 * rows * blocks].view(torch.float16)
     multipliers = None
     if form.has_multipliers:
-        groups = columns // form.group
-        tiles = columns // tile
+        tiles = -(-columns // tile)
+        groups = tiles * tile // form.group
         pairs = data[at.multipliers : at.multipliers + rows * groups // 2].view(tiles, rows, -1)
         both = torch.stack([pairs & 15, pairs >> 4], -2).transpose(0, 1).reshape(rows, groups)
-        multipliers = both.to(torch.int8) - 8
-    return Scaled(values, multipliers, scales.view(blocks, rows).T.float())
+        found = both.to(torch.int8) - 8
+        multipliers = found[:, : -(-columns // form.group)]
+        assert not found[:, multipliers.shape[1] :].any()
+    scales = scales.view(blocks, rows).T.float()
+    return Scaled(values, multipliers, scales, block=form.block, group=form.group)
 
 
-@pytest.mark.parametrize("form", FORMATS, ids=str)
-def test_integers(tmp_path: Path, form: Format, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("form", "columns"), [*((form, COLUMNS.get(form, 256)) for form in FORMATS), *SHORT], ids=str
+)
+def test_integers(
+    tmp_path: Path, form: Format, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Stacked on their rows, in pieces that end within a source."""
-    columns = COLUMNS.get(form, 256)
     monkeypatch.setattr(packing, "PIECE_BYTES", 7 * columns)
     parts = {name: drawn(form, rows, columns, rows) for name, rows in (("a", 20), ("b", 30))}
     s = Sketch()
@@ -151,7 +159,6 @@ def test_fits(form: Format) -> None:
         (96, int8(48)),
         (96, int8(24)),
         (96, int4(48, 96)),
-        (64, int4(16, 64)),
         (192, int4(64, 192)),
         (64, Format("int32")),
     ],

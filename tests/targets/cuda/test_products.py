@@ -129,6 +129,14 @@ FORMATS = (
     Case("linear", int4(64, 128), 256, 50),
     Case("linear", int4(96, 96), 96, 50),
 )
+# Rows whose last block is short, and those whose last tile is.
+SHORT = (
+    Case("linear", int4(32, 128), 330, 50),
+    Case("linear", int8(128), 576, 50),
+    Case("linear", int8(64), 37, 50),
+    Case("linear", int4(64, 128), 200, 50),
+    Case("linear", int4(16, 64), 192, 50),
+)
 KERNELS = (
     Case("linear", BF16, 200, 50, with_bias=True),
     Case("linear", BF16, SPLIT, 50, with_bias=True, of_view=True),
@@ -170,7 +178,10 @@ LOOSE = {
 
 @pytest.mark.parametrize(
     "case",
-    core(*FORMATS[1::3], *KERNELS[1::3], HALVES[0], further=[*FORMATS, *KERNELS, *HALVES]),
+    core(
+        *(*FORMATS[1::3], *KERNELS[1::3], HALVES[0], SHORT[0]),
+        further=[*FORMATS, *KERNELS, *HALVES, *SHORT],
+    ),
     ids=str,
 )
 def test_product(case: Case) -> None:

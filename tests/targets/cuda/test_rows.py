@@ -98,6 +98,8 @@ BUILDS: Mapping[str, Build] = {
     "embedding int8": embedding(int8(32)),
     "embedding int4": embedding(int4(32, 64)),
     "embedding int4 plain": embedding(int4(32, 32)),
+    "embedding int8 short": embedding(int8(128)),
+    "embedding int4 short": embedding(int4(32, 128)),
     "select_rows": select_rows,
     "rms_norm": rms_norm,
     "rms_norm heads": rms_norm_of_heads,
@@ -111,7 +113,12 @@ BUILDS: Mapping[str, Build] = {
     "soft_cap": soft_cap,
     "cast": cast,
 }
-WIDTHS = {"embedding int8": 96, "embedding int4": 192, "embedding int4 plain": 96}
+WIDTHS = {
+    "embedding int8": 96,
+    "embedding int4": 192,
+    "embedding int4 plain": 96,
+    "embedding int4 short": 330,
+}
 
 
 @dataclass(frozen=True)

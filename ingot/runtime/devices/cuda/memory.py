@@ -105,7 +105,7 @@ def _arrays(plan: Plan, launches: Launches) -> dict[str, int]:
 
 
 def _nbytes(plan: Plan, buffer: Buffer) -> int:
-    return buffer.format.nbytes(prod(map(plan.limits.bound, buffer.shape)))
+    return buffer.format.nbytes([*map(plan.limits.bound, buffer.shape)])
 
 
 def _state_spans(

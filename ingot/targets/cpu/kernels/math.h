@@ -105,6 +105,17 @@ struct Relu2 {
   static vf of(vf x) { return Relu::of(x) * Relu::of(x); }
 };
 
+// Of an integer from 1 on, in double: ln(2^n * m) = n * ln(2) + 2 * atanh((m - 1) / (m + 1)).
+inline float natural_log(int number) {
+  constexpr double ln_2 = 0.69314718055994530942;
+  double mantissa = number, result = 0;
+  for (; mantissa > 1.5; mantissa *= 0.5) result += ln_2;
+  const double t = (mantissa - 1) / (mantissa + 1), s = t * t;
+  const double series = 1.0 + s * (1.0 / 3 + s * (1.0 / 5 + s * (1.0 / 7 + s * (1.0 / 9
+      + s * (1.0 / 11 + s * (1.0 / 13 + s / 15))))));
+  return static_cast<float>(result + 2 * t * series);
+}
+
 struct Angle {
   float cosine, sine;
 };

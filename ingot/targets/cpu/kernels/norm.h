@@ -75,26 +75,39 @@ void add_rms_norm(Slice slice, Rows<const X> x, Rows<const Residual> residual,
 
 // out = (x - mean) / sqrt(variance + eps) * weight + bias
 template <int Columns, class T, class Out>
+inline void layer_norm_row(const T* from, const float* weight, const float* bias, float eps,
+                           Out* out) {
+  constexpr float count = static_cast<float>(Columns);
+  const float total = row_sum<Columns>([&](int c, auto part) { return load(from + c, part); });
+  const vf mean = splat(total / count);
+  const float squares = row_sum<Columns>([&](int c, auto part) {
+    const vf v = load(from + c, part) - mean;
+    return keep(v * v, 0, Columns - c, zero());  // lanes past the row hold -mean
+  });
+  const vf scale = splat(1.0f / __builtin_sqrtf(squares / count + eps));
+  for_columns<Columns>([&](int c, auto part) {
+    vf value = (load(from + c, part) - mean) * scale * load(weight + c, part);
+    if (bias != nullptr) value = value + load(bias + c, part);
+    store(out + c, value, part);
+  });
+}
+
+template <int Columns, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
 void layer_norm(Slice slice, Rows<const T> x, const float* weight, const float* bias,
                 float eps, Rows<Out> out) {
-  constexpr float count = static_cast<float>(Columns);
-  for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
-    const T* from = x[row];
-    const float total =
-        row_sum<Columns>([&](int c, auto part) { return load(from + c, part); });
-    const vf mean = splat(total / count);
-    const float squares = row_sum<Columns>([&](int c, auto part) {
-      const vf v = load(from + c, part) - mean;
-      return keep(v * v, 0, Columns - c, zero());  // lanes past the row hold -mean
-    });
-    const vf scale = splat(1.0f / __builtin_sqrtf(squares / count + eps));
-    for_columns<Columns>([&](int c, auto part) {
-      vf value = (load(from + c, part) - mean) * scale * load(weight + c, part);
-      if (bias != nullptr) value = value + load(bias + c, part);
-      store(out[row] + c, value, part);
-    });
-  }
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row)
+    layer_norm_row<Columns>(x[row], weight, bias, eps, out[row]);
+}
+
+// The same head by head, with one weight for all of them or one for each.
+template <int Columns, int Heads, bool Own, class T, class Out>
+[[gnu::noinline, gnu::noipa]]
+void layer_norm_heads(Slice slice, Rows<const T> x, const float* weight, const float* bias,
+                      float eps, Rows<Out> out) {
+  for (int row = slice.rows.begin; row < slice.rows.end; ++row)
+    for (int c = 0; c < Heads * Columns; c += Columns)
+      layer_norm_row<Columns>(x[row] + c, Own ? weight + c : weight, bias, eps, out[row] + c);
 }
 
 }  // namespace ingot

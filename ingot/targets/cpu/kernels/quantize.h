@@ -30,10 +30,14 @@ inline float quantize_group(const T* x, std::int8_t* values) {
   return (counts ? largest / largest_int8 : 0.0f) + sum(odd);
 }
 
+// The last group has the columns that are left.
 template <int Columns, int group, class T>
 inline void quantize_row(const T* x, std::int8_t* values, float* scales) {
-  for (int g = 0; g < Columns / group; ++g)
+  constexpr int whole = Columns / group, left = Columns % group;
+  for (int g = 0; g < whole; ++g)
     scales[g] = quantize_group<group>(x + g * group, values + g * group);
+  if constexpr (left > 0)
+    scales[whole] = quantize_group<left>(x + whole * group, values + whole * group);
 }
 
 template <int Columns, int group, class T>

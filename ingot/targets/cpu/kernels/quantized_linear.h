@@ -25,18 +25,17 @@ inline constexpr int least_tile_rows = (quad_tile_rows + 1) / 2;
 // fetches `bytes` from `next` on, which the tiles after these read. Calls ahead_of(row, rows)
 // before each tile that starts a panel.
 template <class X, class Blocks, class Ahead>
-inline void share_blocks(const X& x, int rows, const Blocks& blocks, Range range,
+inline void share_blocks(const X& x, int rows, const Blocks& blocks, Range range, Start start,
                          const std::uint8_t* next, int bytes, Rows<float> sums, Ahead ahead_of) {
   const int steps = (range.end - range.begin) * steps_per_block<Blocks>;
   const int tiles = num_row_tiles<quad_tile_rows>(rows), part = bytes / tiles;
   const auto pace = static_cast<std::uint32_t>((static_cast<std::uint64_t>(part) << 16) /
                                                (steps * line_bytes));
   for_row_tiles<quad_tile_rows, least_tile_rows>(rows, [&](auto height, int row, int number) {
-    if (range.begin == 0) ahead_of(row, height.value);
+    if (start == Start::zero) ahead_of(row, height.value);
     quantized_tile<height.value>(x.from(row), blocks, range,
                                  FetchShared{next + part * number, pace},
-                                 Rows<float>{sums[row], sums.stride},
-                                 range.begin == 0 ? Start::zero : Start::resume);
+                                 Rows<float>{sums[row], sums.stride}, start);
   });
 }
 
@@ -58,12 +57,13 @@ class QuantizedLinear {
     const Rows<float> sums = memory.unit.rows();
     for (int row = slice.rows.begin; row < slice.rows.end; row += block_rows) {
       const int left = slice.rows.end - row, count = left < block_rows ? left : block_rows;
-      const Operand part{x[row], scales[row], memory.starts};
-      start(part, count, memory.starts);
+      const Operands part{{x[row], scales[row], memory.starts},
+                          {x[row] + In::whole * block, scales[row] + In::whole, memory.last}};
+      start(part, count, memory);
       for (int at = begin; at < end; ++at) {
         const int next = Unit::panel(sink, slice.team, at + 1 < end ? at + 1 : begin);
         const int unit = sink.unit(slice.team, at / Unit::count), inside = at % Unit::count;
-        product(part, count, {panels.panel(Unit::panel(sink, slice.team, at))}, panels.panel(next),
+        product(part, count, panels.panel(Unit::panel(sink, slice.team, at)), panels.panel(next),
                 memory.unpacked, {sums.data + inside * quantized_columns, sums.stride},
                 [&](int r, int n) {
                   for (const int last = r + n; inside == 0 && r < last; ++r)
@@ -77,88 +77,139 @@ class QuantizedLinear {
   }
 
  private:
+  using In = typename Panels::In;
   using Stored = StoredBlocks<bits, group, block>;
-  using Unpacked = UnpackedBlocks<group, block>;
-  static constexpr int blocks = Panels::blocks;
+  using Last = StoredBlocks<bits, group, block, In::last>;
 
-  // Sums start once for each group; in an unpacked product, once for each block.
-  using Operand = QuantizedRows<Inputs, block, Stored::span>;
+  // Sums start once for each span of the whole blocks, and of the last one; in an unpacked product,
+  // once for each block.
+  static constexpr int depth = In::last == stored<bits>(In::last) ? 0 : In::last;
+  template <int starts>
+  using WholeRows = QuantizedRows<Inputs, In::count, In::whole * starts>;
+  template <int starts>
+  using LastRows = QuantizedRows<Inputs, In::count, starts, depth>;
+
+  struct Operands {
+    WholeRows<Stored::spans> whole;
+    LastRows<Last::spans> last;
+  };
 
   // A row of x with its scales and starts.
-  static constexpr int row_bytes = Inputs + blocks * 8;
+  static constexpr int row_bytes = Inputs + In::count * 8;
   static constexpr int most_rows = rows_bytes / row_bytes / quad_tile_rows * quad_tile_rows;
   static constexpr int block_rows = most_rows < least_block_rows  ? least_block_rows
                                     : most_rows > most_block_rows ? most_block_rows
                                                                   : most_rows;
   static constexpr int chunk = unpacked_bytes / (block * quantized_columns) + 1;  // in blocks
+  static constexpr Start after_whole = In::whole > 0 ? Start::resume : Start::zero;
 
   template <class Sink>
   struct Memory {
     UnitMemory<Sink, block_rows> unit;
     alignas(64) std::uint8_t unpacked[bits == 4 ? chunk * block * quantized_columns : 1];
-    alignas(64) int starts[block_rows * blocks * Stored::spans];
+    alignas(64) int starts[block_rows * In::whole * Stored::spans + 1];
+    int last[In::any_left ? block_rows * Last::spans : 1];
   };
 
   static bool unpacks(int rows) {
     return bits == 4 && fast_bytes && rows >= least_unpacked_rows;
   }
 
-  static void start(const Operand& x, int rows, int* starts) {
-    if (unpacks(rows))
-      fill_starts<QuadDot<8>::zero_point, block>(x, rows, starts);
-    else
-      fill_starts<Stored::has_zeros ? 1 : QuadDot<bits>::zero_point, Stored::span>(x, rows, starts);
+  template <class Sink>
+  static void start(const Operands& x, int rows, Memory<Sink>& memory) {
+    constexpr int before_last = In::whole * block;
+    constexpr int left = In::any_left ? In::last : 0;
+    constexpr int zero_point = Stored::has_zeros ? 1 : QuadDot<bits>::zero_point;
+    constexpr int unpacked = QuadDot<8>::zero_point;
+    if (unpacks(rows)) {
+      fill_starts<unpacked, before_last, block>(x.whole.values, rows, memory.starts);
+      fill_starts<unpacked, left, In::last>(x.last.values, rows, memory.last);
+    } else {
+      fill_starts<zero_point, before_last, Stored::span>(x.whole.values, rows, memory.starts);
+      fill_starts<zero_point, left, Last::span>(x.last.values, rows, memory.last);
+    }
   }
 
-  template <int zero_point, int span>
-  static void fill_starts(const Operand& x, int rows, int* starts) {
-    for (int s = 0; s < rows * (Inputs / span) && zero_point != 0; ++s)
-      starts[s] = -zero_point * sum_values<span>(x.values + s * span);
+  // Starts of spans of the first `count` k; the last of them may have fewer.
+  template <int zero_point, int count, int span>
+  static void fill_starts(const std::int8_t* values, int rows, int* starts) {
+    constexpr int spans = count / span;
+    if (zero_point == 0) return;
+    for (int row = 0; row < rows; ++row, values += Inputs) {
+      for (int s = 0; s < spans; ++s) *starts++ = -zero_point * sum_values<span>(values + s * span);
+      if constexpr (count % span > 0)
+        *starts++ = -zero_point * sum_values<count % span>(values + spans * span);
+    }
   }
 
   // sums[rows] = x times one panel; `next` is the panel that follows.
   template <class Ahead>
-  [[gnu::noinline]] static void product(const Operand& x, int rows, Stored panel,
+  [[gnu::noinline]] static void product(const Operands& x, int rows, const std::uint8_t* panel,
                                         const std::uint8_t* next, std::uint8_t* unpacked,
                                         Rows<float> sums, Ahead ahead_of) {
     if (rows <= quad_tile_rows)
       stream_product(x, rows, panel, next, sums);
     else if (!unpacks(rows))
-      share_blocks(x, rows, panel, {0, blocks}, next, Panels::panel_bytes, sums, ahead_of);
+      shared_product(x, rows, panel, next, sums, ahead_of);
     else if constexpr (bits == 4)
       unpacked_product(x, rows, panel, next, unpacked, sums, ahead_of);
   }
 
   // The last blocks fetch the start of the next panel.
-  static void stream_product(const Operand& x, int rows, Stored panel,
+  static void stream_product(const Operands& x, int rows, const std::uint8_t* panel,
                              const std::uint8_t* next, Rows<float> sums) {
     constexpr int last = quads_ahead<bits> / Panels::Block::bytes + 1;
-    constexpr int turn = last < blocks ? blocks - last : 0;
-    const Range parts[] = {{0, turn}, {turn, blocks}};
+    constexpr int turn = last < In::whole ? In::whole - last : 0;
+    const Stored blocks{panel};
+    const std::ptrdiff_t to_next = next - blocks.packed(turn).data;
+    const Range parts[] = {{0, turn}, {turn, In::whole}};
     with_rows<quad_tile_rows>(rows, [&](auto height) {
       for (const Range range : parts) {
-        const auto ahead = range.end < blocks ? quads_ahead<bits> : next - panel.packed(turn).data;
-        quantized_tile<height.value>(x, panel, range, FetchStream{ahead}, sums,
+        const auto ahead = range.end < In::whole ? quads_ahead<bits> : to_next;
+        quantized_tile<height.value>(x.whole, blocks, range, FetchStream{ahead}, sums,
                                      range.begin == 0 ? Start::zero : Start::resume);
       }
+      if constexpr (In::any_left)
+        quantized_tile<height.value>(x.last, last_of(panel), {0, 1}, FetchStream{to_next}, sums,
+                                     after_whole);
     });
   }
 
   template <class Ahead>
-  static void unpacked_product(const Operand& x, int rows, Stored panel,
+  static void shared_product(const Operands& x, int rows, const std::uint8_t* panel,
+                             const std::uint8_t* next, Rows<float> sums, Ahead ahead_of) {
+    if constexpr (In::whole > 0)
+      share_blocks(x.whole, rows, Stored{panel}, {0, In::whole}, Start::zero, next,
+                   Panels::whole_bytes, sums, ahead_of);
+    if constexpr (In::any_left)
+      share_blocks(x.last, rows, last_of(panel), {0, 1}, after_whole, next + Panels::whole_bytes,
+                   Panels::Last::bytes, sums, ahead_of);
+  }
+
+  template <class Ahead>
+  static void unpacked_product(const Operands& x, int rows, const std::uint8_t* panel,
                                const std::uint8_t* next, std::uint8_t* unpacked,
                                Rows<float> sums, Ahead ahead_of) {
-    for (int begin = 0; begin < blocks; begin += chunk) {
-      const Range range{begin, begin + chunk < blocks ? begin + chunk : blocks};
-      const Unpacked chunked{panel, unpacked, begin};
+    const WholeRows<1> whole{x.whole.values, x.whole.scales, x.whole.starts};
+    const Stored blocks{panel};
+    for (int begin = 0; begin < In::whole; begin += chunk) {
+      const Range range{begin, begin + chunk < In::whole ? begin + chunk : In::whole};
+      const UnpackedBlocks<Stored, block> chunked{blocks, unpacked, begin};
       for (int index = range.begin; index < range.end; ++index)
-        unpack(panel.packed(index), unpacked + chunked.offset(index));
-      const auto* following = range.end < blocks ? panel.packed(range.end).data : next;
-      share_blocks(QuantizedRows<Inputs, block, block>{x.values, x.scales, x.starts}, rows, chunked,
-                   range, following,
+        unpack(blocks.packed(index), unpacked + chunked.offset(index));
+      const auto* following = range.end < In::count ? blocks.packed(range.end).data : next;
+      share_blocks(whole, rows, chunked, range, begin == 0 ? Start::zero : Start::resume, following,
                    (range.end - range.begin) * Panels::Block::bytes, sums, ahead_of);
     }
+    if constexpr (In::any_left) {
+      const LastRows<1> rest{x.last.values, x.last.scales, x.last.starts};
+      unpack(last_of(panel).packed(0), unpacked);
+      share_blocks(rest, rows, UnpackedBlocks<Last, In::last>{last_of(panel), unpacked, 0}, {0, 1},
+                   after_whole, next, Panels::Last::bytes, sums, ahead_of);
+    }
   }
+
+  static Last last_of(const std::uint8_t* panel) { return {panel + Panels::whole_bytes}; }
 };
 
 template <int bits, int group, int block, int Inputs, int Outputs, class Out>

@@ -1,15 +1,16 @@
 // Weights in int8 or int4, as they are packed.
 //
-// A panel has 32 columns and [K / block] blocks of k. A block holds the 32 float16 scales in one
-// line of 64 bytes; then, if it has several groups, their multipliers, or, if it has zeros, these;
-// and then its weights. So a thread reads its columns in one sequential stream:
+// A panel has 32 columns and ceil(K / block) blocks of k. A block holds the 32 float16 scales in
+// one line of 64 bytes; then, if it has several groups, their multipliers, or, if it has zeros,
+// these; and then its weights. So a thread reads its columns in one sequential stream:
 //   zeros         [32 columns] unsigned bytes, zero + 128 in int8 and zero + 8 in int4
 //   multipliers   [32 columns], each a word of block / group nibbles in two's complement, the first
 //                 group in the lowest
 //   int8          [block / 4][32 columns][4 k], value + 128
 //   int4          for every 32 k: [4][32 columns][4 k], value + 8; at step j the low nibbles are
 //                 k = 4 j .. 4 j + 3 and the high ones k = 16 + 4 j ..
-// Columns with a scale of 0 fill up the last panel.
+// Columns with a scale of 0 fill up the last panel. The last block ends with its last quads, or in
+// int4 with its last 32 k, which zeros fill up.
 #pragma once
 
 #include <type_traits>
@@ -25,20 +26,31 @@ inline constexpr int scale_bytes = quantized_columns * 2;
 inline constexpr int quad_bytes = quantized_columns * 4;  // a quad of every column
 inline constexpr int quantized_vectors = quantized_columns / lanes;
 
-// One block of one panel. A weight is its integer, times the multiplier of its group of k, times
-// the scale of the block. If a group is the whole block, there are no multipliers. If `group_` is
-// 0, it is the whole block as well, and a weight is its integer less the zero of the block, times
-// the scale.
-template <int bits, int group_, int block>
+template <int bits>
+inline constexpr int stored_together = bits == 4 ? 32 : 4;  // k
+
+// `count` k, and those that are stored after them to fill up the last place.
+template <int bits>
+inline constexpr int stored(int count) {
+  return (count + stored_together<bits> - 1) / stored_together<bits> * stored_together<bits>;
+}
+
+// One block of one panel, of which there are the first `depth` k. A weight is its integer, times
+// the multiplier of its group of k, times the scale of the block. If a group is a whole block,
+// there are no multipliers. If `group_` is 0, it is the whole block as well, and a weight is its
+// integer less the zero of the block, times the scale.
+template <int bits, int group_, int block, int depth = block>
 struct PackedBlock {
   static constexpr bool has_zeros = group_ == 0;
   static constexpr int group = has_zeros ? block : group_;
   static constexpr int groups = block / group;
-  static_assert(group % (bits == 4 ? 32 : 4) == 0 && block % group == 0, "see the layout above");
+  static_assert(group == stored<bits>(group) || depth <= group, "see the layout above");
+  static_assert(block % group == 0 && depth <= block, "see the layout above");
   static_assert(groups == 1 || (bits == 4 && (groups == 2 || groups == 4)), "see the layout above");
   using Word = std::conditional_t<groups == 4, std::uint16_t, std::uint8_t>;
   static constexpr int word_bytes = groups > 1 || has_zeros ? quantized_columns * sizeof(Word) : 0;
-  static constexpr int bytes = scale_bytes + word_bytes + quantized_columns * block * bits / 8;
+  static constexpr int bytes =
+      scale_bytes + word_bytes + quantized_columns * stored<bits>(depth) * bits / 8;
 
   const std::uint8_t* data;
 
@@ -78,14 +90,25 @@ struct PackedBlock {
   }
 };
 
+// The blocks of rows of `Inputs` k: `whole` of them and, if k are left, one of `last`.
+template <int bits, int block, int Inputs>
+struct BlocksOfRow {
+  static constexpr int whole = block == stored<bits>(block) ? Inputs / block : 0;
+  static constexpr int left = Inputs - whole * block;
+  static constexpr bool any_left = left > 0;
+  static constexpr int last = any_left ? left : block, count = whole + any_left;
+};
+
 // A whole weight matrix.
 template <int bits, int group, int block, int Inputs, int Outputs>
 struct QuantizedPanels {
-  static_assert(Inputs % block == 0, "blocks divide the inputs");
   using Block = PackedBlock<bits, group, block>;
+  using In = BlocksOfRow<bits, block, Inputs>;
+  using Last = PackedBlock<bits, group, block, In::last>;
   static constexpr int count = (Outputs + quantized_columns - 1) / quantized_columns;
-  static constexpr int blocks = Inputs / block;
-  static constexpr std::ptrdiff_t panel_bytes = static_cast<std::ptrdiff_t>(blocks) * Block::bytes;
+  static constexpr std::ptrdiff_t whole_bytes =
+      static_cast<std::ptrdiff_t>(In::whole) * Block::bytes;
+  static constexpr std::ptrdiff_t panel_bytes = whole_bytes + (In::any_left ? Last::bytes : 0);
 
   const std::uint8_t* data;
 
@@ -104,7 +127,8 @@ void quantized_embedding(Slice slice, const int* tokens, const std::uint8_t* wei
     for (int k = 0; k < Columns; ++k) {
       const typename Panels::Block from{panel + k / block * Panels::Block::bytes};
       const int inside = k % block;
-      const int whole = from.value(column, inside) * from.multiplier(column, inside / Panels::Block::group);
+      const int index = inside / Panels::Block::group;
+      const int whole = from.value(column, inside) * from.multiplier(column, index);
       out[row][k] = static_cast<float>(whole) * from.scale(column);
     }
   }

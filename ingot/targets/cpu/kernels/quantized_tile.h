@@ -19,20 +19,27 @@ inline constexpr int quad_tile_rows = 2, quad_tile_vectors = 2;
 #endif
 
 // Rows of x, and the start of every column's sums over a span of k: -zero_point * (sum of x), or
-// -(sum of x) where columns have zeros of their own. Rows are dense: fixed addresses save the tiles a sixth of their instructions.
-template <int Inputs, int block, int span>
+// -(sum of x) where columns have zeros of their own. From one row to the next are so many values,
+// scales and starts: fixed addresses save the tiles a sixth of their instructions. Weights may have
+// more k than x: of these x has `Depth`, or all if that is 0.
+template <int Values, int Scales, int Starts, int Depth = 0>
 struct QuantizedRows {
   const std::int8_t* values;
   const float* scales;
   const int* starts;
 
-  const std::int8_t* at(int row, int k) const { return values + row * Inputs + k; }
-  float scale(int row, int index) const { return scales[row * (Inputs / block) + index]; }
-  int start(int row, int index) const { return starts[row * (Inputs / span) + index]; }
+  vi quad(int row, int k) const {
+    const std::int8_t* from = values + row * Values + k;
+    if (Depth == 0 || k + 4 <= Depth) return splat_quad(from);
+    std::int8_t quad[4] = {};
+    for (int i = 0; k + i < Depth; ++i) quad[i] = from[i];
+    return splat_quad(quad);
+  }
+  float scale(int row, int index) const { return scales[row * Scales + index]; }
+  int start(int row, int index) const { return starts[row * Starts + index]; }
 
   QuantizedRows from(int row) const {
-    return {values + row * Inputs, scales + row * (Inputs / block),
-            starts + row * (Inputs / span)};
+    return {values + row * Values, scales + row * Scales, starts + row * Starts};
   }
 };
 
@@ -105,7 +112,7 @@ template <int bits, int Lines, int Height, int Width, class X, class Fetch>
         typename Dot::Weights w[Width];
         for (int v = 0; v < Width; ++v) w[v] = Dot::weights(quad[v]);
         for_tile<Height, Width>([&](int r, int v) {
-          part[r][v] = Dot::step(part[r][v], w[v], splat_quad(x.at(r, begin + k)));
+          part[r][v] = Dot::step(part[r][v], w[v], x.quad(r, begin + k));
         });
       });
   for_tile<Height, Width>([&](int r, int v) { acc[r][v] = Dot::close(acc[r][v], part[r][v]); });
@@ -121,12 +128,17 @@ template <int bits, int span, int Height, int Width, class X, class Fetch>
   if constexpr (rest > 0) dot_lines<bits, rest>(quads, x, begin, lines - rest, fetch, acc);
 }
 
-// Reads the blocks of a panel in place.
-template <int bits_, int group, int block>
+// Reads the blocks of a panel in place: those of `block` k, or the last one of fewer. Sums over a
+// span have one multiplier.
+template <int bits_, int group_, int block, int depth = block>
 struct StoredBlocks {
-  using Block = PackedBlock<bits_, group, block>;
-  static constexpr int bits = bits_, span = Block::group, spans = Block::groups;
-  static constexpr bool has_zeros = Block::has_zeros;
+  using Block = PackedBlock<bits_, group_, block, depth>;
+  static constexpr int bits = bits_, group = Block::group;
+  static constexpr bool multiplied = Block::groups > 1, has_zeros = Block::has_zeros;
+  static constexpr int span = !multiplied      ? stored<bits>(depth)
+                              : depth == block ? group
+                                               : stored_together<bits>;
+  static constexpr int spans = stored<bits>(depth) / span;
 
   const std::uint8_t* panel;
 
@@ -164,10 +176,11 @@ template <int First, int Height, int Width, class X, class Blocks, class Fetch>
       });
     }
     dot_products<bits, span>(quads, x, at * span, fetch, part);
-    if constexpr (spans > 1)
-      for (int v = 0; v < Width; ++v) multiplier[v] = packed.multipliers(First + v, s);
+    if constexpr (Blocks::multiplied)
+      for (int v = 0; v < Width; ++v)
+        multiplier[v] = packed.multipliers(First + v, s * span / Blocks::group);
     for_tile<Height, Width>([&](int r, int v) {
-      if constexpr (spans > 1) part[r][v] = multiply(part[r][v], multiplier[v]);
+      if constexpr (Blocks::multiplied) part[r][v] = multiply(part[r][v], multiplier[v]);
       acc[r][v] = s == 0 ? part[r][v] : add(acc[r][v], part[r][v]);
     });
   }

@@ -8,13 +8,16 @@
 namespace ingot {
 
 // table[n] = cos(position * frequency) * scale for Half frequencies, then the sines. The product is
-// first rounded to float32, as in the reference.
+// first rounded to float32, as in the reference. A temperature multiplies both by
+// 1 + temperature * ln(1 + position / length).
 template <int Half>
 [[gnu::noinline, gnu::noipa]]
 void rope_table(Slice slice, const int* positions, const float* frequencies,
-                float scale, Rows<float> table) {
+                float factor, Rows<float> table, float temperature = 0, int length = 1) {
   for (int row = slice.rows.begin; row < slice.rows.end; ++row) {
     const auto position = static_cast<float>(positions[row]);
+    float scale = factor;
+    if (temperature != 0) scale *= 1 + temperature * natural_log(1 + positions[row] / length);
     for (int i = 0; i < Half; ++i) {
       const Angle turn = angle(position * frequencies[i]);
       table[row][i] = turn.cosine * scale;

@@ -7,13 +7,14 @@
 namespace ingot {
 
 // Unpacks four bytes at a time. With u = value + 8 in each byte, m u + (128 - 8 m) is m value +
-// 128; with a zero z as unsigned as u it is u + (128 - z). In one 32-bit integer the products may carry into the next byte. The result is right all the
-// same: the bytes of the sum are all in range, and the digits of a number are unique.
-template <int group, int block>
-inline void unpack(PackedBlock<4, group, block> from, std::uint8_t* to) {
-  using Block = PackedBlock<4, group, block>;
+// 128; with a zero z as unsigned as u it is u + (128 - z). In one 32-bit integer the products may
+// carry into the next byte. The result is right all the same: the bytes of the sum are all in
+// range, and the digits of a number are unique.
+template <int group, int block, int depth>
+inline void unpack(PackedBlock<4, group, block, depth> from, std::uint8_t* to) {
+  using Block = PackedBlock<4, group, block, depth>;
   constexpr int half_lines = 4;  // of each of the nibbles, in 32 k
-  for (int k = 0; k < block; k += 2 * half_lines * 4) {
+  for (int k = 0; k < depth; k += 2 * half_lines * 4) {
     const std::uint8_t* quads = from.weights() + k / 8 * quad_bytes;
     std::uint8_t* low = to + k / 4 * quad_bytes;
     std::uint8_t* high = low + half_lines * quad_bytes;
@@ -35,18 +36,18 @@ inline void unpack(PackedBlock<4, group, block> from, std::uint8_t* to) {
 }
 
 // Blocks of a panel from `first` on, unpacked.
-template <int group, int block>
+template <class Stored, int depth>
 struct UnpackedBlocks {
-  static constexpr int bits = 8, span = block, spans = 1;
-  static constexpr bool has_zeros = false;
+  static constexpr int bits = 8, span = stored<4>(depth), spans = 1;
+  static constexpr bool multiplied = false, has_zeros = false;
 
-  StoredBlocks<4, group, block> stored;
+  Stored packed_blocks;
   const std::uint8_t* data;
   int first;
 
-  auto packed(int index) const { return stored.packed(index); }
+  auto packed(int index) const { return packed_blocks.packed(index); }
   const std::uint8_t* quads(int index) const { return data + offset(index); }
-  int offset(int index) const { return (index - first) * block * quantized_columns; }
+  int offset(int index) const { return (index - first) * span * quantized_columns; }
 };
 
 }  // namespace ingot

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from ingot.models.blocks.decoder import CausalLM
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
 from ingot.models.family import Family
@@ -20,7 +19,7 @@ def parse(fields: Fields) -> ModelConfig:
     fields.refuse("hidden_act", ("gelu", TANH), f"supported: {TANH}")
     fields.refuse("hidden_activation", (TANH,), f"supported: {TANH}")
     fields.spell(hidden_act="hidden_activation")
-    fields.assume(hidden_act=TANH, head_dim=256, tie_word_embeddings=True)
+    fields.assume(hidden_act=TANH, head_dim=256, rms_norm_eps=1e-6, tie_word_embeddings=True)
     fields.refuse("use_bidirectional_attention", (False,), "supported: causal attention")
     bias = fields.flag("attention_bias", False)
     return parse_decoder(
@@ -33,4 +32,4 @@ def parse(fields: Fields) -> ModelConfig:
     )
 
 
-FAMILY = Family(name="gemma", architectures=("GemmaForCausalLM",), parse=parse, build=CausalLM)
+FAMILY = Family(name="gemma", architectures=("GemmaForCausalLM",), parse=parse)
