@@ -5,12 +5,16 @@ Each class is judged in a process of its own, so that one that dies or hangs is 
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import sys
+import time
 import warnings
-from collections.abc import Mapping
-from multiprocessing.connection import Connection
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
@@ -55,19 +59,46 @@ def row(name: str, verdict: str) -> str:
     return f"| `{name}` | {verdict.replace('|', '/')} |"
 
 
-def verdict_of(name: str) -> str:
-    """What a process of its own says of a class."""
-    mine, theirs = multiprocessing.Pipe(duplex=False)
-    process = multiprocessing.get_context("fork").Process(target=tell, args=(name, theirs))
-    process.start()
-    theirs.close()
-    try:
-        verdict = mine.recv() if mine.poll(SECONDS) else f"takes more than {SECONDS} seconds"
-    except EOFError:
-        verdict = "ends the process"
-    process.kill()
-    process.join()
-    return str(verdict)
+@dataclass(frozen=True)
+class Trial:
+    """A process that judges a class."""
+
+    name: str
+    process: BaseProcess
+    answer: Connection
+    until: float
+
+    @classmethod
+    def of(cls, name: str) -> Trial:
+        mine, theirs = multiprocessing.Pipe(duplex=False)
+        process = multiprocessing.get_context("fork").Process(target=tell, args=(name, theirs))
+        process.start()
+        theirs.close()
+        return cls(name, process, mine, time.monotonic() + SECONDS)
+
+    def verdict(self) -> str:
+        """What it says; it is over then."""
+        try:
+            found = self.answer.recv() if self.answer.poll() else f"takes over {SECONDS} seconds"
+        except EOFError:
+            found = "ends the process"
+        self.process.kill()
+        self.process.join()
+        return str(found)
+
+
+def verdicts_of(names: Sequence[str], jobs: int) -> Iterator[tuple[str, str]]:
+    """(class, verdict) of all classes, of some at a time, in the order in which they are done."""
+    waiting, running = list(reversed(names)), list[Trial]()
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            running.append(Trial.of(waiting.pop()))
+        left = max(0.0, min(trial.until for trial in running) - time.monotonic())
+        done = wait([trial.answer for trial in running], timeout=left)
+        for trial in list(running):
+            if trial.answer in done or time.monotonic() > trial.until:
+                running.remove(trial)
+                yield trial.name, trial.verdict()
 
 
 def tell(name: str, to: Connection) -> None:
@@ -81,17 +112,28 @@ def tell(name: str, to: Connection) -> None:
         to.send(f"fails: {describe(error).splitlines()[0]}")
 
 
+def kept_rows() -> dict[str, str]:
+    """The verdicts that the page has."""
+    lines = PAGE.read_text().splitlines() if PAGE.exists() else []
+    cells = (line.split("|") for line in lines if line.startswith("| `"))
+    return {name.strip(" `"): verdict.strip() for _, name, verdict, _ in cells}
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", help="classes to judge again; by default all")
+    parser.add_argument("--jobs", type=int, default=1, help="classes at a time")
+    args = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     torch.set_num_threads(1)
     judge(WARM)  # so that processes begin with all that is imported and compiled once
-    verdicts = {}
-    for name in class_names():
-        verdicts[name] = verdict_of(name)
-        print(name, verdicts[name], file=sys.stderr, flush=True)
-    PAGE.write_text(page(verdicts))
+    found = kept_rows() if args.names else {}
+    for name, verdict in verdicts_of(args.names or class_names(), args.jobs):
+        found[name] = verdict
+        print(name, verdict, file=sys.stderr, flush=True)
+        PAGE.write_text(page({name: found[name] for name in class_names() if name in found}))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from ingot.passes.canonicalize_casts import canonicalize_casts
 from ingot.passes.canonicalize_heads import canonicalize_heads
 from ingot.passes.canonicalize_ops import canonicalize_ops
 from ingot.passes.canonicalize_positions import canonicalize_positions
+from ingot.passes.canonicalize_rows import canonicalize_rows
 from ingot.passes.canonicalize_spellings import canonicalize_spellings
 from ingot.passes.canonicalize_views import canonicalize_views
 from ingot.passes.declaration import DTYPES, Pass
@@ -51,6 +52,7 @@ PIPELINE: tuple[Pass, ...] = (
     # one spelling for every idea
     Pass(function=canonicalize_casts, gives=(no_noise,)),
     Pass(function=canonicalize_views, needs=(no_noise,), gives=(canonical_views,)),
+    Pass(function=canonicalize_rows, needs=(canonical_views,)),
     Pass(function=canonicalize_positions, needs=(canonical_views,)),
     Pass(function=canonicalize_ops, needs=(canonical_views,)),
     Pass(function=canonicalize_spellings, needs=(canonical_views,), tolerance=REGROUPED),

@@ -78,9 +78,9 @@ def parse_foreign(values: dict[str, Any]) -> ForeignConfig:
         vocab_size=int(config.vocab_size),
         windows=windows_of(config, layers),
         max_position_embeddings=int(getattr(config, "max_position_embeddings", 0) or UNBOUNDED),
-        bos_token_ids=ids_of(config.bos_token_id),
-        eos_token_ids=ids_of(config.eos_token_id),
-        checkpoint_dtype=str(config.dtype or "").removeprefix("torch."),
+        bos_token_ids=ids_of(getattr(config, "bos_token_id", None)),
+        eos_token_ids=ids_of(getattr(config, "eos_token_id", None)),
+        checkpoint_dtype=str(getattr(config, "dtype", None) or "").removeprefix("torch."),
         text=text,
     )
 
