@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from contextlib import suppress
 
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from ingot.errors import PassError, UnsupportedModelError, listed
 from ingot.models.blocks.constants import named_constants
 from ingot.passes.graph import aten, is_call, op_name, origin
 from ingot.passes.invariants import is_row_view
+from ingot.passes.pipeline import PIPELINE
 
 ADDED = (aten.lift_fresh_copy.default, aten.detach_.default, aten.to.dtype, aten.clone.default)
 
@@ -70,6 +72,9 @@ def write_number(node: Node, number: float) -> None:
 ARITHMETIC = (aten.mul.Tensor, aten.div.Tensor, aten.add.Tensor, aten.sub.Tensor)
 
 
+PASS_NAMES = [each.name for each in PIPELINE]
+
+
 def strangers(gm: GraphModule) -> dict[str, str]:
     """The calls that no op stands for, by name, each with the first module that has one."""
     found: dict[str, str] = {}
@@ -83,6 +88,10 @@ def strangers(gm: GraphModule) -> dict[str, str]:
 
 def refusal(gm: GraphModule, architecture: str, error: PassError) -> UnsupportedModelError:
     """The error of a graph that the passes could not finish: what stands in the way, and where."""
+    for each in PIPELINE[: PASS_NAMES.index("merge_linears")]:
+        with suppress(Exception):  # what a pass can still name stands in nobody's way
+            each.function(gm)
+    gm.graph.eliminate_dead_code()
     found = strangers(gm)
     calls = [f"{name} at {where or 'the model itself'}" for name, where in found.items()]
     return UnsupportedModelError(

@@ -29,10 +29,9 @@ def plain_module(
     register()
     with torch.device("meta"), torch.no_grad():
         model = made._from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
-    for part in (config, *(getattr(config, name, None) for name in config.sub_configs)):
-        if part is not None:  # modules that were made for eager attention look it up at each call
-            part._attn_implementation, part._experts_implementation = NAME, NAME
-            part.use_cache = False
+    # Modules that were made for eager attention look it up at each call, some in their own config.
+    for part in {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values():
+        part._attn_implementation, part._experts_implementation = NAME, NAME
     set_buffers(model, max_model_len)
     rows = own_rows(model)
     model.forward = MethodType(forward, model)

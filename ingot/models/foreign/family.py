@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ingot.errors import InternalError
+from ingot.errors import IngotError, InternalError
 from ingot.models.family import Family, Rows
 from ingot.models.fields import Fields
 from ingot.models.foreign.config import ForeignConfig, class_named, own_config
@@ -22,6 +22,7 @@ def foreign_family(config: ForeignConfig) -> Family:
     from ingot.models.foreign.names import renaming
 
     model, rows = made(config, max_model_len=config.max_position_embeddings)
+    try_out(model)
     return Family(
         name=config.family,
         architectures=(config.architecture,),
@@ -32,6 +33,20 @@ def foreign_family(config: ForeignConfig) -> Family:
         unused=(),
         tied=model.all_tied_weights_keys,
     )
+
+
+def try_out(model: nn.Module) -> None:
+    """Runs a module on the meta device. Raises UnsupportedModelError for what no op stands for."""
+    import torch
+
+    ids = torch.zeros(1, 3, dtype=torch.int64, device="meta")
+    with torch.no_grad():
+        try:
+            model(ids, ids)
+        except IngotError:
+            raise
+        except Exception:  # of whatever sort: exporting the module tells what is wrong with it
+            return
 
 
 def parse_fields(fields: Fields) -> NoReturn:

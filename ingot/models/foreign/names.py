@@ -35,7 +35,7 @@ def renaming(model: Any) -> Callable[[str], str]:
             return ""
         if converter is not None:
             raise UnsupportedModelError(
-                f"transformers computes {new} of {name} and other tensors",
+                f"transformers computes {new} of several tensors, such as {name}",
                 hint=f"{type(model).__name__} needs a family of its own: docs/add_a_model.md",
             )
         return str(new)
