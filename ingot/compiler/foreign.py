@@ -15,6 +15,8 @@ from ingot.passes.graph import aten, is_call, op_name, origin
 from ingot.passes.invariants import is_row_view
 from ingot.passes.pipeline import PIPELINE
 
+COMMUTATIVE = (aten.mul.Tensor, aten.add.Tensor)
+ARITHMETIC = (*COMMUTATIVE, aten.div.Tensor, aten.sub.Tensor)
 ADDED = (aten.lift_fresh_copy.default, aten.detach_.default, aten.to.dtype, aten.clone.default)
 
 
@@ -64,12 +66,8 @@ def write_number(node: Node, number: float) -> None:
             write_number(user, number)
         elif is_call(user, *ARITHMETIC) and user.args[1] is node and user.args[0] is not node:
             user.args = (user.args[0], number, *user.args[2:])
-        elif is_call(user, aten.mul.Tensor, aten.add.Tensor) and user.args[0] is node:
-            if user.args[1] is not node:
-                user.args = (user.args[1], number)
-
-
-ARITHMETIC = (aten.mul.Tensor, aten.div.Tensor, aten.add.Tensor, aten.sub.Tensor)
+        elif is_call(user, *COMMUTATIVE) and user.args[0] is node and user.args[1] is not node:
+            user.args = (user.args[1], number)
 
 
 PASS_NAMES = [each.name for each in PIPELINE]

@@ -64,9 +64,7 @@ def run_passes(
     """Applies the passes. Raises UnsupportedModelError for another library's module that computes
     what no op stands for."""
     options, is_ours = model.options, not is_foreign(model.config)
-    passes = pipeline(
-        dtype=model.resolved.dtype, disable=options.disable_passes, integers=integers
-    )
+    passes = pipeline(dtype=model.resolved.dtype, disable=options.disable_passes, integers=integers)
     try:
         return runner.run(
             graph,

@@ -65,11 +65,8 @@ def is_count(node: Node, positions: Node) -> bool:
     val = node.meta.get("val")
     if node.op != "call_function" or not isinstance(val, torch.Tensor) or val.dim() > 2:
         return False
-    sizes = shape(node)
-    return val.dtype == torch.int64 and sizes[-1:] == shape(positions)[-1:] and sizes[0] in (
-        1,
-        sizes[-1],
-    )
+    tokens = shape(positions)[-1]
+    return val.dtype == torch.int64 and shape(node) in ((tokens,), (1, tokens))
 
 
 def line_of(node: Node, lines: dict[Node, Line | None]) -> Line | None:

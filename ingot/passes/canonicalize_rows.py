@@ -50,7 +50,7 @@ def takes_batch_off(node: Node) -> bool:
 
 
 def flat_rows(node: Node) -> list[Node] | None:
-    """What is computed of flat rows, until they have a batch again; None if it is used otherwise."""
+    """What is computed of flat rows until they have a batch again; None if more reads them."""
     inside: dict[Node, None] = {}
     waiting = [node]
     while waiting:

@@ -84,9 +84,9 @@ def undouble(node: Any) -> tuple[Any, Order]:
         parts, dim = node.args
         if len(parts) == 2 and parts[0] is parts[1] and dim == rank(node) - 1:
             return parts[0], "halves"
-    if is_call(node, aten.repeat_interleave.self_int):
-        if node.args[1:] in ((2, -1), (2, rank(node) - 1)):
-            return node.args[0], "pairs"
+    twice = is_call(node, aten.repeat_interleave.self_int) and node.args[1] == 2
+    if twice and node.args[2:] in ((-1,), (rank(node) - 1,)):
+        return node.args[0], "pairs"
     return node, "once"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from ingot.passes.graph import aten, is_call, is_op, rank, shape, strip, value
+from ingot.passes.graph import aten, is_call, is_op, rank, shape, strip
 
 VIEWS = (aten.unsqueeze.default, aten.expand.default, aten.reshape.default, aten.slice.Tensor)
 PRODUCTS = (aten.matmul.default, aten.bmm.default)

@@ -12,32 +12,29 @@ import transformers
 
 import ingot
 from ingot.compiler.compile import compile_model
+from ingot.compiler.export import repeated
+from ingot.compiler.layers import find_layers
 from ingot.compiler.model import read_model
 from ingot.compiler.options import Clock, CompileOptions, silent
-from ingot.errors import (
-    CheckpointError,
-    ConfigError,
-    ExportError,
-    UnsupportedModelError,
-    UsageError,
-)
+from ingot.errors import CheckpointError, ConfigError, UnsupportedModelError, UsageError
 from ingot.models.foreign import attention
+from ingot.models.foreign.build import plain_module
+from ingot.passes.dump import op_counts
 from tests.support.core import core
-from tools.classes import AGREES, LENGTHS, class_names, judge, logits_of, random_model, save
+from tools.classes import AGREES, class_names, judge, random_model, save, tiny_config
 from tools.classes_page import PAGE, page, row
 
 torch.set_num_threads(1)
 
-# Each for what no other has: halves, neighbours and parts that turn; norms without offset, spelled
-# out, before and after; scales, caps, windows in masks; attention spelled out; learned positions.
+# Each for what no other has: halves, neighbours and parts that turn; norms spelled out, before and
+# after; scales, caps, windows in masks; another activation; learned positions; rows without a batch.
 AGREEING = (
     "BartForCausalLM",
     "CohereForCausalLM",
     "Gemma2ForCausalLM",
-    "GPTNeoForCausalLM",
     "GlmForCausalLM",
     "GraniteForCausalLM",
-    "NemotronForCausalLM",
+    "ArceeForCausalLM",
     "OPTForCausalLM",
 )
 OPTIONS = CompileOptions(library="transformers", dtype="float32", max_num_batched_tokens=64)
@@ -111,13 +108,15 @@ def test_an_artifact_of_a_class_gives_its_logits(tmp_path, quantize):
             assert (got - logits).norm() <= allowed * logits.norm()
 
 
-def test_all_layers_of_a_deep_model_are_read():
-    """Layers that know their place are of one kind; more than those that were traced follow."""
-    config = transformers.OPTConfig(
-        vocab_size=320, hidden_size=32, word_embed_proj_dim=32, ffn_dim=48, num_hidden_layers=5,
-        num_attention_heads=2, max_position_embeddings=64,
-    )  # fmt: skip
-    assert config.num_hidden_layers == 5
+def test_layers_that_know_their_place_are_of_one_kind():
+    config = tiny_config(transformers.LlamaForCausalLM)
+    config.num_hidden_layers = 5
+    module, _ = plain_module(transformers.LlamaForCausalLM, config, max_model_len=64)
+    assert find_layers(module).chosen == (0, 1)
+    graph = repeated(module)
+    assert op_counts(graph)["aten.linear"] == 5 * 7 + 1
+    module.model.layers[3].self_attn.scaling *= 2
+    assert find_layers(module).chosen == (0, 1, 3)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +177,3 @@ def test_masks_say_their_window(mask, window):
 def test_what_stops_a_class_is_one_line_that_names_a_place(name):
     verdict = judge(name)
     assert verdict != AGREES and "\n" not in verdict and len(verdict) > 20
-
-
-assert LENGTHS and ExportError and logits_of

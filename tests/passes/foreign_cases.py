@@ -1,4 +1,4 @@
-"""Bodies as other libraries write them: rows without a batch, counts of tokens, spelled arithmetic."""
+"""Bodies as other libraries write them: rows without a batch, counts of tokens, whole formulas."""
 
 from __future__ import annotations
 

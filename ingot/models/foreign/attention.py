@@ -1,8 +1,8 @@
 """Attention, masks and experts of `transformers`' modules, as they are called while traced.
 
-Its modules look up by name the function that attends and the one that makes masks. Under `NAME` they
-find those of this file. A mask is then no tensor but the window that it stands for, so none is left
-in the graph.
+Its modules look up by name the function that attends and the one that makes masks. Under `NAME`
+they find those of this file. A mask is then no tensor but the window that it stands for, so none is
+left in the graph.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def register() -> None:
 class Mask:
     """What a query sees: itself and what is before it, at most `window` tokens; 0 is all.
 
-    None is anything else, which nobody may read. Code that computes attention by itself adds masks to scores. There it becomes the tensor.
+    None is anything else, which nobody may read. Code that computes attention by itself adds masks
+    to scores. There it becomes the tensor.
     """
 
     window: int | None
@@ -137,9 +138,7 @@ def attend(
     if not isinstance(mask, Mask) or mask.window is None:
         refuse(module, OTHER_MASK)
     if query.shape[-1] != value.shape[-1]:
-        refuse(
-            module, f"attention with keys of {query.shape[-1]} and values of {value.shape[-1]}"
-        )
+        refuse(module, f"attention with keys of {query.shape[-1]} and values of {value.shape[-1]}")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     attended = torch.ops.ingot.attention(
         q,

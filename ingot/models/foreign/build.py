@@ -50,8 +50,9 @@ def forward(model: nn.Module, input_ids: Tensor, positions: Tensor) -> Tensor:
         out = own(model, input_ids, **{name: x for name, x in given.items() if name in known})
     except Refused as error:
         paths = {id(module): path for path, module in model.named_modules()}
+        where = paths.get(id(error.module)) or "the model itself"
         raise UnsupportedModelError(
-            f"no op stands for {error.what}, at {paths.get(id(error.module)) or 'the model itself'}",
+            f"no op stands for {error.what}, at {where}",
             hint=f"{type(model).__name__} of transformers cannot be compiled",
         ) from error
     logits: Tensor = out.logits
@@ -61,7 +62,9 @@ def forward(model: nn.Module, input_ids: Tensor, positions: Tensor) -> Tensor:
 def set_buffers(model: Any, max_model_len: int) -> None:
     """Gives the buffers that no checkpoint holds the values that the library computes."""
     names = [name for name, _ in model.named_non_persistent_buffers()]
-    owners = {name.rpartition(".")[0]: model.get_submodule(name.rpartition(".")[0]) for name in names}
+    owners = {
+        name.rpartition(".")[0]: model.get_submodule(name.rpartition(".")[0]) for name in names
+    }
     for owner in owners.values():
         for name, buffer in owner.named_buffers(recurse=False):
             owner._buffers[name] = torch.empty_like(buffer, device="cpu")
@@ -80,7 +83,7 @@ def set_buffers(model: Any, max_model_len: int) -> None:
 def fix_frequencies(module: Any, max_model_len: int) -> None:
     """Computes frequencies that depend on a length for the longest one, and once."""
     kinds = getattr(module, "rope_type", None)
-    for layer, kind in (kinds.items() if isinstance(kinds, dict) else ((None, kinds),)):
+    for layer, kind in kinds.items() if isinstance(kinds, dict) else ((None, kinds),):
         if kind is None or not ("dynamic" in kind or kind == "longrope"):
             continue
         last = torch.tensor([[max_model_len - 1]])
