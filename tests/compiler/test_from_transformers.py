@@ -27,7 +27,7 @@ from tools.classes_page import PAGE, page, row
 torch.set_num_threads(1)
 
 # Each for what no other has: halves, neighbours and parts that turn; norms spelled out, before and
-# after; scales, caps, windows in masks; another activation; learned positions; rows without a batch.
+# after; scales, caps, windows in masks; an activation; learned positions; rows without a batch.
 AGREEING = (
     "BartForCausalLM",
     "CohereForCausalLM",

@@ -102,9 +102,9 @@ def window_of(mask_function: Callable[..., Tensor]) -> int | None:
         for query in (0, 1, 2, 3, 1000, FAR // 2, FAR - 2):
             rows = mask_function(first, first, torch.tensor(query), keys)
             seen[query] = rows.expand(FAR)
+        count = int(seen[FAR - 2].sum())
     except RuntimeError:  # it reads a tensor of the model
         return None
-    count = int(seen[FAR - 2].sum())
     window = 0 if count == FAR - 1 else count
     same = [
         torch.equal(row, (keys <= query) & (keys > query - (window or FAR)))
