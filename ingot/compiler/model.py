@@ -16,8 +16,11 @@ from ingot.compiler.quantization.kept import kept_storage
 from ingot.compiler.quantization.quantize import Kept
 from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import load_tokenizer
+from ingot.errors import UsageError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint, closing_on_error
+from ingot.models.config import ModelConfig
+from ingot.models.foreign.config import ForeignConfig
 from ingot.models.registry import AnyConfig
 from ingot.passes.pipeline import check_disabled
 from ingot.targets.target import kind_of
@@ -35,6 +38,16 @@ class Model:
     module: nn.Module
     checkpoint: Checkpoint
     calibration: list[list[int]]
+
+
+def family_config(model: Model) -> ModelConfig:
+    """The config of a model that a family builds. Raises UsageError for any other."""
+    if isinstance(model.config, ForeignConfig):
+        raise UsageError(
+            f"{model.config.architecture} is compiled from {model.config.family}",
+            hint="This takes a model that a family of ingot builds.",
+        )
+    return model.config
 
 
 def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:

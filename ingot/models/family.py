@@ -42,7 +42,7 @@ Weights = Mapping[str, str | Rows]
 class Build(Protocol):
     """Builds the plain module of a config; called with the meta device as the default."""
 
-    def __call__(self, config: ModelConfig, *, max_model_len: int) -> nn.Module: ...
+    def __call__(self, config: Any, *, max_model_len: int) -> nn.Module: ...
 
 
 def build_decoder(config: ModelConfig, *, max_model_len: int) -> nn.Module:

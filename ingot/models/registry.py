@@ -113,8 +113,9 @@ def load_config(model_dir: Path, library: str = OURS) -> AnyConfig:
     model_dir = Path(model_dir)
     check_model_dir(model_dir)
     values = read_json_object(model_dir / "config.json")
-    parse = parse_config if library == OURS else parse_foreign
-    return with_other_files(parse(values), model_dir)
+    if library == OURS:
+        return with_other_files(parse_config(values), model_dir)
+    return with_other_files(parse_foreign(values), model_dir)
 
 
 def with_other_files(config: Config, model_dir: Path) -> Config:

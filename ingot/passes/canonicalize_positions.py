@@ -82,7 +82,8 @@ def line_of(node: Node, lines: dict[Node, Line | None]) -> Line | None:
         given = argument(node, 2 if node.target is aten.new_full.default else 1, "fill_value")
         return (0, given) if isinstance(given, int) else None
     if is_call(node, *VIEWS, aten.slice.Tensor):
-        return args[0]
+        line: Line | None = args[0]
+        return line
     if is_call(node, aten.cumsum.default):
         return (args[0][1], args[0][1]) if args[0] and args[0][0] == 0 else None
     if is_call(node, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor):

@@ -85,7 +85,7 @@ def masked(node: Any) -> tuple[Node, int] | None:
 
 def window_of(mask: Any) -> int | None:
     """The window of where(key <= query, 0, hidden) and of the same with `key > query - window`."""
-    where = strip(mask, *VIEWS, aten.to.dtype) if isinstance(mask, Node) else None
+    where: Any = strip(mask, *VIEWS, aten.to.dtype) if isinstance(mask, Node) else None
     if where is None or not is_call(where, aten.where.Scalar, aten.where.ScalarSelf):
         return None
     seen, zero, hidden = where.args
@@ -95,20 +95,20 @@ def window_of(mask: Any) -> int | None:
         return 0 if is_causal(seen) else None
     if not is_call(seen, aten.bitwise_and.Tensor, aten.__and__.Tensor):
         return None
-    past, near = seen.args  # type: ignore[union-attr]
+    past, near = seen.args
     if not is_call(past, aten.le.Tensor) or not is_causal(past):
         return None
     if not is_call(near, aten.gt.Tensor) or not is_call(near.args[1], aten.sub.Tensor):
         return None
-    (key, query), (start, window) = past.args, near.args[1].args  # type: ignore[union-attr]
-    same = near.args[0] is key and start is query  # type: ignore[union-attr]
+    (key, query), (start, window) = past.args, near.args[1].args
+    same = near.args[0] is key and start is query
     return window if same and isinstance(window, int) else None
 
 
-def is_causal(seen: Node) -> bool:
+def is_causal(seen: Any) -> bool:
     """Whether it compares the places of keys, along the last dimension, with those of queries."""
     key, query = seen.args
-    places = [strip(x, *VIEWS) for x in (key, query)]  # type: ignore[arg-type]
+    places = [strip(x, *VIEWS) for x in (key, query)]
     counted = all(is_call(x, aten.arange.default) or x.op == "placeholder" for x in places)
     tokens = shape(seen)[-1]
-    return counted and shape(key)[-2:] == (1, tokens) and shape(query)[-2:] == (tokens, 1)  # type: ignore[arg-type]
+    return counted and shape(key)[-2:] == (1, tokens) and shape(query)[-2:] == (tokens, 1)

@@ -14,7 +14,7 @@ from ingot.version import DISTRIBUTION
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from ingot.models.config import RopeConfig
+    from ingot.models.rope import RopeConfig
 
 LIBRARY = "transformers"  # the name of the option's value, and of the family of such models
 UNBOUNDED = 4096  # the longest sequence of a model whose config says none
@@ -120,7 +120,8 @@ def class_named(name: str, values: dict[str, Any]) -> type[Any]:
 def own_config(made: type[Any], values: dict[str, Any]) -> PretrainedConfig:
     """The config that `transformers` makes of config.json for a class. Raises ConfigError."""
     try:
-        return made.config_class.from_dict(values)  # type: ignore[no-any-return]
+        config: PretrainedConfig = made.config_class.from_dict(values)
+        return config
     except Exception as error:
         raise ConfigError(
             f"{made.config_class.__name__} of transformers refuses config.json: {describe(error)}",

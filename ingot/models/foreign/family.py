@@ -56,7 +56,8 @@ def parse_fields(fields: Fields) -> NoReturn:
 
 def build(config: Any, *, max_model_len: int) -> nn.Module:
     """The plain module of a class."""
-    return made(config, max_model_len=max_model_len)[0]
+    module: nn.Module = made(config, max_model_len=max_model_len)[0]
+    return module
 
 
 def made(config: ForeignConfig, *, max_model_len: int) -> tuple[Any, Mapping[str, Rows]]:
