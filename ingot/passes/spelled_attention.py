@@ -101,7 +101,7 @@ def window_of(mask: Any) -> int | None:
     if not is_call(near, aten.gt.Tensor) or not is_call(near.args[1], aten.sub.Tensor):
         return None
     (key, query), (start, window) = past.args, near.args[1].args
-    same = near.args[0] is key and start is query
+    same = is_same(near.args[0], key) and is_same(start, query)
     return window if same and isinstance(window, int) else None
 
 
@@ -112,3 +112,9 @@ def is_causal(seen: Any) -> bool:
     counted = all(is_call(x, aten.arange.default) or x.op == "placeholder" for x in places)
     tokens = shape(seen)[-1]
     return counted and shape(key)[-2:] == (1, tokens) and shape(query)[-2:] == (tokens, 1)
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Whether both are the same places, looked at in the same way."""
+    roots = [strip(x, *VIEWS) for x in (one, other)]
+    return roots[0] is roots[1] and shape(one) == shape(other)
