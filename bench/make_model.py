@@ -114,6 +114,36 @@ def _llama_31_8b() -> Config:
     )
 
 
+def _deepseek_v2_lite(layers: int) -> Config:
+    """Some layers, each with one MLP as wide as the 8 experts that compute a token."""
+    return transformers.DeepseekV2Config(
+        vocab_size=102400,
+        hidden_size=2048,
+        intermediate_size=8 * 1408,
+        num_hidden_layers=layers,
+        first_k_dense_replace=layers,
+        num_experts_per_tok=6,
+        num_attention_heads=16,
+        num_key_value_heads=16,
+        q_lora_rank=None,
+        kv_lora_rank=512,
+        qk_nope_head_dim=128,
+        qk_rope_head_dim=64,
+        v_head_dim=128,
+        max_position_embeddings=163840,
+        rope_parameters={
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "factor": 40.0,
+            "original_max_position_embeddings": 4096,
+            "mscale": 0.707,
+            "mscale_all_dim": 0.707,
+        },
+        bos_token_id=100000,
+        eos_token_id=100001,
+    )
+
+
 def _tiny() -> Config:
     return transformers.Qwen3Config(
         vocab_size=512,
@@ -140,6 +170,7 @@ SHAPES: dict[str, Callable[[], Config]] = {
     "llama-3.1-8b": _llama_31_8b,
     "qwen2.5-0.5b": _qwen25_05b,
     "mistral-7b": _mistral_7b,
+    "deepseek-v2-lite-4": lambda: _deepseek_v2_lite(4),
 }
 
 

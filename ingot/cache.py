@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ingot.artifact.gpu import find_gpus
 from ingot.artifact.host import host_flags
@@ -22,6 +22,7 @@ from ingot.errors import ArtifactError, ResourceError
 from ingot.files import stamp
 from ingot.models.config_file import model_name, read_json_bytes
 from ingot.models.file_names import CONFIG
+from ingot.models.model_files import is_gguf
 from ingot.models.other_formats import refuse_other_format
 from ingot.say import say
 from ingot.settings import settings
@@ -46,7 +47,7 @@ def resolve(path: str | Path, options: CompileOptions | None = None) -> Path:
     source = Path(path)
     if is_artifact(source):
         return source
-    if not os.path.isfile(source / CONFIG):
+    if not is_gguf(source) and not os.path.isfile(source / CONFIG):
         refuse_other_format(source)
         return source
     from ingot.compiler.options import CompileOptions
@@ -94,14 +95,24 @@ def cache_key(model_dir: Path, options: CompileOptions) -> str:
         "host": native_target(host_flags()).name,
         "gpus": list(map(str, find_gpus() if "cuda:native" in options.targets else ())),
         "options": {name: str(value) for name, value in asdict(options).items()},
-        "config": read_json_bytes(model_dir / CONFIG).decode(errors="replace"),
-        "files": list(_stamps(model_dir, "*")),
+        **_model_parts(model_dir),
         "calibration": [stamp(path) for path in (options.calibrate,) if path and path.is_file()],
         **surroundings(),
         # The compiler's own sources, for those who work on them.
         "compiler": [found for kind in COMPILED for found in _stamps(SOURCES, f"**/*.{kind}")],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _model_parts(model_dir: Path) -> dict[str, Any]:
+    if is_gguf(model_dir):
+        from ingot.models.gguf.model import read_files
+
+        return {"files": [(file.name, *stamp(file)) for file in read_files(model_dir)]}
+    return {
+        "config": read_json_bytes(model_dir / CONFIG).decode(errors="replace"),
+        "files": list(_stamps(model_dir, "*")),
+    }
 
 
 def _stamps(folder: Path, pattern: str) -> Iterator[tuple[str, int, int]]:

@@ -24,13 +24,16 @@ from ingot.errors import (
     describe,
 )
 from ingot.hub_cache import MAIN, cache_dir, cached
+from ingot.models.gguf.names import gguf_in
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
+# Behind a colon stands which GGUF file of a repository is meant.
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w./-]+)?", re.ASCII)
 _REVISION = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)*", re.ASCII)
 
 
 def hub_name(model: str | Path) -> str:
-    """The name on the hub, owner/name, that `model` is; empty for anything else.
+    """The name on the hub, owner/name or owner/name:Q4_K_M, that `model` is; empty for anything
+    else.
 
     What exists here is a path, and so is a `Path`, whatever it says.
     """
@@ -39,12 +42,14 @@ def hub_name(model: str | Path) -> str:
 
 
 def model_path(model: str | Path, revision: str | None = None) -> Path:
-    """Where a model lies: the path itself, or the folder that a name on the hub has in its cache.
+    """Where a model lies: the path itself, or what a name on the hub has in its cache.
+
+    That is a folder, or a GGUF file, also where a path is that of a folder with one.
 
     A model that is not there yet is downloaded.
 
     Args:
-        model: a path, or a name on the hub such as "Qwen/Qwen3-0.6B".
+        model: a path, or a name on the hub such as "Qwen/Qwen3-0.6B" or "owner/name:Q8_0".
         revision: a branch, tag or commit of a model on the hub; None: its main branch.
 
     Raises:
@@ -56,7 +61,7 @@ def model_path(model: str | Path, revision: str | None = None) -> Path:
     """
     name = _named(model, revision)
     if not name:
-        return Path(model)
+        return gguf_in(Path(model)) or Path(model)
     folder = cached(name, revision)
     if folder is None:
         from ingot.compiling import check_torch
@@ -73,7 +78,7 @@ def model_outline(model: str | Path, revision: str | None = None) -> Iterator[Pa
     The folder then has the weights' headers alone, and is removed at the end.
     """
     name = _named(model, revision)
-    folder = cached(name, revision) if name else Path(model)
+    folder = cached(name, revision) if name else gguf_in(Path(model)) or Path(model)
     if folder:
         yield folder
         return
@@ -86,7 +91,7 @@ def model_outline(model: str | Path, revision: str | None = None) -> Iterator[Pa
 
 
 def pull(name: str, revision: str | None = None) -> Path:
-    """Downloads what is new of a model; returns its folder. Raises what `model_path` does."""
+    """Downloads what is new of a model; returns where it is. Raises what `model_path` does."""
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r:.80} is no name on the hub", hint="Names are OWNER/MODEL.")
     _check(revision)
@@ -94,7 +99,10 @@ def pull(name: str, revision: str | None = None) -> Path:
 
     with asking_for(name, revision):
         remote = begin(name, revision)
-    check_family(remote.folder)  # a family can be another package's; the hub has no part in it
+    with ExitStack() as stack:
+        with asking_for(name, revision):
+            model = stack.enter_context(remote.small_model())
+        check_family(model)  # a family can be another package's; the hub has no part in it
     with asking_for(name, revision):
         return finish(remote, revision)
 

@@ -37,12 +37,27 @@ class HubModel:
 
 
 def cached(name: str, revision: str | None = None) -> Path | None:
-    """The folder of a model that lies whole in the hub's cache."""
-    folder = repository(name)
+    """The folder or the GGUF file of a model that lies whole in the hub's cache."""
+    folder, kind = repository(name), name.partition(":")[2]
     ref = folder / "refs" / (revision or MAIN)
     commit = ref.read_text().strip() if ref.is_file() else revision
     snapshot = folder / "snapshots" / commit if commit else None
-    return snapshot if snapshot and is_whole(snapshot) else None
+    if snapshot is None or (not kind and is_whole(snapshot)):
+        return snapshot
+    return whole_gguf(snapshot, kind)
+
+
+def whole_gguf(folder: Path, kind: str = "") -> Path | None:
+    """The first file of the GGUF model of that kind in a folder, if it is one and all are there."""
+    from ingot.hub_gguf import chosen_files
+
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
+    try:
+        files = chosen_files(folder.name, kind, names)
+    except IngotError:
+        return None
+    whole = files and all((folder / name).is_file() for name in files)
+    return folder / files[0] if whole else None
 
 
 def is_whole(folder: Path) -> bool:
@@ -57,9 +72,19 @@ def is_whole(folder: Path) -> bool:
     return bool(weights) and all((folder / n).is_file() for n in (CONFIG, TOKENIZER, *weights))
 
 
+def model_size(model: Path) -> int:
+    """Bytes of the files of a model, a folder or a GGUF file."""
+    from ingot.models.gguf.names import part_names
+
+    parts = [model.parent / name for name in part_names(model.name)]
+    files = model.iterdir() if model.is_dir() else parts
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
 def repository(name: str) -> Path:
-    """The folder of a model in the hub's cache; its layout is the hub's own."""
-    return cache_dir() / f"models--{name.replace('/', '--')}"
+    """The folder of a model in the hub's cache, whichever GGUF file is meant; its layout is the
+    hub's own."""
+    return cache_dir() / f"models--{name.partition(':')[0].replace('/', '--')}"
 
 
 def partial_of(blob: Path) -> Path:
@@ -101,7 +126,8 @@ def remove_model(model: HubModel) -> None:
 
 def _model(repo: CachedRepoInfo) -> HubModel | None:
     """None for one that other programs keep, of which ingot could read nothing."""
-    whole = any(is_whole(revision.snapshot_path) for revision in repo.revisions)
+    folders = [revision.snapshot_path for revision in repo.revisions]
+    whole = any(is_whole(folder) or whole_gguf(folder) for folder in folders)
     partial = sum(map(size_here, repo.repo_path.glob(f"blobs/*{PARTIAL}")))
     if not whole and not partial:
         return None

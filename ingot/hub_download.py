@@ -10,7 +10,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from ingot.errors import (
     listed,
 )
 from ingot.hub_cache import MAIN, cache_dir, partial_of, repository, size_here
+from ingot.hub_gguf import chosen_files, headers_of
 from ingot.models.checkpoint_files import weight_names
 from ingot.models.config_file import no_tokenizer
 from ingot.models.file_names import CONFIG, INDEX, SINGLE, TOKENIZER, TOKENIZER_FILES
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Remote:
-    """A model on the hub, at one commit.
+    """A model on the hub, at one commit: a folder, or the GGUF file that its name means.
 
     Raises ModelDirError or CheckpointError for one without config, tokenizer or safetensors.
     """
@@ -43,15 +44,28 @@ class Remote:
     def __init__(self, name: str, revision: str | None) -> None:
         from huggingface_hub import HfApi
 
-        info = HfApi().model_info(name, revision=revision, files_metadata=True)
-        self.name, self.commit = name, str(info.sha)
+        self.name, _, kind = name.partition(":")
+        info = HfApi().model_info(self.name, revision=revision, files_metadata=True)
+        self.commit = str(info.sha)
         self.files: dict[str, RepoSibling] = {f.rfilename: f for f in info.siblings or ()}
+        is_folder = not kind and not self.files.keys().isdisjoint((SINGLE, INDEX))
+        self.gguf = [] if is_folder else chosen_files(self.name, kind, self.files)
         self._refuse()
 
     @property
     def folder(self) -> Path:
         """Where its files lie in the cache, or will."""
         return repository(self.name) / "snapshots" / self.commit
+
+    @property
+    def model(self) -> Path:
+        """Where the model lies, or will: a folder or a GGUF file."""
+        return self.folder.joinpath(*self.gguf[:1])
+
+    def small_model(self) -> AbstractContextManager[Path]:
+        """What tells the config: the model's folder, or a GGUF file with its header alone."""
+        sizes = {name: self.size(name) for name in self.gguf}
+        return headers_of(self.name, self.commit, sizes) if sizes else nullcontext(self.folder)
 
     def size(self, file: str) -> int:
         """Bytes of a file."""
@@ -61,7 +75,9 @@ class Remote:
         """Brings the config, the tokenizer and the index of the shards."""
         # The index of a single file would be of another checkpoint.
         index = () if SINGLE in self.files else (INDEX,)
-        self._fetch([f for f in (CONFIG, *TOKENIZER_FILES, *index) if f in self.files])
+        small = (TOKENIZER,) if self.gguf else (CONFIG, *TOKENIZER_FILES, *index)
+        if names := [f for f in small if f in self.files]:
+            self._fetch(names)
 
     def weights(self) -> list[str]:
         """The names of the files with the tensors, once the small files are there.
@@ -69,6 +85,7 @@ class Remote:
         Raises CheckpointError for an index with a shard that the hub does not have.
         """
         names = [SINGLE] if SINGLE in self.files else weight_names(self.folder)
+        names = self.gguf or names
         absent = [name for name in names if name not in self.files]
         if absent:
             raise CheckpointError(
@@ -118,6 +135,8 @@ class Remote:
         return json.dumps(tensors).encode()
 
     def _refuse(self) -> None:
+        if self.gguf:
+            return
         error = other_format(self.name, self.files)
         if error:
             raise error
@@ -231,18 +250,18 @@ def begin(name: str, revision: str | None) -> Remote:
 
 
 def finish(remote: Remote, revision: str | None) -> Path:
-    """Brings what is new of the weights; returns the folder. Raises as `begin` does."""
+    """Brings what is new of the weights; returns where the model is. Raises as `begin` does."""
     weights = remote.weights()
     to_come = remote.bytes_to_come(weights)
     if to_come:
         say(f"downloading {remote.name}, {megabytes(to_come)}, into {cache_dir()}")
     remote.fetch_weights(weights)
     remote.name_revision(revision)
-    return remote.folder
+    return remote.model
 
 
 def check_family(folder: Path) -> None:
-    """Refuses a model that no family builds, before its weights come."""
+    """Refuses a model that no family builds, by what tells its config, before its weights come."""
     from ingot.models.registry import load_config
 
     load_config(folder)
@@ -255,6 +274,10 @@ def outline(name: str, revision: str | None) -> Iterator[Path]:
     The files of weights are as long as the real ones, and take no room on the disk.
     """
     remote = begin(name, revision)
+    if remote.gguf:
+        with remote.small_model() as model:
+            yield model
+        return
     with tempfile.TemporaryDirectory(prefix="ingot-outline-") as temporary:
         folder = Path(temporary) / name.rpartition("/")[2]
         folder.mkdir()

@@ -135,9 +135,25 @@ def test_what_is_no_model_is_left_to_the_reader(tmp_path, compiled) -> None:
 
 
 def test_another_programs_model_is_refused(tmp_path, compiled) -> None:
-    (tmp_path / "m.gguf").write_bytes(b"GGUF")
-    with pytest.raises(CheckpointError, match="GGUF"):
-        resolve(tmp_path / "m.gguf")
+    (tmp_path / "m.onnx").write_bytes(b"ONNX")
+    with pytest.raises(CheckpointError, match="a model in ONNX"):
+        resolve(tmp_path / "m.onnx")
+
+
+def test_a_gguf_file_is_a_model_with_a_key_of_its_own(tmp_path, compiled) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF")
+    first = cache_key(path, CompileOptions())
+    resolve(path)
+    assert len(compiled) == 1
+    path.write_bytes(b"GGUF again")
+    assert cache_key(path, CompileOptions()) != first
+    second = cache_key(path, CompileOptions())
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert cache_key(path, CompileOptions()) != second, "it may be read"
+    third = cache_key(path, CompileOptions())
+    (tmp_path / "other.gguf").write_bytes(b"")
+    assert cache_key(path, CompileOptions()) == third
 
 
 def test_a_cache_that_cannot_be_is_told(model, compiled, tmp_path) -> None:

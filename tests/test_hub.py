@@ -360,7 +360,6 @@ def test_what_happens_to_an_outline_is_no_fault_of_the_hub(hub: Hub, repo: Repo)
 @pytest.mark.parametrize(
     ("files", "error", "said"),
     [
-        (["m.gguf"], CheckpointError, "a GGUF file"),
         (["config.json", "pytorch_model.bin"], CheckpointError, "Python pickles"),
         (["adapter_config.json", "adapter_model.safetensors"], CheckpointError, "a LoRA adapter"),
         (["model.safetensors"], ModelDirError, "has no config.json"),

@@ -31,9 +31,10 @@ VLLM = (
 
 LLAMA_CPP = (
     Row("llama-cli -m FILE -p TEXT -n 64", "ingot run MODEL TEXT --max-tokens 64",
-        "The model is a folder with safetensors. GGUF is not read."),
+        "MODEL may be FILE itself. See [GGUF files](models_and_cache.md#gguf-files)."),
     Row("llama-cli -m FILE -cnv", "ingot run MODEL", "`--system` and `--stop`, too."),
-    Row("-hf OWNER/MODEL", "ingot run OWNER/MODEL TEXT"),
+    Row("-hf OWNER/MODEL", "ingot run OWNER/MODEL TEXT",
+        "OWNER/MODEL:Q8_0 is one of its GGUF files; with several, one has to be named."),
     Row("-c 4096", "ingot run MODEL TEXT --max-model-len 4096"),
     Row("--temp 0.8 --top-k 40 --top-p 0.9",
         "ingot run MODEL TEXT --temperature 0.8 --top-k 40 --top-p 0.9",

@@ -107,15 +107,35 @@ def product(instruction: Instruction, operands: Operands, shape: StepShape) -> C
     return read_weights(instruction, operands, shape) + Cost(operations={x.dtype: operations})
 
 
+def stacked_product(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
+    """Products of rows and matrices of stacks [E, O, K]: each row takes `top_k` of the E.
+
+    Bytes are those of the most matrices that so many rows can take.
+    """
+    x, picks = operands["x"], int(instruction.attrs["top_k"])
+    pairs = picks * shape.size(x.shape[0])
+    stacks = [b for b in operands.values() if b.kind == "weight" and len(b.shape) == 3]
+    count = int(stacks[0].shape[0])
+    whole = read_weights(instruction, operands, shape).weight_bytes
+    elements = sum(math.prod(map(int, stack.shape[1:])) for stack in stacks)
+    return Cost(
+        weight_bytes=whole * min(count, pairs) // count,
+        operations={x.dtype: 2 * pairs * elements},
+    )
+
+
 def attention(instruction: Instruction, operands: Operands, shape: StepShape) -> Cost:
-    """Attention: reads keys and values once a sequence, and takes 4 operations an element."""
+    """Attention: reads keys and values once a sequence, and takes 2 operations for each element of
+    a query, and for each of a result."""
     window = int(instruction.attrs.get("window", 0))
     query = operands["q"]
+    heads, size = map(int, query.shape[1:])
+    value_size = int(instruction.attrs.get("value_size", 0)) or int(operands["v_cache"].shape[-1])
     token_bytes = sum(map(_token_bytes, (b for b in operands.values() if b.kind == "state")))
     pairs = shape.sequences * shape.pairs(window)
     return read_weights(instruction, operands, shape) + Cost(
         kv_bytes=shape.sequences * shape.visible(window) * token_bytes,
-        operations={query.dtype: 4 * query.columns * pairs},
+        operations={query.dtype: 2 * heads * (size + value_size) * pairs},
     )
 
 

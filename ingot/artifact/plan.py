@@ -56,7 +56,9 @@ class Limits:
 class Buffer:
     """A tensor of a program.
 
-    weight  parameters, constant; `sources` are the model's parameter names, stacked on axis 0
+    weight  parameters, constant; `sources` are the model's parameter names, stacked on axis 0. A
+            stack [E, O, K] may lie in the tensor `base` of the file: its first matrix from byte
+            `offset` on, and matrices `row_stride` bytes apart
     arena   a temporary at byte `offset` of the arena; row-major and dense. The scales of a scaled
             one follow it, from the next multiple of 64 bytes on
     inner   a temporary that only the kernel of its group sees; it has no memory
@@ -192,6 +194,12 @@ class Plan:
         shape = [*map(self.limits.bound, buffer.shape)]
         numbers, *scales = (stored_bytes(*each) for each in arrays_of(buffer.format, shape))
         return scales_offset(buffer.format, shape) + sum(scales) if scales else numbers
+
+    @property
+    def stack_bytes(self) -> int:
+        """Bytes of the tensors that hold stacks: weights of which a step reads what it picks."""
+        held = {b.base: int(b.shape[0]) * b.row_stride for b in self.of_kind("weight") if b.base}
+        return sum(held.values())
 
     def page_sizes(self) -> list[int]:
         """Bytes of a page of each array of paged state: of its numbers, then of its scales."""

@@ -1,10 +1,14 @@
-"""The header of a weights file: safetensors whose tensors are padded to multiples of 64 bytes."""
+"""The header of a weights file: safetensors whose tensors are padded to multiples of 64 bytes.
+
+Stacks of matrices, of which a row reads only a few, come first: a tensor for all stacks of one
+module, of bytes, from the beginning of a page on. Plans say where in it each stack lies.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -15,6 +19,7 @@ from ingot.artifact.plan import aligned
 from ingot.errors import ArtifactError
 
 ALIGNMENT = 64
+PAGE = 4096  # what the system reads from the disk at once
 MAX_HEADER_BYTES = 100_000_000  # the limit of safetensors itself
 DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I32": "int32", "I8": "int8"}
 
@@ -42,10 +47,27 @@ class _Raw(msgspec.Struct, forbid_unknown_fields=True):
     data_offsets: tuple[int, int]
 
 
-def header(tensors: Mapping[str, tuple[str, int]]) -> bytes:
+def holder_of(stack: str) -> str:
+    """The tensor that holds a stack: the module that it belongs to."""
+    return stack.rpartition(".")[0]
+
+
+def in_file(
+    weights: Mapping[str, tuple[str, int]], stacks: Collection[str]
+) -> dict[str, tuple[str, int]]:
+    """The tensors, as (dtype, bytes), that hold these weights, some of which are stacks."""
+    held: dict[str, int] = {}
+    for name in stacks:
+        held[holder_of(name)] = held.get(holder_of(name), 0) + weights[name][1]
+    others = {name: weight for name, weight in weights.items() if name not in stacks}
+    return {name: ("int8", nbytes) for name, nbytes in held.items()} | others
+
+
+def header(tensors: Mapping[str, tuple[str, int]], alignment: int = ALIGNMENT) -> bytes:
     """The header of a file of tensors in one dimension, given by name as (dtype, bytes).
 
-    The writer follows it with the tensors in that order, each padded to a multiple of 64 bytes.
+    The writer follows it with the tensors in that order, each padded to a multiple of 64 bytes. The
+    first begins at a multiple of `alignment`.
     """
     names = {dtype: name for name, dtype in DTYPES.items()}
     entries: dict[str, object] = {}
@@ -59,7 +81,7 @@ def header(tensors: Mapping[str, tuple[str, int]]) -> bytes:
         }
         offset = end
     text = msgspec.json.encode(entries)
-    text = text.ljust(aligned(8 + len(text)) - 8)
+    text = text.ljust(-(-(8 + len(text)) // alignment) * alignment - 8)
     return len(text).to_bytes(8, "little") + text
 
 

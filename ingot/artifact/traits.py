@@ -10,7 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ingot.artifact.cost import Cost, StepShape, attention, lookup, product, read_weights
+from ingot.artifact.cost import (
+    Cost,
+    StepShape,
+    attention,
+    lookup,
+    product,
+    read_weights,
+    stacked_product,
+)
 from ingot.artifact.plan import Buffer, Instruction
 
 Costs = Callable[[Instruction, Mapping[str, Buffer], StepShape], Cost]
@@ -24,11 +32,12 @@ class Role(Enum):
     SEQUENCE = "what its sequence has stored so far: a state, or a table that says where it lies"
     WRITTEN = "none: the op writes into it"
     MATRIX = "all of it: a weight that rows are multiplied with"
+    STACK = "some of it: a weight of many matrices, with a few of which a row is multiplied"
     TABLE = "rows of it that another argument names; it is a weight"
-    VECTOR = "all of it: a weight with one element a column, or a head"
+    VECTOR = "all of it: a weight with one element a column, or a head; of stacks a row a matrix"
 
 
-WEIGHTS = (Role.MATRIX, Role.TABLE, Role.VECTOR)
+WEIGHTS = (Role.MATRIX, Role.STACK, Role.TABLE, Role.VECTOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +61,22 @@ class Traits:
     @property
     def matrix(self) -> str:
         """The argument that rows are multiplied with; empty for an op that is not a product."""
-        return next(iter(self.arguments(Role.MATRIX)), "")
+        return next(iter(self.arguments(Role.MATRIX, Role.STACK)), "")
+
+    @property
+    def multiplied(self) -> str:
+        """The argument whose rows a product multiplies."""
+        return self.arguments(Role.OWN)[0]
+
+    @property
+    def stacked(self) -> bool:
+        """Whether it is a product with a few of many matrices, which its rows choose."""
+        return Role.STACK in self.roles.values()
 
     @property
     def integers(self) -> tuple[str, ...]:
         """The weights that can be stored in integers."""
-        return self.arguments(Role.MATRIX, Role.TABLE)
+        return self.arguments(Role.MATRIX, Role.STACK, Role.TABLE)
 
     @property
     def mutates(self) -> tuple[str, ...]:
@@ -77,6 +96,8 @@ class Traits:
 
 _STEP = dict.fromkeys(("spans", "page_table"), Role.SEQUENCE)
 _NORM = {"x": Role.OWN, "weight": Role.VECTOR}
+_PICKED = {"x": Role.OWN, "shares": Role.OWN}
+_STACK = _PICKED | {"weight": Role.STACK, "bias": Role.VECTOR}
 
 TRAITS: Mapping[str, Traits] = {
     # rows of tables
@@ -87,6 +108,17 @@ TRAITS: Mapping[str, Traits] = {
     "linear": Traits(
         roles={"x": Role.OWN, "weight": Role.MATRIX, "bias": Role.VECTOR}, cost=product
     ),
+    # mixtures of experts: `experts` is one expression in a graph, and two products in a plan
+    "route": Traits(roles={"logits": Role.OWN, "bias": Role.VECTOR}),
+    "experts": Traits(
+        roles=_PICKED
+        | dict.fromkeys(("gate_up", "down"), Role.STACK)
+        | dict.fromkeys(("gate_up_bias", "down_bias"), Role.VECTOR),
+        cost=stacked_product,
+    ),
+    "expert_gate": Traits(roles=_STACK, cost=stacked_product),
+    "expert_sum": Traits(roles=_STACK, cost=stacked_product),
+    "head_linear": Traits(roles={"x": Role.OWN, "weight": Role.MATRIX}, cost=product),
     # row by row
     "rms_norm": Traits(roles=_NORM),
     "layer_norm": Traits(roles=_NORM | {"bias": Role.VECTOR}),
@@ -94,10 +126,12 @@ TRAITS: Mapping[str, Traits] = {
     "gate": Traits(roles={"gate": Role.OWN, "up": Role.OWN}),
     "activation": Traits(roles={"x": Role.OWN}),
     "add": Traits(roles={"x": Role.OWN, "y": Role.OWN}),
+    "concat": Traits(roles={"x": Role.OWN, "y": Role.OWN}),
     "mul": Traits(roles={"x": Role.OWN}),
     "soft_cap": Traits(roles={"x": Role.OWN}),
     "cast": Traits(roles={"x": Role.OWN}),
-    # attention: one sequence over itself, and many over their pages
+    # attention: one sequence over itself, and many over their pages. Where there are no values of
+    # their own (`v`, `v_cache`), they are the first columns of the keys
     "attention": Traits(
         roles={"q": Role.OWN, "k": Role.SEQUENCE, "v": Role.SEQUENCE, "sinks": Role.VECTOR}
     ),
@@ -119,6 +153,12 @@ def origin_of(members: Sequence[Instruction]) -> str:
     """The module that a kernel comes from: that of its product, or else of its last instruction."""
     products = (i for i in members if traits_of(i).matrix)
     return next(products, members[-1]).origin
+
+
+def written_by(instruction: Instruction) -> tuple[str, ...]:
+    """The buffers that an instruction writes into, beside its results."""
+    arguments = traits_of(instruction).mutates
+    return tuple(instruction.inputs[name] for name in arguments if name in instruction.inputs)
 
 
 def traits_of(instruction: Instruction) -> Traits:

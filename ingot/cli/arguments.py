@@ -41,13 +41,13 @@ Arguments = tuple[Argument | Group, ...]
 
 MODEL = Argument(
     "model ARTIFACT|MODEL_DIR|NAME",
-    "an artifact; a model directory, or a model on the hub such as Qwen/Qwen3-0.6B, is compiled "
-    "once into a cache",
+    "an artifact; a model directory, a GGUF file, or a model on the hub such as Qwen/Qwen3-0.6B or "
+    "OWNER/REPO:Q8_0, is compiled once into a cache",
 )
 SOURCE = Argument(
     "model MODEL_DIR|NAME",
-    "folder with config.json, *.safetensors and tokenizer.json, or a model on the hub such as "
-    "Qwen/Qwen3-0.6B",
+    "folder with config.json, *.safetensors and tokenizer.json; a GGUF file; or a model on the hub "
+    "such as Qwen/Qwen3-0.6B or OWNER/REPO:Q8_0, where Q8_0 tells which of its GGUF files",
 )
 DEVICE = Argument(
     "--device NAME",

@@ -140,7 +140,8 @@ ARGUMENTS: Arguments = (
 def main(args: argparse.Namespace) -> int:
     """Compiles a model directory into an artifact: one folder with packed weights, native code,
     tokenizer and golden outputs. Needs the extra ingot-lm[compile] and a C++ compiler."""
-    output = args.output or Path(f"{Path(os.path.abspath(args.model)).name}.ingot")
+    name = Path(os.path.abspath(args.model)).name.removesuffix(".gguf").replace(":", "-")
+    output = args.output or Path(f"{name}.ingot")
     _check_output(output, args.force, args.add)
     options = _options(args)
     from ingot.compiling import add_checked, compile_checked

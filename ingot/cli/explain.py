@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 NAME = "explain"
 SUMMARY = "tell whether a model is supported, every reason why not, and what it needs"
 TOTAL = "The total has the weights, the cache, and about what a step needs."
+RESIDENT = (
+    "Resident is what every token needs of the weights. The rest are experts, mapped and read when "
+    "a token picks them."
+)
 ARGUMENTS: Arguments = (
     SOURCE,
     REVISION,
@@ -106,11 +110,17 @@ def _identity(explanation: Explanation) -> str:
         ("nearest", near),
         ("differing", near and (", ".join(explanation.differing) or "none of its keys")),
         ("absent", ", ".join(explanation.absent)),
-        ("parameters", explanation.ways and format_count(explanation.num_parameters)),
+        ("parameters", explanation.ways and _parameters(explanation)),
         ("compiled as", explanation.dtype),
     )
     note = "\n  Equal keys would not make it one: what a model computes is in its code."
     return facts((name, value) for name, value in rows if value) + (note if near else "")
+
+
+def _parameters(explanation: Explanation) -> str:
+    whole, active = explanation.num_parameters, explanation.active_parameters
+    text = format_count(whole)
+    return text if active == whole else f"{text}, of which {format_count(active)} compute a token"
 
 
 def _needs(explanation: Explanation, whose: str) -> str:
@@ -118,10 +128,16 @@ def _needs(explanation: Explanation, whose: str) -> str:
     known = explanation.memory_bytes is not None
     ways = [way for way in explanation.ways if not way.refused]
     fits = ("fits",) if known else ()
-    header = ("stored as", "weights", "total", *fits, "int8 cache", *fits)
-    lines = [_about(explanation, whose), table([_row(way, known) for way in ways], header)]
+    experts = ("resident",) if _has_experts(explanation) else ()
+    header = ("stored as", "weights", *experts, "total", *fits, "int8 cache", *fits)
+    cells = [_row(way, explanation) for way in ways]
+    lines = [_about(explanation, whose), table(cells, header)]
     caches = {cache.dtype: cache for way in ways for cache in way.caches}
     rows = [(f"KV cache in {name}", _cache(cache)) for name, cache in caches.items()]
+    if others := [way.name for way in ways if "--dequantize" in way.options]:
+        rows.append(
+            ("--dequantize", f"needed for {', '.join(others)}: the checkpoint is quantized")
+        )
     refused = [way for way in explanation.ways if way.refused]
     rows += [(f"not {way.name}", _with_hint(way.refused, way.hint)) for way in refused]
     lines.append(facts(rows))
@@ -167,15 +183,31 @@ def _cache(cache: Cache) -> str:
 def _about(explanation: Explanation, whose: str) -> str:
     who = f"{_sequences(explanation.seats)} of {explanation.context} tokens"
     about = f"Needs on {explanation.target}, with a KV cache for {who}. {TOTAL}"
+    about += f" {RESIDENT}" if _has_experts(explanation) else ""
     if explanation.memory_bytes is None:
         return about
     return f"{about} {format_bytes(explanation.memory_bytes)} are {whose}."
 
 
-def _row(way: Way, known: bool) -> tuple[str, ...]:
-    own, *more = way.caches
+def _row(way: Way, explanation: Explanation) -> tuple[str, ...]:
     cells = [f"{way.name}{' (default)' if way.default else ''}", format_bytes(way.weight_bytes)]
-    for cache in (own, *more):
+    cells += (
+        [format_bytes(way.weight_bytes - way.expert_bytes)] if _has_experts(explanation) else []
+    )
+    for cache in way.caches:
         cells += [format_bytes(cache.total_bytes)]
-        cells += [("yes" if cache.fits else "no")] if known else []
+        cells += _fits(way, cache, explanation.memory_bytes)
     return tuple(cells)
+
+
+def _fits(way: Way, cache: Cache, memory: int | None) -> list[str]:
+    """Whether all of it fits, or all but experts, which are then read from the disk again."""
+    if memory is None:
+        return []
+    without_experts = cache.total_bytes - way.expert_bytes
+    return ["yes" if cache.fits else "without experts" if without_experts <= memory else "no"]
+
+
+def _has_experts(explanation: Explanation) -> bool:
+    """Whether a token needs only some of the weights."""
+    return explanation.active_parameters < explanation.num_parameters

@@ -166,10 +166,15 @@ def summary(found: Inspected) -> str:
 def memory_facts(view: ArtifactView, plan: Plan) -> list[tuple[str, str]]:
     """What a running engine keeps in memory, part by part."""
     per_token, longest = view.manifest.model.kv_bytes_per_token, plan.limits.max_model_len
-    weights = view.folder_bytes().get("weights", 0)
+    weights, experts = view.folder_bytes().get("weights", 0), plan.stack_bytes
     token, sequence = format_bytes(per_token), format_bytes(per_token * longest)
+    mapped = "mapped from the file; only those that tokens pick are read, and need memory"
     return [
-        ("weights", f"{format_bytes(weights)}, mapped from the file and shared by processes"),
+        (
+            "weights",
+            f"{format_bytes(weights - experts)}, mapped from the file and shared by processes",
+        ),
+        *([("experts", f"{format_bytes(experts)} more, {mapped}")] if experts else []),
         ("arena", f"{format_bytes(plan.memory.arena_bytes)} for the temporaries of a step"),
         ("KV cache", f"{plan.kv_dtype}, {token} a token; {sequence} for {longest} tokens"),
     ]

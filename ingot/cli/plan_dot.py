@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ingot.artifact.plan import Group, Instruction, Plan
-from ingot.artifact.traits import Role, traits_of
+from ingot.artifact.traits import Role, traits_of, written_by
 from ingot.cli.artifact_view import kernels_of, shape_text
 
 STYLE = (
@@ -83,5 +83,4 @@ def _read(plan: Plan, instruction: Instruction) -> Iterator[str]:
 def _written(instruction: Instruction) -> Iterator[str]:
     """What it makes, and the states that it writes into."""
     yield from instruction.outputs.values()
-    for argument in traits_of(instruction).arguments(Role.WRITTEN):
-        yield instruction.inputs[argument]
+    yield from written_by(instruction)

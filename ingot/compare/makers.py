@@ -12,7 +12,7 @@ from ingot.artifact.manifest import Manifest
 from ingot.artifact.plan import Instruction, Plan
 from ingot.artifact.step import LOGITS
 from ingot.artifact.target import Target
-from ingot.artifact.traits import TRAITS, traits_of
+from ingot.artifact.traits import TRAITS, written_by
 from ingot.compiler.lower import lower
 from ingot.errors import IngotError
 from ingot.passes import runner
@@ -52,8 +52,7 @@ class Makers:
 
 def results(instruction: Instruction) -> tuple[str, ...]:
     """What an instruction is known by: its results, or what it writes into."""
-    written = (instruction.inputs[argument] for argument in traits_of(instruction).mutates)
-    return tuple(instruction.outputs.values()) or tuple(written)
+    return tuple(instruction.outputs.values()) or written_by(instruction)
 
 
 def makers_of(graph: GraphModule, manifest: Manifest, plan: Plan, target: Target) -> Makers:
@@ -103,7 +102,8 @@ def _renamed(graph: GraphModule, passes: Mapping[str, list[str]]) -> dict[str, l
     found = {LOGITS: list(passes.get(result.name, []))}
     for node in graph.graph.nodes:
         for argument in TRAITS[op].mutates if (op := op_name(node)) else ():
-            found[arguments(node)[argument].name] = list(passes.get(node.name, []))
+            if (state := arguments(node)[argument]) is not None:
+                found[state.name] = list(passes.get(node.name, []))
     return found
 
 

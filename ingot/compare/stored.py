@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
 from ingot.artifact.formats import Format
@@ -46,13 +47,19 @@ class StoredWeights:
         self._check()
 
     def packed(self, name: str) -> Tensor:
-        """The bytes of a weight, uint8, with what fills them up; a view of the file."""
-        entry = self._header.tensors[name]
-        raw = np.frombuffer(self._map, np.uint8, entry.nbytes, entry.offset)
+        """The bytes of a weight, uint8, with what fills them up; of a stack those of each matrix,
+        up to where the next begins. A view of the file."""
+        buffer = self.plan.buffer(name)
+        entry = self._header.tensors[buffer.base or name]
+        begin = buffer.offset if buffer.base else 0
+        raw = np.frombuffer(self._map, np.uint8, entry.nbytes - begin, entry.offset + begin)
         # Never written: torch has no read-only tensors, and would warn.
         address = raw.ctypes.data
         assert address % 64 == 0, "tensors of the file are aligned"
-        return _view(raw)
+        if not buffer.base:
+            return _view(raw)
+        count, size = int(buffer.shape[0]), buffer.row_stride - begin
+        return _view(as_strided(raw, (count, size), (buffer.row_stride, 1), writeable=False))
 
     def read(self, buffer: Buffer) -> Value:
         """A weight as kernels read it."""
@@ -64,11 +71,11 @@ class StoredWeights:
 
     def _check(self) -> None:
         for buffer in self.plan.of_kind("weight"):
-            if buffer.name not in self._header.tensors:
+            if (buffer.base or buffer.name) not in self._header.tensors:
                 raise ArtifactError(f"{self._file} lacks {buffer.name!r}, which the plan has")
 
 
-def _view(raw: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Tensor:
+def _view(raw: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Tensor:
     import warnings
 
     with warnings.catch_warnings():

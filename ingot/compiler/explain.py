@@ -37,7 +37,8 @@ from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
 from ingot.models.family import Family
 from ingot.models.file_names import CONFIG
-from ingot.models.weight_table import Source, quantized_sources, resolve_sources
+from ingot.models.sources import Source, Stacked
+from ingot.models.weight_table import quantized_sources, resolve_sources
 from ingot.targets.target import TargetKind, kind_of
 
 # What each kind of error is about, the most special first.
@@ -77,7 +78,8 @@ class Explanation:
         nearest: the nearest supported architecture of an unknown one.
         differing: keys of config.json that the nearest family does not know or take.
         absent: keys that the nearest family reads and config.json lacks.
-        num_parameters: parameters, a tied matrix counted once.
+        num_parameters: parameters, a tied matrix counted once; active_parameters: those of them
+            that compute a token, which has only some of the experts.
         dtype: what a compile computes in where no option says otherwise.
         target: what the sizes are for.
         compile_options: that a compile needs for that context and so many seats.
@@ -95,6 +97,7 @@ class Explanation:
     differing: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     num_parameters: int = 0
+    active_parameters: int = 0
     dtype: str = ""
     target: str = ""
     compile_options: tuple[str, ...] = ()
@@ -186,7 +189,7 @@ def _check_weights(
         infos = {name: info for file in files for name, info in file.tensors.items()}
     wrong: list[IngotError] = []
     infos = with_quantized(model_dir, infos, wrong.append)
-    sources: dict[str, Source] = {}
+    sources: Mapping[str, Source | Stacked] = {}
     # What is wrong with quantized matrices would be told again of each that is missing then.
     if config and blueprint and not wrong:
         shapes = blueprint.parameters
@@ -208,14 +211,16 @@ def _needs(
     with Noting(faults.append):
         resolved = resolve(options, config)
         for kind in {kind_of(target) for target in resolved.targets}:
+            _check_experts(kind, config)  # without kernels for them nothing tells their size
             with Noting(faults.append):
                 _check_heads(kind, config)
         kept: dict[str, Storage] = {}
         with Noting(faults.append):
-            kept = kept_storage(quantized, options, resolved.targets)
+            kept = kept_storage(quantized, options, resolved.targets, blueprint.together)
         return {
             "features": (*features(config), *stored_already(quantized, kept)),
             "num_parameters": sum(map(prod, blueprint.parameters.values())),
+            "active_parameters": active_parameters(blueprint),
             "dtype": resolved.dtype_reason,
             "target": resolved.targets[0].name,
             "compile_options": words_of(options),
@@ -227,10 +232,28 @@ def _needs(
     return {}
 
 
+def active_parameters(blueprint: Blueprint) -> int:
+    """The parameters that compute a token: of experts, those of as many as it picks."""
+    return sum(
+        prod(shape[1:]) * part.picks if part.picks else prod(shape)
+        for _, part in blueprint.modules()
+        for shape in part.shapes.values()
+    )
+
+
 def _check_heads(kind: TargetKind, config: ModelConfig) -> None:
     """Raises CodegenError for heads that no kernel of a target takes."""
     if config.largest_head > kind.largest_head:
         raise CodegenError(
             f"heads of {config.largest_head} are too large for {kind.name} targets",
             hint=f"supported: heads of at most {kind.largest_head}",
+        )
+
+
+def _check_experts(kind: TargetKind, config: ModelConfig) -> None:
+    """Raises CodegenError where a target has no kernels for what the model's MLPs are."""
+    if config.has_experts and not kind.has_experts:
+        raise CodegenError(
+            f"{kind.name} targets have no kernels for experts",
+            hint="Compile for a CPU, such as --target cpu:native.",
         )

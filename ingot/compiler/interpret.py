@@ -184,7 +184,7 @@ class Step:
         return Scaled(
             _rows(values, shape, stride, 0),
             None,
-            _rows(scales, (*shape[:-1], blocks), blocks, 0),
+            _rows(scales, (*shape[:-1], blocks), math.prod(shape[1:-1]) * blocks, 0),
             block=form.block,
         )
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.formats import DType, Format, Storage, rounded_rows
+from ingot.artifact.formats import DType, Format, Storage
 from ingot.artifact.plan import Attr, Buffer, Instruction, Limits, Plan
 from ingot.artifact.step import LOGITS, TEXT_INPUTS, Array, Dim, State, StepSpec
 from ingot.artifact.traits import TRAITS, Role
@@ -37,7 +37,7 @@ def lower(
 
     Args:
         storage: how those of the model's parameters are stored that are to be integers.
-        int8_states: store keys and values in int8, each head of a token with a scale.
+        int8_states: store keys and values in int8; a head of a token has a scale, or several.
 
     Raises:
         CodegenError: the graph has an operation that no instruction stands for.
@@ -103,9 +103,8 @@ class _Lowering:
         states: dict[str, State] = self.gm.meta.get("states", {})
         known = {array.name: array for array in TEXT_INPUTS}
         if node.name in states:
-            value = node.meta["val"]
-            form = rounded_rows(int(value.shape[-1])) if self.int8_states else plain_format(value)
-            return self._state(replace(states[node.name], format=form))
+            state, plain = states[node.name], plain_format(node.meta["val"])
+            return self._state(state if self.int8_states else replace(state, format=plain))
         if node.name not in known:
             raise InternalError(f"the graph has an input {node.name} that no step is given")
         array = known[node.name]
@@ -123,8 +122,8 @@ class _Lowering:
         value = node.meta["val"]
         shape = tuple(map(int, value.shape))
         made_of = sources(self.gm, name)
-        stored = self._agreed(name, made_of) if len(shape) == 2 else None
-        form = plain_format(value) if stored is None else stored.of(shape[1])
+        stored = self._agreed(name, made_of)
+        form = plain_format(value) if stored is None else stored.of(shape[-1])
         self.buffers[name] = Buffer(
             name=name, format=form, shape=shape, kind="weight", sources=made_of
         )

@@ -12,7 +12,7 @@ from torch import nn
 from ingot.artifact.formats import Storage
 from ingot.compiler.options import Clock, CompileOptions
 from ingot.compiler.quantization.calibrate import calibration_sequences
-from ingot.compiler.quantization.kept import kept_storage
+from ingot.compiler.quantization.kept import holds, kept_storage
 from ingot.compiler.quantization.quantize import Kept
 from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import load_tokenizer
@@ -63,7 +63,8 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
         module = registry.build(config, max_model_len=longest)
         checkpoint = Checkpoint.open(model_dir, config, module)
         with closing_on_error(checkpoint):
-            kept = kept_storage(checkpoint.quantized, options, resolved.targets)
+            together = registry.blueprint(config).together if checkpoint.quantized else ()
+            kept = kept_storage(checkpoint.quantized, options, resolved.targets, together)
         resolved = replace(resolved, kept=kept)
     return Model(model_dir, options, config, resolved, tokenizer, module, checkpoint, calibration)
 
@@ -71,9 +72,16 @@ def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
 def kept_integers(model: Model) -> Kept:
     """The integers of the checkpoint that the model is stored in."""
     checkpoint = model.checkpoint
-    return Kept(model.resolved.kept, checkpoint.scaled, checkpoint.shape)
+    return Kept(_exact(model), checkpoint.scaled, checkpoint.shape)
 
 
 def keeps(model: Model, storage: Mapping[str, Storage]) -> bool:
     """Whether a storage of matrices has some as the checkpoint has them."""
-    return any(storage.get(name) == stored for name, stored in model.resolved.kept.items())
+    return any(storage.get(name) == stored for name, stored in _exact(model).items())
+
+
+def _exact(model: Model) -> dict[str, Storage]:
+    """How the parameters are stored that keep the numbers of the checkpoint."""
+    quantized = model.checkpoint.quantized
+    stored = model.resolved.kept.items()
+    return {name: each for name, each in stored if holds(quantized[name], each)}

@@ -11,7 +11,7 @@ from ingot.artifact.matrices import StoredMatrix, stored_matrices
 from ingot.artifact.pages import most_pages, widest_window
 from ingot.artifact.plan import Limits
 from ingot.compiler.options import CompileOptions
-from ingot.compiler.packed_sizes import Weight, choose_formats, file_bytes, kept_formats
+from ingot.compiler.packed_sizes import Weight, choose_formats, file_sizes, kept_formats
 from ingot.compiler.resolve import longest_sequence, resolve
 from ingot.errors import UsageError
 from ingot.models.config import ModelConfig
@@ -60,6 +60,8 @@ class Way:
         stored_as: how weights are stored, such as `bfloat16-int4-g32`; matrices: how each is, where
             some are in integers.
         weight_bytes: of the file of weights, which is mapped into memory.
+        expert_bytes: those of them that are experts'. Only what tokens pick is read from the disk,
+            and the system may drop it again, so the memory need not hold all of it.
         step_bytes: of the logits of a step, and about that of its temporaries; GPUs need less.
         caches: one for each dtype of keys and values.
     """
@@ -72,6 +74,7 @@ class Way:
     stored_as: str = ""
     matrices: tuple[StoredMatrix, ...] = ()
     weight_bytes: int = 0
+    expert_bytes: int = 0
     step_bytes: int = 0
     caches: tuple[Cache, ...] = ()
 
@@ -143,8 +146,9 @@ def ways_to_store(
     """
     ways: Iterable[tuple[str, dict[str, Any]]] = WAYS
     if config.quantization:
-        as_it_is = [(next(iter(kept.values())).label, {})] if kept else []
-        ways = (*as_it_is, *((name, {**way, "dequantize": True}) for name, way in WAYS))
+        ways = [(name, {**way, "dequantize": True}) for name, way in WAYS]
+        if kept:
+            ways = [(next(iter(kept.values())).label, {}), *ways]
     default = replace(resolve(options, config), kept=kept or {}).stored_as
     return tuple(
         _way(name, changes, config, weights, options, use, default, kept or {})
@@ -173,7 +177,7 @@ def _way(
         formats |= kept_formats(weights, resolved.kept)
     except UsageError as error:
         return Way(name=name, options=given, refused=error.found, hint=error.hint)
-    size = file_bytes(kind_of(resolved.targets[0]), weights, formats)
+    sizes = file_sizes(kind_of(resolved.targets[0]), weights, formats)
     step = step_bytes(config, resolved.limits)
     return Way(
         name=name,
@@ -183,10 +187,11 @@ def _way(
         matrices=stored_matrices(
             (each.name, each.shape, formats[each.name]) for each in weights if len(each.shape) > 1
         ),
-        weight_bytes=size,
+        weight_bytes=sizes.whole,
+        expert_bytes=sizes.picked,
         step_bytes=step,
         caches=tuple(
-            _cache(dtype, config, resolved.limits, size + step, use)
+            _cache(dtype, config, resolved.limits, sizes.whole + step, use)
             for dtype in dict.fromkeys((resolved.dtype, "int8"))
         ),
     )
@@ -205,8 +210,12 @@ def step_bytes(config: ModelConfig, limits: Limits) -> int:
 
 
 def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use) -> Cache:
-    cached = [each for layer in config.layers for each in layer.mixer.cached]
-    per_token = sum(_form(dtype, size).nbytes((heads, size)) for heads, size in cached)
+    cached = [
+        (heads, size, layer.mixer.block_size)
+        for layer in config.layers
+        for heads, size in layer.mixer.cached
+    ]
+    per_token = sum(_form(dtype, block).nbytes((heads, size)) for heads, size, block in cached)
     window = widest_window(config.windows)
 
     def cache_bytes(context: int, seats: int) -> int:
@@ -233,9 +242,9 @@ def _cache(dtype: str, config: ModelConfig, limits: Limits, fixed: int, use: Use
     )
 
 
-def _form(dtype: str, size: int) -> Format:
-    """How heads of a size are cached."""
-    return rounded_rows(size) if dtype == "int8" else Format(dtype)  # type: ignore[arg-type]
+def _form(dtype: str, block: int) -> Format:
+    """How a token is cached; in int8 so many columns share a scale."""
+    return rounded_rows(block) if dtype == "int8" else Format(dtype)  # type: ignore[arg-type]
 
 
 def _largest(most: int, fits: Callable[[int], bool]) -> int:

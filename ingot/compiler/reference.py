@@ -13,7 +13,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ingot.ops import OPS
+from ingot.ops.expert_gate import gated, picks
 from ingot.ops.scaled import Operand, Scaled
+from ingot.ops.stacks import matrix_name
+from ingot.passes.graph import arguments
 from ingot.passes.verification import on_cpu
 
 ReadParameter = Callable[[str], Operand]
@@ -77,6 +81,8 @@ class Interpreter:
             return self._linear(node)
         if node.target is torch.ops.aten.embedding.default:
             return self._embedding(node)
+        if node.target is OPS["experts"].overload:
+            return self._experts(node)
         weights = {a: self._parameter(a) for a in node.all_input_nodes if a.op == "get_attr"}
         return [self._apply(node, weights, index) for index in range(len(self.inputs))]
 
@@ -108,6 +114,38 @@ class Interpreter:
         if rest and isinstance(rest[0], Node):
             out += self._parameter(rest[0])
         return list(out.split(lengths, dim=1))
+
+    def _experts(self, node: Node) -> list[Any]:
+        """A mixture of experts, whose weights are read one expert at a time."""
+        given = arguments(node)
+        x, shares = (self.values[given[name]] for name in ("x", "shares"))
+        lengths = [value.shape[1] for value in x]
+        rows, parts = torch.cat(x, dim=1), torch.cat(shares, dim=1)
+        out = torch.zeros_like(rows)
+        for expert, picking, _ in picks(parts, given["top_k"]):
+            both = self._expert_product(given, "gate_up", expert, rows[:, picking])
+            gate, up = both.chunk(2, -1)
+            inner = gated(gate, up, given["kind"], given["limit"])
+            made = self._expert_product(given, "down", expert, inner)
+            out[:, picking] += parts[:, picking, expert, None] * made
+        return list(out.split(lengths, dim=1))
+
+    def _expert_product(
+        self, given: dict[str, Any], which: str, expert: int, rows: torch.Tensor
+    ) -> torch.Tensor:
+        """Rows [1, T, K] times one matrix of a stack of experts, with its bias."""
+        name, bias = str(given[which].target), given[f"{which}_bias"]
+        matrix = self.matrix_of(name, expert, rows)
+        out = torch.nn.functional.linear(self.rows_for(name, rows), self._wide(matrix))
+        return out if bias is None else out + self._parameter(bias)[expert]
+
+    def matrix_of(self, stack: str, index: int, rows: torch.Tensor) -> Operand:
+        """The matrix of a stack that is about to be applied to `rows` [1, T, K]."""
+        return self.read(matrix_name(stack, index))
+
+    def rows_for(self, stack: str, rows: torch.Tensor) -> torch.Tensor:
+        """Rows as they are multiplied with the matrices of a stack."""
+        return rows
 
     def _wide(self, part: Operand) -> torch.Tensor:
         """Rows of a weight in float32, until the next ones.

@@ -19,12 +19,14 @@ from torch.fx import GraphModule, Node
 
 from ingot.artifact.formats import Format
 from ingot.artifact.plan import Instruction, Plan
-from ingot.artifact.traits import Role, traits_of
+from ingot.artifact.traits import traits_of
 from ingot.compiler.reference import Interpreter, ReadParameter
 from ingot.ops import OPS
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.paged_attention import attend_rounded
 from ingot.ops.scaled import Operand, Scaled, round_to_int8
+from ingot.ops.stacks import matrix_name
+from ingot.passes.graph import arguments
 
 ATTENTION = OPS["attention"]
 FLOAT32 = Format("float32")
@@ -69,8 +71,7 @@ def roundings_of(plan: Plan) -> Roundings:
             names = weight.sources or (weight.name,)
             weights.update(dict.fromkeys(names, weight.format))
             if argument == traits.matrix:
-                (own,) = traits.arguments(Role.OWN)
-                products.update(dict.fromkeys(names, _format(plan, step, own)))
+                products.update(dict.fromkeys(names, _format(plan, step, traits.multiplied)))
     return Roundings(weights, products, queries, cache)
 
 
@@ -104,6 +105,7 @@ class _SideBySide(Interpreter):
         self.ways = [self.exact, *ways]
         self.count = len(prompts)
         self.matrix: Operand | None = None  # of the linear that is being computed
+        self.way = self.exact  # whose experts are being computed
 
     def _apply(self, node: Node, weights: dict[Node, Tensor], index: int) -> Any:
         way = self.ways[index // self.count]
@@ -134,6 +136,27 @@ class _SideBySide(Interpreter):
     def weight_of(self, node: Node, rows: Tensor) -> Operand:
         assert self.matrix is not None
         return self.matrix
+
+    def _experts(self, node: Node) -> list[Any]:
+        """Each way by itself: its rows pick experts of their own."""
+        whole, found = self.values, list[Any]()
+        operands = [arguments(node)[name] for name in ("x", "shares")]
+        for index, way in enumerate(self.ways):
+            self.way = way
+            own = slice(index * self.count, (index + 1) * self.count)
+            self.values = {each: whole[each][own] for each in operands}
+            found += super()._experts(node)
+        self.values = whole
+        return found
+
+    def matrix_of(self, stack: str, index: int, rows: Tensor) -> Operand:
+        matrix = self.way.read(matrix_name(stack, index))
+        narrow = _narrower(matrix, self.way.roundings.weights.get(stack, FLOAT32))
+        return matrix if narrow is None or isinstance(matrix, Scaled) else matrix.to(narrow)
+
+    def rows_for(self, stack: str, rows: Tensor) -> Tensor:
+        form = self.way.roundings.products.get(stack)
+        return rows if form is None else _round(rows, form)
 
     def _rows(self, way: int, values: list[Tensor], name: str) -> list[Tensor]:
         """What a way multiplies with a weight."""
@@ -175,25 +198,33 @@ def _narrower(weight: Operand, form: Format) -> torch.dtype | None:
 
 
 def _attention(
-    roundings: Roundings, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int = 0,
-    softcap: float = 0.0, sinks: Tensor | None = None, **_: Any,
+    roundings: Roundings, q: Tensor, k: Tensor, v: Tensor | None, scale: float, window: int = 0,
+    softcap: float = 0.0, sinks: Tensor | None = None, value_size: int = 0, **_: Any,
 ) -> Tensor:  # fmt: skip
     """`attention` over a cache: weights are rounded like queries, see `attend_rounded`."""
     form, cache = roundings.queries, roundings.cache
     if form == cache == FLOAT32:
-        q, k, v = (_round(value, form) for value in (q, k, v))
+        q, k = _round(q, form), _round(k, form)
+        v = k[..., :value_size] if v is None else _round(v, form)
         exact: Tensor = ATTENTION.reference(q, k, v, scale, window, softcap, sinks)
         return exact
-    keys, values = (x[0].transpose(0, 1) for x in (_round(k, cache), v))
-    scales = None
-    if cache.is_scaled:
-        stored = round_to_int8(values, cache.block)
-        values, scales = stored.values.float(), stored.scales.squeeze(-1)
-    else:
-        values = _round(values, cache)
     narrow = q[0].to(TORCH_DTYPES[form.dtype])
+    if v is None:  # rows of the cache are read in the dtype of queries
+        keys = _round(_round(k, cache), form)[0].transpose(0, 1)
+        values, scales = keys[..., :value_size], None
+    else:
+        keys = _round(k, cache)[0].transpose(0, 1)
+        values, scales = _stored(v[0].transpose(0, 1), cache)
     out = attend_rounded(narrow, keys, values, scales, 0, scale, window, softcap, sinks)
     return out.unsqueeze(0)
+
+
+def _stored(values: Tensor, cache: Format) -> tuple[Tensor, Tensor | None]:
+    """Values as a cache has them, and their scales where it has some."""
+    if not cache.is_scaled:
+        return _round(values, cache), None
+    stored = round_to_int8(values, cache.block)
+    return stored.values.float(), stored.scales.squeeze(-1)
 
 
 def _round(values: Tensor, form: Format) -> Tensor:

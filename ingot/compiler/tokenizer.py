@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +10,9 @@ from tokenizers import Tokenizer
 
 from ingot.compiler.golden_text import TEXT
 from ingot.errors import TokenizerError
-from ingot.files import read_regular
 from ingot.models.config_file import check_tokenizer
 from ingot.models.file_names import TOKENIZER, TOKENIZER_FILES
+from ingot.models.model_files import has_file, read_file
 
 MAX_BYTES = 512 << 20
 
@@ -64,13 +63,13 @@ def copy_tokenizer(model_dir: Path, out: Path) -> None:
 
 
 def _present(model_dir: Path) -> list[Path]:
-    return [path for name in TOKENIZER_FILES if os.path.lexists(path := model_dir / name)]
+    return [path for name in TOKENIZER_FILES if has_file(path := model_dir / name)]
 
 
 def _read(path: Path) -> bytes:
     hint = "It must be a regular file that you may read; fetch it again."
     try:
-        return read_regular(path, MAX_BYTES)
+        return read_file(path, MAX_BYTES)
     except OSError as error:
         raise TokenizerError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
 

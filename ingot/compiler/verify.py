@@ -20,6 +20,7 @@ from ingot.compiler.quantization.search import quantize_rows
 from ingot.compiler.rounding import Rounded, Roundings, rounded_logits, roundings_of
 from ingot.errors import PassError
 from ingot.ops.scaled import Operand
+from ingot.ops.stacks import stack_of
 from ingot.ops.steps import paged_step
 from ingot.passes.verification import LENGTHS, ROWS, Checker, Weights, random_tokens, relative_error
 from ingot.targets.target import TargetKind
@@ -111,7 +112,8 @@ class StoredWeights:
     def read(self, name: str) -> Operand:
         """In integers where they are stored so."""
         whole = self.random.read(name)
-        return quantize_rows(whole, self.formats[name]) if name in self.formats else whole
+        form = self.formats.get(name) or self.formats.get(stack_of(name)[0])
+        return quantize_rows(whole, form) if form else whole
 
     def dense(self, name: str) -> Tensor:
         """The numbers that these stand for."""

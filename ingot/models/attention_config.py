@@ -97,6 +97,11 @@ class AttentionConfig:
         return (self.num_kv_heads, self.head_dim), (self.num_kv_heads, self.head_dim)
 
     @property
+    def block_size(self) -> int:
+        """Columns of what is cached that share a scale in int8: a head."""
+        return self.head_dim
+
+    @property
     def temporary_width(self) -> int:
         """About how many values it makes of a token."""
         return 3 * self.q_size + 4 * self.kv_size

@@ -16,21 +16,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from ingot.errors import CheckpointError
 from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoint_files import open_files
 from ingot.models.checkpoint_formats.floats import VIEWS
-from ingot.models.checkpoint_formats.quantized import Array, Decoded, QuantizedTensor
+from ingot.models.checkpoint_formats.quantized import Decoded, EncodedTensor, QuantizedTensor
 from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config_file import check_model_dir
 from ingot.models.finite import Raw, check_finite
+from ingot.models.mapped_file import MappedFile, TensorInfo
 from ingot.models.registry import AnyConfig
-from ingot.models.safetensors_file import SafetensorsFile, TensorInfo
+from ingot.models.sources import Source, Stacked
 from ingot.models.stored_integers import scaled
-from ingot.models.weight_table import Source, idle_biases, quantized_sources, resolve_sources
-from ingot.ops.scaled import Scaled
+from ingot.models.weight_table import idle_biases, quantized_sources, resolve_sources
+from ingot.ops.scaled import Scaled, stack, stack_matrices
+from ingot.ops.stacks import stack_of
 
 _TORCH_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 # Exponent bits: all of them set means infinity or NaN.
@@ -47,7 +50,7 @@ PIECE_BYTES = 64 * 2**20
 class _Range:
     """Bytes of a file that the last read handed out."""
 
-    file: SafetensorsFile
+    file: MappedFile
     start: int
     stop: int
 
@@ -57,8 +60,8 @@ class Checkpoint:
 
     def __init__(
         self,
-        files: tuple[SafetensorsFile, ...],
-        sources: dict[str, Source],
+        files: tuple[MappedFile, ...],
+        sources: dict[str, Source | Stacked],
         constants: dict[str, torch.Tensor],
         copies: dict[str, str],
     ) -> None:
@@ -97,7 +100,7 @@ class Checkpoint:
 
     def check_idle(self, infos: Mapping[str, TensorInfo]) -> None:
         """Raises CheckpointError for biases that no parameter is read from and that are not 0."""
-        read = {source.info.name for source in self._sources.values()}
+        read = {info.name for source in self._sources.values() for info in source.infos}
         for name in sorted(idle_biases(infos, read)):
             if self._part(infos[name]).any():
                 raise CheckpointError(
@@ -134,10 +137,11 @@ class Checkpoint:
             CheckpointError: values that the format does not allow; scales that are not exact.
         """
         source = self._sources[name]
-        assert isinstance(source.info, QuantizedTensor), f"{name} is stored as it is"
-        storage = source.info.encoding.storage
-        assert storage is not None, f"no storage holds {source.info.name}"
-        return scaled(name, self._decoded(source, start, stop), storage)
+        stop = source.shape[0] if stop is None else stop
+        if isinstance(source, Stacked):
+            experts = source.experts[start:stop]
+            return stack_matrices([stack([self._integers(p) for p in parts]) for parts in experts])
+        return self._integers(source, start, stop)
 
     def integers(self, name: str) -> Scaled | None:
         """A parameter as the integers that it is stored in; None where no storage holds them."""
@@ -146,6 +150,8 @@ class Checkpoint:
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> torch.Tensor:
         """A parameter or constant, or its rows start..stop, on the CPU in the checkpoint's dtype.
+
+        A name of `matrix_name` reads one matrix of a stack.
 
         The tensor is a view of the file, or a copy if the file stores it transposed. A view is
         valid until the checkpoint is closed. Writing to it never changes the file, and the next
@@ -157,20 +163,15 @@ class Checkpoint:
         """
         if name in self._constants:
             return self._constants[name][start:stop].clone()
+        stack, index = stack_of(name)
+        if name not in self._sources and stack in self._sources:
+            return self.read(stack, index, index + 1)[0][start:stop]
         source = self._sources[name]
-        if isinstance(source.info, QuantizedTensor):
-            return torch.from_numpy(self._decoded(source, start, stop).numbers())
         self._forget()
         stop = source.shape[0] if stop is None else stop
-        view = self._rows(source, start, stop)
-        copy = self._copies.get(source.info.name)
-        twin = None if copy is None else self._view(self._files[copy].tensors[copy], start, stop)
-        self._check_values(source.info, view, copy, twin)
-        return (
-            torch.from_numpy(view)
-            .view(_TORCH_DTYPES[source.info.dtype])
-            .view(stop - start, *source.shape[1:])
-        )
+        if isinstance(source, Stacked):
+            return self._experts(source, start, stop)
+        return self._numbers(source, start, stop)
 
     def pieces(self, name: str, max_bytes: int = PIECE_BYTES) -> Iterator[torch.Tensor]:
         """Yields a parameter from its first row to its last, as tensors of whole rows.
@@ -204,24 +205,47 @@ class Checkpoint:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _rows(self, source: Source, start: int, stop: int) -> Raw:
-        """Rows start..stop of a parameter as raw unsigned integers."""
-        rows = self._turned if source.transposed else self._view
-        first, last = source.span(start, stop)
-        found = rows(source.info, first, last)
-        if source.blocks == 1:
-            return found
-        return source.picked(found.reshape(last - first, -1), start, stop).flatten()
+    def _experts(self, source: Stacked, start: int, stop: int) -> torch.Tensor:
+        """Experts start..stop, copied one after the other."""
+        shape = (stop - start, *source.shape[1:])
+        experts = torch.empty(shape, dtype=_TORCH_DTYPES[source.info.dtype])
+        for expert, parts in zip(experts, source.experts[start:stop], strict=True):
+            first = 0
+            for part in parts:
+                last = first + part.shape[0]
+                expert[first:last] = self._numbers(part, 0, part.shape[0])
+                first = last
+                self._forget()
+        return experts
 
-    def _decoded(self, source: Source, start: int, stop: int | None) -> Decoded:
-        """Rows of a quantized matrix."""
-        assert isinstance(source.info, QuantizedTensor)
+    def _numbers(self, source: Source, start: int, stop: int) -> torch.Tensor:
+        """Rows start..stop of a source, whose values are finite."""
+        if isinstance(matrix := source.info, EncodedTensor):
+            rows = source.gathered(start, stop, lambda *at: self._encoded(matrix, *at).numbers())
+            return torch.from_numpy(rows)
+        view = self._rows(source, start, stop)
+        copy = self._copies.get(source.info.name)
+        twin = None if copy is None else self._view(self._files[copy].tensors[copy], start, stop)
+        self._check_values(source.info, view, copy, twin)
+        tensor = torch.from_numpy(view).view(_TORCH_DTYPES[source.info.dtype])
+        return tensor.view(stop - start, *source.shape[1:])
+
+    def _integers(self, source: Source, start: int = 0, stop: int | None = None) -> Scaled:
+        """Rows start..stop of a quantized matrix."""
+        matrix = source.info
+        assert isinstance(matrix, QuantizedTensor), f"{matrix.name} is stored as it is"
+        storage = matrix.encoding.storage
+        assert storage is not None, f"no storage holds {matrix.name}"
         self._forget()
-        stop = source.shape[0] if stop is None else stop
-        found = source.info.encoding.rows(self._part, *source.span(start, stop))
-        return found.mapped(lambda rows: source.picked(rows, start, stop))
+        first, last, places = source.span(start, source.shape[0] if stop is None else stop)
+        held = self._encoded(matrix, first, last).mapped(lambda rows: rows[places])
+        return scaled(matrix.name, held, storage)
 
-    def _part(self, info: TensorInfo) -> Array:
+    def _encoded(self, matrix: EncodedTensor, first: int, last: int) -> Decoded:
+        """Rows first..last of a quantized matrix."""
+        return matrix.encoding.rows(self._part, first, last)
+
+    def _part(self, info: TensorInfo) -> NDArray[Any]:
         """A tensor that a quantized matrix is read from."""
         file = self._files[info.name]
         self._last.append(_Range(file, info.start, info.stop))
@@ -229,6 +253,21 @@ class Checkpoint:
         if info.start % kind.itemsize:
             raw = raw.copy()
         return raw.view(kind).reshape(info.shape)
+
+    def _rows(self, source: Source, start: int, stop: int) -> Raw:
+        """Rows start..stop of a parameter, one after the other, as raw unsigned integers."""
+        info, first = source.info, source.first_row
+        if source.transposed:
+            together = source.run == source.shape[0]
+            columns = slice(first + start, first + stop) if together else source.rows(start, stop)
+            return self._turned(info, columns, stop - start)
+        if source.is_together:
+            return self._view(info, first + start, first + stop)
+        rows = source.gathered(
+            start, stop, lambda *at: self._view(info, *at).reshape(at[1] - at[0], -1)
+        )
+        self._forget()
+        return rows.reshape(-1)
 
     def _view(self, info: TensorInfo, first: int, last: int) -> Raw:
         """Rows first..last of a source tensor as raw unsigned integers."""
@@ -241,15 +280,15 @@ class Checkpoint:
             raw = raw.copy()
         return raw.view(_UNSIGNED[info.dtype])
 
-    def _turned(self, info: TensorInfo, first: int, last: int) -> Raw:
-        """Columns first..last of a source tensor as raw unsigned integers, one after the other."""
+    def _turned(self, info: TensorInfo, columns: slice | NDArray[np.int64], count: int) -> Raw:
+        """Columns of a source tensor as raw unsigned integers, one after the other."""
         length, width = info.shape
-        turned = np.empty((last - first, length), _UNSIGNED[info.dtype])
+        turned = np.empty((count, length), _UNSIGNED[info.dtype])
         step = max(1, PIECE_BYTES // max(1, width * turned.itemsize))
         for start in range(0, length, step):
             stop = min(start + step, length)
             piece = self._view(info, start, stop).reshape(stop - start, width)
-            turned[:, start:stop] = piece[:, first:last].T
+            turned[:, start:stop] = piece[:, columns].T
             self._forget()
         return turned.reshape(-1)
 

@@ -15,18 +15,26 @@ from ingot.errors import (
 )
 from ingot.models.config_file import read_json_object
 from ingot.models.file_names import INDEX, SINGLE
+from ingot.models.gguf.model import open_files as open_gguf
+from ingot.models.mapped_file import MappedFile, TensorInfo
+from ingot.models.model_files import is_gguf
 from ingot.models.other_formats import other_format
-from ingot.models.safetensors_file import SafetensorsFile, TensorInfo
+from ingot.models.safetensors_file import SafetensorsFile
 
 DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 
 
-def open_files(model_dir: Path, on_fault: OnFault = raise_fault) -> tuple[SafetensorsFile, ...]:
-    """Opens the single file or every shard of the index, and checks the index against them.
+def open_files(model_dir: Path, on_fault: OnFault = raise_fault) -> tuple[MappedFile, ...]:
+    """Opens the single file or every shard of the index, and checks the index against them; or a
+    GGUF file.
 
     `on_fault` gets each CheckpointError: no safetensors, a missing or damaged file, an index that
     does not match. If it returns, the files are those that could be opened.
     """
+    if is_gguf(model_dir):
+        with Noting(on_fault):
+            return open_gguf(model_dir)
+        return ()
     single, index = model_dir / SINGLE, model_dir / INDEX
     if single.exists() and index.exists():
         on_fault(

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ingot.errors import ContradictionError
+from ingot.models.attention_config import AttentionConfig
+from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
+from ingot.models.moe_config import MoeConfig
 from ingot.models.rope import RopeConfig
 
 NormKind = Literal["rms", "layer"]
@@ -35,6 +38,7 @@ class ModelConfig:
         embedding_scale: what the embeddings of tokens are multiplied by.
         tie_embeddings: the head is the embedding matrix.
         logit_scale: what logits are multiplied by; logit_softcap: their bound, 0 is none.
+        mtp_layers: layers of the checkpoint after these, which predict further tokens; unused.
         bos_token_ids, eos_token_ids: from config.json and generation_config.json together.
         checkpoint_dtype: dtype that the checkpoint says its weights have.
         quantization: the format in which the checkpoint stores matrices quantized; "" for none.
@@ -59,6 +63,7 @@ class ModelConfig:
     tie_embeddings: bool
     logit_scale: float = 1.0
     logit_softcap: float = 0.0
+    mtp_layers: int = 0
     bos_token_ids: tuple[int, ...]
     eos_token_ids: tuple[int, ...]
     checkpoint_dtype: str
@@ -67,6 +72,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for layer in dict.fromkeys(self.layers):
             layer.check()
+            self._check_norms(layer)
         for name in ("bos_token_ids", "eos_token_ids"):
             for token in getattr(self, name):
                 if not 0 <= token < self.vocab_size:
@@ -75,6 +81,15 @@ class ModelConfig:
                         f"{self.vocab_size} tokens",
                         hint="correct the id in config.json or generation_config.json",
                     )
+
+    def _check_norms(self, layer: LayerConfig) -> None:
+        mixer = layer.mixer
+        each_head = isinstance(mixer, AttentionConfig) and mixer.qk_norm == "each_head"
+        if each_head and (self.norm != "layer" or self.norm_bias):
+            raise ContradictionError(
+                f"{self.norm} norms have a weight for each head",
+                hint="supported: layer norms without bias",
+            )
 
     @property
     def num_layers(self) -> int:
@@ -93,9 +108,21 @@ class ModelConfig:
 
     @property
     def largest_head(self) -> int:
-        """The largest size of a head that any layer caches; 0 of a model without layers."""
-        cached = (head for layer in self.layers for head in layer.mixer.cached)
-        return max((size for _, size in cached), default=0)
+        """The largest size of a head that any layer caches; 0 of a model without such layers."""
+        mixers = (layer.mixer for layer in self.layers)
+        heads = (head for m in mixers if not isinstance(m, LatentConfig) for head in m.cached)
+        return max((size for _, size in heads), default=0)
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether tokens are given to some of many MLPs in any layer."""
+        return any(isinstance(layer.mlp, MoeConfig) for layer in self.layers)
+
+    @property
+    def largest_row(self) -> int:
+        """The most values that latent attention caches of a token in a layer; 0 without it."""
+        mixers = (layer.mixer for layer in self.layers)
+        return max((m.row_size for m in mixers if isinstance(m, LatentConfig)), default=0)
 
     def kv_bytes_per_token(self, element_bytes: int) -> int:
         """Bytes that one token takes in the KV cache of all layers."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
+import re
 from pathlib import Path
 from typing import Any
 
 from ingot.errors import ConfigError, ModelDirError, TokenizerError
-from ingot.files import read_regular
 from ingot.models.file_names import CONFIG, TOKENIZER
+from ingot.models.model_files import has_file, is_gguf, read_file
 from ingot.models.other_formats import refuse_other_format
 
 MAX_JSON_BYTES = 64 * 2**20
@@ -24,7 +24,8 @@ def check_model_dir(model_dir: Path) -> None:
     """
     hint = "give a directory with config.json, *.safetensors and tokenizer.json"
     try:
-        next(model_dir.iterdir(), None)
+        if not is_gguf(model_dir):
+            next(model_dir.iterdir(), None)
     except FileNotFoundError as error:
         raise ModelDirError(f"{model_dir} does not exist", hint=hint) from error
     except NotADirectoryError as error:
@@ -32,18 +33,20 @@ def check_model_dir(model_dir: Path) -> None:
         raise ModelDirError(f"{model_dir} is not a directory", hint=hint) from error
     except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
         raise ModelDirError(f"{str(model_dir)!r} cannot be read: {error}", hint=hint) from error
-    if not os.path.lexists(model_dir / CONFIG):
+    if not has_file(model_dir / CONFIG):
         refuse_other_format(model_dir)
 
 
 def check_tokenizer(model_dir: Path) -> None:
     """Raises TokenizerError for a model directory without a tokenizer."""
-    if not os.path.lexists(model_dir / TOKENIZER):
+    if not has_file(model_dir / TOKENIZER):
         raise no_tokenizer(str(model_dir))
 
 
 def model_name(model_dir: Path) -> str:
-    """What a model is called: owner/name for one in the hub's cache, else by its folder."""
+    """What a model is called: owner/name for one in the hub's cache, else by its folder or file."""
+    if is_gguf(model_dir):
+        return re.sub(r"-\d{5}-of-\d{5}$", "", model_dir.stem)
     folder = model_dir.resolve()
     repository = folder.parent.parent.name
     if folder.parent.name == "snapshots" and repository.startswith("models--"):
@@ -76,7 +79,7 @@ def read_json_bytes(path: Path) -> bytes:
     Raises ModelDirError when it is missing, unreadable, larger than 64 MiB or no regular file.
     """
     try:
-        return read_regular(path, MAX_JSON_BYTES)
+        return read_file(path, MAX_JSON_BYTES)
     except FileNotFoundError as error:
         raise ModelDirError(
             f"{path.parent} has no {path.name}",

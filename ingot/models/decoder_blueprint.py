@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ingot.models.attention_config import AttentionConfig
-from ingot.models.blueprint import Blueprint, Shape, embedding, layer_norm, linear, rms_norm
+from ingot.models.blueprint import (
+    Blueprint,
+    Shape,
+    embedding,
+    head_linear,
+    layer_norm,
+    linear,
+    rms_norm,
+)
 from ingot.models.config import ModelConfig, Placement
+from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
+from ingot.models.moe_config import MoeConfig
 from ingot.models.rope import RopeConfig
 
 
-def norm(config: ModelConfig, *sizes: int) -> Blueprint:
-    """The norm that a config asks for, with a weight of those sizes, over the last of them."""
-    if config.norm == "layer":
-        return layer_norm(*sizes, bias=config.norm_bias and len(sizes) == 1)
-    return rms_norm(*sizes)
+def norm(config: ModelConfig, size: int) -> Blueprint:
+    """The norm that a config asks for, with a weight of that size."""
+    return layer_norm(size, bias=config.norm_bias) if config.norm == "layer" else rms_norm(size)
 
 
 def attention(config: ModelConfig, mixer: AttentionConfig) -> Blueprint:
@@ -28,22 +37,20 @@ def attention(config: ModelConfig, mixer: AttentionConfig) -> Blueprint:
         "k_proj": linear(hidden, mixer.kv_size, bias=mixer.bias),
         "v_proj": linear(hidden, mixer.kv_size, bias=mixer.bias),
     }
-    stacked = tuple(parts)
+    stacked = (tuple(parts),)
     if mixer.qk_norm != "none":
         parts |= {
-            "q_norm": norm(config, *norm_sizes(mixer, mixer.num_heads)),
-            "k_norm": norm(config, *norm_sizes(mixer, mixer.num_kv_heads)),
+            "q_norm": norm(config, norm_size(mixer, mixer.num_heads)),
+            "k_norm": norm(config, norm_size(mixer, mixer.num_kv_heads)),
         }
     parts["o_proj"] = linear(mixer.q_size, hidden, bias=mixer.o_bias)
     sinks: dict[str, Shape] = {"sinks": (mixer.num_heads,)} if mixer.sinks else {}
     return Blueprint(shapes=sinks, parts=parts, stacked=stacked)
 
 
-def norm_sizes(mixer: AttentionConfig, heads: int) -> tuple[int, ...]:
-    """The sizes of the weight of a norm of queries or keys."""
-    if mixer.qk_norm == "full":
-        return (heads * mixer.head_dim,)
-    return (heads, mixer.head_dim) if mixer.qk_norm == "each_head" else (mixer.head_dim,)
+def norm_size(mixer: AttentionConfig, heads: int) -> int:
+    """The size of the weight of a norm of queries or keys."""
+    return mixer.head_dim if mixer.qk_norm == "head" else heads * mixer.head_dim
 
 
 def dense_mlp(config: ModelConfig, mlp: MlpConfig) -> Blueprint:
@@ -53,13 +60,95 @@ def dense_mlp(config: ModelConfig, mlp: MlpConfig) -> Blueprint:
     if mlp.kind == "plain":
         return Blueprint(parts={"up_proj": up, "down_proj": down})
     parts = {"gate_proj": linear(hidden, inner, bias=bias), "up_proj": up, "down_proj": down}
-    return Blueprint(parts=parts, stacked=("gate_proj", "up_proj"))
+    return Blueprint(parts=parts, stacked=(("gate_proj", "up_proj"),))
+
+
+def latent_attention(config: ModelConfig, mixer: LatentConfig) -> Blueprint:
+    """Products with the input, norms of the low-rank vectors, products of heads, output."""
+    hidden, heads, bias = config.hidden_size, mixer.num_heads, mixer.bias
+    queries, keys = ("q_plain_proj", "q_rotated_proj"), ("latent_proj", "k_rotated_proj")
+    parts = {}
+    if mixer.q_rank:
+        parts["q_a_proj"] = linear(hidden, mixer.q_rank, bias=bias)
+    parts |= {
+        name: linear(hidden, rows, bias=bias)
+        for name, rows in zip(keys, (mixer.rank, mixer.rotated_dim), strict=True)
+    }
+    if mixer.q_rank:
+        parts["q_a_layernorm"] = rms_norm(mixer.q_rank)
+    parts |= {
+        name: linear(mixer.q_rank or hidden, heads * size)
+        for name, size in zip(queries, (mixer.plain_dim, mixer.rotated_dim), strict=True)
+    }
+    parts |= {
+        "kv_a_layernorm": rms_norm(mixer.rank),
+        "k_b_proj": head_linear(heads, mixer.plain_dim, mixer.rank),
+        "v_b_proj": head_linear(heads, mixer.rank, mixer.value_dim),
+        "o_proj": linear(mixer.o_size, hidden, bias=bias),
+    }
+    return Blueprint(parts=parts, stacked=_alike(mixer, queries, keys))
+
+
+def _alike(
+    mixer: LatentConfig, queries: tuple[str, ...], keys: tuple[str, ...]
+) -> tuple[tuple[str, ...], ...]:
+    """Groups of linears that read the same rows, with a bias or without one."""
+    if mixer.q_rank:
+        return ("q_a_proj", *keys), queries
+    return (keys, queries) if mixer.bias else ((*keys, *queries),)
+
+
+def router(config: ModelConfig, moe: MoeConfig) -> Blueprint:
+    """The product that gives each expert a logit, and what is added to scores and logits."""
+    product = linear(config.hidden_size, moe.experts, bias=moe.router_bias, exact=True)
+    bias = {"e_score_correction_bias": (moe.experts,)} if moe.correction_bias else {}
+    return replace(product, shapes={**product.shapes, **bias})
+
+
+def experts(config: ModelConfig, moe: MoeConfig) -> Blueprint:
+    """The matrices of all experts, stacked: the rows of the gate and then those of up, and down."""
+    count, inner, hidden = moe.experts, moe.size, config.hidden_size
+    shapes: dict[str, Shape] = {
+        "gate_up_proj": (count, 2 * inner, hidden),
+        "down_proj": (count, hidden, inner),
+    }
+    biases: dict[str, Shape] = {
+        "gate_up_proj_bias": (count, 2 * inner),
+        "down_proj_bias": (count, hidden),
+    }
+    return Blueprint(shapes=shapes | (biases if moe.bias else {}), multiplied=True, picks=moe.picks)
+
+
+def alone(mlp: MlpConfig) -> MoeConfig:
+    """An MLP as the only expert, whose share is the sigmoid of its logit."""
+    return MoeConfig(
+        experts=1,
+        picks=1,
+        size=mlp.size,
+        gate=mlp.activation,
+        bias=mlp.bias,
+        scoring="sigmoid",
+        normalise=False,
+    )
+
+
+def mixture(config: ModelConfig, moe: MoeConfig) -> Blueprint:
+    """Router, experts, and an MLP for all tokens, with or without a gate of its own."""
+    parts = {"gate": router(config, moe), "experts": experts(config, moe)}
+    if moe.shared and moe.shared_gate:
+        only = alone(moe.shared)
+        parts |= {"shared_gate": router(config, only), "shared_experts": experts(config, only)}
+    elif moe.shared:
+        parts["shared_experts"] = dense_mlp(config, moe.shared)
+    return Blueprint(parts=parts)
 
 
 # The blueprint of every kind of mixer and of MLP.
 PARTS: Mapping[type, Callable[[ModelConfig, Any], Blueprint]] = {
     AttentionConfig: attention,
+    LatentConfig: latent_attention,
     MlpConfig: dense_mlp,
+    MoeConfig: mixture,
 }
 
 

@@ -37,10 +37,13 @@ def parse_decoder(
     """
     _refuse_foreign(fields)
     num_layers = read_num_layers(fields)
-    pairs = zip(_of_layers(mixer, num_layers), _of_layers(mlp, num_layers), strict=True)
+    mixers: Sequence[Mixer] = _of_layers(mixer, num_layers)
+    mlps: Sequence[Mlp] = _of_layers(mlp, num_layers)
     return ModelConfig(
         family=family,
-        layers=tuple(LayerConfig(mixer=one, mlp=other) for one, other in pairs),
+        layers=tuple(
+            LayerConfig(mixer=one, mlp=other) for one, other in zip(mixers, mlps, strict=True)
+        ),
         **{**_read_common(fields), **decided},
     )
 

@@ -8,35 +8,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
+from ingot.models.weight_rules import Entry, Rows, Stack
 
 if TYPE_CHECKING:
     from torch import nn
 
+__all__ = ["Build", "Family", "Rows", "Stack", "Weights", "build_decoder"]
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """A parameter that is some rows of a source tensor.
-
-    The parameters that name the same source, in the order of `part`, are stacked in it.
-
-    Args:
-        source: name or template of the source tensor.
-        part: position of the parameter in it, from 0.
-        skip: rows at the source's start that no parameter has.
-        transposed: the source is stored as [columns, rows]; of a vector that is the vector itself.
-        blocks: the source consists of so many blocks of rows, such as one for each head. In every
-            block the parameters follow on each other, each with its share of rows. With as many
-            blocks as a parameter has rows, those of two parameters alternate.
-    """
-
-    source: str
-    part: int = 0
-    transposed: bool = False
-    blocks: int = 1
-    skip: int = 0
-
-
-Weights = Mapping[str, str | Rows]
+# Of several entries in a tuple the first counts of whose tensors the checkpoint has one.
+Weights = Mapping[str, Entry | tuple[Entry, ...]]
 
 
 class Build(Protocol):
@@ -69,14 +49,15 @@ class Family:
         parse: reads `config.json`; keys that it does not read are an error afterwards.
         build: the plain module, with the meta device as the default. The parameters of the usual
             decoder are told without torch, by `ingot.models.blueprint`.
-        weights: parameter name or template -> source tensor (a name, a template, or Rows of one);
-            a parameter that is not listed is read from the tensor of its own name. Or what gives
-            this table for a config.
+        weights: parameter name or template -> source tensor (a name, a template, or a rule of
+            `weight_rules`, or several of these); a parameter that is not listed is read from the
+            tensor of its own name. It is a function of the config where rules depend on sizes.
         spellings: templates of names that some checkpoints have -> the name that stands for it in
             the other tables.
         respelled: the same as a function of the name, for tables that no templates can say; an
             empty name leaves the tensor out.
-        unused: names or templates of source tensors that may be present and are not read.
+        unused: names or templates of source tensors that may be present and are not read;
+            `{beyond}` stands for the numbers of the layers that `mtp_layers` of the config counts.
         tied: copy -> original: source tensors that a model with tie_embeddings may store although
             they repeat another one. The two are compared when the original is read.
     """

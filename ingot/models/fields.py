@@ -31,6 +31,7 @@ NOISE = frozenset({
     "attn_pdrop", "dropout", "embedding_dropout", "residual_dropout", "classifier_dropout",
     "finetuning_task", "task_specific_params", "problem_type", "id2label", "label2id",
     "num_labels", "gradient_checkpointing", "pretraining_tp", "chunk_size_feed_forward",
+    "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
     # generation defaults, which belong to generation_config.json
     "do_sample", "temperature", "top_k", "top_p", "typical_p", "max_length", "min_length",
     "num_beams", "num_beam_groups", "num_return_sequences", "length_penalty",
@@ -211,7 +212,8 @@ class Fields:
         """A nested object; a missing key gives an empty one."""
         value = self.raw(key, {})
         if not isinstance(value, dict):
-            self.fault(self.wrong(key, value, "an object"), key)
+            if key not in self._wrong:
+                self.fault(self.wrong(key, value, "an object"), key)
             value = {}
         return Fields(value, f"{self.where}: {key}", lambda error: self.fault(error, key))
 

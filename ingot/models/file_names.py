@@ -4,12 +4,15 @@ from __future__ import annotations
 
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+GENERATION = "generation_config.json"
 # What goes into the artifact as it is, where it exists.
 TOKENIZER_FILES = (
     TOKENIZER,
-    "tokenizer_config.json",
-    "generation_config.json",
+    TOKENIZER_CONFIG,
+    GENERATION,
     "chat_template.jinja",
 )
+GGUF = ".gguf"  # ends the name of a file that is a whole model
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ingot.models.attention_config import AttentionConfig
+from ingot.models.latent_config import LatentConfig
 from ingot.models.mlp_config import MlpConfig
+from ingot.models.moe_config import MoeConfig
 
-Mixer: TypeAlias = AttentionConfig
-Mlp: TypeAlias = MlpConfig
+Mixer: TypeAlias = AttentionConfig | LatentConfig
+Mlp: TypeAlias = MlpConfig | MoeConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

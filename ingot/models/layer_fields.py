@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from ingot.errors import ConfigError
 from ingot.models.attention_config import AttentionConfig
 from ingot.models.fields import Fields
-from ingot.models.mlp_config import MlpConfig
+from ingot.models.mlp_config import Activation, MlpConfig
 from ingot.models.rope import Pairs, RopeConfig
 from ingot.models.rope_config import LAYER_TYPES, parse_rope
 
@@ -64,9 +64,13 @@ def read_attention(
 
 def read_mlp(fields: Fields, **decided: Any) -> MlpConfig:
     """An MLP as the common keys describe it; the family decides other fields of MlpConfig."""
-    activation: Any = fields.choice("hidden_act", _ACTIVATIONS, "silu")
     size = fields.integer("intermediate_size")
-    return MlpConfig(size=size, activation=activation, **decided)
+    return MlpConfig(size=size, activation=read_activation(fields), **decided)
+
+
+def read_activation(fields: Fields) -> Activation:
+    """The activation of MLPs."""
+    return cast(Activation, fields.choice("hidden_act", _ACTIVATIONS, "silu"))
 
 
 def windowed(attention: AttentionConfig, windows: Sequence[int]) -> tuple[AttentionConfig, ...]:

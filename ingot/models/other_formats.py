@@ -13,7 +13,7 @@ from ingot.models.file_names import INDEX, SINGLE
 
 
 class Format(NamedTuple):
-    """A format that ingot does not read.
+    """A format that ingot does not read, or not as a folder.
 
     Attributes:
         patterns: how its files are called.
@@ -37,8 +37,7 @@ FORMATS = (
     Format(
         ("*.gguf",),
         "a GGUF file of llama.cpp",
-        "Give the model that it was made from, as safetensors. To store it in int8 or int4: "
-        "ingot compile MODEL --quantize int4.",
+        "Give the path of the file itself, with all files of its model beside it.",
     ),
     Format(
         ("*.onnx",),

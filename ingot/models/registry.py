@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -28,6 +27,7 @@ from ingot.models.families import BUILT_IN
 from ingot.models.family import Family, build_decoder
 from ingot.models.fields import Fields
 from ingot.models.foreign.config import LIBRARY, WAY, ForeignConfig, parse_foreign
+from ingot.models.model_files import has_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -120,7 +120,7 @@ def load_config(model_dir: Path, library: str = OURS) -> AnyConfig:
 
 def with_other_files(config: Config, model_dir: Path) -> Config:
     """A config with what the other files of its directory say; raises as `load_config` does."""
-    if os.path.lexists(model_dir / "generation_config.json"):
+    if has_file(model_dir / "generation_config.json"):
         generation = Fields(
             read_json_object(model_dir / "generation_config.json"), "generation_config.json"
         )

@@ -79,7 +79,16 @@ def parse_ropes(
     return ropes[0], ropes[1]
 
 
+def _refuse_both(fields: Fields) -> None:
+    if "rope_parameters" in fields and "rope_scaling" in fields:
+        raise ConfigError(
+            f"{fields.where} has both rope_parameters and rope_scaling",
+            hint="keep one of the two: rope_parameters is the newer spelling",
+        )
+
+
 def _find_both(fields: Fields) -> tuple[Fields, Fields]:
+    _refuse_both(fields)
     if "rope_parameters" not in fields:
         return fields.nested("rope_scaling"), Fields({}, fields.where)
     parameters = fields.nested("rope_parameters")
@@ -127,11 +136,7 @@ def _parse(
 
 def _find(fields: Fields) -> Fields:
     """The object with the scaling parameters, in whichever spelling."""
-    if "rope_parameters" in fields and "rope_scaling" in fields:
-        raise ConfigError(
-            f"{fields.where} has both rope_parameters and rope_scaling",
-            hint="keep one of the two: rope_parameters is the newer spelling",
-        )
+    _refuse_both(fields)
     scaling = fields.nested("rope_parameters")
     if "rope_parameters" not in fields:
         scaling = fields.nested("rope_scaling")

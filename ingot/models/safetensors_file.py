@@ -8,21 +8,15 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ingot.errors import CheckpointError, ConfigError
-from ingot.files import open_regular
+from ingot.errors import ConfigError
 from ingot.models.config_file import parse_json_object
+from ingot.models.mapped_file import MappedFile, TensorInfo, damaged
 
 # The format's own limit.
 MAX_HEADER_BYTES = 100_000_000
-DAMAGED = "the file is damaged or was not fully copied: fetch it again"
 # Bytes of one element for every dtype that the format knows.
 ITEM_BYTES = {
     "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1,
@@ -32,18 +26,7 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInfo:
-    """Where a tensor lies: bytes start..stop of the file."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    stop: int
-
-
-class SafetensorsFile:
+class SafetensorsFile(MappedFile):
     """An open file, whose data is read only when it is used.
 
     Raises:
@@ -51,49 +34,8 @@ class SafetensorsFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            with os.fdopen(open_regular(path), "rb") as file:
-                size = file.seek(0, 2)
-                if size < 8:
-                    raise damaged(path, f"is {size} bytes long")
-                # Private, so that tensors over it are writable and no write reaches the file.
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-        except OSError as error:
-            raise CheckpointError(
-                f"{path} cannot be read: {error.strerror}",
-                hint="check that the file is there and readable",
-            ) from error
-        self.size = size
-        self.tensors = _parse_header(path, self._map, size)
-
-    def bytes(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """A view of bytes start..stop of the file, valid until the file is closed."""
-        return np.frombuffer(self._map, dtype=np.uint8, count=stop - start, offset=start)
-
-    def forget(self, start: int, stop: int) -> None:
-        """Drops the pages of these bytes from memory; a later access reads them again."""
-        if hasattr(mmap, "MADV_DONTNEED") and stop > start:
-            first = start - start % mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_DONTNEED, first, stop - first)
-
-    def close(self) -> None:
-        """Unmaps the file, at once or when the last view of it is gone."""
-        try:
-            self._map.close()
-        except BufferError:
-            self.forget(0, len(self._map))
-
-    def __enter__(self) -> SafetensorsFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-def damaged(path: Path, found: str) -> CheckpointError:
-    """The error for a file that breaks the format."""
-    return CheckpointError(f"{path} {found}", hint=DAMAGED)
+        super().__init__(path)
+        self.tensors = _parse_header(path, self._map, self.size)
 
 
 def _parse_header(path: Path, data: mmap.mmap, size: int) -> dict[str, TensorInfo]:

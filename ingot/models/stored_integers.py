@@ -20,11 +20,10 @@ def scaled(name: str, rows: Decoded, storage: Storage) -> Scaled:
     Raises:
         CheckpointError: a scale that float16 does not hold exactly.
     """
-    columns = rows.values.shape[-1]
-    each = rows.group // (storage.group or columns)
+    each = -(-rows.group // storage.group)
     scales = _exact(name, rows).repeat(each, axis=-1)
     zeros = None if rows.zeros is None else _tensor(rows.zeros.astype(np.int8).repeat(each, -1))
-    return Scaled(_tensor(rows.values), None, _tensor(scales), zeros)
+    return Scaled(_tensor(rows.values), None, _tensor(scales), zeros, block=storage.group)
 
 
 def _exact(name: str, rows: Decoded) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from ingot.models.checkpoint_formats.settings import SETTINGS
 from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
 
@@ -25,7 +26,7 @@ _OWN = ("architectures", "dtype", "torch_dtype", "bos_token_id", "eos_token_id")
 _OF_IMAGES = (
     *("vision_config", "mm_tokens_per_image", "image_token_index", "boi_token_index"),
     *("eoi_token_index", "image_token_id", "projector_hidden_act", "vision_feature_layer"),
-    *("multimodal_projector_bias", "spatial_merge_size", "auto_map"),
+    *("multimodal_projector_bias", "spatial_merge_size"),
 )
 
 
@@ -43,7 +44,7 @@ def parse_text(
     outer = {key: fields.raw(key, None) for key in _OWN}
     text.assume(**{key: value for key, value in outer.items() if value is not None})
     text.assume(tie_word_embeddings=fields.flag("tie_word_embeddings", tied))
-    for key in _OF_IMAGES:
+    for key in (*_OF_IMAGES, *SETTINGS):  # what reads the tensors reads the settings
         fields.raw(key, None)
     config = parse(text)
     text.finish()

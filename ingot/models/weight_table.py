@@ -7,60 +7,31 @@ copy of a tied tensor, or listed as unused; any other tensor is an error.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, replace
-from typing import Any
-
-from numpy.typing import NDArray
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 
 from ingot.errors import CheckpointError, OnFault, listed, raise_fault
 from ingot.models import registry
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
-from ingot.models.checkpoint_formats.quantized import QuantizedTensor
-from ingot.models.family import Family, Rows, Weights
-from ingot.models.safetensors_file import TensorInfo
-
-Array = NDArray[Any]
+from ingot.models.checkpoint_formats.quantized import EncodedTensor, QuantizedTensor
+from ingot.models.family import Family, Weights
+from ingot.models.mapped_file import TensorInfo
+from ingot.models.sources import (
+    Piece,
+    Source,
+    Stacked,
+    laid_out,
+    pieces_of,
+    shaped_as,
+    sources_of,
+    with_outputs_first,
+)
+from ingot.models.templates import BEYOND, expand, fill
+from ingot.models.weight_rules import Entry, Rows, Rule, Stack
 
 BIAS = ".bias"
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where a parameter comes from: `shape[0]` rows of a tensor, from `first_row` on.
-
-    The rows of a tensor that is stored transposed are its columns. One that consists of several
-    blocks has a share of the rows in each, from `first_row` of the block on.
-    """
-
-    info: TensorInfo
-    first_row: int
-    shape: Shape
-    transposed: bool = False
-    blocks: int = 1
-
-    def span(self, start: int, stop: int) -> tuple[int, int]:
-        """The rows of the tensor that rows start..stop of the parameter lie in: whole blocks."""
-        if self.blocks == 1:
-            return self.first_row + start, self.first_row + stop
-        height, share = self._heights
-        return start // share * height, -(-stop // share) * height
-
-    def picked(self, rows: Array, start: int, stop: int) -> Array:
-        """Rows start..stop of the parameter, from the rows [R, ...] of their span."""
-        if self.blocks == 1:
-            return rows
-        height, share = self._heights
-        blocks = rows.reshape(-1, height, *rows.shape[1:])
-        own = blocks[:, self.first_row : self.first_row + share].reshape(-1, *rows.shape[1:])
-        skipped = start % share
-        return own[skipped : skipped + stop - start]
-
-    @property
-    def _heights(self) -> tuple[int, int]:
-        """Rows of a block, and those of them that are the parameter's."""
-        return self.info.shape[0] // self.blocks, self.shape[0] // self.blocks
+Pieces = Mapping[str, Sequence[Piece]]  # of every parameter
 
 
 def resolve_sources(
@@ -70,7 +41,7 @@ def resolve_sources(
     on_fault: OnFault = raise_fault,
     *,
     whole: bool = True,
-) -> tuple[dict[str, Source], dict[str, str]]:
+) -> tuple[dict[str, Source | Stacked], dict[str, str]]:
     """The source of every parameter, and the stored copies of tied tensors (original -> copy).
 
     Args:
@@ -83,27 +54,25 @@ def resolve_sources(
     family = registry.family_of(config)
     infos = _respelled(family, infos, on_fault)
     table = family.weights_of(config)
-    wanted = {name: _lookup(table, name, len(shape)) for name, shape in shapes.items()}
+    pieces = {name: _lookup(table, name, shape, infos) for name, shape in shapes.items()}
+    layout = laid_out(piece for own in pieces.values() for piece in own)
     copies = _find_copies(family, config, infos)
-    needed = {rows.source for rows in wanted.values()}
+    needed = set(layout.shapes)
     missing = sorted(needed - infos.keys()) if whole else []
-    extra = _left_over(family, infos, needed | set(copies.values()) | idle_biases(infos, needed))
-    _check_names(family, missing, extra, on_fault)
-    first_rows = _stack(wanted, shapes)
-    sources = {
-        # Formats say where outputs lie, so a quantized matrix has them first, whatever the family.
-        name: Source(
-            info := infos[rows.source],
-            first_rows[name],
-            shapes[name],
-            rows.transposed and not isinstance(info, QuantizedTensor),
-            rows.blocks,
-        )
-        for name, rows in wanted.items()
-        if rows.source in infos
+    used = needed | set(copies.values()) | idle_biases(infos, needed)
+    extra = _left_over(family, config, infos, used)
+    hint = _hint_on_experts([*missing, *extra], pieces, shapes) or _hint_on_family(family)
+    _check_names(missing, extra, hint, on_fault)
+    flat = {piece.tensor for own in pieces.values() for piece in own if piece.rule.flat}
+    read = {
+        name: shaped_as(infos[name], shape, flat=name in flat)
+        for name, shape in layout.shapes.items()
+        if name in infos
     }
-    _check_dtypes([source.info for source in sources.values()], on_fault)
-    _check_shapes(sources.values(), on_fault)
+    sources = sources_of(pieces, layout, shapes, read)
+    _check_dtypes(read.values(), on_fault)
+    _check_alike(sources, on_fault)
+    _check_shapes(read, layout.shapes, on_fault)
     for original, copy in copies.items():
         _check_copy(infos[original], infos[copy], on_fault)
     return sources, {infos[original].name: infos[copy].name for original, copy in copies.items()}
@@ -122,32 +91,14 @@ def idle_biases(infos: Mapping[str, TensorInfo], needed: Set[str]) -> set[str]:
     }
 
 
-def quantized_sources(sources: Mapping[str, Source]) -> dict[str, QuantizedTensor]:
-    """The parameters that a checkpoint stores quantized, and the matrix that each is in."""
+def quantized_sources(sources: Mapping[str, Source | Stacked]) -> dict[str, QuantizedTensor]:
+    """The parameters that a checkpoint stores quantized, and the matrix that each is in; of experts
+    the first of theirs, which all are stored like."""
     return {
         name: source.info
         for name, source in sources.items()
         if isinstance(source.info, QuantizedTensor)
     }
-
-
-_PLACEHOLDER = re.compile(r"\{(\w+)\}")
-
-
-def expand(template: str) -> re.Pattern[str]:
-    """A pattern for the names that a template stands for; see `Family`."""
-    literal, *rest = _PLACEHOLDER.split(template)
-    parts, seen = [re.escape(literal)], set()
-    for word, literal in zip(rest[::2], rest[1::2], strict=True):
-        text = r"\d+" if word == "i" else ".+"
-        parts += [f"(?P={word})" if word in seen else f"(?P<{word}>{text})", re.escape(literal)]
-        seen.add(word)
-    return re.compile("".join(parts))
-
-
-def _fill(template: str, match: re.Match[str]) -> str:
-    """A template with the texts that another one has matched."""
-    return _PLACEHOLDER.sub(lambda word: match[word[1]], template)
 
 
 def _respelled(
@@ -159,7 +110,7 @@ def _respelled(
         name = info.name
         for template, spelling in family.spellings.items():
             if match := expand(template).fullmatch(name):
-                name = _fill(spelling, match)
+                name = fill(spelling, match)
         if family.respelled:
             name = family.respelled(name)
         if not name:
@@ -176,14 +127,36 @@ def _respelled(
     return found
 
 
-def _lookup(table: Weights, name: str, ndim: int) -> Rows:
-    """The table's entry for a parameter; its own name where the table is silent."""
+def _lookup(
+    table: Weights, name: str, shape: Shape, infos: Mapping[str, TensorInfo]
+) -> tuple[Piece, ...]:
+    """The pieces of a parameter by the table; the tensor of its name where the table is silent."""
     for template, entry in table.items():
         if match := expand(template).fullmatch(name):
-            rows = entry if isinstance(entry, Rows) else Rows(entry)
-            turned = rows.transposed and ndim > 1
-            return replace(rows, source=_fill(rows.source, match), transposed=turned)
-    return Rows(name)
+            rules = entry if isinstance(entry, tuple) else (entry,)
+            ways = [pieces_of(_filled(rule, match), shape) for rule in rules]
+            there = (way for way in ways if any(piece.tensor in infos for piece in way))
+            return tuple(_as_stored(piece, infos) for piece in next(there, ways[0]))
+    return pieces_of(Rows(name), shape)
+
+
+def _as_stored(piece: Piece, infos: Mapping[str, TensorInfo]) -> Piece:
+    """A piece whose tensor may be quantized: formats say where outputs lie, and those have them
+    first."""
+    return with_outputs_first(piece) if _is_quantized(infos.get(piece.tensor)) else piece
+
+
+def _is_quantized(info: TensorInfo | None) -> bool:
+    return isinstance(info, EncodedTensor)
+
+
+def _filled(entry: Entry, match: re.Match[str]) -> Rule:
+    """A rule for the parameter that its template has matched."""
+    if isinstance(entry, Stack):
+        parts = (replace(part, source=fill(part.source, match)) for part in entry.parts)
+        return Stack(tuple(parts))
+    rule = Rows(entry) if isinstance(entry, str) else entry
+    return replace(rule, source=fill(rule.source, match))
 
 
 def _find_copies(
@@ -198,26 +171,56 @@ def _find_copies(
     }
 
 
-def _left_over(family: Family, infos: Mapping[str, TensorInfo], used: set[str]) -> list[str]:
+def _left_over(
+    family: Family, config: registry.AnyConfig, infos: Mapping[str, TensorInfo], used: set[str]
+) -> list[str]:
     unused = [expand(template) for template in family.unused]
     return sorted(
         infos[name].name
         for name in infos.keys() - used
-        if not any(pattern.fullmatch(name) for pattern in unused)
+        if not any(_is_unused(pattern.fullmatch(name), config) for pattern in unused)
     )
 
 
-def _check_names(family: Family, missing: list[str], extra: list[str], on_fault: OnFault) -> None:
+def _is_unused(match: re.Match[str] | None, config: registry.AnyConfig) -> bool:
+    if match is None:
+        return False
+    layer = match.groupdict().get(BEYOND)
+    return layer is None or 0 <= int(layer) - config.num_layers < config.mtp_layers
+
+
+def _check_names(missing: list[str], extra: list[str], hint: str, on_fault: OnFault) -> None:
     if not missing and not extra:
         return
     parts = [f"lacks {listed(missing)}"] if missing else []
     parts += [f"has tensors that the model does not use: {listed(extra)}"] if extra else []
-    on_fault(
-        CheckpointError(
-            f"the checkpoint {'; '.join(parts)}",
-            hint=f"config.json describes a {family.name} model that needs exactly its own tensors: "
-            "check that config.json and the weights belong together",
-        )
+    on_fault(CheckpointError(f"the checkpoint {'; '.join(parts)}", hint=hint))
+
+
+def _hint_on_family(family: Family) -> str:
+    return (
+        f"config.json describes a {family.name} model that needs exactly its own tensors: "
+        "check that config.json and the weights belong together"
+    )
+
+
+_LAST_NUMBER = re.compile(r"\.\d+\.(?!.*\.\d+\.)")
+
+
+def _hint_on_experts(names: list[str], pieces: Pieces, shapes: Mapping[str, Shape]) -> str:
+    """What to do where only experts are missing or too many; empty where that is not all."""
+    experts = {
+        _LAST_NUMBER.sub(".", piece.tensor): shapes[name][0]
+        for name, own in pieces.items()
+        if len(own) > 1
+        for piece in own
+    }
+    counts = {experts.get(_LAST_NUMBER.sub(".", name), 0) for name in names}
+    if len(counts) != 1 or 0 in counts:
+        return ""
+    return (
+        f"by config.json such a layer has {counts.pop()} experts, numbered from 0: correct their "
+        "number there, or fetch the checkpoint again"
     )
 
 
@@ -238,29 +241,32 @@ def _check_dtypes(infos: Iterable[TensorInfo], on_fault: OnFault) -> None:
         )
 
 
-def _stack(wanted: Mapping[str, Rows], shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """The first row of every parameter in its source, or in each of the source's blocks."""
-    first: dict[str, int] = {}
-    ends: dict[str, int] = {}
-    for name in sorted(wanted, key=lambda name: wanted[name].part):
-        source, blocks = wanted[name].source, wanted[name].blocks
-        first[name] = ends.get(source, wanted[name].skip)
-        ends[source] = first[name] + shapes[name][0] // blocks
-    return first
+def _check_alike(sources: Mapping[str, Source | Stacked], on_fault: OnFault) -> None:
+    """Checks that the tensors that make up one parameter are stored alike."""
+    for source in sources.values():
+        first = source.infos[0]
+        other = next((info for info in source.infos if _form(info) != _form(first)), None)
+        if other is not None:
+            on_fault(
+                CheckpointError(
+                    f"{first.name} is stored as {_form(first)}, and {other.name} as {_form(other)}",
+                    hint="all experts of a layer must be stored alike: convert the checkpoint",
+                )
+            )
 
 
-def _check_shapes(sources: Iterable[Source], on_fault: OnFault) -> None:
-    parts: dict[str, list[Source]] = {}
-    for source in sources:
-        parts.setdefault(source.info.name, []).append(source)
-    wrong = []
-    for name, (first, *others) in parts.items():
-        skipped = min(source.first_row for source in (first, *others))
-        rows = skipped + first.shape[0] + sum(other.shape[0] for other in others)
-        expected = (rows, *first.shape[1:])
-        expected = expected[::-1] if first.transposed else expected
-        if expected != first.info.shape:
-            wrong.append(f"{name} {list(first.info.shape)} instead of {list(expected)}")
+def _form(info: TensorInfo) -> str:
+    return info.encoding.label if isinstance(info, QuantizedTensor) else info.dtype
+
+
+def _check_shapes(
+    infos: Mapping[str, TensorInfo], shapes: Mapping[str, Shape], on_fault: OnFault
+) -> None:
+    wrong = [
+        f"{info.name} {list(info.shape)} instead of {list(shapes[name])}"
+        for name, info in infos.items()
+        if info.shape != shapes[name]
+    ]
     if wrong:
         on_fault(
             CheckpointError(

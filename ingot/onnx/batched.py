@@ -87,7 +87,7 @@ class Run(torch.fx.Interpreter):
         given = vars(op.bind(*args, **kwargs))
         if op.traits.meets_tokens:
             return self.attention(**given)
-        if op.traits.integers:
+        if name in OF_WHOLE_ROWS:
             return self.product(op.traits, given)
         given = {key: numbers(value) for key, value in given.items()}
         return self.own.operators.get(name, op.reference)(**given)
@@ -104,11 +104,17 @@ class Run(torch.fx.Interpreter):
         return result
 
     def attention(
-        self, q: Tensor, k: Tensor, v: Tensor, scale: float, window: int, softcap: float,
-        sinks: Tensor | None, **_: Any,
+        self, q: Tensor, k: Tensor, v: Tensor | None, scale: float, window: int, softcap: float,
+        sinks: Tensor | None, value_size: int = 0, **_: Any,
     ) -> Tensor:  # fmt: skip
-        """q [1, B*T, H, D], k and v [1, B*T, K, D] -> [1, B*T, H, D]."""
-        flat = [x.reshape(*self.batch, -1).to(self.own.narrow) for x in (q, k, v)]
+        """q [1, B*T, H, D], k and v [1, B*T, K, D] -> [1, B*T, H, D].
+
+        Where values are the first columns of keys, whole keys take their place, and of the result
+        those columns are what counts: programs that run ONNX expect keys and values of one shape.
+        """
+        flat = [
+            x.reshape(*self.batch, -1).to(self.own.narrow) for x in (q, k, k if v is None else v)
+        ]
         past = [self.given.get(f"past_key_values.{self.layer}.{x}") for x in ("key", "value")]
         heads = q.shape[2], k.shape[2]
         attend_with: Attend = self.own.operators.get("attention", attend)
@@ -117,7 +123,8 @@ class Run(torch.fx.Interpreter):
         )
         self.present += present if self.own.cached else []
         self.layer += 1
-        return mixed.reshape(q.shape).float()
+        whole = mixed.reshape(q.shape).float()
+        return whole if v is not None else whole[..., :value_size]
 
     def mask(self, window: int) -> Tensor:
         """Which keys are visible; made once for all layers of one window."""
@@ -132,4 +139,5 @@ def numbers(value: Any) -> Any:
     return value.numbers() if isinstance(value, Weight) else value
 
 
+OF_WHOLE_ROWS = ("linear", "embedding")  # what a weight of its own kind computes
 OP_NAMES = {op.overload: name for name, op in OPS.items()}

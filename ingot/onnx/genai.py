@@ -66,6 +66,7 @@ def genai_config(
     ends, starts = list(config.eos_token_ids) or [0], list(config.bos_token_ids) or [0]
     padding = generation.get("pad_token_id")
     attention = config.layers[0].mixer
+    kv_heads, head_size = attention.cached[0]
     return {
         "model": {
             "type": "decoder",
@@ -78,9 +79,9 @@ def genai_config(
                 "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
                 "filename": file,
                 "hidden_size": config.hidden_size,
-                "head_size": attention.head_dim,
+                "head_size": head_size,
                 "num_attention_heads": attention.num_heads,
-                "num_key_value_heads": attention.num_kv_heads,
+                "num_key_value_heads": kv_heads,
                 "num_hidden_layers": config.num_layers,
                 "inputs": INPUTS,
                 "outputs": OUTPUTS,

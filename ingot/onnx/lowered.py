@@ -19,6 +19,7 @@ from ingot.compiler.model import Model
 from ingot.compiler.options import Clock
 from ingot.compiler.quantization.choose import check_calibration, choose_storage
 from ingot.compiler.quantization.store import QuantizedWeights
+from ingot.errors import ExportError
 from ingot.models.counts import module_counts
 from ingot.onnx.integers import Integers, fits
 from ingot.onnx.weights import Matrix, Vector, Weight, Weights
@@ -47,6 +48,7 @@ def lower(model: Model, clock: Clock) -> Lowered:
     config, resolved = model.config, model.resolved
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
         graph = export(model.module, config)
+        refuse_stacks(graph, config.architecture)
         reference = GraphModule(graph, deepcopy(graph.graph))
     storage = choose_storage(
         reference,
@@ -63,6 +65,17 @@ def lower(model: Model, clock: Clock) -> Lowered:
         passes = takewhile(lambda each: each.name != END, pipeline())
         runner.run(graph, list(passes), module_counts(model.module))
     return Lowered(reference, graph, storage)
+
+
+def refuse_stacks(graph: GraphModule, architecture: str) -> None:
+    """Raises ExportError for products with a few of many matrices: no operator of ONNX reads only
+    those that rows pick."""
+    for node, traits in op_nodes(graph):
+        if traits.stacked:
+            raise ExportError(
+                f"{architecture} calls {node.target}, which ONNX has no operator for",
+                hint="Models with experts run as artifacts of ingot: ingot compile.",
+            )
 
 
 def make_weights(

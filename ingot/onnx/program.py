@@ -78,7 +78,8 @@ def shape_of(name: str, config: ModelConfig) -> tuple[str | int, ...]:
     if name in ("input_ids", "position_ids"):
         return BATCH, TOKENS
     stem, layer, kind = name.rsplit(".", 2)
-    heads, size = config.layers[int(layer)].mixer.cached[KINDS.index(kind)]
+    cached = config.layers[int(layer)].mixer.cached
+    heads, size = cached[min(KINDS.index(kind), len(cached) - 1)]  # of latent rows, both are one
     return BATCH, heads, PAST if stem.startswith("past") else TOTAL, size
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.ops.registry import like, register, rounded
+from ingot.ops.registry import register, rounded
 
 
 def scores_of(
@@ -29,7 +29,8 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, first: int, scale: float, window: int, softcap: float,
     sinks: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """q [N, Hq, D] at positions first.. over k, v [M, Hk, D] at positions 0.. -> [N, Hq, D] f32.
+    """q [N, Hq, D] at positions first.. over k [M, Hk, D], v [M, Hk, V] at positions 0.. ->
+    [N, Hq, V] float32.
 
     Query head h reads key head h // (Hq / Hk). See `scores_of` for what is visible. A sink takes
     part in the softmax of its head like the score of one more key, whose value is zero.
@@ -48,18 +49,28 @@ def attend(
 def reference(
     q: Tensor,
     k: Tensor,
-    v: Tensor,
+    v: Tensor | None,
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    value_size: int = 0,
 ) -> Tensor:
-    """q [1, N, Hq, D], k and v [1, N, Hk, D], sinks [Hq] -> [1, N, Hq, D]; see `attend`."""
+    """q [1, N, Hq, D], k [1, N, Hk, D], v [1, N, Hk, V], sinks [Hq] -> [1, N, Hq, V].
+
+    Without v the values are the first `value_size` columns of the keys. See `attend`.
+    """
+    v = k[..., :value_size] if v is None else v
     return attend(q[0], k[0], v[0], 0, scale, window, softcap, sinks)[None]
+
+
+def result(q: Tensor, value_size: int, dtype: torch.dtype) -> Tensor:
+    """An empty tensor with a value for every query head."""
+    return q.new_empty((*q.shape[:-1], value_size), dtype=dtype)
 
 
 register(
     "attention",
     reference,
-    lambda a: like(a.q, a.out_dtype),
+    lambda a: result(a.q, a.value_size if a.v is None else a.v.shape[-1], a.out_dtype),
 )

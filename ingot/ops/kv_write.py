@@ -11,8 +11,8 @@ from ingot.ops.scaled import Operand, Scaled, round_to_int8
 def store(x: Tensor, cache: Operand, slots: Tensor) -> None:
     """Write x [N, H, D] into cache [pages, H, page size, D]; a slot < 0 writes nothing.
 
-    Numbers are rounded to the format of the cache, each head of a token with a scale of its own
-    where that has scales.
+    Numbers are rounded to the format of the cache, each block of a head of a token with a scale of
+    its own where that has scales.
     """
     live = slots >= 0
     slots = slots[live].long()
@@ -24,10 +24,16 @@ def store(x: Tensor, cache: Operand, slots: Tensor) -> None:
         cache[where] = x[live].to(cache.dtype)
 
 
-def reference(k: Tensor, v: Tensor, k_cache: Operand, v_cache: Operand, slots: Tensor) -> None:
-    """k, v [1, N, Hk, D] -> rows of the caches [pages, Hk, page size, D]."""
+def reference(
+    k: Tensor, v: Tensor | None, k_cache: Operand, v_cache: Operand | None, slots: Tensor
+) -> None:
+    """k [1, N, Hk, D], v [1, N, Hk, V] -> rows of the caches [pages, Hk, page size, D or V].
+
+    Values that are columns of the keys have no cache of their own.
+    """
     store(k[0], k_cache, slots)
-    store(v[0], v_cache, slots)
+    if v is not None and v_cache is not None:
+        store(v[0], v_cache, slots)
 
 
 register(

@@ -17,11 +17,11 @@ def reference(
 ) -> Tensor:
     """x [..., C], weight [C], bias [C] or None -> [..., C].
 
-    A weight [H, C] has a row for each head of x [..., H, C]; then there is no bias.
+    A weight [H*C] has a part for each head of x [..., H, C]; then there is no bias.
     """
-    x, size = x.float(), weight.shape[-1:]
-    if weight.dim() > 1:
-        return F.layer_norm(x, size, None, None, eps) * weight.float()
+    x, size = x.float(), x.shape[-1:]
+    if weight.shape != size:
+        return F.layer_norm(x, size, None, None, eps) * weight.float().view(x.shape[-2:])
     bias = None if bias is None else bias.float()
     return F.layer_norm(x, size, weight.float(), bias, eps)
 

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from ingot.ops.attention import scores_of
-from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, like, register, rounded
+from ingot.ops.attention import result, scores_of
+from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, register, rounded
 from ingot.ops.scaled import Operand, Scaled
 
 LOG2_E = math.log2(math.e)
@@ -30,6 +30,14 @@ def read(cache: Operand, pages: Tensor, context: int) -> tuple[Tensor, Tensor | 
         return gather(cache, pages, context).float(), None
     scales = gather(cache.scales, pages, context).squeeze(-1)
     return gather(cache.values, pages, context).float(), scales
+
+
+def read_rows(cache: Operand, pages: Tensor, context: int, dtype: torch.dtype) -> Tensor:
+    """The same of rows that are keys and values: integers are rounded to the dtype of queries."""
+    if not isinstance(cache, Scaled):
+        return gather(cache, pages, context).float()
+    values, scales = (gather(part, pages, context) for part in (cache.values, cache.scales))
+    return Scaled(values, None, scales).dequantize().to(dtype).float()
 
 
 def attend_rounded(
@@ -62,27 +70,34 @@ def attend_rounded(
 def reference(
     q: Tensor,
     k_cache: Operand,
-    v_cache: Operand,
+    v_cache: Operand | None,
     spans: Tensor,
     page_table: Tensor,
     scale: float,
     window: int = 0,
     softcap: float = 0.0,
     sinks: Tensor | None = None,
+    value_size: int = 0,
 ) -> Tensor:
-    """q [1, N, Hq, D], caches [pages, Hk, page size, D], sinks [Hq] -> [1, N, Hq, D].
+    """q [1, N, Hq, D], caches [pages, Hk, page size, D or V], sinks [Hq] -> [1, N, Hq, V].
+
+    Without v_cache the values are the first `value_size` columns of the keys, and what is read of
+    a cache in integers is rounded to the dtype of q.
 
     Sequence s owns the rows from spans[s, 0] to spans[s, 1], the first of which stands at position
     spans[s, 2]; its key j lies in page page_table[s, j // page size]. See `attend_rounded` for what
     is rounded.
     """
-    out = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+    out = result(q, value_size if v_cache is None else v_cache.shape[-1], torch.float32).zero_()
     for s, (begin, end, first) in enumerate(spans.tolist()):
         rows, context = slice(begin, end), first + end - begin
         pages = page_table[s, : -(-context // k_cache.shape[2])]
-        (k, k_scales), (v, v_scales) = (read(x, pages, context) for x in (k_cache, v_cache))
-        if k_scales is not None:
-            k = k * k_scales[..., None]
+        if v_cache is None:
+            k, v_scales = read_rows(k_cache, pages, context, q.dtype), None
+            v = k[..., :value_size]
+        else:
+            (k, k_scales), (v, v_scales) = (read(x, pages, context) for x in (k_cache, v_cache))
+            k = k if k_scales is None else k * k_scales[..., None]
         out[0, rows] = attend_rounded(
             q[0, rows], k, v, v_scales, first, scale, window, softcap, sinks
         )
@@ -92,7 +107,7 @@ def reference(
 register(
     "paged_attention",
     reference,
-    lambda a: like(a.q, a.out_dtype),
+    lambda a: result(a.q, a.value_size if a.v_cache is None else a.v_cache.shape[-1], a.out_dtype),
     # A weight, too, may round to its other neighbour: that moves a result by 2^-8 of the
     # weight's part in it, whatever is left of the result: 2^-9 for half of values of unit size.
     tolerance={

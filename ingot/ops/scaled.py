@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,12 +64,20 @@ class Scaled:
         """The numbers that these stand for, float32 [..., K]."""
         return _scale_up(self.integers().float(), self.scales, self.block)
 
+    def unflatten(self, rows: Sequence[int]) -> Scaled:
+        """The same rows [R, K] in so many dimensions."""
+        return self._changed(lambda part: part.unflatten(0, rows))
+
     def __getitem__(self, index: Any) -> Scaled:
         """Some of its rows."""
-        multipliers = None if self.multipliers is None else self.multipliers[index]
-        zeros = None if self.zeros is None else self.zeros[index]
-        rows, scales = self.values[index], self.scales[index]
-        return replace(self, values=rows, multipliers=multipliers, scales=scales, zeros=zeros)
+        return self._changed(lambda part: part[index])
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> Scaled:
+        """The same change of the rows of each part."""
+        multipliers = None if self.multipliers is None else change(self.multipliers)
+        zeros = None if self.zeros is None else change(self.zeros)
+        values, scales = change(self.values), change(self.scales)
+        return replace(self, values=values, multipliers=multipliers, scales=scales, zeros=zeros)
 
     def __setitem__(self, index: Any, rows: Scaled) -> None:
         self.values[index], self.scales[index] = rows.values, rows.scales
@@ -123,4 +131,19 @@ def stack(parts: Sequence[Scaled]) -> Scaled:
         multipliers=torch.cat(multipliers) if multipliers else None,
         scales=torch.cat([part.scales for part in parts]),
         zeros=torch.cat(zeros) if zeros else None,
+    )
+
+
+def stack_matrices(matrices: Sequence[Scaled]) -> Scaled:
+    """Matrices of the same shape and kind [O, K] as one stack [E, O, K]."""
+    whole, count = stack(matrices), len(matrices)
+
+    def divided(rows: Tensor | None) -> Tensor | None:
+        return None if rows is None else rows.unflatten(0, (count, -1))
+
+    return Scaled(
+        whole.values.unflatten(0, (count, -1)),
+        divided(whole.multipliers),
+        whole.scales.unflatten(0, (count, -1)),
+        divided(whole.zeros),
     )

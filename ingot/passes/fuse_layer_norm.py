@@ -25,7 +25,7 @@ def fuse_layer_norm(gm: GraphModule) -> int:
 
     Before:
         y = aten.layer_norm(x, [C], weight, bias, eps)
-        z = aten.layer_norm(x, [D], None, None, eps) * weight       weight [H, D], of each head
+        z = aten.layer_norm(x, [D], None, None, eps) * reshape(weight, [H, D])
     After:
         y = layer_norm(x, weight, bias, eps)
         z = layer_norm(x, weight, None, eps)
@@ -58,12 +58,13 @@ def name_layer_norm(node: Node) -> int:
 
 
 def times_weight(node: Node) -> tuple[Node, Any]:
-    """The product of a norm with a weight of the shape of its rows, if nothing else reads it."""
+    """The product of a norm with a weight for each head, and that, if nothing else reads it."""
     (user, *others) = [*node.users, None]
     if others != [None] or not is_call(user, aten.mul.Tensor):
         return node, None
-    _, weight = user.args
-    is_weight = isinstance(weight, Node) and weight.op == "get_attr"
-    if not is_weight or shape(weight) != shape(node)[-rank(weight) :]:  # type: ignore[arg-type]
+    product: Any = user.args[1]
+    weight = product.args[0] if is_call(product, aten.reshape.default) else None
+    of_heads = isinstance(weight, Node) and weight.op == "get_attr" and rank(weight) == 1
+    if not of_heads or shape(product) != shape(node)[-2:]:
         return node, None
     return user, weight

@@ -90,6 +90,12 @@ def argument(node: Node, index: int, name: str, default: Any = None) -> Any:
     return node.kwargs.get(name, default)
 
 
+def routes(node: Node) -> bool:
+    """Whether experts are picked by the results of a linear."""
+    casts = (aten._to_copy.default, aten.to.dtype, aten.view.default, aten.reshape.default)
+    return any(is_op(user, "route") for user, _ in final_users(node, *casts))
+
+
 def value(node: Any) -> torch.Tensor:
     """The fake tensor that stands for a node's result."""
     tensor: torch.Tensor = node.meta["val"]

@@ -72,14 +72,15 @@ def only_known_ops(gm: GraphModule) -> list[str]:
 
 
 def typed(gm: GraphModule) -> list[str]:
-    """Rows are multiplied in the dtype of the matrix; the result is float32."""
+    """Rows are multiplied in the dtype of the matrix; the result is float32, or has that dtype."""
     wrong = []
     for node in gm.graph.nodes:
         traits = TRAITS.get(op_name(node))
         if traits is None or not traits.matrix:
             continue
-        rows, matrix = read(node, (*traits.arguments(Role.OWN), traits.matrix))
-        if value(rows).dtype != value(matrix).dtype or value(node).dtype != torch.float32:
+        rows, matrix = read(node, (traits.multiplied, traits.matrix))
+        dtypes = value(rows).dtype, value(node).dtype
+        if dtypes[0] != value(matrix).dtype or dtypes[1] not in (torch.float32, dtypes[0]):
             wrong.append(node)
     return listed(wrong)
 

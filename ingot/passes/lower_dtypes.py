@@ -14,8 +14,10 @@ from ingot.passes.graph import (
     aten,
     call_op,
     final_users,
+    op_calls,
     op_name,
     op_nodes,
+    routes,
     set_arguments,
     signature,
     value,
@@ -46,7 +48,8 @@ def lower_dtypes(
     way out; where something else needs the value, too, a cast does. Embedded tokens, the residual
     stream, results of linears, norm weights, biases, tables and logits stay float32. So do
     `integers`, the model's parameters that are to be stored in integers, and what is multiplied
-    with them: a target rounds those.
+    with them: a target rounds those. Experts are picked in float32: so stays the product that gives
+    them logits, which are rounded if `route` says so.
 
     Before:
         h = rms_norm(x, w);  y = linear(h, W)                         W float32
@@ -59,6 +62,9 @@ def lower_dtypes(
         if node.name in gm.meta.get("states", {}):
             node.meta["val"] = new_value(gm, tuple(value(node).shape), narrow)
     uses = dict.fromkeys(narrow_uses(gm, narrow))
+    for node in op_calls(gm, "route"):
+        if arguments(node)["narrow"]:
+            insert_cast(arguments(node)["logits"], [node], narrow)
     for source in dict.fromkeys(read for _, read in uses):
         if not narrow_at_the_maker(source, uses.keys(), narrow):
             insert_cast(source, [node for node, read in uses if read is source], narrow)
@@ -66,9 +72,11 @@ def lower_dtypes(
 
 
 def weights_to_narrow(gm: GraphModule, integers: Set[str]) -> list[Node]:
-    """The matrices and tables that stay what they are called: numbers, no integers."""
+    """The matrices and tables that stay numbers, but for those that experts are picked by."""
     found: dict[Node, None] = {}
     for node, traits in op_nodes(gm):
+        if routes(node):
+            continue
         for name in traits.integers:
             weight = arguments(node)[name]
             if not set(sources(gm, str(weight.target))) & integers:
@@ -88,8 +96,7 @@ def narrow_uses(gm: GraphModule, narrow: torch.dtype) -> Iterator[Use]:
         given = arguments(node)
         is_narrow = traits.matrix and value(given[traits.matrix]).dtype == narrow
         if is_narrow or traits.meets_tokens:
-            (own,) = traits.arguments(Role.OWN)
-            yield node, given[own]
+            yield node, given[traits.multiplied]
 
 
 def narrow_at_the_maker(source: Node, uses: Set[Use], narrow: torch.dtype) -> bool:

@@ -8,7 +8,17 @@ from itertools import accumulate, pairwise
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.passes.graph import arguments, aten, call, call_op, op_calls, origin, replace, value
+from ingot.passes.graph import (
+    arguments,
+    aten,
+    call,
+    call_op,
+    op_calls,
+    origin,
+    replace,
+    routes,
+    value,
+)
 from ingot.passes.stacked_name import stacked_name
 from ingot.passes.weights import add_stacked, sources
 
@@ -19,7 +29,8 @@ def merge_linears(gm: GraphModule) -> int:
     Where attention and MLP run side by side they read one norm, and stay apart.
 
     Linears with a bias and linears without one are merged apart, so that no bias of zeros, which
-    would have no source in the checkpoint, is ever invented.
+    would have no source in the checkpoint, is ever invented. Linears that experts are picked by
+    stay by themselves: they are never integers.
 
     Before:
         q = linear(x, Wq);  k = linear(x, Wk);  v = linear(x, Wv)
@@ -29,7 +40,8 @@ def merge_linears(gm: GraphModule) -> int:
     groups: dict[tuple[Node, bool, str], list[Node]] = defaultdict(list)
     for node in op_calls(gm, "linear"):
         given = arguments(node)
-        if given["weight"].op == "get_attr" and len(given["weight"].users) == 1:
+        alone = len(given["weight"].users) == 1 and not routes(node)
+        if given["weight"].op == "get_attr" and alone:
             module = origin(node).rpartition(".")[0]
             groups[given["x"], given["bias"] is not None, module].append(node)
     merged = [group for group in groups.values() if len(group) > 1]

@@ -37,6 +37,7 @@ from ingot.passes.invariants import (
 )
 from ingot.passes.lower_activations import lower_activations
 from ingot.passes.lower_dtypes import lower_dtypes
+from ingot.passes.lower_experts import lower_experts
 from ingot.passes.lower_quotients import lower_quotients
 from ingot.passes.lower_scales import lower_scales
 from ingot.passes.merge_linears import merge_linears
@@ -125,6 +126,8 @@ PIPELINE: tuple[Pass, ...] = (
         expect=1,
         tolerance=REGROUPED,
     ),
+    # rows are selected before what experts make in between has a place
+    Pass(function=lower_experts, expect="experts", anchors=(OPS["experts"].overload,)),
     # where values are rounded
     Pass(
         function=lower_dtypes,

@@ -1,17 +1,19 @@
 """rewrite_attention: attention over one sequence becomes attention over the paged cache.
 
-`gm.meta["states"]` maps the names of the inputs that are states to what they are.
+`gm.meta["states"]` maps the names of the inputs that are states to what they are in int8; `lower`
+decides whether they are stored so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.artifact.formats import Format
+from ingot.artifact.formats import rounded_rows
 from ingot.artifact.step import TEXT_INPUTS, Array, Dim, State
 from ingot.artifact.traits import TRAITS
 from ingot.ops.dtypes import TORCH_DTYPES
@@ -33,6 +35,8 @@ def rewrite_attention(gm: GraphModule) -> int:
               k_cache_0, v_cache_0, ...)
         kv_write(k, v, k_cache_0, v_cache_0, slots)
         y = paged_attention(q, k_cache_0, v_cache_0, spans, page_table, ...)
+
+    Values that are columns of the keys get no cache.
     """
     nodes = op_calls(gm, "attention")
     if nodes:
@@ -44,7 +48,7 @@ def rewrite_attention(gm: GraphModule) -> int:
 
 
 def rewrite(
-    gm: GraphModule, node: Node, step: Mapping[str, Node], caches: Mapping[str, Node]
+    gm: GraphModule, node: Node, step: Mapping[str, Node], caches: Mapping[str, Node | None]
 ) -> None:
     """Put a write and a paged attention, each with the inputs that it takes, in place of a node."""
     given = {**arguments(node), **step, **caches}
@@ -65,16 +69,22 @@ def taken(given: Mapping[str, Any], op: str) -> dict[str, Any]:
     return {name: given[name] for name in signature(op).parameters if name in given}
 
 
-def add_caches(gm: GraphModule, node: Node, index: int, sizes: tuple[Any, Any]) -> dict[str, Node]:
-    """The two caches of one layer: [pages, Hk, page size, D]."""
+def add_caches(
+    gm: GraphModule, node: Node, index: int, sizes: tuple[Any, Any]
+) -> dict[str, Node | None]:
+    """The caches of one layer, of keys and of values: [pages, Hk, page size, D or V]."""
     pages, page_size = sizes
     given = arguments(node)
-    heads, size = (int(d) for d in value(given["k"]).shape[2:])
-    caches = {}
+    caches: dict[str, Node | None] = {}
     for name in CACHES:
+        stored = given[name.removesuffix("_cache")]
+        if stored is None:
+            caches[name] = None
+            continue
+        heads, size = (int(d) for d in value(stored).shape[2:])
         state = State(
             name=f"{name}_{index}",
-            format=Format("float32"),
+            format=rounded_rows(math.gcd(size, given["value_size"])),
             record=(heads, size),
             window=given["window"],
         )

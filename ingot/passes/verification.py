@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Interpreter
 from ingot.artifact.step import TEXT_INPUTS
 from ingot.artifact.traits import TRAITS, Role
 from ingot.errors import PassError
+from ingot.ops.stacks import stack_of
 from ingot.ops.steps import paged_step
 from ingot.passes.declaration import Pass
 from ingot.passes.graph import arguments, op_name, value
@@ -147,7 +148,10 @@ class Weights:
         self.kept_bytes = 0
 
     def read(self, name: str) -> Tensor:
-        """The values of one parameter, float32."""
+        """The values of one parameter, or of one matrix of a stack, float32."""
+        if name not in self.shapes:
+            stack, index = stack_of(name)
+            return self.read(stack)[index]
         if name not in self.kept:
             made = self.make(name)
             self.kept_bytes += made.nbytes

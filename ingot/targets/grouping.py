@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from ingot.artifact.manifest import GroupEntry
 from ingot.artifact.plan import Group, Plan
-from ingot.artifact.traits import traits_of
+from ingot.artifact.traits import written_by
 from ingot.errors import InternalError
 
 
@@ -167,9 +167,8 @@ class Flow:
     def _touched(self, index: int) -> tuple[set[str], set[str]]:
         """The buffers that an instruction reads, and those that it writes."""
         instruction = self.instructions[index]
-        states = (instruction.inputs[name] for name in traits_of(instruction).mutates)
         reads = {self.plan.root(name).name for name in instruction.inputs.values()}
-        return reads, {*instruction.outputs.values(), *states}
+        return reads, {*instruction.outputs.values(), *written_by(instruction)}
 
 
 def group(plan: Plan, rules: Sequence[Rule]) -> tuple[Plan, tuple[GroupEntry, ...]]:

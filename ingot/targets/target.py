@@ -45,6 +45,8 @@ class TargetKind(Protocol):
     kernels: str  # the file that its code becomes
     dtypes: tuple[str, ...]  # of activations that it computes with
     largest_head: int  # that its kernels of attention take
+    largest_row: int  # that those of latent attention take; 0 for none
+    has_experts: bool  # whether it has kernels for mixtures of experts
     rules: tuple[str, ...]  # the names of its grouping rules, in order
 
     def fits(self, columns: int, form: Format) -> bool:
@@ -72,7 +74,7 @@ class TargetKind(Protocol):
         ...
 
     def place(self, plan: Plan) -> Plan:
-        """The grouped plan with every temporary in the arena."""
+        """The grouped plan with every temporary in the arena, and every stack in its tensor."""
         ...
 
     def sources(self, plan: Plan, target: Target) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from ingot.artifact.plan import Buffer, Group, Instruction, Plan
 from ingot.artifact.step import Dim
-from ingot.artifact.traits import origin_of, traits_of
+from ingot.artifact.traits import origin_of, traits_of, written_by
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Work:
     @property
     def mutated(self) -> frozenset[str]:
         """The states that it writes into."""
-        return frozenset(i.inputs[name] for i in self.members for name in traits_of(i).mutates)
+        return frozenset(name for i in self.members for name in written_by(i))
 
     @property
     def rows(self) -> Dim:

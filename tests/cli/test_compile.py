@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import ingot.compiling
+from ingot.artifact.formats import Storage
 from ingot.artifact.manifest import GroupEntry, LedgerEntry
+from ingot.artifact.matrices import stored_matrices
 from ingot.cli.compile import groups_text, ledger_table, summary
 from ingot.cli.main import main
 from ingot.compiler.options import CompileOptions, Report
@@ -213,6 +215,22 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_download
     assert main(["compile", "Tiny/llama", "-o", str(tmp_path / "file" / "x.ingot")]) == 2
     assert "cannot be written" in capsys.readouterr().err
     assert asked == calls == []
+
+
+def test_a_summary_says_how_each_matrix_is_stored() -> None:
+    form = Storage(8, 128).of(576)
+    weights = [(f"layers.{i}.down.weight", (100, 576), form) for i in range(30)]
+    report = replace(sample_report(), matrices=stored_matrices(weights))
+    lines = summary(report).splitlines()
+    header = next(
+        i for i, line in enumerate(lines) if line.split() == "matrix shape stored as".split()
+    )
+    assert lines[header + 1].split("  ")[1:] == [
+        "layers.*.down (30)",
+        "100x576",
+        "int8, 4 groups of 128 and one of 64",
+    ]
+    assert "stored as" not in summary(sample_report())
 
 
 def test_a_summary_has_the_passes_that_had_something_to_do() -> None:

@@ -18,6 +18,17 @@ def test_a_supported_model_shows_its_needs(shakespeare_dir, capsys):
     assert f"ingot compile {shakespeare_dir}" in out
 
 
+def test_it_says_how_each_matrix_is_stored(shakespeare_dir, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["explain", str(shakespeare_dir)]) == 0
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    rows = {cells[1]: [cell.strip() for cell in cells if cell] for cells in lines if len(cells) > 1}
+    down = rows["model.layers.*.mlp.down_proj (6)"]
+    assert down[1:] == ["256x768", "int8, 6 groups of 128", "int4, 24 groups of 32"]
+    table = rows["model.embed_tokens"]
+    assert table[1:] == ["2048x256", "int8, 2 groups of 128", "int8, 2 groups of 128"]
+
+
 def test_the_next_command_is_one_for_a_shell(shakespeare_dir, tmp_path, capsys):
     model_dir = tmp_path / "it's a model"
     model_dir.symlink_to(shakespeare_dir)

@@ -121,7 +121,7 @@ def test_the_manifest_says_what_was_asked_for(made: Made) -> None:
     assert (name, numerics["tolerance"]) == ("int4-g32+int8-cache", allowed["mean"])
     assert allowed["mean"] == pytest.approx(1.5 * allowed["noise"], rel=1e-2)
     assert allowed["mean"] < allowed["largest"] <= 0.5
-    assert numerics["quantization"] == "int4-g32 + int8-g32"  # tables take eight bits
+    assert numerics["quantization"] == "int4-g32 + int8-g128"  # tables take eight bits
     assert [entry["name"] for entry in manifest["targets"]] == list(V3)
     portable, wide = manifest["targets"]
     assert portable["requires"] == ["x86_64"]

@@ -75,9 +75,15 @@ SOME = (
     ("gemma2_width_68", "int8", "auto"),
     ("llama_head_dim_20", "float32", "auto"),
 )
+EXPERTS = [
+    ("gptoss_layer_types", "int8", "auto"),
+    ("qwen2moe", "bfloat16", "auto"),
+    ("glm4moe", "float32", "int8"),
+    ("qwen3moe_unnormalised", "int4", "auto"),
+]
 
 
-@pytest.mark.parametrize(("name", "way", "kv"), SOME)
+@pytest.mark.parametrize(("name", "way", "kv"), core(*SOME, further=EXPERTS[:1], slow=EXPERTS))
 def test_sizes_are_those_of_the_files(name: str, way: str, kv: str, tmp_path: Path) -> None:
     model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
     explanation = explain(model_dir)
@@ -148,7 +154,6 @@ DAMAGES: dict[str, Damage] = {
     "head_dim": config(head_dim=10),
     "heads": config(num_key_value_heads=3),
     "gptq": config(quantization_config={"quant_method": "gptq", "bits": 4}),
-    "own code": config(auto_map={"AutoModelForCausalLM": "modeling.X"}),
     "mrope": config(rope_parameters={"rope_type": "mrope", "mrope_section": [1, 2]}),
     "llama3": config(
         rope_parameters={"rope_type": "llama3", "factor": 2.0, "low_freq_factor": 1.0}
@@ -192,11 +197,11 @@ def test_what_a_compile_refuses_is_not_supported_for_that_reason(name: str, mode
 def test_each_refusal_that_follows_a_repair_was_told_at_first(model: Path) -> None:
     """Faults that hide each other from a compile, which stops at the first."""
     whole = (model / "config.json").read_bytes()
-    for name in ("no tokenizer", "pickles", "unknown key", "missing key", "own code"):
+    for name in ("no tokenizer", "pickles", "unknown key", "missing key", "mrope"):
         DAMAGES[name](model)
     told, seen = explain(model), []
     repairs: list[Damage] = [
-        lambda folder: change_config(folder, auto_map=None),
+        lambda folder: change_config(folder, rope_parameters=None),
         lambda folder: change_config(folder, rms_norm_eps=1e-6),
         lambda folder: write("config.json", whole)(folder),
         lambda folder: write_byte_tokenizer(folder, VOCAB_SIZE),
@@ -222,12 +227,13 @@ def test_the_answer_is_plain_data(good: Path) -> None:
     told = json.loads(json_text(explain(good)))
     assert list(told) == [
         "supported", "architecture", "family", "reasons", "features", "nearest", "differing",
-        "absent", "num_parameters", "dtype", "target", "compile_options", "context", "seats",
+        "absent", "num_parameters", "active_parameters", "dtype", "target", "compile_options",
+        "context", "seats",
         "memory_bytes", "ways",
     ]  # fmt: skip
     assert list(told["ways"][0]) == [
-        "name", "options", "default", "refused", "hint", "stored_as", "weight_bytes",
-        "step_bytes", "caches",
+        "name", "options", "default", "refused", "hint", "stored_as", "matrices", "weight_bytes",
+        "expert_bytes", "step_bytes", "caches",
     ]  # fmt: skip
     assert list(told["ways"][0]["caches"][0]) == [
         "dtype", "options", "bytes_per_token", "cache_bytes", "total_bytes", "fits",

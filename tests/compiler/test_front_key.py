@@ -43,7 +43,8 @@ RESOLVED = {
     "dtype_reason": "as asked",
     "kv_dtype": "int8",
     "storage": Storage(4, 32),
-    "int8": Storage(8, 128),
+    "int8": Storage(8, 64),
+    "kept": {"model.norm.weight": Storage(4, 32)},
 }
 GIVEN = {
     "targets": ("cpu:x86-64-v3",),
@@ -58,6 +59,7 @@ GIVEN = {
     "page_size": 32,
     "disable_passes": ("merge_linears",),
     "cuda_reach": "new",
+    "dequantize": True,
 }
 
 

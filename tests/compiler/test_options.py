@@ -18,6 +18,7 @@ DEFAULTS: Mapping[str, object] = {
     "group_size": "",
     "keep": (),
     "calibrate": None,
+    "dequantize": False,
     "kv_dtype": "auto",
     "cuda_reach": "wide",
     "max_model_len": None,

@@ -25,7 +25,7 @@ from tests.end_to_end.support import (
 )
 from tests.support import dense_models as dense
 from tests.support.core import core
-from tests.support.tiny_models import CASES, TRAINED
+from tests.support.tiny_models import CASES, MOE, TRAINED
 from tests.targets.cpu.native import runnable
 
 # One token, two, around the page of 16, and beyond every window and trained length.
@@ -60,6 +60,7 @@ WITH_SLOW = (
 # Largest relative error of logits: random weights are the hardest to round.
 QUANTIZED_LIMITS = {"int8": 4e-2, "int4": 2.5e-1}
 NEW_TOKENS = 12
+LATENT_EXPERTS = ("deepseek_v2_experts", "deepseek_v2_groups", "deepseek_v3_experts", "glm4_flash")
 # One of each: a norm for every head, neighbours of a part of a head, norms over the whole width
 # and after the rotation, a temperature, two rotations.
 DENSE = (
@@ -132,6 +133,10 @@ RUNS += core(
     further=[runs(*case) for case in DENSE[:1]],
     slow=[runs(name, dtype) for name in dense.CASES for dtype in ("bfloat16", "float32")],
 )
+RUNS += core(
+    further=[runs("mixtral", "float32"), runs("gptoss", "bfloat16")],
+    slow=[runs(name, dtype) for name in (*MOE, *LATENT_EXPERTS) for dtype in LIMITS],
+)
 # Four builds each: every model and both dtypes; the other pairs are with the slow tests.
 LEVELS = [
     pytest.param([Compile(name, dtype, 300, levels())], marks=marks)
@@ -151,7 +156,12 @@ IN_INTEGERS = [
     for kind, kv_dtype in (("int8", "auto"), ("int4", "int8"))
     for name in ("gemma2", "gpt2")
 ]
-QUANTIZED = core(further=IN_INTEGERS)
+EXPERTS_IN_INTEGERS = [
+    [Compile(name, "bfloat16", 300, quantize=kind)]
+    for kind in ("int8", "int4")
+    for name in ("gptoss_layer_types", "qwen3moe_unnormalised")
+]
+QUANTIZED = core(further=[*IN_INTEGERS, EXPERTS_IN_INTEGERS[-1]], slow=EXPERTS_IN_INTEGERS)
 UNFUSED = [
     [Compile("qwen3", "float32", 300, disable_passes=disabled)]
     for disabled in (("group_heads",), OPTIONAL)

@@ -139,13 +139,14 @@ def older_ropes(values: dict[str, Any]) -> dict[str, Any]:
     return values | {"rope_theta": theta, "rope_local_base_freq": local, "rope_scaling": full}
 
 
+@pytest.mark.thorough
 def test_rotations_of_gemma_3_in_the_older_spelling(tmp_path: Path) -> None:
     newer = registry.load_config(save_random("gemma3_ropes", tmp_path))
     assert registry.load_config(rewrite(tmp_path, older_ropes)) == newer
     check(tmp_path, (17,))
 
 
-@pytest.mark.parametrize("spelling", ["su", "yarn", "longrope"])
+@pytest.mark.parametrize("spelling", core("su", further=["yarn", "longrope"]))
 def test_longrope_of_phi_3_by_all_its_names(spelling: str, tmp_path: Path) -> None:
     newer = registry.load_config(save_random("phi3_longrope", tmp_path))
 

@@ -84,6 +84,9 @@ def test_the_first_and_the_last_token_may_end_a_text() -> None:
         ("long_factor has 7 values", {"rope": longrope(16, 8, 7)}),
         ("long_factor has 0 values", {"rope": longrope(16, 8, 0)}),
         ("short_factor has 8 values", {"rope": longrope(6, 8, 8)}),
+        ("not rotated have a temperature", {"query_temperature": 0.1, "rope": NO_ROPE}),
+        ("whole width after the rotation", {"qk_norm": "full", "norm_after_rope": True}),
+        ("rms norms have a weight for each head", {"qk_norm": "each_head"}),
     ],
 )
 def test_contradictions_are_refused(found: str, changes: dict[str, Any]) -> None:

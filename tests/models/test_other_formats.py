@@ -11,7 +11,6 @@ from ingot.errors import CheckpointError
 from ingot.models.other_formats import other_format, refuse_other_format
 
 FILES = {
-    "model-Q4_K_M.gguf": ("a GGUF file of llama.cpp", "--quantize int4"),
     "pytorch_model.bin": ("Python pickles", "safe_serialization=True"),
     "model.onnx": ("a model in ONNX", "by the path of the .onnx file"),
     "model.pt": ("Python pickles", "save_pretrained"),

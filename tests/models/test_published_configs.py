@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from math import prod
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ingot.errors import ConfigError
+from ingot.errors import ConfigError, IngotError
 from ingot.models import registry
 from ingot.models.config import ModelConfig
+from tests.models.test_config import changes_of
+from tests.support.core import core
 from tests.support.published import PUBLISHED
 
 # Parameters in millions, as the models' pages round them: of text towers, without images.
@@ -54,6 +59,11 @@ def test_the_tower_of_gemma_3_has_its_defaults() -> None:
     assert (sliding.type, sliding.theta) == ("default", 1e4)
 
 
+def test_settings_of_a_quantization_stand_beside_a_tower() -> None:
+    quantized = parse("google/gemma-3-4b-it", quantization_config={"quant_method": "gptq"})
+    assert quantized == parse("google/gemma-3-4b-it")
+
+
 def test_rotations_of_single_layers() -> None:
     smol = [layer.mixer.rope.rotates for layer in parse("HuggingFaceTB/SmolLM3-3B").layers]
     assert smol == [True, True, True, False] * 9
@@ -74,7 +84,7 @@ def test_an_alpha_stretches_theta_for_good() -> None:
 def test_granite_folds_the_multiplier_of_residuals() -> None:
     config = parse("ibm-granite/granite-3.3-2b-instruct")
     assert config.embedding_scale == 12.0 / 0.22 and config.logit_scale == 1 / 8
-    assert config.norm_eps == 1e-5 / 0.22**2
+    assert config.norm_eps == pytest.approx(1e-5 / 0.22**2)
     assert config.layers[0].mixer.scale == 0.015625
 
 
@@ -120,3 +130,15 @@ def test_what_is_not_known_is_refused_by_name(
     with pytest.raises(ConfigError) as caught:
         parse(name, **changes)
     assert named in caught.value.found and caught.value.hint
+
+
+@pytest.mark.parametrize("name", core("google/gemma-3-4b-it", further=PUBLISHED))
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_any_json_gives_a_config_or_a_typed_error(name: str, data: st.DataObject) -> None:
+    changes = data.draw(changes_of(PUBLISHED[name]))
+    with contextlib.suppress(IngotError):  # any other error fails the test
+        assert isinstance(parse(name, **changes), ModelConfig)
+    fields = {**PUBLISHED[name], **changes}
+    if fields["architectures"] == PUBLISHED[name]["architectures"]:
+        registry.read_config(registry.find_family(fields), fields)  # notes faults and goes on

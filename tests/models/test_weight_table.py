@@ -17,7 +17,7 @@ from ingot.models.blocks.decoder import CausalLM
 from ingot.models.checkpoint import Checkpoint
 from ingot.models.families.llama import parse
 from ingot.models.family import Family, Rows
-from ingot.models.weight_table import expand
+from ingot.models.templates import expand
 from tests.support.checkpoints import EMBED, Tensors, build, edit, refused, with_header
 from tests.support.memory import resident_bytes
 from tests.support.tiny_models import save_random

@@ -156,8 +156,8 @@ FORMATS = {
 @pytest.mark.parametrize(
     ("name", "kind", "opset"),
     core(
-        further=product(["llama_tied"], FORMATS, [23]),
-        slow=product(["llama_tied", "gemma2"], FORMATS, [23, 18]),
+        further=[*product(["llama_tied"], FORMATS, [23]), ("llama_width_100", "int4", 23)],
+        slow=product(["llama_tied", "gemma2", "llama_width_100"], FORMATS, [23, 18]),
     ),
 )
 def test_every_format_of_weights_runs(name: str, kind: str, opset: int) -> None:

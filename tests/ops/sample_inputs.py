@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.traits import TRAITS, Role
+from ingot.ops import OPS
 from ingot.ops.activation import KINDS
 from ingot.ops.steps import paged_step
 from tests.support import samples
@@ -55,7 +56,18 @@ def attention(rng: torch.Generator) -> list[Kwargs]:
             (9, 4, 2, 64, 0, 0.0, True),
             (11, 6, 1, 16, 4, 30.0, False),
         )
-    ]
+    ] + [latent_attention(rng, dtype) for dtype in samples.DTYPES]
+
+
+def latent_attention(rng: torch.Generator, dtype: torch.dtype) -> Kwargs:
+    return {
+        "q": samples.normal(rng, 1, 5, 3, 28, dtype=dtype),
+        "k": samples.normal(rng, 1, 5, 1, 28, dtype=dtype),
+        "v": None,
+        "scale": 0.2,
+        "value_size": 20,
+        "out_dtype": dtype,
+    }
 
 
 def cast(rng: torch.Generator) -> list[Kwargs]:
@@ -63,6 +75,18 @@ def cast(rng: torch.Generator) -> list[Kwargs]:
         {"x": samples.normal(rng, 1, n, size, dtype=dtype), "out_dtype": out_dtype}
         for dtype, out_dtype in (samples.DTYPES, samples.DTYPES[::-1])
         for n, size in ((1, 64), (5, 37))
+    ]
+
+
+def concat(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, heads, left),
+            "y": samples.normal(rng, 1, n, heads, right, dtype=dtype),
+            "out_dtype": dtype,
+        }
+        for dtype in samples.DTYPES
+        for n, heads, left, right in ((1, 1, 64, 16), (5, 3, 20, 37))
     ]
 
 
@@ -75,6 +99,90 @@ def embedding(rng: torch.Generator) -> list[Kwargs]:
         for dtype in samples.DTYPES
         for n, size in ((1, 32), (7, 72))
     ]
+
+
+# Experts, picks, and what picks them: each row gives a picked one a share that is not 0.
+MIXTURES = (
+    (3, 1, {"scoring": "sigmoid"}),
+    (5, 2, {"scoring": "softmax", "normalise": True}),
+    (4, 4, {"scoring": "softmax", "scale": 2.5}),
+)
+
+
+def route(rng: torch.Generator) -> list[Kwargs]:
+    rules = [
+        *MIXTURES,
+        (12, 3, {"scoring": "sigmoid", "groups": 4, "kept_groups": 2, "group_score": "top2"}),
+        (6, 2, {"scoring": "softmax", "groups": 3, "kept_groups": 2, "eps": 0.1}),
+    ]
+    return [
+        {
+            "logits": samples.normal(rng, 1, n, experts, dtype=dtype),
+            "bias": samples.normal(rng, experts) if with_bias else None,
+            "top_k": top_k,
+            **rule,
+        }
+        for dtype in samples.DTYPES
+        for experts, top_k, rule in rules
+        for n, with_bias in ((1, False), (5, True))
+    ]
+
+
+def shares(rng: torch.Generator, n: int, experts: int, top_k: int, rule: Kwargs) -> Tensor:
+    """What a router gives of random logits."""
+    logits = samples.normal(rng, 1, n, experts)
+    return OPS["route"].reference(logits, None, top_k=top_k, **rule)
+
+
+def experts(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, 7, 12, dtype=dtype),
+            "shares": shares(rng, 7, count, top_k, rule),
+            "gate_up": stack(rng, count, 20, 12, dtype),
+            "down": stack(rng, count, 12, 10, dtype),
+            "gate_up_bias": samples.normal(rng, count, 20) if with_bias else None,
+            "down_bias": samples.normal(rng, count, 12) if with_bias else None,
+            "kind": kind,
+            "top_k": top_k,
+            "limit": 0.7,
+        }
+        for dtype in samples.DTYPES
+        for count, top_k, rule in MIXTURES
+        for kind, with_bias in (("silu", False), ("clamped", True))
+    ]
+
+
+def expert_gate(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": call["x"],
+            "shares": call["shares"],
+            "weight": call["gate_up"],
+            "bias": call["gate_up_bias"],
+            **{name: call[name] for name in ("kind", "top_k", "limit")},
+            "out_dtype": call["x"].dtype,
+        }
+        for call in experts(rng)
+    ]
+
+
+def expert_sum(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, 7, call["top_k"], 10, dtype=call["x"].dtype),
+            "shares": call["shares"],
+            "weight": call["down"],
+            "bias": call["down_bias"],
+            "top_k": call["top_k"],
+        }
+        for call in experts(rng)
+    ]
+
+
+def stack(rng: torch.Generator, count: int, rows: int, cols: int, dtype: torch.dtype) -> Tensor:
+    """Matrices as of `samples.weight`."""
+    return torch.stack([samples.weight(rng, rows, cols, dtype) for _ in range(count)])
 
 
 def gate(rng: torch.Generator) -> list[Kwargs]:
@@ -95,6 +203,18 @@ def gate(rng: torch.Generator) -> list[Kwargs]:
     ]
 
 
+def head_linear(rng: torch.Generator) -> list[Kwargs]:
+    return [
+        {
+            "x": samples.normal(rng, 1, n, heads * num_in, dtype=dtype),
+            "weight": samples.weight(rng, heads * num_out, num_in, dtype),
+            "out_dtype": dtype,
+        }
+        for dtype in samples.DTYPES
+        for n, heads, num_in, num_out in ((1, 2, 64, 64), (5, 3, 27, 20), (13, 1, 40, 130))
+    ]
+
+
 def kv_write(rng: torch.Generator) -> list[Kwargs]:
     step, num_pages = paged_step(rng, [(1, 9), (5, 5), (2, 18)], page_size=8)
     step["slots"][3] = -1
@@ -107,6 +227,15 @@ def kv_write(rng: torch.Generator) -> list[Kwargs]:
         }
         for dtype in samples.DTYPES
         for heads, size in ((1, 64), (3, 20))
+    ] + [
+        {
+            "k": samples.normal(rng, 1, 8, 1, 28),
+            "v": None,
+            "k_cache": samples.normal(rng, num_pages, 1, 8, 28, dtype=dtype),
+            "v_cache": None,
+            "slots": step["slots"],
+        }
+        for dtype in samples.DTYPES
     ]
 
 
@@ -128,12 +257,12 @@ def layer_norm(rng: torch.Generator) -> list[Kwargs]:
     ] + [
         {
             "x": samples.normal(rng, 1, 4, 3, 12),
-            "weight": samples.normal(rng, *sizes),
+            "weight": samples.normal(rng, size),
             "bias": None,
             "eps": 1e-5,
             "out_dtype": torch.float32,
         }
-        for sizes in ((12,), (3, 12))
+        for size in (12, 3 * 12)
     ]
 
 
@@ -168,7 +297,12 @@ def paged_attention(rng: torch.Generator) -> list[Kwargs]:
         ([(1, 41), (7, 7), (1, 16), (5, 23)], 4, 2, 64, 16, 0, 0.0, False),
         ([(3, 33), (1, 70)], 6, 1, 16, 8, 20, 30.0, True),
     )
-    return [paged_attention_call(rng, dtype, *case) for dtype in samples.DTYPES for case in cases]
+    found = []
+    for dtype in samples.DTYPES:
+        found += [paged_attention_call(rng, dtype, *case) for case in cases]
+        latent = paged_attention_call(rng, dtype, *cases[2])
+        found.append(latent | {"v_cache": None, "value_size": 12})
+    return found
 
 
 def paged_attention_call(
@@ -280,8 +414,13 @@ SAMPLES = {
     "add": add,
     "attention": attention,
     "cast": cast,
+    "concat": concat,
     "embedding": embedding,
+    "expert_gate": expert_gate,
+    "expert_sum": expert_sum,
+    "experts": experts,
     "gate": gate,
+    "head_linear": head_linear,
     "kv_write": kv_write,
     "layer_norm": layer_norm,
     "linear": linear,
@@ -290,6 +429,7 @@ SAMPLES = {
     "rms_norm": rms_norm,
     "rope": rope,
     "rope_table": rope_table,
+    "route": route,
     "select_rows": select_rows,
     "soft_cap": soft_cap,
 }

@@ -29,7 +29,7 @@ def on_meta(kwargs: dict) -> dict:
 
 def test_the_vocabulary_is_that_of_the_traits():
     assert OPS.keys() == TRAITS.keys()
-    assert len(OPS) <= 20
+    assert len(OPS) <= 22
 
 
 @pytest.mark.parametrize("op", OPS.values(), ids=OPS)
@@ -57,6 +57,8 @@ def test_op_through_the_dispatcher_is_its_reference(op):
         for a, b in zip(got, expected, strict=True):
             assert torch.equal(a, b)
         for name in op.traits.mutates:
+            if kwargs[name] is None:
+                continue
             assert torch.equal(through[name], direct[name])
             assert not torch.equal(through[name], kwargs[name])
 
@@ -126,7 +128,10 @@ def test_kernels_are_held_to_written_bounds():
         torch.int8: (0.0, 1.0),
     }
     others = {
-        "linear": plain | {torch.float32: (1e-5, 5e-5)},
+        **dict.fromkeys(
+            ("linear", "head_linear", "experts", "expert_gate", "expert_sum"),
+            plain | {torch.float32: (1e-5, 5e-5)},
+        ),
         "paged_attention": plain | {torch.bfloat16: (8e-3, 2e-3), torch.float16: (1e-3, 2.5e-4)},
         "rope_table": plain | {torch.float32: (1e-5, 2e-6)},
     }

@@ -92,14 +92,14 @@ def bare_layer_norm(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
 
 
 def layer_norm_of_heads(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
-    weight = lab.by_head
+    weight = lab.by_head.view(3, 8)
     x = flat(F.layer_norm(heads(x), (8,), lab.head_w))
     return flat(F.layer_norm(heads(x), (8,), None, None, 1e-3) * weight)
 
 
 def layer_norm_read_twice(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     normed = F.layer_norm(heads(x), (8,))
-    return flat(normed * lab.by_head + normed)
+    return flat(normed * lab.by_head.view(3, 8) + normed)
 
 
 def layer_norm_times_another(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
@@ -350,6 +350,22 @@ def identity(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
     return torch.sin(x * 2.0)
 
 
+def mixture(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    shares = ops.route(lab.router(x), None, "softmax", 2)
+    weights = lab.experts.gate_up, lab.experts.down
+    return x + ops.experts(x, shares, *weights, None, None, "silu", 2)
+
+
+def mixture_of_attended(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    return mixture(lab, two_layers(lab, x, positions), positions)
+
+
+def inner_of_experts(lab: Lab, x: Tensor, positions: Tensor) -> Tensor:
+    x = two_layers(lab, x, positions)
+    shares = ops.route(lab.router(x), None, "sigmoid", 3)
+    return ops.expert_gate(x, shares, lab.experts.gate_up, None, "silu", 3).flatten(2)
+
+
 CASES = {
     "canonicalize_casts": Case(
         casts, 5, {"aten.to": 1, "aten.dropout": 1, "aten.mul": 1}, {}, (identity,)
@@ -467,6 +483,13 @@ CASES = {
         (no_attention,),
     ),
     "select_logit_rows": Case(two_layers, 1, {}, {"select_rows": 1}, ()),
+    "lower_experts": Case(
+        mixture_of_attended,
+        1,
+        {"experts": 1},
+        {"expert_gate": 1, "expert_sum": 1},
+        (inner_of_experts,),
+    ),
     "lower_dtypes": Case(two_layers, 8, {}, {"cast": 2}, ()),
 }
 

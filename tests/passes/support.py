@@ -15,6 +15,7 @@ from ingot.passes.pipeline import PIPELINE
 from ingot.passes.runner import run
 
 SIZE, HEADS, HEAD, VOCAB = 24, 3, 8, 31
+EXPERTS, INNER = 3, 8
 
 Body = Callable[["Lab", Tensor, Tensor], Tensor]
 
@@ -38,8 +39,9 @@ class Part(nn.Module):
 
 
 class Lab(nn.Module):
-    """Weights that bodies use: `w` and `w2` [24], `head_w` [8], `by_head` [3, 8], `q`, `k`, `v`
-    [24, 24], `gate` and `up` [24, 24] with a bias, frequencies [4]."""
+    """Weights that bodies use: `w` and `w2` [24], `head_w` [8], `by_head` [24], `q`, `k`, `v`
+    [24, 24], `gate` and `up` [24, 24] with a bias, a router of 3 experts and their stacks,
+    frequencies [4]."""
 
     def __init__(self, body: Body) -> None:
         super().__init__()
@@ -51,7 +53,11 @@ class Lab(nn.Module):
         for name in ("q", "k", "v", "gate", "up"):
             bias = name in ("gate", "up")
             self.register_module(name, nn.Linear(SIZE, SIZE, bias=bias))
-        self.by_head = nn.Parameter(torch.empty(HEADS, HEAD))
+        self.router = nn.Linear(SIZE, EXPERTS, bias=False)
+        self.experts = nn.Module()
+        for name, shape in (("gate_up", (2 * INNER, SIZE)), ("down", (SIZE, INNER))):
+            self.experts.register_parameter(name, nn.Parameter(torch.empty(EXPERTS, *shape)))
+        self.by_head = nn.Parameter(torch.empty(SIZE))
         self.register_buffer("inv_freq", torch.empty(HEAD // 2))
 
     def forward(self, input_ids: Tensor, positions: Tensor) -> Tensor:

@@ -89,7 +89,7 @@ OPTIONS = {
         {"norm": "layer", "learned_positions": True},
     ),
 }
-FIRST = ("plain", "ropes", "windows", "sandwich", "layer_norm")
+FIRST = ("plain", "ropes", "windows", "sandwich", "layer_norm", "parallel")
 
 
 def config_of(name):

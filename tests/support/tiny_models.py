@@ -16,8 +16,9 @@ import torch
 import transformers
 
 from bench.make_model import write_byte_tokenizer
-from tests.support import dense_models
+from tests.support import dense_models, latent_models
 from tests.support.dense_models import config_of
+from tests.support.moe_cases import moe_cases
 
 VOCAB_SIZE = 320
 WINDOW = 24
@@ -177,8 +178,15 @@ def _other_cases() -> dict[str, Case]:
     }
 
 
+EXPERT = 0.25  # what the result of an expert is scaled by
 CASES: dict[str, Case] = _cases() | _other_cases()
-EVERY: dict[str, Case] = CASES | {name: partial(config_of, name) for name in dense_models.CASES}
+MOE: dict[str, Case] = moe_cases(_COMMON, WINDOW)
+EVERY: dict[str, Case] = {
+    **CASES,
+    **MOE,
+    **{name: partial(config_of, name) for name in dense_models.CASES},
+    **latent_models.CASES,
+}
 
 
 def save_random(
@@ -213,16 +221,27 @@ def save_random(
 
 
 def randomise(model: torch.nn.Module) -> None:
-    """Weights of which every one matters: matrices that keep the scale, norms around 1."""
-    for name, tensor in model.named_parameters():
+    """Weights of which every one matters: matrices that keep the scale, norms around 1.
+
+    Experts add little each, as trained ones do: 16 bits may pick another where scores are nearly
+    equal, and one token of a few hundred must not outweigh the rest.
+    """
+    for name, tensor in (*model.named_parameters(), *_biases(model)):
         values = torch.randn_like(tensor)
-        if tensor.ndim == 2:
-            scale = 1.0 if "embed" in name else 1.2 * tensor.shape[1] ** -0.5
+        if tensor.ndim > 1 and not name.endswith("bias"):
+            scale = 1.0 if "embed" in name else 1.2 * tensor.shape[-1] ** -0.5
             tensor.data = values * scale
         elif name.endswith("bias"):
             tensor.data = values * 0.3
         else:
             tensor.data = 1.0 + 0.2 * values
+        if ".experts.down_proj" in name:
+            tensor.data *= EXPERT
+
+
+def _biases(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Buffers that are learned all the same: those that correct the scores of experts."""
+    return [(name, b) for name, b in model.named_buffers() if name.endswith("correction_bias")]
 
 
 def spell_rope_old(directory: Path) -> None:

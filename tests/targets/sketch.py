@@ -98,6 +98,12 @@ class Sketch:
             )
         return names[0], names[1]
 
+    def latent_cache(self, size: int, form: Format | DType, page_size: int = 16) -> str:
+        """A state of rows that are keys and, in their first columns, values."""
+        name = self.add("latent_cache", form, (0, 1, page_size, size), "state")
+        self.states.append(State(name=name, format=self.buffers[name].format, record=(1, size)))
+        return name
+
     def logits(self, columns: int) -> str:
         """The program's result."""
         self.outputs.append(Array(name=LOGITS, dtype="float32", shape=("R", columns)))
@@ -132,6 +138,7 @@ class Sketch:
         shapes = {a: self.buffers[name].shape for a, name in given.items() if name in self.buffers}
         inner = {
             "linear": lambda: shapes["weight"][:1],
+            "head_linear": lambda: shapes["weight"][:1],
             "embedding": lambda: shapes["weight"][1:],
             "rope_table": lambda: (2 * int(shapes["inv_freq"][0]),),
         }.get(op, lambda: next(iter(shapes.values()))[1:])

@@ -3,13 +3,15 @@
 The interpreter goes node by node, with all sequences at once. When it reaches a linear, it has all
 inputs of that linear, computed by layers that are already quantized. It rounds the weight by GPTQ
 for these inputs, stores it, and goes on with the stored weight. Memory holds one weight and the
-activations of one layer.
+activations of one layer. Experts are calibrated with the tokens that picked them, if these are
+enough to tell their columns apart, and else rounded by search.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -18,16 +20,20 @@ from torch.fx import GraphModule, Node
 from ingot.artifact.formats import Storage
 from ingot.compiler.quantization.choose import naming
 from ingot.compiler.quantization.gptq import gptq, inverse_factor, second_moments
+from ingot.compiler.quantization.search import search
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.compiler.reference import Interpreter
 from ingot.compiler.tokenizer import encode
 from ingot.errors import UsageError
 from ingot.files import read_regular
 from ingot.ops.scaled import Operand
+from ingot.ops.stacks import matrix_name
+from ingot.passes.graph import arguments, value
 
 SEQUENCE_TOKENS = 512
 MAX_SEQUENCES = 16
 MIN_TOKENS = 2048
+TOKENS_A_COLUMN = 2  # that an expert must have seen: fewer give moments that are mostly chance
 MAX_TEXT_BYTES = 256 << 20
 
 
@@ -97,10 +103,39 @@ class Calibrator(Interpreter):
             return super().weight_of(node, rows)
         if self.factor is None or self.factor[0] is not x:  # linears that share an input follow
             self.factor = (x, inverse_factor(second_moments(rows[0])))
-        form = self.storage[name].of(rows.shape[-1])
-        values = self.weights.read(name)
-        with naming(self.gm, name):
-            matrix = gptq(values, self.factor[1], form)
-        self.weights.add(name, [matrix])
+        self._round(name, name, self.factor[1])
         self.left.remove(name)
-        return matrix.dequantize()
+        return self.weights.read(name)
+
+    def _experts(self, node: Node) -> list[Any]:
+        """Also rounds experts that no token has picked."""
+        out = super()._experts(node)
+        for weight in (arguments(node)[name] for name in ("gate_up", "down")):
+            name = str(weight.target)
+            if name in self.left:
+                for index in range(value(weight).shape[0]):
+                    self._search(name, index)
+                self.left.remove(name)
+        return out
+
+    def matrix_of(self, stack: str, index: int, rows: Tensor) -> Operand:
+        tokens, columns = rows.shape[1:]
+        if stack in self.left and tokens >= TOKENS_A_COLUMN * columns:
+            self._round(stack, matrix_name(stack, index), inverse_factor(second_moments(rows[0])))
+        elif stack in self.left:
+            self._search(stack, index)
+        return super().matrix_of(stack, index, rows)
+
+    def _search(self, stack: str, index: int) -> None:
+        """Rounds a matrix of a stack of which too few inputs are known, unless it is rounded."""
+        name = matrix_name(stack, index)
+        if name not in self.weights:
+            with naming(self.gm, stack):
+                self.weights.add(name, search(self.weights.read(name), self.storage[stack]))
+
+    def _round(self, parameter: str, name: str, factor: Tensor) -> None:
+        """Rounds a matrix by GPTQ: a parameter, or one of it."""
+        values = self.weights.read(name)
+        with naming(self.gm, parameter):
+            matrix = gptq(values, factor, self.storage[parameter].of(values.shape[-1]))
+        self.weights.add(name, [matrix])

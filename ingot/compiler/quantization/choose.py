@@ -24,9 +24,12 @@ from ingot.compiler.quantization.storage import (
     refused_groups,
 )
 from ingot.errors import CheckpointError, UsageError
+from ingot.ops import OPS
+from ingot.passes.graph import arguments, routes
 
 BESIDE_KEPT = Storage(4, 32)  # what `--keep x=int4` stores where a checkpoint has integers
 HEAD = "lm_head"  # also names a head that reads the embedding's table
+EXPERTS = OPS["experts"].overload
 
 
 def choose_storage(
@@ -54,7 +57,8 @@ def choose_storage(
     names, outer = matrix_names(gm), outer_names(gm)
     others, base = base, base or BESIDE_KEPT
     int8 = int8 or Storage(8, base.group)
-    chosen: dict[str, Storage | None] = dict(kept or {})
+    # What no matrix of the graph is, such as those of heads, is read as the numbers it stands for.
+    chosen: dict[str, Storage | None] = {n: s for n, s in (kept or {}).items() if n in names}
     if others is not None:
         chosen = {name: int8 if name in outer else base for name in names}
     for rule in keep:
@@ -92,10 +96,15 @@ def check_calibration(gm: GraphModule, storage: Mapping[str, Storage]) -> None:
 
 
 def matrices(gm: GraphModule) -> Iterator[tuple[str, Node]]:
-    """(name of the weight, node) for every linear and embedding of an exported graph."""
+    """(name of the weight, node) for every linear and embedding of an exported graph, and for both
+    stacks of experts; but for linears that experts are picked by, which are never integers."""
     for node in gm.graph.nodes:
+        if node.target is EXPERTS:
+            given = arguments(node)
+            yield from ((str(given[name].target), node) for name in ("gate_up", "down"))
+            continue
         weight = weight_node(node)
-        if weight is not None:
+        if weight is not None and not routes(node):
             yield str(weight.target), node
 
 
@@ -127,6 +136,8 @@ def matrix_names(gm: GraphModule) -> dict[str, tuple[str, ...]]:
     names: dict[str, tuple[str, ...]] = {}
     for name, node in matrices(gm):
         names.setdefault(name, (name.removesuffix(".weight"),))
+        if node.target is EXPERTS:  # `experts` names all that they have
+            names[name] = (name, name.rpartition(".")[0])
         if is_head(node):
             names[name] = tuple(dict.fromkeys((*names[name], HEAD)))
     return names

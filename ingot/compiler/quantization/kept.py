@@ -6,6 +6,7 @@ No torch, so that `explain` tells it as well.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from ingot.artifact.formats import Storage
@@ -18,17 +19,21 @@ from ingot.targets.target import all_fit
 
 
 def kept_storage(
-    quantized: Mapping[str, QuantizedTensor], options: CompileOptions, targets: Sequence[Target]
+    quantized: Mapping[str, QuantizedTensor],
+    options: CompileOptions,
+    targets: Sequence[Target],
+    together: Sequence[Sequence[str]] = (),
 ) -> dict[str, Storage]:
-    """How each parameter that the checkpoint stores quantized is stored, by its name.
+    """How each parameter that the checkpoint stores quantized is stored, by its name: as it is, or
+    in what is nearest to that. Those that stand `together` become one matrix.
 
     Raises:
-        CheckpointError: no storage holds the numbers of a matrix exactly.
+        CheckpointError: no storage holds the numbers of a matrix exactly, and none is near.
         UsageError: a target has no kernel for the storage of a matrix.
     """
     if options.dequantize:
         return {}
-    found = {name: matrix.encoding.storage for name, matrix in quantized.items()}
+    found = {name: each.encoding.storage or each.nearest for name, each in quantized.items()}
     if lost := [name for name, storage in found.items() if storage is None]:
         label = quantized[lost[0]].encoding.label
         raise CheckpointError(
@@ -37,10 +42,33 @@ def kept_storage(
             "or int4 beside it stores these in integers anew.",
         )
     kept = {name: storage for name, storage in found.items() if storage is not None}
+    for names in together:
+        kept = _alike(kept, quantized, names)
     columns = {name: matrix.shape[-1] for name, matrix in quantized.items()}
     if refused := refused_storage(kept, columns, partial(all_fit, targets)):
         raise refused
     return kept
+
+
+def _alike(
+    kept: dict[str, Storage], quantized: Mapping[str, QuantizedTensor], names: Sequence[str]
+) -> dict[str, Storage]:
+    """The same, where those names are stored in one way if their checkpoint mixes several."""
+    nearest = {name: quantized[name].nearest for name in names if name in kept}
+    ways = {kept.get(name) for name in names}
+    if len(ways) == 1 or None in nearest.values():
+        return kept
+    if None in ways:  # one is not quantized, so all are stored as numbers
+        return {name: storage for name, storage in kept.items() if name not in nearest}
+    return kept | {name: storage for name, storage in nearest.items() if storage is not None}
+
+
+def holds(matrix: QuantizedTensor, storage: Storage) -> bool:
+    """Whether a storage has exactly the numbers of a matrix."""
+    own = matrix.encoding.storage
+    return (
+        own is not None and own.bits <= storage.bits and replace(own, bits=storage.bits) == storage
+    )
 
 
 def refused_storage(
@@ -66,8 +94,9 @@ def stored_already(
     """
     found: dict[str, list[str]] = {}
     for name, matrix in quantized.items():
-        own = matrix.encoding.storage
-        kept = f"kept as {own.label}" if own and storage.get(name) == own else "dequantized"
+        stored = storage.get(name)
+        exact = stored is not None and holds(matrix, stored)
+        kept = f"{'kept as' if exact else 'rounded to'} {stored.label}" if stored else "dequantized"
         found.setdefault(f"in {matrix.encoding.label}, {kept}", []).append(name)
     return tuple(
         f"{len(names)} matrices {way}: {', '.join(last_words(names))}"

@@ -6,18 +6,16 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
 from torch.fx import GraphModule
 
 from ingot.artifact.formats import Storage
 from ingot.compiler.quantization.calibrate import Calibrator
 from ingot.compiler.quantization.choose import naming, outer_names
-from ingot.compiler.quantization.search import quantize_rows
+from ingot.compiler.quantization.search import ELEMENTS_AT_ONCE, search
 from ingot.compiler.quantization.store import QuantizedWeights
 from ingot.ops.scaled import Scaled
+from ingot.ops.stacks import matrix_name
 
-ELEMENTS_AT_ONCE = 4 << 20
 ROWS_OF_A_WORD = 32  # at most: pieces that begin with one are read without their neighbours
 
 
@@ -35,8 +33,16 @@ class Kept:
     read: Callable[[str, int, int], Scaled]
     shape: Callable[[str], tuple[int, ...]]
 
+    def add_to(self, weights: QuantizedWeights, name: str) -> None:
+        """Adds a parameter, or each matrix of a stack."""
+        count, *matrix = self.shape(name)
+        if len(matrix) == 1:
+            return weights.add(name, self.pieces(name))
+        for index in range(count):
+            weights.add(matrix_name(name, index), [self.read(name, index, index + 1)[0]])
+
     def pieces(self, name: str) -> Iterator[Scaled]:
-        """A parameter in pieces of rows."""
+        """A matrix in pieces of rows."""
         rows, *rest = self.shape(name)
         step = max(1, ELEMENTS_AT_ONCE // math.prod(rest))
         if step > ROWS_OF_A_WORD:
@@ -62,17 +68,20 @@ def quantize_weights(
     for name, stored in storage.items():
         if kept and kept.storage.get(name) == stored:
             weights.on_read(name)
-            weights.add(name, kept.pieces(name))
+            kept.add_to(weights, name)
         elif not sequences or name in outer:
-            weight = weights.read(name)
-            with naming(gm, name):
-                weights.add(name, search(weight, stored))
+            for each in matrices_of(gm, name):
+                weight = weights.read(each)
+                with naming(gm, name):
+                    weights.add(each, search(weight, stored))
     if sequences:
         Calibrator(gm, weights, storage, sequences).run()
 
 
-def search(weight: Tensor, stored: Storage) -> Iterator[Scaled]:
-    """Quantizes a matrix by search, in pieces of rows."""
-    form = stored.of(weight.shape[1])
-    for rows in torch.split(weight, max(1, ELEMENTS_AT_ONCE // weight.shape[1])):
-        yield quantize_rows(rows, form)
+def matrices_of(gm: GraphModule, name: str) -> Iterator[str]:
+    """The names under which a parameter is read: its own, or those of the matrices of a stack."""
+    shape = gm.get_parameter(name).shape
+    if len(shape) == 2:
+        yield name
+    else:
+        yield from (matrix_name(name, index) for index in range(shape[0]))

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from ingot.artifact.formats import Format
+from ingot.artifact.formats import Format, Storage
 from ingot.errors import CheckpointError
 from ingot.ops.scaled import Scaled, whole_parts
 
@@ -32,14 +32,24 @@ MULTIPLIERS = (-8.0, 7.0)
 # Elements that are processed together, so that they stay in the cache.
 AT_ONCE = 1 << 17
 LARGEST_SCALE = 65504.0
+ELEMENTS_AT_ONCE = 4 << 20  # of a matrix that comes in pieces
+
+
+def search(weight: Tensor, stored: Storage) -> Iterator[Scaled]:
+    """Quantizes a matrix [O, K] in pieces of rows."""
+    form = stored.of(weight.shape[1])
+    for rows in torch.split(weight, max(1, ELEMENTS_AT_ONCE // weight.shape[1])):
+        yield quantize_rows(rows, form)
 
 
 def quantize_rows(rows: Tensor, form: Format) -> Scaled:
-    """Quantizes rows [R, K] of any float dtype.
+    """Quantizes rows [..., R, K] of any float dtype.
 
     Raises:
         CheckpointError: weights are so large that float16 cannot hold their scale.
     """
+    if rows.dim() > 2:
+        return quantize_rows(rows.flatten(0, -2), form).unflatten(rows.shape[:-1])
     num_rows, columns = rows.shape
     num_blocks, num_groups = form.blocks_of(columns), -(-columns // form.group)
     each = form.block // form.group

@@ -30,11 +30,11 @@ class _Place:
     offset: int
     rows: int
     columns: int
+    block: int
+    group: int
     multipliers: int
     scales: int
     zeros: int
-    block: int
-    group: int
 
 
 class QuantizedWeights:
@@ -73,9 +73,7 @@ class QuantizedWeights:
                 hint="They need a byte for each parameter on the disk of the artifact.",
             ) from error
         widths = (part.shape[1] for part in _small(piece))
-        self._places[name] = _Place(
-            offset, rows, piece.shape[1], *widths, block=piece.block, group=piece.group
-        )
+        self._places[name] = _Place(offset, rows, piece.shape[1], piece.block, piece.group, *widths)
 
     def matrix(self, name: str) -> Scaled:
         """A matrix that was added."""

@@ -41,5 +41,8 @@ def _blueprint_of(module: nn.Module, left: set[nn.Parameter]) -> Blueprint:
         parts={name: _blueprint_of(child, left) for name, child in module.named_children()},
         stacked=said.stacked,
         multiplied=said.multiplied,
+        plain=said.plain,
         outer=said.outer,
+        exact=said.exact,
+        picks=said.picks,
     )

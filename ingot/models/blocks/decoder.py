@@ -17,7 +17,9 @@ from ingot.models.attention_config import AttentionConfig
 from ingot.models.blocks.attention import Attention
 from ingot.models.blocks.block import Block
 from ingot.models.blocks.embedding import Embedding
+from ingot.models.blocks.experts import Mixture
 from ingot.models.blocks.gated_mlp import GatedMLP
+from ingot.models.blocks.latent_attention import LatentAttention
 from ingot.models.blocks.linear import Linear
 from ingot.models.blocks.norm import make_norm
 from ingot.models.blocks.plain_mlp import PlainMLP
@@ -25,8 +27,10 @@ from ingot.models.blocks.rotary import RopeTables, Rotary
 from ingot.models.blocks.soft_cap import SoftCap
 from ingot.models.config import ModelConfig, Placement
 from ingot.models.decoder_blueprint import causal_lm, decoder, decoder_layer, rotaries
+from ingot.models.latent_config import LatentConfig
 from ingot.models.layer_config import LayerConfig
 from ingot.models.mlp_config import MlpConfig
+from ingot.models.moe_config import MoeConfig
 
 
 def make_mlp(config: ModelConfig, mlp: MlpConfig) -> nn.Module:
@@ -37,7 +41,9 @@ def make_mlp(config: ModelConfig, mlp: MlpConfig) -> nn.Module:
 # The block of every kind of mixer and of MLP.
 BLOCKS: Mapping[type, Callable[[ModelConfig, Any], nn.Module]] = {
     AttentionConfig: Attention,
+    LatentConfig: LatentAttention,
     MlpConfig: make_mlp,
+    MoeConfig: Mixture,
 }
 
 

@@ -14,7 +14,7 @@ from ingot.models.blueprint import Blueprint
 class LayerNorm(Block):
     """(x - mean) / sqrt(variance + eps) * weight + bias over the last dimension.
 
-    A weight [H, D] has a row for each of the heads of x [..., H, D], and no bias.
+    A weight [H * D] has a part for each of the heads of x [..., H, D], and no bias.
     """
 
     becomes: ClassVar = {"layer_norm": 1}
@@ -27,7 +27,8 @@ class LayerNorm(Block):
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        size = self.weight.shape[-1:]
-        if self.weight.dim() == 1:
+        size = x.shape[-1:]
+        if self.weight.shape == size:
             return functional.layer_norm(x, size, self.weight, self.bias, self.eps)
-        return functional.layer_norm(x, size, None, None, self.eps) * self.weight
+        normed = functional.layer_norm(x, size, None, None, self.eps)
+        return normed * self.weight.view(x.shape[-2:])

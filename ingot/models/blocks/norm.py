@@ -11,7 +11,7 @@ from ingot.models.config import ModelConfig
 
 
 def make_norm(config: ModelConfig, blueprint: Blueprint) -> nn.Module:
-    """A norm over the last dimension; the blueprint has the sizes of its weight."""
+    """A norm over the last dimension; the blueprint has the size of its weight."""
     if config.norm == "layer":
         return LayerNorm(blueprint, config.norm_eps)
     return RMSNorm(blueprint, config.norm_eps, offset=config.norm_offset)

@@ -38,7 +38,7 @@ from ingot.models.checkpoint_formats.quantized import (
     storage_of,
 )
 from ingot.models.checkpoint_formats.settings import Settings
-from ingot.models.safetensors_file import TensorInfo
+from ingot.models.mapped_file import TensorInfo
 
 UNREAD = (".input_scale", ".input_zero_point", ".input_global_scale", ".weight_shape")
 ZEROS = ".weight_zero_point"

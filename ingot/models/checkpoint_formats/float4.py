@@ -23,7 +23,7 @@ from ingot.models.checkpoint_formats.quantized import (
     View,
     quantized,
 )
-from ingot.models.safetensors_file import TensorInfo
+from ingot.models.mapped_file import TensorInfo
 
 
 @dataclass(frozen=True, slots=True)

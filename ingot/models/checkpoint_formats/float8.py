@@ -13,7 +13,7 @@ from ingot.models.checkpoint_formats.floats import FLOAT8, FLOATS, POWER, float3
 from ingot.models.checkpoint_formats.parts import Infos, Layout, fault_of, misshapen
 from ingot.models.checkpoint_formats.quantized import Decoded, QuantizedTensor, View, quantized
 from ingot.models.checkpoint_formats.settings import Settings
-from ingot.models.safetensors_file import TensorInfo
+from ingot.models.mapped_file import TensorInfo
 
 # Of activations: what a step rounds is its own affair.
 UNREAD = (".activation_scale", ".input_scale", ".input_scale_ub")

@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from ingot.errors import CheckpointError
 from ingot.models.checkpoint_formats.quantized import Array, View
-from ingot.models.safetensors_file import TensorInfo
+from ingot.models.mapped_file import TensorInfo
 
+Index = slice | tuple[slice, slice]
 # How numpy views the elements of a tensor; bits of floats that it does not have as integers.
 VIEWS: dict[str, type[np.generic]] = {
     "F32": np.float32, "F16": np.float16, "BF16": np.uint16,
@@ -56,7 +57,7 @@ def float32_of(info: TensorInfo, stored: Array) -> NDArray[np.float32]:
     return numbers
 
 
-def scales_of(view: View, info: TensorInfo, rows: slice = slice(None)) -> NDArray[np.float32]:
+def scales_of(view: View, info: TensorInfo, rows: Index = slice(None)) -> NDArray[np.float32]:
     """Rows of a tensor of scales as float32."""
     return float32_of(info, view(info)[rows])
 

@@ -30,7 +30,7 @@ from ingot.models.checkpoint_formats.quantized import (
     storage_of,
 )
 from ingot.models.checkpoint_formats.settings import Settings
-from ingot.models.safetensors_file import TensorInfo
+from ingot.models.mapped_file import TensorInfo
 
 LAYOUT = Layout(("_blocks", "_scales"))
 GROUP = 32

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingot.artifact.formats import Storage
-from ingot.models.safetensors_file import TensorInfo
+from ingot.models.mapped_file import TensorInfo
 
 Array = NDArray[Any]
 # A tensor of the file as it is stored: a view of its map, in the shape that its header gives.
@@ -80,8 +80,8 @@ class Encoding(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizedTensor(TensorInfo):
-    """A matrix of a checkpoint that is stored quantized, as if it were one of its tensors.
+class EncodedTensor(TensorInfo):
+    """A tensor of a checkpoint that is stored in a way of its own, as if it were like the others.
 
     `shape` is that of the numbers, outputs before inputs whatever the stored order is, and `dtype`
     is F32, which the numbers are read in. No bytes of a file are its own: start and stop are 0.
@@ -89,6 +89,17 @@ class QuantizedTensor(TensorInfo):
 
     parts: tuple[TensorInfo, ...]  # the tensors that it is read from
     encoding: Encoding
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedTensor(EncodedTensor):
+    """A matrix of a checkpoint that is stored quantized.
+
+    `nearest` is the storage that is taken where none holds the numbers exactly and no option says
+    otherwise; None where one has to.
+    """
+
+    nearest: Storage | None = None
 
 
 def quantized(
@@ -99,20 +110,19 @@ def quantized(
 
 
 GROUPS = (128, 64, 32)  # columns that share a scale, fastest first
-WHOLE_ROW = 0
 
 
 def storage_of(bits: int, columns: int, group: int, *, zeros: bool = False) -> Storage | None:
     """The storage of integers of so many bits, of which `group` columns share a scale.
 
     A wide group becomes several with one scale each: activations are then rounded in the narrow
-    groups, which costs less precision.
+    groups, which costs less precision. The last part of a whole row may be short.
     """
     kept = 4 if bits <= 4 else 8
-    for size in GROUPS:
-        if group % size == 0 and columns % size == 0:
-            return Storage(kept, size, multipliers=False, zeros=zeros)
-    if zeros or group % 4:
-        return None
+    sizes = [size for size in GROUPS if group % size == 0]
+    if group == columns:
+        sizes.append(GROUPS[0])
+    if sizes:
+        return Storage(kept, sizes[0], multipliers=False, zeros=zeros)
     # Kernels of int8 take groups that those of int4 do not.
-    return Storage(8, WHOLE_ROW if group == columns else group, multipliers=False)
+    return None if zeros or group % 4 else Storage(8, group, multipliers=False)

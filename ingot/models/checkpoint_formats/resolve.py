@@ -19,15 +19,25 @@ from ingot.models.checkpoint_formats import awq, compressed_tensors, float8, gpt
 from ingot.models.checkpoint_formats.parts import Infos
 from ingot.models.checkpoint_formats.quantized import QuantizedTensor
 from ingot.models.checkpoint_formats.settings import Settings, settings_in
-from ingot.models.safetensors_file import TensorInfo
+from ingot.models.mapped_file import TensorInfo
 
 Find = Callable[[Settings, Infos, OnFault], Iterator[QuantizedTensor]]
+
+
+def _found_already(
+    settings: Settings, infos: Infos, on_fault: OnFault
+) -> Iterator[QuantizedTensor]:
+    """Matrices of files that say of each tensor how it is stored."""
+    return (info for info in infos.values() if isinstance(info, QuantizedTensor))
+
+
 # By `quant_method`; its matrices, or a fault for each that is not whole.
 FORMATS: Mapping[str, Find] = {
     "awq": awq.find,
     "compressed-tensors": compressed_tensors.find,
     "fbgemm_fp8": float8.find_rows,
     "fp8": float8.find_blocks,
+    "gguf": _found_already,
     "gptq": gptq.find,
     "mxfp4": mxfp4.find,
 }

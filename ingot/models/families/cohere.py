@@ -11,7 +11,7 @@ from typing import Any
 from ingot.models.attention_config import AttentionConfig
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
-from ingot.models.family import Family
+from ingot.models.family import Family, Rows
 from ingot.models.fields import Fields
 from ingot.models.layer_fields import read_attention, read_mlp
 
@@ -60,4 +60,11 @@ def parse(fields: Fields) -> ModelConfig:
     return parse_parallel(fields, "cohere", attention)
 
 
-FAMILY = Family(name="cohere", architectures=("CohereForCausalLM",), parse=parse)
+NORM = "model.layers.{i}.self_attn.{part}_norm.weight"
+
+FAMILY = Family(
+    name="cohere",
+    architectures=("CohereForCausalLM",),
+    parse=parse,
+    weights={NORM: Rows(NORM, flat=True)},
+)

@@ -19,7 +19,7 @@ def read_multipliers(fields: Fields) -> dict[str, float]:
     residual = fields.positive("residual_multiplier", 1.0)
     return {
         "embedding_scale": fields.positive("embedding_multiplier", 1.0) / residual,
-        "norm_eps": fields.number("rms_norm_eps") / residual**2,
+        "norm_eps": fields.number("rms_norm_eps") / residual / residual,
         "logit_scale": 1.0 / fields.positive("logits_scaling", 1.0),
     }
 

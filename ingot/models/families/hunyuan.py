@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from ingot.models.attention_config import AttentionConfig
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
-from ingot.models.family import Family
+from ingot.models.family import Family, Weights
 from ingot.models.fields import Fields
 from ingot.models.layer_fields import read_attention, read_head_dim, read_mlp
 from ingot.models.rope import RopeConfig
@@ -48,8 +49,8 @@ def read_rope(fields: Fields) -> RopeConfig:
     )
 
 
-def parse(fields: Fields) -> ModelConfig:
-    """Reads the config.json of `HunYuanDenseV1ForCausalLM`."""
+def read_mixer(fields: Fields) -> AttentionConfig:
+    """The attention of every layer; refuses what is not built, and assumes defaults."""
     fields.assume(
         num_key_value_heads=fields.integer("num_attention_heads"),
         max_position_embeddings=2048,
@@ -64,7 +65,7 @@ def parse(fields: Fields) -> ModelConfig:
     if "head_dim" in fields:
         fields.refuse("attention_head_dim", (fields.raw("head_dim"),), "head_dim must say the same")
     bias = fields.flag("attention_bias", False)
-    attention = read_attention(
+    return read_attention(
         fields,
         rope=read_rope(fields),
         qk_norm="head",
@@ -72,19 +73,23 @@ def parse(fields: Fields) -> ModelConfig:
         bias=bias,
         o_bias=bias,
     )
-    return parse_decoder(fields, family="hunyuan", mixer=attention, mlp=read_mlp(fields))
 
+
+def parse(fields: Fields) -> ModelConfig:
+    """Reads the config.json of `HunYuanDenseV1ForCausalLM`."""
+    mixer = read_mixer(fields)
+    return parse_decoder(fields, family="hunyuan", mixer=mixer, mlp=read_mlp(fields))
+
+
+ATTENTION = "model.layers.{i}.self_attn"
+NORMS: Weights = {
+    f"{ATTENTION}.q_norm.weight": f"{ATTENTION}.query_layernorm.weight",
+    f"{ATTENTION}.k_norm.weight": f"{ATTENTION}.key_layernorm.weight",
+}
 
 FAMILY = Family(
     name="hunyuan",
     architectures=("HunYuanDenseV1ForCausalLM",),
     parse=parse,
-    weights={
-        "model.layers.{i}.self_attn.q_norm.weight": (
-            "model.layers.{i}.self_attn.query_layernorm.weight"
-        ),
-        "model.layers.{i}.self_attn.k_norm.weight": (
-            "model.layers.{i}.self_attn.key_layernorm.weight"
-        ),
-    },
+    weights=NORMS,
 )

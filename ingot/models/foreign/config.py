@@ -41,6 +41,7 @@ class ForeignConfig:
     eos_token_ids: tuple[int, ...]
     checkpoint_dtype: str
     quantization: str = ""
+    mtp_layers: int = 0
     tie_embeddings: bool = True  # the class says which tensors are one
     text: str
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ingot.artifact import pages
 from ingot.artifact.host import available_memory, usable_processors
-from ingot.artifact.plan import Limits, Plan
+from ingot.artifact.plan import Buffer, Limits, Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.step import LOGITS
 from ingot.artifact.tensors import ALIGNMENT, TensorFile
@@ -149,7 +149,8 @@ class CpuExecutor:
             self._weights = mmap.mmap(fd, 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
         finally:
             os.close(fd)
-        ask_for_huge_pages(self._weights)
+        # Huge pages would read neighbours of an expert that nobody may ever pick.
+        ask_for_huge_pages(self._weights, stacks_end(plan, header))
         base = map_address(self._weights)
         return [base + offset for offset in weight_offsets(plan, header, weights_name(layout))]
 
@@ -216,16 +217,30 @@ def weight_offsets(plan: Plan, header: TensorFile, file: str) -> list[int]:
     """Where each weight of the plan begins in the file."""
     offsets = []
     for buffer in plan.of_kind("weight"):
-        tensor = header.tensors.get(buffer.name)
-        dtype = "int8" if buffer.format.is_scaled else buffer.dtype
+        tensor = header.tensors.get(buffer.base or buffer.name)
+        dtype = "int8" if buffer.format.is_scaled or buffer.base else buffer.dtype
         if tensor is None or tensor.dtype != dtype:
             found = "no such tensor" if tensor is None else f"dtype {tensor.dtype}"
             raise ArtifactError(f"{file}: the plan has {buffer.name!r} in {buffer.dtype}: {found}")
-        needed = buffer.format.nbytes([*map(plan.limits.bound, buffer.shape)])
+        needed = _needed_bytes(plan, buffer)
         if tensor.nbytes < needed:
             raise ArtifactError(f"{file}: {buffer.name!r} has {tensor.nbytes} bytes, not {needed}")
-        offsets.append(tensor.offset)
+        offsets.append(tensor.offset + (buffer.offset if buffer.base else 0))
     return offsets
+
+
+def _needed_bytes(plan: Plan, buffer: Buffer) -> int:
+    """Bytes that the tensor of a weight has at least."""
+    count, *matrix = map(plan.limits.bound, buffer.shape)
+    if not buffer.base:
+        return buffer.format.nbytes((count, *matrix))
+    return buffer.offset + (count - 1) * buffer.row_stride + buffer.format.nbytes(matrix)
+
+
+def stacks_end(plan: Plan, header: TensorFile) -> int:
+    """Where stacks end in the file, which begins with them; 0 where there are none."""
+    tensors = (header.tensors.get(buffer.base) for buffer in plan.of_kind("weight") if buffer.base)
+    return max((tensor.offset + tensor.nbytes for tensor in tensors if tensor), default=0)
 
 
 def vocab_size(plan: Plan, file: str) -> int:

@@ -43,11 +43,12 @@ class Region:
             self.map.close()
 
 
-def ask_for_huge_pages(region: mmap.mmap) -> None:
-    """Asks for huge pages. In a file they hold only what is read from the disk from now on."""
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+def ask_for_huge_pages(region: mmap.mmap, start: int = 0) -> None:
+    """Asks for huge pages from a byte on, a multiple of a page. In a file they hold only what is
+    read from the disk from now on."""
+    if hasattr(mmap, "MADV_HUGEPAGE") and start < len(region):
         with suppress(OSError):  # a kernel without huge pages: slower, nothing else
-            region.madvise(mmap.MADV_HUGEPAGE)
+            region.madvise(mmap.MADV_HUGEPAGE, start)
 
 
 def map_address(region: mmap.mmap) -> int:

@@ -97,23 +97,26 @@ def result(operands: Operands, i: Instruction) -> str:
 
 
 def cache_of(operands: Operands, i: Instruction) -> str:
-    keys, values = operands.of(i, "k_cache"), operands.of(i, "v_cache")
+    keys, values = operands.of(i, "k_cache"), operands.optional(i, "v_cache")
+    if values is None:
+        expect(i, keys.shape[1] == 1, f"{keys.shape[1]} heads of keys that are values, too")
+        return operands.latent_cache(keys, int(i.attrs.get("value_size", keys.shape[-1])))
     whole = not keys.format.is_scaled or keys.format.block == keys.shape[-1]
     expect(i, whole, f"heads of {keys.shape[-1]} in {keys.format}")
     return operands.cache(keys, values)
 
 
-def norm_weight(operands: Operands, i: Instruction, *sizes: int) -> str:
+def norm_weight(operands: Operands, i: Instruction, size: int) -> str:
     weight = operands.of(i, "weight")
     expect(i, weight.dtype == "float32", f"the weight is {weight.dtype}, not float32")
-    expect(i, weight.shape == sizes, f"a weight of {weight.shape} for rows of {sizes[-1]}")
+    expect(i, weight.shape == (size,), f"a weight of {weight.shape} for rows of {size}")
     return operands.weight(weight)
 
 
 def packing(i: Instruction, weight: Buffer) -> tuple[int, int, int]:
     """Bits, group and block of a weight that is packed as weights.py says; group 0 is for blocks
     with zeros."""
-    form, columns = weight.format, weight.columns
+    form, columns = weight.format, int(weight.shape[-1])
     expect(i, fits(columns, form), f"weights in {form} in rows of {columns}")
     return form.bits, 0 if form.zeros else form.group, form.block
 

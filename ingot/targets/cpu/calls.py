@@ -28,6 +28,7 @@ from ingot.targets.cpu.call_parts import (
     scalars_of,
     turned_heads,
 )
+from ingot.targets.cpu.calls_experts import expert_gate, expert_sum, route
 from ingot.targets.cpu.operands import CPP_TYPES, Operands
 from ingot.targets.cpu.work import CpuWork
 from ingot.targets.turns import turns_of
@@ -79,6 +80,17 @@ def linear(operands: Operands, work: CpuWork) -> Call:
     return product.call("linear", (), (residual, operands.rows(out, const=False)))
 
 
+def head_linear(operands: Operands, work: CpuWork) -> Call:
+    i = work.member("head_linear")
+    x, weight, out = (operands.of(i, a) for a in ("x", "weight", "out"))
+    expect(i, x.dtype == weight.dtype, f"x is {x.dtype} and the weight {weight.dtype}")
+    outputs, inputs = map(int, weight.shape)
+    heads = x.columns // inputs
+    constants = (heads, CPP_TYPES[x.dtype], CPP_TYPES[out.dtype], inputs, outputs)
+    arguments = (operands.rows(x), operands.weight(weight), result(operands, i))
+    return Call("head_linear", constants, arguments)
+
+
 def linear_soft_cap(operands: Operands, work: CpuWork) -> Call:
     cap = work.member("soft_cap")
     product = product_of(operands, work.member("linear"), operands.of(cap, "out"))
@@ -128,8 +140,8 @@ def layer_norm(operands: Operands, work: CpuWork) -> Call:
     i = work.member("layer_norm")
     x, bias = operands.of(i, "x"), operands.optional(i, "bias")
     size = int(x.shape[-1])
-    heads, own = x.columns // size, len(operands.of(i, "weight").shape) > 1
-    weight = norm_weight(operands, i, *((heads, size) if own else (size,)))
+    heads, own = x.columns // size, operands.of(i, "weight").shape != (size,)
+    weight = norm_weight(operands, i, x.columns if own else size)
     inputs = (operands.rows(x), weight, operands.weight(bias), *scalars_of(i, "eps"))
     if heads == 1 and not own:
         return Call("layer_norm", (size,), (*inputs, result(operands, i)))
@@ -155,9 +167,10 @@ def rope(operands: Operands, work: CpuWork) -> Call:
 
 def kv_write(operands: Operands, work: CpuWork) -> Call:
     i = work.member("kv_write")
-    k, v, slots = (operands.of(i, a) for a in ("k", "v", "slots"))
-    inputs = (operands.rows(k), operands.rows(v), f"step.{slots.name}")
-    return Call("kv_write", (), (*inputs, cache_of(operands, i)))
+    slots = f"step.{operands.of(i, 'slots').name}"
+    rows = [operands.rows(operands.of(i, a)) for a in ("k", "v") if a in i.inputs]
+    kernel = "kv_write" if "v" in i.inputs else "latent_write"
+    return Call(kernel, (), (*rows, slots, cache_of(operands, i)))
 
 
 def rope_kv_write(operands: Operands, work: CpuWork) -> Call:
@@ -202,6 +215,14 @@ def add(operands: Operands, work: CpuWork) -> Call:
     return elementwise(operands, work.members[0])
 
 
+def concat(operands: Operands, work: CpuWork) -> Call:
+    i = work.members[0]
+    x, y = operands.of(i, "x"), operands.of(i, "y")
+    sizes = [int(buffer.shape[-1]) for buffer in (x, y)]
+    arguments = (operands.rows(x), operands.rows(y), result(operands, i))
+    return Call("concat", (x.columns // sizes[0], *sizes), arguments)
+
+
 def mul(operands: Operands, work: CpuWork) -> Call:
     return elementwise(operands, work.members[0], scalar="factor")
 
@@ -216,7 +237,8 @@ def cast(operands: Operands, work: CpuWork) -> Call:
     if not out.format.is_scaled:
         return elementwise(operands, i)
     block, results = rounded_result(operands, i)
-    return Call("quantize", (x.columns, block), (operands.rows(x), *results))
+    *parts, columns = map(int, out.shape[1:])
+    return Call("quantize", (columns, block, *parts), (operands.rows(x), *results))
 
 
 def select_rows(operands: Operands, work: CpuWork) -> Call:
@@ -231,10 +253,15 @@ CALLS: Mapping[str, Emit] = {
     "add": add,
     "add_rms_norm": add_rms_norm,
     "cast": cast,
+    "concat": concat,
     "embedding": embedding,
+    "expert_gate": expert_gate,
+    "expert_gate_quantize": expert_gate,
+    "expert_sum": expert_sum,
     "gate": gate,
     "gated_linear": gated_linear,
     "gated_linear_quantize": gated_linear,
+    "head_linear": head_linear,
     "kv_write": kv_write,
     "layer_norm": layer_norm,
     "linear": linear,
@@ -249,6 +276,7 @@ CALLS: Mapping[str, Emit] = {
     "rope": rope,
     "rope_kv_write": rope_kv_write,
     "rope_table": rope_table,
+    "route": route,
     "select_rows": select_rows,
     "soft_cap": soft_cap,
 }

@@ -60,7 +60,7 @@ class Function:
     def effort(self) -> int:
         if "attention" in self.call.kernel:
             return ATTENTION
-        return PRODUCT if "linear" in self.call.kernel else 0
+        return PRODUCT if "linear" in self.call.kernel or "expert" in self.call.kernel else 0
 
 
 def functions_of(calls: Iterable[tuple[Call, str]]) -> dict[Call, Function]:

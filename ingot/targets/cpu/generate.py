@@ -130,7 +130,7 @@ def _maxima(operands: Operands) -> list[Call]:
 def _head(operands: Operands) -> tuple[int, str]:
     """The vocabulary, and the columns of a panel, of the product that ends a step; 0 for none."""
     last = operands.work[-1] if operands.work else None
-    if last is None or not last.is_product:
+    if last is None or not last.has("linear"):
         return 0, ""
     product, (out,) = last.member("linear"), last.writes
     is_scaled = operands.of(product, "weight").format.is_scaled

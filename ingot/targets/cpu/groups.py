@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ingot.artifact.plan import Instruction
 from ingot.artifact.traits import traits_of
+from ingot.targets.cpu.weights import PANEL_ROWS
 from ingot.targets.grouping import Flow, Found, Rule
 from ingot.targets.rules import (
     gates,
@@ -72,11 +73,21 @@ def blocks_of_units(flow: Flow, gate: Instruction, block: int) -> str:
     return ""
 
 
+def blocks_of_experts(flow: Flow, gate: Instruction, block: int) -> str:
+    weight = flow.plan.buffer(gate.inputs[traits_of(gate).matrix])
+    if not weight.format.is_scaled:
+        return "its weights are not integers"
+    if block > LARGEST_BLOCK or max(block, PANEL_ROWS) % min(block, PANEL_ROWS):
+        return f"blocks of {block} do not suit panels of {PANEL_ROWS} columns"
+    return ""
+
+
 # For each kernel: why its results cannot be rounded in blocks of that size; empty if they can.
 ROUNDED = {
     "rms_norm": any_block,
     "paged_attention": blocks_of_heads,
     "gated_linear": blocks_of_units,
+    "expert_gate": blocks_of_experts,
 }
 
 RULES: tuple[Rule, ...] = (

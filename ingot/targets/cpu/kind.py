@@ -15,10 +15,10 @@ from ingot.targets.cpu.functions import INTERFACE
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.groups import RULES
 from ingot.targets.cpu.kept_objects import compile_once
-from ingot.targets.cpu.limits import MAX_HEAD_SIZE
+from ingot.targets.cpu.limits import MAX_HEAD_SIZE, MAX_LATENT_SIZE
 from ingot.targets.cpu.memory import with_memory
 from ingot.targets.cpu.rewrite import round_activations
-from ingot.targets.cpu.weights import fits, layout_of, num_bytes, stored_dtype
+from ingot.targets.cpu.weights import fits, layout_of, num_bytes, stored_dtype, with_stacks
 from ingot.targets.grouping import group
 from ingot.targets.memory_check import check_memory
 from ingot.targets.target import Packed, Read, ScaledWeights, Weights
@@ -37,6 +37,8 @@ class CpuKind:
     kernels = "kernels.so"
     dtypes = ("float32", "bfloat16")
     largest_head = MAX_HEAD_SIZE
+    largest_row = MAX_LATENT_SIZE
+    has_experts = True
     rules = tuple(rule.__name__ for rule in RULES)
 
     def fits(self, columns: int, form: Format) -> bool:
@@ -55,7 +57,7 @@ class CpuKind:
         return group(plan, [rule for rule in RULES if rule.__name__ not in disable])
 
     def place(self, plan: Plan) -> Plan:
-        placed = with_memory(plan)
+        placed = with_memory(with_stacks(plan, weight_layouts(plan)))
         check_memory(placed)
         return placed
 

@@ -12,7 +12,7 @@ from ingot.artifact.plan import Buffer, Instruction, Plan, arrays_of, scales_off
 from ingot.artifact.traits import traits_of
 from ingot.errors import CodegenError
 from ingot.targets.cpu.call import place
-from ingot.targets.cpu.limits import check_cache
+from ingot.targets.cpu.limits import MAX_LATENT_SIZE, check_cache
 from ingot.targets.cpu.work import CpuWork, work_of
 from ingot.targets.work import memory_of, where
 
@@ -91,7 +91,8 @@ class Operands:
         """`Rows<float>` over the scales of a temporary in integers."""
         holder, offset = self._place(buffer)
         offset += scales_offset(buffer.format, [*map(self.plan.limits.bound, buffer.shape)])
-        stride = buffer.format.blocks_of(buffer.columns)
+        *parts, columns = map(int, buffer.shape[1:])
+        stride = math.prod(parts) * buffer.format.blocks_of(columns)
         element = _element(buffer.format.scale, const=const)
         return f"{holder}.rows<{element}>({place(offset)}, {stride})"
 
@@ -122,6 +123,15 @@ class Operands:
         pointers += [self._array(state, 1) for state in (keys, values)]
         element = CPP_TYPES[keys.dtype]
         return f"Cache<{element}, {kv_heads}, {page_size}, {size}>{{{', '.join(pointers)}}}"
+
+    def latent_cache(self, rows: Buffer, value_size: int) -> str:
+        """`LatentCache<...>` over a layer's rows, shape (pages, 1, page size, D)."""
+        _, _, page_size, size = rows.shape
+        check_cache(rows, MAX_LATENT_SIZE)
+        element, block = CPP_TYPES[rows.dtype], rows.format.block or size
+        constants = f"{element}, {page_size}, {size}, {value_size}, {block}"
+        pointers = ", ".join(self._array(rows, index) for index in range(2))
+        return f"LatentCache<{constants}>{{{pointers}}}"
 
     def _array(self, state: Buffer, index: int) -> str:
         """A pointer to one array of a state; `nullptr` for scales that the state does not have."""

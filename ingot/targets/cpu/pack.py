@@ -1,4 +1,4 @@
-"""Packs the weights of a plan into one safetensors file, in pieces.
+"""Packs the weights of a plan into one safetensors file, in pieces, and stacks matrix by matrix.
 
 `weights` says how they lie there; quantized_panels.py packs those in integers.
 """
@@ -9,6 +9,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -17,11 +18,12 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.formats import stored_bytes
-from ingot.artifact.plan import Plan, aligned
-from ingot.artifact.tensors import header
+from ingot.artifact.plan import Plan
+from ingot.artifact.tensors import ALIGNMENT, PAGE, header, in_file
 from ingot.errors import InternalError
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled, stack
+from ingot.ops.stacks import matrix_name
 from ingot.targets.chunked_file import ChunkedFile
 from ingot.targets.cpu.quantized_panels import pack_quantized
 from ingot.targets.cpu.weights import (
@@ -29,6 +31,7 @@ from ingot.targets.cpu.weights import (
     PANEL_COLUMNS,
     WORD_BYTES,
     WeightLayout,
+    modules_of,
     num_bytes,
     stored_dtype,
 )
@@ -60,16 +63,34 @@ def pack(
         ChunkedFile(raw) as file,
         ThreadPoolExecutor(THREADS) as pool,
     ):
-        file.write(
-            header({weight.name: (stored_dtype(weight), num_bytes(weight)) for weight in weights})
-        )
+        stacks = [weight.name for weight in weights if weight.is_stack]
+        sizes = {weight.name: (stored_dtype(weight), num_bytes(weight)) for weight in weights}
+        file.write(header(in_file(sizes, stacks), PAGE if stacks else ALIGNMENT))
+        pieces = Pieces(file, pool)
+        for together in modules_of(weights).values():
+            for index in range(together[0].shape[0]):
+                for stack in together:
+                    pieces.write(_matrix_jobs(stack, index, read, integers), PAGE)
         for weight in weights:
-            written = 0
-            for piece in _in_order(pool, _jobs(weight, sources[weight.name], read, integers)):
-                data = piece.view(torch.uint8).numpy().data
-                file.write(data)
-                written += data.nbytes
-            file.write(bytes(aligned(written) - written))
+            if not weight.is_stack:
+                pieces.write(_jobs(weight, sources[weight.name], read, integers), ALIGNMENT)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """Writes what jobs give, in their order, while others run ahead."""
+
+    file: ChunkedFile
+    pool: ThreadPoolExecutor
+
+    def write(self, jobs: Iterable[Callable[[], Tensor]], alignment: int) -> None:
+        """Fills up with zeros to a multiple of `alignment`."""
+        written = 0
+        for piece in _in_order(self.pool, jobs):
+            data = piece.view(torch.uint8).numpy().data
+            self.file.write(data)
+            written += data.nbytes
+        self.file.write(bytes(-written % alignment))
 
 
 def pack_panels(rows: Tensor) -> Tensor:
@@ -113,6 +134,26 @@ def _jobs(
             return pack_panels(rows) if weight.layout == "panels" else rows
 
         yield job
+
+
+def _matrix_jobs(
+    stack: WeightLayout, index: int, read: Read, integers: ScaledWeights
+) -> Iterator[Callable[[], Tensor]]:
+    """A job for each half of a matrix of a stack."""
+    name = matrix_name(stack.name, index)
+    matrix = integers.matrix(name) if stack.format.is_scaled else read(name)
+    if tuple(matrix.shape) != stack.shape[1:]:
+        raise InternalError(f"{name} is {tuple(matrix.shape)}, not {stack.shape[1:]}")
+    rows = stack.half.shape[0]
+    for half in (matrix[:rows], matrix[rows:]):
+        if isinstance(half, Scaled):
+            yield partial(pack_quantized, half, form=stack.format)
+        else:
+            yield partial(_panels_of, half, TORCH_DTYPES[stack.format.dtype])
+
+
+def _panels_of(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    return pack_panels(rows.to(dtype).contiguous())
 
 
 def _quantized_jobs(

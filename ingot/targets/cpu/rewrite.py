@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ingot.artifact.formats import rounded_rows
 from ingot.artifact.plan import Buffer, Instruction, Plan
-from ingot.artifact.traits import Role, traits_of
+from ingot.artifact.traits import traits_of
 
 
 def round_activations(plan: Plan) -> Plan:
@@ -25,10 +25,10 @@ def round_activations(plan: Plan) -> Plan:
         traits = traits_of(instruction)
         if traits.matrix:
             block = plan.buffer(instruction.inputs[traits.matrix]).format.block
-            (argument,) = traits.arguments(Role.OWN)
+            argument = traits.multiplied
             x = instruction.inputs[argument]
             if block and (x, block) not in rounded:
-                cast = _cast(plan.buffer(x), block, instruction.origin)
+                cast = _cast(plan.buffer(x), block, instruction)
                 rounded[x, block] = cast[1].name
                 instructions.append(cast[0])
                 buffers.append(cast[1])
@@ -39,14 +39,15 @@ def round_activations(plan: Plan) -> Plan:
     return replace(plan, buffers=tuple(buffers), instructions=tuple(instructions))
 
 
-def _cast(x: Buffer, block: int, origin: str) -> tuple[Instruction, Buffer]:
+def _cast(x: Buffer, block: int, reader: Instruction) -> tuple[Instruction, Buffer]:
+    """Of what experts multiply with, each pick has blocks of its own."""
     out = Buffer(
         name=f"{x.name}_int8_b{block}",
         format=rounded_rows(block),
-        shape=(x.shape[0], x.columns),
+        shape=x.shape if traits_of(reader).stacked else (x.shape[0], x.columns),
         kind="arena",
     )
     outputs = {"out": out.name}
     return Instruction(
-        op="cast", inputs={"x": x.name}, outputs=outputs, attrs={}, origin=origin
+        op="cast", inputs={"x": x.name}, outputs=outputs, attrs={}, origin=reader.origin
     ), out

@@ -31,7 +31,7 @@ def sizes_with_own_rows(work: Sequence[CpuWork], *, even: bool) -> tuple[frozens
     for kernel, follower in zip(work, followers, strict=True):
         found: tuple[Size, ...] = ()
         if not kernel.is_row_wise:
-            if not kernel.attends and _has_tokens(kernel):
+            if not (kernel.attends or kernel.is_stacked) and _has_tokens(kernel):
                 joins = after_attention or (not even and follower in NORMS)
                 found = ("some", "many") if joins else ("many",)
             after_attention = kernel.attends

@@ -14,7 +14,7 @@ from torch import Tensor
 from ingot.artifact.formats import Format
 from ingot.artifact.plan import Buffer, Plan
 from ingot.ops.dtypes import TORCH_DTYPES
-from ingot.ops.scaled import Operand, Scaled
+from ingot.ops.scaled import Operand, Scaled, stack
 from ingot.targets.cpu.generate import weight_layouts
 from ingot.targets.cpu.weights import (
     HALF_BLOCK,
@@ -42,9 +42,22 @@ def unpacked(plan: Plan, packed: Packed) -> Weights:
 
     def weight(buffer: Buffer) -> Operand:
         layout = layouts[buffer.name]
+        if layout.is_stack:
+            return unpack_stack(layout, packed(buffer.name))
         return unpack(layout, packed(buffer.name)[: num_bytes(layout)])
 
     return weight
+
+
+def unpack_stack(layout: WeightLayout, data: Tensor) -> Operand:
+    """A stack from the bytes of each of its matrices, uint8 [E, bytes]."""
+    half = num_bytes(layout.half)
+    halves = [
+        unpack(layout.half, matrix[first : first + half]) for matrix in data for first in (0, half)
+    ]
+    if isinstance(halves[0], Scaled):
+        return stack([h for h in halves if isinstance(h, Scaled)]).unflatten(layout.shape[:2])
+    return torch.cat([h for h in halves if isinstance(h, Tensor)]).view(layout.shape)
 
 
 def unpack(layout: WeightLayout, data: Tensor) -> Operand:
@@ -127,7 +140,8 @@ def unpack_state(plan: Plan, state: Buffer, arrays: Sequence[Tensor]) -> Operand
     values = stored.transpose(3, 4).reshape(-1, heads, page_size, size).clone()
     if not state.format.is_scaled:
         return values
-    return Scaled(values, None, arrays[1].view(torch.float32).view(-1, heads, page_size, 1).clone())
+    scales = arrays[1].view(torch.float32).view(-1, heads, page_size, size // state.format.block)
+    return Scaled(values, None, scales.clone())
 
 
 def pack_state(plan: Plan, state: Buffer, value: Operand) -> list[Tensor]:
@@ -144,6 +158,10 @@ def _inner(plan: Plan, state: Buffer, width: int) -> tuple[int, ...]:
     """The order of the elements of a (page, head)."""
     _, _, page_size, size = map(int, state.shape)
     depth = 1 if state.format.is_scaled else WORD_BYTES // width
-    if any(i.inputs.get("k_cache") == state.name for i in plan.instructions):
-        return page_size // KEY_GROUP, size // depth, KEY_GROUP, depth
-    return page_size // depth, size, depth
+    readers = (i for i in plan.instructions if i.inputs.get("k_cache") == state.name)
+    keys = next(readers, None)
+    if keys is None:
+        return page_size // depth, size, depth
+    if "v_cache" not in keys.inputs:  # rows as they are
+        return page_size, 1, size
+    return page_size // KEY_GROUP, size // depth, KEY_GROUP, depth

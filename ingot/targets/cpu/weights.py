@@ -22,16 +22,22 @@ So a thread reads its rows in one sequential stream, and a vector register holds
 Rows with scales of 0 fill up the last panel. The last block of a panel ends with its last quads: of
 its columns there are as many as the row has, filled up with zeros to a quad, or in int4 to 32. All
 levels of instructions share this layout.
+
+A stack [E, O, K] is stored matrix by matrix. Each is two halves of its rows, packed as matrices of
+their own, so that of a gate and what it gates each begins with a panel. Stacks of one module share
+a tensor of the file: what belongs to one index lies together, each matrix from a page on.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ingot.artifact.formats import DType, Format, stored_bytes
-from ingot.artifact.plan import Buffer
+from ingot.artifact.plan import Buffer, Plan
+from ingot.artifact.tensors import PAGE, holder_of
 
 PANEL_COLUMNS = 64
 NARROW_COLUMNS = 16
@@ -60,6 +66,16 @@ class WeightLayout:
     format: Format
     shape: tuple[int, ...]
 
+    @property
+    def is_stack(self) -> bool:
+        return len(self.shape) == 3
+
+    @property
+    def half(self) -> WeightLayout:
+        """Half of a matrix of a stack."""
+        _, outputs, inputs = self.shape
+        return replace(self, shape=(outputs // 2, inputs))
+
 
 def layout_of(weight: Buffer, *, multiplied: bool) -> WeightLayout:
     """The layout of a weight; `multiplied` says that a product reads it."""
@@ -76,10 +92,44 @@ def stored_dtype(weight: WeightLayout) -> DType:
 
 def num_bytes(weight: WeightLayout) -> int:
     """Bytes of the packed weight, before the tensor is padded to 64 bytes."""
+    if weight.is_stack:
+        return weight.shape[0] * paged(2 * num_bytes(weight.half))
     if weight.format.is_scaled:
         outputs, inputs = weight.shape
         return packed_bytes(outputs, inputs, weight.format)
     return stored_bytes(weight.format.dtype, num_elements(weight))
+
+
+def paged(nbytes: int) -> int:
+    """The next multiple of a page."""
+    return -(-nbytes // PAGE) * PAGE
+
+
+def modules_of(weights: Iterable[WeightLayout]) -> dict[str, list[WeightLayout]]:
+    """The stacks among the weights, by the tensor that holds them."""
+    found: dict[str, list[WeightLayout]] = {}
+    for weight in weights:
+        if weight.is_stack:
+            found.setdefault(holder_of(weight.name), []).append(weight)
+    return found
+
+
+def with_stacks(plan: Plan, weights: Iterable[WeightLayout]) -> Plan:
+    """The plan with the place of every stack in its tensor."""
+    places = {}
+    for holder, stacks in modules_of(weights).items():
+        sizes = [num_bytes(stack) // stack.shape[0] for stack in stacks]
+        for index, stack in enumerate(stacks):
+            places[stack.name] = (holder, sum(sizes[:index]), sum(sizes))
+    return replace(
+        plan,
+        buffers=tuple(
+            replace(buffer, base=place[0], offset=place[1], row_stride=place[2])
+            if (place := places.get(buffer.name))
+            else buffer
+            for buffer in plan.buffers
+        ),
+    )
 
 
 def num_elements(weight: WeightLayout) -> int:

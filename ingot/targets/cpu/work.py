@@ -29,6 +29,14 @@ class CpuWork(Work):
         return not (by_heads or self.attends or self.is_product or self.mutated)
 
     @property
+    def is_stacked(self) -> bool:
+        """Whether rows choose the matrices that they are multiplied with.
+
+        All threads then share all rows, in a step of any size: an expert has few rows as it is.
+        """
+        return any(traits_of(i).stacked for i in self.members)
+
+    @property
     def chosen(self) -> frozenset[str]:
         """The buffers of which it reads other rows than those it computes."""
         return frozenset(

@@ -37,6 +37,8 @@ class CudaKind:
     kernels = "kernels.json"
     dtypes = FLOATS
     largest_head = LARGEST_HEAD
+    largest_row = 0
+    has_experts = False
     rules = tuple(rule.__name__ for rule in RULES)
 
     def fits(self, columns: int, form: Format) -> bool:

@@ -26,6 +26,9 @@ from ingot.compiler.quantization.choose import (
 from ingot.compiler.quantization.storage import base_storage, int8_storage
 from ingot.errors import UsageError
 from ingot.models import registry
+from ingot.models.attention_config import AttentionConfig
+from ingot.models.layer_config import LayerConfig
+from ingot.models.mlp_config import MlpConfig
 from ingot.targets.cpu import weights as cpu
 from ingot.targets.cuda import weights as cuda
 
@@ -145,13 +148,14 @@ def test_channels_are_offered_only_where_nothing_is_int4(
 
 def narrow(hidden: int, intermediate: int) -> torch.fx.GraphModule:
     """A layer of those widths; the output of its heads is 64 wide."""
+    layer = CONFIG.layers[0]
+    assert isinstance(layer.mixer, AttentionConfig) and isinstance(layer.mlp, MlpConfig)
+    rope = replace(layer.mixer.rope, rotary_dim=16)
+    mixer = replace(layer.mixer, head_dim=16, rope=rope)
     config = replace(
         CONFIG,
         hidden_size=hidden,
-        intermediate_size=intermediate,
-        layers=CONFIG.layers[:1],
-        head_dim=16,
-        rope=replace(CONFIG.rope, rotary_dim=16),
+        layers=(LayerConfig(mixer=mixer, mlp=replace(layer.mlp, size=intermediate)),),
     )
     return export(registry.build(config, max_model_len=64), config)
 

@@ -16,7 +16,7 @@ from ingot.errors import raise_fault
 from ingot.models.checkpoint_formats import compressed_tensors, float8, mxfp4
 from ingot.models.checkpoint_formats.quantized import Array, QuantizedTensor
 from ingot.models.checkpoint_formats.settings import Settings
-from ingot.models.safetensors_file import TensorInfo
+from ingot.models.mapped_file import TensorInfo
 from ingot.models.stored_integers import scaled
 from tests.support.quantized_checkpoints import FLOAT4, scheme
 

@@ -13,6 +13,8 @@ from ingot.artifact.formats import Storage
 from ingot.errors import CheckpointError
 from ingot.models.checkpoint import Checkpoint
 from ingot.models.checkpoint_formats.floats import FLOAT4_DOUBLED, FLOAT8_VALUES
+from ingot.models.checkpoint_formats.quantized import Decoded, storage_of
+from ingot.models.stored_integers import scaled
 from tests.support.checkpoints import build
 from tests.support.core import core
 from tests.support.quantized_checkpoints import FLOAT4, LAYOUTS, Known, rewrite
@@ -120,3 +122,31 @@ def test_a_group_of_zeros_needs_no_scale(tmp_path: Path) -> None:
     checkpoint, _ = build(tmp_path)
     with checkpoint:
         assert torch.equal(checkpoint.scaled(Q).dequantize(), checkpoint.read(Q))
+
+
+@pytest.mark.parametrize(
+    ("bits", "columns", "group", "zeros", "storage"),
+    [
+        (4, 256, 256, False, Storage(4, 128, multipliers=False)),
+        (4, 192, 192, True, Storage(4, 64, multipliers=False, zeros=True)),
+        (4, 200, 200, False, Storage(4, 128, multipliers=False)),  # the last 72 are a short one
+        (8, 200, 200, True, Storage(8, 128, multipliers=False, zeros=True)),
+        (4, 160, 16, False, Storage(8, 16, multipliers=False)),  # in int8, which takes any group
+        (4, 160, 16, True, None),
+        (8, 60, 30, False, None),
+    ],
+)
+def test_groups_are_cut_into_those_that_kernels_take(
+    bits: int, columns: int, group: int, zeros: bool, storage: Storage | None
+) -> None:
+    assert storage_of(bits, columns, group, zeros=zeros) == storage
+    if storage is None:
+        return
+    rng, groups = np.random.default_rng(0), columns // group
+    values = rng.integers(-8, 8, (3, columns), dtype=np.int8)
+    scales = rng.integers(1, 100, (3, groups)).astype(np.float32) / 64
+    own = rng.integers(-8, 8, (3, groups), dtype=np.int16) if zeros else None
+    rows = Decoded(values, group, scales, own)
+    made = scaled("w", rows, storage)
+    assert torch.equal(made.dequantize(), torch.from_numpy(rows.numbers()))
+    assert made.block == storage.of(columns).block

@@ -15,6 +15,8 @@ import torch
 from ingot.artifact.formats import DType, Format, rounded_rows
 from ingot.targets.cpu.kind import KIND
 from tests.support import samples
+from tests.targets.cpu.experts import integer_mixtures, mixtures, routers
+from tests.targets.cpu.latent_cases import concats, head_linears, latents
 from tests.targets.cpu.matrices import MATRICES, integers
 from tests.targets.cpu.native import TARGETS, runnable
 from tests.targets.cpu.units import Case, Unit
@@ -51,7 +53,7 @@ TABLE_ROWS = 83  # of a table that a product shares: its last panel is not fille
 @cache
 def cases(kind: str) -> dict[str, Case]:
     """Every kernel, every variant of it that is chosen at compile time; the last gives logits."""
-    found = integers() if kind == "integer" else floats(kind)
+    found = (*integers(), *integer_mixtures()) if kind == "integer" else floats(kind)
     return {**dict(found), "head": partial(head, kind=kind)}
 
 
@@ -69,9 +71,11 @@ def ungrouped(kind: str, target: str) -> Unit:
 
 def floats(kind: str) -> Iterator[tuple[str, Case]]:
     dtype = DTYPES[kind]
-    for make in (linears, gated, norms, ropes, elementwise, gathers):
+    for make in (linears, gated, norms, ropes, elementwise, gathers, routers, mixtures):
         yield from make(dtype)
-    for make in (heads, products_of_heads, attentions):
+    for make in (head_linears, concats):
+        yield from make(dtype)
+    for make in (heads, products_of_heads, attentions, latents):
         yield from make(dtype, dtype)
         # Every other one: these take longest to compile.
         for name, case in list(make(dtype, "int8"))[::2]:
@@ -163,8 +167,7 @@ def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
         s.call("rms_norm", x, weight, eps=1e-5, offset=1.0, form=dtype)
 
     def layers_of_heads(s: Sketch, own: bool) -> None:
-        values = torch.linspace(0.5, 1.5, 60).reshape(3, 20)
-        weight = s.weight("weight", values if own else values[0])
+        weight = s.vector("weight", 60 if own else 20)
         s.call("layer_norm", s.rows("x", 3, 20), weight, None, eps=1e-5, form=dtype)
 
     for size, offset, eps, block in (

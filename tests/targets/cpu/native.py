@@ -139,9 +139,10 @@ def tensor_bytes(tensor: Tensor) -> np.ndarray:
 def pack_cache(name: str, cache: Tensor) -> Tensor:
     """[pages, Hk, page size, D] -> the kernels' order; scales lie as they are.
 
-    Keys: [.., page size / 16, D / depth, 16, depth]; values: [.., page size / depth, D, depth].
+    Keys: [.., page size / 16, D / depth, 16, depth]; values: [.., page size / depth, D, depth];
+    rows that are both, and their scales, as they are.
     """
-    if cache.shape[-1] == 1:
+    if cache.shape[-1] == 1 or name.endswith("latent_cache"):
         return cache
     pages, heads, page_size, size = cache.shape
     depth = CACHE_DEPTHS[cache.dtype]
@@ -154,7 +155,7 @@ def pack_cache(name: str, cache: Tensor) -> Tensor:
 
 def unpack_cache(name: str, packed: Tensor, shape: Sequence[int]) -> Tensor:
     """The inverse of pack_cache."""
-    if shape[-1] == 1:
+    if shape[-1] == 1 or name.endswith("latent_cache"):
         return packed.view(tuple(shape))
     pages, heads, page_size, size = shape
     depth = CACHE_DEPTHS[packed.dtype]

@@ -25,7 +25,8 @@ def product(s: Sketch, outputs: int, form: Format | None = None, name: str = "w"
     if form is None:
         return s.call("linear", s.rows("x", 32), s.weight(name, normal(outputs, 32)), out="made")
     values = torch.randint(-127, 128, (outputs, 32), dtype=torch.int8)
-    weight = s.weight(name, Scaled(values, None, torch.ones(outputs, 32 // form.block)), form)
+    scales = torch.ones(outputs, form.blocks_of(32))
+    weight = s.weight(name, Scaled(values, None, scales, block=form.block), form)
     x8 = s.call("cast", s.rows("x", 32), out="x8", form=rounded_rows(form.block))
     return s.call("linear", x8, weight, out="made")
 

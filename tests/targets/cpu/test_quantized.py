@@ -125,7 +125,7 @@ def fill_with_noise(m: Matrix, kernels: Unit, places: dict[str, np.ndarray]) -> 
     one_scale = m.form.block == m.inputs
     form = replace(m.form, block=stored, group=stored) if one_scale else m.form
     values = torch.cat((given.values, noise), 1)
-    filled = Scaled(values, given.multipliers, given.scales, block=form.block, group=form.group)
+    filled = replace(given, values=values, block=form.block, group=form.group)
     data = places[f"{m.name}.weight"]
     found = pack_quantized(filled, form).numpy()
     is_other = bool(np.any(data[: found.size] != found))

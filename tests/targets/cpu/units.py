@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,13 +21,16 @@ from torch import Tensor
 from ingot.artifact.formats import stored_bytes
 from ingot.artifact.plan import Buffer, MemoryPlan, Plan, aligned, arrays_of, scales_offset
 from ingot.artifact.target import Target
+from ingot.artifact.tensors import read_header
 from ingot.compiler.interpret import Value, interpret
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.scaled import Scaled
+from ingot.ops.stacks import stack_of
+from ingot.runtime.devices.cpu import weight_offsets
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.kind import KIND
 from ingot.targets.cpu.pack import pack
-from ingot.targets.cpu.weights import WeightLayout, num_bytes
+from ingot.targets.cpu.weights import WeightLayout, with_stacks
 from ingot.targets.cpu.work import CpuWork, work_of
 from tests.support import samples
 from tests.targets.cpu.native import (
@@ -61,7 +64,7 @@ class Unit:
         self.target = target
         self.weights = sketch.weights
         self.grouped, _ = KIND.group(KIND.rewrite(sketch.plan()), disable)
-        self.plan = apart(self.grouped)
+        self.plan = apart(with_stacks(self.grouped, weight_layouts(self.grouped)))
         self.work = work_of(self.plan)
 
     @cached_property
@@ -80,15 +83,17 @@ class Unit:
     def packed_weights(self) -> list[np.ndarray]:
         with TemporaryDirectory() as folder:
             path = Path(folder, "weights.safetensors")
-            pack(path, self.plan, self.layouts, self.weights.__getitem__, _Integers(self))
+            pack(path, self.plan, self.layouts, partial(_weight, self), _Integers(self))
             raw = path.read_bytes()
-        start = 8 + int.from_bytes(raw[:8], "little")
+            with path.open("rb") as file:
+                header = read_header(file.fileno(), path.name)
         packed = []
-        for layout in self.layouts:
-            nbytes = aligned(num_bytes(layout))
-            packed.append(aligned_bytes(nbytes))
-            packed[-1][:] = np.frombuffer(raw, np.uint8, nbytes, start)
-            start += nbytes
+        for buffer, offset in zip(
+            self.plan.of_kind("weight"), weight_offsets(self.plan, header, path.name), strict=True
+        ):
+            entry = header.tensors[buffer.base or buffer.name]
+            packed.append(aligned_bytes(entry.offset + entry.nbytes - offset))
+            packed[-1][:] = np.frombuffer(raw, np.uint8, len(packed[-1]), offset)
         return packed
 
     def with_weights(self, changed: Mapping[str, Value]) -> Unit:
@@ -244,9 +249,17 @@ class _Integers:
     unit: Unit
 
     def matrix(self, name: str) -> Scaled:
-        value = self.unit.weights[name]
+        value = _weight(self.unit, name)
         assert isinstance(value, Scaled)
         return value
+
+
+def _weight(unit: Unit, name: str) -> Value:
+    """A weight, or one matrix of a stack."""
+    if name in unit.weights:
+        return unit.weights[name]
+    stack, index = stack_of(name)
+    return unit.weights[stack][index]
 
 
 def _largest(buffer: Buffer) -> Iterator[int]:
@@ -265,7 +278,8 @@ def _drawn_state(rng: torch.Generator, state: Buffer, num_pages: int) -> Value:
     if not state.format.is_scaled:
         return samples.normal(rng, *shape, dtype=TORCH_DTYPES[state.dtype])
     values = torch.randint(-127, 128, shape, generator=rng).to(torch.int8)
-    return Scaled(values, None, torch.rand((*shape[:-1], 1), generator=rng) / 64)
+    scales = torch.rand((*shape[:-1], shape[-1] // state.format.block), generator=rng) / 64
+    return Scaled(values, None, scales)
 
 
 def parts_of(value: Value) -> list[Tensor]:

@@ -5,18 +5,31 @@
 // visited in tiles of 64 at absolute positions.
 #pragma once
 
+#include "latent_rows.h"
 #include "query_rows.h"
+#include "sequences.h"
 
 namespace ingot {
 
-// T: what queries, keys and values are multiplied in; S: what the cache stores.
-template <class T, class S, int Heads, int KvHeads, int PageSize, int D, int Window, bool Capped>
+// The rows of a KV head of a cache; T: what queries, keys and values are multiplied in.
+template <class T, class Cache, bool Capped>
+struct RowsOver;
+template <class T, class S, int KvHeads, int PageSize, int D, bool Capped>
+struct RowsOver<T, Cache<S, KvHeads, PageSize, D>, Capped> {
+  using type = QueryRows<T, S, D, Capped>;
+};
+template <class T, class S, int PageSize, int D, int V, int block, bool Capped>
+struct RowsOver<T, LatentCache<S, PageSize, D, V, block>, Capped> {
+  using type = LatentRows<T, LatentCache<S, PageSize, D, V, block>, Capped>;
+};
+
+template <class T, class Cache, int Heads, int Window, bool Capped>
 class PagedAttention {
  public:
-  static constexpr int group = Heads / KvHeads;
+  static constexpr int kv_heads = Cache::heads, group = Heads / kv_heads;
 
   Sequences sequences;
-  Cache<S, KvHeads, PageSize, D> cache;
+  Cache cache;
   Scoring scoring;
   const float* sinks;  // a logit of each query head, or null
 
@@ -37,7 +50,8 @@ class PagedAttention {
   }
 
  private:
-  using Block = QueryRows<T, S, D, Capped>;
+  using Block = typename RowsOver<T, Cache, Capped>::type;
+  using Tile = decltype(locate(Cache{}, nullptr, 0, 0, 0, 0));
 
   // Rows [row, row + count) of a sequence and a KV head, which see keys [begin, end).
   struct Unit {
@@ -48,7 +62,7 @@ class PagedAttention {
   int num_units(int rows_per_block) const {
     int units = 0;
     for (int s = 0; s < sequences.count; ++s)
-      units += (num_rows(s) + rows_per_block - 1) / rows_per_block * KvHeads;
+      units += (num_rows(s) + rows_per_block - 1) / rows_per_block * kv_heads;
     return units;
   }
 
@@ -63,8 +77,8 @@ class PagedAttention {
       if (rows <= 0) {
         unit.row = 0;
         ++unit.sequence;
-      } else if (unit.head >= KvHeads) {
-        unit.head -= KvHeads;
+      } else if (unit.head >= kv_heads) {
+        unit.head -= kv_heads;
         unit.row += rows_per_block;
       } else {
         unit.count = rows < rows_per_block ? rows : rows_per_block;
@@ -76,11 +90,11 @@ class PagedAttention {
     return unit;
   }
 
-  Tile<S> tile_at(const Unit& unit, int start) const {
+  Tile tile_at(const Unit& unit, int start) const {
     const int* pages = sequences.page_table + unit.sequence * sequences.page_table_stride;
     return locate(cache, pages, unit.head, start, unit.begin, unit.end);
   }
-  Tile<S> first_tile(const Unit& unit) const {
+  Tile first_tile(const Unit& unit) const {
     return tile_at(unit, unit.begin / key_tile * key_tile);
   }
 
@@ -89,17 +103,17 @@ class PagedAttention {
                                           Rows<const T> q, const To& to) const {
     start(block, unit, q);
     if (following.sequence < sequences.count) fetch_queries(following, q);
-    Tile<S> now = first_tile(unit);
+    Tile now = first_tile(unit);
     for (bool last = false; !last;) {
       last = now.start + key_tile >= unit.end;
-      const Tile<S> next = !last ? tile_at(unit, now.start + key_tile)
-                           : following.sequence < sequences.count ? first_tile(following)
-                                                                  : now;
+      const Tile next = !last ? tile_at(unit, now.start + key_tile)
+                        : following.sequence < sequences.count ? first_tile(following)
+                                                               : now;
       block.visit(now, next, scoring);
       now = next;
     }
     for (int r = 0; r < unit.count; ++r)
-      to.take(query_of(unit, r), column_of(unit, r), block.result(r));
+      to.take(query_of(unit, r), head_of(unit, r) * Cache::value_size, block.result(r));
   }
 
   // The place of a unit's row in the step's queries and results.
@@ -109,13 +123,15 @@ class PagedAttention {
   static int head_of(const Unit& unit, int r) {
     return unit.head * group + (unit.row + r) % group;
   }
-  static int column_of(const Unit& unit, int r) { return head_of(unit, r) * D; }
+  const T* query(Rows<const T> q, const Unit& unit, int r) const {
+    return q[query_of(unit, r)] + head_of(unit, r) * Cache::key_size;
+  }
 
   // Queries lie a whole row of heads apart, which the hardware does not foresee.
   void fetch_queries(const Unit& unit, Rows<const T> q) const {
     for (int r = 0; r < unit.count; ++r) {
-      const T* from = q[query_of(unit, r)] + column_of(unit, r);
-      for (int d = 0; d < D; d += 64 / sizeof(T)) prefetch(from + d);
+      const T* from = query(q, unit, r);
+      for (int d = 0; d < Cache::key_size; d += 64 / sizeof(T)) prefetch(from + d);
     }
   }
 
@@ -123,7 +139,7 @@ class PagedAttention {
     block.count = 0;
     for (int r = 0; r < unit.count; ++r) {
       const int position = sequences.position(unit.sequence, (unit.row + r) / group);
-      block.add(q[query_of(unit, r)] + column_of(unit, r), first_key(position), position + 1,
+      block.add(query(q, unit, r), first_key(position), position + 1,
                 sinks == nullptr ? -__builtin_inff() : sinks[head_of(unit, r)]);
     }
   }
@@ -153,26 +169,21 @@ struct QuantizeHead {
   }
 };
 
-template <int Heads, int Window, bool Capped, class T, class S, int KvHeads, int PageSize, int D,
-          class Out>
+template <int Heads, int Window, bool Capped, class T, class Cache, class Out>
 [[gnu::noinline, gnu::noipa]]
-void paged_attention(Team team, Rows<const T> q, Cache<S, KvHeads, PageSize, D> cache,
-                     Sequences sequences, float scale, float softcap, Rows<Out> out,
-                     const float* sinks = nullptr) {
-  using Attention = PagedAttention<T, S, Heads, KvHeads, PageSize, D, Window, Capped>;
-  Attention{sequences, cache, {scale, softcap}, sinks}.run(team, q, StoreHead<D, Out>{out});
+void paged_attention(Team team, Rows<const T> q, Cache cache, Sequences sequences, float scale,
+                     float softcap, Rows<Out> out, const float* sinks = nullptr) {
+  PagedAttention<T, Cache, Heads, Window, Capped>{sequences, cache, {scale, softcap}, sinks}.run(
+      team, q, StoreHead<Cache::value_size, Out>{out});
 }
 
-template <int Heads, int Window, bool Capped, int group, class T, class S, int KvHeads,
-          int PageSize, int D>
+template <int Heads, int Window, bool Capped, int group, class T, class Cache>
 [[gnu::noinline, gnu::noipa]]
-void paged_attention_quantize(Team team, Rows<const T> q, Cache<S, KvHeads, PageSize, D> cache,
-                              Sequences sequences, float scale, float softcap,
-                              Rows<std::int8_t> values, Rows<float> scales,
-                              const float* sinks = nullptr) {
-  using Attention = PagedAttention<T, S, Heads, KvHeads, PageSize, D, Window, Capped>;
-  Attention{sequences, cache, {scale, softcap}, sinks}.run(team, q,
-                                                           QuantizeHead<D, group>{values, scales});
+void paged_attention_quantize(Team team, Rows<const T> q, Cache cache, Sequences sequences,
+                              float scale, float softcap, Rows<std::int8_t> values,
+                              Rows<float> scales, const float* sinks = nullptr) {
+  PagedAttention<T, Cache, Heads, Window, Capped>{sequences, cache, {scale, softcap}, sinks}.run(
+      team, q, QuantizeHead<Cache::value_size, group>{values, scales});
 }
 
 }  // namespace ingot

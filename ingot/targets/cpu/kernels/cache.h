@@ -42,6 +42,7 @@ template <class S, int KvHeads, int PageSize, int D>
 struct Cache {
   static_assert(PageSize % key_group == 0 && D % 4 == 0, "see the layout above");
   static constexpr int depth = cache_depth<S>;
+  static constexpr int heads = KvHeads, key_size = D, value_size = D;
 
   S *keys, *values;
   float *key_scales, *value_scales;  // [pages][KvHeads][PageSize]; null where S is not scaled

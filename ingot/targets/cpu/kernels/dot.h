@@ -19,6 +19,10 @@ struct Dot<float> {
   static Columns row(const float* x) { return splat(*x); }
   static vf step(vf acc, Columns w, Columns x) { return fma(w, x, acc); }
   static Columns columns(const vf (&k)[1]) { return k[0]; }
+  // The same of `depth` rows in memory, of which it reads the first n columns.
+  static Columns columns(const float* const* rows, int at, int n) {
+    return n >= lanes ? load(rows[0] + at) : load(rows[0] + at, n);
+  }
   static void store_columns(float* to, const vf (&k)[1]) { store(to, k[0]); }
 };
 
@@ -33,6 +37,10 @@ struct Dot<bf16> {
   static vf step(vf acc, Columns w, Columns x) { return dot(acc, w, x); }
   // Columns from `depth` vectors, one for each k, of values that are exact in bfloat16.
   static Columns columns(const vf (&k)[2]) { return join_pairs(k[0], k[1]); }
+  static Columns columns(const bf16* const* rows, int at, int n) {
+    return n >= lanes ? zip_pairs(rows[0] + at, rows[1] + at)
+                      : zip_pairs(rows[0] + at, rows[1] + at, n);
+  }
   static void store_columns(bf16* to, const vf (&k)[2]) { store_pairs(to, k[0], k[1]); }
 
   // The last k of an odd number, which has no neighbour.

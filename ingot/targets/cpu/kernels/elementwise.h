@@ -34,6 +34,20 @@ void add(Slice slice, Rows<const X> x, Rows<const Y> y, Rows<Out> out) {
   map_rows<Columns>(slice, [](vf a, vf b) { return a + b; }, out, x, y);
 }
 
+// out[r][h] = x[r][h], then y[r][h]
+template <int Heads, int Left, int Right, class X, class Y, class Out>
+[[gnu::noinline, gnu::noipa]]
+void concat(Slice slice, Rows<const X> x, Rows<const Y> y, Rows<Out> out) {
+  const auto copy = [](vf v) { return v; };
+  for (int h = 0; h < Heads; ++h) {
+    Out* head = out.data + h * (Left + Right);
+    map_rows<Left>(slice, copy, Rows<Out>{head, out.stride},
+                   Rows<const X>{x.data + h * Left, x.stride});
+    map_rows<Right>(slice, copy, Rows<Out>{head + Left, out.stride},
+                    Rows<const Y>{y.data + h * Right, y.stride});
+  }
+}
+
 template <int Columns, class T, class Out>
 [[gnu::noinline, gnu::noipa]]
 void mul(Slice slice, Rows<const T> x, float factor, Rows<Out> out) {

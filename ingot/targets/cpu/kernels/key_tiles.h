@@ -2,11 +2,10 @@
 #pragma once
 
 #include "cache.h"
-#include "sequences.h"
+#include "softmax_rows.h"
 
 namespace ingot {
 
-inline constexpr int key_tile = 64;
 inline constexpr int groups_per_tile = key_tile / key_group;
 
 // Where something of each key group of a tile lies.

@@ -190,6 +190,32 @@ void linear(Slice slice, Rows<const T> x, const T* weight, const float* bias,
   multiply<T, Inputs, Outputs>(slice, x, weight, bias, sink);
 }
 
+// out = each head of x times the rows of W that are its own. Panels do not end where heads do, so
+// a panel is multiplied with every head that has rows in it.
+template <int Heads, class T, class Out, int Inputs, int Outputs>
+[[gnu::noinline, gnu::noipa]]
+void head_linear(Slice slice, Rows<const T> x, const T* weight, Rows<Out> out) {
+  constexpr int size = Outputs / Heads;
+  using Sink = Store<panel_columns, Outputs, Out>;
+  const Panels<T, Inputs, Outputs> panels{weight};
+  const Rows<float> sums = slice.team.workspace<UnitMemory<Sink, unit_rows>>().rows();
+  for_units<Sink>(slice, [&](int panel, int row, int count, int end) {
+    const int first = panel * panel_columns;
+    const int last = first + panel_columns < Outputs ? first + panel_columns : Outputs;
+    for (int head = first / size; head * size < last; ++head) {
+      panels.product({x[row] + head * Inputs, x.stride}, count, panel,
+                     panel + 1 < end ? panel + 1 : panel, sums, [](int, int) {});
+      const int from = head * size > first ? head * size : first;
+      const int to = (head + 1) * size < last ? (head + 1) * size : last;
+      for (int r = 0; r < count; ++r)
+        for (int c = from; c < to; c += lanes) {
+          const Part part{to - c < lanes ? to - c : lanes};
+          store(out[row + r] + c, load(sums[r] + c - first), part);
+        }
+    }
+  });
+}
+
 // out = x W^T + bias, bounded to (-cap, cap)
 template <class T, class Out, int Inputs, int Outputs>
 [[gnu::noinline, gnu::noipa]]

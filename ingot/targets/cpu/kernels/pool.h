@@ -63,7 +63,7 @@ class Pool {
   bool start() {
     const auto threads = static_cast<std::size_t>(size_);
     workers_ = static_cast<Worker*>(std::aligned_alloc(alignof(Worker), sizeof(Worker) * threads));
-    scratch_ = static_cast<char*>(std::aligned_alloc(64, scratch_bytes * threads));
+    scratch_ = static_cast<char*>(std::aligned_alloc(64, all_scratch_bytes * threads));
     if (workers_ == nullptr || scratch_ == nullptr) return false;
     for (; started_ < size_ - 1; ++started_) {
       auto* worker = new (&workers_[started_]) Worker{this, started_ + 1};
@@ -83,8 +83,9 @@ class Pool {
     }
   }
 
-  Team team(int rank) const {
-    return {rank, threads_, scratch_ + static_cast<std::size_t>(rank) * scratch_bytes};
+  Team team(int rank) {
+    char* scratch = scratch_ + static_cast<std::size_t>(rank) * all_scratch_bytes;
+    return {rank, threads_, scratch, &tickets_};
   }
 
   const int size_;
@@ -97,6 +98,7 @@ class Pool {
   int threads_ = 1;  // of the body that runs
   bool stopping_ = false;
   Barrier barrier_;
+  alignas(64) std::atomic<std::uint64_t> tickets_{0};
 };
 
 }  // namespace ingot

@@ -40,12 +40,16 @@ inline void quantize_row(const T* x, std::int8_t* values, float* scales) {
     scales[whole] = quantize_group<left>(x + whole * group, values + whole * group);
 }
 
-template <int Columns, int group, class T>
+// Rows of so many parts, each of which begins with a group.
+template <int Columns, int group, int Parts = 1, class T>
 [[gnu::noinline, gnu::noipa]]
 void quantize(Slice slice, Rows<const T> x, Rows<std::int8_t> values,
               Rows<float> scales) {
+  constexpr int groups = (Columns + group - 1) / group;
   for (int row = slice.rows.begin; row < slice.rows.end; ++row)
-    quantize_row<Columns, group>(x[row], values[row], scales[row]);
+    for (int part = 0; part < Parts; ++part)
+      quantize_row<Columns, group>(x[row] + part * Columns, values[row] + part * Columns,
+                                   scales[row] + part * groups);
 }
 
 }  // namespace ingot

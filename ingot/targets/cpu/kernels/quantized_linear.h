@@ -57,14 +57,13 @@ class QuantizedLinear {
     const Rows<float> sums = memory.unit.rows();
     for (int row = slice.rows.begin; row < slice.rows.end; row += block_rows) {
       const int left = slice.rows.end - row, count = left < block_rows ? left : block_rows;
-      const Operands part{{x[row], scales[row], memory.starts},
-                          {x[row] + In::whole * block, scales[row] + In::whole, memory.last}};
-      start(part, count, memory);
+      const Operands part = operands(x[row], scales[row], memory.own);
+      start(part, count, memory.own);
       for (int at = begin; at < end; ++at) {
         const int next = Unit::panel(sink, slice.team, at + 1 < end ? at + 1 : begin);
         const int unit = sink.unit(slice.team, at / Unit::count), inside = at % Unit::count;
         product(part, count, panels.panel(Unit::panel(sink, slice.team, at)), panels.panel(next),
-                memory.unpacked, {sums.data + inside * quantized_columns, sums.stride},
+                memory.own.unpacked, {sums.data + inside * quantized_columns, sums.stride},
                 [&](int r, int n) {
                   for (const int last = r + n; inside == 0 && r < last; ++r)
                     sink.fetch(unit, row + r);
@@ -76,7 +75,6 @@ class QuantizedLinear {
     }
   }
 
- private:
   using In = typename Panels::In;
   using Stored = StoredBlocks<bits, group, block>;
   using Last = StoredBlocks<bits, group, block, In::last>;
@@ -103,20 +101,24 @@ class QuantizedLinear {
   static constexpr int chunk = unpacked_bytes / (block * quantized_columns) + 1;  // in blocks
   static constexpr Start after_whole = In::whole > 0 ? Start::resume : Start::zero;
 
-  template <class Sink>
-  struct Memory {
-    UnitMemory<Sink, block_rows> unit;
+  // What a thread makes of rows of x and of panels.
+  struct Own {
     alignas(64) std::uint8_t unpacked[bits == 4 ? chunk * block * quantized_columns : 1];
     alignas(64) int starts[block_rows * In::whole * Stored::spans + 1];
     int last[In::any_left ? block_rows * Last::spans : 1];
   };
 
+  static Operands operands(const std::int8_t* values, const float* scales, const Own& own) {
+    return {{values, scales, own.starts},
+            {values + In::whole * block, scales + In::whole, own.last}};
+  }
+
   static bool unpacks(int rows) {
     return bits == 4 && fast_bytes && rows >= least_unpacked_rows;
   }
 
-  template <class Sink>
-  static void start(const Operands& x, int rows, Memory<Sink>& memory) {
+  // What a product of these rows needs.
+  static void start(const Operands& x, int rows, Own& memory) {
     constexpr int before_last = In::whole * block;
     constexpr int left = In::any_left ? In::last : 0;
     constexpr int zero_point = Stored::has_zeros ? 1 : QuadDot<bits>::zero_point;
@@ -154,6 +156,13 @@ class QuantizedLinear {
     else if constexpr (bits == 4)
       unpacked_product(x, rows, panel, next, unpacked, sums, ahead_of);
   }
+
+ private:
+  template <class Sink>
+  struct Memory {
+    UnitMemory<Sink, block_rows> unit;
+    Own own;
+  };
 
   // The last blocks fetch the start of the next panel.
   static void stream_product(const Operands& x, int rows, const std::uint8_t* panel,

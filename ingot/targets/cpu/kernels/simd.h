@@ -10,11 +10,14 @@
 //   zero_below(v, x, limit)     0 where x < limit, else v
 //   keep(v, begin, end, other)  v in lanes [begin, end), `other` elsewhere
 //   sum, maximum                over the lanes, in a fixed order
+//   sums(v)                     of `lanes` vectors, the sum of each in the lane of its number; each
+//                               is summed in the same order
 //   first                       lane 0
 //   pairs                       lanes columns x 2 neighbouring k of bf16 weights; load_pairs with
 //                               an argument n reads the first n columns, the rest as 0
 //   dot(acc, w, x)              acc + w.even * x.even + w.odd * x.odd, in the level's one order
-//   join_pairs(even, odd)       pairs of values that bfloat16 holds exactly; store_pairs of them
+//   join_pairs(even, odd)       pairs of values that bfloat16 holds exactly; store_pairs of them;
+//                               zip_pairs reads the two from memory, with n the first n columns
 //   prefetch                    into the L2 cache; a hint, for which any address is valid
 //
 // A function does the same operations on a lane whatever the other lanes hold, so results do not

@@ -99,6 +99,21 @@ inline float sum(vf v) {
 }
 inline float maximum(vf v) { return first(fold(v, max)); }
 
+// Adds the halves of two vectors so that one vector is left, step by step down to one of all.
+inline vf sums(const vf (&v)[lanes]) {
+  vf two[4], four[2];
+  for (int i = 0; i < 4; ++i)
+    two[i] = _mm256_unpacklo_ps(v[2 * i], v[2 * i + 1]) +
+             _mm256_unpackhi_ps(v[2 * i], v[2 * i + 1]);
+  for (int i = 0; i < 2; ++i) {
+    const __m256d a = _mm256_castps_pd(two[2 * i]), b = _mm256_castps_pd(two[2 * i + 1]);
+    four[i] = _mm256_castpd_ps(_mm256_unpacklo_pd(a, b)) +
+              _mm256_castpd_ps(_mm256_unpackhi_pd(a, b));
+  }
+  return _mm256_permute2f128_ps(four[0], four[1], 0x20) +
+         _mm256_permute2f128_ps(four[0], four[1], 0x31);
+}
+
 inline std::uint32_t read_pair(const bf16* from) {
   std::uint32_t pair;
   std::memcpy(&pair, from, sizeof pair);
@@ -110,6 +125,10 @@ struct pairs {
 };
 
 inline pairs join_pairs(vf even, vf odd) { return {even, odd}; }
+inline pairs zip_pairs(const bf16* even, const bf16* odd) { return {load(even), load(odd)}; }
+inline pairs zip_pairs(const bf16* even, const bf16* odd, int n) {
+  return {load(even, n), load(odd, n)};
+}
 inline pairs split(__m256i both) {
   return {_mm256_castsi256_ps(_mm256_slli_epi32(both, 16)),
           _mm256_castsi256_ps(_mm256_and_si256(both, _mm256_set1_epi32(-0x10000)))};

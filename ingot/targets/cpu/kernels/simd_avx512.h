@@ -101,6 +101,24 @@ inline float sum(vf v) {
 }
 inline float maximum(vf v) { return first(fold(v, max)); }
 
+// Adds the halves of two vectors so that one vector is left, step by step down to one of all.
+inline vf sums(const vf (&v)[lanes]) {
+  vf two[8], four[4], halves[2];
+  for (int i = 0; i < 8; ++i)
+    two[i] = _mm512_unpacklo_ps(v[2 * i], v[2 * i + 1]) +
+             _mm512_unpackhi_ps(v[2 * i], v[2 * i + 1]);
+  for (int i = 0; i < 4; ++i) {
+    const __m512d a = _mm512_castps_pd(two[2 * i]), b = _mm512_castps_pd(two[2 * i + 1]);
+    four[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)) +
+              _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+  }
+  for (int i = 0; i < 2; ++i)
+    halves[i] = _mm512_shuffle_f32x4(four[2 * i], four[2 * i + 1], 0x88) +
+                _mm512_shuffle_f32x4(four[2 * i], four[2 * i + 1], 0xdd);
+  return _mm512_shuffle_f32x4(halves[0], halves[1], 0x88) +
+         _mm512_shuffle_f32x4(halves[0], halves[1], 0xdd);
+}
+
 inline std::uint32_t read_pair(const bf16* from) {
   std::uint32_t pair;
   std::memcpy(&pair, from, sizeof pair);
@@ -117,6 +135,21 @@ inline __m512i interleave(vf even, vf odd) {
 using pairs = __m512i;
 
 inline pairs join_pairs(vf even, vf odd) { return interleave(even, odd); }
+inline pairs zip_pairs(__m256i even, __m256i odd) {
+  const __m512i order =
+      _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                       21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i both = _mm512_inserti64x4(_mm512_castsi256_si512(even), odd, 1);
+  return _mm512_permutexvar_epi16(order, both);
+}
+inline pairs zip_pairs(const bf16* even, const bf16* odd) {
+  return zip_pairs(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(even)),
+                   _mm256_loadu_si256(reinterpret_cast<const __m256i*>(odd)));
+}
+inline pairs zip_pairs(const bf16* even, const bf16* odd, int n) {
+  return zip_pairs(_mm256_maskz_loadu_epi16(first_lanes(n), even),
+                   _mm256_maskz_loadu_epi16(first_lanes(n), odd));
+}
 inline pairs load_pairs(const bf16* from) { return _mm512_loadu_si512(from); }
 inline pairs load_pairs(const bf16* from, int n) {
   return _mm512_maskz_loadu_epi32(first_lanes(n), from);
@@ -136,6 +169,10 @@ struct pairs {
 };
 
 inline pairs join_pairs(vf even, vf odd) { return {even, odd}; }
+inline pairs zip_pairs(const bf16* even, const bf16* odd) { return {load(even), load(odd)}; }
+inline pairs zip_pairs(const bf16* even, const bf16* odd, int n) {
+  return {load(even, n), load(odd, n)};
+}
 inline pairs split(__m512i both) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(both, 16)),
           _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(-0x10000)))};

@@ -99,6 +99,7 @@ inline vf keep(vf v, int begin, int end, vf other) {
 
 inline float first(vf v) { return v[0]; }
 inline float sum(vf v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+inline vf sums(const vf (&v)[lanes]) { return vf{sum(v[0]), sum(v[1]), sum(v[2]), sum(v[3])}; }
 inline float maximum(vf v) {
   const vf halves = max(v, vf{v[2], v[3], v[0], v[1]});
   return halves[0] > halves[1] ? halves[0] : halves[1];
@@ -113,6 +114,10 @@ struct pairs {
 };
 
 inline pairs join_pairs(vf even, vf odd) { return {even, odd}; }
+inline pairs zip_pairs(const bf16* even, const bf16* odd) { return {load(even), load(odd)}; }
+inline pairs zip_pairs(const bf16* even, const bf16* odd, int n) {
+  return {load(even, n), load(odd, n)};
+}
 inline pairs split(vi both) { return {float_of(both << 16), float_of(both & -0x10000)}; }
 inline pairs load_pairs(const bf16* from) {
   vi both;

@@ -3,18 +3,22 @@
 // crosses threads.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 namespace ingot {
 
 inline constexpr std::size_t scratch_bytes = 256 << 10;  // a quarter of the L2 cache
+inline constexpr std::size_t all_scratch_bytes = 2 << 20;  // with what gathered rows need
 
 struct Team {
   int rank, size;
   void* scratch;  // this thread's own, 64-byte aligned
+  std::atomic<std::uint64_t>* tickets = nullptr;  // the team's; see tickets.h
 
   // The thread as if there were no other.
-  Team alone() const { return {0, 1, scratch}; }
+  Team alone() const { return {0, 1, scratch, nullptr}; }
 
   // Working memory of a kernel until it returns. It is not on the stack: that may be small, and GCC
   // 12 at -O3 mistakes stores through a pointer that it derived beside a local array for local
@@ -22,6 +26,13 @@ struct Team {
   template <class T>
   T& workspace() const {
     static_assert(sizeof(T) <= scratch_bytes, "a kernel needs more scratch than a thread has");
+    return *static_cast<T*>(scratch);
+  }
+
+  // The same for kernels that gather rows; of what is large they use little at a time.
+  template <class T>
+  T& large_workspace() const {
+    static_assert(sizeof(T) <= all_scratch_bytes, "a kernel needs more scratch than a thread has");
     return *static_cast<T*>(scratch);
   }
 };

@@ -1,0 +1,53 @@
+"""The rules by which a parameter is read from tensors of the checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A parameter that is some rows of a source tensor.
+
+    The parameters that name the same source, in the order of `part`, are stacked in it.
+
+    Args:
+        source: name or template of the source tensor.
+        part: position of the parameter in it, from 0.
+        transposed: the source is stored as [columns, rows]; of a vector that is the vector itself.
+        blocks: the source consists of so many blocks of rows, such as one for each head. In every
+            block the parameters follow on each other, each with its share of rows. 0 is as many
+            blocks as a parameter has rows: of two parts, one has the even rows.
+        turned: of each block the parameter has its share transposed: the rows of the parameter are
+            the columns of the first block's share, then those of the second's.
+        skip: rows at the source's start that no parameter has.
+        flat: the source has more dimensions than the parameter, a vector of all its elements.
+    """
+
+    source: str
+    part: int = 0
+    transposed: bool = False
+    blocks: int = 1
+    turned: bool = False
+    flat: bool = False
+    skip: int = 0
+
+
+EXPERT = "{e}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A parameter [E, ...]: of each expert the rows of its parts, one part after the other.
+
+    Args:
+        parts: where an expert's rows come from, each with an equal share. In a template `{e}`
+            stands for the number of the expert, from 0; a source without it holds all experts.
+    """
+
+    parts: tuple[Rows, ...]
+
+
+Rule = Rows | Stack
+# A name or a template stands for all rows of that tensor.
+Entry = str | Rule

@@ -1,0 +1,72 @@
+"""expert_gate: the gated inner values of the experts that each row has picked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from ingot.ops.activation import KINDS
+from ingot.ops.linear import reference as linear
+from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, register, rounded
+from ingot.ops.scaled import Operand
+
+CLAMPED = "clamped"
+STEEPNESS = 1.702  # of the sigmoid of a clamped gate: gpt-oss
+GATES = (*KINDS, CLAMPED)
+
+
+@rounded
+def reference(
+    x: Operand,
+    shares: Tensor,
+    weight: Operand,
+    bias: Tensor | None,
+    kind: str,
+    top_k: int,
+    limit: float = 0.0,
+) -> Tensor:
+    """x [1, N, C], shares [1, N, E], weight [E, 2I, C], bias [E, 2I] or None -> [1, N, top_k, I].
+
+    A row has the values of its picks, experts ascending, and zeros behind them. The
+    rows of a weight are those of the gate and then those of up; see `gated`.
+    """
+    rows, inner = shares.shape[1], weight.shape[1] // 2
+    out = shares.new_zeros((rows, top_k, inner), dtype=torch.float32)
+    for expert, picking, places in picks(shares, top_k):
+        own = None if bias is None else bias[expert]
+        # Of all rows, so that bits depend on the picks of no other row.
+        gate, up = linear(x, weight[expert], own)[0].chunk(2, -1)
+        out[picking, places] = gated(gate, up, kind, limit)[picking]
+    return out[None]
+
+
+def gated(gate: Tensor, up: Tensor, kind: str, limit: float) -> Tensor:
+    """activation(gate) * up, `kind` as of activation; or the clamped gate of gpt-oss:
+
+    (up + 1) * gate * sigmoid(1.702 gate), with gate at most `limit` and |up| at most that.
+    """
+    if kind != CLAMPED:
+        return KINDS[kind](gate) * up
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return (up + 1) * (gate * (STEEPNESS * gate).sigmoid())
+
+
+def picks(shares: Tensor, top_k: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    """shares [1, N, E] -> (expert, rows that picked it, its place among the picks of each),
+    experts ascending; those that nobody picked are left out."""
+    picked = shares[0] != 0
+    places = picked.cumsum(-1) - 1
+    picked &= places < top_k
+    for expert in picked.any(0).nonzero().flatten().tolist():
+        rows = picked[:, expert].nonzero().flatten()
+        yield expert, rows, places[rows, expert]
+
+
+register(
+    "expert_gate",
+    reference,
+    lambda a: a.x.new_empty((*a.x.shape[:-1], a.top_k, a.weight.shape[1] // 2), dtype=a.out_dtype),
+    tolerance={**DEFAULT_TOLERANCE, torch.float32: Tolerance(1e-5, 5e-5)},  # as of linear
+)

@@ -1,0 +1,95 @@
+// The products of experts.h with x in int8 and matrices in int8 or int4.
+#pragma once
+
+#include "experts.h"
+#include "quantized_linear.h"
+
+namespace ingot {
+
+template <int bits, int group, int block, int Inputs, int Outputs>
+struct QuantizedHalf {
+  using Element = std::uint8_t;
+  using Linear = QuantizedLinear<bits, group, block, Inputs, Outputs>;
+  using Weights = typename Linear::Panels;
+  static constexpr int columns = quantized_columns, outputs = Outputs, count = Weights::count;
+  static constexpr int job_rows = Linear::block_rows, blocks = Linear::In::count;
+  static constexpr std::ptrdiff_t bytes = count * Weights::panel_bytes;
+
+  struct Source {
+    Rows<const std::int8_t> x;
+    Rows<const float> scales;
+  };
+  struct Memory {
+    alignas(64) std::int8_t rows[job_rows * Inputs];
+    alignas(64) float scales[job_rows * blocks];
+    typename Linear::Own own;
+  };
+
+  static void gather(const Source& from, int row, int to, Memory& memory) {
+    std::memcpy(memory.rows + to * Inputs, from.x[row], Inputs);
+    std::memcpy(memory.scales + to * blocks, from.scales[row], blocks * sizeof(float));
+  }
+  static void start(int rows, Memory& memory) {
+    Linear::start(operands(memory), rows, memory.own);
+  }
+
+  static const char* unit(const char* half, int index) {
+    return half + index * Weights::panel_bytes;
+  }
+  static void product(Memory& memory, int rows, const char* half, int index, const char* next,
+                      Rows<float> sums) {
+    Linear::product(operands(memory), rows,
+                    reinterpret_cast<const std::uint8_t*>(unit(half, index)),
+                    reinterpret_cast<const std::uint8_t*>(next), memory.own.unpacked, sums,
+                    [](int, int) {});
+  }
+
+ private:
+  static typename Linear::Operands operands(const Memory& memory) {
+    return Linear::operands(memory.rows, memory.scales, memory.own);
+  }
+};
+
+template <class Gate, int bits, int group, int block, int Experts, int Picks, int Inputs, int Inner,
+          std::ptrdiff_t stride, class Out>
+[[gnu::noinline, gnu::noipa]]
+void quantized_expert_gate(Slice slice, Rows<const std::int8_t> x, Rows<const float> scales,
+                           Rows<const float> shares, const std::uint8_t* weight, const float* bias,
+                           float limit, Rows<Out> out) {
+  using Half = QuantizedHalf<bits, group, block, Inputs, Inner>;
+  const GateProduct<Gate, Half, Experts, Picks, stride, StoreInner<Out>> product{
+      {reinterpret_cast<const char*>(weight)}, {x, scales}, shares, bias, limit,
+      {{out.data, Inner}}};
+  product.run(slice);
+}
+
+// The same, rounded to int8.
+template <int result_group, class Gate, int bits, int group, int block, int Experts, int Picks,
+          int Inputs, int Inner, std::ptrdiff_t stride>
+[[gnu::noinline, gnu::noipa]]
+void quantized_expert_gate_quantize(Slice slice, Rows<const std::int8_t> x,
+                                    Rows<const float> scales, Rows<const float> shares,
+                                    const std::uint8_t* weight, const float* bias, float limit,
+                                    Rows<std::int8_t> values, Rows<float> value_scales) {
+  using Half = QuantizedHalf<bits, group, block, Inputs, Inner>;
+  using Out = RoundInner<result_group, Inner>;
+  const GateProduct<Gate, Half, Experts, Picks, stride, Out> product{
+      {reinterpret_cast<const char*>(weight)}, {x, scales}, shares, bias, limit,
+      {{values.data, Inner}, {value_scales.data, Out::blocks}}};
+  product.run(slice);
+}
+
+template <int bits, int group, int block, int Experts, int Picks, int Inputs, int Outputs,
+          std::ptrdiff_t stride>
+[[gnu::noinline, gnu::noipa]]
+void quantized_expert_sum(Slice slice, Rows<const std::int8_t> x, Rows<const float> scales,
+                          Rows<const float> shares, const std::uint8_t* weight, const float* bias,
+                          Rows<float> out) {
+  using Half = QuantizedHalf<bits, group, block, Inputs, Outputs / 2>;
+  const SumProduct<Half, Experts, Picks, stride> product{
+      {reinterpret_cast<const char*>(weight)},
+      {{x.data, Inputs}, {scales.data, Half::blocks}}, shares, bias, out};
+  product.run(slice);
+}
+
+}  // namespace ingot

@@ -1,0 +1,70 @@
+"""What `explain` says of models with experts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ingot.cli.explain import summary
+from ingot.compiler.explain import Explanation, explain
+from ingot.compiler.needs import Use
+from ingot.compiler.options import CompileOptions
+from tests.support.tiny_models import save_random
+
+# Of a layer of the model: 8 experts of 3 matrices, of which a token takes 3.
+EXPERT = 3 * 64 * 64
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("experts")
+    return save_random("qwen3moe_unnormalised", folder, "bfloat16", tokenizer=True)
+
+
+def asked(model_dir: Path, memory: int, target: str = "cpu:x86-64-v3") -> Explanation:
+    options = CompileOptions(targets=(target,))
+    return explain(model_dir, options, Use(context=64, memory_bytes=memory))
+
+
+def test_active_parameters_and_resident_bytes(model_dir: Path) -> None:
+    told = asked(model_dir, 10**9)
+    assert told.num_parameters - told.active_parameters == 2 * 5 * EXPERT
+    sizes = {way.name: way for way in told.ways if not way.refused}
+    experts = 2 * 8 * EXPERT
+    assert sizes["float32"].expert_bytes == 4 * experts
+    assert sizes["bfloat16"].expert_bytes == 2 * experts
+    # In integers each matrix begins a page, which counts where matrices are as small as here.
+    int8, int4 = (sizes[name].expert_bytes for name in ("int8", "int4"))
+    assert experts / 2 < int4 < int8 < 2 * experts
+    assert any("3 of 8 experts of 64 a token" in feature for feature in told.features)
+
+
+def test_what_fits_without_experts(model_dir: Path) -> None:
+    told = asked(model_dir, 10**9)
+    (way,) = (way for way in told.ways if way.name == "float32")
+    needed = way.caches[0].total_bytes
+    for memory, fits in (
+        (needed, "yes"),
+        (needed - 1, "without experts"),
+        (needed - way.expert_bytes, "without experts"),
+        (needed - way.expert_bytes - 1, "no"),
+    ):
+        lines = summary("it", asked(model_dir, memory)).splitlines()
+        row = next(line for line in lines if line.strip().startswith("float32 "))
+        assert row.split("MB")[2].strip().rpartition("  ")[0].strip() == fits
+
+
+def test_a_dense_model_has_no_column_for_them(tmp_path: Path) -> None:
+    """The control."""
+    told = asked(save_random("llama", tmp_path, tokenizer=True), 10**9)
+    assert told.num_parameters == told.active_parameters
+    assert "resident" not in summary("it", told)
+    assert "resident" in summary("it", asked(save_random("mixtral", tmp_path / "m"), 10**9))
+
+
+def test_a_target_without_kernels_for_experts(model_dir: Path) -> None:
+    told = asked(model_dir, 10**9, "cuda:sm_90")
+    (reason,) = told.reasons
+    assert reason.about == "target" and "no kernels for experts" in reason.found
+    assert "cpu:native" in reason.hint

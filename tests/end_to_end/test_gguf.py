@@ -1,0 +1,114 @@
+"""From a GGUF file to tokens: the artifact of the original model, and those of quantized files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import gguf
+import pytest
+
+import ingot
+from ingot.artifact.reader import Artifact
+from ingot.cli.compile import summary
+from ingot.cli.main import main
+from ingot.compiler.explain import explain
+from tests.conftest import SHAKESPEARE
+from tests.support.build_once import built_once
+from tests.support.gguf_files import Type, write_gguf
+
+PROMPT = "ROMEO:"
+
+
+def tokens(path: Path | str, count: int = 24) -> list[int]:
+    params = ingot.SamplingParams(max_tokens=count, temperature=0)
+    with ingot.LLM(path) as llm:
+        return list(llm.generate(PROMPT, params)[0].outputs[0].token_ids)
+
+
+@pytest.mark.thorough
+def test_the_artifact_is_that_of_the_original(
+    shakespeare_artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_gguf(SHAKESPEARE, tmp_path / "romeo.gguf", Type.BF16)
+    with built_once():
+        ingot.compile(path, tmp_path / "romeo.ingot")
+    found, expected = Artifact.open(tmp_path / "romeo.ingot"), Artifact.open(shakespeare_artifact)
+    for name in (*expected.names("weights"), *expected.names("targets")):
+        assert found.read(name) == expected.read(name), name
+    assert found.manifest.model.name == "romeo"
+    assert tokens(tmp_path / "romeo.ingot") == tokens(shakespeare_artifact)
+    with built_once():
+        assert main(["run", str(path), PROMPT, "--max-tokens", "8", "--temperature", "0"]) == 0
+    told = capsys.readouterr()
+    assert "compiling" in told.err and told.out.strip()
+    assert main(["run", str(path), PROMPT, "--max-tokens", "8", "--temperature", "0"]) == 0
+    again = capsys.readouterr()
+    assert again.out == told.out and "compiling" not in again.err
+
+
+def kinds(name: str) -> Type:
+    """As llama.cpp mixes them: finer where it matters more."""
+    return {"token_embd.weight": Type.Q6_K, "blk.0.attn_v.weight": Type.Q8_0}.get(name, Type.Q4_0)
+
+
+@pytest.mark.slow
+def test_what_becomes_of_what_is_told_and_done(shakespeare_artifact: Path, tmp_path: Path) -> None:
+    path = write_gguf(SHAKESPEARE, tmp_path / "mixed.gguf", kinds)
+    with built_once():
+        report = ingot.compile(path, tmp_path / "mixed.ingot")
+    text = summary(report)
+    assert "39 matrices in gguf Q4_0, kept as int4-b32: " in text
+    # What becomes one matrix with that in Q8_0.
+    assert "2 matrices in gguf Q4_0, kept as int8-g32: q_proj, k_proj" in text
+    assert "1 matrices in gguf Q8_0, kept as int8-g32: v_proj" in text
+    assert "1 matrices in gguf Q6_K, rounded to int8-g32: embed_tokens" in text
+    told = explain(path)
+    assert told.supported and any("gguf Q6_K, rounded to int8-g32" in f for f in told.features)
+    assert tokens(tmp_path / "mixed.ingot", 3) == tokens(shakespeare_artifact, 3)
+
+
+@pytest.mark.slow
+def test_numbers_are_taken_on_request(shakespeare_artifact: Path, tmp_path: Path) -> None:
+    path = write_gguf(SHAKESPEARE, tmp_path / "six.gguf", Type.Q6_K)
+    with built_once():
+        report = ingot.compile(path, tmp_path / "six.ingot", dequantize=True)
+    assert "43 matrices in gguf Q6_K, dequantized" in summary(report)
+    assert report.manifest.numerics.quantization == "none"
+    assert tokens(tmp_path / "six.ingot", 4) == tokens(shakespeare_artifact, 4)
+
+
+def test_every_verb_names_what_is_wrong(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "x.gguf"
+    writer = gguf.GGUFWriter(str(path), "moon")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    for verb in ("compile", "explain", "run"):
+        arguments = [verb, str(path), *(["hello"] if verb == "run" else [])]
+        assert main(arguments) == 2
+        told = capsys.readouterr()
+        assert "general.architecture = 'moon'" in told.err + told.out
+        assert "supported GGUF files: llama, " in told.err + told.out
+    assert [p.name for p in tmp_path.iterdir()] == ["x.gguf"]
+
+
+@pytest.mark.parametrize("verb", ["compile", "explain", "run"])
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_every_verb_names_what_is_damaged(verb, in_folder, tmp_path: Path, capsys) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"GGUF\3\0\0\0")
+    path = tmp_path if in_folder else tmp_path / "x.gguf"
+    assert main([verb, str(path), *(["hello"] if verb == "run" else [])]) == 2
+    told = capsys.readouterr()
+    assert f"{tmp_path}/x.gguf is truncated" in told.err + told.out
+    assert "fetch it again" in told.err + told.out
+
+
+def test_a_folder_with_one_file_is_that_file(tmp_path: Path, capsys) -> None:
+    write_gguf(SHAKESPEARE, tmp_path / "a.gguf", Type.Q8_0)
+    (tmp_path / "mmproj-a.gguf").write_bytes(b"")
+    assert main(["explain", str(tmp_path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["supported"] is True
+    (tmp_path / "b.gguf").write_bytes(b"")
+    assert main(["explain", str(tmp_path)]) == 2
+    assert f"{tmp_path} has several GGUF models: a.gguf, b.gguf" in capsys.readouterr().err

@@ -1,0 +1,73 @@
+"""Latent attention, compiled: against `transformers`, and the same bits whatever the company."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ingot.runtime.config import EngineConfig
+from ingot.runtime.llm import LLM
+from ingot.runtime.params import SamplingParams
+from tests.end_to_end.support import LIMITS, Compile, Compiled, random_tokens
+from tests.end_to_end.test_families import LENGTHS, QUANTIZED_LIMITS, check_greedy, check_logits
+from tests.support.core import core
+from tests.support.latent_models import CASES
+
+LONGEST = 312
+INT8_LIMIT = 4e-2  # of logits where a token is cached in int8
+PARAMS = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True, detokenize=False)
+FIRST = Compile("deepseek_v3_odd", "bfloat16", LONGEST)
+COMPILES = [Compile(name, dtype, LONGEST) for name in CASES for dtype in LIMITS]
+STORED = [
+    Compile("deepseek_v2", "bfloat16", LONGEST, quantize=kind, kv_dtype=kv_dtype)
+    for kind, kv_dtype in (("none", "int8"), ("int8", "auto"), ("int4", "int8"))
+]
+ONES = core(FIRST, further=[Compile("deepseek_v2", "float32", LONGEST)], slow=COMPILES)
+
+
+def spelled(case: Compile) -> str:
+    return f"{case.name}-{case.dtype}-{case.quantize}-{case.kv_dtype}"
+
+
+@pytest.mark.parametrize("case", ONES, ids=spelled)
+def test_compiled_logits_equal_those_of_transformers(case: Compile, compiled: Compiled) -> None:
+    model_dir, artifact = compiled(case)
+    with LLM(artifact) as llm:
+        check_logits(llm, model_dir, LENGTHS, LIMITS[case.dtype])
+        check_greedy(llm, model_dir, 17, LIMITS[case.dtype])
+
+
+@pytest.mark.parametrize("case", core(further=STORED[-1:], slow=STORED), ids=spelled)
+def test_rows_and_weights_in_integers(case: Compile, compiled: Compiled) -> None:
+    model_dir, artifact = compiled(case)
+    with LLM(artifact) as llm:
+        limit = QUANTIZED_LIMITS.get(case.quantize, INT8_LIMIT)
+        check_logits(llm, model_dir, (1, 17, 300), limit)
+
+
+def test_a_token_is_cached_as_one_row(compiled: Compiled) -> None:
+    """44 + 4 values of two bytes in each of two layers, whatever the heads."""
+    _, artifact = compiled(FIRST)
+    with LLM(artifact) as llm:
+        states = llm.artifact.plan.spec.states
+        assert [state.record for state in states] == [(1, 48)] * 2
+        assert llm.artifact.plan.kv_bytes_per_token == 2 * 48 * 2
+
+
+@pytest.mark.parametrize("case", core(FIRST, further=STORED[-1:]), ids=spelled)
+def test_company_preemption_and_cached_prefixes_change_no_bit(
+    case: Compile, compiled: Compiled
+) -> None:
+    """Prompts share a prefix, and together need more pages than there are."""
+    _, artifact = compiled(case)
+    shared = random_tokens(40)
+    prompts = [[*shared, *random_tokens(n)] for n in (1, 25, 60)]
+    with LLM(artifact, config=EngineConfig(prefix_cache=False)) as alone:
+        expected = [alone.generate([p], PARAMS)[0].outputs[0].token_ids for p in prompts]
+        logits = [alone.logits(p) for p in prompts]
+        page_bytes = sum(alone.artifact.plan.page_sizes())
+    with LLM(artifact, kv_cache_bytes=21 * page_bytes) as llm:
+        together = llm.generate(prompts, PARAMS)
+        assert [output.outputs[0].token_ids for output in together] == expected
+        for prompt, wanted in zip(prompts, logits, strict=True):
+            assert np.array_equal(llm.logits(prompt), wanted)
