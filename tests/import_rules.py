@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
 THIRD_PARTY: dict[str, set[str]] = {
     "artifact": {"numpy", "msgspec"},
     "ops": {"torch"},
-    "models": {"torch", "numpy"},
+    "models": {"torch", "numpy", "transformers"},
     "passes": {"torch"},
     "targets": {"torch", "numpy", "triton"},
     "compiler": {"torch", "numpy", "tokenizers"},

@@ -57,6 +57,13 @@ ARGUMENTS: Arguments = (
         dest="targets",
     ),
     Argument(
+        "--from",
+        "whose module is compiled: that of a family of ingot (the default), or that of "
+        "transformers, for an architecture that no family builds; no code of the model is run",
+        choices=("ingot", "transformers"),
+        dest="library",
+    ),
+    Argument(
         "--dtype",
         "auto (the default) is that of the checkpoint, but bfloat16 instead of float16 unless all "
         "targets are GPUs, which alone compute in float16; bfloat16 drops 3 bits of float16 "
@@ -170,7 +177,7 @@ def summary(report: Report) -> str:
         ("golden error", golden_error(report.golden_error, numerics.tolerance)),
     ]
     # Passes that had something to do; `inspect` shows all.
-    ledger = ledger_table(tuple(entry for entry in manifest.ledger if entry.expected))
+    ledger = ledger_table(tuple(e for e in manifest.ledger if e.expected or is_counted(e)))
     groups = groups_text(manifest)
     following = next_step("run", str(root), "Once upon a time")
     parts = (f"{root}\n{facts(lines)}", matrices_table(report.matrices), ledger, groups, following)
@@ -181,6 +188,11 @@ def matrices_table(matrices: Sequence[StoredMatrix]) -> str:
     """How matrices are stored; empty where none is in integers."""
     rows = [(name_of(each), shape_of(each), each.stored) for each in matrices]
     return table(rows, ("matrix", "shape", "stored as")) if rows else ""
+
+
+def is_counted(entry: LedgerEntry) -> bool:
+    """Whether a pass made primitives of a module that does not say how many it has."""
+    return entry.expected is None and entry.matched > 0 and entry.name.startswith("fuse_")
 
 
 def stored(numerics: Numerics) -> str:

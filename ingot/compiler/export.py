@@ -6,13 +6,15 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from ingot.compiler.layers import all_tensors, find_layers
 from ingot.compiler.record import Recorder
 from ingot.compiler.repeat import repeat
-from ingot.errors import ExportError
-from ingot.models.config import ModelConfig
+from ingot.errors import ExportError, IngotError
+from ingot.models.registry import AnyConfig
+from ingot.passes.graph import NUMBER
 
 EXAMPLE_TOKENS = 8
 # What a node's `meta` holds; see `ingot.passes.graph`.
@@ -22,7 +24,7 @@ KEPT = ("val", "nn_module_stack")
 RECORDED_TOKENS = (3, 1_000_003)
 
 
-def export(module: nn.Module, config: ModelConfig) -> GraphModule:
+def export(module: nn.Module, config: AnyConfig) -> GraphModule:
     """The graph of `forward(input_ids, positions) -> logits` for any number of tokens.
 
     Args:
@@ -43,6 +45,8 @@ def export(module: nn.Module, config: ModelConfig) -> GraphModule:
         return graph
     try:
         return flatten(capture(module))
+    except IngotError:
+        raise
     except Exception as error:
         first = str(error).strip().splitlines()[:1]
         raise ExportError(
@@ -102,7 +106,19 @@ def flatten(program: torch.export.ExportedProgram) -> GraphModule:
     ):
         node.target = name
         node._rename(name)
-    graph.eliminate_dead_code()
+    if graph.eliminate_dead_code():
+        graph = counted(graph)
     for node in graph.nodes:
         node.meta = {key: node.meta[key] for key in KEPT if key in node.meta}
     return GraphModule(unlifted, graph)
+
+
+def counted(graph: Graph) -> Graph:
+    """The same graph with names of calls that count up without a gap."""
+    new, copies = Graph(), dict[Node, Node]()
+    for node in graph.nodes:
+        args, kwargs = (map_arg(given, copies.__getitem__) for given in (node.args, node.kwargs))
+        name = NUMBER.sub("", node.name) if node.op == "call_function" else node.name
+        copies[node] = new.create_node(node.op, node.target, args, kwargs, name=name)
+        copies[node].meta = node.meta
+    return new

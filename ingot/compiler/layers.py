@@ -68,7 +68,7 @@ def first_of_each_kind(module: nn.Module) -> dict[str, tuple[int, ...]]:
     path = max(lists, key=lambda name: sum(1 for _ in lists[name].modules()), default="")
     kinds: list[list[int]] = []
     for index, entry in enumerate(lists.get(path, ())):
-        same = (kind for kind in kinds if alike(lists[path][kind[0]], entry))
+        same = (kind for kind in kinds if alike(lists[path][kind[0]], entry, (kind[0], index)))
         kind = next(same, None)
         if kind is None:
             kinds.append([index])
@@ -82,7 +82,7 @@ def sort_by_kind(path: str, entries: nn.ModuleList) -> Layers:
     chosen: list[int] = []
     stand_ins = []
     for index, entry in enumerate(entries):
-        same = (p for p, i in enumerate(chosen) if i > 0 and alike(entries[i], entry))
+        same = (p for p, i in enumerate(chosen) if i > 0 and alike(entries[i], entry, (i, index)))
         place = next(same, len(chosen))
         if place == len(chosen):
             chosen.append(index)
@@ -90,20 +90,26 @@ def sort_by_kind(path: str, entries: nn.ModuleList) -> Layers:
     return Layers(path, entries, tuple(chosen), tuple(stand_ins))
 
 
-def alike(one: Any, other: Any) -> bool:
-    """Whether two modules, or two attributes of them, are equal in all but weights."""
+def alike(one: Any, other: Any, places: tuple[int, int] = (0, 0)) -> bool:
+    """Whether two modules, or two attributes of them, are equal in all but weights.
+
+    `places` are their places in a list. Modules of other libraries know theirs, and a number that
+    is the place of each may be just that.
+    """
     if type(one) is not type(other):
         return False
     if isinstance(one, nn.Module):
-        return alike(vars(one), vars(other))
+        return alike(vars(one), vars(other), places)
     if isinstance(one, dict):
-        return list(one) == list(other) and all(alike(one[key], other[key]) for key in one)
+        return list(one) == list(other) and all(alike(one[k], other[k], places) for k in one)
     if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(alike, one, other))
+        return len(one) == len(other) and all(
+            alike(*each, places) for each in zip(one, other, strict=True)
+        )
     if isinstance(one, torch.Tensor):
         facts = [(t.shape, t.stride(), t.dtype, t.device, t.requires_grad) for t in (one, other)]
         return facts[0] == facts[1] and (one.is_meta or torch.equal(one, other))
-    return bool(one == other)
+    return bool(one == other) or (type(one) is int and (one, other) == places)
 
 
 def all_tensors(module: nn.Module) -> dict[str, torch.Tensor]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from copy import deepcopy
 from functools import partial
 
 from torch.fx import GraphModule
 
+from ingot.artifact.manifest import LedgerEntry
 from ingot.compiler.export import export
+from ingot.compiler.foreign import refusal, settle
 from ingot.compiler.front import Front
 from ingot.compiler.layers import first_of_each_kind
 from ingot.compiler.lower import lower
@@ -15,7 +18,9 @@ from ingot.compiler.model import Model, keeps
 from ingot.compiler.options import Clock
 from ingot.compiler.quantization.choose import check_calibration, choose_storage, label
 from ingot.compiler.verify import PlanChecker
+from ingot.errors import PassError
 from ingot.models.counts import module_counts
+from ingot.models.registry import is_foreign
 from ingot.passes import runner
 from ingot.passes.layer_log import LayerLog
 from ingot.passes.pipeline import pipeline
@@ -27,6 +32,8 @@ def lower_model(model: Model, clock: Clock) -> Front:
     config, resolved, options = model.config, model.resolved, model.options
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
         graph = export(model.module, config)
+        if is_foreign(config):
+            graph = settle(graph, model.module)
         reference = GraphModule(graph, deepcopy(graph.graph))
     fits = partial(all_fit, resolved.targets)
     storage = choose_storage(
@@ -42,17 +49,32 @@ def lower_model(model: Model, clock: Clock) -> Front:
         check_calibration(reference, storage)
     log = LayerLog(first_of_each_kind(model.module))
     with clock.stage("passes", resolved.dtype_reason):
-        ledger = runner.run(
-            graph,
-            pipeline(dtype=resolved.dtype, disable=options.disable_passes, integers=storage.keys()),
-            module_counts(model.module),
-            dump_dir=options.dump_dir,
-            log=log,
-            verify=options.verify_passes,
-        )
+        ledger = run_passes(graph, model, storage.keys(), log)
     with clock.stage("plan", f"{resolved.limits.max_num_batched_tokens} tokens a step"):
         plan = lower(graph, resolved.limits, storage, int8_states=resolved.kv_dtype == "int8")
         if options.verify_passes:
             PlanChecker(reference).check_lowered(graph, plan)
     quantization = label(storage, calibrated=bool(model.calibration), kept=keeps(model, storage))
     return Front(reference, storage, quantization, plan, ledger, log.graphs)
+
+
+def run_passes(
+    graph: GraphModule, model: Model, integers: Set[str], log: LayerLog
+) -> tuple[LedgerEntry, ...]:
+    """Applies the passes. Raises UnsupportedModelError for another library's module that computes
+    what no op stands for."""
+    options, is_ours = model.options, not is_foreign(model.config)
+    passes = pipeline(dtype=model.resolved.dtype, disable=options.disable_passes, integers=integers)
+    try:
+        return runner.run(
+            graph,
+            passes,
+            module_counts(model.module) if is_ours else None,
+            dump_dir=options.dump_dir,
+            log=log,
+            verify=options.verify_passes,
+        )
+    except PassError as error:
+        if is_ours:
+            raise
+        raise refusal(graph, model.config.architecture, error) from error

@@ -16,9 +16,12 @@ from ingot.compiler.quantization.kept import holds, kept_storage
 from ingot.compiler.quantization.quantize import Kept
 from ingot.compiler.resolve import Resolved, resolve
 from ingot.compiler.tokenizer import load_tokenizer
+from ingot.errors import UsageError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint, closing_on_error
 from ingot.models.config import ModelConfig
+from ingot.models.foreign.config import ForeignConfig
+from ingot.models.registry import AnyConfig
 from ingot.passes.pipeline import check_disabled
 from ingot.targets.target import kind_of
 
@@ -29,7 +32,7 @@ class Model:
 
     model_dir: Path
     options: CompileOptions
-    config: ModelConfig
+    config: AnyConfig
     resolved: Resolved
     tokenizer: Tokenizer
     module: nn.Module
@@ -37,10 +40,20 @@ class Model:
     calibration: list[list[int]]
 
 
+def family_config(model: Model) -> ModelConfig:
+    """The config of a model that a family builds. Raises UsageError for any other."""
+    if isinstance(model.config, ForeignConfig):
+        raise UsageError(
+            f"{model.config.architecture} is compiled from {model.config.family}",
+            hint="This takes a model that a family of ingot builds.",
+        )
+    return model.config
+
+
 def read_model(model_dir: Path, options: CompileOptions, clock: Clock) -> Model:
     """Reads all but the weights."""
     with clock.stage("read", str(model_dir)):
-        config = registry.load_config(model_dir)
+        config = registry.load_config(model_dir, options.library)
         resolved = resolve(options, config)
         rules = [rule for target in resolved.targets for rule in kind_of(target).rules]
         check_disabled(options.disable_passes, rules)

@@ -59,6 +59,8 @@ class CompileOptions:
     A path can be given as a string, and so can a list of one string.
 
     Attributes:
+        library: whose module is compiled: "ingot", the one of a family, or "transformers", the one
+            that the class of that name has there.
         targets: target names, `cpu:native` for this host.
         dtype: "float32", "bfloat16", "float16" (for GPUs alone), or "auto": that of the
             checkpoint, but bfloat16 instead of float16 where a target is no GPU. Of float16
@@ -86,6 +88,7 @@ class CompileOptions:
     checks whether values suit the model and each other.
     """
 
+    library: str = field(default="ingot", metadata=_TEXT)
     targets: tuple[str, ...] = field(default=("cpu:native",), metadata=_TEXTS)
     dtype: str = field(default="auto", metadata=_TEXT)
     quantize: str = field(default="none", metadata=_TEXT)

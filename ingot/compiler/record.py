@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+aten = torch.ops.aten
+
 INPUTS = ("input_ids", "positions")
-INDEXING = (torch.ops.aten.slice.Tensor, torch.ops.aten.alias.default)
+INDEXING = (aten.slice.Tensor, aten.alias.default, aten.detach.default)
 
 
 class Recorder(TorchDispatchMode):

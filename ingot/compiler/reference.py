@@ -18,6 +18,7 @@ from ingot.ops.expert_gate import gated, picks
 from ingot.ops.scaled import Operand, Scaled
 from ingot.ops.stacks import matrix_name
 from ingot.passes.graph import arguments
+from ingot.passes.verification import on_cpu
 
 ReadParameter = Callable[[str], Operand]
 
@@ -89,9 +90,8 @@ class Interpreter:
         def value(arg: Node) -> Any:
             return weights[arg] if arg in weights else self.values[arg][index]
 
-        args = torch.fx.node.map_arg(node.args, value)
-        kwargs = torch.fx.node.map_arg(node.kwargs, value)
-        kwargs = {k: "cpu" if k == "device" else v for k, v in kwargs.items()}
+        args = [on_cpu(arg) for arg in torch.fx.node.map_arg(node.args, value)]
+        kwargs = {k: on_cpu(v) for k, v in torch.fx.node.map_arg(node.kwargs, value).items()}
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
     def _parameter(self, node: Node) -> torch.Tensor:

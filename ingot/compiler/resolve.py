@@ -13,7 +13,7 @@ from ingot.compiler.choose_targets import resolve_targets
 from ingot.compiler.options import CompileOptions, check_known
 from ingot.compiler.quantization.storage import base_storage, int8_storage
 from ingot.errors import UsageError
-from ingot.models.config import ModelConfig
+from ingot.models.registry import AnyConfig
 from ingot.targets.target import all_compute, check_activations
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
@@ -44,7 +44,7 @@ class Resolved:
         return self.dtype + (f"-{storage.label}" if storage else "")
 
 
-def resolve(options: CompileOptions, config: ModelConfig) -> Resolved:
+def resolve(options: CompileOptions, config: AnyConfig) -> Resolved:
     """Every choice that the options and the model leave open. Raises UsageError."""
     if options.dump_dir is not None:
         make_folder(options.dump_dir)
@@ -72,7 +72,7 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
-def resolve_dtype(dtype: str, config: ModelConfig, targets: Sequence[Target] = ()) -> str:
+def resolve_dtype(dtype: str, config: AnyConfig, targets: Sequence[Target] = ()) -> str:
     """The dtype of weights and matrix products.
 
     "auto" is that of the checkpoint, or bfloat16 where a target does not compute in it.
@@ -99,14 +99,14 @@ def dtype_reason(asked: str, dtype: str, checkpoint: str) -> str:
     return f"{dtype}, {why}"
 
 
-def longest_sequence(config: ModelConfig) -> int:
+def longest_sequence(config: AnyConfig) -> int:
     """The longest sequence that a model can be compiled for."""
     ropes = config.ropes
     is_dynamic = bool(ropes) and all(rope.type == "dynamic" for rope in ropes)
     return LONGEST_DYNAMIC if is_dynamic else config.max_position_embeddings
 
 
-def resolve_limits(options: CompileOptions, config: ModelConfig) -> Limits:
+def resolve_limits(options: CompileOptions, config: AnyConfig) -> Limits:
     """The limits of the artifact.
 
     Raises:

@@ -32,6 +32,7 @@ def surroundings() -> dict[str, Any]:
     return {
         "torch": _version("torch"),
         "triton": _version("triton"),
+        "transformers": _version("transformers"),
         "cxx": _cxx(),
         "installed": list(_installed_families()),
         "registered": list(_registered()),

@@ -21,9 +21,9 @@ from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoint_files import open_files
 from ingot.models.checkpoint_formats.quantized import Decoded, EncodedTensor, QuantizedTensor
 from ingot.models.checkpoint_formats.resolve import with_quantized
-from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir
 from ingot.models.mapped_file import MappedFile, TensorInfo
+from ingot.models.registry import AnyConfig
 from ingot.models.sources import Source, Stacked
 from ingot.models.stored_integers import scaled
 from ingot.models.tensor_reader import PIECE_BYTES, TensorReader
@@ -51,7 +51,7 @@ class Checkpoint:
         self._copies = copies
 
     @classmethod
-    def open(cls, model_dir: Path, config: ModelConfig, module: nn.Module) -> Checkpoint:
+    def open(cls, model_dir: Path, config: AnyConfig, module: nn.Module) -> Checkpoint:
         """Opens the files and checks every tensor against the module, reading headers only.
 
         Raises:

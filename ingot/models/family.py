@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ingot.models.config import ModelConfig
 from ingot.models.fields import Fields
@@ -22,7 +22,7 @@ Weights = Mapping[str, Entry | tuple[Entry, ...]]
 class Build(Protocol):
     """Builds the plain module of a config; called with the meta device as the default."""
 
-    def __call__(self, config: ModelConfig, *, max_model_len: int) -> nn.Module: ...
+    def __call__(self, config: Any, *, max_model_len: int) -> nn.Module: ...
 
 
 def build_decoder(config: ModelConfig, *, max_model_len: int) -> nn.Module:
@@ -54,6 +54,8 @@ class Family:
             tensor of its own name. It is a function of the config where rules depend on sizes.
         spellings: templates of names that some checkpoints have -> the name that stands for it in
             the other tables.
+        respelled: the same as a function of the name, for tables that no templates can say; an
+            empty name leaves the tensor out.
         unused: names or templates of source tensors that may be present and are not read;
             `{beyond}` stands for the numbers of the layers that `mtp_layers` of the config counts.
         tied: copy -> original: source tensors that a model with tie_embeddings may store although
@@ -66,11 +68,12 @@ class Family:
     build: Build = build_decoder
     weights: Weights | Callable[[ModelConfig], Weights] = field(default_factory=dict)
     spellings: Mapping[str, str] = field(default_factory=dict)
+    respelled: Callable[[str], str] | None = None
     unused: tuple[str, ...] = _ROTARY_BUFFERS
     tied: Mapping[str, str] = field(
         default_factory=lambda: {"lm_head.weight": "model.embed_tokens.weight"}
     )
 
-    def weights_of(self, config: ModelConfig) -> Weights:
-        """Where the parameters of a model come from."""
+    def weights_of(self, config: Any) -> Weights:
+        """The table of weights for a config."""
         return self.weights(config) if callable(self.weights) else self.weights

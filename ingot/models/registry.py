@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ingot.errors import (
     CompileError,
@@ -26,11 +26,17 @@ from ingot.models.decoder_blueprint import causal_lm
 from ingot.models.families import BUILT_IN
 from ingot.models.family import Family, build_decoder
 from ingot.models.fields import Fields
+from ingot.models.foreign.config import LIBRARY, WAY, ForeignConfig, parse_foreign
 from ingot.models.model_files import has_file
 
 if TYPE_CHECKING:
     from torch import nn
 
+AnyConfig = ModelConfig | ForeignConfig
+Config = TypeVar("Config", ModelConfig, ForeignConfig)
+
+OURS = "ingot"
+LIBRARIES = (OURS, LIBRARY)
 ENTRY_POINT_GROUP = "ingot.families"
 _registered: dict[str, Family] = {family.name: family for family in BUILT_IN}
 _by_hand: dict[str, Family] = {}  # those that `register` was called for
@@ -94,8 +100,10 @@ def _load_plugins() -> None:
     _plugins_loaded = True
 
 
-def load_config(model_dir: Path) -> ModelConfig:
+def load_config(model_dir: Path, library: str = OURS) -> AnyConfig:
     """Reads config.json, and the token ids of generation_config.json where there is one.
+
+    `library` says whose module it is read for: that of a family, or that of `transformers`.
 
     Raises:
         ModelDirError: a missing or unreadable directory or file.
@@ -105,10 +113,12 @@ def load_config(model_dir: Path) -> ModelConfig:
     model_dir = Path(model_dir)
     check_model_dir(model_dir)
     values = read_json_object(model_dir / "config.json")
-    return with_other_files(parse_config(values), model_dir)
+    if library == OURS:
+        return with_other_files(parse_config(values), model_dir)
+    return with_other_files(parse_foreign(values), model_dir)
 
 
-def with_other_files(config: ModelConfig, model_dir: Path) -> ModelConfig:
+def with_other_files(config: Config, model_dir: Path) -> Config:
     """A config with what the other files of its directory say; raises as `load_config` does."""
     if has_file(model_dir / "generation_config.json"):
         generation = Fields(
@@ -129,7 +139,7 @@ def parse_config(values: dict[str, Any]) -> ModelConfig:
     return config
 
 
-def build(config: ModelConfig, *, max_model_len: int) -> nn.Module:
+def build(config: AnyConfig, *, max_model_len: int) -> nn.Module:
     """The plain module on the meta device: (input_ids, positions) [1, T] -> logits [1, T, V].
 
     Args:
@@ -143,7 +153,21 @@ def build(config: ModelConfig, *, max_model_len: int) -> nn.Module:
     import torch
 
     with torch.device("meta"), torch.no_grad():
-        return family_named(config.family).build(config, max_model_len=max_model_len).eval()
+        return family_of(config).build(config, max_model_len=max_model_len).eval()
+
+
+def family_of(config: AnyConfig) -> Family:
+    """The family of a config: where to find the tensors, and how to build the module."""
+    if not isinstance(config, ForeignConfig):
+        return family_named(config.family)
+    from ingot.models.foreign.family import foreign_family
+
+    return foreign_family(config)
+
+
+def is_foreign(config: AnyConfig) -> bool:
+    """Whether another library writes the module."""
+    return isinstance(config, ForeignConfig)
 
 
 def blueprint(config: ModelConfig) -> Blueprint:
@@ -198,7 +222,8 @@ def unknown_architecture(values: dict[str, Any]) -> UnsupportedModelError:
     """The error of an architecture that no family builds."""
     return UnsupportedModelError(
         f"no family builds the architecture {values['architectures'][0]}",
-        hint=f"supported: {', '.join(sorted(supported_architectures()))}",
+        hint=f"supported: {', '.join(sorted(supported_architectures()))}; "
+        f"ingot compile {WAY} may take others",
     )
 
 
@@ -283,7 +308,7 @@ def read_config(family: Family, values: dict[str, Any]) -> ConfigReading:
     return ConfigReading(config if fields.sound() else None, wrong, fields)
 
 
-def _merge_token_ids(config: ModelConfig, generation: Fields) -> ModelConfig:
+def _merge_token_ids(config: Config, generation: Fields) -> Config:
     def merged(first: tuple[int, ...], key: str) -> tuple[int, ...]:
         return tuple(dict.fromkeys(first + generation.token_ids(key)))
 

@@ -187,7 +187,8 @@ def laid_out(pieces: Iterable[Piece]) -> Layout:
 
 def _side_by_side(pieces: Sequence[Piece]) -> dict[Piece, Source]:
     """The sources of pieces that share a matrix."""
-    height, first, made = sum(piece.rows for piece in pieces), 0, {}
+    first, made = max(piece.rule.skip for piece in pieces), {}
+    height = first + sum(piece.rows for piece in pieces)
     for piece in pieces:
         rule = piece.rule
         whole = (height, *piece.columns)

@@ -20,6 +20,7 @@ class Rows:
             blocks as a parameter has rows: of two parts, one has the even rows.
         turned: of each block the parameter has its share transposed: the rows of the parameter are
             the columns of the first block's share, then those of the second's.
+        skip: rows at the source's start that no parameter has.
         flat: the source has more dimensions than the parameter, a vector of all its elements.
     """
 
@@ -29,6 +30,7 @@ class Rows:
     blocks: int = 1
     turned: bool = False
     flat: bool = False
+    skip: int = 0
 
 
 EXPERT = "{e}"

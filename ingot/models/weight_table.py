@@ -15,7 +15,6 @@ from ingot.models import registry
 from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
 from ingot.models.checkpoint_formats.quantized import EncodedTensor, QuantizedTensor
-from ingot.models.config import ModelConfig
 from ingot.models.family import Family, Weights
 from ingot.models.mapped_file import TensorInfo
 from ingot.models.sources import (
@@ -37,7 +36,7 @@ Pieces = Mapping[str, Sequence[Piece]]  # of every parameter
 
 def resolve_sources(
     infos: Mapping[str, TensorInfo],
-    config: ModelConfig,
+    config: registry.AnyConfig,
     shapes: Mapping[str, Shape],
     on_fault: OnFault = raise_fault,
     *,
@@ -52,7 +51,7 @@ def resolve_sources(
             that are missing have no entry.
         whole: all files of the checkpoint could be read, so what is not in infos is missing.
     """
-    family = registry.family_named(config.family)
+    family = registry.family_of(config)
     infos = _respelled(family, infos, on_fault)
     table = family.weights_of(config)
     pieces = {name: _lookup(table, name, shape, infos) for name, shape in shapes.items()}
@@ -118,6 +117,10 @@ def _respelled(
         for template, spelling in family.spellings.items():
             if match := expand(template).fullmatch(name):
                 name = fill(spelling, match)
+        if family.respelled:
+            name = family.respelled(name)
+        if not name:
+            continue
         if name in found:
             on_fault(
                 CheckpointError(
@@ -163,7 +166,7 @@ def _filled(entry: Entry, match: re.Match[str]) -> Rule:
 
 
 def _find_copies(
-    family: Family, config: ModelConfig, infos: Mapping[str, TensorInfo]
+    family: Family, config: registry.AnyConfig, infos: Mapping[str, TensorInfo]
 ) -> dict[str, str]:
     if not config.tie_embeddings:
         return {}
@@ -175,7 +178,7 @@ def _find_copies(
 
 
 def _left_over(
-    family: Family, config: ModelConfig, infos: Mapping[str, TensorInfo], used: set[str]
+    family: Family, config: registry.AnyConfig, infos: Mapping[str, TensorInfo], used: set[str]
 ) -> list[str]:
     unused = [expand(template) for template in family.unused]
     return sorted(
@@ -185,7 +188,7 @@ def _left_over(
     )
 
 
-def _is_unused(match: re.Match[str] | None, config: ModelConfig) -> bool:
+def _is_unused(match: re.Match[str] | None, config: registry.AnyConfig) -> bool:
     if match is None:
         return False
     layer = match.groupdict().get(BEYOND)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ingot.artifact.folder import FolderWriter
 from ingot.artifact.host import available_memory
-from ingot.compiler.model import Model, keeps, kept_integers, read_model
+from ingot.compiler.model import Model, family_config, keeps, kept_integers, read_model
 from ingot.compiler.options import Clock, Progress
 from ingot.compiler.quantization.choose import label
 from ingot.compiler.quantization.quantize import quantize_weights
@@ -44,7 +44,7 @@ def export_model(
         counts = write_files(model, lowered, weights, options, writer.directory, clock)
         longest = model.resolved.limits.max_model_len
         write_surroundings(
-            model.model_dir, writer.directory, model.config, longest=longest, file=CACHED
+            model.model_dir, writer.directory, family_config(model), longest=longest, file=CACHED
         )
         errors = check(model, lowered, weights, options, writer.directory, clock)
         with clock.stage("write", str(out)):
@@ -105,7 +105,7 @@ def write_files(
                 operators=operators(options.opset),
                 narrow=TORCH_DTYPES[options.narrow],
             )
-            programs[name] = make_program(build, model.config, options.opset)
+            programs[name] = make_program(build, family_config(model), options.opset)
     sizes = {name: p.numel() for name, p in model.module.named_parameters()}
     with clock.stage_over("pack", DATA, sizes) as began:
         save(programs[CACHED], folder / CACHED, began)
@@ -127,7 +127,7 @@ def check(
     if free is not None and free < MEMORY_PER_WEIGHT * (folder / DATA).stat().st_size:
         return {}
     with clock.stage("check", "onnxruntime against the float32 reference"):
-        prompts = random_prompts(model.config, model.resolved.limits.max_model_len)
+        prompts = random_prompts(family_config(model), model.resolved.limits.max_model_len)
         read = as_stored(weights, options.stored)
         expected = expected_logits(lowered.reference, read, prompts)
         allowed = ALLOWED[options.narrow]

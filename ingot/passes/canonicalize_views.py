@@ -136,6 +136,22 @@ def from_the_front(node: Node) -> int:
     return 1
 
 
+def cat_of_parts(node: Node) -> int:
+    """Cat: without parts that are empty, or that of one."""
+    dim = argument(node, 1, "dim", 0) % rank(node)
+    parts: Any = node.args[0]
+    if any(value(part).dim() != rank(node) for part in parts):
+        return 0
+    kept = [part for part in parts if shape(part)[dim] != 0]
+    if len(kept) == 1:
+        replace(node, kept[0])
+        return 1
+    if len(kept) == len(parts):
+        return 0
+    node.args, node.kwargs = (kept, dim), {}
+    return 1
+
+
 def no_expand(node: Node) -> int:
     """Expand to the same shape: nothing."""
     source = node.args[0]
@@ -148,6 +164,7 @@ def no_expand(node: Node) -> int:
 
 RULES: tuple[tuple[tuple[object, ...], Callable[[Node], int]], ...] = (
     (SPLITS, split_to_slices),
+    ((aten.cat.default,), cat_of_parts),
     ((aten.expand.default,), no_expand),
     (RESHAPES, one_reshape),
     ((aten.permute.default, aten.transpose.int), swap_to_transpose),

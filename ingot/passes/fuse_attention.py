@@ -1,6 +1,8 @@
-"""fuse_attention: PyTorch's causal attention, as other libraries call it, becomes the op."""
+"""fuse_attention: causal attention, as other libraries call it or spell it out, becomes the op."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from torch.fx import GraphModule, Node
 
@@ -16,45 +18,56 @@ from ingot.passes.graph import (
     shape,
     value,
 )
+from ingot.passes.spelled_attention import PRODUCTS, spelled_attention
 
 ANCHORS = (aten.scaled_dot_product_attention.default,)
 
 
 def fuse_attention(gm: GraphModule) -> int:
-    """Name causal attention without a mask; repeated key heads are read as the shared ones.
+    """Name causal attention, PyTorch's or spelled out; repeated key heads are the shared ones.
 
     Before:
         k = reshape(expand(unsqueeze(k, 2), ...), ...)      q, k, v [1, H, N, D]
         y = scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = softmax(q @ transpose(k, 2, 3) * scale + causal_mask) @ v
     After:
         y = transpose(attention(transpose(q, 1, 2), transpose(k, 1, 2), transpose(v, 1, 2)), 1, 2)
     """
     found = len(op_calls(gm, "attention"))
-    return found + sum(name_attention(node) for node in calls(gm, *ANCHORS))
+    found += sum(name_attention(node) for node in calls(gm, *ANCHORS))
+    return found + sum(name_spelled(node) for node in calls(gm, *PRODUCTS))
 
 
 def name_attention(node: Node) -> int:
+    """PyTorch's own attention."""
     q, k, v = node.args[:3]
     assert isinstance(q, Node) and isinstance(k, Node) and isinstance(v, Node)
     if not is_plain_causal(node):
         return 0
     scale = argument(node, 6, "scale")
+    return write(node, q, k, v, scale=value(q).shape[3] ** -0.5 if scale is None else scale)
+
+
+def name_spelled(node: Node) -> int:
+    """softmax(scores + mask) @ v."""
+    found = spelled_attention(node)
+    if found is None:
+        return 0
+    given = {"scale": found.scale, "window": found.window, "softcap": found.softcap}
+    return write(node, found.q, found.k, found.v, **given)
+
+
+def write(node: Node, q: Node, k: Node, v: Node, **given: Any) -> int:
+    """The op in place of a node, from heads before tokens; not where heads do not fit."""
     heads = [q, unrepeat(k), unrepeat(v)]
-    size = value(q).shape[3]
+    if any(value(x).dim() != 4 or value(x).shape[0] != 1 for x in heads):
+        return 0
     num_q, num_k, num_v = (int(value(x).shape[1]) for x in heads)
     if len({shape(x)[2:] for x in heads}) > 1 or num_k != num_v or num_q % num_k:
         return 0
     with node.graph.inserting_before(node):
         q, k, v = (call(node.graph, aten.transpose.int, x, 1, 2, like=node) for x in heads)
-        new = call_op(
-            node.graph,
-            "attention",
-            like=node,
-            q=q,
-            k=k,
-            v=v,
-            scale=size**-0.5 if scale is None else scale,
-        )
+        new = call_op(node.graph, "attention", like=node, q=q, k=k, v=v, **given)
         val = value(node)
         replace(node, call(node.graph, aten.transpose.int, new, 1, 2, like=node, val=val))
     return 1

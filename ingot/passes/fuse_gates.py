@@ -42,5 +42,6 @@ PATTERNS = (
     pattern("silu", lambda gate, up: F.silu(gate) * up),
     pattern("gelu", lambda gate, up: F.gelu(gate) * up),
     pattern("gelu_tanh", lambda gate, up: F.gelu(gate, approximate="tanh") * up),
+    pattern("relu2", lambda gate, up: F.relu(gate).square() * up),
     pattern("relu", lambda gate, up: F.relu(gate) * up),
 )

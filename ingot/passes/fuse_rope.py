@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from ingot.passes.fuse_rope_table import Order, undouble
-from ingot.passes.graph import aten, call, call_op, is_call, is_op, op_calls, value
+from ingot.passes.graph import aten, call, call_op, is_call, is_op, op_calls, rank, value
 from ingot.passes.patterns import Captures, Pattern, apply_patterns
 
 
@@ -94,15 +94,29 @@ class Read:
     order: Order
     head_dim: int
 
+    @property
+    def half(self) -> int:
+        """How many angles the table has."""
+        return int(value(self.table).shape[2]) // 2
+
 
 def read_wave(node: Any) -> Read | None:
-    """Reads unsqueeze(part, dim); the part is slice(table, 2, start, ...), once or doubled."""
-    if not is_call(node, aten.unsqueeze.default):
-        return None
-    part, order = undouble(node.args[0])
-    if not is_call(part, aten.slice.Tensor) or not is_op(part.args[0], "rope_table"):
-        return None
-    return Read(part.args[0], part.args[2], order, node.args[1])
+    """Reads columns of a table, once or doubled, and over heads, in whatever order that is done.
+
+    The first half of columns that were doubled by halves is what they were.
+    """
+    if is_call(node, aten.slice.Tensor) and is_op(node.args[0], "rope_table"):
+        return Read(node.args[0], node.args[2], "once", 0)
+    if is_call(node, aten.unsqueeze.default) and node.args[1] in (1, 2):
+        found = read_wave(node.args[0])
+        return replace(found, head_dim=node.args[1]) if found and not found.head_dim else None
+    if is_call(node, aten.slice.Tensor):
+        found, last = read_wave(node.args[0]), rank(node) - 1
+        half = found and found.order == "halves" and (last, 0, found.half) == node.args[1:]
+        return replace(found, order="once") if found and half else None
+    part, order = undouble(node)
+    found = read_wave(part) if order != "once" else None
+    return replace(found, order=order) if found and found.order == "once" else None
 
 
 def pattern(search: Callable[..., Tensor], order: Order, head: int = 22, **scalars: int) -> Pattern:

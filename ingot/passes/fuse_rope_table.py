@@ -82,9 +82,10 @@ def undouble(node: Any) -> tuple[Any, Order]:
     """cat(a, a) -> a, "halves"; repeat_interleave(a, 2) -> a, "pairs"; on the last dimension."""
     if is_call(node, aten.cat.default):
         parts, dim = node.args
-        if len(parts) == 2 and parts[0] is parts[1] and dim == 2:
+        if len(parts) == 2 and parts[0] is parts[1] and dim == rank(node) - 1:
             return parts[0], "halves"
-    if is_call(node, aten.repeat_interleave.self_int) and node.args[1:] in ((2, -1), (2, 2)):
+    twice = is_call(node, aten.repeat_interleave.self_int) and node.args[1] == 2
+    if twice and node.args[2:] in ((-1,), (rank(node) - 1,)):
         return node.args[0], "pairs"
     return node, "once"
 

@@ -13,6 +13,9 @@ from ingot.ops import OPS
 from ingot.passes.canonicalize_casts import canonicalize_casts
 from ingot.passes.canonicalize_heads import canonicalize_heads
 from ingot.passes.canonicalize_ops import canonicalize_ops
+from ingot.passes.canonicalize_positions import canonicalize_positions
+from ingot.passes.canonicalize_rows import canonicalize_rows
+from ingot.passes.canonicalize_spellings import canonicalize_spellings
 from ingot.passes.canonicalize_views import canonicalize_views
 from ingot.passes.declaration import DTYPES, Pass
 from ingot.passes.fuse_attention import fuse_attention
@@ -35,13 +38,14 @@ from ingot.passes.invariants import (
 from ingot.passes.lower_activations import lower_activations
 from ingot.passes.lower_dtypes import lower_dtypes
 from ingot.passes.lower_experts import lower_experts
+from ingot.passes.lower_quotients import lower_quotients
 from ingot.passes.lower_scales import lower_scales
 from ingot.passes.merge_linears import merge_linears
 from ingot.passes.rewrite_attention import rewrite_attention
 from ingot.passes.select_logit_rows import select_logit_rows
 
 # Relative errors of the logits that verification allows a pass that is not bitwise.
-REGROUPED = 1e-5  # the same products, summed by PyTorch's own matmul in another order
+REGROUPED = 1e-5  # the same arithmetic in another order, as in PyTorch's own matmul
 # The same of values stored in 16 bits, of which 8 are digits, or 11.
 NARROW = {"bfloat16": (torch.bfloat16, 3e-2), "float16": (torch.float16, 4e-3)}
 
@@ -49,7 +53,10 @@ PIPELINE: tuple[Pass, ...] = (
     # one spelling for every idea
     Pass(function=canonicalize_casts, gives=(no_noise,)),
     Pass(function=canonicalize_views, needs=(no_noise,), gives=(canonical_views,)),
+    Pass(function=canonicalize_rows, needs=(canonical_views,)),
+    Pass(function=canonicalize_positions, needs=(canonical_views,)),
     Pass(function=canonicalize_ops, needs=(canonical_views,)),
+    Pass(function=canonicalize_spellings, needs=(canonical_views,), tolerance=REGROUPED),
     # arithmetic to primitives
     Pass(
         function=fuse_rms_norm,
@@ -94,6 +101,7 @@ PIPELINE: tuple[Pass, ...] = (
         anchors=(aten.silu.default, aten.gelu.default, aten.relu.default, aten.sigmoid.default),
     ),
     Pass(function=fuse_soft_cap, expect="soft_cap", anchors=(aten.tanh.default,)),
+    Pass(function=lower_quotients, tolerance=REGROUPED),
     Pass(function=lower_scales, expect="mul", anchors=(aten.mul.Tensor, aten.mul.Scalar)),
     # fewer, larger products
     Pass(

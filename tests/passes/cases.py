@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tests.passes import foreign_cases as foreign
 from tests.passes.support import Body, Lab, attend, cos_sin, flat, heads, rms, turn
 
 ops = torch.ops.ingot
@@ -372,8 +373,29 @@ CASES = {
     "canonicalize_views": Case(
         views, 9, {"aten.permute": 2}, {"aten.reshape": 1}, (canonical_views,)
     ),
+    "canonicalize_rows": Case(
+        foreign.rows_without_batch,
+        1,
+        {"aten.reshape": 2},
+        {},
+        (foreign.rows_that_meet, foreign.rows_with_others),
+    ),
+    "canonicalize_positions": Case(
+        foreign.counted,
+        2,
+        {"aten.arange": 1, "aten.cumsum": 1, "aten.ones": 1},
+        {},
+        (foreign.counted_otherwise,),
+    ),
     "canonicalize_ops": Case(
         residual, 7, {"aten.linear": 2, "aten.add": 1}, {"linear": 2, "add": 1, "aten.pow": 1}, ()
+    ),
+    "canonicalize_spellings": Case(
+        foreign.gelus,
+        3,
+        {"aten.tanh": 2, "aten.rsqrt": 1},
+        {"aten.gelu": 2, "aten.layer_norm": 1},
+        (foreign.another_gelu, foreign.norm_of_another_mean),
     ),
     "fuse_rms_norm": Case(
         norms,
@@ -416,7 +438,15 @@ CASES = {
         2,
         {"aten.scaled_dot_product_attention": 2, "aten.expand": 2},
         {"attention": 2},
-        (attended_to_the_future, attended_with_mask),
+        (
+            attended_to_the_future,
+            attended_with_mask,
+            foreign.unmasked,
+            foreign.masked_otherwise,
+            foreign.masked_twice,
+            foreign.capped_before_the_scale,
+            foreign.softmax_of_queries,
+        ),
     ),
     "canonicalize_heads": Case(heads_first, 2, {"aten.transpose": 2}, {}, (other_dims,)),
     "fuse_gates": Case(
@@ -435,6 +465,9 @@ CASES = {
         {"aten.tanh": 2, "aten.div": 2, "aten.mul": 2},
         {"soft_cap": 2},
         (capped_by_other_numbers, capped_the_other_way, capped_by_a_tensor, cap_read_twice),
+    ),
+    "lower_quotients": Case(
+        foreign.quotients, 2, {"aten.div": 2}, {"aten.mul": 2}, (foreign.quotient_of_tensors,)
     ),
     "lower_scales": Case(
         scaled, 2, {"aten.mul": 2}, {"mul": 2}, (scaled_by_a_tensor, scaled_integers)
@@ -469,4 +502,6 @@ SPELLINGS = (
     ("fuse_rope", turned_neighbours, 2),
     ("fuse_rope", turned_neighbours_in_part, 1),
     ("fuse_attention", attended_in_turn, 1),
+    ("fuse_attention", foreign.spelled, 2),
+    ("fuse_attention", foreign.spelled_with_a_late_scale, 1),
 )

@@ -22,6 +22,7 @@ ACTIVATIONS: Mapping[str, str] = {
     "gelu": "Gelu",
     "gelu_tanh": "GeluTanh",
     "relu": "Relu",
+    "relu2": "Relu2",
 }
 
 

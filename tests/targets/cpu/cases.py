@@ -46,7 +46,7 @@ def at_levels(*kinds: str) -> pytest.MarkDecorator:
 every_program = at_levels(*TARGETS_OF)
 F32: DType = "float32"
 DTYPES: dict[str, DType] = {"f32": "float32", "bf16": "bfloat16"}
-KINDS = ("silu", "gelu", "gelu_tanh", "relu")
+KINDS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
 TABLE_ROWS = 83  # of a table that a product shares: its last panel is not filled
 
 

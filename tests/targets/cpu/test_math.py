@@ -42,6 +42,7 @@ def test_activations(kind: str, target: str, x: Tensor) -> None:
         "gelu": F.gelu(x.double()),
         "gelu_tanh": F.gelu(x.double(), approximate="tanh"),
         "relu": F.relu(x.double()),
+        "relu2": F.relu(x.double()).square(),
     }
     error = {
         name: (got[f"{name}-{COLUMNS}.out"].flatten().double() - reference).abs()
@@ -53,6 +54,7 @@ def test_activations(kind: str, target: str, x: Tensor) -> None:
         assert (error[name] <= 5e-7 * x.double().abs() + 1e-12).all(), name
     assert (error["silu"] <= 1e-6 * x.double().abs()).all()
     assert (error["relu"] == 0).all()
+    assert (error["relu2"][ordinary] <= 1e-7 * exact["relu2"][ordinary]).all()
 
 
 def test_nan_stays_nan(kind: str, target: str, x: Tensor) -> None:

@@ -101,6 +101,10 @@ struct Relu {
   static vf of(vf x) { return max(zero(), x); }
 };
 
+struct Relu2 {
+  static vf of(vf x) { return Relu::of(x) * Relu::of(x); }
+};
+
 // Of an integer from 1 on, in double: ln(2^n * m) = n * ln(2) + 2 * atanh((m - 1) / (m + 1)).
 inline float natural_log(int number) {
   constexpr double ln_2 = 0.69314718055994530942;

@@ -1,0 +1,1 @@
+"""Modules that another library wrote: those of `transformers`."""

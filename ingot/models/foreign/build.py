@@ -1,0 +1,122 @@
+"""The plain module of a class of `transformers`: on the meta device, without cache and mask."""
+
+from __future__ import annotations
+
+import inspect
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ingot.errors import UnsupportedModelError
+from ingot.models.blocks.constants import register_constant
+from ingot.models.family import Rows
+from ingot.models.foreign.attention import NAME, Refused, register
+
+
+def plain_module(
+    made: type[Any], config: Any, *, max_model_len: int
+) -> tuple[Any, dict[str, Rows]]:
+    """The module (input_ids, positions) [1, T] -> logits [1, T, V], its parameters on meta; and
+    those that are not read as a checkpoint stores them.
+
+    Args:
+        made: the class; config: its own config, which becomes this module's.
+        max_model_len: longest sequence it will run. Frequencies that depend on a length are those
+            of this one.
+    """
+    register()
+    with torch.device("meta"), torch.no_grad():
+        model = made._from_config(config, dtype=torch.float32, attn_implementation="eager").eval()
+    # Modules that were made for eager attention look it up at each call, some in their own config.
+    for part in {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values():
+        part._attn_implementation, part._experts_implementation = NAME, NAME
+    set_buffers(model, max_model_len)
+    rows = own_rows(model)
+    model.forward = MethodType(forward, model)
+    return model.requires_grad_(False), rows
+
+
+def forward(model: nn.Module, input_ids: Tensor, positions: Tensor) -> Tensor:
+    """The class's own forward, with those of its arguments that it has."""
+    own = type(model).forward
+    # A mask that is given is not looked for in positions, where values would decide. Positions are
+    # left to the class: not all of them begin at 0, and `canonicalize_positions` finds those that
+    # do.
+    given = {"attention_mask": torch.ones_like(input_ids), "use_cache": False}
+    known = inspect.signature(own).parameters
+    try:
+        out = own(model, input_ids, **{name: x for name, x in given.items() if name in known})
+    except Refused as error:
+        paths = {id(module): path for path, module in model.named_modules()}
+        where = paths.get(id(error.module)) or "the model itself"
+        raise UnsupportedModelError(
+            f"no op stands for {error.what}, at {where}",
+            hint=f"{type(model).__name__} of transformers cannot be compiled",
+        ) from error
+    logits: Tensor = out.logits
+    return logits.float()
+
+
+def set_buffers(model: Any, max_model_len: int) -> None:
+    """Gives the buffers that no checkpoint holds the values that the library computes."""
+    names = [name for name, _ in model.named_non_persistent_buffers()]
+    owners = {
+        name.rpartition(".")[0]: model.get_submodule(name.rpartition(".")[0]) for name in names
+    }
+    for owner in owners.values():
+        for name, buffer in owner.named_buffers(recurse=False):
+            owner._buffers[name] = torch.empty_like(buffer, device="cpu")
+    with torch.device("cpu"):
+        for owner in owners.values():
+            model._init_weights(owner)
+            fix_frequencies(owner, max_model_len)
+    for owner in owners.values():
+        for name, buffer in list(owner.named_buffers(recurse=False)):
+            if buffer.is_floating_point():
+                register_constant(owner, name, buffer.float())
+            else:
+                owner._buffers[name] = buffer.to("meta")
+
+
+def fix_frequencies(module: Any, max_model_len: int) -> None:
+    """Computes frequencies that depend on a length for the longest one, and once."""
+    kinds = getattr(module, "rope_type", None)
+    for layer, kind in kinds.items() if isinstance(kinds, dict) else ((None, kinds),):
+        if kind is None or not ("dynamic" in kind or kind == "longrope"):
+            continue
+        last = torch.tensor([[max_model_len - 1]])
+        module(torch.zeros(1), last, **({} if layer is None else {"layer_type": layer}))
+        if layer is None:
+            module.rope_type = "default"
+        else:
+            module.rope_type = {**module.rope_type, layer: "default"}
+
+
+def own_rows(model: nn.Module) -> dict[str, Rows]:
+    """Reads parameters as the passes want them, and tells where they are in the checkpoint.
+
+    A table of positions may begin with rows that no position reads, `offset` of them. A `Conv1D` is
+    a linear whose weight is stored transposed. Buffers that a checkpoint holds are parameters.
+    """
+    from transformers.pytorch_utils import Conv1D
+
+    rows: dict[str, Rows] = {}
+    for path, module in list(model.named_modules()):
+        offset = getattr(module, "offset", None)
+        if isinstance(module, nn.Embedding) and isinstance(offset, int) and offset > 0:
+            module.weight = nn.Parameter(module.weight[offset:].detach())
+            module.offset = 0  # type: ignore[assignment]
+            rows[f"{path}.weight"] = Rows(f"{path}.weight", skip=offset)
+        elif isinstance(module, Conv1D):
+            model.set_submodule(path, nn.Linear(module.nx, module.nf, device="meta"))
+            rows[f"{path}.weight"] = Rows(f"{path}.weight", transposed=True)
+        for name, buffer in list(module.named_buffers(recurse=False)):
+            if name not in module._non_persistent_buffers_set and buffer.is_floating_point():
+                del module._buffers[name]
+                if not buffer.dim():
+                    what = f"{type(module).__name__} with a tensor of one number, {name}"
+                    raise UnsupportedModelError(f"no op stands for {what}, at {path}")
+                module.register_parameter(name, nn.Parameter(buffer.to("meta")))
+    return rows

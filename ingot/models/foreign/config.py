@@ -1,0 +1,156 @@
+"""What is known of a model whose module `transformers` writes, without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ingot.errors import ConfigError, UnsupportedModelError, UsageError, describe
+from ingot.version import DISTRIBUTION
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from ingot.models.rope import RopeConfig
+
+LIBRARY = "transformers"  # the name of the option's value, and of the family of such models
+UNBOUNDED = 4096  # the longest sequence of a model whose config says none
+WAY = f"--from {LIBRARY}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForeignConfig:
+    """A model whose module `transformers` writes, as far as a compile needs to know it.
+
+    Attributes:
+        architecture: the class, by its name in `transformers`.
+        windows: the window of every layer as config.json has it, 0 for none. Masks say which there
+            are; these only choose lengths of prompts.
+        text: all of config.json, of which `transformers` makes its own config.
+    """
+
+    family: str = LIBRARY
+    architecture: str
+    vocab_size: int
+    windows: tuple[int, ...]
+    max_position_embeddings: int
+    bos_token_ids: tuple[int, ...]
+    eos_token_ids: tuple[int, ...]
+    checkpoint_dtype: str
+    quantization: str = ""
+    mtp_layers: int = 0
+    tie_embeddings: bool = True  # the class says which tensors are one
+    text: str
+
+    @property
+    def ropes(self) -> tuple[RopeConfig, ...]:
+        """None that is known: the class computes its own frequencies."""
+        return ()
+
+    @property
+    def product_widths(self) -> tuple[int, ...]:
+        """None that is known before the module is traced."""
+        return ()
+
+    @property
+    def num_layers(self) -> int:
+        """How many decoder layers the model has."""
+        return len(self.windows)
+
+
+def parse_foreign(values: dict[str, Any]) -> ForeignConfig:
+    """What a parsed config.json says of a model that `transformers` has a class for.
+
+    Raises:
+        ConfigError: it names no class, or the class takes no such config.
+        UnsupportedModelError: `transformers` has no such class, or it is no language model.
+        UsageError: `transformers` is not installed.
+    """
+    text = json.dumps(values, sort_keys=True)
+    name = architecture_of(values)
+    made = class_named(name, values)
+    config = own_config(made, values).get_text_config(decoder=True)
+    layers = config.num_hidden_layers
+    return ForeignConfig(
+        architecture=name,
+        vocab_size=int(config.vocab_size),
+        windows=windows_of(config, layers),
+        max_position_embeddings=int(getattr(config, "max_position_embeddings", 0) or UNBOUNDED),
+        bos_token_ids=ids_of(getattr(config, "bos_token_id", None)),
+        eos_token_ids=ids_of(getattr(config, "eos_token_id", None)),
+        checkpoint_dtype=str(getattr(config, "dtype", None) or "").removeprefix("torch."),
+        text=text,
+    )
+
+
+def architecture_of(values: dict[str, Any]) -> str:
+    """The class that a config.json names. Raises ConfigError."""
+    names = values.get("architectures")
+    if not isinstance(names, list) or not names or not isinstance(names[0], str):
+        raise ConfigError(
+            f"config.json has architectures = {names!r}",
+            hint='it must be a list with one class name, such as ["LlamaForCausalLM"]',
+        )
+    return names[0]
+
+
+def class_named(name: str, values: dict[str, Any]) -> type[Any]:
+    """The class of `transformers` that has this name. Raises UnsupportedModelError, UsageError."""
+    with installed():
+        import transformers
+        from transformers import GenerationMixin, PreTrainedModel
+    made = getattr(transformers, name, None)
+    if not isinstance(made, type) or not issubclass(made, PreTrainedModel):
+        own = " and config.json brings code of its own (auto_map)" if "auto_map" in values else ""
+        raise UnsupportedModelError(
+            f"transformers {transformers.__version__} has no model class {name}{own}",
+            hint="Code of a model directory is never run. A newer transformers may have the class; "
+            "otherwise write a family: docs/add_a_model.md.",
+        )
+    if not issubclass(made, GenerationMixin):
+        raise UnsupportedModelError(
+            f"{name} of transformers is no model that generates text",
+            hint=f"{WAY} takes language models, such as LlamaForCausalLM",
+        )
+    return made
+
+
+def own_config(made: type[Any], values: dict[str, Any]) -> PretrainedConfig:
+    """The config that `transformers` makes of config.json for a class. Raises ConfigError."""
+    try:
+        config: PretrainedConfig = made.config_class.from_dict(values)
+        return config
+    except Exception as error:
+        raise ConfigError(
+            f"{made.config_class.__name__} of transformers refuses config.json: {describe(error)}",
+            hint="fetch config.json again; its keys are those of the model's class",
+        ) from error
+
+
+def windows_of(config: PretrainedConfig, layers: int) -> tuple[int, ...]:
+    """The window of every layer, as far as the config says it in the usual words."""
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"] * layers
+    slides = [kind == "sliding_attention" for kind in kinds][:layers]
+    return tuple(int(window) if window and each else 0 for each in slides)
+
+
+def ids_of(value: int | list[int] | None) -> tuple[int, ...]:
+    return () if value is None else tuple(value) if isinstance(value, list) else (value,)
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Imports `transformers` inside. Raises UsageError where it cannot be."""
+    try:
+        yield
+    except ImportError as error:
+        absent = isinstance(error, ModuleNotFoundError) and error.name == LIBRARY
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise UsageError(
+            f"{LIBRARY} {'is not installed' if absent else f'cannot be imported: {reason}'}",
+            hint=f"{WAY} needs it: pip install '{DISTRIBUTION}[hf]'",
+        ) from error
