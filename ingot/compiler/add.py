@@ -16,13 +16,12 @@ from pathlib import Path
 from ingot.artifact.codec import encode_plan
 from ingot.artifact.golden import GOLDEN, Golden, decode_golden, encode_golden
 from ingot.artifact.manifest import Manifest
-from ingot.artifact.matrices import matrices_of
 from ingot.artifact.plan import Limits
 from ingot.artifact.reader import Artifact
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter, refuse_missing
 from ingot.compiler.choose_targets import resolve_targets
-from ingot.compiler.compile import describe, target_plan, write_parts
+from ingot.compiler.compile import describe, report_of, target_plan, write_parts
 from ingot.compiler.front import Front
 from ingot.compiler.golden import loosest, outputs_agree
 from ingot.compiler.kept_front import front_of
@@ -73,18 +72,7 @@ def add_targets(
         with clock.stage("check", "golden prompts on this host"):
             golden_error = check(writer.directory)
         writer.publish()
-    sizes = {name: file.size for name, file in manifest.files.items()}
-    return Report(
-        artifact=out,
-        manifest=manifest,
-        seconds=clock.seconds,
-        stage_seconds=clock.stage_seconds,
-        dtype_reason=model.resolved.dtype_reason,
-        bytes_total=sum(sizes.values()),
-        weight_bytes=sum(size for name, size in sizes.items() if name.startswith("weights/")),
-        golden_error=golden_error,
-        matrices=matrices_of(front.plan),
-    )
+    return report_of(out, manifest, model, front, clock, golden_error)
 
 
 def targets_of(manifest: Manifest) -> list[Target]:

@@ -77,14 +77,27 @@ def compile_model(
             with clock.stage("check", "golden prompts on this host"):
                 golden_error = check(writer.directory)
             writer.publish()
+    return report_of(out, manifest, model, front, clock, golden_error)
+
+
+def report_of(
+    out: Path,
+    manifest: Manifest,
+    model: Model,
+    front: Front,
+    clock: Clock,
+    golden_error: float | None,
+) -> Report:
+    """What a compile that has ended made of a model."""
+    sizes = {name: file.size for name, file in manifest.files.items()}
     return Report(
         artifact=out,
         manifest=manifest,
         seconds=clock.seconds,
         stage_seconds=clock.stage_seconds,
         dtype_reason=model.resolved.dtype_reason,
-        bytes_total=sum(file.size for file in manifest.files.values()),
-        weight_bytes=sum(manifest.files[weights_name(name)].size for name in layouts(parts)),
+        bytes_total=sum(sizes.values()),
+        weight_bytes=sum(size for name, size in sizes.items() if name.startswith("weights/")),
         golden_error=golden_error,
         matrices=matrices_of(front.plan),
         kept=stored_already(model.checkpoint.quantized, front.storage),
