@@ -21,7 +21,7 @@ from ingot.artifact.reader import Artifact
 from ingot.artifact.target import Target
 from ingot.artifact.writer import ArtifactWriter, refuse_missing
 from ingot.compiler.choose_targets import resolve_targets
-from ingot.compiler.compile import describe, report, target_plan, write_parts
+from ingot.compiler.compile import describe, report_of, target_plan, write_parts
 from ingot.compiler.front import Front
 from ingot.compiler.golden import loosest, outputs_agree
 from ingot.compiler.kept_front import front_of
@@ -72,7 +72,7 @@ def add_targets(
         with clock.stage("check", "golden prompts on this host"):
             golden_error = check(writer.directory)
         writer.publish()
-    return report(out, manifest, model, front, clock, golden_error)
+    return report_of(out, manifest, model, front, clock, golden_error)
 
 
 def targets_of(manifest: Manifest) -> list[Target]:

@@ -77,10 +77,10 @@ def compile_model(
             with clock.stage("check", "golden prompts on this host"):
                 golden_error = check(writer.directory)
             writer.publish()
-    return report(out, manifest, model, front, clock, golden_error)
+    return report_of(out, manifest, model, front, clock, golden_error)
 
 
-def report(
+def report_of(
     out: Path,
     manifest: Manifest,
     model: Model,
@@ -88,7 +88,7 @@ def report(
     clock: Clock,
     golden_error: float | None,
 ) -> Report:
-    """What is said of an artifact that was written."""
+    """What a compile that has ended made of a model."""
     sizes = {name: file.size for name, file in manifest.files.items()}
     return Report(
         artifact=out,
