@@ -170,9 +170,9 @@ def is_foreign(config: AnyConfig) -> bool:
     return isinstance(config, ForeignConfig)
 
 
-def blueprint(config: ModelConfig) -> Blueprint:
+def blueprint(config: AnyConfig) -> Blueprint:
     """What the module of a config is made of. A family with a `build` of its own needs torch."""
-    if family_named(config.family).build is build_decoder:
+    if isinstance(config, ModelConfig) and family_named(config.family).build is build_decoder:
         return causal_lm(config)
     from ingot.models.blocks.block import blueprint_of
 
