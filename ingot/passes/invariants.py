@@ -72,7 +72,7 @@ def only_known_ops(gm: GraphModule) -> list[str]:
 
 
 def typed(gm: GraphModule) -> list[str]:
-    """Rows are multiplied in the dtype of the matrix; results are float32, or narrow if they may."""
+    """Products multiply rows in the dtype of the matrix, and give float32 where they must."""
     wrong = []
     for node in gm.graph.nodes:
         traits = TRAITS.get(op_name(node))

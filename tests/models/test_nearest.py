@@ -34,8 +34,8 @@ def test_helium_differs_in_no_key() -> None:
     assert (found.family.name, found.differing, found.absent) == ("llama", (), ())
 
 
-def test_phi_moe_has_the_router_of_mixtral() -> None:
-    found = near("PhimoeForCausalLM", **dict.fromkeys(ROUTER, 2), sliding_window=None)
+def test_a_family_with_experts_is_near_to_others_with_experts() -> None:
+    found = near("MixtralXForCausalLM", **dict.fromkeys(ROUTER, 2), sliding_window=None)
     assert (found.family.name, found.differing, found.absent) == ("mixtral", (), ())
 
 
