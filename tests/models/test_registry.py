@@ -48,8 +48,43 @@ def test_every_architecture_has_the_family_of_its_name() -> None:
         "MistralForCausalLM": "mistral",
         "Qwen2ForCausalLM": "qwen2",
         "Qwen3ForCausalLM": "qwen3",
+        "GemmaForCausalLM": "gemma",
         "Gemma2ForCausalLM": "gemma2",
+        "Gemma3ForCausalLM": "gemma3",
+        "Gemma3ForConditionalGeneration": "gemma3",
+        "Phi3ForCausalLM": "phi3",
         "GPT2LMHeadModel": "gpt2",
+        "GPTNeoXForCausalLM": "gpt_neox",
+        "GlmForCausalLM": "glm4",
+        "Glm4ForCausalLM": "glm4",
+        "Olmo2ForCausalLM": "olmo2",
+        "Olmo3ForCausalLM": "olmo3",
+        "GraniteForCausalLM": "granite",
+        "SmolLM3ForCausalLM": "smollm3",
+        "CohereForCausalLM": "cohere",
+        "Cohere2ForCausalLM": "cohere2",
+        "Starcoder2ForCausalLM": "starcoder2",
+        "MinistralForCausalLM": "ministral",
+        "Ministral3ForCausalLM": "mistral3",
+        "Mistral3ForConditionalGeneration": "mistral3",
+        "Exaone4ForCausalLM": "exaone4",
+        "HunYuanDenseV1ForCausalLM": "hunyuan",
+        "SeedOssForCausalLM": "seed_oss",
+        "Ernie4_5ForCausalLM": "ernie4_5",
+        "Ernie4_5_ForCausalLM": "ernie4_5",
+        "MixtralForCausalLM": "mixtral",
+        "Qwen2MoeForCausalLM": "qwen2_moe",
+        "Qwen3MoeForCausalLM": "qwen3_moe",
+        "OlmoeForCausalLM": "olmoe",
+        "GraniteMoeForCausalLM": "granite_moe",
+        "GptOssForCausalLM": "gpt_oss",
+        "Glm4MoeForCausalLM": "glm4_moe",
+        "MiniMaxM2ForCausalLM": "minimax_m2",
+        "Ernie4_5_MoeForCausalLM": "ernie4_5_moe",
+        "HunYuanMoEV1ForCausalLM": "hunyuan_moe",
+        "DeepseekV2ForCausalLM": "deepseek_v2",
+        "DeepseekV3ForCausalLM": "deepseek_v3",
+        "Glm4MoeLiteForCausalLM": "deepseek_v3",
     }
     found = {name: registry.find_family({"architectures": [name]}).name for name in expected}
     assert found == expected and set(registry.supported_architectures()) == set(expected)
@@ -117,7 +152,7 @@ def unsupported(**changes: Any) -> str:
 
 def test_the_nearest_family_differs_least_whatever_its_name() -> None:
     hint = unsupported(architectures=["Qwen3XForCausalLM"], mlp_bias=True)
-    assert hint.startswith("nearest: LlamaForCausalLM, which differs in no key of config.json;")
+    assert hint.startswith("nearest: GraniteForCausalLM, which differs in no key of config.json;")
     hint = unsupported(architectures=["LlamaXForCausalLM"], use_sliding_window=False, odd=1)
     assert hint.startswith("nearest: Qwen") and "which differs in odd;" in hint
 
