@@ -8,7 +8,7 @@ from dataclasses import replace
 from ingot.artifact.formats import Format, Storage
 from ingot.compiler.options import CompileOptions, check_known
 from ingot.errors import UsageError
-from ingot.models.config import ModelConfig
+from ingot.models.foreign.config import AnyConfig
 
 BITS = {"int8": 8, "int4": 4}
 GROUPS = {"32": 32, "64": 64, "128": 128}
@@ -18,7 +18,7 @@ DEQUANTIZE = "--dequantize"
 UNQUANTIZED = "--quantize none, without --group-size, --keep and --calibrate"
 
 
-def base_storage(options: CompileOptions, config: ModelConfig) -> Storage | None:
+def base_storage(options: CompileOptions, config: AnyConfig) -> Storage | None:
     """The storage that `--quantize` and `--group-size` ask for; None for no quantization.
 
     Without a group size, int8 takes the widest, which is fastest, and int4 the narrowest, which is
@@ -49,7 +49,7 @@ def base_storage(options: CompileOptions, config: ModelConfig) -> Storage | None
     return Storage(BITS[options.quantize], allowed[size])
 
 
-def keeps_integers(options: CompileOptions, config: ModelConfig) -> bool:
+def keeps_integers(options: CompileOptions, config: AnyConfig) -> bool:
     """Whether a compile keeps the numbers of a checkpoint that is quantized already.
 
     Raises:
