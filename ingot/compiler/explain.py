@@ -37,6 +37,7 @@ from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
 from ingot.models.family import Family
 from ingot.models.file_names import CONFIG
+from ingot.models.other_files import with_other_files
 from ingot.models.sources import Source, Stacked
 from ingot.models.weight_table import quantized_sources, resolve_sources
 from ingot.targets.target import TargetKind, kind_of
@@ -171,7 +172,7 @@ def _read_config(
     if reading.config is None:
         return None
     with Noting(faults.append):
-        return registry.with_other_files(reading.config, model_dir)
+        return with_other_files(reading.config, model_dir)
     return reading.config
 
 

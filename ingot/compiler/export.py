@@ -13,7 +13,7 @@ from ingot.compiler.layers import all_tensors, find_layers
 from ingot.compiler.record import Recorder
 from ingot.compiler.repeat import repeat
 from ingot.errors import ExportError, IngotError
-from ingot.models.registry import AnyConfig
+from ingot.models.foreign.config import AnyConfig
 from ingot.passes.graph import NUMBER
 
 EXAMPLE_TOKENS = 8

@@ -20,7 +20,7 @@ from ingot.compiler.quantization.choose import check_calibration, choose_storage
 from ingot.compiler.verify import PlanChecker
 from ingot.errors import PassError
 from ingot.models.counts import module_counts
-from ingot.models.registry import is_foreign
+from ingot.models.foreign.config import ForeignConfig
 from ingot.passes import runner
 from ingot.passes.layer_log import LayerLog
 from ingot.passes.pipeline import pipeline
@@ -32,7 +32,7 @@ def lower_model(model: Model, clock: Clock) -> Front:
     config, resolved, options = model.config, model.resolved, model.options
     with clock.stage("export", f"{config.architecture}, {config.num_layers} layers"):
         graph = export(model.module, config)
-        if is_foreign(config):
+        if isinstance(config, ForeignConfig):
             graph = settle(graph, model.module)
         reference = GraphModule(graph, deepcopy(graph.graph))
     fits = partial(all_fit, resolved.targets)
@@ -63,7 +63,7 @@ def run_passes(
 ) -> tuple[LedgerEntry, ...]:
     """Applies the passes. Raises UnsupportedModelError for another library's module that computes
     what no op stands for."""
-    options, is_ours = model.options, not is_foreign(model.config)
+    options, is_ours = model.options, not isinstance(model.config, ForeignConfig)
     passes = pipeline(dtype=model.resolved.dtype, disable=options.disable_passes, integers=integers)
     try:
         return runner.run(

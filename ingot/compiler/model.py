@@ -20,8 +20,7 @@ from ingot.errors import UsageError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint, closing_on_error
 from ingot.models.config import ModelConfig
-from ingot.models.foreign.config import ForeignConfig
-from ingot.models.registry import AnyConfig
+from ingot.models.foreign.config import AnyConfig, ForeignConfig
 from ingot.passes.pipeline import check_disabled
 from ingot.targets.target import kind_of
 

@@ -13,7 +13,7 @@ from ingot.compiler.choose_targets import resolve_targets
 from ingot.compiler.options import CompileOptions, check_known
 from ingot.compiler.quantization.storage import base_storage, int8_storage
 from ingot.errors import UsageError
-from ingot.models.registry import AnyConfig
+from ingot.models.foreign.config import AnyConfig
 from ingot.targets.target import all_compute, check_activations
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")

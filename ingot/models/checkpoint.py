@@ -22,8 +22,8 @@ from ingot.models.checkpoint_files import open_files
 from ingot.models.checkpoint_formats.quantized import Decoded, EncodedTensor, QuantizedTensor
 from ingot.models.checkpoint_formats.resolve import with_quantized
 from ingot.models.config_file import check_model_dir
+from ingot.models.foreign.config import AnyConfig
 from ingot.models.mapped_file import MappedFile, TensorInfo
-from ingot.models.registry import AnyConfig
 from ingot.models.sources import Source, Stacked
 from ingot.models.stored_integers import scaled
 from ingot.models.tensor_reader import PIECE_BYTES, TensorReader

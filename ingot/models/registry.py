@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from ingot.errors import (
     CompileError,
@@ -18,22 +18,17 @@ from ingot.errors import (
     UsageError,
 )
 from ingot.models.blueprint import Blueprint
-from ingot.models.checkpoint_files import guess_dtype
-from ingot.models.checkpoint_formats.settings import method_of
 from ingot.models.config import ModelConfig
 from ingot.models.config_file import check_model_dir, read_json_object
 from ingot.models.decoder_blueprint import causal_lm
 from ingot.models.families import BUILT_IN
 from ingot.models.family import Family, build_decoder
 from ingot.models.fields import Fields
-from ingot.models.foreign.config import LIBRARY, WAY, ForeignConfig, parse_foreign
-from ingot.models.model_files import has_file
+from ingot.models.foreign.config import LIBRARY, WAY, AnyConfig, ForeignConfig, parse_foreign
+from ingot.models.other_files import with_other_files
 
 if TYPE_CHECKING:
     from torch import nn
-
-AnyConfig = ModelConfig | ForeignConfig
-Config = TypeVar("Config", ModelConfig, ForeignConfig)
 
 OURS = "ingot"
 LIBRARIES = (OURS, LIBRARY)
@@ -109,25 +104,16 @@ def load_config(model_dir: Path, library: str = OURS) -> AnyConfig:
         ModelDirError: a missing or unreadable directory or file.
         ConfigError: unknown keys, wrong types, contradictory values.
         UnsupportedModelError: no family builds the architecture.
+        UsageError: a library that is none of LIBRARIES.
     """
     model_dir = Path(model_dir)
     check_model_dir(model_dir)
     values = read_json_object(model_dir / "config.json")
+    if library not in LIBRARIES:
+        raise UsageError(f"library is {library!r}", hint=f"Supported: {', '.join(LIBRARIES)}.")
     if library == OURS:
         return with_other_files(parse_config(values), model_dir)
     return with_other_files(parse_foreign(values), model_dir)
-
-
-def with_other_files(config: Config, model_dir: Path) -> Config:
-    """A config with what the other files of its directory say; raises as `load_config` does."""
-    if has_file(model_dir / "generation_config.json"):
-        generation = Fields(
-            read_json_object(model_dir / "generation_config.json"), "generation_config.json"
-        )
-        config = _merge_token_ids(config, generation)
-    if not config.checkpoint_dtype:
-        config = replace(config, checkpoint_dtype=guess_dtype(model_dir) or "float32")
-    return replace(config, quantization=method_of(model_dir))
 
 
 def parse_config(values: dict[str, Any]) -> ModelConfig:
@@ -165,14 +151,9 @@ def family_of(config: AnyConfig) -> Family:
     return foreign_family(config)
 
 
-def is_foreign(config: AnyConfig) -> bool:
-    """Whether another library writes the module."""
-    return isinstance(config, ForeignConfig)
-
-
 def blueprint(config: AnyConfig) -> Blueprint:
     """What the module of a config is made of. A family with a `build` of its own needs torch."""
-    if isinstance(config, ModelConfig) and family_named(config.family).build is build_decoder:
+    if isinstance(config, ModelConfig) and family_of(config).build is build_decoder:
         return causal_lm(config)
     from ingot.models.blocks.block import blueprint_of
 
@@ -306,14 +287,3 @@ def read_config(family: Family, values: dict[str, Any]) -> ConfigReading:
                 fields.read_all()  # the family went no further, so nothing tells what it knows
             raise
     return ConfigReading(config if fields.sound() else None, wrong, fields)
-
-
-def _merge_token_ids(config: Config, generation: Fields) -> Config:
-    def merged(first: tuple[int, ...], key: str) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(first + generation.token_ids(key)))
-
-    return replace(
-        config,
-        bos_token_ids=merged(config.bos_token_ids, "bos_token_id"),
-        eos_token_ids=merged(config.eos_token_ids, "eos_token_id"),
-    )

@@ -16,6 +16,7 @@ from ingot.models.blueprint import Shape
 from ingot.models.checkpoint_files import DTYPE_NAMES
 from ingot.models.checkpoint_formats.quantized import EncodedTensor, QuantizedTensor
 from ingot.models.family import Family, Weights
+from ingot.models.foreign.config import AnyConfig
 from ingot.models.mapped_file import TensorInfo
 from ingot.models.sources import (
     Piece,
@@ -36,7 +37,7 @@ Pieces = Mapping[str, Sequence[Piece]]  # of every parameter
 
 def resolve_sources(
     infos: Mapping[str, TensorInfo],
-    config: registry.AnyConfig,
+    config: AnyConfig,
     shapes: Mapping[str, Shape],
     on_fault: OnFault = raise_fault,
     *,
@@ -166,7 +167,7 @@ def _filled(entry: Entry, match: re.Match[str]) -> Rule:
 
 
 def _find_copies(
-    family: Family, config: registry.AnyConfig, infos: Mapping[str, TensorInfo]
+    family: Family, config: AnyConfig, infos: Mapping[str, TensorInfo]
 ) -> dict[str, str]:
     if not config.tie_embeddings:
         return {}
@@ -178,7 +179,7 @@ def _find_copies(
 
 
 def _left_over(
-    family: Family, config: registry.AnyConfig, infos: Mapping[str, TensorInfo], used: set[str]
+    family: Family, config: AnyConfig, infos: Mapping[str, TensorInfo], used: set[str]
 ) -> list[str]:
     unused = [expand(template) for template in family.unused]
     return sorted(
@@ -188,7 +189,7 @@ def _left_over(
     )
 
 
-def _is_unused(match: re.Match[str] | None, config: registry.AnyConfig) -> bool:
+def _is_unused(match: re.Match[str] | None, config: AnyConfig) -> bool:
     if match is None:
         return False
     layer = match.groupdict().get(BEYOND)

@@ -25,12 +25,14 @@ from ingot.passes.layer_log import LayerLog
 from ingot.passes.verification import Checker
 
 NEAR_MISSES_SHOWN = 3
+# None for a module that does not say what it becomes: its passes take what they find.
+Counts = Mapping[str, int] | None
 
 
 def run(
     gm: GraphModule,
     passes: Sequence[Pass],
-    counts: Mapping[str, int] | None,
+    counts: Counts,
     *,
     dump_dir: Path | None = None,
     log: LayerLog | None = None,
@@ -40,8 +42,7 @@ def run(
 
     Args:
         passes: `pipeline(...)`.
-        counts: what the model's blocks become, by name, as `ingot.models.counts` sums it up; None
-            for a module that does not say. Its passes are held to what they say themselves.
+        counts: what the model's blocks become, by name, as `ingot.models.counts` sums it up.
         dump_dir: a folder for the graph after every pass and a summary.
         log: told the graph before the first pass and after every one.
         verify: run the graph before and after every pass on random weights and inputs.
@@ -59,15 +60,18 @@ def run(
         matched = apply(gm, each)
         dump.after(index, each.name, gm, time.perf_counter() - start, matched)
         log.after(each.name, gm)
-        expected = check_count(gm, each, counts, matched)
+        ledger.append(entry_of(each, check_count(gm, each, counts, matched), matched))
         held += [invariant for invariant in each.gives if invariant not in held]
         require(gm, each, held, "after")
         if checker is not None:
             checker.check(each)
-        entry = LedgerEntry(name=each.name, tier=each.tier, expected=expected, matched=matched)
-        ledger.append(entry)
     gm.recompile()
     return tuple(ledger)
+
+
+def entry_of(each: Pass, expected: int | None, matched: int) -> LedgerEntry:
+    """What the ledger says of a pass."""
+    return LedgerEntry(name=each.name, tier=each.tier, expected=expected, matched=matched)
 
 
 def apply(gm: GraphModule, each: Pass) -> int:
@@ -87,9 +91,7 @@ def apply(gm: GraphModule, each: Pass) -> int:
     return matched
 
 
-def check_count(
-    gm: GraphModule, each: Pass, counts: Mapping[str, int] | None, matched: int
-) -> int | None:
+def check_count(gm: GraphModule, each: Pass, counts: Counts, matched: int) -> int | None:
     """Compare how often a pass matched with what the model's blocks say."""
     if each.expect is None or (counts is None and not isinstance(each.expect, int)):
         return None

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ingot.artifact.formats import Format, Storage
 from ingot.compiler.options import CompileOptions, check_known
 from ingot.errors import UsageError
-from ingot.models.registry import AnyConfig
+from ingot.models.foreign.config import AnyConfig
 
 BITS = {"int8": 8, "int4": 4}
 GROUPS = {"32": 32, "64": 64, "128": 128}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ingot.errors import ConfigError, UnsupportedModelError, UsageError, describe
+from ingot.models.config import ModelConfig
 from ingot.version import DISTRIBUTION
 
 if TYPE_CHECKING:
@@ -59,6 +60,9 @@ class ForeignConfig:
     def num_layers(self) -> int:
         """How many decoder layers the model has."""
         return len(self.windows)
+
+
+AnyConfig = ModelConfig | ForeignConfig
 
 
 def parse_foreign(values: dict[str, Any]) -> ForeignConfig:
