@@ -1,21 +1,17 @@
-"""Latent attention, compiled: against `transformers`, and the same bits whatever the company."""
+"""Latent attention, compiled: against `transformers`."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
-from ingot.runtime.params import SamplingParams
-from tests.end_to_end.support import LIMITS, Compile, Compiled, random_tokens
+from tests.end_to_end.support import LIMITS, Compile, Compiled
 from tests.end_to_end.test_families import LENGTHS, QUANTIZED_LIMITS, check_greedy, check_logits
 from tests.support.core import core
 from tests.support.latent_models import CASES
 
 LONGEST = 312
 INT8_LIMIT = 4e-2  # of logits where a token is cached in int8
-PARAMS = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True, detokenize=False)
 FIRST = Compile("deepseek_v3_odd", "bfloat16", LONGEST)
 COMPILES = [Compile(name, dtype, LONGEST) for name in CASES for dtype in LIMITS]
 STORED = [
@@ -52,22 +48,3 @@ def test_a_token_is_cached_as_one_row(compiled: Compiled) -> None:
         states = llm.artifact.plan.spec.states
         assert [state.record for state in states] == [(1, 48)] * 2
         assert llm.artifact.plan.kv_bytes_per_token == 2 * 48 * 2
-
-
-@pytest.mark.parametrize("case", core(FIRST, further=STORED[-1:]), ids=spelled)
-def test_company_preemption_and_cached_prefixes_change_no_bit(
-    case: Compile, compiled: Compiled
-) -> None:
-    """Prompts share a prefix, and together need more pages than there are."""
-    _, artifact = compiled(case)
-    shared = random_tokens(40)
-    prompts = [[*shared, *random_tokens(n)] for n in (1, 25, 60)]
-    with LLM(artifact, config=EngineConfig(prefix_cache=False)) as alone:
-        expected = [alone.generate([p], PARAMS)[0].outputs[0].token_ids for p in prompts]
-        logits = [alone.logits(p) for p in prompts]
-        page_bytes = sum(alone.artifact.plan.page_sizes())
-    with LLM(artifact, kv_cache_bytes=21 * page_bytes) as llm:
-        together = llm.generate(prompts, PARAMS)
-        assert [output.outputs[0].token_ids for output in together] == expected
-        for prompt, wanted in zip(prompts, logits, strict=True):
-            assert np.array_equal(llm.logits(prompt), wanted)

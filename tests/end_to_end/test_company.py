@@ -1,0 +1,50 @@
+"""Experts and latent attention, compiled: the same bits alone, in company, in chunks, after a
+preemption, and with a cached prefix."""
+
+from __future__ import annotations
+
+import pytest
+
+from ingot.runtime.config import EngineConfig
+from ingot.runtime.llm import LLM
+from tests.end_to_end.support import Compile, Compiled
+from tests.runtime.test_company import NUM_TOKENS, compare, prompts_of, run
+from tests.support.core import core
+from tests.support.tiny_models import VOCAB_SIZE
+
+pytestmark = pytest.mark.deterministic
+
+LONGEST = 312  # as in other tests, which share the artifacts
+NUM_PAGES = 13  # three of the sequences at their longest
+CASES = core(
+    Compile("deepseek_v3_odd", "bfloat16", LONGEST),
+    further=[
+        Compile("gptoss", "bfloat16", LONGEST),
+        Compile("deepseek_v2", "bfloat16", LONGEST, quantize="int4", kv_dtype="int8"),
+        Compile("deepseek_v3_experts", "bfloat16", LONGEST, quantize="int4", kv_dtype="int8"),
+    ],
+    slow=[
+        Compile("mixtral", "float32", LONGEST),
+        Compile("qwen3moe_unnormalised", "bfloat16", LONGEST, quantize="int8"),
+        Compile("deepseek_v3_experts", "bfloat16", LONGEST),
+    ],
+)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{case.quantize}")
+def test_company_preemption_and_cached_prefixes_change_no_bit(
+    case: Compile, compiled: Compiled
+) -> None:
+    """Prompts share prefixes, and together need more pages than there are."""
+    _, artifact = compiled(case)
+    prompts = prompts_of(0, VOCAB_SIZE)
+    assert compare(artifact, prompts, config=EngineConfig(chunk_tokens=7)) == 0
+    with LLM(artifact) as llm:
+        nbytes = NUM_PAGES * sum(llm.artifact.plan.page_sizes())
+    assert compare(artifact, prompts, kv_cache_bytes=nbytes) == 0
+    with LLM(artifact, max_model_len=NUM_TOKENS, kv_cache_bytes=nbytes) as llm:
+        run(llm, prompts, 0)
+        counters = llm.counters()
+        assert counters.num_pages == NUM_PAGES
+        assert counters.num_preemptions > 0
+        assert counters.prefix_cache.num_evictions > 0
