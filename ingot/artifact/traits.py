@@ -48,11 +48,14 @@ class Traits:
         roles: of every argument that is a tensor, by name.
         outputs: names of the results, in order; none for an op that only writes into arguments.
         cost: bytes and operations of an instruction in a step of some shape.
+        narrows: results of the product may have the dtype of what it multiplies; those of others
+            are float32, as sums and residuals are.
     """
 
     roles: Mapping[str, Role]
     outputs: tuple[str, ...] = ("out",)
     cost: Costs = field(default=read_weights)
+    narrows: bool = False
 
     def arguments(self, *roles: Role) -> tuple[str, ...]:
         """The arguments that have one of these roles."""
@@ -116,9 +119,9 @@ TRAITS: Mapping[str, Traits] = {
         | dict.fromkeys(("gate_up_bias", "down_bias"), Role.VECTOR),
         cost=stacked_product,
     ),
-    "expert_gate": Traits(roles=_STACK, cost=stacked_product),
+    "expert_gate": Traits(roles=_STACK, cost=stacked_product, narrows=True),
     "expert_sum": Traits(roles=_STACK, cost=stacked_product),
-    "head_linear": Traits(roles={"x": Role.OWN, "weight": Role.MATRIX}, cost=product),
+    "head_linear": Traits(roles={"x": Role.OWN, "weight": Role.MATRIX}, cost=product, narrows=True),
     # row by row
     "rms_norm": Traits(roles=_NORM),
     "layer_norm": Traits(roles=_NORM | {"bias": Role.VECTOR}),

@@ -205,7 +205,8 @@ def _fits(way: Way, cache: Cache, memory: int | None) -> list[str]:
     if memory is None:
         return []
     without_experts = cache.total_bytes - way.expert_bytes
-    return ["yes" if cache.fits else "without experts" if without_experts <= memory else "no"]
+    helps = way.expert_bytes > 0 and without_experts <= memory
+    return ["yes" if cache.fits else "without experts" if helps else "no"]
 
 
 def _has_experts(explanation: Explanation) -> bool:

@@ -67,7 +67,8 @@ def main(args: argparse.Namespace) -> int:
 
     check_output(args.output, force=bool(args.force))
     check_packages()
-    options = {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
+    asked = {name: getattr(args, name) for name in OPTIONS}
+    options = {name: v for name, v in asked.items() if v is not None and v is not False}
     model_dir = model_path(args.model, args.revision)
     with progress_display() as progress:
         report = export_onnx(

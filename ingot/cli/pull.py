@@ -26,7 +26,7 @@ def main(args: argparse.Namespace) -> int:
     from ingot.hub_cache import model_size
 
     model = pull(args.name, args.revision)
-    folder = next(f for f in (model, *model.parents) if f.parent.name == "snapshots")
+    folder = next((f for f in (model, *model.parents) if f.parent.name == "snapshots"), model)
     nbytes = model_size(model)
     if args.json:
         print_json({"name": args.name, "commit": folder.name, "path": model, "nbytes": nbytes})

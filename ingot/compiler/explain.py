@@ -215,6 +215,8 @@ def _needs(
             _check_experts(kind, config)  # without kernels for them nothing tells their size
             with Noting(faults.append):
                 _check_heads(kind, config)
+            with Noting(faults.append):
+                _check_rows(kind, config)
         kept: dict[str, Storage] = {}
         with Noting(faults.append):
             kept = kept_storage(quantized, options, resolved.targets, blueprint.together)
@@ -249,6 +251,21 @@ def _check_heads(kind: TargetKind, config: ModelConfig) -> None:
             f"heads of {config.largest_head} are too large for {kind.name} targets",
             hint=f"supported: heads of at most {kind.largest_head}",
         )
+
+
+def _check_rows(kind: TargetKind, config: ModelConfig) -> None:
+    """Raises CodegenError for rows of latent attention that no kernel of a target takes."""
+    if not config.largest_row or config.largest_row <= kind.largest_row:
+        return
+    if not kind.largest_row:
+        raise CodegenError(
+            f"{kind.name} targets have no kernels for latent attention",
+            hint="Compile for a CPU, such as --target cpu:native.",
+        )
+    raise CodegenError(
+        f"latent rows of {config.largest_row} are too large for {kind.name} targets",
+        hint=f"supported: latent rows of at most {kind.largest_row}",
+    )
 
 
 def _check_experts(kind: TargetKind, config: ModelConfig) -> None:

@@ -182,9 +182,9 @@ class Clock:
         name of each that it begins. Its fraction is the share of those that it began before."""
         left, whole = dict(sizes), max(sum(sizes.values()), 1)
 
-        def began(name: str) -> None:
+        def began(matrix: str) -> None:
             # Of a stack, each matrix has its number behind the name.
-            parameter = name if name in left else name.rpartition(".")[0]
+            parameter = matrix if matrix in left else matrix.rpartition(".")[0]
             if parameter in left:
                 self.progress(name, detail, 1 - sum(left.values()) / whole)
                 del left[parameter]

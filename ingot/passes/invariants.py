@@ -72,15 +72,16 @@ def only_known_ops(gm: GraphModule) -> list[str]:
 
 
 def typed(gm: GraphModule) -> list[str]:
-    """Rows are multiplied in the dtype of the matrix; the result is float32, or has that dtype."""
+    """Products multiply rows in the dtype of the matrix, and give float32 where they must."""
     wrong = []
     for node in gm.graph.nodes:
         traits = TRAITS.get(op_name(node))
         if traits is None or not traits.matrix:
             continue
         rows, matrix = read(node, (traits.multiplied, traits.matrix))
-        dtypes = value(rows).dtype, value(node).dtype
-        if dtypes[0] != value(matrix).dtype or dtypes[1] not in (torch.float32, dtypes[0]):
+        dtype = value(rows).dtype
+        results = (torch.float32, dtype) if traits.narrows else (torch.float32,)
+        if dtype != value(matrix).dtype or value(node).dtype not in results:
             wrong.append(node)
     return listed(wrong)
 

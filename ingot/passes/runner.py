@@ -60,15 +60,18 @@ def run(
         matched = apply(gm, each)
         dump.after(index, each.name, gm, time.perf_counter() - start, matched)
         log.after(each.name, gm)
-        expected = check_count(gm, each, counts, matched)
+        ledger.append(entry_of(each, check_count(gm, each, counts, matched), matched))
         held += [invariant for invariant in each.gives if invariant not in held]
         require(gm, each, held, "after")
         if checker is not None:
             checker.check(each)
-        entry = LedgerEntry(name=each.name, tier=each.tier, expected=expected, matched=matched)
-        ledger.append(entry)
     gm.recompile()
     return tuple(ledger)
+
+
+def entry_of(each: Pass, expected: int | None, matched: int) -> LedgerEntry:
+    """What the ledger says of a pass."""
+    return LedgerEntry(name=each.name, tier=each.tier, expected=expected, matched=matched)
 
 
 def apply(gm: GraphModule, each: Pass) -> int:

@@ -52,13 +52,14 @@ def test_only_options_that_were_given_are_passed_on(calls, tmp_path):
 def test_every_option_reaches_the_export(calls, tmp_path):
     argv = ["export-onnx", str(tmp_path), "-o", "out", "--force", "--opset", "18", "--dtype"]
     argv += ["float16", "--quantize", "int4", "--group-size", "64", "--keep", "lm_head=none"]
-    argv += ["--calibrate", "text.txt", "--max-model-len", "2k"]
+    argv += ["--calibrate", "text.txt", "--max-model-len", "2k", "--dequantize"]
     assert main(argv) == 0
     ((_, _, force, options),) = calls
     assert force
     assert options == {
         "opset": 18, "dtype": "float16", "quantize": "int4", "group_size": "64",
-        "keep": ["lm_head=none"], "calibrate": Path("text.txt"), "max_model_len": 2000,
+        "keep": ["lm_head=none"], "calibrate": Path("text.txt"), "dequantize": True,
+        "max_model_len": 2000,
     }  # fmt: skip
     assert set(options) == set(OPTIONS)
     assert OnnxOptions(**options).compile.keep == ("lm_head=none",)

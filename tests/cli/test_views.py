@@ -174,7 +174,8 @@ def known_explanation(*, fits: bool | None) -> Explanation:
     caches = (cache("bfloat16", 14_000_000, fits=fits), cache("int8", 12_000_000))
     return Explanation(
         supported=True, architecture="A", family="f", features=("one", "two"),
-        num_parameters=5_246_976, dtype="bfloat16, as asked", target="cpu:t", context=100, seats=2,
+        num_parameters=5_246_976, active_parameters=5_246_976, dtype="bfloat16, as asked",
+        target="cpu:t", context=100, seats=2,
         memory_bytes=None if fits is None else 10**9, compile_options=("--max-num-seqs", "70"),
         ways=(
             Way(name="bfloat16", options=(), default=True, weight_bytes=10_500_000, caches=caches),

@@ -1,16 +1,18 @@
-"""What `explain` says of models with experts."""
+"""What `explain` says of models with experts and with latent attention."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import transformers
 
 from ingot.cli.explain import summary
 from ingot.compiler.explain import Explanation, explain
 from ingot.compiler.needs import Use
 from ingot.compiler.options import CompileOptions
-from tests.support.tiny_models import save_random
+from tests.support.latent_models import config_of
+from tests.support.tiny_models import VOCAB_SIZE, save_random, write_byte_tokenizer
 
 # Of a layer of the model: 8 experts of 3 matrices, of which a token takes 3.
 EXPERT = 3 * 64 * 64
@@ -68,3 +70,21 @@ def test_a_target_without_kernels_for_experts(model_dir: Path) -> None:
     (reason,) = told.reasons
     assert reason.about == "target" and "no kernels for experts" in reason.found
     assert "cpu:native" in reason.hint
+
+
+@pytest.mark.parametrize(
+    "target, rank, found, hint",
+    [
+        ("cuda:sm_90", 24, "cuda targets have no kernels for latent attention", "cpu:native"),
+        ("cpu:x86-64-v3", 640, "latent rows of 648 are too large for cpu targets", "at most 640"),
+    ],
+)
+def test_latent_rows_that_a_target_does_not_take(
+    target: str, rank: int, found: str, hint: str, tmp_path: Path
+) -> None:
+    config = config_of("DeepseekV3", {"kv_lora_rank": rank})
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    write_byte_tokenizer(tmp_path, VOCAB_SIZE)
+    (reason,) = asked(tmp_path, 10**9, target).reasons
+    assert reason.about == "target" and found in reason.found
+    assert hint in reason.hint

@@ -232,7 +232,12 @@ def test_an_instruction_says_what_it_was_given_and_nothing_else(plan: Plan) -> N
     """No dtypes, which buffers have, and nothing that was left out."""
     given = {i.op: i.attrs for i in plan.instructions}
     assert given["linear"] == given["add"] == given["embedding"] == given["kv_write"] == {}
-    assert given["paged_attention"] == {"scale": 0.125, "window": 0, "softcap": 0.0}
+    assert given["paged_attention"] == {
+        "scale": 0.125,
+        "window": 0,
+        "softcap": 0.0,
+        "value_size": 0,
+    }
     assert given["rope"] == {"interleaved": False}
     assert given["gate"] == {"kind": "silu"}
     named = {i.op: (set(i.inputs), set(i.outputs)) for i in plan.instructions}

@@ -30,6 +30,7 @@ _YARN = {
     "mscale_all_dim": "rope.scaling.yarn_log_multiplier",
     "llama_4_scaling_beta": "attention.temperature_scale",
 }
+EVENLY = "linear"  # how the file calls positions that are divided by a factor
 
 
 def rope_scaling(metadata: Metadata, read: ReadFloats, theta: float) -> dict[str, Any] | None:
@@ -46,7 +47,7 @@ def rope_scaling(metadata: Metadata, read: ReadFloats, theta: float) -> dict[str
     if metadata.has(LONG, SHORT):
         return _longrope(metadata, read)
     factor = metadata.of_model("rope.scaling.factor", None)
-    if kind == "linear" or (kind == "none" and factor is None):
+    if kind == EVENLY or (kind == "none" and factor is None):
         factor = factor or metadata.of_model("rope.scale_linear", 1.0)
         return None if factor in (0.0, 1.0) else {"rope_type": "linear", "factor": float(factor)}
     if kind == "none":

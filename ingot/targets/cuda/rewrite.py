@@ -45,8 +45,7 @@ def _multiplied(plan: Plan, instruction: Instruction) -> str:
     traits = traits_of(instruction)
     if not traits.matrix or not plan.buffer(instruction.inputs[traits.matrix]).format.is_scaled:
         return ""
-    (own,) = traits.arguments(Role.OWN)
-    name = instruction.inputs[own]
+    name = instruction.inputs[traits.multiplied]
     return name if plan.buffer(name).format == WIDE else ""
 
 
@@ -79,13 +78,11 @@ def _chosen(instruction: Instruction) -> str:
 
 def _cast(plan: Plan, name: str, narrow: Format) -> tuple[Instruction, Buffer]:
     """A cast of what a product reads; its origin is that of the first product."""
-    x = plan.buffer(name)
-    out = Buffer(
-        name=f"{name}_{narrow}", format=narrow, shape=(x.shape[0], x.columns), kind="arena"
-    )
-    origin = next(i.origin for i in plan.instructions if _multiplied(plan, i) == name)
+    x, first = plan.buffer(name), next(i for i in plan.instructions if _multiplied(plan, i) == name)
+    shape = x.shape if traits_of(first).stacked else (x.shape[0], x.columns)
+    out = Buffer(name=f"{name}_{narrow}", format=narrow, shape=shape, kind="arena")
     cast = Instruction(
-        op="cast", inputs={"x": name}, outputs={"out": out.name}, attrs={}, origin=origin
+        op="cast", inputs={"x": name}, outputs={"out": out.name}, attrs={}, origin=first.origin
     )
     return cast, out
 
@@ -102,5 +99,5 @@ def _with_casts(plan: Plan, casts: dict[str, tuple[Instruction, Buffer]]) -> Ite
         if name not in done:
             done.add(name)
             yield cast
-        (own,) = traits_of(instruction).arguments(Role.OWN)
+        own = traits_of(instruction).multiplied
         yield replace(instruction, inputs=instruction.inputs | {own: out.name})

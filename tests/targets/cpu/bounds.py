@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ingot.artifact.plan import Buffer, arrays_of
 from ingot.artifact.traits import traits_of
-from ingot.targets.cpu.weights import num_bytes
+from ingot.targets.cpu.weights import WeightLayout, num_bytes
 from tests.targets.cpu.native import INPUTS, Memory
 from tests.targets.cpu.sanitized import Hole
 from tests.targets.cpu.steps import Step
@@ -54,10 +54,20 @@ def ends(unit: Unit, memory: Memory, step: Step) -> list[End]:
 
 
 def _weights(unit: Unit, memory: Memory) -> Iterator[End]:
-    layouts = zip(unit.layouts, memory.weights, strict=True)
-    for number, (layout, data) in enumerate(layouts):
-        end = num_bytes(layout)
+    buffers = unit.plan.of_kind("weight")
+    for number, (layout, buffer, data) in enumerate(
+        zip(unit.layouts, buffers, memory.weights, strict=True)
+    ):
+        end = _end_of_weight(layout, buffer)
         yield End(layout.name, number, end - 1, end, data.nbytes)
+
+
+def _end_of_weight(layout: WeightLayout, buffer: Buffer) -> int:
+    """Of a stack the end of its last matrix: other stacks of its module lie in between."""
+    if not layout.is_stack:
+        return num_bytes(layout)
+    assert buffer.row_stride, "stacks have their places"
+    return (layout.shape[0] - 1) * buffer.row_stride + 2 * num_bytes(layout.half)
 
 
 def _states(unit: Unit, memory: Memory, step: Step) -> Iterator[End]:
