@@ -102,8 +102,9 @@ class Interpreter:
     def _linear(self, node: Node) -> list[torch.Tensor]:
         x, weight, *rest = node.args
         assert isinstance(x, Node) and isinstance(weight, Node)
-        lengths = [value.shape[1] for value in self.values[x]]
-        rows = torch.cat(self.values[x], dim=1)
+        # Another library's module may take the batch off before a product.
+        given = [value.reshape(1, -1, value.shape[-1]) for value in self.values[x]]
+        lengths, rows = [value.shape[1] for value in given], torch.cat(given, dim=1)
         matrix = self.weight_of(node, rows)
         # One place for all of the result: pieces of it between pieces of the weight would keep the
         # memory of the latter from being used again.
@@ -113,7 +114,8 @@ class Interpreter:
             out[..., part] = torch.nn.functional.linear(rows, self._wide(matrix[part]))
         if rest and isinstance(rest[0], Node):
             out += self._parameter(rest[0])
-        return list(out.split(lengths, dim=1))
+        parts = zip(out.split(lengths, dim=1), self.values[x], strict=True)
+        return [part.reshape(*value.shape[:-1], -1) for part, value in parts]
 
     def _experts(self, node: Node) -> list[Any]:
         """A mixture of experts, whose weights are read one expert at a time."""

@@ -203,8 +203,8 @@ def unknown_architecture(values: dict[str, Any]) -> UnsupportedModelError:
     """The error of an architecture that no family builds."""
     return UnsupportedModelError(
         f"no family builds the architecture {values['architectures'][0]}",
-        hint=f"supported: {', '.join(sorted(supported_architectures()))}; "
-        f"ingot compile {WAY} may take others",
+        hint=f"ingot compile {WAY} may take it; "
+        f"supported: {', '.join(sorted(supported_architectures()))}",
     )
 
 

@@ -12,6 +12,7 @@ from ingot.compiler.options import Clock, CompileOptions, check_known
 from ingot.errors import UsageError
 
 DEFAULTS: Mapping[str, object] = {
+    "library": "ingot",
     "targets": ("cpu:native",),
     "dtype": "auto",
     "quantize": "none",
