@@ -73,6 +73,7 @@ def test_kernels_add_up_to_their_kinds_and_to_the_step(measured, shakespeare_art
         assert cost == phase["weight_bytes"]
 
 
+@pytest.mark.thorough
 def test_text_has_a_line_a_phase(shakespeare_artifact, capsys):
     assert main(["bench", str(shakespeare_artifact), *SMALL, "--ops", "--threads", "1"]) == 0
     captured = capsys.readouterr()

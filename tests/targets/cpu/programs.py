@@ -89,10 +89,16 @@ class Program:
 
 
 @cache
+def unit_of(kind: str, target: str) -> Unit:
+    """What a program is built of."""
+    chosen = {n: c for n, c in cases(kind).items() if kind == "integer" or n in NAMES}
+    return Unit(chosen, target)
+
+
+@cache
 def program(kind: str, target: str) -> Program:
     """Its build starts here, once a session."""
-    chosen = {n: c for n, c in cases(kind).items() if kind == "integer" or n in NAMES}
-    unit = Unit(chosen, target)
+    unit = unit_of(kind, target)
     place = Path(mkdtemp(dir=shared_folder()))
     driver = workers().submit(build_driver, place, unit.sources, target, SANITIZERS)
     return Program(unit, driver)
