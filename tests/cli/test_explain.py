@@ -44,7 +44,7 @@ def test_an_unknown_architecture_names_the_nearest(tmp_path, capsys):
     assert "not supported" in out
     assert out.count("nearest") == out.count("twist") == 1
     assert "has no tokenizer.json" in out and "model.safetensors" in out
-    assert "ingot compile" not in out
+    assert out.count("ingot compile") == out.count("--from transformers") == 1
 
 
 def test_json(shakespeare_dir, capsys):

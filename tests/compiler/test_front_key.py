@@ -47,6 +47,7 @@ RESOLVED = {
     "kept": {"model.norm.weight": Storage(4, 32)},
 }
 GIVEN = {
+    "library": "transformers",
     "targets": ("cpu:x86-64-v3",),
     "dtype": "bfloat16",
     "quantize": "int4",

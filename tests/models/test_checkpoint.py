@@ -13,8 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from ingot.errors import CheckpointError
-from ingot.models import checkpoint as checkpoint_module
-from ingot.models import registry
+from ingot.models import registry, tensor_reader
 from ingot.models.blocks.constants import named_constants
 from ingot.models.checkpoint import Checkpoint
 from tests.support.checkpoints import (
@@ -154,7 +153,7 @@ def test_stored_head_that_is_compared_in_pieces(
         if row is not None:
             tensors[HEAD][row, 3] += 1
 
-    monkeypatch.setattr(checkpoint_module, "PIECE_BYTES", 4096)
+    monkeypatch.setattr(tensor_reader, "PIECE_BYTES", 4096)
     with build(edit(copy("tied"), change))[0] as checkpoint:
         if row is None:
             checkpoint.read(EMBED)
@@ -264,7 +263,7 @@ def test_streaming_a_large_checkpoint_keeps_memory_small(large: Checkpoint) -> N
 def test_checking_a_large_tensor_drops_its_pages(
     piece: int, large: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_module, "PIECE_BYTES", piece)
+    monkeypatch.setattr(tensor_reader, "PIECE_BYTES", piece)
     with large:
         large.read(NORM)
         before = resident_bytes()

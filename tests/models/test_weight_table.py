@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ingot.errors import CheckpointError
-from ingot.models import checkpoint as checkpoint_module
-from ingot.models import registry
+from ingot.models import registry, tensor_reader
 from ingot.models.blocks.decoder import CausalLM
 from ingot.models.checkpoint import Checkpoint
 from ingot.models.families.llama import parse
@@ -92,7 +91,7 @@ def gpt2(tmp_path: Path) -> Path:
 def test_transposed_sources(
     dtype: str, piece_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_module, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(tensor_reader, "PIECE_BYTES", piece_bytes)
     model_dir = save_random("gpt2_inner", tmp_path, dtype)
     stored = load_file(model_dir / "model.safetensors")
     fused = stored["transformer.h.1.attn.c_attn.weight"]
@@ -155,18 +154,18 @@ def test_reading_rows_of_a_large_transposed_source_keeps_memory_small(
     with_header(path, json.dumps(header).ljust(4096), b"")
     with path.open("r+b") as file:
         file.truncate(8 + 4096 + end)
-    monkeypatch.setattr(checkpoint_module, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(tensor_reader, "PIECE_BYTES", piece_bytes)
     with Checkpoint.open(tmp_path, config, module) as checkpoint:
         checkpoint.read("model.norm.weight")
         before, peak = resident_bytes(), 0
-        original = checkpoint._forget
+        original = checkpoint._reader.forget
 
         def watched() -> None:
             nonlocal peak
             peak = max(peak, resident_bytes())
             original()
 
-        monkeypatch.setattr(checkpoint, "_forget", watched)
+        monkeypatch.setattr(checkpoint._reader, "forget", watched)
         checkpoint.read("model.layers.0.mlp.up_proj.weight", 0, 64)
     # The source has 134 MB. Negative control: read as one piece, all of it is in memory.
     assert (peak - before < 20e6) == (piece_bytes == 2**20)
