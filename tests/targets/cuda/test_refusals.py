@@ -27,17 +27,14 @@ REFUSED: list[tuple[str, str, str]] = [
 
 @pytest.mark.parametrize("name, quantize, found", core(*REFUSED[1:4:2], further=REFUSED))
 def test_a_compile_names_the_op_that_has_no_kernel(
-    name: str, quantize: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, quantize: str, found: str, tmp_path: Path
 ) -> None:
-    model_dir, out = (
-        save_random(name, tmp_path / "model", "bfloat16", tokenizer=True),
-        tmp_path / "a",
-    )
+    model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
     options = CompileOptions(targets=(TARGET,), quantize=quantize, max_model_len=32)
-    with sketching():
-        monkeypatch.setattr(toolchain, "build", lambda *_: pytest.fail("something was built"))
+    with sketching(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolchain, "build", lambda *_: pytest.fail("something was built"))
         with pytest.raises(CodegenError) as raised:
-            compile_model(model_dir, out, options)
+            compile_model(model_dir, tmp_path / "a", options)
     assert raised.value.found == found
     assert "linear_add" in raised.value.hint
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
