@@ -13,7 +13,12 @@ def core(*first: Any, further: Iterable[Any], slow: Iterable[Any] = ()) -> list[
 
     A case that is a tuple has a value for each argument. One that comes twice counts once, where it
     comes first.
+
+    Raises:
+        TypeError: The cases are a set. Every test process must find them in the same order.
     """
+    if isinstance(further, set | frozenset) or isinstance(slow, set | frozenset):
+        raise TypeError("the order of a set differs between test processes: sort it")
     further = [case for case in further if case not in first]
     rest = [case for case in slow if case not in first and case not in further]
     return [
