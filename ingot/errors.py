@@ -139,6 +139,10 @@ class DeviceError(IngotError):
     exit_code = 5
 
 
+class EngineDeadError(IngotError):
+    """An engine that ended or hangs. What it was computing is lost; it may be started again."""
+
+
 class QueueFullError(ResourceError):
     """More requests wait than the engine's configuration allows; try again later."""
 

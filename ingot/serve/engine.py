@@ -1,0 +1,105 @@
+"""`Engine`: what answers the requests for one model, in this process or in one of its own.
+
+The front ends (HTTP, gRPC) and the registry know models by this protocol alone. Everything that
+crosses it is a struct of plain data, so that it can cross a socket as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Protocol
+
+from msgspec import Struct, field
+
+from ingot.runtime.metrics import EngineCounters, RequestMetrics
+from ingot.runtime.tokenizer import Tokenizer
+
+# Of a token at a position: its id, log-probability, rank, and text.
+Scored = tuple[int, float, int, str | None]
+
+
+class ModelFacts(Struct, frozen=True, kw_only=True):
+    """What a front end must know of a model before it can ask for anything.
+
+    `defaults` are the fields of `SamplingParams` that the model's generation_config.json sets.
+    `created` is in seconds since 1970; `fingerprint` names the artifact and its settings.
+    """
+
+    artifact_id: str
+    fingerprint: str
+    vocab_size: int
+    max_model_len: int
+    max_num_seqs: int
+    num_pages: int
+    page_size: int
+    architecture: str
+    created: int
+    defaults: dict[str, Any] = field(default_factory=dict)
+
+
+class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A request as an engine takes it: tokens, and the fields of its `SamplingParams`.
+
+    Only jobs with equal salts share cached prefixes. `fingerprint` is a hash of what was asked,
+    by which a request that killed an engine is known again.
+    """
+
+    id: str
+    token_ids: list[int]
+    params: dict[str, Any] = field(default_factory=dict)
+    prompt: str | None = None
+    priority: int = 0
+    salt: str = ""
+    fingerprint: bytes = b""
+
+
+class Piece(Struct, frozen=True, array_like=True):
+    """What a step added to completion `index` of a job.
+
+    `logprobs` has a list per token, the drawn token first, if they were asked for. The last piece
+    of a completion has the `finish_reason`.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[list[Scored]] | None = None
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class Progress(Struct, frozen=True, array_like=True):
+    """What a step did for a job. The one that ends the job has its `metrics`.
+
+    `num_cached_tokens` and `prompt_logprobs` come with the first; `prompt_logprobs` has a list
+    per token of the prompt, and None for the first token.
+    """
+
+    pieces: list[Piece]
+    finished: bool = False
+    num_cached_tokens: int = 0
+    prompt_logprobs: list[list[Scored] | None] | None = None
+    metrics: RequestMetrics | None = None
+
+
+class Engine(Protocol):
+    """One model, loaded."""
+
+    facts: ModelFacts
+    tokenizer: Tokenizer
+
+    def ask(self, job: Job) -> AsyncIterator[Progress]:
+        """Runs a job. Closing the iterator, or cancelling its reader, aborts the job.
+
+        Raises RequestError for a job that cannot be served as given, QueueFullError where too
+        many wait, and EngineDeadError where the engine ended before the job did.
+        """
+        ...
+
+    async def counters(self) -> EngineCounters:
+        """How the engine fares. Raises EngineDeadError."""
+        ...
+
+    async def close(self) -> None:
+        """Ends all jobs with an error and frees everything. May be called twice."""
+        ...
