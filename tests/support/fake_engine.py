@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from ingot.errors import ModelNotFoundError
+from ingot.errors import UnknownModelError
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import Engine, Job, ModelFacts, Piece, Progress
@@ -99,7 +99,7 @@ class FakeModels:
     @asynccontextmanager
     async def lease(self, name: str) -> AsyncIterator[Engine]:
         if name not in self.engines:
-            raise ModelNotFoundError(f"no model is called {name!r}")
+            raise UnknownModelError(f"no model is called {name!r}")
         self.num_leases += 1
         try:
             yield self.engines[name]

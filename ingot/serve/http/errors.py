@@ -7,18 +7,20 @@ import logging
 from ingot.errors import (
     ArtifactError,
     DeviceError,
+    DrainingError,
     EngineDeadError,
     IngotError,
     InternalError,
-    ModelNotFoundError,
+    PoisonedRequestError,
     QueueFullError,
     RequestError,
     ResourceError,
     TokenizerError,
+    UnknownModelError,
     UsageError,
 )
 from ingot.serve.openai.fields import FieldError
-from ingot.serve.refusal import InternalRefusal, Refusal
+from ingot.serve.refusal import Draining, InternalRefusal, Refusal
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +29,12 @@ class InvalidRequest(Refusal):
     """A request that cannot be served as given."""
 
     retry = None  # clients do not send a 400 again by themselves
+
+
+class Poisoned(Refusal):
+    """A request that has killed engines, and would again."""
+
+    status, kind, code, retry = 500, "server_error", "poisoned_request", False
 
 
 class UnknownModel(Refusal):
@@ -81,9 +89,11 @@ RETRY_SECONDS = 2.0
 
 # The first class that fits decides.
 TABLE: tuple[tuple[type[IngotError], type[Refusal], float], ...] = (
+    (PoisonedRequestError, Poisoned, 0.0),
     (RequestError, InvalidRequest, 0.0),
     (TokenizerError, InvalidRequest, 0.0),
-    (ModelNotFoundError, UnknownModel, 0.0),
+    (UnknownModelError, UnknownModel, 0.0),
+    (DrainingError, Draining, RETRY_SECONDS),
     (QueueFullError, TooMany, RETRY_SECONDS),
     (EngineDeadError, EngineDead, RETRY_SECONDS),
     (ResourceError, OutOfMemory, RETRY_SECONDS),

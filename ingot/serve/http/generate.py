@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from functools import partial
-from typing import cast
 
-from ingot.serve.engine import Engine, Job, Progress
+from ingot.serve.engine import Engine
 from ingot.serve.http.errors import refusal_of
 from ingot.serve.http.gate import Asked, Watch
 from ingot.serve.http.reply import (
@@ -24,6 +21,7 @@ from ingot.serve.http.reply import (
     while_connected,
 )
 from ingot.serve.http.site import Site, off_loop
+from ingot.serve.http.steps import Steps, steps_of
 from ingot.serve.openai.answers import Head
 from ingot.serve.openai.chat_answer import ChatAnswer
 from ingot.serve.openai.order import Caller, Order, chat_order, completion_order
@@ -33,7 +31,6 @@ from ingot.serve.openai.text_answer import TextAnswer
 
 Request = CompletionRequest | ChatRequest
 Answer = TextAnswer | ChatAnswer
-Steps = AsyncGenerator[tuple[int, Progress]]
 
 
 class Generate:
@@ -66,8 +63,8 @@ class Generate:
             order = await off_loop(partial(self._order, request, engine, caller, body))
             answer = self._begin(order, caller, name, engine)
             async with (
-                site.gate.enter(_asked(order, request_id, key, name, engine)) as watch,
-                aclosing(_steps(engine, order.jobs)) as steps,
+                site.gate.enter(asked_of(order, request_id, key, name, engine)) as watch,
+                aclosing(steps_of(engine, order.jobs)) as steps,
             ):
                 if request.stream:
                     await _stream(steps, watch, answer, reply)
@@ -95,10 +92,11 @@ class Generate:
             model=name,
             system_fingerprint=engine.facts.fingerprint,
         )
-        return (TextAnswer if is_text else ChatAnswer)(order, head, engine.tokenizer)
+        return (TextAnswer if is_text else ChatAnswer)(order, head)
 
 
-def _asked(order: Order, request_id: str, key: str, name: str, engine: Engine) -> Asked:
+def asked_of(order: Order, request_id: str, key: str, name: str, engine: Engine) -> Asked:
+    """What an order takes of the engine."""
     return Asked(
         request_id=request_id,
         model=name,
@@ -129,50 +127,3 @@ async def _whole(steps: Steps, watch: Watch, answer: Answer, reply: Reply, *, sc
     # Thousands of log-probabilities are work for milliseconds.
     body = await off_loop(partial(answer.whole, done)) if scores else answer.whole(done)
     await reply.whole(body, 200, JSON)
-
-
-async def _steps(engine: Engine, jobs: Sequence[Job]) -> Steps:
-    """What the steps of the engine do for the jobs, each with the job's number."""
-    if len(jobs) > 1:
-        async with aclosing(_together(engine, jobs)) as steps:
-            async for step in steps:
-                yield step
-        return
-    async with _asking(engine, jobs[0]) as asked:
-        async for progress in asked:
-            yield 0, progress
-
-
-async def _together(engine: Engine, jobs: Sequence[Job]) -> Steps:
-    """The steps of several jobs, as they come. The first error ends all."""
-    queue: asyncio.Queue[tuple[int, Progress] | Exception | None] = asyncio.Queue()
-
-    async def run(number: int, job: Job) -> None:
-        try:
-            async with _asking(engine, job) as asked:
-                async for progress in asked:
-                    queue.put_nowait((number, progress))
-            queue.put_nowait(None)
-        except Exception as error:
-            queue.put_nowait(error)
-
-    tasks = [asyncio.create_task(run(number, job)) for number, job in enumerate(jobs)]
-    try:
-        num_left = len(jobs)
-        while num_left:
-            step = await queue.get()
-            if isinstance(step, Exception):
-                raise step
-            if step is None:
-                num_left -= 1
-            else:
-                yield step
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _asking(engine: Engine, job: Job) -> aclosing[AsyncGenerator[Progress]]:
-    """A context that gives what a job gives; leaving it aborts the job."""
-    return aclosing(cast(AsyncGenerator[Progress], engine.ask(job)))

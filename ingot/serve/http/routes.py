@@ -15,6 +15,7 @@ from starlette.routing import Route
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import ModelFacts
 from ingot.serve.http.errors import UnknownModel, refusal_of
+from ingot.serve.http.models import Models
 from ingot.serve.http.site import Site, off_loop
 from ingot.serve.openai.answers import Text, Tokens
 from ingot.serve.openai.fields import FieldError
@@ -73,9 +74,14 @@ async def _live(site: Site, request: Request) -> Response:
 
 async def _health(site: Site, request: Request) -> Response:
     """Ready, unless a model is on its way or has failed: then 503 and which."""
+    ready = is_ready(site.models)
     states = {status.name: str(status.state) for status in site.models.status()}
-    ready = not {"loading", "failed"}.intersection(states.values())
     return json({"status": "ok" if ready else "unready", "models": states}, 200 if ready else 503)
+
+
+def is_ready(models: Models) -> bool:
+    """Whether requests for every model can be answered now or as soon as it is loaded."""
+    return not any(str(status.state) in ("loading", "failed") for status in models.status())
 
 
 async def _version(site: Site, request: Request) -> Response:

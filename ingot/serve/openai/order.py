@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ingot.errors import TokenizerError
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import Engine, Job, ModelFacts
 from ingot.serve.openai.params import num_new_tokens, sampling_fields
@@ -24,13 +25,15 @@ class Caller(Struct, frozen=True):
 class Order(Struct, frozen=True, kw_only=True):
     """A request with its prompts, and a job for each of them.
 
-    Choice `i` of an answer is completion `i % n` of prompt `i // n`.
+    Choice `i` of an answer is completion `i % n` of prompt `i // n`. A model may have no tokenizer:
+    then prompts and completions are tokens, and no text.
     """
 
     request: CompletionRequest | ChatRequest
     prompts: list[Prompt]
     jobs: list[Job]
     n: int
+    tokenizer: Tokenizer | None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -57,11 +60,11 @@ def completion_order(
     request: CompletionRequest, engine: Engine, caller: Caller, body: bytes
 ) -> Order:
     """The order for `POST /v1/completions`. Raises RequestError."""
-    tokenizer, facts = engine.tokenizer, engine.facts
-    prompts = completion_prompts(request, tokenizer, facts)
-    if request.echo:
+    tokenizer = _tokenizer(engine, needed=_has_text(request))
+    prompts = completion_prompts(request, tokenizer, engine.facts)
+    if request.echo and tokenizer is not None:
         prompts = [_with_text(prompt, tokenizer) for prompt in prompts]
-    return _order(request, prompts, facts, caller, body, {})
+    return _order(request, prompts, tokenizer, engine.facts, caller, body)
 
 
 def chat_order(
@@ -70,18 +73,19 @@ def chat_order(
     """The order for `POST /v1/chat/completions`. Raises RequestError."""
     tokenizer, facts = engine.tokenizer, engine.facts
     prompt = chat_prompt(request, tokenizer, facts, trusts_template=trusts_template)
-    return _order(request, [prompt], facts, caller, body, {})
+    return _order(request, [prompt], tokenizer, facts, caller, body)
 
 
 def _order(
     request: CompletionRequest | ChatRequest,
     prompts: list[Prompt],
+    tokenizer: Tokenizer | None,
     facts: ModelFacts,
     caller: Caller,
     body: bytes,
-    further: dict[str, Any],
 ) -> Order:
     salt = f"{caller.key}/{request.cache_salt or ''}" if caller.key else request.cache_salt or ""
+    further: dict[str, Any] = {} if tokenizer else {"detokenize": False}
     # Requests that differ in their ids alone are the same request, sent again.
     fingerprint = hashlib.sha256(body).digest()
     jobs = [
@@ -91,11 +95,27 @@ def _order(
             params=sampling_fields(request, facts, len(prompt.token_ids)) | further,
             priority=request.priority or 0,
             salt=salt,
+            stream=bool(request.stream),
             fingerprint=fingerprint,
         )
         for number, prompt in enumerate(prompts)
     ]
-    return Order(request=request, prompts=prompts, jobs=jobs, n=jobs[0].params.get("n", 1))
+    n = jobs[0].params.get("n", 1)
+    return Order(request=request, prompts=prompts, jobs=jobs, n=n, tokenizer=tokenizer)
+
+
+def _tokenizer(engine: Engine, *, needed: bool) -> Tokenizer | None:
+    try:
+        return engine.tokenizer
+    except TokenizerError:
+        if needed:
+            raise
+        return None
+
+
+def _has_text(request: CompletionRequest) -> bool:
+    first = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
+    return isinstance(first, str)
 
 
 def _with_text(prompt: Prompt, tokenizer: Tokenizer) -> Prompt:

@@ -31,14 +31,14 @@ class Prompt(Struct, frozen=True):
 
 
 def completion_prompts(
-    request: CompletionRequest, tokenizer: Tokenizer, facts: ModelFacts
+    request: CompletionRequest, tokenizer: Tokenizer | None, facts: ModelFacts
 ) -> list[Prompt]:
-    """The prompts of a completion. Raises RequestError."""
+    """The prompts of a completion; texts need a tokenizer. Raises RequestError."""
     special = request.add_special_tokens is not False
     prompts = [
         _from_text(each, tokenizer, facts, "prompt", special)
-        if isinstance(each, str)
-        else Prompt(_refuse_unknown(each, facts))
+        if isinstance(each, str) and tokenizer is not None
+        else Prompt(_known(each, facts))
         for each in _each_prompt(request.prompt)
     ]
     return [_fitting(each, request.truncate_prompt_tokens, facts, "prompt") for each in prompts]
@@ -144,7 +144,8 @@ def _from_text(
     return Prompt(tokenizer.encode(text, add_special_tokens=special), text)
 
 
-def _refuse_unknown(token_ids: list[int], facts: ModelFacts) -> list[int]:
+def _known(token_ids: str | list[int], facts: ModelFacts) -> list[int]:
+    assert not isinstance(token_ids, str), "texts come with a tokenizer"
     largest = max(token_ids, default=0)
     if largest >= facts.vocab_size:
         raise FieldError(
@@ -160,7 +161,8 @@ def _fitting(prompt: Prompt, kept: int | None, facts: ModelFacts, param: str) ->
     room = facts.max_model_len - 1
     if kept is not None:
         kept = room if kept == -1 else kept
-        prompt = Prompt(prompt.token_ids[-kept:] if kept else [], prompt.text)
+        if kept < len(prompt.token_ids):
+            prompt = Prompt(prompt.token_ids[-kept:] if kept else [])
     count = len(prompt.token_ids)
     if not count:
         raise FieldError(param, f"{param} has no tokens", hint="Give at least one.")

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import Piece, Progress
 from ingot.serve.openai.answers import Completion, Counts, Head, TextChoice, TextLogprobs
 from ingot.serve.openai.events import Events, encode
@@ -25,13 +24,13 @@ class TextAnswer:
     A stream and a whole answer are made of the same parts, so that their texts are the same.
     """
 
-    def __init__(self, order: Order, head: Head, tokenizer: Tokenizer) -> None:
+    def __init__(self, order: Order, head: Head) -> None:
         request = order.request
         self._order = order
         self._head = head
         self.counts = Counts(order.num_prompt_tokens)
         self._events = Events(head, self.counts, request.stream_options)
-        self._texts = TokenTexts(tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
+        self._texts = TokenTexts(order.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
         self._scorers = defaultdict[int, TextScores](lambda: TextScores(self._texts))
         self._begun: set[int] = set()
         # Nothing but text: what most requests want, at the least cost for each token.

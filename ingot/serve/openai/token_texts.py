@@ -23,9 +23,12 @@ _BYTES = _byte_letters()
 
 
 class TokenTexts:
-    """The texts of tokens, looked up once each; with `as_ids` they are `token_id:N`."""
+    """The texts of tokens, looked up once each; with `as_ids` they are `token_id:N`.
 
-    def __init__(self, tokenizer: Tokenizer, *, as_ids: bool = False) -> None:
+    Without a tokenizer they have no other texts.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, *, as_ids: bool = False) -> None:
         self._tokenizer = tokenizer
         self._as_ids = as_ids
         self._known: dict[int, tuple[str, bytes]] = {}
@@ -45,6 +48,8 @@ class TokenTexts:
         return known
 
     def _read(self, token_id: int) -> tuple[str, bytes]:
+        if self._tokenizer is None:
+            return f"token_id:{token_id}", b""
         text = self._tokenizer.decode([token_id], False)
         spelling = self._tokenizer.token(token_id) or ""
         if spelling.startswith(_WORD) and not text.startswith(" "):
