@@ -20,6 +20,7 @@ from ingot.cli import (
     export_onnx,
     golden,
     inspect,
+    key,
     listing,
     pull,
     remove,
@@ -60,6 +61,7 @@ VERBS: tuple[Verb, ...] = (
     listing,
     remove,
     cache,
+    key,
     doctor,
     completion,
 )

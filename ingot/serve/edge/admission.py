@@ -12,26 +12,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from time import monotonic
 
-from msgspec import Struct
-
+from ingot.serve.asked import Asked
 from ingot.serve.edge.line import Line, Place
 from ingot.serve.edge.settings import Limits
-from ingot.serve.engine import ModelFacts
 from ingot.serve.refusal import QueueFull, QueueTimeout, Refusal, RequestTimeout
 
 _SEATS = 256  # of a model of which nothing is known yet
 _KV_FILLS = 4  # how often the waiting tokens may fill the KV cache
-
-
-class Asked(Struct, frozen=True, kw_only=True):
-    """What a request takes: seats, and tokens, those of all its answers included."""
-
-    model: str
-    key: str = ""
-    num_sequences: int = 1
-    num_tokens: int = 0
-    priority: int = 0
-    facts: ModelFacts | None = None
 
 
 @dataclass(slots=True)

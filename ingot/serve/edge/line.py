@@ -1,4 +1,4 @@
-"""`Line`: the requests for one model in the order in which they get seats. It knows no event loop."""
+"""`Line`: the requests for one model in the order in which they get seats, without a loop."""
 
 from __future__ import annotations
 

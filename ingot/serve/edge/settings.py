@@ -11,7 +11,7 @@ from ingot.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The most that clients may ask of the server; times in seconds. 0 of a bound of the queue: none.
+    """The most that clients may ask of the server. Times are in seconds; 0 bounds nothing.
 
     max_queue            requests of a model that wait for a seat
     max_queue_tokens     their tokens, prompt and answer; None: 4 times what the KV cache holds
