@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ingot.cli.arguments import Argument, Arguments, Group
 from ingot.errors import UsageError
 
-_DEFAULT = re.compile(r"\(default: (.*?)\)")
+_DEFAULT = re.compile(r"\bdefault: ([^,;)]*)")
 _YES, _NO = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 # What Kubernetes sets beside a service whose name is our prefix.
 _SERVICE = "tcp://"
@@ -57,9 +57,7 @@ def fill(
     }
     in_file = _read(file) if file is not None else {}
     _refuse_unknown(in_file, options, f"{file}: there is no option")
-    return [
-        _filled(args, name, option, given, in_file, prefix) for name, option in options.items()
-    ]
+    return [_filled(args, name, option, given, in_file, prefix) for name, option in options.items()]
 
 
 def unknown_variables(arguments: Arguments, environ: Mapping[str, str], prefix: str) -> list[str]:
@@ -77,7 +75,7 @@ def _filled(
     prefix: str,
 ) -> Origin:
     shown = option.names[0]
-    if getattr(args, name) not in (None, False):
+    if (value := getattr(args, name)) is not None and value is not False:
         return Origin(shown, _text(getattr(args, name)), "command line")
     if name in given:
         variable = f"{prefix}{name}".upper()
@@ -122,9 +120,7 @@ def _refuse_unknown(names: Iterable[str], known: Iterable[str], found: str) -> N
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, list(known), 1)
-            raise UsageError(
-                f"{found} {name!r}", hint=f"Did you mean {near[0]!r}?" if near else ""
-            )
+            raise UsageError(f"{found} {name!r}", hint=f"Did you mean {near[0]!r}?" if near else "")
 
 
 def _field(option: Argument) -> str:

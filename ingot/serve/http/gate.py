@@ -6,27 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
-from msgspec import Struct
-
-from ingot.serve.engine import ModelFacts, Progress
-
-
-class Asked(Struct, frozen=True, kw_only=True):
-    """What a request will take of the engine.
-
-    `num_tokens` are the most that it can hold: prompts, and all that its completions may become.
-    """
-
-    request_id: str
-    model: str
-    key: str = ""
-    num_sequences: int = 1
-    num_tokens: int = 0
-    num_prompt_tokens: int = 0
-    max_tokens: int | None = None
-    priority: int = 0
-    stream: bool = False
-    facts: ModelFacts | None = None
+from ingot.serve.asked import Asked
+from ingot.serve.engine import Progress
 
 
 class Watch(Protocol):

@@ -7,9 +7,10 @@ import uuid
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from functools import partial
 
+from ingot.serve.asked import Asked
 from ingot.serve.engine import Engine
 from ingot.serve.http.errors import refusal_of
-from ingot.serve.http.gate import Asked, Watch
+from ingot.serve.http.gate import Watch
 from ingot.serve.http.reply import (
     JSON,
     ClientGone,
@@ -47,13 +48,15 @@ class Generate:
         try:
             body = await read_body(receive)
             async with while_connected(receive, reply):
-                await self._answer(body, request_id, state.get("key", ""), reply)
+                await self._answer(body, state.get("key", ""), reply)
         except ClientGone:
             pass
         except Exception as error:
-            await reply.fail(refusal_of(error, request_id))
+            refusal = refusal_of(error, request_id)
+            state["error"] = refusal.code  # for the log of whoever stands around
+            await reply.fail(refusal)
 
-    async def _answer(self, body: bytes, request_id: str, key: str, reply: Reply) -> None:
+    async def _answer(self, body: bytes, key: str, reply: Reply) -> None:
         site = self._site
         request = await site.decode(body, self._kind)
         name = site.named(request.model)
@@ -63,7 +66,7 @@ class Generate:
             order = await off_loop(partial(self._order, request, engine, caller, body))
             answer = self._begin(order, caller, name, engine)
             async with (
-                site.gate.enter(asked_of(order, request_id, key, name, engine)) as watch,
+                site.gate.enter(asked_of(order, key, name, engine)) as watch,
                 aclosing(steps_of(engine, order.jobs)) as steps,
             ):
                 if request.stream:
@@ -95,10 +98,9 @@ class Generate:
         return (TextAnswer if is_text else ChatAnswer)(order, head)
 
 
-def asked_of(order: Order, request_id: str, key: str, name: str, engine: Engine) -> Asked:
+def asked_of(order: Order, key: str, name: str, engine: Engine) -> Asked:
     """What an order takes of the engine."""
     return Asked(
-        request_id=request_id,
         model=name,
         key=key,
         num_sequences=order.n * len(order.jobs),
@@ -106,7 +108,6 @@ def asked_of(order: Order, request_id: str, key: str, name: str, engine: Engine)
         num_prompt_tokens=order.num_prompt_tokens,
         max_tokens=num_new_tokens(order.request),
         priority=order.request.priority or 0,
-        stream=bool(order.request.stream),
         facts=engine.facts,
     )
 
