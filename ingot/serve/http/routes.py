@@ -16,6 +16,7 @@ from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import ModelFacts
 from ingot.serve.http.errors import UnknownModel, refusal_of
 from ingot.serve.http.models import Models
+from ingot.serve.http.page import description, page
 from ingot.serve.http.site import Site, off_loop
 from ingot.serve.openai.answers import Text, Tokens
 from ingot.serve.openai.fields import FieldError
@@ -58,6 +59,8 @@ def route(site: Site, method: str, path: str, handler: Handler) -> Route:
 def routes(site: Site) -> list[Route]:
     """All of them."""
     return [
+        route(site, "GET", "/", page),
+        route(site, "GET", "/openapi.json", description),
         route(site, "GET", "/live", _live),
         route(site, "GET", "/health", _health),
         route(site, "GET", "/version", _version),
