@@ -91,6 +91,7 @@ async def _serve(models: Sequence[Named], args: argparse.Namespace, settings: Ed
     from ingot.serve.edge import Edge
     from ingot.serve.http.app import build_app
     from ingot.serve.http.site import HttpSettings
+    from ingot.serve.openai.params import Terms
 
     edge = Edge(settings)
     async with AsyncExitStack() as stack:
@@ -99,7 +100,8 @@ async def _serve(models: Sequence[Named], args: argparse.Namespace, settings: Ed
             engine = await asyncio.to_thread(_open, model.path, args)
             stack.push_async_callback(engine.close)
             opened.add(model, engine)
-        http = HttpSettings(trusts_request_template=bool(args.trust_request_chat_template))
+        trusts = bool(args.trust_request_chat_template)
+        http = HttpSettings(terms=Terms(trusts_request_template=trusts))
         code: int = await edge.serve(edge.wrap(build_app(opened, http, edge)))
         return code
 

@@ -80,10 +80,10 @@ class Generate:
         return reply.kept_awake(self._site.settings.ping_seconds)
 
     def _order(self, request: Request, engine: Engine, caller: Caller, body: bytes) -> Order:
+        terms = self._site.settings.terms
         if isinstance(request, CompletionRequest):
-            return completion_order(request, engine, caller, body)
-        trusts = self._site.settings.trusts_request_template
-        return chat_order(request, engine, caller, body, trusts_template=trusts)
+            return completion_order(request, engine, caller, body, terms)
+        return chat_order(request, engine, caller, body, terms)
 
     def _begin(self, order: Order, caller: Caller, name: str, engine: Engine) -> Answer:
         is_text = isinstance(order.request, CompletionRequest)

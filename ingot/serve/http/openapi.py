@@ -1,4 +1,4 @@
-"""`GET /openapi.json`: the routes as OpenAPI 3.1, from the structs that requests are parsed with."""
+"""`GET /openapi.json`: the routes as OpenAPI 3.1, from the structs that requests become."""
 
 from __future__ import annotations
 

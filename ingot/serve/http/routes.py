@@ -128,7 +128,7 @@ def _cards(site: Site) -> list[ModelCard]:
 async def _tokenize(site: Site, request: Request) -> Response:
     asked = await site.decode(await request.body(), TokenizeRequest)
     async with site.models.lease(site.named(asked.model)) as engine:
-        trusts = site.settings.trusts_request_template
+        trusts = site.settings.terms.trusts_request_template
         work = partial(_tokens, asked, engine.tokenizer, engine.facts, trusts)
         return json(await off_loop(work))
 

@@ -13,6 +13,7 @@ from ingot.serve.http.gate import Gate, OpenGate
 from ingot.serve.http.models import Models
 from ingot.serve.openai.decode import UnknownFields, decode
 from ingot.serve.openai.fields import FieldError
+from ingot.serve.openai.params import Terms
 
 R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -22,14 +23,11 @@ LARGE_BODY = 256 << 10  # bytes from which on a body is not parsed on the event 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
-    """The switches of the HTTP front.
+    """The switches of the HTTP front: what it lets requests ask for, and after how many seconds a
+    stream that is silent gets a comment."""
 
-    ping_seconds             a stream that is silent for so long gets a comment
-    trusts_request_template  requests may bring a chat template of their own
-    """
-
+    terms: Terms = field(default_factory=Terms)
     ping_seconds: float = 15.0
-    trusts_request_template: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

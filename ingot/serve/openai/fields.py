@@ -8,12 +8,10 @@ from msgspec import Meta
 
 from ingot.errors import RequestError
 from ingot.runtime.admission import MAX_PRIORITY
-from ingot.runtime.params import MAX_PENALTY, UNLIMITED
+from ingot.runtime.params import MAX_LOGPROBS, MAX_N, MAX_PENALTY, UNLIMITED
 
 # What one request may ask for, far below what the engine could do: a single request must not
 # take the server from all others.
-MAX_CHOICES = 128
-MAX_LOGPROBS = 20
 MAX_STOPS, MAX_STOP_CHARS = 16, 256
 MAX_BAD_WORDS = 256
 MAX_BIASES = 1024
@@ -24,7 +22,7 @@ MAX_TOOLS = 128
 MAX_NAME_CHARS = 256
 MAX_TOKEN = 2**31 - 1
 
-Choices = Annotated[int, Meta(ge=1, le=MAX_CHOICES)]
+Choices = Annotated[int, Meta(ge=1, le=MAX_N)]
 Temperature = Annotated[float, Meta(ge=0)]
 Share = Annotated[float, Meta(gt=0, le=1)]  # of the probability
 Least = Annotated[float, Meta(ge=0, le=1)]

@@ -10,7 +10,7 @@ from msgspec import Struct
 from ingot.errors import TokenizerError
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import Engine, Job, ModelFacts
-from ingot.serve.openai.params import num_new_tokens, sampling_fields
+from ingot.serve.openai.params import Terms, check_terms, num_new_tokens, sampling_fields
 from ingot.serve.openai.prompts import Prompt, chat_prompt, completion_prompts
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 
@@ -57,9 +57,10 @@ class Order(Struct, frozen=True, kw_only=True):
 
 
 def completion_order(
-    request: CompletionRequest, engine: Engine, caller: Caller, body: bytes
+    request: CompletionRequest, engine: Engine, caller: Caller, body: bytes, terms: Terms
 ) -> Order:
     """The order for `POST /v1/completions`. Raises RequestError."""
+    check_terms(request, terms)
     tokenizer = _tokenizer(engine, needed=_has_text(request))
     prompts = completion_prompts(request, tokenizer, engine.facts)
     if request.echo and tokenizer is not None:
@@ -68,11 +69,12 @@ def completion_order(
 
 
 def chat_order(
-    request: ChatRequest, engine: Engine, caller: Caller, body: bytes, *, trusts_template: bool
+    request: ChatRequest, engine: Engine, caller: Caller, body: bytes, terms: Terms
 ) -> Order:
     """The order for `POST /v1/chat/completions`. Raises RequestError."""
+    check_terms(request, terms)
     tokenizer, facts = engine.tokenizer, engine.facts
-    prompt = chat_prompt(request, tokenizer, facts, trusts_template=trusts_template)
+    prompt = chat_prompt(request, tokenizer, facts, trusts_template=terms.trusts_request_template)
     return _order(request, [prompt], tokenizer, facts, caller, body)
 
 

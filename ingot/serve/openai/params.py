@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import Struct
+
 from ingot.errors import RequestError
 from ingot.runtime.params import SamplingParams
 from ingot.serve.engine import ModelFacts
@@ -18,6 +20,19 @@ from ingot.serve.openai.requests import (
 _FIELDS = Sampling.__struct_fields__
 
 
+class Terms(Struct, frozen=True, kw_only=True):
+    """What a server lets requests ask for.
+
+    max_n                   completions of a prompt
+    max_logprobs            log-probabilities of a token, besides its own
+    trusts_request_template  requests may bring a chat template of their own
+    """
+
+    max_n: int = 16
+    max_logprobs: int = 20
+    trusts_request_template: bool = False
+
+
 def sampling_fields(
     request: CompletionRequest | ChatRequest, facts: ModelFacts, num_prompt: int
 ) -> dict[str, Any]:
@@ -26,7 +41,6 @@ def sampling_fields(
     What a request leaves out the model's generation_config.json decides; without a `max_tokens`
     the completion may fill the context. Raises FieldError.
     """
-    _refuse_unsupported(request)
     given = {name: v for name in _FIELDS if (v := getattr(request, name)) is not None}
     fields = {**facts.defaults, **given}
     if (limit := num_new_tokens(request)) is not None:
@@ -72,8 +86,19 @@ def _check(fields: dict[str, Any], facts: ModelFacts, request: GenerateRequest) 
         raise FieldError(param if known else None, error.found, hint=error.hint) from None
 
 
+def check_terms(request: CompletionRequest | ChatRequest, terms: Terms) -> None:
+    """Raises FieldError for what a server does not allow, or cannot do at all."""
+    _refuse_unsupported(request)
+    tops = "logprobs" if isinstance(request, CompletionRequest) else "top_logprobs"
+    for name, most in {
+        "n": terms.max_n, tops: terms.max_logprobs, "prompt_logprobs": terms.max_logprobs
+    }.items():  # fmt: skip
+        value = getattr(request, name)
+        if value is not None and value > most:
+            raise FieldError(name, f"{name} is {value}", hint=f"This server allows at most {most}.")
+
+
 def _refuse_unsupported(request: CompletionRequest | ChatRequest) -> None:
-    """Raises FieldError for what would change the answer and cannot be done."""
     for name, wrong in _unsupported(request):
         if wrong:
             raise FieldError(
