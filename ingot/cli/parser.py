@@ -25,6 +25,7 @@ from ingot.cli import (
     pull,
     remove,
     run,
+    serve,
     verify,
 )
 from ingot.cli import compile as compile_verb
@@ -50,6 +51,7 @@ class Verb(Protocol):
 VERBS: tuple[Verb, ...] = (
     compile_verb,
     run,
+    serve,
     bench,
     inspect,
     verify,
