@@ -52,7 +52,10 @@ def page() -> str:
     """The text of docs/cli.md."""
     parser = build_parser()
     verbs = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    parts = [HEAD, "\n".join(f"- [`ingot {v.NAME}`]({_anchor(v.NAME)}): {v.SUMMARY}" for v in VERBS)]
+    parts = [
+        HEAD,
+        "\n".join(f"- [`ingot {v.NAME}`]({_anchor(v.NAME)}): {v.SUMMARY}" for v in VERBS),
+    ]
     parts += [_verb(name, sub) for name, sub in verbs.choices.items()]
     entries = [(usage(command), command.meaning) for command in COMMANDS] + list(KEYS)
     parts.append(CONVERSATION + "\n".join(f"| `{name}` | {text} |" for name, text in entries))

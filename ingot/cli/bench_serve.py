@@ -74,7 +74,10 @@ ARGUMENTS: Arguments = (
             ),
             Argument("--max-concurrency N", "requests at once (default: no limit)", human_int),
             Argument(
-                "--num-warmups N", "requests before, unmeasured (default: 1)", whole_number, default=1
+                "--num-warmups N",
+                "requests before, unmeasured (default: 1)",
+                whole_number,
+                default=1,
             ),
         ),
     ),
@@ -83,7 +86,10 @@ ARGUMENTS: Arguments = (
         "Prompts are random tokens where the server has /tokenize, and random words elsewhere.",
         (
             Argument(
-                "--random-input-len N", "tokens of a prompt (default: 1024)", human_int, default=1024
+                "--random-input-len N",
+                "tokens of a prompt (default: 1024)",
+                human_int,
+                default=1024,
             ),
             Argument(
                 "--random-output-len N", "tokens to make (default: 128)", human_int, default=128
@@ -100,10 +106,14 @@ ARGUMENTS: Arguments = (
                 number_from(0, below=1),
                 default=0.0,
             ),
-            Argument("--seed N", "of prompts, lengths and moments (default: 0)", whole_number, default=0),
+            Argument(
+                "--seed N", "of prompts, lengths and moments (default: 0)", whole_number, default=0
+            ),
             Argument("--ignore-eos", "make all tokens, whatever the model says"),
             Argument("--temperature T", "default: the server's", number_from(0)),
-            Argument("--extra-body JSON", "fields of every request, as an object", _object, default={}),
+            Argument(
+                "--extra-body JSON", "fields of every request, as an object", _object, default={}
+            ),
         ),
     ),
     Group(
@@ -117,7 +127,9 @@ ARGUMENTS: Arguments = (
                 default=METRICS,
             ),
             Argument(
-                "--metric-percentiles LIST", "such as 50,90,99 (default: 99)", _percentiles,
+                "--metric-percentiles LIST",
+                "such as 50,90,99 (default: 99)",
+                _percentiles,
                 default=(99.0,),
             ),
             Argument(
@@ -130,13 +142,13 @@ ARGUMENTS: Arguments = (
             Argument("--save-detailed", "the result also has every request"),
         ),
     ),
-)  # fmt: skip
+)
 
 
 def main(args: argparse.Namespace) -> int:
-    """Sends requests to a server of OpenAI's API, reads their streams and says how long tokens took.
-    Options, result and the meaning of every metric are those of `vllm bench serve`, so that
-    figures of other servers compare."""
+    """Sends requests to a server of OpenAI's API, reads their streams and says how long tokens
+    took. Options, result and the meaning of every metric are those of `vllm bench serve`, so
+    that figures of other servers compare."""
     import asyncio
 
     from ingot.cli.load.demand import parse_goodput

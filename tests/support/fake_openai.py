@@ -109,7 +109,7 @@ def serve_fake(fake: Fake) -> Iterator[Fake]:
     """Serves in a thread of its own; `fake.url` is where."""
     loop = asyncio.new_event_loop()
     server = loop.run_until_complete(asyncio.start_server(fake.serve, "127.0.0.1", 0))
-    fake.url = "http://127.0.0.1:{}".format(server.sockets[0].getsockname()[1])
+    fake.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:

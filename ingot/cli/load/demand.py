@@ -60,7 +60,7 @@ class Demand:
         ]
 
     def arrivals(self) -> Seconds:
-        """When each request comes, in seconds from the first.
+        """When each request comes, in seconds.
 
         Pauses are drawn from a gamma distribution of shape `burstiness`, so 1 makes it Poisson's,
         and are stretched so that they add up to what the rate says, as in vLLM.
@@ -72,7 +72,7 @@ class Demand:
         moments = np.cumsum(pauses)
         if moments[-1] > 0:
             moments *= self.num_prompts / self.rate / moments[-1]
-        return np.asarray(moments - moments[0], np.float64)
+        return np.asarray(moments, np.float64)
 
     def _lengths(self, random: np.random.Generator, length: int) -> list[int]:
         low = max(1, int(np.floor(length * (1 - self.range_ratio))))

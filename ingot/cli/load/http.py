@@ -1,4 +1,4 @@
-"""A client of HTTP/1.1 that costs little: one connection, one answer at a time, read as it comes."""
+"""A client of HTTP/1.1 that costs little: one answer at a time, read as it comes."""
 
 from __future__ import annotations
 

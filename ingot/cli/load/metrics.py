@@ -25,7 +25,7 @@ def result(
     goodput: Mapping[str, float],
     percentiles: Sequence[float],
 ) -> dict[str, Any]:
-    """Counts, rates a second and latencies in milliseconds. `goodput` are limits in milliseconds."""
+    """Counts, rates a second and latencies. These and the limits of `goodput` are milliseconds."""
     done = [each for each in outcomes if not each.error]
     inputs, outputs = (sum(getattr(o, f"{n}_tokens") for o in done) for n in ("prompt", "output"))
     found: dict[str, Any] = {

@@ -150,4 +150,3 @@ def explain(status: int, body: bytes) -> str:
     if isinstance(found, dict):
         found = said(found.get("error") or found.get("detail") or found)
     return f"HTTP {status}: {str(found)[:300]}"
-

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -11,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from ingot.serve.engine import Engine, Progress
+from ingot.serve.engine import Engine
 from ingot.serve.grpc.call import CALL
 from ingot.serve.http.gate import Watch
+from ingot.serve.http.generate import asked_of
 from ingot.serve.http.site import Site, off_loop
-from ingot.serve.http.steps import asked, steps
+from ingot.serve.http.steps import Steps, steps_of
+from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.order import Caller, Order, chat_order, completion_order
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
-
-Steps = AsyncGenerator[tuple[int, Progress], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,20 +43,36 @@ async def answering(
     Raises the errors that HTTP answers with.
     """
     call = CALL.get()
-    data = msgspec.json.encode(body)
+    _refuse_not_finite(body)
+    data = msgspec.json.encode({**body, "stream": stream})
     request = await site.decode(data, ChatRequest if "messages" in body else CompletionRequest)
     name = site.named(request.model)
     caller = Caller(uuid.uuid4().hex, call.key)
     async with site.models.lease(name) as engine:
         order = await off_loop(partial(_order, site, request, engine, caller, data))
-        entered = asked(order, call.request_id, call.key, name, engine, stream=stream)
-        async with site.gate.enter(entered) as watch, aclosing(steps(engine, order.jobs)) as told:
-            async with aclosing(_watched(told, watch)) as seen:
-                yield Answering(name, engine, order, seen)
+        asked = asked_of(order, call.request_id, call.key, name, engine)
+        async with (
+            site.gate.enter(asked) as watch,
+            aclosing(steps_of(engine, order.jobs)) as steps,
+            aclosing(_watched(steps, watch)) as seen,
+        ):
+            yield Answering(name, engine, order, seen)
+
+
+def _refuse_not_finite(body: Mapping[str, Any]) -> None:
+    """Raises FieldError for a number that JSON cannot say, and would leave out."""
+    for name, value in body.items():
+        inside = value.values() if isinstance(value, dict) else (value,)
+        if not all(math.isfinite(each) for each in inside if isinstance(each, float)):
+            raise FieldError(name, f"{name} is not a finite number")
 
 
 def _order(
-    site: Site, request: CompletionRequest | ChatRequest, engine: Engine, caller: Caller, data: bytes
+    site: Site,
+    request: CompletionRequest | ChatRequest,
+    engine: Engine,
+    caller: Caller,
+    data: bytes,
 ) -> Order:
     if isinstance(request, CompletionRequest):
         return completion_order(request, engine, caller, data)
@@ -63,7 +80,7 @@ def _order(
     return chat_order(request, engine, caller, data, trusts_template=trusts)
 
 
-async def _watched(told: Steps, watch: Watch) -> Steps:
-    async for number, progress in told:
+async def _watched(steps: Steps, watch: Watch) -> Steps:
+    async for number, progress in steps:
         watch.see(progress)
         yield number, progress

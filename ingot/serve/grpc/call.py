@@ -16,7 +16,7 @@ from ingot.serve.refusal import BadKey, Draining, Forbidden, Refusal
 
 # Services that tell what there is, and whether it lives, need no key.
 OPEN = ("/grpc.health.v1.Health/", "/inference.GRPCInferenceService/ServerLive")
-ADMINISTERS = ("Load", "Unload", "Reload")
+ADMIN_METHODS = tuple(f"/ingot.v1.Models/{name}" for name in ("Load", "Unload", "Reload"))
 STATUSES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
@@ -36,7 +36,7 @@ Handler = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Who calls: the id that a client gave or we made, and the name of the key ("" without keys)."""
+    """Who calls: an id, the client's or ours, and the name of the key ("" without keys)."""
 
     request_id: str
     key: str = ""
@@ -55,9 +55,14 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no ty
     """Lets in who has a key for what the method does, and turns errors into statuses."""
 
     def __init__(
-        self, keys: KeyRing | None, is_draining: Callable[[], bool] = lambda: False
+        self,
+        keys: KeyRing | None,
+        *,
+        admin_without_key: bool = False,
+        is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
         self._keys = keys
+        self._admin_without_key = admin_without_key
         self._is_draining = is_draining
 
     async def intercept_service(
@@ -81,14 +86,14 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no ty
         """The name of the key that a call has. Raises Refusal."""
         if self._is_draining():
             raise Draining("the server is about to end", retry_after=1.0)
+        scope = ADMIN if method.startswith(ADMIN_METHODS) else USE
         if self._keys is None:
+            if scope == ADMIN and not self._admin_without_key:
+                raise Forbidden(f"{method} needs a key with the scope admin")
             return ""
         key = self._keys.find(_text(metadata.get("authorization")).encode())
         if key is None:
-            raise BadKey(
-                "no valid key", hint="Send it as metadata: authorization: Bearer KEY."
-            )
-        scope = ADMIN if method.rpartition("/")[2] in ADMINISTERS else USE
+            raise BadKey("no valid key", hint="Send it as metadata: authorization: Bearer KEY.")
         if not key.permits(scope):
             raise Forbidden(f"this key may not call {method}")
         return key.name

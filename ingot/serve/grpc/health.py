@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from ingot.serve.http.routes import is_ready
 from ingot.serve.http.site import Site
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -60,7 +61,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # generated
 
     def _status(self, service: str) -> Any:
         if service in self._services:
-            return self._as_status(self._site.is_ready())
+            return self._as_status(is_ready(self._site.models))
         for status in self._site.models.status():
             if service in (status.name, *status.aliases):
                 return self._as_status(status.state == "loaded")

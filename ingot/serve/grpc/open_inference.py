@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from ingot.errors import ModelNotFoundError
+from ingot.errors import UnknownModelError
 from ingot.serve.engine import Piece
 from ingot.serve.grpc.answering import answering
 from ingot.serve.grpc.call import CALL
@@ -22,6 +22,7 @@ from ingot.serve.grpc.tensors import (
     texts,
 )
 from ingot.serve.http.errors import refusal_of
+from ingot.serve.http.routes import is_ready
 from ingot.serve.http.site import Site
 from ingot.serve.openai.fields import FieldError
 from ingot.version import __version__
@@ -50,15 +51,13 @@ class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # ty
         return oip.ServerLiveResponse(live=True)
 
     async def ServerReady(self, request: Any, context: Any) -> Any:
-        return oip.ServerReadyResponse(ready=self._site.is_ready())
+        return oip.ServerReadyResponse(ready=is_ready(self._site.models))
 
     async def ModelReady(self, request: Any, context: Any) -> Any:
         return oip.ModelReadyResponse(ready=self._status(request).state == "loaded")
 
     async def ServerMetadata(self, request: Any, context: Any) -> Any:
-        return oip.ServerMetadataResponse(
-            name="ingot", version=__version__, extensions=EXTENSIONS
-        )
+        return oip.ServerMetadataResponse(name="ingot", version=__version__, extensions=EXTENSIONS)
 
     async def ModelMetadata(self, request: Any, context: Any) -> Any:
         self._status(request)
@@ -108,18 +107,16 @@ class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # ty
         except Exception as error:
             refusal = refusal_of(error, CALL.get().request_id)
             empty = oip.ModelInferResponse(model_name=request.model_name, id=request.id)
-            failed = oip.ModelStreamInferResponse(
-                error_message=str(refusal), infer_response=empty
-            )
+            failed = oip.ModelStreamInferResponse(error_message=str(refusal), infer_response=empty)
             await queue.put(failed)
 
     def _status(self, request: Any) -> Any:
-        """The status of the model that a request names. Raises ModelNotFoundError."""
+        """The status of the model that a request names. Raises UnknownModelError."""
         for status in self._site.models.status():
             if request.name in (status.name, *status.aliases):
                 _check_version(request.version)
                 return status
-        raise ModelNotFoundError(f"there is no model {request.name!r}")
+        raise UnknownModelError(f"there is no model {request.name!r}")
 
 
 def body_of(request: Any) -> dict[str, Any]:
@@ -155,6 +152,6 @@ def tensors_of(pieces: Sequence[Piece]) -> list[Tensor]:
 
 def _check_version(version: str) -> None:
     if version not in ("", VERSION):
-        raise ModelNotFoundError(
+        raise UnknownModelError(
             f"there is no version {version!r}", hint=f"Models have version {VERSION} alone."
         )

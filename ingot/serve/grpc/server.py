@@ -53,14 +53,15 @@ class GrpcServer:
     def __init__(
         self,
         site: Site,
-        settings: GrpcSettings = GrpcSettings(),  # noqa: B008  # frozen
+        settings: GrpcSettings = GrpcSettings(),  # frozen
         *,
         keys: KeyRing | None = None,
+        admin_without_key: bool = False,
         is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
         self._settings = settings
         self.port = settings.port
-        guard = Guard(keys, is_draining)
+        guard = Guard(keys, admin_without_key=admin_without_key, is_draining=is_draining)
         self._server = grpc.aio.server(interceptors=[guard], options=[*_options(settings)])
         self._health = Health(site, SERVICES, is_draining)
         self._health.add_to(self._server)

@@ -52,9 +52,7 @@ def inputs_of(request: Any) -> dict[str, list[Any]]:
         kind = KINDS.get(tensor.datatype)
         if kind is None:
             raise _wrong(tensor, f"has type {tensor.datatype!r}; supported: {', '.join(KINDS)}")
-        values = (
-            _from_raw(tensor, kind, raw[i]) if raw else [*getattr(tensor.contents, kind.field)]
-        )
+        values = _from_raw(tensor, kind, raw[i]) if raw else [*getattr(tensor.contents, kind.field)]
         count = 1
         for size in tensor.shape:
             count *= size
@@ -89,7 +87,9 @@ def response_of(request: Any, outputs: Sequence[Tensor], *, final: bool | None =
     wanted = [each.name for each in request.outputs] or [*by_name]
     if unknown := [name for name in wanted if name not in by_name]:
         raise FieldError(
-            "outputs", f"there is no output {unknown[0]!r}", hint=f"There are: {', '.join(by_name)}."
+            "outputs",
+            f"there is no output {unknown[0]!r}",
+            hint=f"There are: {', '.join(by_name)}.",
         )
     response = oip.ModelInferResponse(model_name=request.model_name, id=request.id)
     if final is not None:

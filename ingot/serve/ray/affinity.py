@@ -1,4 +1,4 @@
-"""Which replica a request goes to: where its prefix is cached, unless that one has too much to do."""
+"""Which replica a request goes to: where its prefix is, unless that one has too much to do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Balance:
 class PrefixTable:
     """Which replica has lately been given which prefixes. It keeps the newest `capacity` blocks."""
 
-    def __init__(self, balance: Balance = Balance(), capacity: int = 200_000) -> None:  # noqa: B008
+    def __init__(self, balance: Balance = Balance(), capacity: int = 200_000) -> None:
         self._balance = balance
         self._capacity = capacity
         self._holders: OrderedDict[int, str] = OrderedDict()

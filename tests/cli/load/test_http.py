@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import itertools
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,7 @@ cuts = st.lists(st.integers(0, 400), max_size=6)
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(edges)]
 
 
 def chunked(parts: list[bytes]) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -52,7 +53,7 @@ def test_events_are_the_same_however_they_are_cut(cuts, end):
     data = b"".join(completion("Grüße", "\n", "☃")).replace(b"\n", end)
     found, rest = [], b""
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in itertools.pairwise(edges):
         more, rest = payloads(rest, data[a:b])
         found += more
     expected = [line[6:] for line in data.decode().splitlines() if line.startswith("data: ")]
@@ -62,7 +63,7 @@ def test_events_are_the_same_however_they_are_cut(cuts, end):
 
 @pytest.mark.parametrize("error", ["no", {"message": "no", "code": "x"}])
 def test_an_error_in_the_stream_ends_it(error):
-    with pytest.raises(ServerError, match="^no$"):
+    with pytest.raises(ServerError, match=r"^no$"):
         read([event({"error": error})])
 
 

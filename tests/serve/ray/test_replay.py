@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,9 +17,10 @@ PROMPT_SCORES = [None, [(1, -0.5, 1, "a")]]
 
 def told(cuts: list[int], texts: dict[int, str], *, finish: bool = True) -> list[Progress]:
     """Progress whose tokens are the characters of texts, cut at some places."""
-    edges = [0, *sorted(cuts), max(map(len, texts.values()), default=0)]
+    end = max(map(len, texts.values()))
+    edges = [0, *sorted({cut for cut in cuts if cut < end}), end]
     steps = []
-    for number, (a, b) in enumerate(zip(edges, edges[1:], strict=False)):
+    for number, (a, b) in enumerate(itertools.pairwise(edges)):
         pieces = [
             Piece(
                 index,
@@ -53,7 +56,9 @@ def read(parts: list[Progress]) -> dict[int, tuple]:
 places = st.lists(st.integers(1, 30), max_size=5)
 
 
-@given(st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20), places, places, st.data())
+@given(
+    st.text(min_size=1, max_size=20), st.text(min_size=1, max_size=20), places, places, st.data()
+)
 def test_a_reader_gets_each_token_once_however_often_it_is_computed(a, b, first, second, data):
     texts = {0: a, 1: b}
     before = told(first, texts)
