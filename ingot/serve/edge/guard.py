@@ -98,6 +98,7 @@ class Guard:
         state = scope.setdefault("state", {})
         state |= {"request_id": record.request_id, "key": record.key, "record": record}
         await self._app(scope, exchange.receive, exchange.send)
+        record.error = state.get("error")  # of a refusal that the application has sent
 
     def _is_open(self, path: str) -> bool:
         return path == LIVE or (path == HEALTH and self._host.settings.open_health)
