@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -105,7 +105,7 @@ def openapi(endpoints: Sequence[Endpoint] = ENDPOINTS) -> dict[str, Any]:
     }
 
 
-def _operation(endpoint: Endpoint, schemas: dict[type[msgspec.Struct], Any]) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
     schema = schemas[endpoint.gives] if endpoint.gives else {}
     content: dict[str, Any] = {endpoint.content: {"schema": schema}}
     if endpoint.streams:
