@@ -54,6 +54,7 @@ KEYS = Group(
     (
         Argument("--api-key-file FILE", "keys that are let in; `ingot key` makes them", Path),
         Argument("--allow-no-key", "listen on an address of the network without keys"),
+        Argument("--open-health", "answer /health without a key, for the probes of Kubernetes"),
         Argument("--open-admin", "without keys, let anyone load and unload models"),
     ),
 )
@@ -74,7 +75,9 @@ LIMITS = Group(
         Argument(
             "--write-timeout S", "a full send buffer that nobody reads (default: 30)", seconds
         ),
-        Argument("--keep-alive S", "a connection without a request (default: 5)", seconds),
+        Argument(
+            "--connection-keep-alive S", "a connection without a request (default: 5)", seconds
+        ),
         Argument("--body-bytes SIZE", "a request's body (default: 8MB)", human_bytes),
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
 from time import perf_counter
@@ -38,8 +38,9 @@ _REPORT_SECONDS = 10.0
 class Edge:
     """What stands before an application, and beside it. It belongs to one event loop.
 
-    The application's handlers call `enter` for each request that takes seats. Raises UsageError
-    for settings that contradict themselves, and for keys that cannot be read.
+    The application's handlers call `enter` for each request that takes seats. `on_ready` is called
+    when `serve` accepts connections, and `address` tells where. Raises UsageError for settings
+    that contradict themselves, and for keys that cannot be read.
     """
 
     def __init__(self, settings: EdgeSettings | None = None) -> None:
@@ -50,6 +51,7 @@ class Edge:
         self.admission = Admission(self.settings.limits)
         self.draining = False
         self.address = ""
+        self.on_ready: Callable[[], None] = lambda: None
         self._open: set[Record] = set()
         self._server: DrainingServer | None = None
 
@@ -169,6 +171,7 @@ class Edge:
         logger.info("listening", extra={"fields": {"address": self.address}})
         if self.keys is None and not self.settings.is_local:
             logger.warning("no key is asked for, and other machines can reach this server")
+        self.on_ready()
 
     def _drain(self) -> None:
         self.draining = True

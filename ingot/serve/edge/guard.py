@@ -30,8 +30,8 @@ Answer = tuple[int, bytes, str]  # status, body and content type
 
 logger = logging.getLogger("ingot.serve")
 
-LIVE = "/live"  # the one path that asks for no key
-_QUIET = {"/health", "/metrics", LIVE}  # asked for all the time; not logged
+LIVE, HEALTH = "/live", "/health"
+_QUIET = {LIVE, HEALTH, "/metrics"}  # asked for all the time; not logged
 _ADMIN = "/models/"
 _WHILE_DRAINING = {LIVE, "/metrics", "/health/details"}
 
@@ -85,7 +85,7 @@ class Guard:
 
     async def _answer(self, scope: Message, record: Record, exchange: _Exchange) -> None:
         headers = dict(scope["headers"])
-        if record.path != LIVE:
+        if not self._is_open(record.path):
             key = self._key(scope, headers)
             record.key = key.name if key else ""
         if self._host.draining and record.path not in _WHILE_DRAINING:
@@ -98,6 +98,9 @@ class Guard:
         state = scope.setdefault("state", {})
         state |= {"request_id": record.request_id, "key": record.key, "record": record}
         await self._app(scope, exchange.receive, exchange.send)
+
+    def _is_open(self, path: str) -> bool:
+        return path == LIVE or (path == HEALTH and self._host.settings.open_health)
 
     def _key(self, scope: Message, headers: dict[bytes, bytes]) -> Key | None:
         """Whose request it is. Raises BadKey and Forbidden for what may not be done."""

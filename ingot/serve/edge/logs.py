@@ -7,9 +7,9 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging.handlers import QueueHandler, QueueListener
-from queue import Queue
+from queue import Empty, Queue
 from time import gmtime, strftime
 from typing import Any
 
@@ -17,6 +17,7 @@ import msgspec
 
 LOGGER = "ingot"
 _QUEUED = 10_000  # records that wait to be written; more are dropped
+STOP_SECONDS = 2.0  # that the last records have to be written
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _PLAIN = re.compile(r"[^\s=\"\\]+")
 
@@ -110,6 +111,19 @@ class _Queued(QueueHandler):
         self._dropped()
 
 
+class _Writing(QueueListener):
+    """The thread that writes. Where it hangs, as in a pipe that nobody reads, it is left behind."""
+
+    def stop(self) -> None:
+        with suppress(Empty):
+            while self.queue.full():  # type: ignore[attr-defined]
+                self.queue.get_nowait()  # room for the word to stop
+        self.enqueue_sentinel()
+        if self._thread is not None:
+            self._thread.join(STOP_SECONDS)
+            self._thread = None
+
+
 @contextmanager
 def logging_to(
     *,
@@ -128,7 +142,7 @@ def logging_to(
     writer = LineHandler(sys.stderr.fileno() if fd is None else fd, dropped)
     writer.setFormatter(FORMATS[format](most))
     handler = _Queued(queue, dropped)
-    listener = QueueListener(queue, writer)
+    listener = _Writing(queue, writer)
     loggers = [logging.getLogger(name) for name in (LOGGER, "uvicorn.error")]
     before = [(log, log.level, log.propagate, log.handlers) for log in loggers]
     for log in loggers:

@@ -34,6 +34,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *arguments: Any, limits: Limits, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._limits = limits
+        self._begun = False  # whether a part of a request is here, and not all of it
         self._in_headers = True
         self._fresh = False  # whether the request began in the data that is being read
         self._raw_bytes = 0  # of the request, without those of the data in which it began
@@ -65,8 +66,6 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._refused:
             return  # what a refused client still sends
         self._unset_keepalive_if_required()
-        if self._request_timer is None and self._in_headers:
-            self._await_request(self._limits.header_timeout, self._headers_late)
         self._fresh = False
         try:
             self.parser.feed_data(data)
@@ -83,7 +82,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_headers = self._fresh = True
+        self._await_request(self._limits.header_timeout, self._headers_late)
+        self._begun = self._in_headers = self._fresh = True
         self._raw_bytes = self._header_bytes = self._body_bytes = self._num_chunks = 0
 
     def on_url(self, url: bytes) -> None:
@@ -128,11 +128,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._disarm()
-        self._in_headers, self._raw_bytes, self._header_bytes = True, 0, 0
+        self._begun, self._in_headers, self._raw_bytes = False, True, 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._begun:
+            self._unset_keepalive_if_required()
         if self.transport.is_closing():
             self._await_reader()  # of what is still in the buffer
 
@@ -185,7 +187,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._write_timer = self.loop.call_later(_LINGER_SECONDS, self.transport.abort)
 
     def _headers_late(self) -> None:
-        if self._raw_bytes or self._header_bytes or self._fresh:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._await_request(self._limits.header_timeout, self._headers_late)
+        elif self._begun:
             seconds = self._limits.header_timeout
             self._refuse(SlowRequest(f"the headers took longer than {seconds:g} seconds"))
         else:

@@ -97,7 +97,7 @@ def config_of(app: Any, settings: EdgeSettings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         backlog=2048,
-        timeout_keep_alive=limits.keep_alive,  # type: ignore[arg-type]
+        timeout_keep_alive=limits.connection_keep_alive,  # type: ignore[arg-type]
         timeout_graceful_shutdown=1,
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,

@@ -19,7 +19,7 @@ class Limits:
     max_key_tokens       their tokens
     queue_timeout        how long a request waits for a seat
     request_timeout      how long a request takes in all
-    keep_alive           how long a connection stays open without a request
+    connection_keep_alive  how long a connection stays open without a request
     write_timeout        how long a client may leave a full send buffer unread
     """
 
@@ -33,7 +33,7 @@ class Limits:
     header_timeout: float = 10.0
     body_timeout: float = 30.0
     write_timeout: float = 30.0
-    keep_alive: float = 5.0
+    connection_keep_alive: float = 5.0
     max_queue: int = 512
     max_queue_tokens: int | None = None
     max_key_requests: int = 0
@@ -49,7 +49,8 @@ class EdgeSettings:
 
     `uds` is the path of a Unix socket, which replaces host and port. Without a file of keys
     everyone who reaches the server may use it, and nobody may load or unload models, unless
-    `open_admin` is set or the socket is a file that only its owner can open.
+    `open_admin` is set or the socket is a file that only its owner can open. With one, `/live` asks
+    for no key, and `/health` for none if `open_health` is set.
     """
 
     host: str = "127.0.0.1"
@@ -58,6 +59,7 @@ class EdgeSettings:
     key_file: Path | None = None
     allow_no_key: bool = False
     open_admin: bool = False
+    open_health: bool = False
     tls_cert: Path | None = None
     tls_key: Path | None = None
     limits: Limits = field(default_factory=Limits)
