@@ -18,7 +18,7 @@ from ingot.settings import SERVE_PREFIX, serve_variables
 
 if TYPE_CHECKING:
     from ingot.cli.origins import Origin
-    from ingot.serve.edge import EdgeSettings
+    from ingot.serve.edge.settings import EdgeSettings
 
 NAME = "serve"
 SUMMARY = "serve models to clients of OpenAI's API"
@@ -88,7 +88,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 async def _serve(models: Sequence[Named], args: argparse.Namespace, settings: EdgeSettings) -> int:
-    from ingot.serve.edge import Edge
+    from ingot.serve.edge.edge import Edge
     from ingot.serve.http.app import build_app
     from ingot.serve.http.site import HttpSettings
     from ingot.serve.openai.params import Terms
