@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 from ingot.cli import (
     bench,
+    bench_serve,
     cache,
     compare,
     completion,
@@ -29,7 +30,7 @@ from ingot.cli import (
     verify,
 )
 from ingot.cli import compile as compile_verb
-from ingot.cli.arguments import COMMON, Arguments, add_arguments
+from ingot.cli.arguments import COMMON, Arguments, add_arguments, verb_joined
 from ingot.errors import UsageError
 
 EXIT_CODES = """\
@@ -53,6 +54,7 @@ VERBS: tuple[Verb, ...] = (
     run,
     serve,
     bench,
+    bench_serve,
     inspect,
     verify,
     golden,
@@ -85,6 +87,7 @@ class Parser(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         self._refuse_unknown_options(args)
         if self._subparsers is not None:
+            args = verb_joined(args, [verb.NAME for verb in VERBS])
             return super().parse_known_args(args, namespace)
         self._intermixed = True
         try:
