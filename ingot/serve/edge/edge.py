@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from ingot.errors import UsageError
-from ingot.serve.edge.admission import Admission, Asked
+from ingot.serve.asked import Asked
+from ingot.serve.edge.admission import Admission
 from ingot.serve.edge.guard import Answer, App, Guard
 from ingot.serve.edge.keys import KeyRing
 from ingot.serve.edge.listening import address_of, allow_many_files, bind
