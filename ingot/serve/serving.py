@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 
 from ingot.errors import IngotError
-from ingot.runtime.metrics import EngineCounters
 from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.settings import EdgeSettings
-from ingot.serve.engine import Engine, ModelFacts
 from ingot.serve.http.app import build_app
 from ingot.serve.http.site import HttpSettings
 from ingot.serve.openai.params import Terms
@@ -61,7 +59,7 @@ async def serve(models: Sequence[Named], serving: Serving, settings: EdgeSetting
         for name, source, aliases in models:
             registry.register(name, source, serving.model, aliases=aliases)
         app = edge.wrap(build_app(registry, HttpSettings(terms=serving.terms), edge))
-        edge.telemetry.poll = lambda: _counters(registry)
+        edge.telemetry.poll = registry.counters
         names = [] if serving.lazy else [model.name for model in models]
         loading = asyncio.create_task(_load(registry, names, edge))
         try:
@@ -84,21 +82,3 @@ async def _load(registry: ModelRegistry, names: Sequence[str], edge: Edge) -> No
     if errors and all(isinstance(error, BaseException) for error in errors):
         edge.stop()
         raise next(error for error in errors if isinstance(error, BaseException))
-
-
-async def _counters(registry: ModelRegistry) -> Mapping[str, tuple[ModelFacts, EngineCounters]]:
-    """How the engines of the loaded models fare; those that do not say are left out."""
-    engines = registry.loaded()
-    found = await asyncio.gather(*(_asked(engine) for engine in engines.values()))
-    return {
-        name: (engine.facts, counters)
-        for (name, engine), counters in zip(engines.items(), found, strict=True)
-        if counters is not None
-    }
-
-
-async def _asked(engine: Engine) -> EngineCounters | None:
-    try:
-        return await asyncio.wait_for(engine.counters(), 0.5)
-    except (IngotError, TimeoutError):
-        return None
