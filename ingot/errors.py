@@ -151,8 +151,24 @@ class QueueFullError(ResourceError):
     """More requests wait than the engine's configuration allows; try again later."""
 
 
+class DrainingError(IngotError):
+    """A server that takes no new requests, because it ends."""
+
+
+class UnknownModelError(UsageError):
+    """A name under which no model is registered."""
+
+
+class PoisonedRequestError(RequestError):
+    """A request that has killed engines. Sent again, it is refused again."""
+
+
 class InternalError(IngotError):
     """A fault of ingot itself; please report it."""
+
+
+class ProtocolError(InternalError):
+    """Bytes from another process that are no message, or not the one that comes next."""
 
 
 # What a check does with a fault: it raises it, or notes it, and the check goes on to the next.

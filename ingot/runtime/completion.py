@@ -56,6 +56,11 @@ class Completion:
     def has_news(self) -> bool:
         return self._num_seen > self._num_tokens_out
 
+    @property
+    def is_untold(self) -> bool:
+        """Whether no delta has been taken yet."""
+        return self._num_tokens_out == 0
+
     def take_delta(self) -> TextDelta:
         """What has come since the last call."""
         return TextDelta(**self._part(delta=True))

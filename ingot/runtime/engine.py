@@ -44,10 +44,11 @@ class Engine:
         config: the switches; `config` can be replaced between steps.
 
     `receive` is called with every sequence that got a token or ended; it may end the sequence
-    with `finish`.
+    with `finish`. `delivered` is called after the last of those that got theirs together.
     """
 
     receive: Callable[[Sequence], None] | None = None
+    delivered: Callable[[], None] | None = None
 
     def __init__(
         self,
@@ -222,6 +223,8 @@ class Engine:
         if self.receive is not None:
             for sequence in sequences:
                 self.receive(sequence)
+        if sequences and self.delivered is not None:
+            self.delivered()
 
     def counters(self) -> EngineCounters:
         """How the engine fares, now and since it was opened."""

@@ -14,6 +14,7 @@ from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.devices import open_executor
 from ingot.runtime.engine import Engine
 from ingot.runtime.engine_thread import EngineThread
+from ingot.runtime.feed import Feed, Tell
 from ingot.runtime.generation_config import Source, read_generation_config
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.params import SamplingParams
@@ -118,6 +119,10 @@ class Model(Refusals):
         """How the engine fares, now and since it was opened."""
         counters = self._engine.counters
         return counters() if self._thread.is_current else self._thread.ask(counters)
+
+    def feed(self, tell: Tell) -> Feed:
+        """A way to ask for many requests at once, which hands on their news by `tell`."""
+        return Feed(self._thread, self._ticket, tell)
 
     def get_tokenizer(self) -> Tokenizer:
         """The model's tokenizer, parsed when first asked for. Raises TokenizerError."""

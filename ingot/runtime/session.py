@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from weakref import ref
+from weakref import WeakMethod, ref
 
 from ingot.errors import IngotError, InternalError, RequestError, UsageError, describe
 from ingot.runtime.arrays import Float32
@@ -50,7 +50,16 @@ class Session:
         self._owners: dict[int, tuple[Request, Completion]] = {}
         self._claims: dict[int, tuple[ref[object], list[Request]]] = {}
         self._names = map(str, itertools.count())
+        self._after_news: list[WeakMethod[Callable[[], None]]] = []
         engine.receive = self._receive
+        engine.delivered = self._end_of_news
+
+    def after_news(self, call: Callable[[], None]) -> None:
+        """Has a method called when all listeners have been told what came at once.
+
+        Its object is not kept alive.
+        """
+        self._after_news.append(WeakMethod(call))
 
     @property
     def has_unfinished(self) -> bool:
@@ -84,6 +93,7 @@ class Session:
             self._engine.deliver()
             request.abort()
             self._tell(request)
+            self._end_of_news()
 
     def step(self) -> None:
         """Runs a step. If it fails, all requests fail, and the engine serves later ones."""
@@ -110,6 +120,7 @@ class Session:
                 for completion in request.completions:
                     completion.finished = True
                 self._tell(request)
+        self._end_of_news()
 
     def logits(
         self, sequences: list[list[int]], chunk_tokens: int | None, stopped: Callable[[], bool]
@@ -122,6 +133,10 @@ class Session:
         """The request so far. Raises the error that ended it."""
         self._engine.deliver()
         return request.output()
+
+    def counters(self) -> EngineCounters:
+        """How the engine fares."""
+        return self._engine.counters()
 
     def configure(self, config: EngineConfig) -> None:
         """Replaces the engine's switches."""
@@ -177,6 +192,15 @@ class Session:
             request.listen(request)
         except BaseException:  # an event loop that is gone: nobody listens
             _log.exception("who listened to request %s raised", request.request_id)
+
+    def _end_of_news(self) -> None:
+        for method in self._after_news:
+            call = method()
+            try:
+                if call is not None:
+                    call()
+            except BaseException:
+                _log.exception("who was told of the end of news raised")
 
     def _forget(self, requests: list[Request]) -> None:
         for request in requests:

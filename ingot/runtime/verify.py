@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from ingot.artifact.golden import Golden, GoldenPrompt, Tolerance, tolerance_of
+from ingot.artifact.golden import GOLDEN, Golden, GoldenPrompt, Tolerance, tolerance_of
 from ingot.artifact.golden_error import GoldenDifference, difference
 from ingot.artifact.reader import Artifact
 from ingot.errors import VerificationError
@@ -187,6 +187,30 @@ def verify(llm: LLM, golden: Golden | None = None) -> Verification:
         bitwise_equal=all(each.bitwise_equal for each in found.values()),
         other_tokens=_other_tokens(llm, golden.prompts),
     )
+
+
+def replay_shortest(llm: LLM) -> None:
+    """Replays the shortest golden prompt as one prefill: a quick look at a model just opened.
+
+    Does nothing where no golden prompt fits. Raises VerificationError for a log-probability that is
+    further off than any may be, and ArtifactError for goldens that are malformed.
+    """
+    if GOLDEN not in llm.artifact.manifest.files:
+        return
+    golden = read_golden(llm.artifact)
+    prompt = min(golden.prompts, key=lambda prompt: len(prompt.positions))
+    if len(prompt.positions) > llm.max_model_len:
+        return
+    name = number_format(llm.artifact)
+    allowed = tolerance_of(golden.tolerances, name, GOLDEN)
+    found = difference([prompt], [llm.logits(prompt.tokens)])
+    # Its mean says little: the mean that is allowed is one over many prompts.
+    if not found.largest <= allowed.largest:
+        raise VerificationError(
+            f"a golden prompt is not reproduced on this host ({name}): largest error "
+            f"{found.largest:.3g}, tolerance {allowed.largest:.3g}",
+            hint=CHECK_FILES,
+        )
 
 
 def _other_tokens(llm: LLM, prompts: Sequence[GoldenPrompt]) -> tuple[int, ...]:

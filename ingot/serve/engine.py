@@ -40,8 +40,10 @@ class ModelFacts(Struct, frozen=True, kw_only=True):
 class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A request as an engine takes it: tokens, and the fields of its `SamplingParams`.
 
+    Fields that are left out have the defaults of that class, not those of the model.
     Only jobs with equal salts share cached prefixes. `fingerprint` is a hash of what was asked,
-    by which a request that killed an engine is known again.
+    by which a request that killed an engine is known again. Without `stream` all its progress
+    comes as one, at its end.
     """
 
     id: str
@@ -50,6 +52,7 @@ class Job(Struct, frozen=True, kw_only=True, omit_defaults=True):
     prompt: str | None = None
     priority: int = 0
     salt: str = ""
+    stream: bool = True
     fingerprint: bytes = b""
 
 
@@ -85,8 +88,14 @@ class Progress(Struct, frozen=True, array_like=True):
 class Engine(Protocol):
     """One model, loaded."""
 
-    facts: ModelFacts
-    tokenizer: Tokenizer
+    @property
+    def facts(self) -> ModelFacts: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises TokenizerError where the model has none: it is asked with tokens then, and
+        `detokenize` False."""
+        ...
 
     def ask(self, job: Job) -> AsyncIterator[Progress]:
         """Runs a job. Closing the iterator, or cancelling its reader, aborts the job.

@@ -1,0 +1,104 @@
+"""`LocalEngine`: a model of this process as an `Engine`."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from ingot.errors import EngineDeadError, IngotError
+from ingot.runtime.feed import News
+from ingot.runtime.metrics import EngineCounters
+from ingot.runtime.model import Model
+from ingot.runtime.tokenizer import Tokenizer
+from ingot.serve.engine import Job, ModelFacts, Progress
+from ingot.serve.inbox import Inbox
+from ingot.serve.progress import add_job, facts_of, told
+
+Letters = list[tuple[int, Progress | IngotError]]
+
+
+class LocalEngine:
+    """Runs jobs on a model that is open in this process, and closes it. For several event loops.
+
+    `settings` are those that the model was opened with, as `ModelFacts.fingerprint` needs them.
+    """
+
+    def __init__(self, model: Model, settings: Mapping[str, Any] | None = None) -> None:
+        self.facts: ModelFacts = facts_of(model, settings)
+        self._model = model
+        self._feed = model.feed(self._tell)
+        self._numbers = itertools.count()
+        self._inboxes: dict[int, Inbox] = {}
+        self._closed = False
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Parsed when first asked for. Raises TokenizerError where the model has none."""
+        return self._model.get_tokenizer()
+
+    async def ask(self, job: Job) -> AsyncGenerator[Progress, None]:
+        """Runs a job; see `Engine`."""
+        if self._closed:
+            raise _closed_error()
+        number, inbox = next(self._numbers), Inbox(asyncio.get_running_loop())
+        self._inboxes[number] = inbox
+        try:
+            await asyncio.to_thread(self._add, number, job)
+            while True:
+                progress = await inbox.get()
+                yield progress
+                if progress.finished:
+                    return
+        finally:
+            del self._inboxes[number]
+            self._feed.drop(number)
+
+    async def counters(self) -> EngineCounters:
+        """How the engine fares. Raises EngineDeadError."""
+        if self._closed:
+            raise _closed_error()
+        return await asyncio.to_thread(self._model.counters)
+
+    async def close(self) -> None:
+        """Ends all jobs with EngineDeadError and closes the model. May be called twice."""
+        self._closed = True
+        for inbox in [*self._inboxes.values()]:
+            _call(inbox.loop, inbox.put, _closed_error())
+        await asyncio.to_thread(self._model.close)
+
+    def _add(self, number: int, job: Job) -> None:
+        add_job(self._feed, number, job)
+        if number not in self._inboxes:  # its reader left meanwhile
+            self._feed.drop(number)
+
+    def _tell(self, news: News) -> None:
+        """Hands what is new to each event loop in one call. In the engine's thread."""
+        loops: dict[asyncio.AbstractEventLoop, Letters] = {}
+        for number, request in news:
+            inbox = self._inboxes.get(number)
+            if inbox is not None:
+                loops.setdefault(inbox.loop, []).append((number, told(request)))
+        for loop, letters in loops.items():
+            _call(loop, self._deliver, letters)
+
+    def _deliver(self, letters: Letters) -> None:
+        for number, item in letters:
+            inbox = self._inboxes.get(number)
+            if inbox is not None:
+                inbox.put(_closed_error() if self._closed and _is_error(item) else item)
+
+
+def _is_error(item: object) -> bool:
+    return isinstance(item, IngotError)
+
+
+def _closed_error() -> EngineDeadError:
+    return EngineDeadError("the engine was closed", hint="Load the model again.")
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Any, *arguments: Any) -> None:
+    with suppress(RuntimeError):  # a loop that is closed: nobody waits
+        loop.call_soon_threadsafe(function, *arguments)

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import aclosing
+
+import pytest
+
+from ingot.errors import (
+    EngineDeadError,
+    InternalError,
+    QueueFullError,
+    RequestError,
+)
+from ingot.runtime.async_llm import AsyncLLM
+from ingot.runtime.config import EngineConfig
+from ingot.runtime.llm import LLM
+from ingot.runtime.params import SamplingParams
+from ingot.serve.engine import Job, Piece, Progress
+from ingot.serve.inbox import Inbox, joined
+from ingot.serve.local import LocalEngine
+from tests.runtime.fake_model import LIMITS, NAN_TOKEN, VOCAB, greedy
+from tests.runtime.gate import is_idle
+
+GREEDY = {"temperature": 0, "max_tokens": 10, "ignore_eos": True}
+LONG = {**GREEDY, "max_tokens": 90}
+
+
+def use(path, scenario, **options):
+    """Runs `scenario(engine)` and checks that it leaves nothing behind."""
+
+    async def main():
+        model = AsyncLLM(path, **options)
+        engine = LocalEngine(model)
+        result = await asyncio.wait_for(scenario(engine), 60)
+        assert is_idle(model) and not engine._inboxes and not engine._feed._claims
+        await engine.close()
+        await engine.close()
+        return result
+
+    return asyncio.run(main())
+
+
+def job(tokens, params=GREEDY, **fields):
+    return Job(id="a", token_ids=tokens, params=params, **fields)
+
+
+async def whole(engine, asked):
+    """A job's progress as one."""
+    return joined([progress async for progress in engine.ask(asked)])
+
+
+def test_facts_are_those_of_the_artifact(fake_artifact):
+    async def scenario(engine):
+        return engine.facts, (await engine.counters()).num_pages
+
+    facts, num_pages = use(fake_artifact, scenario, max_model_len=64)
+    assert facts.max_model_len == 64 and facts.vocab_size == VOCAB
+    assert facts.num_pages == num_pages and facts.page_size == LIMITS.page_size
+    assert facts.max_num_seqs == LIMITS.max_num_seqs
+    other, _ = use(fake_artifact, scenario)
+    assert other.artifact_id == facts.artifact_id and other.fingerprint != facts.fingerprint
+
+
+def test_many_jobs_at_once_get_what_each_gets_alone(fake_artifact):
+    prompts = [[i, i + 1, 7] for i in range(20)]
+
+    async def scenario(engine):
+        return await asyncio.gather(*(whole(engine, job(p)) for p in prompts))
+
+    for prompt, progress in zip(prompts, use(fake_artifact, scenario), strict=True):
+        (piece,) = progress.pieces
+        assert piece.token_ids == greedy(prompt, 10) and piece.finish_reason == "length"
+        assert progress.finished and progress.metrics.num_generated_tokens == 10
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_progress_joined_is_what_a_model_gives(fake_artifact, overlap):
+    fields = {"n": 3, "temperature": 1.0, "seed": 5, "max_tokens": 40}
+    fields |= {"logprobs": 2, "prompt_logprobs": 1, "stop": ["zz", "extra"]}
+    prompt = [3, 1, 4, 1, 5]
+    with LLM(fake_artifact) as llm:
+        (wanted,) = llm.generate([prompt], SamplingParams(**fields))
+
+    config = EngineConfig(overlap=overlap)
+    found = use(fake_artifact, lambda engine: whole(engine, job(prompt, fields)), config=config)
+    assert found.finished and found.num_cached_tokens == wanted.num_cached_tokens
+    for piece, output in zip(
+        sorted(found.pieces, key=lambda piece: piece.index), wanted.outputs, strict=True
+    ):
+        assert (piece.index, piece.text) == (output.index, output.text)
+        assert piece.token_ids == output.token_ids
+        assert (piece.finish_reason, piece.stop_reason) == (
+            output.finish_reason,
+            output.stop_reason,
+        )
+        for token, scores, of_token in zip(
+            piece.token_ids, piece.logprobs, output.logprobs, strict=True
+        ):
+            assert scores[0][0] == token
+            assert {s[0]: s[1:] for s in scores} == {
+                t: (lp.logprob, lp.rank, lp.decoded_token) for t, lp in of_token.items()
+            }
+    assert found.prompt_logprobs[0] is None
+    for token, scores in zip(prompt[1:], found.prompt_logprobs[1:], strict=True):
+        assert scores[0][0] == token and scores[0][3] is not None
+
+
+def test_without_stream_all_comes_as_one(fake_artifact):
+    async def scenario(engine):
+        fields = {**GREEDY, "n": 2, "temperature": 1.0, "seed": 3, "logprobs": 1}
+        jobs = (job([5, 6], fields), job([5, 6], fields, stream=False))
+        return [[p async for p in engine.ask(each)] for each in jobs]
+
+    streamed, at_once = use(fake_artifact, scenario)
+    assert len(streamed) > 1 and len(at_once) == 1
+    assert at_once[0].pieces == sorted(joined(streamed).pieces, key=lambda p: p.index)
+
+
+def test_without_stream_an_error_is_still_told(fake_artifact):
+    async def scenario(engine):
+        with pytest.raises(InternalError, match="not finite"):
+            await whole(engine, job([NAN_TOKEN], stream=False))
+
+    use(fake_artifact, scenario)
+
+
+def test_a_step_crosses_to_the_event_loop_once_for_all_jobs(fake_artifact):
+    async def scenario(engine):
+        calls, deliver = [], engine._deliver
+        engine._deliver = lambda letters: (calls.append(len(letters)), deliver(letters))
+        await asyncio.gather(*(whole(engine, job([i], LONG)) for i in range(6)))
+        return calls
+
+    config = EngineConfig(overlap=False)
+    calls = use(fake_artifact, scenario, config=config)
+    assert max(calls) == 6, "six that run together are told together"
+
+
+def test_closing_the_iterator_or_cancelling_its_reader_aborts_the_job(fake_artifact):
+    async def scenario(engine):
+        async with aclosing(engine.ask(job([1], LONG))) as progress:
+            await anext(progress)
+        task = asyncio.create_task(whole(engine, job([2], LONG)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        result = await whole(engine, job([3]))
+        return result, await engine.counters()
+
+    result, counters = use(fake_artifact, scenario)
+    assert result.pieces[0].token_ids == greedy([3], 10)
+    assert counters.num_running == counters.num_waiting == 0
+    assert counters.num_finished + counters.num_aborted >= 2
+
+
+def test_a_reader_that_left_before_its_job_was_added_leaves_nothing(fake_artifact):
+    async def scenario(engine):
+        adding, go_on = asyncio.Event(), threading.Event()
+        loop, add = asyncio.get_running_loop(), engine._feed.add
+
+        def slow(*arguments, **options):
+            loop.call_soon_threadsafe(adding.set)
+            go_on.wait()
+            add(*arguments, **options)
+
+        engine._feed.add = slow
+        task = asyncio.create_task(whole(engine, job([1], LONG)))
+        await adding.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        engine._feed.add = add
+        await whole(engine, job([3], LONG))
+        return await engine.counters()
+
+    assert use(fake_artifact, scenario).num_running == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (job([]), "empty"),
+        (job([VOCAB]), f"token {VOCAB}"),
+        (job([1], {"temperature": -1}), "temperature"),
+        (job([1], {"no_such": 1}), "no_such"),
+        (job([1], {"logits_processors": [max]}), "logits_processors"),
+        (job([1], {"output_kind": 1}), "output_kind"),
+        (job([1], priority=10**6), "priority"),
+    ],
+)
+def test_jobs_that_cannot_be_served_are_refused(fake_artifact, asked, text):
+    async def scenario(engine):
+        with pytest.raises(RequestError, match=text):
+            await whole(engine, asked)
+
+    use(fake_artifact, scenario)
+
+
+def test_one_failing_job_leaves_the_others(fake_artifact):
+    async def scenario(engine):
+        good = asyncio.create_task(whole(engine, job([3], LONG)))
+        with pytest.raises(InternalError, match="not finite"):
+            await whole(engine, job([NAN_TOKEN]))
+        return await good
+
+    assert use(fake_artifact, scenario).pieces[0].token_ids == greedy([3], 90)
+
+
+def test_a_full_queue_is_a_typed_error(fake_artifact):
+    async def scenario(engine):
+        jobs = (whole(engine, job([i], LONG)) for i in range(30))
+        return await asyncio.gather(*jobs, return_exceptions=True)
+
+    found = use(fake_artifact, scenario, config=EngineConfig(max_waiting=1, max_num_seqs=1))
+    assert any(isinstance(each, QueueFullError) for each in found)
+    for i, each in enumerate(found):
+        if not isinstance(each, QueueFullError):
+            assert each.pieces[0].token_ids == greedy([i], 90)
+
+
+def test_only_jobs_of_one_salt_share_prefixes(fake_artifact):
+    prompt = [*range(40)]
+
+    async def scenario(engine):
+        salts = ("a", "b", "a")
+        return [(await whole(engine, job(prompt, salt=s))).num_cached_tokens for s in salts]
+
+    first, other, again = use(fake_artifact, scenario)
+    assert first == other == 0 and again > 0
+
+
+def test_closing_ends_jobs_that_run_and_refuses_later_ones(fake_artifact):
+    async def main():
+        engine = LocalEngine(AsyncLLM(fake_artifact))
+        stream = engine.ask(job([1], {**LONG, "max_tokens": 95}))
+        await anext(stream)
+        executor = engine._model._engine._executor
+        gate = threading.Event()
+        submit = executor.submit
+        executor.submit = lambda *a, **o: (gate.wait(), submit(*a, **o))[1]
+        closing = asyncio.create_task(engine.close())
+        await asyncio.sleep(0)
+        gate.set()
+        await closing
+        with pytest.raises(EngineDeadError, match="closed"):
+            async for _ in stream:
+                pass
+        with pytest.raises(EngineDeadError, match="closed"):
+            await whole(engine, job([1]))
+        with pytest.raises(EngineDeadError, match="closed"):
+            await engine.counters()
+
+    asyncio.run(main())
+
+
+def test_what_a_slow_reader_has_missed_comes_as_one():
+    async def main():
+        inbox = Inbox(asyncio.get_running_loop())
+        score = [(7, -1.0, 1, "x")]
+        inbox.put(Progress([Piece(0, "a", [1], [score])], num_cached_tokens=4))
+        inbox.put(Progress([Piece(1, "b", [2], [score])]))
+        inbox.put(Progress([Piece(0, "c", [3], [score], "stop", "c")]))
+        got = await inbox.get()
+        inbox.put(Progress([Piece(1, "d", [4])], finished=True))
+        inbox.put(EngineDeadError("over"))
+        last = await inbox.get()
+        with pytest.raises(EngineDeadError, match="over"):
+            await inbox.get()
+        return got, last
+
+    got, last = asyncio.run(main())
+    score = [(7, -1.0, 1, "x")]
+    assert got == Progress(
+        [Piece(0, "ac", [1, 3], [score, score], "stop", "c"), Piece(1, "b", [2], [score])],
+        num_cached_tokens=4,
+    )
+    assert last.finished
