@@ -121,6 +121,7 @@ def test_a_compile_that_is_told_to_end_takes_its_compiler_with_it(
     assert list(out.parent.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_two_compiles_at_once_do_not_clash(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.ingot"
     processes = [start(model, out) for _ in range(2)]
