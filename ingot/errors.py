@@ -127,6 +127,10 @@ class RequestError(UsageError, ValueError):
     """A prompt, a message or a sampling parameter that cannot be served as given."""
 
 
+class GrammarError(RequestError):
+    """A schema, regex, choice or grammar that no output can be held to as given."""
+
+
 class ResourceError(IngotError):
     """Out of memory or disk."""
 

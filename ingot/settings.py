@@ -7,6 +7,7 @@ INGOT_CACHE        folder of compiled model directories (default: $XDG_CACHE_HOM
 INGOT_CACHE_LIMIT  most bytes there after a compile, such as 20GB (default: no limit)
 INGOT_CXX          C++ compiler to use (default: $CXX, then the system's)
 INGOT_DEBUG        verbosity: 0 quiet, 1 totals, 2 per pass and plan, 3 kernels, 4 sources, 5 graphs
+INGOT_SERVE_...    the options of `ingot serve`: INGOT_SERVE_PORT is --port
 
 The hub's client reads HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and others by itself.
 """
@@ -25,6 +26,7 @@ from ingot.errors import UsageError
 
 PREFIX = "INGOT_"
 VARIABLES = ("INGOT_CACHE", "INGOT_CACHE_LIMIT", "INGOT_CXX", "INGOT_DEBUG")
+SERVE_PREFIX = "INGOT_SERVE_"
 _COMPILER_PATHS = "CPATH CPLUS_INCLUDE_PATH LIBRARY_PATH COMPILER_PATH GCC_EXEC_PREFIX".split()
 _BYTES = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE | re.ASCII)
 LIKENESS = 0.7  # of a name that may be meant for one of them, without the prefix: 1 is equal
@@ -109,6 +111,12 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
     )
 
 
+def serve_variables(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The options of `ingot serve` that the environment sets, by the names of their variables."""
+    env = os.environ if environ is None else environ
+    return {name: text for name, text in env.items() if name.startswith(SERVE_PREFIX)}
+
+
 def parse_bytes(text: str) -> int:
     """A size such as `500MB`, `20GB` or `20G`, in powers of 1000 as sizes are printed.
 
@@ -128,7 +136,8 @@ def unknown_variables(environ: Mapping[str, str] | None = None) -> str:
     called ingot.
     """
     env = os.environ if environ is None else environ
-    unknown = sorted(n for n in env if n.startswith(PREFIX) and n not in VARIABLES)
+    ours = (name for name in env if name.startswith(PREFIX) and name not in VARIABLES)
+    unknown = sorted(name for name in ours if not name.startswith(SERVE_PREFIX))
     if not unknown:
         return ""
     return (

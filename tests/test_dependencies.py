@@ -14,13 +14,27 @@ from tests.import_rules import API, ROOMS, THIRD_PARTY, imports
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CORE_ROOMS = ("artifact", "runtime", "cli", API)  # an environment without torch runs these
-EXTRAS = ("compile", "cuda", "hf", "onnx")
-OPTIONAL = {"rich", "onnx"}  # used by those rooms where it is installed
+EXTRAS = ("compile", "cuda", "hf", "onnx", "serve", "grpc", "ray", "otel")
+OPTIONAL = {"rich", "onnx", "llguidance"}  # used by those rooms where it is installed
+# What a package that is not named like its module is imported as.
+MODULES = {
+    "grpcio": "grpc",
+    "grpcio-health-checking": "grpc_health",
+    "grpcio-reflection": "grpc_reflection",
+    "opentelemetry-exporter-otlp-proto-http": "opentelemetry",
+    "opentelemetry-sdk": "opentelemetry",
+    "protobuf": "google",
+}
 
 
 def names(requirements: Iterable[str]) -> set[str]:
-    """The packages of a list of requirements; those that we import are named like their module."""
+    """The packages of a list of requirements."""
     return {re.split(r"[<>=\[]", line)[0] for line in requirements}
+
+
+def modules(packages: Iterable[str]) -> set[str]:
+    """What packages are imported as."""
+    return {MODULES.get(package, package) for package in packages}
 
 
 def imported(*rooms: str) -> set[str]:
@@ -50,7 +64,7 @@ def extra(name: str) -> set[str]:
 
 
 def test_the_extras_declare_what_only_they_import():
-    extras = set().union(*map(extra, EXTRAS))
+    extras = modules(set().union(*map(extra, EXTRAS)))
     assert extras == imported(*ROOMS) - names(PROJECT["dependencies"])
     assert extras >= OPTIONAL
 
@@ -72,6 +86,18 @@ def test_the_page_names_every_package():
     assert table("The core") == names(PROJECT["dependencies"])
     for name in EXTRAS:
         assert table(f"The extra `{name}`") == extra(name)
+
+
+def test_stubs_fit_the_packages_that_run_them():
+    """Modules that grpcio-tools makes refuse to run on an older grpcio or protobuf."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    (tools,) = (line for line in build if line.startswith("grpcio-tools"))
+    assert tools in PROJECT["optional-dependencies"]["dev"]
+    oldest, newest = re.fullmatch(r"grpcio-tools>=(1\.\d+),<(1\.\d+)", tools).groups()
+    assert int(newest.split(".")[1]) == int(oldest.split(".")[1]) + 1
+    run = [line for line in PROJECT["optional-dependencies"]["grpc"] if line.startswith("grpcio")]
+    assert len(run) == 3 and all(line.endswith(f">={oldest}") for line in run)
+    assert f"grpcio-tools=={oldest}." in (ROOT / "tools" / "constraints.txt").read_text()
 
 
 def test_the_rules_of_imports_name_no_other_package():

@@ -52,13 +52,20 @@ def page() -> str:
     """The text of docs/cli.md."""
     parser = build_parser()
     verbs = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    parts = [HEAD, "\n".join(f"- [`ingot {v.NAME}`](#ingot-{v.NAME}): {v.SUMMARY}" for v in VERBS)]
+    parts = [
+        HEAD,
+        "\n".join(f"- [`ingot {v.NAME}`]({_anchor(v.NAME)}): {v.SUMMARY}" for v in VERBS),
+    ]
     parts += [_verb(name, sub) for name, sub in verbs.choices.items()]
     entries = [(usage(command), command.meaning) for command in COMMANDS] + list(KEYS)
     parts.append(CONVERSATION + "\n".join(f"| `{name}` | {text} |" for name, text in entries))
     codes = "\n".join(f"| {code} | {meaning} |" for code, meaning in CODES)
     parts.append(f"## Exit codes\n\n| code | meaning |\n|---|---|\n{codes}")
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _anchor(name: str) -> str:
+    return f"#ingot-{name.replace(' ', '-')}"
 
 
 def _verb(name: str, parser: argparse.ArgumentParser) -> str:

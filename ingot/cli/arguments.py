@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import _ActionsContainer
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 
@@ -69,3 +69,12 @@ def add_arguments(parser: _ActionsContainer, arguments: Iterable[Argument | Grou
             add_arguments(parser.add_argument_group(each.title, each.description), each.arguments)
         else:
             parser.add_argument(*each.names, **each.options)
+
+
+def verb_joined(words: Sequence[str], verbs: Container[str]) -> list[str]:
+    """A command line whose verb is one word, also where the verb is two, such as `bench serve`."""
+    joined = list(words)
+    at = next((i for i, word in enumerate(words) if not word.startswith("-")), len(joined))
+    if " ".join(joined[at : at + 2]) in verbs:
+        joined[at : at + 2] = [" ".join(joined[at : at + 2])]
+    return joined

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 
-from ingot.cli.arguments import Argument, Arguments
+from ingot.cli.arguments import Argument, Arguments, verb_joined
 from ingot.cli.output import print_json
 
 # Where nothing is found, each completes paths.
@@ -72,8 +72,9 @@ def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[st
 
     `words` come after `ingot`. bash makes `=` a word of its own.
     """
-    *before, word = [each for each in words if each != "="] + [""] * (words[-1] == "=")
     verbs = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction)).choices
+    line = [each for each in words if each != "="] + [""] * (words[-1] == "=")
+    *before, word = [*verb_joined(line[:-1], verbs), line[-1]]
     verb = next((each for each in before if not each.startswith("-")), None)
     if verb is None:
         return _starting(word, (*verbs, *parser._option_string_actions))
@@ -87,6 +88,10 @@ def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[st
         return _starting(word, _values(options[before[-1]]))
     if word.startswith("-"):
         return _starting(word, options)
+    # `bench` takes a model, or goes on to `bench serve`.
+    further = [name.removeprefix(f"{verb} ") for name in verbs if name.startswith(f"{verb} ")]
+    if before[-1] == verb and further:
+        return _starting(word, further)
     positionals = (a for a in verbs[verb]._actions if not a.option_strings)
     return _starting(word, (value for each in positionals for value in _values(each)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -30,6 +30,27 @@ def human_int(text: str) -> int:
 def whole_number(text: str) -> int:
     """As `human_int`, and `0`."""
     return 0 if text == "0" else human_int(text)
+
+
+def number_from(
+    low: float, below: float = math.inf, *, above: bool = False, finite: bool = True
+) -> Callable[[str], float]:
+    """A reader, for argparse, of numbers from `low` on (or above it) that are below another."""
+    said = f"{'above' if above else 'from'} {low:g}"
+    if below < math.inf:
+        said += f" and below {below:g}"
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        fits = (low < value if above else low <= value) and (value < below or not finite)
+        if not fits:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number {said}")
+        return value
+
+    return read
 
 
 def allowed(text: str) -> float:

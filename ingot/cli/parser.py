@@ -12,6 +12,7 @@ from typing import Any, NoReturn, Protocol
 
 from ingot.cli import (
     bench,
+    bench_serve,
     cache,
     compare,
     completion,
@@ -20,14 +21,16 @@ from ingot.cli import (
     export_onnx,
     golden,
     inspect,
+    key,
     listing,
     pull,
     remove,
     run,
+    serve,
     verify,
 )
 from ingot.cli import compile as compile_verb
-from ingot.cli.arguments import COMMON, Arguments, add_arguments
+from ingot.cli.arguments import COMMON, Arguments, add_arguments, verb_joined
 from ingot.errors import UsageError
 
 EXIT_CODES = """\
@@ -49,7 +52,9 @@ class Verb(Protocol):
 VERBS: tuple[Verb, ...] = (
     compile_verb,
     run,
+    serve,
     bench,
+    bench_serve,
     inspect,
     verify,
     golden,
@@ -60,6 +65,7 @@ VERBS: tuple[Verb, ...] = (
     listing,
     remove,
     cache,
+    key,
     doctor,
     completion,
 )
@@ -81,6 +87,7 @@ class Parser(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         self._refuse_unknown_options(args)
         if self._subparsers is not None:
+            args = verb_joined(args, [verb.NAME for verb in VERBS])
             return super().parse_known_args(args, namespace)
         self._intermixed = True
         try:

@@ -105,8 +105,8 @@ class Completion:
         sequence, params = self.sequence, self.sequence.params
         token = sequence.token_ids[sequence.num_prompt + self._num_seen - 1]
         last = last and sequence.finished
-        # The token that ended the sequence is no part of its text.
-        ended = last and sequence.finish_reason == "stop"
+        # A stop token is no part of the text; the last one of a grammar is.
+        ended = last and sequence.finish_reason == "stop" and token in sequence.stop_ids
         shown = not ended or params.include_stop_str_in_output
         text = detokenizer.push(token) if shown else ""
         self._pieces.append(self._stops.push(text, armed=self._num_seen >= params.min_tokens))

@@ -120,13 +120,14 @@ class Drawing:
         return accepted
 
     def _take(self, sequence: Sequence, draw: Draw | IngotError, now: float) -> None:
-        """Appends a token, and ends the sequence if it is the last."""
+        """Appends a token; or ends the sequence with the error."""
         sequence.num_pending -= sequence.num_pending > 0  # siblings wait for their parent's step
         if isinstance(draw, IngotError):  # one request's trouble, not the others'
-            self._owner.fail(sequence, draw)
+            guide = sequence.sampling.guide
+            self._owner.fail(sequence, (guide and guide.error) or draw)
             return
-        token, token_ids, times = draw.token, sequence.token_ids, sequence.times
-        token_ids.append(token)
+        token, times = draw.token, sequence.times
+        sequence.token_ids.append(token)
         self._tally["num_generated_tokens"] += 1
         times.last_token = now
         if not times.first_token:
@@ -134,10 +135,20 @@ class Drawing:
         if draw.logprobs:
             sequence.logprobs.append(draw.logprobs)
             sequence.cumulative_logprob += draw.logprobs[token].logprob
+        self._end(sequence, token)
+
+    def _end(self, sequence: Sequence, token: int) -> None:
+        """Ends the sequence if this token is its last."""
+        guide = sequence.sampling.guide
         if token in sequence.stop_ids:
             own = token in sequence.params.stop_token_ids
             self._owner.finish(sequence, "stop", token if own else None)
-        elif len(token_ids) >= sequence.max_len:
+        elif guide is not None and guide.ends(sequence.token_ids, sequence.num_prompt):
+            if guide.error is not None:
+                self._owner.fail(sequence, guide.error)
+            else:
+                self._owner.finish(sequence, "stop")
+        elif len(sequence.token_ids) >= sequence.max_len:
             self._owner.finish(sequence, "length")
 
     def _join(self, sequence: Sequence) -> None:

@@ -60,6 +60,8 @@ class Flights:
     def land(self) -> list[Sequence]:
         """Waits for the first step, and takes what it has drawn; see `Drawing.take`."""
         flight = self._flights.popleft()
+        for sequence in flight.wanted.sequences:  # beside the kernels, where they run already
+            sequence.sampling.advance(sequence.token_ids, sequence.num_prompt)
         drawn = flight.pending.wait()
         began, self._landed = max(flight.began, self._landed), perf_counter()
         self._tally["kernel_seconds"] += self._landed - began - drawn.seconds

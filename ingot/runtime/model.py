@@ -20,6 +20,7 @@ from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.prompts import Messages, Prompt, integer_option, prompt_parts
 from ingot.runtime.session import OnStep, Session, Ticket
+from ingot.runtime.structured.compiler import GrammarCompiler
 from ingot.runtime.tokenizer import Tokenizer, TokenizerFiles
 from ingot.runtime.vllm_methods import Refusals
 
@@ -67,6 +68,10 @@ class Model(Refusals):
         self.max_model_len = _model_len(self.artifact.manifest.limits.max_model_len, max_model_len)
         self._tokenizer_files = TokenizerFiles(self.artifact)
         self._defaults = read_generation_config(self.artifact, generation_config)
+        described = self.artifact.manifest.model
+        self._grammars = GrammarCompiler(
+            self.get_tokenizer, described.vocab_size, described.eos_token_ids
+        )
         executor = open_executor(
             self.artifact,
             max_model_len=self.max_model_len,
@@ -76,7 +81,7 @@ class Model(Refusals):
         self._engine = Engine(
             executor,
             max_model_len=self.max_model_len,
-            eos_token_ids=self.artifact.manifest.model.eos_token_ids,
+            eos_token_ids=described.eos_token_ids,
             seed=seed,
             config=config,
         )
@@ -144,6 +149,7 @@ class Model(Refusals):
         params = params.for_model(
             self.artifact.manifest.model.vocab_size,
             lambda text: self.get_tokenizer().encode(text, add_special_tokens=False),
+            self._grammars.compile,
         )
         self._engine.check(token_ids, params)
         return Ticket(

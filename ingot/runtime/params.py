@@ -8,7 +8,7 @@ import enum
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,10 @@ from ingot.runtime.field_checks import (
     token_ids,
     values,
 )
+from ingot.runtime.structured.outputs import StructuredOutputsParams
+
+if TYPE_CHECKING:
+    from ingot.runtime.structured.guide import Grammar
 
 MAX_N = 16384
 MAX_LOGPROBS = 1000
@@ -62,6 +66,8 @@ class SamplingParams:
 
     logits_processors     functions (generated ids, logits) or (prompt ids, generated ids, logits)
                           that return float32 logits; they may change the row they are given
+    structured_outputs    the form of the completion: StructuredOutputsParams, or a dict of its
+                          fields. Only tokens that the form can go on with are drawn
     allowed_token_ids     nothing else is drawn
     logit_bias            {token: addend}; clamped to [-100, 100]
     repetition_penalty    for tokens of the prompt and the completion: divides logits above 0,
@@ -123,8 +129,12 @@ class SamplingParams:
     spaces_between_special_tokens: bool = True
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
     logits_processors: Sequence[LogitsProcessor] = ()
+    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None
     bad_word_ids: tuple[tuple[int, ...], ...] = dataclasses.field(
         default=(), init=False, repr=False, compare=False
+    )
+    grammar: Grammar | None = dataclasses.field(
+        default=None, init=False, repr=False, compare=False
     )
 
     # Seen before the generated __init__, so that an unknown name gets our error and not TypeError.
@@ -138,6 +148,7 @@ class SamplingParams:
         for name, absent in _ABSENT.items():
             if getattr(self, name) is None:
                 self._set(name, absent)
+        self._set("structured_outputs", StructuredOutputsParams.of(self.structured_outputs))
         self._check_lists()
         self._check_numbers()
         self._check_counts()
@@ -205,23 +216,34 @@ class SamplingParams:
             refuse("stop", self.stop, "empty when detokenize is False")
 
     def for_model(
-        self, vocab_size: int, encode: Callable[[str], list[int]] | None = None
+        self,
+        vocab_size: int,
+        encode: Callable[[str], list[int]] | None = None,
+        compile_grammar: Callable[[StructuredOutputsParams], Grammar] | None = None,
     ) -> SamplingParams:
-        """These parameters for a vocabulary, with the spellings of `bad_words` by `encode`.
+        """These parameters for a vocabulary, with the spellings of `bad_words` by `encode`, and
+        the grammar of `structured_outputs`.
 
-        Raises RequestError for tokens that the vocabulary lacks, and for bad words without a
-        tokenizer.
+        Raises RequestError for tokens that the vocabulary lacks, for bad words without a
+        tokenizer, and as `compile_grammar` does.
         """
         for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             for token in getattr(self, name) or ():
                 if token >= vocab_size:
                     refuse(name, token, f"below {vocab_size}, the size of the vocabulary")
-        if not self.bad_words or self.bad_word_ids:
-            return self
-        if encode is None:
-            refuse("bad_words", self.bad_words, "empty for a model without a tokenizer")
-        params = dataclasses.replace(self)
-        params._set("bad_word_ids", spellings(self.bad_words, encode))
+        params = self
+        if self.bad_words and not self.bad_word_ids:
+            if encode is None:
+                refuse("bad_words", self.bad_words, "empty for a model without a tokenizer")
+            params = self.clone()
+            params._set("bad_word_ids", spellings(self.bad_words, encode))
+        if isinstance(outputs := self.structured_outputs, StructuredOutputsParams) and (
+            self.grammar is None
+        ):
+            if compile_grammar is None:
+                refuse("structured_outputs", outputs, "None for a model without a tokenizer")
+            params = params.clone()
+            params._set("grammar", compile_grammar(outputs))
         return params
 
     def clone(self) -> SamplingParams:

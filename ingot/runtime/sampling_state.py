@@ -10,6 +10,7 @@ import numpy as np
 from ingot.runtime.arrays import Int32
 from ingot.runtime.bad_words import BadWords
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.structured.guide import Allowed, Guide
 
 
 class SampledSequence(Protocol):
@@ -29,14 +30,17 @@ class SamplingState:
     `stop_ids` are the tokens that end it, which are not drawn before its `min_tokens`.
     `seen` and `times` are the tokens that penalties look at, and how often each was generated;
     the first `num_seen` entries count. `version` changes whenever anything but `times` does.
-    Unless `follows_tokens`, the edits are the same after every token.
+    Unless `follows_tokens`, the edits are the same after every token. `guide` follows the grammar,
+    if there is one.
     """
 
     def __init__(self, params: SamplingParams, stop_ids: Iterable[int] = ()) -> None:
         self.params = params
         self._stops = tuple(stop_ids)
         bias = params.logit_bias or {}
-        self.allowed = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
+        self.guide = None if params.grammar is None else Guide(params.grammar)
+        self._may = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
+        self.allowed = self._may
         self.biased = _ids(bias)
         self.bias = np.fromiter(bias.values(), np.float32, len(bias))
         self.banned = _ids(())
@@ -46,6 +50,7 @@ class SamplingState:
         self.record: tuple[int, bytes] | None = None  # the kernels' view of a version
         self._bad_words = BadWords(params.bad_word_ids)
         self._banned: tuple[int, ...] = ()
+        self._guided: Allowed | None = None
         self._slots: dict[int, int] = {}  # of a token in `seen`
         self._num_counted = 0
         repeats = params.repetition_penalty != 1
@@ -53,7 +58,9 @@ class SamplingState:
         # Edits of this request can turn finite logits into others: they must not be blamed on the
         # model. A penalty that is not tiny leaves any logit below 2^64 finite.
         self.may_spoil = bool(params.logits_processors) or params.repetition_penalty < 2**-64
-        self.follows_tokens = bool(self._penalizes or params.min_tokens or params.bad_word_ids)
+        self.follows_tokens = bool(
+            self._penalizes or params.min_tokens or params.bad_word_ids or self.guide
+        )
 
     @property
     def has_edits(self) -> bool:
@@ -67,11 +74,28 @@ class SamplingState:
         few = len(token_ids) - num_prompt < self.params.min_tokens
         completions = self._bad_words.completions(token_ids, num_prompt)
         banned = (*self._bad_words.always, *completions, *(self._stops if few else ()))
-        if banned != self._banned:
-            self._banned, self.banned = banned, _ids(banned)
+        guided = self.guide and self.guide.allowed(token_ids, num_prompt)
+        if banned != self._banned or guided is not self._guided:
+            self._banned, self._guided = banned, guided
+            self._restrict(banned, guided)
             self.version += 1
         if self._penalizes:
             self._count(token_ids, num_prompt)
+
+    def _restrict(self, banned: tuple[int, ...], guided: Allowed | None) -> None:
+        """Sets `allowed` and `banned`, by the request and by its grammar."""
+        self.banned = _ids(banned)
+        if self.guide is None or guided is None:
+            return
+        # An end that does not end this sequence would only spoil its text.
+        dead_ends = self.guide.vocabulary.eos_token_ids.difference(self._stops)
+        self.banned = np.concatenate([self.banned, guided.never, _ids(sorted(dead_ends))])
+        if guided.only is not None:
+            self.allowed = guided.only
+            if self._may is not None:
+                self.allowed = np.intersect1d(guided.only, self._may)
+        else:
+            self.allowed = self._may
 
     def _count(self, token_ids: list[int], num_prompt: int) -> None:
         if len(token_ids) < self._num_counted:  # some were taken back

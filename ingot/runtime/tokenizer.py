@@ -130,15 +130,19 @@ class Tokenizer:
         return self._special_id("eos_token")
 
     @property
-    def has_chat_template(self) -> bool:
-        """Whether conversations can be turned into prompts."""
+    def chat_template(self) -> str | None:
+        """The template that turns conversations into prompts; of several, the one with tools."""
         from ingot.runtime.chat import template_source
 
         try:
-            template_source(self.config, self._chat_template, None, with_tools=False)
+            return template_source(self.config, self._chat_template, None, with_tools=True)
         except RequestError:
-            return False
-        return True
+            return None
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations can be turned into prompts."""
+        return self.chat_template is not None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Tokens of a text, with the tokens that the model expects around every text.

@@ -82,6 +82,7 @@ def test_text_has_a_line_a_phase(shakespeare_artifact, capsys):
     assert captured.err.splitlines()[0] == "measuring prefill 20"
 
 
+@pytest.mark.thorough
 def test_timing_changes_no_output_and_divides_the_time_of_a_step(shakespeare_artifact):
     artifact = Artifact.open(shakespeare_artifact)
     tokens = []

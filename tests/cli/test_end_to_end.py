@@ -54,7 +54,11 @@ def test_compile_interrupted_leaves_nothing(shakespeare_dir, tmp_path):
     hangs = 'case "$*" in *step.cpp*) exec tail -f /dev/null;; esac'
     compiler.write_text(f'#!/bin/sh\n{hangs}\nexec g++ "$@"\n')
     compiler.chmod(0o755)
-    environment = {**os.environ, "INGOT_CXX": str(compiler), "INGOT_CACHE": str(tmp_path / "cache")}
+    environment = {
+        **os.environ,
+        "INGOT_CXX": str(compiler),
+        "INGOT_CACHE": str(cache_folder(tmp_path / "cache")),
+    }
     out = tmp_path / "out" / "x.ingot"
     process = start("compile", str(shakespeare_dir), "-o", str(out), text=True, env=environment)
     while not process.stderr.readline().startswith("build"):

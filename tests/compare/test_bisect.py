@@ -132,7 +132,7 @@ def test_a_wrong_scale_in_one_group_of_int4(
     weight = f"{LAYER}.self_attn.o_proj.weight"
 
     def spoil(data: Bytes) -> None:
-        data[64 + 5] ^= 0x03  # of row 5, two groups of 32 to a block of 64
+        data[64 + 2 * 5] ^= 0x03  # of row 5, four groups of 32 to a block of 128
 
     damaged = with_weight(whole("int4"), tmp_path / "a.ingot", weight, spoil)
     found = first(damaged, model)

@@ -18,6 +18,7 @@ from ingot.passes.verification import Weights
 from ingot.targets.cpu.kind import KIND
 from tests.compiler.tiny import LIMITS as TINY_LIMITS
 from tests.compiler.tiny import tiny
+from tests.support.core import core
 
 torch.set_num_threads(1)
 
@@ -234,7 +235,7 @@ def test_weights_are_stacked_and_rounded_as_the_plan_says():
 
 
 @pytest.mark.parametrize("int8_states", [False, True])
-@pytest.mark.parametrize("storage", [None, Storage(8, 32), Storage(4, 32)], ids=str)
+@pytest.mark.parametrize("storage", core(None, Storage(4, 32), further=[Storage(8, 32)]), ids=str)
 def test_steps_in_chunks_are_one_step(storage, int8_states):
     """States carry over; a target's plan, grouped and placed, is the plan that it rewrote."""
     made = tiny("float32", storage, int8_states=int8_states)

@@ -48,6 +48,7 @@ def test_any_width(case: Compile, compiled: Compiled) -> None:
     assert [each.outputs[0] for each in together] == [each.outputs[0] for each in alone]
 
 
+@pytest.mark.thorough
 def test_the_last_columns_count(compiled: Compiled, tmp_path: Path) -> None:
     """Negative control: the limit is not met by a model without the columns of a short group."""
     model_dir, artifact = compiled(EIGHT)

@@ -106,7 +106,7 @@ def graph_of(config):
 
 
 @pytest.mark.parametrize("dtype", core("bfloat16", further=["float32", "float16"]))
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", core(*FIRST, further=OPTIONS))
 def test_every_option_compiles_and_keeps_its_numbers(name, dtype):
     config = config_of(name)
     module, gm = graph_of(config)
@@ -124,7 +124,7 @@ def test_every_option_compiles_and_keeps_its_numbers(name, dtype):
     assert [i.__name__ for i in INVARIANTS if i(gm)] == []
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", core(*FIRST, further=OPTIONS))
 def test_blocks_say_exactly_what_a_model_becomes(name):
     """Nothing is found that no block has told of, merged linears apart."""
     config = config_of(name)

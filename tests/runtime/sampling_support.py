@@ -15,7 +15,7 @@ from ingot.runtime.devices.native_sampler import ROW, pack
 from ingot.runtime.devices.sampler import Sampler
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.sampling_state import SamplingState
-from tests.targets.cpu.native import built, step_of
+from tests.targets.cpu.native import build_library, step_of
 
 LEVELS = tuple(
     level
@@ -45,7 +45,7 @@ class Asked:
 @cache
 def code(level: str) -> bytes:
     """The kernels of a model that has no instructions."""
-    return built(step_of(level, ""), level).result().read_bytes()
+    return build_library(step_of(level, ""), level).read_bytes()
 
 
 @cache

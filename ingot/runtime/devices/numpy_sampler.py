@@ -100,7 +100,8 @@ def spoiled() -> IngotError:
 def nothing_left() -> IngotError:
     return RequestError(
         "no token is left to draw",
-        hint="allowed_token_ids, bad_words, logit_bias and min_tokens exclude all of them.",
+        hint="allowed_token_ids, bad_words, logit_bias, min_tokens and structured_outputs exclude "
+        "all of them together.",
     )
 
 

@@ -15,6 +15,7 @@ import torch
 from ingot.artifact.formats import DType, Format, rounded_rows
 from ingot.targets.cpu.kind import KIND
 from tests.support import samples
+from tests.support.core import core
 from tests.targets.cpu.experts import integer_mixtures, mixtures, routers
 from tests.targets.cpu.latent_cases import concats, head_linears, latents
 from tests.targets.cpu.matrices import MATRICES, integers
@@ -30,31 +31,43 @@ TARGETS_OF = {
         *("cpu:x86-64-v3+avx_vnni", "cpu:x86-64-v3", "cpu:portable"),
     ),
 }
+MORE = "more integers"
 # Every kind of cases at every level of instructions, the best first.
 PROGRAMS = tuple((kind, target) for kind, targets in TARGETS_OF.items() for target in targets)
 BEST = tuple((kind, targets[0]) for kind, targets in TARGETS_OF.items())
+# These take as long to compile as all others of a level.
+TARGETS_OF[MORE] = TARGETS_OF["integer"][:1]
 
 
 def at_levels(*kinds: str) -> pytest.MarkDecorator:
     """Runs a test at every level of instructions, the best alone where few tests are wanted."""
-    thorough = {True: (), False: pytest.mark.thorough}
-    chosen = [(kind, target) for kind, target in PROGRAMS if kind in kinds]
-    parameters = [pytest.param(*pair, marks=thorough[pair in BEST]) for pair in chosen]
-    return pytest.mark.parametrize("kind, target", parameters)
+    chosen = [(kind, target) for kind in kinds for target in TARGETS_OF[kind]]
+    best = [pair for pair in chosen if pair in BEST]
+    plain = [(kind, target) for kind, target in chosen if "+" not in target or kind == MORE]
+    return pytest.mark.parametrize("kind, target", core(*best, further=plain, slow=chosen))
 
 
 every_program = at_levels(*TARGETS_OF)
 F32: DType = "float32"
 DTYPES: dict[str, DType] = {"f32": "float32", "bf16": "bfloat16"}
 KINDS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
+# The integers that every level computes with: each storage, with groups that are filled and not.
+OFTEN = (
+    *("int8-b128-72x300", "int8-b50-33x50", "int8-b416-128x416", "int8-b64-zeros-96x192"),
+    *("int4-g32-b128-72x330", "int4-g64-b128-40x1000", "int4-b128-40x211"),
+    *("int4-g64-b128-256x256", "int4-b32-zeros-72x288"),
+    *("experts-6-3-160x96-int4-b32", "experts-5-2-72x72-int8-b32"),
+)
 TABLE_ROWS = 83  # of a table that a product shares: its last panel is not filled
 
 
 @cache
 def cases(kind: str) -> dict[str, Case]:
     """Every kernel, every variant of it that is chosen at compile time; the last gives logits."""
-    found = (*integers(), *integer_mixtures()) if kind == "integer" else floats(kind)
-    return {**dict(found), "head": partial(head, kind=kind)}
+    found = dict(floats(kind) if kind in DTYPES else (*integers(), *integer_mixtures()))
+    if kind not in DTYPES:
+        found = {name: case for name, case in found.items() if (name in OFTEN) != (kind == MORE)}
+    return {**found, "head": partial(head, kind=kind)}
 
 
 @cache
@@ -379,7 +392,7 @@ def gathers(dtype: DType) -> Iterator[tuple[str, Case]]:
 
 def head(s: Sketch, kind: str) -> None:
     """The end of a step: logits of the rows that are asked for."""
-    if kind != "integer":
+    if kind in DTYPES:
         dtype = DTYPES[kind]
         x = s.rows("x", 96, form=dtype)
         chosen = s.call("select_rows", x, "logit_rows", out="chosen", form=dtype)

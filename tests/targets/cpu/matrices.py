@@ -27,6 +27,7 @@ class Matrix:
     extended: bool = False  # by a bias, and the residual of another product
     result_block: int = 0  # products with gates read it; one is rounded in such blocks
     is_heads: bool = False
+    capped: bool = False
 
     @property
     def name(self) -> str:
@@ -63,8 +64,9 @@ class Matrix:
         if self.extended:
             made = s.call("linear", x, weight, bias, out="made")
             s.call("add", made, s.rows("residual", self.outputs), out="sum")
-        made = s.call("linear", x, weight, bias, out="uncapped")
-        s.call("soft_cap", made, cap=0.5, out="capped")
+        if self.capped:
+            made = s.call("linear", x, weight, bias, out="uncapped")
+            s.call("soft_cap", made, cap=0.5, out="capped")
         s.call("embedding", "tokens", weight, out="row")
         if self.result_block:
             self._gates(s, x, weight, bias)
@@ -109,22 +111,22 @@ def with_zeros(form: Format) -> Format:
 # Sizes that fill panels and that do not; groups of every size, and one a row; many groups; rows
 # whose last block is short, by whole quads and within one.
 MATRICES = (
-    Matrix(int8(32), 256, 96),
-    Matrix(int8(128), 300, 72, extended=True),
+    Matrix(int8(32), 256, 96, capped=True),
+    Matrix(int8(128), 300, 72, extended=True, capped=True),
     Matrix(int8(64), 1, 40),
     Matrix(int8(50), 50, 33),
-    Matrix(int4(32, 128), 330, 72, extended=True),
+    Matrix(int4(32, 128), 330, 72, extended=True, capped=True),
     Matrix(int4(64, 128), 1000, 40),
-    Matrix(int4(128, 128), 211, 40),
+    Matrix(int4(128, 128), 211, 40, capped=True),
     Matrix(int8(40), 40, 33),
     Matrix(int8(416), 416, 128, extended=True, result_block=32),
-    Matrix(int4(32, 32), 288, 80, extended=True),
+    Matrix(int4(32, 32), 288, 80, extended=True, capped=True),
     Matrix(int4(32, 64), 2112, 40),
     Matrix(int4(32, 128), 1664, 72, extended=True),
     Matrix(int4(64, 128), 256, 256, result_block=128, is_heads=True),
     Matrix(int4(128, 128), 384, 200),
     Matrix(with_zeros(int4(128, 128)), 640, 256, extended=True, result_block=128, is_heads=True),
-    Matrix(with_zeros(int4(32, 32)), 288, 72),
+    Matrix(with_zeros(int4(32, 32)), 288, 72, capped=True),
     Matrix(with_zeros(int8(64)), 192, 96, extended=True),
 )
 

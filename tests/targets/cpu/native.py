@@ -96,9 +96,8 @@ def write_sources(place: Path, sources: Sources) -> None:
         (place / name).write_text(text)
 
 
-@cache
-def built(sources: Sources, target: str) -> Future[Path]:
-    """Starts to build the library that generated sources become, once a test run."""
+def build_library(sources: Sources, target: str) -> Path:
+    """The library that generated sources become, built once a test run."""
 
     def compiled(place: Path) -> None:
         write_sources(place, sources)
@@ -106,7 +105,13 @@ def built(sources: Sources, target: str) -> Future[Path]:
         build(place, place / "kernels.so", Target.parse(target), flags, compile_unit)
 
     content = hashlib.sha256(f"{target}\n{sources}".encode()).hexdigest()
-    return workers().submit(lambda: made_once(f"unit-{content}", compiled) / "kernels.so")
+    return made_once(f"unit-{content}", compiled) / "kernels.so"
+
+
+@cache
+def built(sources: Sources, target: str) -> Future[Path]:
+    """The same, once a worker is free."""
+    return workers().submit(build_library, sources, target)
 
 
 @cache

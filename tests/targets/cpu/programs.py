@@ -13,7 +13,7 @@ import torch
 
 from tests.support.made_once import shared_folder
 from tests.targets.cpu.bounds import End, ends
-from tests.targets.cpu.cases import cases
+from tests.targets.cpu.cases import DTYPES, cases
 from tests.targets.cpu.native import Memory, load, workers
 from tests.targets.cpu.sanitized import Driver, Hole, build_driver
 from tests.targets.cpu.steps import Step
@@ -91,7 +91,7 @@ class Program:
 @cache
 def unit_of(kind: str, target: str) -> Unit:
     """What a program is built of."""
-    chosen = {n: c for n, c in cases(kind).items() if kind == "integer" or n in NAMES}
+    chosen = {n: c for n, c in cases(kind).items() if kind not in DTYPES or n in NAMES}
     return Unit(chosen, target)
 
 

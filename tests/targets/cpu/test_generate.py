@@ -15,7 +15,7 @@ from ingot.errors import CodegenError
 from ingot.targets.cpu.calls import CALLS
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.weights import WeightLayout
-from tests.targets.cpu.cases import PROGRAMS, cases, unit
+from tests.targets.cpu.cases import BEST, cases, unit
 from tests.targets.cpu.matrices import MATRICES
 from tests.targets.cpu.units import Unit, apart
 from tests.targets.sketch import Sketch, normal
@@ -193,5 +193,5 @@ def test_weights_in_integers_keep_their_parts_together() -> None:
 
 
 def test_every_kernel_has_a_case() -> None:
-    kernels = {work.kernel for kind, target in PROGRAMS for work in unit(kind, target).work}
+    kernels = {work.kernel for kind, target in BEST for work in unit(kind, target).work}
     assert kernels == CALLS.keys()

@@ -9,6 +9,7 @@ import pytest
 
 from ingot.artifact.target import Target
 from ingot.targets.cpu.toolchain import KERNELS, find_compiler, target_flags
+from tests.support.core import core
 from tests.targets.cpu.native import runnable
 from tests.targets.cpu.sanitized import FLAGS
 
@@ -16,7 +17,7 @@ SOURCE = Path(__file__).with_name("sampler_check.cpp")
 LEVELS = runnable("cpu:x86-64-v4", "cpu:x86-64-v3", "cpu:portable")
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", core(LEVELS[0], further=LEVELS))
 def test_the_sampler_stays_within_its_memory(level, tmp_path):
     program = tmp_path / "check"
     flags = (*FLAGS, "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")

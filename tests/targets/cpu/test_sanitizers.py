@@ -22,7 +22,7 @@ WIDE = [(1, 7), (129, 144)]  # more rows than a block
 SHORT = re.compile(r"AddressSanitizer: (use-after-poison|heap-buffer-overflow)")
 
 
-@pytest.mark.parametrize("kind, target", core(*BEST[:-1], further=PROGRAMS))
+@pytest.mark.parametrize("kind, target", core(*BEST[:-1], further=BEST, slow=PROGRAMS))
 @pytest.mark.parametrize("sequences", [SINGLE, FEW, WIDE], ids=["single", "few", "wide"])
 def test_no_read_or_write_is_out_of_bounds(
     kind: str, target: str, sequences: list[tuple[int, int]]
@@ -52,7 +52,7 @@ def test_an_operand_that_ends_sooner_is_noticed(kind: str, target: str) -> None:
     assert SHORT.search(kernels.errors(memory, step, fewer_sampler_bytes=64))
 
 
-@pytest.mark.parametrize("kind, target", core(BEST[0], further=(), slow=BEST))
+@pytest.mark.parametrize("kind, target", core(further=BEST[:1], slow=BEST))
 def test_the_compiler_has_no_say_in_the_bits(kind: str, target: str) -> None:
     """Without optimisation they are those of the build that is in use."""
     kernels = program(kind, target)

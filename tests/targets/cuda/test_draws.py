@@ -23,6 +23,7 @@ from ingot.targets.cuda import draws
 from ingot.targets.cuda.kernels import draw as kernels
 from tests.runtime.sampling_support import Asked, sampler_of
 from tests.runtime.test_sampler_draws import HARD, SETTINGS, fits
+from tests.support.core import core
 from tests.targets.cuda import wrong_draws
 from tests.targets.cuda.drawing import MOST, Device
 
@@ -57,7 +58,7 @@ def ask(params: SamplingParams, tokens: Sequence[int] = (), seed: int = 7) -> As
     return Asked(params, list(tokens), len(tokens) // 2, key=3, seed=seed, stop_ids=(0, 5))
 
 
-@pytest.mark.parametrize("vocab_size", [1, 50, 320])
+@pytest.mark.parametrize("vocab_size", core(1, 50, further=[320]))
 def test_settings_of_every_kind(vocab_size: int) -> None:
     """Two steps of many rows at once; what one asks for does not touch the others."""
     rng = np.random.default_rng(vocab_size)

@@ -1,0 +1,171 @@
+"""`ingot serve`: models behind the API of OpenAI."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ingot.cli.arguments import Argument, Arguments, Group
+from ingot.cli.numbers import human_bytes, human_int
+from ingot.cli.serve_options import EDGE_OPTIONS, edge_settings, seconds
+from ingot.errors import UsageError
+from ingot.settings import SERVE_PREFIX, serve_variables
+
+if TYPE_CHECKING:
+    from ingot.cli.origins import Origin
+    from ingot.serve.serving import Named, Serving
+
+NAME = "serve"
+SUMMARY = "serve models to clients of OpenAI's API"
+MODELS = Group(
+    "models",
+    "How each model is opened, and how long it stays.",
+    (
+        Argument(
+            "--served-model-name NAME",
+            "what clients call the model, where there is one; repeated, further names of it",
+            action="append",
+        ),
+        Argument(
+            "--max-model-len N",
+            "longest sequence to make room for (default: the artifact's limit)",
+            human_int,
+        ),
+        Argument(
+            "--max-num-seqs N", "sequences at once (default: the artifact's limit)", human_int
+        ),
+        Argument(
+            "--kv-cache-bytes SIZE",
+            "memory for keys and values, such as 4GB (default: what full use can need; at most "
+            "half of what is free)",
+            human_bytes,
+        ),
+        Argument("--threads N", "default: one per processor that may be used", human_int),
+        Argument("--device NAME", "cpu, cuda or cuda:1 (default: auto)"),
+        Argument("--seed N", "seeds requests that have no seed (default: 0)", int),
+        Argument("--keep-alive S", "unload a model that nobody asked for so long", seconds),
+        Argument("--memory SIZE", "of all models together; idle ones make room", human_bytes),
+        Argument("--lazy", "load each model at its first request, and not at the start"),
+        Argument("--in-process", "run models in this process, and not each in one of its own"),
+    ),
+)
+REQUESTS = Group(
+    "requests",
+    "",
+    (
+        Argument("--max-n N", "completions of a prompt (default: 16)", human_int),
+        Argument("--max-logprobs N", "likeliest tokens of a place (default: 20)", human_int),
+        Argument(
+            "--tool-call-parser NAME",
+            "format of calls: auto, none, hermes, llama3 or mistral (default: auto)",
+        ),
+        Argument("--trust-request-chat-template", "let requests bring a chat template"),
+    ),
+)
+CONFIGURATION = Group(
+    "configuration",
+    f"An option --some-name is also set by {SERVE_PREFIX}SOME_NAME, or by some-name in a file. The "
+    "command line beats the environment, and the environment the file.",
+    (
+        Argument("--config FILE", "read options from a TOML file", Path),
+        Argument("--print-config", "print every option with its origin, and end"),
+    ),
+)
+ARGUMENTS: Arguments = (
+    Argument(
+        "models [NAME=]MODEL",
+        "an artifact, a model directory, a GGUF file or a model on the hub; clients call it NAME "
+        "(default: the name of its folder)",
+        nargs="*",
+    ),
+    MODELS,
+    REQUESTS,
+    *EDGE_OPTIONS,
+    CONFIGURATION,
+)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Serves models over HTTP, with the API of OpenAI at /v1 and a page for people at /. Listens
+    on this machine alone unless told otherwise. SIGTERM and Ctrl-C end it in order."""
+    from ingot.cli.origins import fill
+
+    origins = fill(args, ARGUMENTS, serve_variables(), SERVE_PREFIX, args.config)
+    if args.print_config:
+        _print(origins, as_json=args.json)
+        return 0
+    models = named_models(args.models, args.served_model_name or [])
+    import uvloop
+
+    from ingot.serve.serving import serve
+
+    return uvloop.run(serve(models, serving(args), edge_settings(args)))
+
+
+def serving(args: argparse.Namespace) -> Serving:
+    """What the options say of models and requests."""
+    from ingot.serve.openai.params import Terms
+    from ingot.serve.serving import Serving
+    from ingot.serve.settings import ModelSettings
+
+    names = {"max_model_len": "context", "max_num_seqs": "seats", "kv_cache_bytes": "kv_bytes"}
+    same = ("threads", "device", "seed", "keep_alive")
+    terms = ("max_n", "max_logprobs", "tool_call_parser")
+    return Serving(
+        model=ModelSettings(**_given(args, names | {name: name for name in same})),
+        terms=Terms(
+            **_given(args, {name: name for name in terms}),
+            trusts_request_template=bool(args.trust_request_chat_template),
+        ),
+        memory_bytes=args.memory,
+        lazy=bool(args.lazy),
+        in_process=bool(args.in_process),
+    )
+
+
+def named_models(models: Sequence[str], served: Sequence[str]) -> list[Named]:
+    """The models with the names by which clients know them. Raises UsageError."""
+    from ingot.serve.serving import Named
+
+    if not models:
+        raise UsageError("no model is named", hint="Give an artifact: ingot serve MODEL.ingot")
+    if served and len(models) > 1:
+        raise UsageError(
+            "--served-model-name names one model, and there are several",
+            hint="Write NAME=MODEL for each.",
+        )
+    found: dict[str, Named] = {}
+    for model in models:
+        name, source = _split(model)
+        name, *aliases = served or [name]
+        if name in found:
+            raise UsageError(
+                f"two models are called {name!r}", hint="Write NAME=MODEL for one of them."
+            )
+        found[name] = Named(name, source, tuple(aliases))
+    return list(found.values())
+
+
+def _split(model: str) -> tuple[str, str]:
+    """The name and the source of a model; a path may have an equals sign, too."""
+    name, equals, source = model.partition("=")
+    if equals and name and not Path(model).exists():
+        return name, source
+    if not Path(model).exists():  # on the hub: clients know it by the same name
+        return model.partition(":")[0], model
+    return Path(model).resolve().name.removesuffix(".ingot").removesuffix(".gguf"), model
+
+
+def _given(args: argparse.Namespace, names: dict[str, str]) -> dict[str, Any]:
+    return {new: v for old, new in names.items() if (v := getattr(args, old)) is not None}
+
+
+def _print(origins: Sequence[Origin], *, as_json: bool) -> None:
+    from ingot.cli.output import print_json, table
+
+    if as_json:
+        print_json({each.name: {"value": each.value, "origin": each.origin} for each in origins})
+    else:
+        print(table(origins, ("option", "value", "origin"), indent=""))

@@ -1,0 +1,147 @@
+"""Compiles what requests ask for, off the engine's thread, and keeps what it has compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from ingot.errors import GrammarError, IngotError, RequestError, UsageError, describe
+from ingot.runtime.structured.guide import Grammar, Vocabulary
+from ingot.runtime.structured.outputs import StructuredOutputsParams
+from ingot.runtime.structured.spelling import spelled
+from ingot.runtime.tokenizer import Tokenizer
+from ingot.version import DISTRIBUTION
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+SECONDS = 1.0  # that a compile may take
+MOST_AT_ONCE = 2  # compiles that run, whether somebody still waits for them or not
+MAX_KEPT, MAX_KEPT_CHARS = 256, 8 << 20  # grammars, and the characters of their texts together
+# Of the library: what bounds the work of a compile and of a mask, and memory. About 1.5 kB a state.
+LIMITS = {"initial_lexer_fuel": 1_000_000, "max_lexer_states": 50_000}
+
+
+class GrammarCompiler:
+    """The grammars of one model. Safe to use from several threads.
+
+    Args:
+        tokenizer: gives the model's tokenizer; asked when a grammar is first needed.
+        eos_token_ids: tokens that may come where a grammar is complete.
+    """
+
+    def __init__(
+        self, tokenizer: Callable[[], Tokenizer], vocab_size: int, eos_token_ids: Sequence[int]
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+        self._eos_token_ids = list(eos_token_ids)
+        self._lock = threading.Lock()
+        self._slots = threading.Semaphore(MOST_AT_ONCE)
+        self._kept: OrderedDict[str, Grammar] = OrderedDict()
+
+    def compile(self, outputs: StructuredOutputsParams) -> Grammar:
+        """The grammar, from the cache where it is known.
+
+        Raises GrammarError for one that is not valid, not supported or too large; UsageError
+        where the library is not installed; RequestError for a tokenizer that it cannot read.
+        """
+        with self._lock:
+            vocabulary = self._vocabulary
+        text = spelled(outputs)
+        with self._lock:
+            if (known := self._kept.get(text)) is not None:
+                self._kept.move_to_end(text)
+                return known
+        grammar = self._within(SECONDS, lambda: compiled(vocabulary, text))
+        with self._lock:
+            self._kept[text] = grammar
+            while len(self._kept) > MAX_KEPT or sum(map(len, self._kept)) > MAX_KEPT_CHARS:
+                self._kept.popitem(last=False)
+        return grammar
+
+    @cached_property
+    def _vocabulary(self) -> Vocabulary:
+        try:
+            from llguidance import LLTokenizer
+        except ImportError as error:
+            raise UsageError(
+                "llguidance is not installed",
+                hint=f"Structured outputs need it: pip install '{DISTRIBUTION}[serve]'",
+            ) from error
+        tokenizer = self._tokenizer().backend.to_str()
+        try:
+            known = LLTokenizer(
+                tokenizer, n_vocab=self._vocab_size, eos_token=self._eos_token_ids or None
+            )
+        except Exception as error:
+            raise RequestError(
+                f"the model's tokenizer cannot be held to a grammar: {describe(error)}",
+                hint="Structured outputs need a tokenizer whose tokens are bytes of UTF-8.",
+            ) from error
+        return Vocabulary(known, self._vocab_size)
+
+    def _within(self, seconds: float, work: Callable[[], Grammar]) -> Grammar:
+        """What the work returns or raises, if it is done in time. Else nobody waits for it."""
+        done: SimpleQueue[Grammar | IngotError] = SimpleQueue()
+
+        def run() -> None:
+            try:
+                done.put(work())
+            except IngotError as error:
+                done.put(error)
+            except BaseException as error:  # a panic of the library is no Exception
+                done.put(GrammarError(f"the grammar cannot be compiled: {describe(error)}"))
+            finally:
+                self._slots.release()
+
+        if not self._slots.acquire(timeout=seconds):
+            raise GrammarError(
+                "other grammars are being compiled, and take long", hint="Try again later."
+            )
+        threading.Thread(target=run, name="ingot-grammar", daemon=True).start()
+        try:
+            result = done.get(timeout=seconds)
+        except Empty:
+            raise GrammarError(
+                f"the grammar takes more than {seconds:g} s to compile",
+                hint="Make it smaller: fewer alternatives, shorter repetitions.",
+            ) from None
+        if isinstance(result, IngotError):
+            raise result
+        return result
+
+
+def compiled(vocabulary: Vocabulary, text: str) -> Grammar:
+    """The grammar of a text. Raises GrammarError, with what the library says of it."""
+    matcher = new_matcher(vocabulary.tokenizer, text)
+    matcher.compute_bitmask()  # the first one is slow, and finds what is too complex
+    if matcher.is_error():
+        raise GrammarError(
+            f"no output can be held to this: {_first_lines(matcher.get_error())}",
+            hint="docs/structured_outputs.md lists what is supported.",
+        )
+    return Grammar(vocabulary, matcher)
+
+
+def new_matcher(tokenizer: LLTokenizer, text: str) -> LLMatcher:
+    from llguidance import LLMatcher
+
+    return LLMatcher(tokenizer, text, log_level=0, limits=_limits())
+
+
+def _limits() -> LLParserLimits:
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(**LIMITS, verbose_errors=False)
+
+
+def _first_lines(text: str) -> str:
+    """What an error says, without the copy of the grammar that follows it."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    shown = next((i for i, line in enumerate(lines) if i and "|" in line[:8]), len(lines))
+    return "; ".join(line.strip() for line in lines[:shown])[:300]

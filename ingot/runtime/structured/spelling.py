@@ -1,0 +1,87 @@
+"""What a request asks for, as llguidance spells grammars: a text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ingot.errors import GrammarError
+from ingot.runtime.structured.outputs import StructuredOutputsParams
+
+# JSON on one line, or indented; not so much that a small model can lose itself in spaces.
+WHITESPACE = r"( |\r?\n[ \t]{0,32})?"
+ANY_OBJECT = '{"type":"object"}'
+
+# The library turns GBNF into Lark in Python, in time that grows with the square of the rules.
+MAX_GBNF_CHARS = 32 << 10
+MAX_GBNF_RULES = 256
+
+
+def spelled(outputs: StructuredOutputsParams) -> str:
+    """The grammar. Raises GrammarError for one that cannot be read; not all faults show here."""
+    from llguidance import LLMatcher
+
+    if outputs.regex is not None:
+        return LLMatcher.grammar_from_regex(outputs.regex)
+    if outputs.choice is not None:
+        texts = (json.dumps(text, ensure_ascii=False) for text in outputs.choice)
+        return LLMatcher.grammar_from_lark(f"start: {' | '.join(texts)}")
+    if outputs.grammar is not None:
+        return LLMatcher.grammar_from_lark(as_lark(outputs.grammar))
+    schema = ANY_OBJECT if outputs.json is None else str(outputs.json)
+    if outputs.disable_additional_properties:
+        schema = json.dumps(_closed(json.loads(schema)), ensure_ascii=False)
+    if outputs.disable_any_whitespace:
+        return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
+    asked = outputs.whitespace_pattern
+    return LLMatcher.grammar_from_json_schema(
+        schema,
+        defaults={"whitespace_pattern": WHITESPACE},
+        overrides={} if asked is None else {"whitespace_pattern": asked},
+    )
+
+
+def as_lark(grammar: str) -> str:
+    """A grammar in Lark's syntax. Raises GrammarError for GBNF that is not valid."""
+    if _is_lark(grammar):
+        return grammar
+    num_rules = grammar.count("::=")
+    if len(grammar) > MAX_GBNF_CHARS or num_rules > MAX_GBNF_RULES:
+        raise GrammarError(
+            f"structured_outputs.grammar is GBNF of {len(grammar)} characters and {num_rules} "
+            "rules",
+            hint=f"At most {MAX_GBNF_CHARS} and {MAX_GBNF_RULES} are taken; larger grammars can "
+            "be written in Lark's syntax.",
+        )
+    from llguidance.gbnf_to_lark import gbnf_to_lark
+
+    try:
+        return gbnf_to_lark(grammar)
+    except Exception as error:
+        raise GrammarError(
+            f"structured_outputs.grammar is not valid: {error!s:.300}",
+            hint="Give a Lark grammar with a rule `start:`, or GBNF with a rule `root ::=`.",
+        ) from error
+
+
+def _is_lark(grammar: str) -> bool:
+    lines = (line.lstrip() for line in grammar.splitlines())
+    return any(
+        line.startswith("%llguidance")
+        or (line.startswith("start") and line.removeprefix("start").lstrip().startswith(":"))
+        for line in lines
+        if "::=" not in line
+    )
+
+
+def _closed(schema: Any) -> Any:
+    """A schema whose objects take no properties but those that are listed."""
+    if isinstance(schema, list):
+        return [_closed(each) for each in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    closed = {name: _closed(value) for name, value in schema.items()}
+    if schema.get("type") == "object" or "properties" in schema:
+        closed.setdefault("additionalProperties", False)
+    return closed

@@ -1,0 +1,24 @@
+"""`Asked`: what a request takes of its model, as far as it must be known to let it in."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from ingot.serve.engine import ModelFacts
+
+
+class Asked(Struct, frozen=True, kw_only=True):
+    """A request for `num_sequences` seats, and for tokens: those of its prompts and its answers.
+
+    `model` is the name that the model is registered by, and `key` that of the API key, if any.
+    `max_tokens` is what the client asked for a sequence.
+    """
+
+    model: str
+    key: str = ""
+    num_sequences: int = 1
+    num_prompt_tokens: int = 0
+    num_tokens: int = 0
+    max_tokens: int | None = None
+    priority: int = 0
+    facts: ModelFacts | None = None

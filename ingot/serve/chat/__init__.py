@@ -1,0 +1,19 @@
+"""Chat answers: calls of tools and reasoning in them, and how requests ask for their form."""
+
+from ingot.serve.chat.asked import structured_outputs
+from ingot.serve.chat.deltas import Call, CallDelta, Delta, Message, join
+from ingot.serve.chat.reader import AnswerReader
+from ingot.serve.chat.style import TOOL_CALL_PARSERS, Style, style_of
+
+__all__ = [
+    "TOOL_CALL_PARSERS",
+    "AnswerReader",
+    "Call",
+    "CallDelta",
+    "Delta",
+    "Message",
+    "Style",
+    "join",
+    "structured_outputs",
+    "style_of",
+]

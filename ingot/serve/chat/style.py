@@ -1,0 +1,83 @@
+"""How a model writes its answers, as its chat template tells it."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ingot.errors import UsageError
+from ingot.serve.chat.asked import forced, tool_names
+from ingot.serve.chat.formats import FORMATS, ToolFormat, format_of
+from ingot.serve.chat.reader import CLOSE, OPEN, AnswerReader
+
+AUTO, NONE = "auto", "none"
+TOOL_CALL_PARSERS = (AUTO, NONE, *(each.name for each in FORMATS))
+_LETTERS = string.ascii_letters + string.digits
+
+
+@dataclass(frozen=True, slots=True)
+class Style:
+    """`format`: of calls, where it is known. `thinks`: reasoning in tags may come first."""
+
+    format: ToolFormat | None
+    thinks: bool
+
+    def params(self, tools: Sequence[Any] | None, tool_choice: Any) -> dict[str, Any]:
+        """What sampling parameters must be, so that calls can be read."""
+        special = self._format(tools, tool_choice)
+        return {"skip_special_tokens": False} if special and special.special else {}
+
+    def reader(
+        self, prompt: str, *, tools: Sequence[Any] | None = None, tool_choice: Any = None
+    ) -> AnswerReader | None:
+        """What reads an answer to the prompt; None where all of it is text."""
+        tool_format = self._format(tools, tool_choice)
+        if not (self.thinks or tool_format):
+            return None
+        return AnswerReader(
+            thinks=self.thinks,
+            inside=self.opened(prompt),
+            tools=tool_format,
+            names=tool_names(tools),
+            new_id=_short_id if tool_format and tool_format.short_ids else _id,
+        )
+
+    def opened(self, prompt: str) -> bool:
+        """Whether the prompt ends inside of reasoning."""
+        return self.thinks and prompt.rstrip().endswith(OPEN)
+
+    def _format(self, tools: Sequence[Any] | None, tool_choice: Any) -> ToolFormat | None:
+        if not tools or tool_choice == "none":
+            return None
+        return self.format_of_calls if forced(tool_choice) else self.format
+
+    @property
+    def format_of_calls(self) -> ToolFormat:
+        """The format in which calls are asked for."""
+        return self.format or next(each for each in FORMATS if each.name == "hermes")
+
+
+def style_of(template: str | None, tool_call_parser: str = AUTO) -> Style:
+    """The style of a model with this chat template.
+
+    Raises UsageError for a `tool_call_parser` that is none of TOOL_CALL_PARSERS.
+    """
+    if tool_call_parser not in TOOL_CALL_PARSERS:
+        raise UsageError(
+            f"there is no tool call parser {tool_call_parser!r:.80}",
+            hint=f"Supported: {', '.join(TOOL_CALL_PARSERS)}.",
+        )
+    known = {each.name: each for each in FORMATS}
+    found = format_of(template or "") if tool_call_parser == AUTO else known.get(tool_call_parser)
+    return Style(format=found, thinks=CLOSE in (template or ""))
+
+
+def _id() -> str:
+    return f"call_{secrets.token_hex(12)}"
+
+
+def _short_id() -> str:
+    return "".join(secrets.choice(_LETTERS) for _ in range(9))

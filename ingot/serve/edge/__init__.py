@@ -1,0 +1,1 @@
+"""What stands before the application and beside it: keys, limits, queues, logs, the end."""

@@ -1,0 +1,156 @@
+"""`Admission`: which requests get in, how long they wait, and how long they stay.
+
+An engine has seats for so many sequences. A few more than that are passed on to it, so that no seat
+is empty while the next request is on its way. All others wait here, where their number is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from time import monotonic
+
+from ingot.serve.asked import Asked
+from ingot.serve.edge.line import Line, Place
+from ingot.serve.edge.settings import Limits
+from ingot.serve.refusal import QueueFull, QueueTimeout, Refusal, RequestTimeout
+
+_SEATS = 256  # of a model of which nothing is known yet
+_KV_FILLS = 4  # how often the waiting tokens may fill the KV cache
+
+
+@dataclass(slots=True)
+class Share:
+    """What the requests of a key take at the moment, waiting and running."""
+
+    num_requests: int = 0
+    num_tokens: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A request inside: its deadline, and the reason if it is cut short."""
+
+    deadline: asyncio.Timeout
+    reason: Refusal | None = None
+
+    def cut(self, reason: Refusal) -> None:
+        """Ends the request with an error, as its deadline would."""
+        if self.reason is None and not self.deadline.expired():
+            self.reason = reason
+            self.deadline.reschedule(asyncio.get_running_loop().time())
+
+
+class Admission:
+    """The lines of all models. It belongs to one event loop."""
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._shares: dict[str, Share] = {}
+        self._tickets: set[Ticket] = set()
+        self.lines: dict[str, Line] = {}
+
+    @asynccontextmanager
+    async def enter(self, asked: Asked, elapsed: float = 0.0) -> AsyncIterator[None]:
+        """Waits for the seats of a request, and holds them inside the block.
+
+        `elapsed` are seconds that the request has taken so far. Raises QueueFull at once where too
+        many wait, and QueueTimeout where its turn did not come in time. A request that takes too
+        long is cancelled inside the block, and the block raises RequestTimeout.
+        """
+        with self._share(asked):
+            async with self._ticket(elapsed), self._seat(asked):
+                yield
+
+    def cut(self, reason: Refusal) -> None:
+        """Ends all requests with an error."""
+        for ticket in self._tickets:
+            ticket.cut(reason)
+
+    def line(self, asked: Asked) -> Line:
+        """The line of a model, with as many seats as it has now."""
+        line = self.lines.get(asked.model)
+        if line is None:
+            line = self.lines[asked.model] = Line(self._clock)
+        seats = asked.facts.max_num_seqs if asked.facts else _SEATS
+        line.num_seats = seats + max(seats // 4, 2)
+        return line
+
+    @contextmanager
+    def _share(self, asked: Asked) -> Iterator[None]:
+        """Counts a request to its key. Raises QueueFull for a key that has its share."""
+        if not asked.key:
+            yield
+            return
+        share = self._shares.setdefault(asked.key, Share())
+        most_requests, most_tokens = self._limits.max_key_requests, self._limits.max_key_tokens
+        if most_requests and share.num_requests >= most_requests:
+            found = f"this key has {share.num_requests} requests under way, the most that it may"
+        elif most_tokens and share.num_tokens + asked.num_tokens > most_tokens:
+            found = (
+                f"this key has requests of {share.num_tokens} tokens under way, and this one has "
+                f"{asked.num_tokens}; it may have {most_tokens}"
+            )
+        else:
+            found = ""
+        if found:
+            wait = self.line(asked).retry_after()
+            raise QueueFull(found, hint="Try again when some are done.", retry_after=wait)
+        share.num_requests += 1
+        share.num_tokens += asked.num_tokens
+        try:
+            yield
+        finally:
+            share.num_requests -= 1
+            share.num_tokens -= asked.num_tokens
+            if not share.num_requests:
+                del self._shares[asked.key]
+
+    @asynccontextmanager
+    async def _ticket(self, elapsed: float) -> AsyncIterator[None]:
+        """Bounds what its block takes; `cut` can end it before."""
+        limit = self._limits.request_timeout
+        deadline = asyncio.timeout(max(limit - elapsed, 0.0) if limit else None)
+        ticket = Ticket(deadline)
+        try:
+            async with deadline:
+                self._tickets.add(ticket)
+                try:
+                    yield
+                finally:
+                    self._tickets.discard(ticket)
+        except TimeoutError:
+            if not deadline.expired():
+                raise
+            late = RequestTimeout(f"the request took longer than {limit:g} seconds")
+            raise ticket.reason or late from None
+
+    @asynccontextmanager
+    async def _seat(self, asked: Asked) -> AsyncIterator[None]:
+        """Waits for a request's turn, and holds its seats inside the block."""
+        facts, most_tokens = asked.facts, self._limits.max_queue_tokens
+        if most_tokens is None:
+            most_tokens = _KV_FILLS * facts.num_pages * facts.page_size if facts else 0
+        line, turn = self.line(asked), asyncio.Event()
+        seats, tokens, priority = asked.num_sequences, asked.num_tokens, asked.priority
+        place = Place(asked.key, seats, tokens, priority, turn.set)
+        line.join(place, self._limits.max_queue, most_tokens)
+        try:
+            if not turn.is_set():
+                await self._turn(line, turn)
+            yield
+        finally:
+            line.leave(place)
+
+    async def _turn(self, line: Line, turn: asyncio.Event) -> None:
+        limit = self._limits.queue_timeout
+        try:
+            async with asyncio.timeout(limit or None):
+                await turn.wait()
+        except TimeoutError:
+            found = f"no seat became free within {limit:g} seconds"
+            wait = line.retry_after()
+            raise QueueTimeout(found, hint="Try again later.", retry_after=wait) from None

@@ -1,0 +1,219 @@
+"""`Edge`: a server around an application: who may ask, how much, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from ingot.errors import UsageError
+from ingot.serve.asked import Asked
+from ingot.serve.edge.admission import Admission
+from ingot.serve.edge.guard import Answer, App, Guard
+from ingot.serve.edge.keys import KeyRing
+from ingot.serve.edge.listening import address_of, allow_many_files, bind
+from ingot.serve.edge.logs import logging_to
+from ingot.serve.edge.record import CURRENT, Record
+from ingot.serve.edge.server import DrainingServer, config_of, on_signals
+from ingot.serve.edge.settings import EdgeSettings
+from ingot.serve.metrics.request_watch import RequestWatch
+from ingot.serve.metrics.speed import WINDOW_SECONDS
+from ingot.serve.metrics.telemetry import Telemetry
+from ingot.serve.refusal import Draining, Refusal
+from ingot.version import __version__
+
+logger = logging.getLogger("ingot.serve")
+
+_BEAT_SECONDS = 0.25
+_POLL_BEATS = 4  # the engines are asked once a second
+_REPORT_SECONDS = 10.0
+
+
+class Edge:
+    """What stands before an application, and beside it. It belongs to one event loop.
+
+    The application's handlers call `enter` for each request that takes seats. `on_ready` is called
+    when `serve` accepts connections, and `address` tells where. Raises UsageError for settings
+    that contradict themselves, and for keys that cannot be read.
+    """
+
+    def __init__(self, settings: EdgeSettings | None = None) -> None:
+        self.settings = settings or EdgeSettings()
+        self.settings.check()
+        self.keys = KeyRing(self.settings.key_file) if self.settings.key_file else None
+        self.telemetry = Telemetry(compat=self.settings.metrics_compat == "vllm")
+        self.admission = Admission(self.settings.limits)
+        self.draining = False
+        self.address = ""
+        self.on_ready: Callable[[], None] = lambda: None
+        self._open: set[Record] = set()
+        self._server: DrainingServer | None = None
+
+    def wrap(self, app: App) -> Guard:
+        """The application that a server is given: every request is checked before it gets on."""
+        return Guard(app, self)
+
+    @asynccontextmanager
+    async def enter(self, asked: Asked) -> AsyncIterator[RequestWatch]:
+        """Waits for the seats of a request, and holds them inside the block.
+
+        The block tells the watch of each progress. Raises QueueFull, QueueTimeout, RequestTimeout
+        and Draining as `Admission.enter` does.
+        """
+        record = CURRENT.get()
+        began = record.began if record else perf_counter()
+        entered = perf_counter()
+        with self.telemetry.request(asked.model, began) as watch:
+            try:
+                async with self.admission.enter(asked, entered - began):
+                    watch.seated(perf_counter() - entered, asked)
+                    yield watch
+            finally:
+                if record is not None:
+                    record.fields |= {"model": asked.model, **watch.summary()}
+
+    async def serve(self, app: App) -> int:
+        """Binds, serves `app` until a signal asks for the end, and returns the exit code.
+
+        SIGTERM and SIGINT drain, a second one ends at once, and SIGHUP reads the keys again.
+        Raises UsageError for an address that cannot be used.
+        """
+        settings = self.settings
+        allow_many_files()
+        listener = bind(settings)
+        self.address = address_of(listener, settings)
+        server = self._server = DrainingServer(
+            config_of(app, settings),
+            settings.limits.shutdown_timeout,
+            ready=self._ready,
+            begin=self._drain,
+            busy=lambda: bool(self._open),
+            cut=self._cut,
+        )
+        dropped = self.telemetry.board.number("log_records_dropped")
+        with (
+            logging_to(
+                level=settings.log_level,
+                format=settings.log_format,
+                most=settings.max_log_len,
+                dropped=dropped.add,
+            ),
+            on_signals({signal.SIGHUP: self._reload_keys}),
+        ):
+            beat = asyncio.ensure_future(self._beat())
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                beat.cancel()
+                with suppress(asyncio.CancelledError):
+                    await beat
+                listener.close()
+                if settings.uds is not None:
+                    settings.uds.unlink(missing_ok=True)
+            logger.info("ended", extra={"fields": {"exit_code": server.exit_code}})
+        return server.exit_code
+
+    def stop(self) -> None:
+        """Asks the server to drain and end, as SIGTERM does."""
+        if self._server is not None:
+            self._server.stop()
+
+    async def own_answer(self, path: str) -> Answer | None:
+        """What the server says of itself: metrics, limits, and that it drains."""
+        if path == "/metrics":
+            await self.refresh()
+            body, content_type = self.telemetry.board.exposition()
+            return 200, body, content_type
+        if path == "/health/details":
+            return 200, msgspec.json.encode(self.details()), "application/json"
+        return None
+
+    def details(self) -> dict[str, Any]:
+        """The limits, and what waits and runs."""
+        lines = {
+            name: {"running": line.num_running, "waiting": line.num_waiting}
+            for name, line in self.admission.lines.items()
+        }
+        return {
+            "version": __version__,
+            "draining": self.draining,
+            "requests": len(self._open),
+            "models": lines,
+            "limits": asdict(self.settings.limits),
+        }
+
+    async def refresh(self) -> None:
+        """Brings the metrics of the engines up to date."""
+        waiting = {name: line.num_waiting for name, line in self.admission.lines.items()}
+        await self.telemetry.refresh(waiting)
+
+    def opened(self, record: Record) -> None:
+        """Counts a request that is being answered."""
+        self._open.add(record)
+        self.telemetry.board.number("http_requests_in_flight").value = len(self._open)
+
+    def closed(self, record: Record) -> None:
+        """Counts a request that was answered, and how."""
+        board = self.telemetry.board
+        self._open.discard(record)
+        board.number("http_requests_in_flight").value = len(self._open)
+        board.number("http_responses", str(record.logged_status)).add()
+        if record.error and "model" not in record.fields:
+            board.number("requests_rejected", "", record.error).add()
+
+    def _ready(self) -> None:
+        logger.info("listening", extra={"fields": {"address": self.address}})
+        if self.keys is None and not self.settings.is_local:
+            logger.warning("no key is asked for, and other machines can reach this server")
+        self.on_ready()
+
+    def _drain(self) -> None:
+        self.draining = True
+        seconds = self.settings.limits.shutdown_timeout
+        fields = {"requests": len(self._open), "seconds": seconds}
+        logger.info("draining", extra={"fields": fields})
+
+    def _cut(self) -> None:
+        logger.warning("cutting requests", extra={"fields": {"requests": len(self._open)}})
+        self.admission.cut(_cut_short())
+
+    def _reload_keys(self) -> None:
+        """Reads the keys again. Bad ones are logged, and change nothing."""
+        if self.keys is None:
+            return
+        try:
+            logger.info("keys read", extra={"fields": {"keys": self.keys.reload()}})
+        except UsageError as error:
+            logger.error("keys not read", extra={"fields": {"reason": str(error)}})
+
+    async def _beat(self) -> None:
+        """Measures how late the loop runs, asks the engines, and reports, until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        lag = self.telemetry.board.histogram("event_loop_lag_seconds")
+        reported = judged = loop.time()
+        count = 0
+        while True:
+            due = loop.time() + _BEAT_SECONDS
+            await asyncio.sleep(_BEAT_SECONDS)
+            now = loop.time()
+            lag.add(max(now - due, 0.0))
+            count += 1
+            if count % _POLL_BEATS == 0:
+                await self.refresh()
+            if now - reported >= _REPORT_SECONDS:
+                self.telemetry.report(now - reported)
+                reported = now
+            if now - judged >= WINDOW_SECONDS:
+                self.telemetry.judge()
+                judged = now
+
+
+def _cut_short() -> Refusal:
+    return Draining("the server ended before the answer did", retry_after=1)

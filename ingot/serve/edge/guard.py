@@ -1,0 +1,237 @@
+"""`Guard`: the ASGI application around the application. Nothing reaches it that may not."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, Protocol
+
+from ingot.serve.edge.keys import ADMIN, USE, Key, KeyRing
+from ingot.serve.edge.record import CURRENT, Record, record_of
+from ingot.serve.edge.settings import EdgeSettings
+from ingot.serve.refusal import (
+    BadKey,
+    BodyTooLarge,
+    Draining,
+    Forbidden,
+    InternalRefusal,
+    MalformedRequest,
+    Refusal,
+    send_refusal,
+)
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+Answer = tuple[int, bytes, str]  # status, body and content type
+
+logger = logging.getLogger("ingot.serve")
+
+LIVE, HEALTH = "/live", "/health"
+_QUIET = {LIVE, HEALTH, "/metrics"}  # asked for all the time; not logged
+_ADMIN = "/models/"
+_WHILE_DRAINING = {LIVE, "/metrics", "/health/details"}
+
+
+class Host(Protocol):
+    """What the guard asks of the server that it stands in."""
+
+    settings: EdgeSettings
+    keys: KeyRing | None
+    draining: bool
+
+    async def own_answer(self, path: str) -> Answer | None:
+        """The answer of a path that the server serves itself; None for any other."""
+
+    def opened(self, record: Record) -> None: ...
+
+    def closed(self, record: Record) -> None: ...
+
+
+def scope_of(method: str, path: str) -> str:
+    """The scope that a route needs."""
+    return ADMIN if path.startswith(_ADMIN) and method not in ("GET", "HEAD") else USE
+
+
+class Guard:
+    """Checks every request before the application gets it, and logs how it was answered."""
+
+    def __init__(self, app: App, host: Host) -> None:
+        self._app = app
+        self._host = host
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # no other kind of connection is spoken here
+        record = record_of(scope)
+        exchange = _Exchange(record, receive, send, self._host.settings.limits.body_bytes)
+        token = CURRENT.set(record)
+        self._host.opened(record)
+        try:
+            await self._answer(scope, record, exchange)
+        except Exception as error:
+            await _apologize(error, record, exchange)
+        finally:
+            CURRENT.reset(token)
+            self._host.closed(record)
+            if record.path not in _QUIET:
+                log_request(record)
+
+    async def _answer(self, scope: Message, record: Record, exchange: _Exchange) -> None:
+        headers = dict(scope["headers"])
+        admin = False
+        if not self._is_open(record.path):
+            key = self._key(scope, headers)
+            record.key = key.name if key else ""
+            admin = key.permits(ADMIN) if key else self._host.settings.admin_without_key
+        if self._host.draining and record.path not in _WHILE_DRAINING:
+            raise Draining("the server is about to end", retry_after=1)
+        exchange.check_length(headers)
+        own = await self._host.own_answer(record.path) if record.method == "GET" else None
+        if own is not None:
+            await _send(exchange.send, *own)
+            return
+        state = scope.setdefault("state", {})
+        state |= {"request_id": record.request_id, "key": record.key, "admin": admin}
+        await self._app(scope, exchange.receive, exchange.send)
+        record.error = state.get("error")  # of a refusal that the application has sent
+
+    def _is_open(self, path: str) -> bool:
+        return path == LIVE or (path == HEALTH and self._host.settings.open_health)
+
+    def _key(self, scope: Message, headers: dict[bytes, bytes]) -> Key | None:
+        """Whose request it is. Raises BadKey and Forbidden for what may not be done."""
+        settings = self._host.settings
+        unguarded = self._host.keys is None and settings.is_local and settings.uds is None
+        _check_site(headers, by_address=unguarded)
+        wanted = scope_of(scope["method"], scope["path"])
+        if self._host.keys is None:
+            if wanted == ADMIN and not settings.admin_without_key:
+                raise Forbidden(
+                    "models are loaded and unloaded with a key of the scope admin, and this "
+                    "server has no keys",
+                    hint="Start it with --api-key-file, or with --uds, or with --open-admin.",
+                )
+            return None
+        key = self._host.keys.find(headers.get(b"authorization", b""))
+        if key is None:
+            raise BadKey(
+                "the API key is missing or wrong", hint="Send it as `Authorization: Bearer KEY`."
+            )
+        if not key.permits(wanted):
+            raise Forbidden(f"this needs a key of the scope {wanted}")
+        return key
+
+
+class _Exchange:
+    """The two directions of a request, watched."""
+
+    def __init__(self, record: Record, receive: Receive, send: Send, most: int) -> None:
+        self._record = record
+        self._receive = receive
+        self._send = send
+        self._most = most
+        self._left = most
+        self._id = (b"x-request-id", record.request_id.encode())
+
+    def check_length(self, headers: dict[bytes, bytes]) -> None:
+        """Raises Refusal for a body that says that it is too large."""
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit():
+            raise MalformedRequest("the header Content-Length is no number")
+        if len(length) > 18 or int(length) > self._most:
+            raise self._too_large()
+
+    async def receive(self) -> Message:
+        """Gives the next part of the body. Raises BodyTooLarge."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self._record.disconnected = True
+        else:
+            self._left -= len(message.get("body", b""))
+            if self._left < 0:
+                raise self._too_large()
+        return message
+
+    async def send(self, message: Message) -> None:
+        """Sends a part of the answer; the request's id goes along with its headers."""
+        if message["type"] == "http.response.start":
+            self._record.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), self._id]
+        elif not message.get("more_body"):
+            self._record.complete = True
+        await self._send(message)
+
+    def _too_large(self) -> Refusal:
+        return BodyTooLarge(f"the body is larger than {self._most} bytes")
+
+
+def _check_site(headers: dict[bytes, bytes], *, by_address: bool) -> None:
+    """Refuses what a page of another site has a browser send. Raises Forbidden.
+
+    Where no key guards a local server, it has to be called by its address: a page of another site
+    can have its own name point to that address.
+    """
+    host = headers.get(b"host", b"").decode("latin-1")
+    origin = headers.get(b"origin", b"").decode("latin-1")
+    if origin and origin.partition("://")[2] != host:
+        raise Forbidden("pages of other sites may not call this server")
+    if by_address and host and not _is_address(host):
+        raise Forbidden(
+            "without keys, the server is called by its address or as localhost",
+            hint="Use http://127.0.0.1 with its port, or start the server with --api-key-file.",
+        )
+
+
+def _is_address(host: str) -> bool:
+    name = re.sub(r":\d+$", "", host, flags=re.ASCII).strip("[]").lower()
+    if name == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+async def _apologize(error: Exception, record: Record, exchange: _Exchange) -> None:
+    """Answers with an error, if nothing was sent yet; a fault of ours goes to the log."""
+    if isinstance(error, Refusal):
+        refusal = error
+    else:
+        refusal = InternalRefusal(f"an internal error; the log has it as {record.request_id}")
+        fields = {"id": record.request_id, "path": record.path}
+        logger.error("internal error", exc_info=error, extra={"fields": fields})
+    record.error = refusal.code
+    if not record.status and not record.disconnected:
+        await send_refusal(exchange.send, refusal)
+
+
+async def _send(send: Send, status: int, body: bytes, content_type: str) -> None:
+    headers = [
+        (b"content-type", content_type.encode()),
+        (b"content-length", b"%d" % len(body)),
+        (b"cache-control", b"no-store"),
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def log_request(record: Record) -> None:
+    fields = {
+        "id": record.request_id,
+        "key": record.key or None,
+        "method": record.method,
+        "path": record.path,
+        "status": record.logged_status,
+        "error": record.error,
+        "ms": round(1e3 * record.elapsed, 1),
+        **record.fields,
+    }
+    logger.info("request", extra={"fields": fields})

@@ -1,0 +1,63 @@
+"""`Record`: what is known of a request while it is answered, and logged when it is over."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
+_TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """A request: whose it is, which one it is, and how it was answered.
+
+    `began` is by `perf_counter`. `fields` are what else its line of the log says.
+    """
+
+    method: str
+    path: str
+    request_id: str
+    traceparent: str | None = None
+    key: str = ""
+    began: float = field(default_factory=perf_counter)
+    status: int = 0
+    complete: bool = False
+    disconnected: bool = False
+    error: str | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it came."""
+        return perf_counter() - self.began
+
+    @property
+    def logged_status(self) -> int:
+        """The status for the log: 499 where the client left before the end of the answer."""
+        return 499 if self.disconnected and not self.complete else self.status
+
+
+# The request that the running task answers. Handlers know it without being told.
+CURRENT: ContextVar[Record | None] = ContextVar("record", default=None)
+
+
+def record_of(scope: Any) -> Record:
+    """The record of a new request. An X-Request-Id that is no name is replaced."""
+    request_id = traceparent = None
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _ID.fullmatch(value):
+            request_id = value.decode()
+        elif name == b"traceparent" and _TRACEPARENT.fullmatch(value):
+            traceparent = value.decode()
+    return Record(
+        method=scope["method"],
+        path=scope["path"],
+        request_id=request_id or f"req-{secrets.token_hex(12)}",
+        traceparent=traceparent,
+    )

@@ -1,0 +1,117 @@
+"""`DrainingServer`: uvicorn's server, which ends in order when it is asked to."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import uvicorn
+
+from ingot.serve.edge.protocol import BoundedProtocol
+from ingot.serve.edge.settings import EdgeSettings
+
+_CUT_SECONDS = 2.0  # that requests which are cut have to say so
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+class DrainingServer(uvicorn.Server):
+    """Goes on accepting while it drains, so that new requests are told why they are refused.
+
+    `ready` is called when it accepts, and `begin` at the first signal. `busy` tells whether there
+    are requests under way, and `cut` ends those that take too long. A second signal ends all.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        timeout: float,
+        *,
+        ready: Callable[[], None],
+        begin: Callable[[], None],
+        busy: Callable[[], bool],
+        cut: Callable[[], None],
+    ) -> None:
+        super().__init__(config)
+        self._timeout = timeout
+        self._ready, self._begin, self._busy, self._cut = ready, begin, busy, cut
+        self._deadline: float | None = None
+        self._was_cut = False
+        self.exit_code = 0
+
+    def stop(self, number: int | None = None) -> None:
+        """Begins to drain; the second time, ends at once."""
+        now = asyncio.get_running_loop().time()
+        if self._deadline is None:
+            self._deadline = now + self._timeout
+            self._begin()
+        elif number is not None:
+            self.exit_code = 128 + number
+            self.should_exit = self.force_exit = True
+
+    async def on_tick(self, counter: int) -> bool:
+        if await super().on_tick(counter):
+            return True
+        if self._deadline is None:
+            return False
+        now = asyncio.get_running_loop().time()
+        if not self._was_cut and now >= self._deadline:
+            self._was_cut = True
+            self._cut()
+        return not self._busy() or now >= self._deadline + _CUT_SECONDS
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Takes the signals that ask for an end. They end here, and are not raised again."""
+        with on_signals({number: partial(self.stop, number) for number in _STOPPING}):
+            yield
+
+
+@contextmanager
+def on_signals(handlers: Mapping[int, Callable[[], None]]) -> Iterator[None]:
+    """Has the running loop call functions for signals inside the block.
+
+    Outside the main thread it does nothing: whoever runs the loop there stops it.
+    """
+    loop, before = asyncio.get_running_loop(), {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in handlers}
+    for number in before:
+        loop.add_signal_handler(number, handlers[number])
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
+
+
+def config_of(app: Any, settings: EdgeSettings) -> uvicorn.Config:
+    """How uvicorn is to serve an application."""
+    limits = settings.limits
+    return uvicorn.Config(
+        app,
+        http=BoundedProtocol.within(limits),
+        ws="none",
+        lifespan="auto",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=2048,
+        timeout_keep_alive=limits.connection_keep_alive,  # type: ignore[arg-type]
+        timeout_graceful_shutdown=1,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )

@@ -1,0 +1,103 @@
+"""What a server listens on, whom it lets in, and how much it takes from them."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ingot.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """The most that clients may ask of the server. Times are in seconds; 0 bounds nothing.
+
+    max_queue            requests of a model that wait for a seat
+    max_queue_tokens     their tokens, prompt and answer; None: 4 times what the KV cache holds
+    max_key_requests     requests of a key, waiting and running
+    max_key_tokens       their tokens
+    queue_timeout        how long a request waits for a seat
+    request_timeout      how long a request takes in all
+    connection_keep_alive  how long a connection stays open without a request
+    write_timeout        how long a client may leave a full send buffer unread
+    """
+
+    body_bytes: int = 8_000_000
+    body_chunks: int = 65_536
+    header_bytes: int = 64 * 1024
+    header_lines: int = 100
+    json_depth: int = 64
+    pipelined: int = 32
+    send_buffer_bytes: int = 64 * 1024
+    header_timeout: float = 10.0
+    body_timeout: float = 30.0
+    write_timeout: float = 30.0
+    connection_keep_alive: float = 5.0
+    max_queue: int = 512
+    max_queue_tokens: int | None = None
+    max_key_requests: int = 0
+    max_key_tokens: int = 0
+    queue_timeout: float = 60.0
+    request_timeout: float = 600.0
+    shutdown_timeout: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeSettings:
+    """How a server meets the world.
+
+    `uds` is the path of a Unix socket, which replaces host and port. Without a file of keys
+    everyone who reaches the server may use it, and nobody may load or unload models, unless
+    `open_admin` is set or the socket is a file that only its owner can open. With one, `/live` asks
+    for no key, and `/health` for none if `open_health` is set.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    uds: Path | None = None
+    key_file: Path | None = None
+    allow_no_key: bool = False
+    open_admin: bool = False
+    open_health: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    limits: Limits = field(default_factory=Limits)
+    log_level: str = "info"
+    log_format: str = "text"
+    log_prompts: bool = False
+    max_log_len: int = 2_000
+    metrics_compat: str = ""
+    traces: bool = False
+
+    def check(self) -> None:
+        """Raises UsageError for what contradicts itself, or is not safe and not asked for."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise UsageError(
+                "TLS needs a certificate and its key",
+                hint="Give both --tls-cert and --tls-key.",
+            )
+        if self.key_file is None and not self.is_local and not self.allow_no_key:
+            raise UsageError(
+                f"{self.host} can be reached from other machines, and no key is asked for",
+                hint="Make a key with `ingot key NAME --file keys.txt` and add --api-key-file "
+                "keys.txt, or say --allow-no-key where something else guards the port.",
+            )
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach the server."""
+        if self.uds is not None or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def admin_without_key(self) -> bool:
+        """Whether those without a key may load and unload models, where no keys are asked for.
+
+        Loading runs the native code of an artifact, and every user of a machine reaches its ports.
+        """
+        return self.key_file is None and (self.open_admin or self.uds is not None)

@@ -1,0 +1,85 @@
+"""A request that came by gRPC, through the same doors as one that came by HTTP."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from ingot.serve.engine import Engine
+from ingot.serve.grpc.call import current_call
+from ingot.serve.http.gate import Watch
+from ingot.serve.http.generate import asked_of
+from ingot.serve.http.site import Site, off_loop
+from ingot.serve.http.steps import Steps, steps_of
+from ingot.serve.openai.fields import FieldError
+from ingot.serve.openai.order import Caller, Order, chat_order, completion_order
+from ingot.serve.openai.requests import ChatRequest, CompletionRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """A request that runs: the model, what was ordered of it, and what its steps do for which
+    of the order's jobs."""
+
+    model: str
+    engine: Engine
+    order: Order
+    steps: Steps
+
+
+@asynccontextmanager
+async def answering(
+    site: Site, body: Mapping[str, Any], *, stream: bool
+) -> AsyncIterator[Answering]:
+    """Runs a request, whose fields are those of HTTP. Leaving the block aborts it.
+
+    Raises the errors that HTTP answers with.
+    """
+    call = current_call()
+    _refuse_not_finite(body)
+    data = msgspec.json.encode({**body, "stream": stream})
+    request = await site.decode(data, ChatRequest if "messages" in body else CompletionRequest)
+    name = site.named(request.model)
+    caller = Caller(uuid.uuid4().hex, call.key)
+    async with site.models.lease(name) as engine:
+        order = await off_loop(partial(_order, site, request, engine, caller, data))
+        asked = asked_of(order, call.key, name, engine)
+        async with (
+            site.gate.enter(asked) as watch,
+            aclosing(steps_of(engine, order.jobs)) as steps,
+            aclosing(_watched(steps, watch)) as seen,
+        ):
+            yield Answering(name, engine, order, seen)
+
+
+def _refuse_not_finite(body: Mapping[str, Any]) -> None:
+    """Raises FieldError for a number that JSON cannot say, and would leave out."""
+    for name, value in body.items():
+        inside = value.values() if isinstance(value, dict) else (value,)
+        if not all(math.isfinite(each) for each in inside if isinstance(each, float)):
+            raise FieldError(name, f"{name} is not a finite number")
+
+
+def _order(
+    site: Site,
+    request: CompletionRequest | ChatRequest,
+    engine: Engine,
+    caller: Caller,
+    data: bytes,
+) -> Order:
+    if isinstance(request, CompletionRequest):
+        return completion_order(request, engine, caller, data, site.settings.terms)
+    return chat_order(request, engine, caller, data, site.settings.terms)
+
+
+async def _watched(steps: Steps, watch: Watch) -> Steps:
+    async for number, progress in steps:
+        watch.see(progress)
+        yield number, progress

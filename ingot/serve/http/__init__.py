@@ -1,0 +1,1 @@
+"""The server's HTTP: routes, answers and streams over a registry of models."""

@@ -1,0 +1,46 @@
+"""`build_app`: the server's routes as an ASGI application."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ingot.serve.http.errors import UnknownRoute, WrongMethod
+from ingot.serve.http.gate import Gate, OpenGate
+from ingot.serve.http.generate import Generate
+from ingot.serve.http.model_routes import model_routes
+from ingot.serve.http.models import Models
+from ingot.serve.http.routes import refused, routes
+from ingot.serve.http.site import HttpSettings, Site
+from ingot.serve.openai.requests import ChatRequest, CompletionRequest
+
+
+def build_app(
+    models: Models, settings: HttpSettings | None = None, gate: Gate | None = None
+) -> Starlette:
+    """The routes over a registry of models, without keys, limits or metrics.
+
+    `gate` lets requests for text in, all of them by default.
+    """
+    site = Site(models=models, settings=settings or HttpSettings(), gate=gate or OpenGate())
+    return Starlette(
+        routes=[
+            Route("/v1/completions", Generate(site, CompletionRequest), methods=["POST"]),
+            Route("/v1/chat/completions", Generate(site, ChatRequest), methods=["POST"]),
+            *routes(site),
+            *model_routes(site),
+        ],
+        exception_handlers={HTTPException: _on_http},
+    )
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    """What Starlette refuses: unknown routes, and wrong methods."""
+    assert isinstance(error, HTTPException), "registered for no other"
+    path = request.url.path[:200]
+    if error.status_code == 405:
+        return refused(WrongMethod(f"{path} does not take {request.method}"))
+    return refused(UnknownRoute(f"there is no {path}", hint="GET /openapi.json lists all."))

@@ -1,0 +1,130 @@
+"""`POST /v1/completions` and `POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from functools import partial
+
+from ingot.serve.asked import Asked
+from ingot.serve.engine import Engine
+from ingot.serve.http.errors import refusal_of
+from ingot.serve.http.gate import Watch
+from ingot.serve.http.reply import (
+    JSON,
+    ClientGone,
+    Receive,
+    Reply,
+    Scope,
+    Send,
+    read_body,
+    while_connected,
+)
+from ingot.serve.http.site import Site, off_loop
+from ingot.serve.http.steps import Steps, steps_of
+from ingot.serve.openai.answers import Head
+from ingot.serve.openai.chat_answer import ChatAnswer
+from ingot.serve.openai.order import Caller, Order, chat_order, completion_order
+from ingot.serve.openai.params import num_new_tokens
+from ingot.serve.openai.requests import ChatRequest, CompletionRequest
+from ingot.serve.openai.text_answer import TextAnswer
+
+Request = CompletionRequest | ChatRequest
+Answer = TextAnswer | ChatAnswer
+
+
+class Generate:
+    """An ASGI application that answers one kind of request for text."""
+
+    def __init__(self, site: Site, kind: type[Request]) -> None:
+        self._site = site
+        self._kind = kind
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reply = Reply(send)
+        state = scope.get("state", {})
+        request_id = state.get("request_id") or uuid.uuid4().hex
+        try:
+            body = await read_body(receive)
+            async with while_connected(receive, reply):
+                await self._answer(body, state.get("key", ""), reply)
+        except ClientGone:
+            pass
+        except Exception as error:
+            refusal = refusal_of(error, request_id)
+            state["error"] = refusal.code  # for the log of whoever stands around
+            await reply.fail(refusal)
+
+    async def _answer(self, body: bytes, key: str, reply: Reply) -> None:
+        site = self._site
+        request = await site.decode(body, self._kind)
+        name = site.named(request.model)
+        # Unlike the id of the request, which a client may choose, this one is unique.
+        caller = Caller(uuid.uuid4().hex, key)
+        async with self._kept_awake(request, reply), site.models.lease(name) as engine:
+            order = await off_loop(partial(self._order, request, engine, caller, body))
+            answer = self._begin(order, caller, name, engine)
+            async with (
+                site.gate.enter(asked_of(order, key, name, engine)) as watch,
+                aclosing(steps_of(engine, order.jobs)) as steps,
+            ):
+                if request.stream:
+                    await _stream(steps, watch, answer, reply)
+                else:
+                    await _whole(steps, watch, answer, reply, scores=order.scores)
+
+    def _kept_awake(self, request: Request, reply: Reply) -> AbstractAsyncContextManager[None]:
+        if not request.stream:
+            return nullcontext()
+        return reply.kept_awake(self._site.settings.ping_seconds)
+
+    def _order(self, request: Request, engine: Engine, caller: Caller, body: bytes) -> Order:
+        terms = self._site.settings.terms
+        if isinstance(request, CompletionRequest):
+            return completion_order(request, engine, caller, body, terms)
+        return chat_order(request, engine, caller, body, terms)
+
+    def _begin(self, order: Order, caller: Caller, name: str, engine: Engine) -> Answer:
+        is_text = isinstance(order.request, CompletionRequest)
+        what = "text_completion" if is_text else "chat.completion"
+        head = Head(
+            id=f"{'cmpl' if is_text else 'chatcmpl'}-{caller.request_id}",
+            object=f"{what}.chunk" if order.request.stream and not is_text else what,
+            created=int(time.time()),
+            model=name,
+            system_fingerprint=engine.facts.fingerprint,
+        )
+        return (TextAnswer if is_text else ChatAnswer)(order, head)
+
+
+def asked_of(order: Order, key: str, name: str, engine: Engine) -> Asked:
+    """What an order takes of the engine."""
+    return Asked(
+        model=name,
+        key=key,
+        num_sequences=order.n * len(order.jobs),
+        num_tokens=order.num_tokens,
+        num_prompt_tokens=order.num_prompt_tokens,
+        max_tokens=num_new_tokens(order.request),
+        priority=order.request.priority or 0,
+        facts=engine.facts,
+    )
+
+
+async def _stream(steps: Steps, watch: Watch, answer: Answer, reply: Reply) -> None:
+    async for number, progress in steps:
+        watch.see(progress, number)
+        if events := answer.chunks(number, progress):
+            await reply.write(events)
+    await reply.end(answer.last())
+
+
+async def _whole(steps: Steps, watch: Watch, answer: Answer, reply: Reply, *, scores: bool) -> None:
+    done = []
+    async for number, progress in steps:
+        watch.see(progress, number)
+        done.append((number, progress))
+    # Thousands of log-probabilities are work for milliseconds.
+    body = await off_loop(partial(answer.whole, done)) if scores else answer.whole(done)
+    await reply.whole(body, 200, JSON)

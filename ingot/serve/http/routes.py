@@ -1,0 +1,162 @@
+"""The routes that answer at once: models, tokens, and whether the server can be used."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ingot.runtime.tokenizer import Tokenizer
+from ingot.serve.engine import ModelFacts
+from ingot.serve.http.errors import UnknownModel, refusal_of
+from ingot.serve.http.models import Models
+from ingot.serve.http.page import description, page
+from ingot.serve.http.site import Site, off_loop
+from ingot.serve.openai.answers import Text, Tokens
+from ingot.serve.openai.fields import FieldError
+from ingot.serve.openai.model_cards import ModelCard, ModelList
+from ingot.serve.openai.prompts import rendered
+from ingot.serve.openai.requests import DetokenizeRequest, TokenizeRequest
+from ingot.serve.openai.token_texts import TokenTexts
+from ingot.serve.refusal import Refusal
+from ingot.version import __version__
+
+Handler = Callable[[Site, Request], Awaitable[Response]]
+
+
+def json(value: Any, status: int = 200) -> Response:
+    """An answer of JSON."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def refused(refusal: Refusal) -> Response:
+    """An answer that is an error."""
+    response = Response(refusal.body(), refusal.status)
+    for name, value in refusal.headers():
+        response.headers.append(name.decode(), value.decode())
+    return response
+
+
+def route(site: Site, method: str, path: str, handler: Handler) -> Route:
+    """A route whose handler gets the site as well."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return await handler(site, request)
+        except Exception as error:
+            state = request.scope.get("state", {})
+            return refused(refusal_of(error, state.get("request_id") or uuid.uuid4().hex))
+
+    return Route(path, handle, methods=[method])
+
+
+def routes(site: Site) -> list[Route]:
+    """All of them."""
+    return [
+        route(site, "GET", "/", page),
+        route(site, "GET", "/openapi.json", description),
+        route(site, "GET", "/live", _live),
+        route(site, "GET", "/health", _health),
+        route(site, "GET", "/version", _version),
+        route(site, "GET", "/v1/models", _list_models),
+        route(site, "GET", "/v1/models/{name:path}", _one_model),
+        route(site, "POST", "/tokenize", _tokenize),
+        route(site, "POST", "/detokenize", _detokenize),
+    ]
+
+
+async def _live(site: Site, request: Request) -> Response:
+    return json({"status": "ok"})
+
+
+async def _health(site: Site, request: Request) -> Response:
+    """Ready, unless a model is on its way or has failed: then 503 and which."""
+    ready = is_ready(site.models)
+    states = {status.name: str(status.state) for status in site.models.status()}
+    return json({"status": "ok" if ready else "unready", "models": states}, 200 if ready else 503)
+
+
+def is_ready(models: Models) -> bool:
+    """Whether requests for every model can be answered now or as soon as it is loaded."""
+    return not any(str(status.state) in ("loading", "failed") for status in models.status())
+
+
+async def _version(site: Site, request: Request) -> Response:
+    return json({"version": __version__})
+
+
+async def _list_models(site: Site, request: Request) -> Response:
+    return json(ModelList(data=_cards(site)))
+
+
+async def _one_model(site: Site, request: Request) -> Response:
+    name = request.path_params["name"]
+    cards = _cards(site)
+    for card in cards:
+        if card.id == name:
+            return json(card)
+    raise unknown_model(site, name)
+
+
+def unknown_model(site: Site, name: str) -> UnknownModel:
+    """The error for a name that no model has."""
+    known = ", ".join(card.id for card in _cards(site))
+    return UnknownModel(
+        f"the model {name[:80]!r} does not exist", hint=f"Served here: {known}.", param="model"
+    )
+
+
+def _cards(site: Site) -> list[ModelCard]:
+    return [
+        ModelCard(
+            id=name,
+            created=status.facts.created if status.facts else 0,
+            root=status.name,
+            max_model_len=status.facts.max_model_len if status.facts else None,
+        )
+        for status in site.models.status()
+        for name in (status.name, *status.aliases)
+    ]
+
+
+async def _tokenize(site: Site, request: Request) -> Response:
+    asked = await site.decode(await request.body(), TokenizeRequest)
+    async with site.models.lease(site.named(asked.model)) as engine:
+        trusts = site.settings.terms.trusts_request_template
+        work = partial(_tokens, asked, engine.tokenizer, engine.facts, trusts)
+        return json(await off_loop(work))
+
+
+def _tokens(
+    asked: TokenizeRequest, tokenizer: Tokenizer, facts: ModelFacts, trusts: bool
+) -> Tokens:
+    if (asked.prompt is None) == (asked.messages is None):
+        raise FieldError("prompt", "give a prompt or messages, one of them")
+    text, special = asked.prompt, asked.add_special_tokens
+    if text is None:  # a template writes the special tokens itself
+        text, special = rendered(asked, tokenizer, trusts_template=trusts), bool(special)
+    ids = tokenizer.encode(text, add_special_tokens=special is not False)
+    texts = TokenTexts(tokenizer)
+    return Tokens(
+        count=len(ids),
+        max_model_len=facts.max_model_len,
+        tokens=ids,
+        token_strs=[texts.text(i) for i in ids] if asked.return_token_strs else None,
+    )
+
+
+async def _detokenize(site: Site, request: Request) -> Response:
+    asked = await site.decode(await request.body(), DetokenizeRequest)
+    async with site.models.lease(site.named(asked.model)) as engine:
+        size, tokenizer = engine.facts.vocab_size, engine.tokenizer
+        if (largest := max(asked.tokens, default=0)) >= size:
+            raise FieldError("tokens", f"tokens has {largest}; the vocabulary has {size} tokens")
+        skip = bool(asked.skip_special_tokens)
+        text = await off_loop(partial(tokenizer.decode, asked.tokens, skip))
+    return json(Text(prompt=text))

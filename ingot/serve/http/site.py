@@ -1,0 +1,72 @@
+"""What all routes of a server share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from ingot.serve.http.gate import Gate, OpenGate
+from ingot.serve.http.models import Models
+from ingot.serve.openai.decode import UnknownFields, decode
+from ingot.serve.openai.fields import FieldError
+from ingot.serve.openai.params import Terms
+
+R = TypeVar("R", bound=msgspec.Struct)
+T = TypeVar("T")
+
+LARGE_BODY = 256 << 10  # bytes from which on a body is not parsed on the event loop
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpSettings:
+    """The switches of the HTTP front: what it lets requests ask for, and after how many seconds a
+    stream that is silent gets a comment."""
+
+    terms: Terms = field(default_factory=Terms)
+    ping_seconds: float = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The models, what lets requests in, the settings, and the unknown fields seen so far."""
+
+    models: Models
+    gate: Gate = field(default_factory=OpenGate)
+    settings: HttpSettings = HttpSettings()
+    unknown_fields: UnknownFields = field(default_factory=UnknownFields)
+
+    async def decode(self, body: bytes, kind: type[R]) -> R:
+        """A body as a struct. Raises FieldError."""
+
+        def read() -> R:
+            request = decode(body, kind)
+            self.unknown_fields.note(body, kind)
+            return request
+
+        return read() if len(body) < LARGE_BODY else await off_loop(read)
+
+    def named(self, name: str | None) -> str:
+        """The model that a request means: without a name, the only one that there is.
+
+        Raises FieldError where there is more than one.
+        """
+        if name is not None:
+            return name
+        names = [status.name for status in self.models.status()]
+        if len(names) != 1:
+            raise FieldError(
+                "model",
+                "model is missing",
+                hint=f"Served here: {', '.join(names) or 'nothing'}.",
+                code="missing_required_parameter",
+            )
+        return str(names[0])
+
+
+async def off_loop(work: Callable[[], T]) -> T:
+    """Does what would keep all other clients waiting in a thread."""
+    return await asyncio.to_thread(work)

@@ -1,0 +1,110 @@
+"""`Telemetry`: what the server measures of its models, and how it tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter
+
+from ingot.errors import IngotError
+from ingot.runtime.metrics import EngineCounters
+from ingot.serve.engine import ModelFacts
+from ingot.serve.metrics.board import Board
+from ingot.serve.metrics.engine_watch import EngineWatch
+from ingot.serve.metrics.request_watch import ModelBoard, RequestWatch
+from ingot.serve.refusal import Refusal
+from ingot.version import __version__
+
+logger = logging.getLogger("ingot.serve")
+
+# Of the models that are loaded: what they are, and how their engines fare.
+Poll = Callable[[], Awaitable[Mapping[str, tuple[ModelFacts, EngineCounters]]]]
+
+_POLL_SECONDS = 1.0  # after which the answer of engines is not waited for any longer
+
+
+def _code(error: Exception) -> str:
+    """By what name an error is counted: few enough for a label."""
+    if isinstance(error, Refusal):
+        return error.code
+    return type(error).__name__ if isinstance(error, IngotError) else "internal"
+
+
+async def _no_models() -> Mapping[str, tuple[ModelFacts, EngineCounters]]:
+    return {}
+
+
+class Telemetry:
+    """All that is measured. It belongs to one event loop.
+
+    `poll` asks the engines how they fare; whoever has them sets it.
+    """
+
+    def __init__(self, *, compat: bool = False, clock: Callable[[], float] = perf_counter) -> None:
+        self.board = Board(compat)
+        self.poll: Poll = _no_models
+        self._clock = clock
+        self._models: dict[str, ModelBoard] = {}
+        self._engines: dict[str, EngineWatch] = {}
+        self.board.number("build_info", __version__).value = 1
+
+    @contextmanager
+    def request(self, model: str, began: float | None = None) -> Iterator[RequestWatch]:
+        """Follows a request that came at `began`, by `perf_counter`, to its end in the block."""
+        watch = RequestWatch(self.model(model), self._clock, began or self._clock())
+        try:
+            yield watch
+        except Exception as error:
+            watch.fail(_code(error))
+            raise
+        except BaseException:  # it is cancelled: its client has left
+            watch.cancel()
+            raise
+        watch.finish()
+
+    def model(self, name: str) -> ModelBoard:
+        """The metrics of a model that requests change."""
+        board = self._models.get(name)
+        if board is None:
+            board = self._models[name] = ModelBoard(self.board, name)
+        return board
+
+    async def refresh(self, waiting: Mapping[str, int]) -> None:
+        """Asks the engines how they fare. `waiting` requests of a model wait for its engine.
+
+        Engines that do not answer keep the numbers that they had.
+        """
+        try:
+            answers = await asyncio.wait_for(self.poll(), _POLL_SECONDS)
+        except (TimeoutError, IngotError):
+            return
+        for name, (facts, counters) in answers.items():
+            engine = self._engines.get(name)
+            if engine is None or engine.facts != facts:
+                if engine is not None:
+                    engine.forget()
+                engine = self._engines[name] = EngineWatch(self.board, name, facts)
+            engine.take(counters, waiting.get(name, 0))
+        for name in self._engines.keys() - answers.keys():
+            self._engines.pop(name).forget()
+
+    def report(self, seconds: float) -> None:
+        """Logs a line for each model that has worked since the last report."""
+        for name, engine in self._engines.items():
+            if line := engine.report(seconds):
+                logger.info("load", extra={"fields": {"model": name, **line}})
+
+    def judge(self) -> None:
+        """Ends a window of time, and warns of models that have become slower."""
+        for name, engine in self._engines.items():
+            warning = engine.judge(self.model(name).between_tokens)
+            if warning:
+                logger.warning("slower than before", extra={"fields": {"model": name, **warning}})
+
+    def loaded(self, model: str, seconds: float, compile_seconds: float | None = None) -> None:
+        """Says how long a load took, and the compile before it."""
+        self.board.number("model_load_seconds", model).value = seconds
+        if compile_seconds is not None:
+            self.board.number("compile_seconds", model).value = compile_seconds

@@ -1,0 +1,135 @@
+"""Answers to `POST /v1/chat/completions`: whole, or chunk by chunk."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from msgspec.structs import asdict
+
+from ingot.serve.chat import AnswerReader
+from ingot.serve.engine import Piece, Progress
+from ingot.serve.openai.answers import ChatCompletion, Counts, Head
+from ingot.serve.openai.deltas import Delta, DeltaChoice, delta_of, whole_choice
+from ingot.serve.openai.events import Events, encode
+from ingot.serve.openai.logprobs import chat_logprobs, prompt_logprobs
+from ingot.serve.openai.order import Order
+from ingot.serve.openai.params import num_logprobs
+from ingot.serve.openai.token_texts import TokenTexts
+
+_TEXT_ALONE = b'},"logprobs":null,"finish_reason":null}'
+
+
+class ChatAnswer:
+    """Makes the answer to an order of what its job gives.
+
+    A stream and a whole answer are made of the same parts, so that their texts are the same.
+    """
+
+    def __init__(self, order: Order, head: Head) -> None:
+        request = order.request
+        self._order = order
+        self._head = head
+        self.counts = Counts(order.num_prompt_tokens)
+        self._events = Events(head, self.counts, request.stream_options)
+        self._texts = TokenTexts(order.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
+        self._num_top = num_logprobs(request)
+        self._begun = False
+        self._hides_reasoning = getattr(request, "include_reasoning", None) is False
+        self._readers = [reader for _ in range(order.n) if (reader := order.reader())]
+        # Nothing but text: what most requests want, at the least cost for each token.
+        special = (
+            request.return_token_ids, order.scores, order.hides_completion, self._readers
+        )  # fmt: skip
+        self._plain = not any(special)
+
+    def chunks(self, number: int, progress: Progress) -> bytes:
+        """What a step did for the job, as events; none where a client would learn nothing."""
+        self.counts.see(progress)
+        events = [] if self._begun else [self._events.chunk(each) for each in self._beginnings()]
+        self._begun = True
+        for piece in progress.pieces:
+            if self._plain:
+                events.append(self._plain_event(piece))
+            else:
+                events += [self._events.chunk(each) for each in self._deltas(piece)]
+        return b"".join(events)
+
+    def last(self) -> bytes:
+        """The events that end a stream."""
+        return self._events.last()
+
+    def whole(self, steps: Iterable[tuple[int, Progress]]) -> bytes:
+        """The answer that is not streamed, of all that the job has given."""
+        parts = defaultdict[int, list[DeltaChoice]](list)
+        for choice in self._beginnings():
+            parts[choice.index].append(choice)
+        further: dict[str, Any] = {}
+        for _, progress in steps:
+            self.counts.see(progress)
+            if progress.prompt_logprobs and self._order.request.prompt_logprobs is not None:
+                further["prompt_logprobs"] = prompt_logprobs(progress.prompt_logprobs, self._texts)
+            for piece in progress.pieces:
+                parts[piece.index] += self._deltas(piece)
+        if self._order.request.return_token_ids:
+            further["prompt_token_ids"] = self._order.prompts[0].token_ids
+        choices = [whole_choice(index, parts[index]) for index in sorted(parts)]
+        head, usage = asdict(self._head), self.counts.usage()
+        return encode(ChatCompletion(**head, choices=choices, usage=usage, **further))
+
+    def _beginnings(self) -> Iterator[DeltaChoice]:
+        for index in range(self._order.n):
+            yield DeltaChoice(index=index, delta=Delta(role="assistant", content=""))
+            if text := self._order.echoed:
+                yield DeltaChoice(index=index, delta=Delta(content=text))
+
+    def _plain_event(self, piece: Piece) -> bytes:
+        if piece.finish_reason is not None:
+            return b"".join([self._events.chunk(each) for each in self._deltas(piece)])
+        if not piece.text:  # held back: it may be half a character
+            return b""
+        text = encode(piece.text)
+        choice = b'{"index":%d,"delta":{"content":%b%b' % (piece.index, text, _TEXT_ALONE)
+        return self._events.chunk_of(choice)
+
+    def _deltas(self, piece: Piece) -> Iterator[DeltaChoice]:
+        """What a piece adds to its choice: text, reasoning, calls, and how the choice ended."""
+        if self._order.hides_completion:
+            if piece.finish_reason is not None:
+                yield DeltaChoice(index=piece.index, delta=Delta(), finish_reason="length")
+            return
+        reader = self._readers[piece.index] if self._readers else None
+        choices = [DeltaChoice(index=piece.index, delta=d) for d in self._read(piece, reader)]
+        yield from self._told(piece, choices)
+        if piece.finish_reason is not None:
+            called = reader is not None and reader.called and piece.finish_reason == "stop"
+            yield DeltaChoice(
+                index=piece.index,
+                delta=Delta(),
+                finish_reason="tool_calls" if called else piece.finish_reason,
+                stop_reason=piece.stop_reason,
+            )
+
+    def _read(self, piece: Piece, reader: AnswerReader | None) -> list[Delta]:
+        """The text of a piece as the parts of a message that it is."""
+        if reader is None:
+            return [Delta(content=piece.text)] if piece.text else []
+        parts = reader.feed(piece.text) if piece.text else []
+        if piece.finish_reason is not None:
+            parts += reader.finish()
+        if self._hides_reasoning:
+            parts = [part for part in parts if not part.reasoning]
+        return [delta_of(part) for part in parts]
+
+    def _told(self, piece: Piece, choices: list[DeltaChoice]) -> list[DeltaChoice]:
+        """The same with what is told of the tokens: the first chunk has it."""
+        tells_ids = bool(self._order.request.return_token_ids)
+        if not tells_ids and (piece.logprobs is None or self._num_top is None):
+            return choices
+        choices = choices or [DeltaChoice(index=piece.index, delta=Delta(content=""))]
+        if piece.logprobs is not None and self._num_top is not None:
+            choices[0].logprobs = chat_logprobs(piece, self._texts, self._num_top)
+        if tells_ids:
+            choices[0].token_ids = piece.token_ids
+        return choices

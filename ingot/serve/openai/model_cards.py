@@ -1,0 +1,26 @@
+"""What clients see of the models that are served."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class ModelCard(Struct, frozen=True, kw_only=True):
+    """A model, under OpenAI's names and vLLM's. An alias has the model's own name as its root."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "ingot"
+    root: str
+    parent: str | None = None
+    max_model_len: int | None = None
+
+
+class ModelList(Struct, frozen=True, kw_only=True):
+    """The answer to `GET /v1/models`."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]

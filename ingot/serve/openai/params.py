@@ -1,0 +1,137 @@
+"""The sampling parameters of requests, as an engine takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from msgspec import Struct
+
+from ingot.errors import GrammarError, RequestError
+from ingot.runtime.params import SamplingParams
+from ingot.serve.engine import ModelFacts
+from ingot.serve.openai.fields import FieldError
+from ingot.serve.openai.form import form_error
+from ingot.serve.openai.requests import (
+    ChatRequest,
+    CompletionRequest,
+    GenerateRequest,
+    Sampling,
+)
+
+_FIELDS = Sampling.__struct_fields__
+
+
+class Terms(Struct, frozen=True, kw_only=True):
+    """What a server lets requests ask for.
+
+    max_n                    completions of a prompt
+    max_logprobs             log-probabilities of a token, besides its own
+    tool_call_parser         the format of calls, or "auto" for that of the chat template
+    trusts_request_template  requests may bring a chat template of their own
+    """
+
+    max_n: int = 16
+    max_logprobs: int = 20
+    tool_call_parser: str = "auto"
+    trusts_request_template: bool = False
+
+
+def sampling_fields(
+    request: CompletionRequest | ChatRequest,
+    facts: ModelFacts,
+    num_prompt: int,
+    further: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Fields of `SamplingParams` for a prompt of so many tokens, `further` ones among them.
+
+    What a request leaves out the model's generation_config.json decides; without a `max_tokens`
+    the completion may fill the context. Raises FieldError.
+    """
+    given = {name: v for name in _FIELDS if (v := getattr(request, name)) is not None}
+    fields = {**facts.defaults, **given, **further}
+    if (limit := num_new_tokens(request)) is not None:
+        fields["max_tokens"] = limit
+    room = facts.max_model_len - num_prompt
+    # 0 asks for the prompt alone. The engine has to draw a token, which is not shown.
+    fields["max_tokens"] = max(1, min(fields.get("max_tokens") or room, room))
+    if limit == 0:
+        fields |= {"max_tokens": 1, "min_tokens": 0}
+    if fields.get("seed", 0) < -1:
+        fields["seed"] += 2**64
+    count = num_logprobs(request)
+    if count is not None:
+        fields["logprobs"] = count
+        if request.echo and isinstance(request, CompletionRequest):
+            fields["prompt_logprobs"] = max(count, fields.get("prompt_logprobs") or 0)
+    _check(fields, facts, request)
+    return fields
+
+
+def num_new_tokens(request: GenerateRequest) -> int | None:
+    """How many tokens a request asks for; None if it does not say."""
+    newer = request.max_completion_tokens if isinstance(request, ChatRequest) else None
+    return request.max_tokens if newer is None else newer
+
+
+def num_logprobs(request: GenerateRequest) -> int | None:
+    """How many log-probabilities of each token a request asks for, besides the token's own."""
+    if isinstance(request, CompletionRequest):
+        return request.logprobs
+    if isinstance(request, ChatRequest) and request.logprobs:
+        return request.top_logprobs or 0
+    return None
+
+
+def _check(fields: dict[str, Any], facts: ModelFacts, request: GenerateRequest) -> None:
+    """Raises FieldError for what the fields together cannot be."""
+    try:
+        params = SamplingParams(**fields)
+        # These take a tokenizer, and time: the engine sees to them.
+        replace(params, bad_words=(), structured_outputs=None).for_model(facts.vocab_size)
+    except GrammarError as error:
+        raise form_error(error, request) from error
+    except RequestError as error:
+        param = error.found.partition(" ")[0]
+        known = param in (*_FIELDS, "logprobs", "structured_outputs")
+        raise FieldError(param if known else None, error.found, hint=error.hint) from None
+
+
+def check_terms(request: CompletionRequest | ChatRequest, terms: Terms) -> None:
+    """Raises FieldError for what a server does not allow, or cannot do at all."""
+    _refuse_unsupported(request)
+    tops = "logprobs" if isinstance(request, CompletionRequest) else "top_logprobs"
+    for name, most in {
+        "n": terms.max_n, tops: terms.max_logprobs, "prompt_logprobs": terms.max_logprobs
+    }.items():  # fmt: skip
+        value = getattr(request, name)
+        if value is not None and value > most:
+            raise FieldError(name, f"{name} is {value}", hint=f"This server allows at most {most}.")
+
+
+def _refuse_unsupported(request: CompletionRequest | ChatRequest) -> None:
+    for name, wrong in _unsupported(request):
+        if wrong:
+            raise FieldError(
+                name, f"{name}: this server does not support it", code="unsupported_parameter"
+            )
+    if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
+        raise FieldError(
+            "top_logprobs", "top_logprobs needs logprobs", hint='Set "logprobs": true as well.'
+        )
+    if request.stream and request.prompt_logprobs is not None:
+        raise FieldError("prompt_logprobs", "prompt_logprobs cannot be streamed")
+
+
+def _unsupported(request: CompletionRequest | ChatRequest) -> list[tuple[str, bool]]:
+    common = [("use_beam_search", bool(request.use_beam_search))]
+    if isinstance(request, CompletionRequest):
+        best_of = request.best_of is not None and request.best_of != (request.n or 1)
+        return [*common, ("suffix", bool(request.suffix)), ("best_of", best_of)]
+    return [
+        *common,
+        ("functions", bool(request.functions)),
+        ("function_call", request.function_call not in (None, "none")),
+        ("audio", request.audio is not None),
+    ]

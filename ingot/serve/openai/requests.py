@@ -1,0 +1,157 @@
+"""What clients may ask for: OpenAI's fields, and vLLM's beside them.
+
+A field that is null is one that was left out. Fields that are not listed are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct
+
+from ingot.serve.openai.fields import (
+    MAX_PROMPTS,
+    Allowed,
+    BadWords,
+    Biases,
+    Choices,
+    Factor,
+    Kept,
+    Least,
+    Messages,
+    Name,
+    NumLogprobs,
+    NumTokens,
+    Penalty,
+    Priority,
+    Seed,
+    Share,
+    Stops,
+    StopText,
+    StopTokens,
+    Temperature,
+    TokenId,
+    TokenIds,
+    Tools,
+    TopK,
+)
+
+# OpenAI's fields that say nothing to a server of one's own, such as how to bill a request. They
+# are accepted without a word, unlike those that nobody knows.
+IGNORED = frozenset(
+    "metadata modalities prediction prompt_cache_key prompt_cache_retention "
+    "safety_identifier service_tier store user verbosity".split()
+)
+
+
+class StreamOptions(Struct):
+    """What a stream has besides its text. Obfuscation is accepted, and no chunk has it."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Sampling(Struct, kw_only=True):
+    """The fields that become those of `SamplingParams`."""
+
+    n: Choices | None = None
+    temperature: Temperature | None = None
+    top_p: Share | None = None
+    top_k: TopK | None = None
+    min_p: Least | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Factor | None = None
+    seed: Seed | None = None
+    max_tokens: NumTokens | None = None
+    min_tokens: NumTokens | None = None
+    stop: StopText | Stops | None = None
+    include_stop_str_in_output: bool | None = None
+    stop_token_ids: StopTokens | None = None
+    ignore_eos: bool | None = None
+    bad_words: BadWords | None = None
+    logit_bias: Biases | None = None
+    allowed_token_ids: Allowed | None = None
+    prompt_logprobs: NumLogprobs | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+
+
+class GenerateRequest(Sampling, kw_only=True):
+    """What both kinds of generation have in common."""
+
+    model: Name | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    echo: bool | None = None
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: Kept | None = None
+    priority: Priority | None = None
+    cache_salt: Name | None = None
+    request_id: Name | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    use_beam_search: bool | None = None
+
+
+class CompletionRequest(GenerateRequest, kw_only=True):
+    """`POST /v1/completions`: continues a prompt, or each of several."""
+
+    prompt: (
+        str
+        | Annotated[
+            list[str | TokenId | TokenIds],
+            Meta(min_length=1, description=f"texts or token lists, at most {MAX_PROMPTS}; tokens"),
+        ]
+    )
+    logprobs: NumLogprobs | None = None
+    best_of: Choices | None = None
+    suffix: str | None = None
+
+
+class ChatRequest(GenerateRequest, kw_only=True):
+    """`POST /v1/chat/completions`: answers a conversation."""
+
+    messages: Messages
+    logprobs: bool | None = None
+    top_logprobs: NumLogprobs | None = None
+    max_completion_tokens: NumTokens | None = None
+    tools: Tools | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[dict[str, Any]] | None = None
+    function_call: str | dict[str, Any] | None = None
+    audio: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
+
+
+class TokenizeRequest(Struct, kw_only=True):
+    """`POST /tokenize`: the tokens of a text, or of a conversation."""
+
+    model: Name | None = None
+    prompt: str | None = None
+    messages: Messages | None = None
+    tools: Tools | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(Struct, kw_only=True):
+    """`POST /detokenize`: the text of tokens."""
+
+    tokens: TokenIds
+    model: Name | None = None
+    skip_special_tokens: bool | None = None

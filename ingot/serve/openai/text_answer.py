@@ -1,0 +1,140 @@
+"""Answers to `POST /v1/completions`: whole, or chunk by chunk."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from msgspec import UNSET
+from msgspec.structs import asdict
+
+from ingot.serve.engine import Piece, Progress
+from ingot.serve.openai.answers import Completion, Counts, Head, TextChoice, TextLogprobs
+from ingot.serve.openai.events import Events, encode
+from ingot.serve.openai.logprobs import TextScores, prompt_logprobs
+from ingot.serve.openai.order import Order
+from ingot.serve.openai.token_texts import TokenTexts
+
+_TEXT_ALONE = b',"logprobs":null,"finish_reason":null,"stop_reason":null}'
+
+
+class TextAnswer:
+    """Makes the answer to an order of what its jobs give.
+
+    A stream and a whole answer are made of the same parts, so that their texts are the same.
+    """
+
+    def __init__(self, order: Order, head: Head) -> None:
+        request = order.request
+        self._order = order
+        self._head = head
+        self.counts = Counts(order.num_prompt_tokens)
+        self._events = Events(head, self.counts, request.stream_options)
+        self._texts = TokenTexts(order.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
+        self._scorers = defaultdict[int, TextScores](lambda: TextScores(self._texts))
+        self._begun: set[int] = set()
+        # Nothing but text: what most requests want, at the least cost for each token.
+        special = (request.echo, request.return_token_ids, order.scores, order.hides_completion)
+        self._plain = not any(special)
+
+    def chunks(self, number: int, progress: Progress) -> bytes:
+        """What a step did for job `number`, as events; none where a client would learn nothing."""
+        self.counts.see(progress)
+        if self._plain:
+            first = number * self._order.n
+            return b"".join([self._plain_event(first + p.index, p) for p in progress.pieces])
+        choices = self._choices(number, progress)
+        return b"".join([self._events.chunk(each) for each in choices if _says(each)])
+
+    def last(self) -> bytes:
+        """The events that end a stream."""
+        return self._events.last()
+
+    def whole(self, steps: Iterable[tuple[int, Progress]]) -> bytes:
+        """The answer that is not streamed, of all that the jobs have given."""
+        parts = defaultdict[int, list[TextChoice]](list)
+        for number, progress in steps:
+            self.counts.see(progress)
+            for choice in self._choices(number, progress):
+                parts[choice.index].append(choice)
+        choices = [_joined(parts[index]) for index in sorted(parts)]
+        return encode(Completion(**asdict(self._head), choices=choices, usage=self.counts.usage()))
+
+    def _plain_event(self, index: int, piece: Piece) -> bytes:
+        if piece.finish_reason is not None:
+            return self._events.chunk(_choice(index, piece))
+        if not piece.text:  # held back: it may be half a character
+            return b""
+        text = encode(piece.text)
+        return self._events.chunk_of(b'{"index":%d,"text":%b%b' % (index, text, _TEXT_ALONE))
+
+    def _choices(self, number: int, progress: Progress) -> Iterator[TextChoice]:
+        first = number * self._order.n
+        if number not in self._begun:
+            self._begun.add(number)
+            yield from self._beginnings(number, progress)
+        for piece in progress.pieces:
+            yield self._choice(first + piece.index, piece)
+
+    def _choice(self, index: int, piece: Piece) -> TextChoice:
+        if self._order.hides_completion:
+            return TextChoice(index=index, text="", finish_reason=piece.finish_reason and "length")
+        choice = _choice(index, piece)
+        if piece.logprobs is not None:
+            choice.logprobs = self._scorers[index].of_piece(piece)
+        if self._order.request.return_token_ids:
+            choice.token_ids = piece.token_ids
+        return choice
+
+    def _beginnings(self, number: int, progress: Progress) -> Iterator[TextChoice]:
+        """What comes before the first token of each completion of a prompt."""
+        order, prompt = self._order, self._order.prompts[number]
+        request, scores = order.request, progress.prompt_logprobs
+        if not (request.echo or request.return_token_ids or scores):
+            return
+        for index in range(number * order.n, (number + 1) * order.n):
+            choice = TextChoice(index=index, text=prompt.text or "" if request.echo else "")
+            if request.echo and scores and "logprobs" in order.jobs[0].params:
+                choice.logprobs = self._scorers[index].of_prompt(prompt.token_ids, scores)
+            if request.return_token_ids:
+                choice.token_ids, choice.prompt_token_ids = [], prompt.token_ids
+            if request.prompt_logprobs is not None and scores:
+                choice.prompt_logprobs = prompt_logprobs(scores, self._texts)
+            yield choice
+
+
+def _choice(index: int, piece: Piece) -> TextChoice:
+    return TextChoice(
+        index=index,
+        text=piece.text,
+        finish_reason=piece.finish_reason,
+        stop_reason=piece.stop_reason,
+    )
+
+
+def _says(choice: TextChoice) -> bool:
+    """Whether a client learns anything from it."""
+    return bool(
+        choice.text or choice.finish_reason or choice.logprobs or choice.token_ids is not UNSET
+    )
+
+
+def _joined(parts: list[TextChoice]) -> TextChoice:
+    """The whole choice of its parts."""
+    first, last = parts[0], parts[-1]
+    whole = TextChoice(
+        index=first.index,
+        text="".join(part.text for part in parts),
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+        prompt_token_ids=first.prompt_token_ids,
+        prompt_logprobs=first.prompt_logprobs,
+    )
+    if any(part.logprobs for part in parts):
+        whole.logprobs = TextLogprobs()
+        for part in parts:
+            if part.logprobs:
+                whole.logprobs.extend(part.logprobs)
+    if first.token_ids is not UNSET:
+        whole.token_ids = [i for part in parts if part.token_ids for i in part.token_ids]
+    return whole

@@ -1,0 +1,88 @@
+"""Which replica a request goes to: where its prefix is, unless that one has too much to do."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+BLOCK_TOKENS = 32
+MAX_BLOCKS = 256  # of a prompt that are looked at
+
+
+def prefix_blocks(token_ids: Sequence[int], salt: str = "") -> list[int]:
+    """A number for each block of a prompt, which stands for all tokens up to its end."""
+    digest = hashlib.blake2b(salt.encode(), digest_size=8)
+    found = []
+    for start in range(0, len(token_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS)[:MAX_BLOCKS]:
+        digest.update(array("q", token_ids[start : start + BLOCK_TOKENS]).tobytes())
+        found.append(int.from_bytes(digest.copy().digest(), "little"))
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Balance:
+    """When a replica has too much to do to be given more for its cache.
+
+    It has, where it runs more than `more` requests over the idlest one, and more than `times` as
+    many as that.
+    """
+
+    more: int = 4
+    times: float = 1.5
+
+    def allows(self, load: int, least: int) -> bool:
+        """Whether a replica of that load may be preferred to one of the least load."""
+        return load - least <= self.more or load <= least * self.times
+
+
+class PrefixTable:
+    """Which replica has lately been given which prefixes. It keeps the newest `capacity` blocks."""
+
+    def __init__(self, balance: Balance = Balance(), capacity: int = 200_000) -> None:
+        self._balance = balance
+        self._capacity = capacity
+        self._holders: OrderedDict[int, str] = OrderedDict()
+
+    def order(self, blocks: Sequence[int], loads: Mapping[str, int]) -> list[str]:
+        """The replicas, the best first.
+
+        That is the one that has the longest prefix if its load allows it, then the idlest. Among
+        those that are equally idle the first block decides, so that routers that know nothing of
+        one another agree.
+        """
+        least = min(loads.values(), default=0)
+        found = sorted(loads, key=lambda name: (loads[name], _draw(blocks, name)))
+        holder = self._longest(blocks, loads)
+        if holder is not None and self._balance.allows(loads[holder], least):
+            found.remove(holder)
+            found.insert(0, holder)
+        return found
+
+    def note(self, blocks: Sequence[int], replica: str) -> None:
+        """A request with these blocks went to a replica."""
+        for block in blocks:
+            self._holders[block] = replica
+            self._holders.move_to_end(block)
+        while len(self._holders) > self._capacity:
+            self._holders.popitem(last=False)
+
+    def forget(self, replica: str) -> None:
+        """A replica has gone, and its cache with it."""
+        for block in [block for block, name in self._holders.items() if name == replica]:
+            del self._holders[block]
+
+    def _longest(self, blocks: Sequence[int], loads: Mapping[str, int]) -> str | None:
+        for block in reversed(blocks):
+            holder = self._holders.get(block)
+            if holder in loads:
+                return holder
+        return None
+
+
+def _draw(blocks: Sequence[int], name: str) -> bytes:
+    """A number that a replica draws for a prefix; the same wherever it is drawn."""
+    first = blocks[0] if blocks else 0
+    return hashlib.blake2b(f"{first}/{name}".encode(), digest_size=8).digest()

@@ -1,0 +1,200 @@
+"""Requests that wait, take too long, or are cut short."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+
+import pytest
+
+from ingot.serve.asked import Asked
+from ingot.serve.edge.admission import Admission
+from ingot.serve.refusal import Draining, QueueFull, QueueTimeout, RequestTimeout
+from tests.serve.edge.edge_server import FACTS, with_limits
+
+SEATS = 3  # of the model above: those of its engine, and two on the way there
+
+
+def asked(model: str = "m", **changes) -> Asked:
+    return Asked(model=model, facts=FACTS, **changes)
+
+
+async def fill(stack: AsyncExitStack, admission: Admission, **changes) -> None:
+    for _ in range(SEATS):
+        await stack.enter_async_context(admission.enter(asked(**changes)))
+
+
+async def gone(task: asyncio.Task) -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+def run(scenario, **limits) -> None:
+    async def main() -> None:
+        admission = Admission(with_limits(**limits))
+        await scenario(admission)
+        line = admission.lines["m"]
+        assert (line.num_taken, line.num_running, line.num_waiting) == (0, 0, 0)
+        assert not admission._shares and not admission._tickets
+
+    asyncio.run(main())
+
+
+def test_one_that_waits_gets_in_when_another_leaves():
+    async def scenario(admission: Admission) -> None:
+        entered = asyncio.Event()
+
+        async def waiter() -> None:
+            async with admission.enter(asked()):
+                entered.set()
+
+        async with AsyncExitStack() as stack:
+            await fill(stack, admission)
+            task = asyncio.create_task(waiter())
+            await asyncio.sleep(0)
+            assert not entered.is_set() and admission.lines["m"].num_waiting == 1
+        await task
+        assert entered.is_set()
+
+    run(scenario)
+
+
+def test_a_full_queue_refuses_at_once_and_says_when_to_come_back():
+    async def scenario(admission: Admission) -> None:
+        async with AsyncExitStack() as stack:
+            await fill(stack, admission)
+            waiting = asyncio.create_task(stack.enter_async_context(admission.enter(asked())))
+            await asyncio.sleep(0)
+            with pytest.raises(QueueFull) as caught:
+                async with admission.enter(asked()):
+                    pytest.fail("it got in")
+            assert caught.value.retry_after >= 1
+            async with admission.enter(asked("other")):  # another model has a line of its own
+                pass
+            await gone(waiting)
+
+    run(scenario, max_queue=1)
+
+
+def test_tokens_that_wait_are_bounded_by_what_the_cache_holds():
+    async def scenario(admission: Admission) -> None:
+        async with AsyncExitStack() as stack:
+            await fill(stack, admission)
+            first = asyncio.create_task(
+                stack.enter_async_context(admission.enter(asked(num_tokens=300)))
+            )
+            await asyncio.sleep(0)
+            with pytest.raises(QueueFull, match="at most 320"):
+                async with admission.enter(asked(num_tokens=21)):
+                    pytest.fail("it got in")
+            await gone(first)
+
+    run(scenario)
+
+
+def test_one_whose_turn_does_not_come_gives_up():
+    async def scenario(admission: Admission) -> None:
+        async with AsyncExitStack() as stack:
+            await fill(stack, admission)
+            with pytest.raises(QueueTimeout, match=r"within 0\.01 seconds"):
+                async with admission.enter(asked()):
+                    pytest.fail("it got in")
+
+    run(scenario, queue_timeout=0.01)
+
+
+def test_one_that_takes_too_long_is_cancelled_and_gets_a_typed_error():
+    async def scenario(admission: Admission) -> None:
+        seen = []
+
+        async def handle() -> None:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                seen.append("cancelled")
+                raise
+
+        with pytest.raises(RequestTimeout, match=r"longer than 0\.01 seconds"):
+            async with admission.enter(asked()):
+                await handle()
+        assert seen == ["cancelled"]
+
+    run(scenario, request_timeout=0.01)
+
+
+def test_the_time_before_it_entered_counts():
+    async def scenario(admission: Admission) -> None:
+        with pytest.raises(RequestTimeout):
+            async with admission.enter(asked(), elapsed=10.0):
+                await asyncio.Event().wait()
+
+    run(scenario, request_timeout=5.0)
+
+
+def test_cutting_ends_those_that_run_and_those_that_wait():
+    async def scenario(admission: Admission) -> None:
+        async def request() -> None:
+            async with admission.enter(asked()):
+                await asyncio.Event().wait()
+
+        tasks = [asyncio.create_task(request()) for _ in range(SEATS + 2)]
+        while admission.lines.get("m") is None or admission.lines["m"].num_waiting < 2:
+            await asyncio.sleep(0)
+        admission.cut(Draining("the end"))
+        admission.cut(Draining("not again"))
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [str(end) for end in ends] == ["the end"] * (SEATS + 2)
+        assert all(isinstance(end, Draining) for end in ends)
+
+    run(scenario)
+
+
+def test_a_client_that_leaves_while_it_waits_or_runs_frees_what_it_had():
+    async def scenario(admission: Admission) -> None:
+        async def request() -> None:
+            async with admission.enter(asked(key="k", num_tokens=5)):
+                await asyncio.Event().wait()
+
+        tasks = [asyncio.create_task(request()) for _ in range(SEATS + 2)]
+        while admission.lines.get("m") is None or admission.lines["m"].num_waiting < 2:
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(end, asyncio.CancelledError) for end in ends)
+
+    run(scenario)
+
+
+def test_an_error_of_the_handler_passes_through():
+    async def scenario(admission: Admission) -> None:
+        with pytest.raises(TimeoutError, match="its own"):
+            async with admission.enter(asked()):
+                raise TimeoutError("its own")
+
+    run(scenario)
+
+
+def test_a_key_has_its_share_over_all_models():
+    async def scenario(admission: Admission) -> None:
+        async with admission.enter(asked(key="a")), admission.enter(asked("n", key="a")):
+            with pytest.raises(QueueFull, match="2 requests under way"):
+                async with admission.enter(asked(key="a")):
+                    pytest.fail("it got in")
+            async with admission.enter(asked(key="b")):
+                pass
+        async with admission.enter(asked(key="a")):
+            pass
+
+    run(scenario, max_key_requests=2)
+
+
+def test_the_tokens_of_a_key_are_bounded():
+    async def scenario(admission: Admission) -> None:
+        async with admission.enter(asked(key="a", num_tokens=60)):
+            with pytest.raises(QueueFull, match="60 tokens under way, and this one has 50"):
+                async with admission.enter(asked(key="a", num_tokens=50)):
+                    pytest.fail("it got in")
+
+    run(scenario, max_key_tokens=100)

@@ -1,0 +1,253 @@
+"""What reaches the application: keys and scopes, sites, bodies, ids, and answers to faults."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+import re
+
+import httpx
+import pytest
+
+from ingot.serve.edge.keys import make_key
+from ingot.serve.edge.logs import FORMATS
+from tests.serve.edge.edge_server import serving, with_limits
+
+LEAKS = re.compile(r"0x[0-9a-f]{6,}|/home|/tmp|/usr|Traceback|File \"|secret", re.IGNORECASE)
+
+
+def run(scenario, limits=None, **settings) -> None:
+    async def main() -> None:
+        async with serving(limits, **settings) as served, served.client() as client:
+            await scenario(served, client)
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def keys(tmp_path):
+    made = {name: make_key(name, scope) for name, scope in (("bob", "use"), ("root", "admin"))}
+    path = tmp_path / "keys.txt"
+    path.touch(0o600)
+    path.write_text("\n".join(key.line for _, key in made.values()))
+    return path, {name: {"Authorization": f"Bearer {text}"} for name, (text, _) in made.items()}
+
+
+def code_of(response: httpx.Response) -> tuple[int, str]:
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert not LEAKS.search(response.text)
+    return response.status_code, error["code"]
+
+
+def test_with_keys_only_live_is_open(keys):
+    path, headers = keys
+
+    async def scenario(served, client) -> None:
+        paths = ["/echo", "/", "/health", "/metrics", "/health/details", "/v1/models", "/live/"]
+        for method in ("GET", "POST", "OPTIONS", "HEAD", "PUT", "DELETE"):
+            for at in [*paths, "/models/load"]:
+                for wrong in ({}, {"Authorization": "Bearer wrong"}):
+                    response = await client.request(method, at, headers=wrong)
+                    assert response.status_code == 401
+                    assert "access-control-allow-origin" not in response.headers
+            assert (await client.request(method, "/live")).status_code == 200
+        assert code_of(await client.get("/echo")) == (401, "invalid_api_key")
+        assert (await client.post("/echo", headers=headers["bob"])).text == "0"
+        assert not served.app.ended.count("/models/load")
+
+    run(scenario, key_file=path)
+
+
+def test_health_can_be_opened_for_probes(keys):
+    async def scenario(served, client) -> None:
+        assert (await client.get("/health")).text == "ok"
+        assert (await client.get("/health/details")).status_code == 401
+
+    run(scenario, key_file=keys[0], open_health=True)
+
+
+def test_models_are_changed_with_an_admin_key_alone(keys):
+    path, headers = keys
+
+    async def scenario(served, client) -> None:
+        response = await client.post("/models/load", headers=headers["bob"])
+        assert code_of(response) == (403, "not_permitted")
+        response = await client.post("/%6dodels/load", headers=headers["bob"])
+        assert code_of(response) == (403, "not_permitted")
+        assert (await client.post("/models/load", headers=headers["root"])).text == "root"
+        assert (await client.post("/echo", headers=headers["root"])).status_code == 200
+
+    run(scenario, key_file=path)
+
+
+def test_without_keys_nobody_changes_models_unless_it_is_allowed():
+    async def refused(served, client) -> None:
+        assert code_of(await client.post("/models/load")) == (403, "not_permitted")
+        assert (await client.post("/echo")).status_code == 200
+
+    async def allowed(served, client) -> None:
+        assert (await client.post("/models/load")).status_code == 200
+
+    run(refused)
+    run(allowed, open_admin=True)
+
+
+def test_pages_of_other_sites_are_refused(keys):
+    async def scenario(served, client) -> None:
+        own = {"Origin": served.edge.address}
+        assert (await client.post("/echo", headers=own)).status_code == 200
+        for origin in ("https://example.com", "null", "http://127.0.0.1", "x" * 1000, "http://["):
+            response = await client.post("/echo", headers={"Origin": origin})
+            assert code_of(response) == (403, "not_permitted")
+        for host in ("example.com", "example.com:8000", "127.0.0.1.example.com", "[::1].x"):
+            response = await client.get("/echo", headers={"Host": host})
+            assert code_of(response) == (403, "not_permitted")
+        for host in ("localhost", "LOCALHOST:1", "[::1]:8000", "127.0.0.1"):
+            assert (await client.get("/echo", headers={"Host": host})).status_code == 200
+
+    run(scenario)
+    path, headers = keys
+
+    async def named(served, client) -> None:
+        host = headers["bob"] | {"Host": "example.com"}
+        assert (await client.get("/echo", headers=host)).status_code == 200
+
+    run(named, key_file=path)
+
+
+def test_an_id_is_echoed_or_made_and_is_one_word():
+    async def scenario(served, client) -> None:
+        response = await client.post("/echo", headers={"X-Request-Id": "my-1"})
+        assert response.headers["x-request-id"] == "my-1"
+        for bad in ("", "a b", "x" * 129, 'a"b'):
+            response = await client.post("/echo", headers={"X-Request-Id": bad})
+            assert re.fullmatch(r"req-[0-9a-f]{24}", response.headers["x-request-id"])
+        assert (await client.get("/missing")).headers["x-request-id"]
+
+    run(scenario)
+
+
+def test_a_body_is_bounded_whether_its_length_is_told_or_not():
+    async def parts(count: int):
+        for _ in range(count):
+            yield b"x" * 10
+
+    async def scenario(served, client) -> None:
+        assert (await client.post("/echo", content=b"x" * 100)).text == "100"
+        assert (await client.post("/echo", content=parts(10))).text == "100"
+        response = await client.post("/echo", content=b"x" * 101)
+        assert code_of(response) == (413, "body_too_large")
+        response = await client.post("/echo", content=parts(11))
+        assert code_of(response) == (413, "body_too_large")
+
+    run(scenario, limits=with_limits(body_bytes=100))
+
+
+async def receive_parts():
+    return {"type": "http.request", "body": b"x" * 60, "more_body": True}
+
+
+def test_a_body_is_bounded_under_another_server_too():
+    """Where another server speaks HTTP, as Ray's proxy does, the guard alone counts."""
+    from ingot.serve.edge.edge import Edge
+    from ingot.serve.edge.settings import EdgeSettings
+    from tests.serve.edge.edge_server import SmallApp
+
+    async def main(headers: list[tuple[bytes, bytes]]) -> int:
+        sent = []
+
+        async def send(message) -> None:
+            sent.append(message)
+
+        guard = Edge(EdgeSettings(limits=with_limits(body_bytes=100))).wrap(SmallApp())
+        scope = {"type": "http", "method": "POST", "path": "/echo", "headers": headers}
+        await guard(scope, receive_parts, send)
+        return sent[0]["status"]
+
+    assert asyncio.run(main([])) == 413
+    assert asyncio.run(main([(b"content-length", b"101")])) == 413
+    assert asyncio.run(main([(b"content-length", b"1e1")])) == 400
+
+
+def test_a_fault_is_answered_without_its_text_and_logged_under_the_id(capfd):
+    async def scenario(served, client) -> None:
+        response = await client.post("/fail", headers={"X-Request-Id": "my-fault"})
+        assert code_of(response) == (500, "internal")
+        assert "my-fault" in response.text
+        assert (await client.post("/echo")).status_code == 200
+
+    run(scenario)
+    log = capfd.readouterr().err
+    [line] = [line for line in log.splitlines() if "internal error" in line]
+    assert "id=my-fault" in line and "secret at" in line and "Traceback" in line
+
+
+def test_a_fault_in_the_middle_of_an_answer_ends_the_connection(capfd):
+    async def scenario(served, client) -> None:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.get("/half")
+        assert (await client.post("/echo")).status_code == 200
+
+    run(scenario)
+    assert "in the middle" in capfd.readouterr().err
+
+
+def test_the_log_has_a_line_for_each_request_but_those_of_probes(keys, capfd):
+    path, headers = keys
+
+    async def scenario(served, client) -> None:
+        for at in ("/health", "/metrics", "/live", "/echo"):
+            await client.get(at, headers=headers["bob"])
+
+    run(scenario, key_file=path)
+    lines = [line for line in capfd.readouterr().err.splitlines() if " request " in line]
+    assert len(lines) == 1
+    assert "key=bob method=GET path=/echo status=200" in lines[0]
+
+
+def test_a_path_cannot_forge_a_line_of_the_log(capfd):
+    async def scenario(served, client) -> None:
+        await client.get("/a%0d%0a2026-11-23T00:00:00.000Z ERROR forged%1b[31m%E2%80%AEx")
+
+    run(scenario)
+    lines = capfd.readouterr().err.splitlines()
+    assert not [line for line in lines if line.startswith("2026-11-23T00:00:00.000Z")]
+    [line] = [line for line in lines if "forged" in line]
+    assert "\\r\\n2026" in line and "\\x1b[31m\\u202e" in line
+
+
+def test_a_client_that_leaves_is_counted_as_499():
+    async def scenario(served, client) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9\r\n\r\nab")
+        while not served.edge._open:
+            await asyncio.sleep(0)
+        writer.close()
+        while served.edge._open:
+            await asyncio.sleep(0)
+        assert served.metric("ingot_http_responses_total", status="499") == 1
+        assert served.metric("ingot_http_requests_in_flight") == 0
+
+    run(scenario)
+
+
+def test_the_limits_are_listed():
+    async def scenario(served, client) -> None:
+        details = (await client.get("/health/details")).json()
+        assert details["limits"]["body_bytes"] == 8_000_000
+        assert details["draining"] is False
+
+    run(scenario)
+
+
+def test_the_record_of_a_log_line_is_formatted_alike_by_both_formats():
+    """A negative control: a formatter that does not escape would let a second line through."""
+    record = logging.LogRecord("ingot", logging.INFO, "", 0, "a\nb", (), None)
+    plain = io.StringIO()
+    handler = logging.StreamHandler(plain)
+    handler.emit(record)
+    assert plain.getvalue().count("\n") == 2
+    for formatter in FORMATS.values():
+        assert "\n" not in formatter(100).format(record)

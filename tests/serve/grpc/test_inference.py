@@ -1,0 +1,245 @@
+"""`ingot.v1.Inference`, by grpcio's own client."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+
+from ingot.errors import EngineDeadError, QueueFullError
+from ingot.runtime.metrics import RequestMetrics
+from ingot.serve.engine import Piece, Progress
+from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
+from tests.serve.grpc.conftest import failure, served
+from tests.support.fake_engine import FakeEngine, FakeModels, says
+
+METRICS = RequestMetrics(
+    num_prompt_tokens=3, num_cached_tokens=1, num_generated_tokens=2, num_preemptions=0,
+    queue_seconds=0.5, ttft_seconds=None, tpot_seconds=None, total_seconds=2.0, arrival_time=0.0,
+    first_scheduled_time=None, first_token_time=None, last_token_time=None, finished_time=None,
+)  # fmt: skip
+PROMPT = {"token_ids": v1.TokenIds(ids=[1, 2, 3])}
+
+
+def request(**fields) -> v1.GenerateRequest:
+    return v1.GenerateRequest(**{"model": "m", **PROMPT, **fields})
+
+
+def test_a_stream_says_each_step_and_then_how_it_fared(run):
+    async def work():
+        engine = FakeEngine(says("Ro", "meo", metrics=METRICS))
+        async with served(FakeModels(m=engine)) as client:
+            call = client.inference.GenerateStream(request(request_id="mine"))
+            return [each async for each in call], engine.jobs
+
+    (first, last), (job,) = run(work())
+    assert [(c.index, c.text, [*c.token_ids]) for c in first.completions] == [(0, "Ro", [100])]
+    assert (first.completions[0].finish_reason, last.completions[0].finish_reason) == ("", "stop")
+    assert {each.request_id for each in (first, last)} == {"mine"} and first.model == "m"
+    assert not first.HasField("usage") and last.usage.prompt_tokens == 3
+    assert (last.usage.cached_tokens, last.usage.completion_tokens) == (1, 2)
+    assert (last.usage.queue_seconds, last.usage.total_seconds) == (0.5, 2.0)
+    assert job.token_ids == [1, 2, 3]
+
+
+def test_one_answer_is_the_whole_stream(run):
+    async def work():
+        async with served(FakeModels(m=FakeEngine(says("a", "b", "c")))) as client:
+            params = v1.SamplingParams(n=2, temperature=0.5)
+            return await client.inference.Generate(request(params=params))
+
+    answer = run(work())
+    assert [(c.index, c.text, c.finish_reason) for c in answer.completions] == [
+        (0, "abc", "stop"),
+        (1, "abc", "stop"),
+    ]
+    assert [[*c.token_ids] for c in answer.completions] == [[100, 101, 102]] * 2
+
+
+def test_every_parameter_reaches_the_engine(run):
+    given = v1.SamplingParams(
+        n=2, temperature=0.5, top_p=0.75, top_k=7, min_p=0.125, presence_penalty=0.5,
+        frequency_penalty=0.25, repetition_penalty=1.5, seed=2**63 + 1, max_tokens=9, min_tokens=2,
+        stop=["x", "y"], include_stop_str_in_output=True, stop_token_ids=[5], ignore_eos=True,
+        bad_words=["no"], logit_bias={3: -2.5}, allowed_token_ids=[3, 4], logprobs=1,
+        skip_special_tokens=False, spaces_between_special_tokens=False,
+    )  # fmt: skip
+
+    async def work():
+        engine = FakeEngine(says("a"))
+        async with served(FakeModels(m=engine)) as client:
+            await client.inference.Generate(request(params=given, priority=3, cache_salt="s"))
+        return engine.jobs[0]
+
+    job = run(work())
+    for field, value in given.ListFields():
+        expected = dict(value) if field.name == "logit_bias" else value
+        found = job.params[field.name]
+        assert found == ([*expected] if field.is_repeated and field.name != "logit_bias" else
+                         expected)  # fmt: skip
+    assert (job.priority, job.salt) == (3, "s")
+
+
+def test_there_is_a_field_for_every_parameter():
+    import dataclasses
+
+    from ingot.runtime.params import SamplingParams
+
+    # What no request can say: code, and how a Python stream is cut.
+    ours = {f.name for f in dataclasses.fields(SamplingParams) if f.init}
+    ours -= {"logits_processors", "output_kind", "detokenize"}
+    theirs = {field.name for field in v1.SamplingParams.DESCRIPTOR.fields}
+    assert ours <= theirs and theirs - ours <= {"structured_outputs"}
+
+
+def test_log_probabilities_and_reasons_have_their_places(run):
+    scores = [[(100, -0.5, 1, "a"), (7, -1.5, 2, None)]]
+    prompt = [None, [(2, -0.25, 1, "b")]]
+
+    def script(job):
+        yield Progress([Piece(0, "a", [100], scores)], False, 0, prompt)
+        yield Progress([Piece(0, "", [7], [scores[0]], "stop", 7)], True)
+
+    async def work():
+        async with served(FakeModels(m=FakeEngine(script))) as client:
+            params = v1.SamplingParams(logprobs=1, prompt_logprobs=0)
+            return await client.inference.Generate(request(params=params))
+
+    answer = run(work())
+    (completion,) = answer.completions
+    assert [[(s.token_id, s.logprob, s.rank) for s in p.tokens] for p in completion.logprobs] == [
+        [(100, -0.5, 1), (7, -1.5, 2)]
+    ] * 2
+    assert completion.logprobs[0].tokens[0].text == "a"
+    assert not completion.logprobs[0].tokens[1].HasField("text")
+    assert (completion.finish_reason, completion.stop_token_id) == ("stop", 7)
+    assert [len(position.tokens) for position in answer.prompt_logprobs] == [0, 1]
+
+
+def test_a_text_is_tokenised(run):
+    async def work():
+        engine = FakeEngine(says("a"))
+        async with served(FakeModels(m=engine)) as client:
+            asked = v1.GenerateRequest(model="m", text="ROMEO:")
+            await client.inference.Generate(asked)
+        return engine.jobs[0].token_ids, engine.tokenizer.encode("ROMEO:")
+
+    ids, expected = run(work())
+    assert ids == expected and ids
+
+
+async def _abandoned(leave) -> list[str]:
+    """What the engine aborted after the client left in some way."""
+    begun = asyncio.Event()
+
+    def script(job):
+        begun.set()
+        yield Progress([Piece(0, "a", [1])])
+        yield asyncio.Event()  # never
+
+    engine = FakeEngine(script)
+    models = FakeModels(m=engine)
+    async with served(models) as client:
+        await leave(client, begun)
+        await engine.ended.wait()
+    assert models.num_leases == 0
+    return [job.id for job in engine.jobs if job.id in engine.aborted]
+
+
+def test_dropping_a_stream_aborts(run):
+    async def leave(client, begun):
+        call = client.inference.GenerateStream(request())
+        await call.read()
+        call.cancel()
+
+    assert len(run(_abandoned(leave))) == 1
+
+
+def test_dropping_a_call_aborts(run):
+    async def leave(client, begun):
+        call = client.inference.Generate(request())
+        await begun.wait()
+        call.cancel()
+
+    assert len(run(_abandoned(leave))) == 1
+
+
+def test_a_deadline_aborts(run):
+    async def leave(client, begun):
+        call = client.inference.GenerateStream(request(), timeout=0.2)
+        assert (await call.read()).completions[0].text == "a"
+        code, _, _ = await failure(call)
+        assert code == grpc.StatusCode.DEADLINE_EXCEEDED
+
+    assert len(run(_abandoned(leave))) == 1
+
+
+def test_abort_ends_the_requests_of_an_id_and_no_others(run):
+    async def leave(client, begun):
+        calls = [client.inference.GenerateStream(request(request_id=name)) for name in "aab"]
+        for call in calls:
+            await call.read()
+        told = await client.inference.Abort(v1.AbortRequest(request_id="a"))
+        assert told.num_aborted == 2
+        for call in calls[:2]:
+            code, text, trailing = await failure(call)
+            assert code == grpc.StatusCode.CANCELLED and "aborted" in text
+            assert trailing["ingot-code"] == "aborted"
+        again = await client.inference.Abort(v1.AbortRequest(request_id="a"))
+        assert again.num_aborted == 0
+        calls[2].cancel()
+
+    assert len(run(_abandoned(leave))) == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "says"),
+    [
+        ({"model": "other"}, "NOT_FOUND", "other"),
+        ({"params": v1.SamplingParams(top_p=2)}, "INVALID_ARGUMENT", "top_p"),
+        ({"params": v1.SamplingParams(temperature=float("nan"))}, "INVALID_ARGUMENT", "finite"),
+        ({"params": v1.SamplingParams(logit_bias={1: float("inf")})}, "INVALID_ARGUMENT", "finite"),
+        ({"token_ids": v1.TokenIds(ids=[-1])}, "INVALID_ARGUMENT", "prompt"),
+        ({"token_ids": v1.TokenIds(ids=[2048])}, "INVALID_ARGUMENT", "2048"),
+        ({"token_ids": v1.TokenIds(ids=[1] * 1024)}, "INVALID_ARGUMENT", "1024"),
+        ({"token_ids": None}, "INVALID_ARGUMENT", "prompt"),
+        ({"conversation": v1.Conversation()}, "INVALID_ARGUMENT", "messages"),
+    ],
+)
+def test_what_cannot_be_served_has_a_status(run, fields, code, says):
+    async def work():
+        engine = FakeEngine(lambda job: ())
+        async with served(FakeModels(m=engine)) as client:
+            found = await failure(client.inference.Generate(request(**fields)))
+        assert engine.jobs == []
+        return found
+
+    status, text, trailing = run(work())
+    assert status.name == code and says in text and "Traceback" not in text
+    assert trailing["ingot-code"] and trailing["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "http"),
+    [
+        (QueueFullError("full"), "RESOURCE_EXHAUSTED", "queue_full"),
+        (EngineDeadError("dead"), "UNAVAILABLE", "engine_dead"),
+        (ZeroDivisionError("/secret/path"), "INTERNAL", "internal"),
+    ],
+)
+def test_what_ends_a_request_has_a_status(run, error, code, http):
+    def script(job):
+        yield Progress([Piece(0, "a", [1])])
+        yield error
+
+    async def work():
+        async with served(FakeModels(m=FakeEngine(script))) as client:
+            call = client.inference.GenerateStream(request())
+            await call.read()
+            return await failure(call)
+
+    status, text, trailing = run(work())
+    assert (status.name, trailing["ingot-code"]) == (code, http) and "secret" not in text
+    if http == "queue_full":
+        assert int(trailing["grpc-retry-pushback-ms"]) > 0
