@@ -9,21 +9,9 @@ import pytest
 
 from ingot.serve.asked import Asked
 from ingot.serve.edge.admission import Admission
-from ingot.serve.engine import ModelFacts
 from ingot.serve.refusal import Draining, QueueFull, QueueTimeout, RequestTimeout
-from tests.serve.edge.edge_server import with_limits
+from tests.serve.edge.edge_server import FACTS, with_limits
 
-FACTS = ModelFacts(
-    artifact_id="a",
-    fingerprint="f",
-    vocab_size=10,
-    max_model_len=100,
-    max_num_seqs=1,
-    num_pages=10,
-    page_size=8,
-    architecture="x",
-    created=0,
-)
 SEATS = 3  # of the model above: those of its engine, and two on the way there
 
 
