@@ -81,7 +81,7 @@ class Guard:
             CURRENT.reset(token)
             self._host.closed(record)
             if record.path not in _QUIET:
-                _log(record)
+                log_request(record)
 
     async def _answer(self, scope: Message, record: Record, exchange: _Exchange) -> None:
         headers = dict(scope["headers"])
@@ -223,7 +223,7 @@ async def _send(send: Send, status: int, body: bytes, content_type: str) -> None
     await send({"type": "http.response.body", "body": body})
 
 
-def _log(record: Record) -> None:
+def log_request(record: Record) -> None:
     fields = {
         "id": record.request_id,
         "key": record.key or None,
