@@ -51,7 +51,6 @@ VALUES: dict[str, Any] = {
     "1e308": 1e308,
     "long list": [0] * 100_000,
     "long text": "y" * 1_000_000,
-    "lone surrogate": "\ud800",
     "NUL": "\0",
 }
 # Fields that are wrong only together with others: the error names one of them.
@@ -63,6 +62,7 @@ TOGETHER = {
     "stream": {"prompt_logprobs"},
     "n": {"temperature", "best_of"},
     "tool_choice": {"tools"},
+    "truncate_prompt_tokens": {"prompt", "messages"},
 }
 LEAKS = re.compile(
     r"0x[0-9a-f]{6,}|/home|/tmp|/usr|/root|Traceback|File \"|site-packages|object at|\.py\b"
@@ -111,7 +111,7 @@ def check(response: httpx.Response, allowed: tuple[int, ...] = (400,)) -> dict[s
 def judge(world, path: str, field: str, value: Any) -> None:
     body = json.dumps(BASE[path] | {field: value}).encode()
     response = world.post(path, body)
-    error = check(response, (404,) if field == "model" and isinstance(value, str) else (400,))
+    error = check(response, (400, 404) if field == "model" else (400,))
     if error is not None:
         param = (error["param"] or "nothing").split(".")[0].split("[")[0]
         assert param in {field} | TOGETHER.get(field, set()), (field, value, error)
@@ -141,6 +141,7 @@ def test_no_value_of_a_field_is_too_bad_to_be_answered(world, path, field):
         b"\xff\xfe",
         b'{"model": "\xff"}',
         b'{"\xff": 1}',
+        b'{"model": "\\ud800"}',
         b'{"model": "bard", "prompt": "x", "temperature": NaN}',
         b'{"model": "bard", "prompt": "x", "temperature": Infinity}',
         b'{"model": "bard", "prompt": "x"} trailing',
@@ -209,7 +210,7 @@ NEAR = st.sampled_from((TEXT, CHAT)).flatmap(
         st.just(path),
         st.dictionaries(
             st.sampled_from([name for of, name in FIELDS if of == path]),
-            JSON | st.sampled_from(list(VALUES.values())[:19]),
+            JSON | st.sampled_from([value for name, value in VALUES.items() if "long" not in name]),
             max_size=4,
         ),
     )
