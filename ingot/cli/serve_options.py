@@ -11,7 +11,7 @@ from ingot.cli.arguments import Argument, Arguments, Group
 from ingot.cli.numbers import human_bytes, human_int, whole_number
 
 if TYPE_CHECKING:
-    from ingot.serve.edge import EdgeSettings
+    from ingot.serve.edge.settings import EdgeSettings
 
 
 def port_number(text: str) -> int:
@@ -102,7 +102,7 @@ _OTHER_NAMES = {"api_key_file": "key_file"}
 
 def edge_settings(args: argparse.Namespace) -> EdgeSettings:
     """What the options say, with the defaults where they say nothing."""
-    from ingot.serve.edge import EdgeSettings, Limits
+    from ingot.serve.edge.settings import EdgeSettings, Limits
 
     given = {
         _OTHER_NAMES.get(name, name): value

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from ingot.serve.engine import Engine
-from ingot.serve.grpc.call import CALL
+from ingot.serve.grpc.call import current_call
 from ingot.serve.http.gate import Watch
 from ingot.serve.http.generate import asked_of
 from ingot.serve.http.site import Site, off_loop
@@ -42,7 +42,7 @@ async def answering(
 
     Raises the errors that HTTP answers with.
     """
-    call = CALL.get()
+    call = current_call()
     _refuse_not_finite(body)
     data = msgspec.json.encode({**body, "stream": stream})
     request = await site.decode(data, ChatRequest if "messages" in body else CompletionRequest)
@@ -50,7 +50,7 @@ async def answering(
     caller = Caller(uuid.uuid4().hex, call.key)
     async with site.models.lease(name) as engine:
         order = await off_loop(partial(_order, site, request, engine, caller, data))
-        asked = asked_of(order, call.request_id, call.key, name, engine)
+        asked = asked_of(order, call.key, name, engine)
         async with (
             site.gate.enter(asked) as watch,
             aclosing(steps_of(engine, order.jobs)) as steps,
@@ -75,9 +75,8 @@ def _order(
     data: bytes,
 ) -> Order:
     if isinstance(request, CompletionRequest):
-        return completion_order(request, engine, caller, data)
-    trusts = site.settings.trusts_request_template
-    return chat_order(request, engine, caller, data, trusts_template=trusts)
+        return completion_order(request, engine, caller, data, site.settings.terms)
+    return chat_order(request, engine, caller, data, site.settings.terms)
 
 
 async def _watched(steps: Steps, watch: Watch) -> Steps:

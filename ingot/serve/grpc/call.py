@@ -1,21 +1,23 @@
-"""What surrounds every call: whose key it has, its id, and the status that an error becomes."""
+"""What surrounds every call: whose key it has, its record, and the status an error becomes."""
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextvars import ContextVar
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from ingot.serve.edge.keys import ADMIN, USE, KeyRing
+from ingot.serve.edge.guard import Host, log_request
+from ingot.serve.edge.keys import ADMIN, USE
+from ingot.serve.edge.record import CURRENT, Record
 from ingot.serve.http.errors import refusal_of
 from ingot.serve.refusal import BadKey, Draining, Forbidden, Refusal
 
-# Services that tell what there is, and whether it lives, need no key.
-OPEN = ("/grpc.health.v1.Health/", "/inference.GRPCInferenceService/ServerLive")
+LIVE, HEALTH = "/inference.GRPCInferenceService/ServerLive", "/grpc.health.v1.Health/"
 ADMIN_METHODS = tuple(f"/ingot.v1.Models/{name}" for name in ("Load", "Unload", "Reload"))
 STATUSES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -30,6 +32,7 @@ STATUSES = {
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
+MAX_ID_CHARS = 128
 
 Handler = Callable[[Any, Any], Any]
 
@@ -42,28 +45,23 @@ class Call:
     key: str = ""
 
 
-CALL: ContextVar[Call] = ContextVar("call")
-
-
 class Aborted(Refusal):
     """A request that was ended on demand."""
 
     status, code = 499, "aborted"
 
 
+def current_call() -> Call:
+    """The call that the running task answers."""
+    record = CURRENT.get()
+    return Call(record.request_id, record.key) if record else Call("")
+
+
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Lets in who has a key for what the method does, and turns errors into statuses."""
 
-    def __init__(
-        self,
-        keys: KeyRing | None,
-        *,
-        admin_without_key: bool = False,
-        is_draining: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._keys = keys
-        self._admin_without_key = admin_without_key
-        self._is_draining = is_draining
+    def __init__(self, host: Host) -> None:
+        self._host = host
 
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], details: Any
@@ -71,95 +69,128 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no ty
         handler = await continuation(details)
         if handler is None:
             return None  # no such method
-        method: str = details.method
-        metadata = dict(details.invocation_metadata or ())
-        refusal = None
-        call = Call(_text(metadata.get("x-request-id")) or uuid.uuid4().hex)
-        if not method.startswith(OPEN):
-            try:
-                call = Call(call.request_id, self._key_of(method, metadata))
-            except Refusal as found:
-                refusal = found
-        return _wrapped(handler, call, refusal)
+        metadata = {name: _text(value) for name, value in details.invocation_metadata or ()}
+        given = metadata.get("x-request-id", "")[:MAX_ID_CHARS]
+        request_id = given if given.isprintable() else ""
+        around = _Around(
+            self._host,
+            lambda: Record(
+                method="gRPC",
+                path=details.method,
+                request_id=request_id or f"req-{secrets.token_hex(12)}",
+                traceparent=metadata.get("traceparent"),
+            ),
+            metadata.get("authorization", ""),
+        )
+        if handler.response_streaming:
+            return _streaming(handler, around)
+        single = grpc.unary_unary_rpc_method_handler
+        answer = around.single(handler.unary_unary)
+        return single(answer, handler.request_deserializer, handler.response_serializer)
 
-    def _key_of(self, method: str, metadata: dict[str, Any]) -> str:
-        """The name of the key that a call has. Raises Refusal."""
-        if self._is_draining():
-            raise Draining("the server is about to end", retry_after=1.0)
-        scope = ADMIN if method.startswith(ADMIN_METHODS) else USE
-        if self._keys is None:
-            if scope == ADMIN and not self._admin_without_key:
-                raise Forbidden(f"{method} needs a key with the scope admin")
-            return ""
-        key = self._keys.find(_text(metadata.get("authorization")).encode())
-        if key is None:
-            raise BadKey("no valid key", hint="Send it as metadata: authorization: Bearer KEY.")
-        if not key.permits(scope):
-            raise Forbidden(f"this key may not call {method}")
-        return key.name
+
+def _streaming(handler: Any, around: _Around) -> Any:
+    kinds = (handler.request_deserializer, handler.response_serializer)
+    if handler.request_streaming:
+        return grpc.stream_stream_rpc_method_handler(around.stream(handler.stream_stream), *kinds)
+    return grpc.unary_stream_rpc_method_handler(around.stream(handler.unary_stream), *kinds)
 
 
 def _text(value: Any) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value or "")
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
 
 
-def _wrapped(handler: Any, call: Call, refusal: Refusal | None) -> Any:
-    """The handler inside what every call has around it."""
-    if handler.response_streaming:
-        inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
-        make = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.request_streaming
-            else grpc.unary_stream_rpc_method_handler
-        )
-        outer: Handler = _streaming(inner, call, refusal)
-    else:
-        make = grpc.unary_unary_rpc_method_handler
-        outer = _single(handler.unary_unary, call, refusal)
-    return make(outer, handler.request_deserializer, handler.response_serializer)
+class _Around:
+    """What is done before and after a call of one method."""
 
+    def __init__(self, host: Host, record: Callable[[], Record], authorization: str) -> None:
+        self._host = host
+        self._record = record
+        self._authorization = authorization
 
-def _single(inner: Handler, call: Call, refusal: Refusal | None) -> Handler:
-    async def answer(request: Any, context: Any) -> Any:
+    def single(self, inner: Handler) -> Handler:
+        """A handler that answers once."""
+
+        async def answer(request: Any, context: Any) -> Any:
+            with self._recorded() as record:
+                try:
+                    self._let_in(record)
+                    return await inner(request, context)
+                except Exception as error:
+                    await _abort(error, record, context)
+
+        return answer
+
+    def stream(self, inner: Handler) -> Handler:
+        """A handler that answers with a stream.
+
+        It writes by itself, so that a stream which the client drops is closed here and now.
+        """
+
+        async def answer(request: Any, context: Any) -> None:
+            with self._recorded() as record:
+                try:
+                    self._let_in(record)
+                    async with aclosing(inner(request, context)) as messages:
+                        async for message in messages:
+                            await context.write(message)
+                except Exception as error:
+                    await _abort(error, record, context)
+
+        return answer
+
+    @contextmanager
+    def _recorded(self) -> Iterator[Record]:
+        record = self._record()
+        CURRENT.set(record)
+        self._host.opened(record)
+        record.status = 200
         try:
-            _enter(call, refusal)
-            return await inner(request, context)
-        except Exception as error:
-            await _abort(error, call, context)
+            yield record
+            record.complete = True
+        except asyncio.CancelledError:
+            record.disconnected = True
+            raise
+        finally:
+            self._host.closed(record)
+            if not record.path.startswith((LIVE, HEALTH)):
+                log_request(record)
 
-    return answer
+    def _let_in(self, record: Record) -> None:
+        """Notes the key of a call. Raises Refusal."""
+        host, path = self._host, record.path
+        if path == LIVE or (path.startswith(HEALTH) and host.settings.open_health):
+            return
+        scope = ADMIN if path in ADMIN_METHODS else USE
+        if host.keys is not None:
+            key = host.keys.find(self._authorization.encode("latin-1", "replace"))
+            if key is None:
+                raise BadKey(
+                    "the API key is missing or wrong",
+                    hint="Send it as metadata: authorization: Bearer KEY.",
+                )
+            if not key.permits(scope):
+                raise Forbidden(f"this needs a key of the scope {scope}")
+            record.key = key.name
+        elif scope == ADMIN and not host.settings.admin_without_key:
+            raise Forbidden("models are loaded and unloaded with a key of the scope admin")
+        if host.draining and not path.startswith(HEALTH):
+            raise Draining("the server is about to end", retry_after=1)
 
 
-def _streaming(inner: Handler, call: Call, refusal: Refusal | None) -> Handler:
-    async def answer(request: Any, context: Any) -> AsyncIterator[Any]:
-        try:
-            _enter(call, refusal)
-            async for each in inner(request, context):
-                yield each
-        except Exception as error:
-            await _abort(error, call, context)
-
-    return answer
-
-
-def _enter(call: Call, refusal: Refusal | None) -> None:
-    CALL.set(call)
-    if refusal is not None:
-        raise refusal
-
-
-async def _abort(error: Exception, call: Call, context: Any) -> None:
+async def _abort(error: Exception, record: Record, context: Any) -> None:
     """Ends a call with the status of an error."""
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    refusal = refusal_of(error, call.request_id)
+    refusal = refusal_of(error, record.request_id)
+    record.status, record.error = refusal.status, refusal.code
     status = STATUSES.get(refusal.status, grpc.StatusCode.INTERNAL)
-    await context.abort(status, str(refusal), trailing(refusal, call))
+    await context.abort(status, str(refusal), trailing(refusal, record))
 
 
-def trailing(refusal: Refusal, call: Call) -> Sequence[tuple[str, str]]:
+def trailing(refusal: Refusal, record: Record) -> Sequence[tuple[str, str]]:
     """What comes with a status: HTTP's code, the field at fault, and when to try again."""
-    found = [("x-request-id", call.request_id), ("ingot-code", refusal.code)]
+    found = [("x-request-id", record.request_id), ("ingot-code", refusal.code)]
     if refusal.param:
         found.append(("ingot-param", refusal.param))
     if refusal.retry_after:

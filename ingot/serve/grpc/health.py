@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from ingot.serve.edge.guard import Host
 from ingot.serve.http.routes import is_ready
 from ingot.serve.http.site import Site
 
@@ -23,12 +24,10 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # generated
 
     NAME = health.SERVICE_NAME
 
-    def __init__(
-        self, site: Site, services: Sequence[str], is_draining: Callable[[], bool]
-    ) -> None:
+    def __init__(self, site: Site, services: Sequence[str], host: Host) -> None:
         self._site = site
         self._services = frozenset(("", *services))
-        self._is_draining = is_draining
+        self._host = host
         self._stopping = asyncio.Event()
 
     def add_to(self, server: Any) -> None:
@@ -68,5 +67,5 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # generated
         return UNKNOWN
 
     def _as_status(self, ready: bool) -> Any:
-        ends = self._stopping.is_set() or self._is_draining()
+        ends = self._stopping.is_set() or self._host.draining
         return SERVING if ready and not ends else NOT_SERVING

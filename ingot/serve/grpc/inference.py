@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ingot.serve.grpc.answering import answering
-from ingot.serve.grpc.call import CALL, Aborted, Call
+from ingot.serve.grpc.call import Aborted, Call, current_call
 from ingot.serve.grpc.messages import body_of, joined, response_of
 from ingot.serve.grpc.stubs import ingot_v1_pb2, ingot_v1_pb2_grpc
 from ingot.serve.http.site import Site
@@ -41,7 +41,7 @@ class Inference(ingot_v1_pb2_grpc.InferenceServicer):  # type: ignore[misc]  # g
             return response_of(joined(parts), run.model, call.request_id)
 
     async def Abort(self, request: Any, context: Any) -> Any:
-        found = self._running.abort(Call(request.request_id, CALL.get().key))
+        found = self._running.abort(Call(request.request_id, current_call().key))
         return ingot_v1_pb2.AbortResponse(num_aborted=found)
 
 
@@ -77,5 +77,5 @@ class Running:
 
 
 def _call_of(request: Any) -> Call:
-    call = CALL.get()
+    call = current_call()
     return Call(request.request_id or call.request_id, call.key)

@@ -9,7 +9,7 @@ from typing import Any
 from ingot.errors import UnknownModelError
 from ingot.serve.engine import Piece
 from ingot.serve.grpc.answering import answering
-from ingot.serve.grpc.call import CALL
+from ingot.serve.grpc.call import current_call
 from ingot.serve.grpc.messages import joined
 from ingot.serve.grpc.stubs import open_inference_pb2 as oip
 from ingot.serve.grpc.stubs import open_inference_pb2_grpc
@@ -105,7 +105,7 @@ class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # ty
                     )
                     await queue.put(oip.ModelStreamInferResponse(infer_response=told))
         except Exception as error:
-            refusal = refusal_of(error, CALL.get().request_id)
+            refusal = refusal_of(error, current_call().request_id)
             empty = oip.ModelInferResponse(model_name=request.model_name, id=request.id)
             failed = oip.ModelStreamInferResponse(error_message=str(refusal), infer_response=empty)
             await queue.put(failed)

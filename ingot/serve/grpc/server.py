@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import grpc
 from grpc_reflection.v1alpha import reflection
 
 from ingot.errors import UsageError
-from ingot.serve.edge.keys import KeyRing
+from ingot.serve.edge.guard import Host
 from ingot.serve.grpc.call import Guard
 from ingot.serve.grpc.health import Health
 from ingot.serve.grpc.inference import Inference
@@ -48,22 +48,21 @@ class GrpcSettings:
 
 
 class GrpcServer:
-    """Serves the models of a site until it is stopped. For the event loop that starts it."""
+    """Serves the models of a site until it is stopped. For the event loop that starts it.
+
+    `host` has the keys, and is told of every call.
+    """
 
     def __init__(
         self,
         site: Site,
-        settings: GrpcSettings = GrpcSettings(),  # frozen
-        *,
-        keys: KeyRing | None = None,
-        admin_without_key: bool = False,
-        is_draining: Callable[[], bool] = lambda: False,
+        host: Host,
+        settings: GrpcSettings | None = None,
     ) -> None:
-        self._settings = settings
+        settings = self._settings = settings or GrpcSettings()
         self.port = settings.port
-        guard = Guard(keys, admin_without_key=admin_without_key, is_draining=is_draining)
-        self._server = grpc.aio.server(interceptors=[guard], options=[*_options(settings)])
-        self._health = Health(site, SERVICES, is_draining)
+        self._server = grpc.aio.server(interceptors=[Guard(host)], options=[*_options(settings)])
+        self._health = Health(site, SERVICES, host)
         self._health.add_to(self._server)
         open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(
             OpenInference(site), self._server

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -22,6 +22,8 @@ from ingot.serve.openai.requests import (
     TokenizeRequest,
 )
 from ingot.version import __version__
+
+_EVENTS = "text/event-stream"
 
 
 class Endpoint(NamedTuple):
@@ -66,6 +68,7 @@ ENDPOINTS = (
     Endpoint("POST", "/models/load", "Loads a model; needs a key of the scope admin."),
     Endpoint("POST", "/models/unload", "Unloads a model; needs a key of the scope admin."),
     Endpoint("POST", "/models/reload", "Replaces a model by another artifact; likewise."),
+    Endpoint("GET", "/models/events", "Streams what happens to models.", content=_EVENTS),
     Endpoint("GET", "/openapi.json", "Has this description."),
     Endpoint("GET", "/", "Has a page for people.", content="text/html"),
 )
@@ -105,11 +108,11 @@ def openapi(endpoints: Sequence[Endpoint] = ENDPOINTS) -> dict[str, Any]:
     }
 
 
-def _operation(endpoint: Endpoint, schemas: dict[type[msgspec.Struct], Any]) -> dict[str, Any]:
+def _operation(endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]:
     schema = schemas[endpoint.gives] if endpoint.gives else {}
     content: dict[str, Any] = {endpoint.content: {"schema": schema}}
     if endpoint.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content[_EVENTS] = {"schema": {"type": "string"}}
     error = {"application/json": {"schema": schemas[ErrorAnswer]}}
     found: dict[str, Any] = {
         "summary": endpoint.summary,

@@ -81,6 +81,7 @@ class Reply:
     async def kept_awake(self, seconds: float) -> AsyncIterator[None]:
         """Sends a comment whenever nothing else was sent for so long."""
         loop, pings = asyncio.get_running_loop(), set[asyncio.Task[None]]()
+        timer: asyncio.TimerHandle
 
         def look(num_writes: int) -> None:
             nonlocal timer

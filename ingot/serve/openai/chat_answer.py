@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import Any
 
-from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 
+from ingot.serve.chat import AnswerReader
 from ingot.serve.engine import Piece, Progress
-from ingot.serve.openai.answers import (
-    ChatChoice,
-    ChatCompletion,
-    ChatLogprobs,
-    Counts,
-    Head,
-    Message,
-)
+from ingot.serve.openai.answers import ChatCompletion, Counts, Head
+from ingot.serve.openai.deltas import Delta, DeltaChoice, delta_of, whole_choice
 from ingot.serve.openai.events import Events, encode
 from ingot.serve.openai.logprobs import chat_logprobs, prompt_logprobs
 from ingot.serve.openai.order import Order
@@ -24,24 +19,6 @@ from ingot.serve.openai.params import num_logprobs
 from ingot.serve.openai.token_texts import TokenTexts
 
 _TEXT_ALONE = b'},"logprobs":null,"finish_reason":null}'
-
-
-class Delta(Struct, kw_only=True, omit_defaults=True):
-    """What a chunk adds to a message."""
-
-    role: str | None = None
-    content: str | None = None
-
-
-class DeltaChoice(Struct, kw_only=True):
-    """What a chunk adds to a choice."""
-
-    index: int
-    delta: Delta
-    logprobs: ChatLogprobs | None = None
-    finish_reason: str | None = None
-    stop_reason: str | int | UnsetType | None = UNSET
-    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatAnswer:
@@ -59,8 +36,12 @@ class ChatAnswer:
         self._texts = TokenTexts(order.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
         self._num_top = num_logprobs(request)
         self._begun = False
+        self._hides_reasoning = getattr(request, "include_reasoning", None) is False
+        self._readers = [reader for _ in range(order.n) if (reader := order.reader())]
         # Nothing but text: what most requests want, at the least cost for each token.
-        special = (request.return_token_ids, order.scores, order.hides_completion)
+        special = (
+            request.return_token_ids, order.scores, order.hides_completion, self._readers
+        )  # fmt: skip
         self._plain = not any(special)
 
     def chunks(self, number: int, progress: Progress) -> bytes:
@@ -82,7 +63,9 @@ class ChatAnswer:
     def whole(self, steps: Iterable[tuple[int, Progress]]) -> bytes:
         """The answer that is not streamed, of all that the job has given."""
         parts = defaultdict[int, list[DeltaChoice]](list)
-        further = {}
+        for choice in self._beginnings():
+            parts[choice.index].append(choice)
+        further: dict[str, Any] = {}
         for _, progress in steps:
             self.counts.see(progress)
             if progress.prompt_logprobs and self._order.request.prompt_logprobs is not None:
@@ -91,13 +74,15 @@ class ChatAnswer:
                 parts[piece.index] += self._deltas(piece)
         if self._order.request.return_token_ids:
             further["prompt_token_ids"] = self._order.prompts[0].token_ids
-        choices = [_joined(index, parts[index]) for index in sorted(parts)]
+        choices = [whole_choice(index, parts[index]) for index in sorted(parts)]
         head, usage = asdict(self._head), self.counts.usage()
         return encode(ChatCompletion(**head, choices=choices, usage=usage, **further))
 
     def _beginnings(self) -> Iterator[DeltaChoice]:
-        delta = Delta(role="assistant", content="")
-        return (DeltaChoice(index=index, delta=delta) for index in range(self._order.n))
+        for index in range(self._order.n):
+            yield DeltaChoice(index=index, delta=Delta(role="assistant", content=""))
+            if text := self._order.echoed:
+                yield DeltaChoice(index=index, delta=Delta(content=text))
 
     def _plain_event(self, piece: Piece) -> bytes:
         if piece.finish_reason is not None:
@@ -109,38 +94,42 @@ class ChatAnswer:
         return self._events.chunk_of(choice)
 
     def _deltas(self, piece: Piece) -> Iterator[DeltaChoice]:
-        """What a piece adds to its choice: its text, and how the choice ended."""
-        hides = self._order.hides_completion
-        if not hides and (piece.text or piece.logprobs or self._order.request.return_token_ids):
-            yield self._text_delta(piece)
+        """What a piece adds to its choice: text, reasoning, calls, and how the choice ended."""
+        if self._order.hides_completion:
+            if piece.finish_reason is not None:
+                yield DeltaChoice(index=piece.index, delta=Delta(), finish_reason="length")
+            return
+        reader = self._readers[piece.index] if self._readers else None
+        choices = [DeltaChoice(index=piece.index, delta=d) for d in self._read(piece, reader)]
+        yield from self._told(piece, choices)
         if piece.finish_reason is not None:
+            called = reader is not None and reader.called and piece.finish_reason == "stop"
             yield DeltaChoice(
                 index=piece.index,
                 delta=Delta(),
-                finish_reason="length" if hides else piece.finish_reason,
+                finish_reason="tool_calls" if called else piece.finish_reason,
                 stop_reason=piece.stop_reason,
             )
 
-    def _text_delta(self, piece: Piece) -> DeltaChoice:
-        choice = DeltaChoice(index=piece.index, delta=Delta(content=piece.text))
+    def _read(self, piece: Piece, reader: AnswerReader | None) -> list[Delta]:
+        """The text of a piece as the parts of a message that it is."""
+        if reader is None:
+            return [Delta(content=piece.text)] if piece.text else []
+        parts = reader.feed(piece.text) if piece.text else []
+        if piece.finish_reason is not None:
+            parts += reader.finish()
+        if self._hides_reasoning:
+            parts = [part for part in parts if not part.reasoning]
+        return [delta_of(part) for part in parts]
+
+    def _told(self, piece: Piece, choices: list[DeltaChoice]) -> list[DeltaChoice]:
+        """The same with what is told of the tokens: the first chunk has it."""
+        tells_ids = bool(self._order.request.return_token_ids)
+        if not tells_ids and (piece.logprobs is None or self._num_top is None):
+            return choices
+        choices = choices or [DeltaChoice(index=piece.index, delta=Delta(content=""))]
         if piece.logprobs is not None and self._num_top is not None:
-            choice.logprobs = chat_logprobs(piece, self._texts, self._num_top)
-        if self._order.request.return_token_ids:
-            choice.token_ids = piece.token_ids
-        return choice
-
-
-def _joined(index: int, parts: list[DeltaChoice]) -> ChatChoice:
-    """The whole choice of its parts."""
-    last = parts[-1]
-    message = Message(content="".join(part.delta.content or "" for part in parts))
-    whole = ChatChoice(index=index, message=message, finish_reason=last.finish_reason)
-    whole.stop_reason = None if last.stop_reason is UNSET else last.stop_reason
-    if any(part.logprobs for part in parts):
-        whole.logprobs = ChatLogprobs()
-        for part in parts:
-            if part.logprobs:
-                whole.logprobs.extend(part.logprobs)
-    if any(part.token_ids is not UNSET for part in parts):
-        whole.token_ids = [i for part in parts if part.token_ids for i in part.token_ids]
-    return whole
+            choices[0].logprobs = chat_logprobs(piece, self._texts, self._num_top)
+        if tells_ids:
+            choices[0].token_ids = piece.token_ids
+        return choices

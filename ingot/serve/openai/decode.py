@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -31,7 +31,7 @@ def decode(body: bytes, kind: type[R]) -> R:
     """A body as a struct of that kind. Raises FieldError."""
     try:
         _refuse_deep(body)
-        return _decoder(kind).decode(body)
+        return cast(R, _decoder(cast(Hashable, kind)).decode(body))
     except msgspec.ValidationError as error:
         raise _field_error(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -62,7 +62,7 @@ def _described(name: str, known: Iterable[str]) -> str:
 
 
 @cache
-def _decoder(kind: type[R]) -> msgspec.json.Decoder[R]:
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(kind)
 
 

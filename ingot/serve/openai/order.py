@@ -9,7 +9,9 @@ from msgspec import Struct
 
 from ingot.errors import TokenizerError
 from ingot.runtime.tokenizer import Tokenizer
+from ingot.serve.chat import AnswerReader, Style, style_of
 from ingot.serve.engine import Engine, Job, ModelFacts
+from ingot.serve.openai.form import check_tools_of, form_of
 from ingot.serve.openai.params import Terms, check_terms, num_new_tokens, sampling_fields
 from ingot.serve.openai.prompts import Prompt, chat_prompt, completion_prompts
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
@@ -34,6 +36,7 @@ class Order(Struct, frozen=True, kw_only=True):
     jobs: list[Job]
     n: int
     tokenizer: Tokenizer | None
+    style: Style | None = None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -50,6 +53,23 @@ class Order(Struct, frozen=True, kw_only=True):
         params = self.jobs[0].params
         return "logprobs" in params or "prompt_logprobs" in params
 
+    def reader(self) -> AnswerReader | None:
+        """What finds calls and reasoning in a completion; None where there is nothing to find."""
+        if self.style is None or not isinstance(self.request, ChatRequest):
+            return None
+        tools, choice = self.request.tools, self.request.tool_choice
+        return self.style.reader(self.prompts[0].text or "", tools=tools, tool_choice=choice)
+
+    @property
+    def echoed(self) -> str:
+        """The message that an answer continues, where it is to begin with it."""
+        request = self.request
+        if not isinstance(request, ChatRequest) or not request.echo:
+            return ""
+        last = request.messages[-1]
+        content = last.get("content")
+        return content if last["role"] == "assistant" and isinstance(content, str) else ""
+
     @property
     def hides_completion(self) -> bool:
         """Whether only the prompt was asked for, and the token that the engine draws is dropped."""
@@ -65,7 +85,8 @@ def completion_order(
     prompts = completion_prompts(request, tokenizer, engine.facts)
     if request.echo and tokenizer is not None:
         prompts = [_with_text(prompt, tokenizer) for prompt in prompts]
-    return _order(request, prompts, tokenizer, engine.facts, caller, body)
+    form = form_of(request, Style(None, thinks=False), "")
+    return _order(request, prompts, tokenizer, engine.facts, caller, body, further=form)
 
 
 def chat_order(
@@ -73,9 +94,13 @@ def chat_order(
 ) -> Order:
     """The order for `POST /v1/chat/completions`. Raises RequestError."""
     check_terms(request, terms)
+    check_tools_of(request)
     tokenizer, facts = engine.tokenizer, engine.facts
     prompt = chat_prompt(request, tokenizer, facts, trusts_template=terms.trusts_request_template)
-    return _order(request, [prompt], tokenizer, facts, caller, body)
+    style = style_of(tokenizer.chat_template, terms.tool_call_parser)
+    further = style.params(request.tools, request.tool_choice)
+    further |= form_of(request, style, prompt.text or "")
+    return _order(request, [prompt], tokenizer, facts, caller, body, style=style, further=further)
 
 
 def _order(
@@ -85,16 +110,20 @@ def _order(
     facts: ModelFacts,
     caller: Caller,
     body: bytes,
+    *,
+    further: dict[str, Any],
+    style: Style | None = None,
 ) -> Order:
-    salt = f"{caller.key}/{request.cache_salt or ''}" if caller.key else request.cache_salt or ""
-    further: dict[str, Any] = {} if tokenizer else {"detokenize": False}
+    """Makes the order; `further` are sampling fields that the request says in other words."""
+    salt = _salt(caller.key, request.cache_salt or "")
+    further = further if tokenizer else {"detokenize": False, **further}
     # Requests that differ in their ids alone are the same request, sent again.
     fingerprint = hashlib.sha256(body).digest()
     jobs = [
         Job(
             id=f"{caller.request_id}-{number}",
             token_ids=prompt.token_ids,
-            params=sampling_fields(request, facts, len(prompt.token_ids)) | further,
+            params=sampling_fields(request, facts, len(prompt.token_ids), further),
             priority=request.priority or 0,
             salt=salt,
             stream=bool(request.stream),
@@ -103,7 +132,12 @@ def _order(
         for number, prompt in enumerate(prompts)
     ]
     n = jobs[0].params.get("n", 1)
-    return Order(request=request, prompts=prompts, jobs=jobs, n=n, tokenizer=tokenizer)
+    return Order(request=request, prompts=prompts, jobs=jobs, n=n, tokenizer=tokenizer, style=style)
+
+
+def _salt(key: str, salt: str) -> str:
+    """The requests of a key share cached prefixes among themselves, those of a salt likewise."""
+    return f"{len(key)}:{key}{salt}" if key or salt else ""
 
 
 def _tokenizer(engine: Engine, *, needed: bool) -> Tokenizer | None:

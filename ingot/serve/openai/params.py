@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from msgspec import Struct
 
-from ingot.errors import RequestError
+from ingot.errors import GrammarError, RequestError
 from ingot.runtime.params import SamplingParams
 from ingot.serve.engine import ModelFacts
 from ingot.serve.openai.fields import FieldError
+from ingot.serve.openai.form import form_error
 from ingot.serve.openai.requests import (
     ChatRequest,
     CompletionRequest,
@@ -23,26 +26,31 @@ _FIELDS = Sampling.__struct_fields__
 class Terms(Struct, frozen=True, kw_only=True):
     """What a server lets requests ask for.
 
-    max_n                   completions of a prompt
-    max_logprobs            log-probabilities of a token, besides its own
+    max_n                    completions of a prompt
+    max_logprobs             log-probabilities of a token, besides its own
+    tool_call_parser         the format of calls, or "auto" for that of the chat template
     trusts_request_template  requests may bring a chat template of their own
     """
 
     max_n: int = 16
     max_logprobs: int = 20
+    tool_call_parser: str = "auto"
     trusts_request_template: bool = False
 
 
 def sampling_fields(
-    request: CompletionRequest | ChatRequest, facts: ModelFacts, num_prompt: int
+    request: CompletionRequest | ChatRequest,
+    facts: ModelFacts,
+    num_prompt: int,
+    further: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Fields of `SamplingParams` for a prompt of so many tokens.
+    """Fields of `SamplingParams` for a prompt of so many tokens, `further` ones among them.
 
     What a request leaves out the model's generation_config.json decides; without a `max_tokens`
     the completion may fill the context. Raises FieldError.
     """
     given = {name: v for name in _FIELDS if (v := getattr(request, name)) is not None}
-    fields = {**facts.defaults, **given}
+    fields = {**facts.defaults, **given, **further}
     if (limit := num_new_tokens(request)) is not None:
         fields["max_tokens"] = limit
     room = facts.max_model_len - num_prompt
@@ -79,10 +87,14 @@ def num_logprobs(request: GenerateRequest) -> int | None:
 def _check(fields: dict[str, Any], facts: ModelFacts, request: GenerateRequest) -> None:
     """Raises FieldError for what the fields together cannot be."""
     try:
-        SamplingParams(**fields).for_model(facts.vocab_size, lambda text: [])
+        params = SamplingParams(**fields)
+        # These take a tokenizer, and time: the engine sees to them.
+        replace(params, bad_words=(), structured_outputs=None).for_model(facts.vocab_size)
+    except GrammarError as error:
+        raise form_error(error, request) from error
     except RequestError as error:
         param = error.found.partition(" ")[0]
-        known = param in _FIELDS or param == "logprobs"
+        known = param in (*_FIELDS, "logprobs", "structured_outputs")
         raise FieldError(param if known else None, error.found, hint=error.hint) from None
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -67,19 +68,34 @@ def rendered(
         )
     continues = bool(request.continue_final_message)
     begins = request.add_generation_prompt
+    choice = request.tool_choice if isinstance(request, ChatRequest) else None
+    tools = None if choice == "none" else request.tools or None
+    render = partial(
+        tokenizer.apply_chat_template,
+        _checked(request.messages or []),
+        chat_template=request.chat_template,
+        add_generation_prompt=not continues if begins is None else begins,
+        continue_final_message=continues,
+        **_variables(request),
+    )
     try:
-        return tokenizer.apply_chat_template(
-            _checked(request.messages or []),
-            tools=request.tools or None,
-            chat_template=request.chat_template,
-            add_generation_prompt=not continues if begins is None else begins,
-            continue_final_message=continues,
-            **_variables(request),
-        )
-    except FieldError:
-        raise
+        text = render(tools=tools)
     except RequestError as error:
         raise FieldError("messages", error.found, hint=error.hint) from error
+    if tools and choice in (None, "auto") and _gives(render, text):
+        raise FieldError(
+            "tools",
+            "the model's chat template ignores tools",
+            hint='Describe them in a message, or ask for a call: "tool_choice": "required".',
+        )
+    return text
+
+
+def _gives(render: Callable[[], str], text: str) -> bool:
+    try:
+        return render() == text
+    except RequestError:  # a template that insists on tools
+        return False
 
 
 def _variables(request: ChatRequest | TokenizeRequest) -> dict[str, Any]:
@@ -116,7 +132,7 @@ def _each_prompt(given: str | Sequence[Any]) -> list[str | list[int]]:
     if isinstance(given, str):
         return [given]
     if all(isinstance(each, int) for each in given):
-        return [list(given)]
+        return [[*given]]
     if len(given) > MAX_PROMPTS:
         raise FieldError("prompt", f"prompt has {len(given)} prompts; at most {MAX_PROMPTS}")
     kind = type(given[0])
@@ -127,7 +143,7 @@ def _each_prompt(given: str | Sequence[Any]) -> list[str | list[int]]:
                 "prompt mixes kinds",
                 hint="Give a text, a list of texts, tokens, or a list of token lists.",
             )
-    return list(given)
+    return [*given]
 
 
 def _from_text(

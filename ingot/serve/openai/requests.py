@@ -39,7 +39,7 @@ from ingot.serve.openai.fields import (
 # OpenAI's fields that say nothing to a server of one's own, such as how to bill a request. They
 # are accepted without a word, unlike those that nobody knows.
 IGNORED = frozenset(
-    "metadata modalities parallel_tool_calls prediction prompt_cache_key prompt_cache_retention "
+    "metadata modalities prediction prompt_cache_key prompt_cache_retention "
     "safety_identifier service_tier store user verbosity".split()
 )
 
@@ -121,6 +121,7 @@ class ChatRequest(GenerateRequest, kw_only=True):
     max_completion_tokens: NumTokens | None = None
     tools: Tools | None = None
     tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
     functions: list[dict[str, Any]] | None = None
     function_call: str | dict[str, Any] | None = None
     audio: dict[str, Any] | None = None

@@ -10,6 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
+from ingot.serve.edge.edge import Edge
+from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.grpc.server import GrpcServer, GrpcSettings
 from ingot.serve.grpc.stubs import ingot_v1_pb2_grpc, open_inference_pb2_grpc
 from ingot.serve.http.site import Site
@@ -20,8 +22,9 @@ HANGS_SECONDS = 60
 class Client:
     """Stubs of every service, over one channel."""
 
-    def __init__(self, server: GrpcServer, channel: Any) -> None:
+    def __init__(self, server: GrpcServer, channel: Any, edge: Edge) -> None:
         self.server = server
+        self.edge = edge
         self.channel = channel
         self.inference = ingot_v1_pb2_grpc.InferenceStub(channel)
         self.models = ingot_v1_pb2_grpc.ModelsStub(channel)
@@ -29,16 +32,16 @@ class Client:
 
 
 @asynccontextmanager
-async def served(models: Any, **options: Any) -> AsyncIterator[Client]:
-    """Serves models for the block."""
-    gate = {"gate": options.pop("gate")} if "gate" in options else {}
-    server = GrpcServer(
-        Site(models=models, **gate), options.pop("settings", GrpcSettings()), **options
-    )
+async def served(
+    models: Any, settings: GrpcSettings | None = None, **options: Any
+) -> AsyncIterator[Client]:
+    """Serves models for the block; the options are those of the edge."""
+    edge = Edge(EdgeSettings(**options))
+    server = GrpcServer(Site(models=models, gate=edge), edge, settings)
     await server.start()
     try:
         async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            yield Client(server, channel)
+            yield Client(server, channel, edge)
     finally:
         await server.stop()
 

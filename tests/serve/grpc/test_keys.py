@@ -9,14 +9,15 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from ingot.serve.edge.keys import ADMIN, USE, KeyRing, make_key
+from ingot.serve.edge.keys import ADMIN, USE, make_key
 from ingot.serve.grpc.server import SERVICES, GrpcSettings
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
 from ingot.serve.grpc.stubs import open_inference_pb2 as oip
 from tests.serve.grpc.conftest import failure, served
 from tests.support.fake_engine import FakeEngine, FakeModels, says
 
-# A method, what it is asked, and who may: everyone, a key, or a key that may administer.
+# A method, what it is asked, and who may: all, probes where health is open, a key, or a key
+# that may administer.
 METHODS = {
     "inference.GRPCInferenceService/ServerLive": (oip.ServerLiveRequest(), "all"),
     "inference.GRPCInferenceService/ServerReady": (oip.ServerReadyRequest(), USE),
@@ -32,8 +33,8 @@ METHODS = {
     "ingot.v1.Models/Load": (v1.LoadRequest(model="m"), ADMIN),
     "ingot.v1.Models/Unload": (v1.UnloadRequest(model="m"), ADMIN),
     "ingot.v1.Models/Reload": (v1.ReloadRequest(model="m"), ADMIN),
-    "grpc.health.v1.Health/Check": (health_pb2.HealthCheckRequest(), "all"),
-    "grpc.health.v1.Health/Watch": (health_pb2.HealthCheckRequest(), "all"),
+    "grpc.health.v1.Health/Check": (health_pb2.HealthCheckRequest(), "probes"),
+    "grpc.health.v1.Health/Watch": (health_pb2.HealthCheckRequest(), "probes"),
     "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": (
         reflection_pb2.ServerReflectionRequest(list_services=""),
         USE,
@@ -60,7 +61,7 @@ def keys(tmp_path):
     pairs = {scope: make_key(scope, scope) for scope in (USE, ADMIN)}
     path = tmp_path / "keys.txt"
     path.write_text("".join(f"{key.line}\n" for _, key in pairs.values()))
-    return KeyRing(path), {scope: text for scope, (text, _) in pairs.items()}
+    return path, {scope: text for scope, (text, _) in pairs.items()}
 
 
 async def status_of(client, method: str, key: str | None) -> str:
@@ -86,20 +87,21 @@ async def status_of(client, method: str, key: str | None) -> str:
     return "OK"
 
 
+@pytest.mark.parametrize("open_health", [False, True])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_method_lets_in_whom_it_should(run, keys, method):
-    ring, texts = keys
+def test_a_method_lets_in_whom_it_should(run, keys, method, open_health):
+    path, texts = keys
     needs = METHODS[method][1]
 
     async def work():
         models = AdminModels(m=FakeEngine(says("a")))
-        async with served(models, keys=ring) as client:
+        async with served(models, key_file=path, open_health=open_health) as client:
             given = (None, "wrong", texts[USE], texts[ADMIN])
             return [await status_of(client, method, key) for key in given]
 
     none, wrong, use, admin = run(work())
     refused = {"UNAUTHENTICATED", "PERMISSION_DENIED"}
-    if needs == "all":
+    if needs == "all" or (needs == "probes" and open_health):
         assert not {none, wrong, use, admin} & refused
     else:
         assert (none, wrong) == ("UNAUTHENTICATED", "UNAUTHENTICATED")
@@ -122,7 +124,7 @@ class AdminModels(FakeModels):
 def test_without_keys_nobody_administers_unless_it_is_asked_for(run, opened, status):
     async def work():
         models = AdminModels(m=FakeEngine(says("a")))
-        async with served(models, admin_without_key=opened) as client:
+        async with served(models, open_admin=opened) as client:
             used = await status_of(client, "ingot.v1.Inference/Generate", None)
             return used, await status_of(client, "ingot.v1.Models/Unload", None)
 
@@ -132,7 +134,7 @@ def test_without_keys_nobody_administers_unless_it_is_asked_for(run, opened, sta
 def test_models_are_listed_loaded_and_unloaded(run):
     async def work():
         models = AdminModels(m=FakeEngine(says("a")))
-        async with served(models, admin_without_key=True) as client:
+        async with served(models, open_admin=True) as client:
             listed = await client.models.List(v1.ListRequest())
             states = [
                 (await client.models.Unload(v1.UnloadRequest(model="m"))).state,
@@ -151,7 +153,7 @@ def test_models_are_listed_loaded_and_unloaded(run):
 
 
 def test_a_key_aborts_only_its_own_requests(run, keys):
-    ring, texts = keys
+    path, texts = keys
     begun = asyncio.Event()
 
     def script(job):
@@ -159,7 +161,7 @@ def test_a_key_aborts_only_its_own_requests(run, keys):
         yield asyncio.Event()  # never
 
     async def work():
-        async with served(FakeModels(m=FakeEngine(script)), keys=ring) as client:
+        async with served(FakeModels(m=FakeEngine(script)), key_file=path) as client:
             mine, other = ([("authorization", f"Bearer {texts[s]}")] for s in (USE, ADMIN))
             asked = v1.GenerateRequest(text="a", request_id="r")
             call = client.inference.GenerateStream(asked, metadata=mine)
@@ -175,14 +177,12 @@ def test_a_key_aborts_only_its_own_requests(run, keys):
 
 
 def test_who_drains_takes_nothing_new_and_says_so(run):
-    draining = []
-
     async def work():
         models = FakeModels(m=FakeEngine(says("a")))
-        async with served(models, is_draining=lambda: bool(draining)) as client:
+        async with served(models) as client:
             health = health_pb2_grpc.HealthStub(client.channel)
             before = await health.Check(health_pb2.HealthCheckRequest())
-            draining.append(True)
+            client.edge.draining = True
             after = await health.Check(health_pb2.HealthCheckRequest())
             refused = await failure(client.inference.Generate(v1.GenerateRequest(text="a")))
         return before.status, after.status, refused
@@ -238,7 +238,8 @@ def test_a_port_in_use_is_an_error_that_names_it(run, host):
     async def work():
         async with served(FakeModels(), settings=GrpcSettings(host=host)) as client:
             port = client.server.port
-            other = GrpcServer(Site(models=FakeModels()), GrpcSettings(host=host, port=port))
+            site = Site(models=FakeModels())
+            other = GrpcServer(site, client.edge, GrpcSettings(host=host, port=port))
             with pytest.raises(UsageError, match=f"cannot listen on .*{port}"):
                 await other.start()
             await other.stop()

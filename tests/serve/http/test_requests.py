@@ -1,0 +1,326 @@
+"""What requests may say: every field with wrong values, prompts of all forms, and errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from ingot.runtime.params import SamplingParams
+from ingot.serve.http.app import build_app
+from ingot.serve.http.site import HttpSettings
+from ingot.serve.openai.params import Terms
+from ingot.serve.openai.requests import ChatRequest, CompletionRequest, Sampling
+from tests.support.asgi import Call, called
+from tests.support.fake_engine import FACTS, FakeEngine, FakeModels, says
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+GIVEN = {TEXT: {"prompt": "Hi"}, CHAT: {"messages": [{"role": "user", "content": "Hi"}]}}
+
+
+def answer(
+    fields: Any, path: str = TEXT, settings: HttpSettings | None = None
+) -> tuple[Call, FakeEngine]:
+    """The answer to a request, and the engine that was asked."""
+    engine = FakeEngine(says("a", "b"))
+    app = build_app(FakeModels(bard=engine), settings)
+    return asyncio.run(called(app, "POST", path, fields)), engine
+
+
+def refused(fields: Any, path: str = TEXT) -> dict[str, Any]:
+    """The error that a request gets; no engine may have been asked."""
+    call, engine = answer(fields, path)
+    assert call.status == 400, call.body
+    assert call.headers["content-type"] == "application/json"
+    assert engine.jobs == []
+    error: dict[str, Any] = call.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == "invalid_request_error"
+    return error
+
+
+# The matrix of values that no field may choke on.
+ODD: list[Any] = [
+    None, "", "x", [], {}, [None], -1, 0, 1, -0.0, 0.5, 1e308, 2**31, 2**63, 2**64, -(2**63) - 1,
+    True, False, ["x"] * 2000, "x" * 100_000, {"x": {"y": []}},
+]  # fmt: skip
+FIELDS = sorted({*CompletionRequest.__struct_fields__, *ChatRequest.__struct_fields__} - {"model"})
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_any_value_is_taken_or_refused_by_the_name_of_its_field(field: str) -> None:
+    async def run() -> None:
+        app = build_app(FakeModels(bard=FakeEngine(says("a"))))
+        for path, kind in ((TEXT, CompletionRequest), (CHAT, ChatRequest)):
+            if field not in kind.__struct_fields__:
+                continue
+            for value in ODD:
+                call = await called(app, "POST", path, {**GIVEN[path], field: value})
+                where = f"{path} {field}={value!r:.40}"
+                assert call.status in (200, 400), where
+                if call.status == 400:
+                    error = call.json()["error"]
+                    assert error["param"] is not None, where
+                    blamed = error["param"].partition(".")[0].partition("[")[0]
+                    assert blamed in (field, *RELATED.get(field, ())), (where, error)
+
+    asyncio.run(run())
+
+
+# A field that is wrong only beside another may be told by the other one's name.
+RELATED = {
+    "stop": ("stop",),
+    "min_tokens": ("min_tokens", "max_tokens"),
+    "max_tokens": ("min_tokens",),
+    "truncate_prompt_tokens": ("prompt", "messages"),
+    "temperature": ("n",),
+    "response_format": ("structured_outputs",),
+    "tool_choice": ("tools",),
+    "add_generation_prompt": ("messages",),
+    "continue_final_message": ("messages",),
+    "chat_template_kwargs": ("messages",),
+    "documents": ("messages",),
+}
+
+
+@pytest.mark.parametrize("name", Sampling.__struct_fields__)
+def test_ranges_are_those_of_sampling_parameters(name: str) -> None:
+    """What the struct takes at its bounds, `SamplingParams` takes as well."""
+    schema = msgspec.json.schema(Sampling)["$defs"]["Sampling"]["properties"][name]
+    kinds = schema.get("anyOf", [schema])
+    for kind in kinds:
+        for bound in ("minimum", "maximum"):
+            if bound not in kind or (name, bound) in WIDER:
+                continue
+            fields = {
+                name: kind[bound],
+                **({"max_tokens": 2**31 - 1} if name == "min_tokens" else {}),
+            }
+            assert getattr(SamplingParams(**fields), name) is not None
+
+
+# Requests may say 0 tokens, and seeds below zero; they become others before they are asked.
+WIDER = {("max_tokens", "minimum"), ("seed", "minimum")}
+
+
+def test_a_body_that_is_no_json() -> None:
+    for body in (b"", b"{", b"\xff\xfe", b'{"prompt": "x", "temperature": NaN}', b"[" * 10_000):
+        assert refused(body or b" ")["code"] == "invalid_json"
+    assert (
+        refused(b'{"prompt": "x", "x": ' + b"[" * 65 + b"]" * 65 + b"}")["code"] == "invalid_json"
+    )
+    assert answer(b'{"prompt": "x", "x": ' + b"[" * 63 + b"]" * 63 + b"}")[0].status == 200
+
+
+def test_lone_surrogates_are_refused() -> None:
+    assert refused(b'{"prompt": "\\ud800"}')["code"] == "invalid_json"
+
+
+@pytest.mark.parametrize(
+    "fields, param, code",
+    [
+        ({}, "prompt", "missing_required_parameter"),
+        ({"prompt": 3}, "prompt", "invalid_value"),
+        ({"prompt": ""}, "prompt", "invalid_value"),
+        ({"prompt": []}, "prompt", "invalid_value"),
+        ({"prompt": [[]]}, "prompt", "invalid_value"),
+        ({"prompt": [5000]}, "prompt", "invalid_value"),
+        ({"prompt": [-1]}, "prompt[0]", "invalid_value"),
+        ({"prompt": ["a", 1]}, "prompt[1]", "invalid_value"),
+        ({"prompt": [[1], "a"]}, "prompt[1]", "invalid_value"),
+        ({"prompt": [1] * 1024}, "prompt", "context_length_exceeded"),
+        ({"prompt": "x" * 9000}, "prompt", "context_length_exceeded"),
+        ({"prompt": "x", "n": 17}, "n", "invalid_value"),
+        ({"prompt": "x", "n": 2, "temperature": 0}, "n", "invalid_value"),
+        ({"prompt": "x", "logprobs": 21}, "logprobs", "invalid_value"),
+        ({"prompt": "x", "stop": ["a", ""]}, "stop[1]", "invalid_value"),
+        ({"prompt": "x", "logit_bias": {"9999": 1}}, "logit_bias", "invalid_value"),
+        ({"prompt": "x", "stop_token_ids": [4000]}, "stop_token_ids", "invalid_value"),
+        ({"prompt": "x", "suffix": "y"}, "suffix", "unsupported_parameter"),
+        ({"prompt": "x", "best_of": 3}, "best_of", "unsupported_parameter"),
+        ({"prompt": "x", "use_beam_search": True}, "use_beam_search", "unsupported_parameter"),
+        ({"prompt": "x", "stream_options": {"include_usage": 1}},
+         "stream_options.include_usage", "invalid_value"),
+        ({"prompt": "x", "stream": True, "prompt_logprobs": 1}, "prompt_logprobs", "invalid_value"),
+        ({"prompt": "x", "structured_outputs": {}}, "structured_outputs", "invalid_grammar"),
+    ],
+)  # fmt: skip
+def test_a_wrong_completion_is_named_by_its_field(
+    fields: dict[str, Any], param: str, code: str
+) -> None:
+    error = refused({"model": "bard", **fields})
+    assert (error["param"], error["code"]) == (param, code), error
+
+
+@pytest.mark.parametrize(
+    "fields, param",
+    [
+        ({}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
+        ({"messages": ["hi"]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages"),
+        ({**GIVEN[CHAT], "top_logprobs": 2}, "top_logprobs"),
+        ({**GIVEN[CHAT], "chat_template": "x"}, "chat_template"),
+        ({**GIVEN[CHAT], "chat_template_kwargs": {"tokenize": 1}}, "chat_template_kwargs.tokenize"),
+        ({**GIVEN[CHAT], "functions": [{}]}, "functions"),
+        ({**GIVEN[CHAT], "tools": [{}]}, "tools[0]"),
+        ({**GIVEN[CHAT], "response_format": {"type": "x"}}, "response_format.type"),
+        ({**GIVEN[CHAT], "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ],
+)
+def test_a_wrong_chat_is_named_by_its_field(fields: dict[str, Any], param: str) -> None:
+    assert refused({"model": "bard", **fields}, CHAT)["param"] == param
+
+
+def test_a_template_of_a_request_is_taken_where_it_is_trusted() -> None:
+    settings = HttpSettings(terms=Terms(trusts_request_template=True))
+    call, engine = answer({**GIVEN[CHAT], "chat_template": "Now!"}, CHAT, settings)
+    assert call.status == 200
+    assert engine.tokenizer.decode(engine.jobs[0].token_ids) == "Now!"
+
+
+def test_limits_of_a_server_are_set() -> None:
+    settings = HttpSettings(terms=Terms(max_n=2, max_logprobs=1))
+    assert answer({"prompt": "x", "n": 2, "logprobs": 1}, TEXT, settings)[0].status == 200
+    for fields in ({"n": 3}, {"logprobs": 2}, {"prompt_logprobs": 2}):
+        assert answer({"prompt": "x", **fields}, TEXT, settings)[0].status == 400
+
+
+def test_a_model_that_nobody_serves() -> None:
+    call, _ = answer({"model": "nobody", "prompt": "x"})
+    error = call.json()["error"]
+    assert (call.status, error["type"]) == (404, "not_found_error")
+    assert (error["param"], error["code"]) == ("model", "model_not_found")
+
+
+def test_a_model_is_needed_where_there_are_two() -> None:
+    engines = {name: FakeEngine(says("a")) for name in ("one", "two")}
+    app = build_app(FakeModels(**engines))
+    call = asyncio.run(called(app, "POST", TEXT, {"prompt": "x"}))
+    assert call.status == 400 and call.json()["error"]["param"] == "model"
+    assert "one, two" in call.json()["error"]["message"]
+
+
+def test_an_unknown_field_is_ignored_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> list[int]:
+        app = build_app(FakeModels(bard=FakeEngine(says("a"))))
+        body = {"prompt": "x", "temprature": 1, "user": "me", "seed\nx": 1}
+        return [(await called(app, "POST", TEXT, body)).status for _ in range(3)]
+
+    assert asyncio.run(run()) == [200] * 3
+    said = [record.getMessage() for record in caplog.records]
+    assert sorted(said) == [
+        "ignored a field that is unknown: 'seed\\nx' (did its sender mean 'seed'?)",
+        "ignored a field that is unknown: 'temprature' (did its sender mean 'temperature'?)",
+    ]
+
+
+def jobs_of(fields: dict[str, Any], path: str = TEXT, facts: Any = FACTS) -> Any:
+    engine = FakeEngine(says("a"), facts)
+    call = asyncio.run(called(build_app(FakeModels(bard=engine)), "POST", path, fields))
+    assert call.status == 200, call.body
+    return engine.jobs
+
+
+def test_prompts_in_all_forms() -> None:
+    encode = FakeEngine(says("a")).tokenizer.encode
+    ids = encode("To be")
+    for prompt, tokens in (
+        ("To be", [ids]),
+        (["To be", "or not"], [ids, encode("or not")]),
+        (ids, [ids]),
+        ([ids, [7, 8]], [ids, [7, 8]]),
+    ):
+        assert [job.token_ids for job in jobs_of({"prompt": prompt})] == tokens
+
+
+def test_a_completion_may_fill_the_context_unless_told_otherwise() -> None:
+    num = len(FakeEngine(says("a")).tokenizer.encode("To be"))
+    (job,) = jobs_of({"prompt": "To be"})
+    assert job.params["max_tokens"] == FACTS.max_model_len - num
+    (job,) = jobs_of({"prompt": "To be", "max_tokens": 10**9})
+    assert job.params["max_tokens"] == FACTS.max_model_len - num
+    facts = msgspec.structs.replace(FACTS, defaults={"max_tokens": 9, "temperature": 0.5})
+    (job,) = jobs_of({"prompt": "To be", "top_p": 0.5}, TEXT, facts)
+    assert job.params == {"max_tokens": 9, "temperature": 0.5, "top_p": 0.5}
+    (job,) = jobs_of({"prompt": "To be", "max_tokens": 3, "temperature": 1}, TEXT, facts)
+    assert job.params == {"max_tokens": 3, "temperature": 1}
+
+
+def test_the_newer_name_of_max_tokens_wins() -> None:
+    fields = {**GIVEN[CHAT], "max_tokens": 5, "max_completion_tokens": 6}
+    assert jobs_of(fields, CHAT)[0].params["max_tokens"] == 6
+
+
+def test_fields_go_to_the_engine() -> None:
+    given = {
+        "n": 2, "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.1,
+        "presence_penalty": 0.5, "frequency_penalty": -0.5, "repetition_penalty": 1.1, "seed": 5,
+        "max_tokens": 7, "min_tokens": 2, "stop": ["\n"], "include_stop_str_in_output": True,
+        "stop_token_ids": [3], "ignore_eos": True, "bad_words": ["no"], "logit_bias": {"5": 1.5},
+        "allowed_token_ids": [5, 6], "skip_special_tokens": False,
+        "spaces_between_special_tokens": False, "prompt_logprobs": 2,
+    }  # fmt: skip
+    assert set(given) == set(Sampling.__struct_fields__)
+    (job,) = jobs_of({"prompt": "x", "priority": -3, "cache_salt": "s", **given})
+    assert job.params == {**given, "logit_bias": {5: 1.5}}
+    assert (job.priority, job.salt, job.stream) == (-3, "0:s", False)
+
+
+def test_seeds_below_zero_are_seeds() -> None:
+    assert jobs_of({"prompt": "x", "seed": -5})[0].params["seed"] == 2**64 - 5
+    assert jobs_of({"prompt": "x", "seed": -1})[0].params["seed"] == -1
+    assert refused({"prompt": "x", "seed": 2**64})["param"] == "seed"
+
+
+def test_the_last_tokens_of_a_prompt_are_kept() -> None:
+    (job,) = jobs_of({"prompt": [1, 2, 3, 4], "truncate_prompt_tokens": 2})
+    assert job.token_ids == [3, 4]
+    (job,) = jobs_of({"prompt": [5] * 2000, "truncate_prompt_tokens": -1})
+    assert len(job.token_ids) == FACTS.max_model_len - 1
+
+
+def test_keys_do_not_share_cached_prefixes() -> None:
+    async def run() -> list[str]:
+        engine = FakeEngine(says("a"))
+        app = build_app(FakeModels(bard=engine))
+        for key, salt in (("a", None), ("b", None), ("a", "s"), ("", "as"), ("", None)):
+            body = {"prompt": "x", "cache_salt": salt}
+            await called(app, "POST", TEXT, body, key=key)
+        return [job.salt for job in engine.jobs]
+
+    salts = asyncio.run(run())
+    assert len(set(salts)) == 5 and salts[-1] == ""
+
+
+def test_the_same_request_has_the_same_fingerprint() -> None:
+    first, second, third = (jobs_of({"prompt": prompt})[0] for prompt in ("one", "one", "another"))
+    assert first.fingerprint == second.fingerprint != third.fingerprint
+    assert first.id != second.id
+
+
+def test_routes_that_are_not_there() -> None:
+    async def run() -> list[tuple[int, Any]]:
+        app = build_app(FakeModels(bard=FakeEngine(says("a"))))
+        asked = (
+            ("GET", "/nothing"),
+            ("GET", TEXT),
+            ("POST", "/v1/models"),
+            ("GET", "/v1/models/x"),
+        )
+        return [(c.status, c.json()) for c in [await called(app, *each) for each in asked]]
+
+    found = asyncio.run(run())
+    assert [status for status, _ in found] == [404, 405, 405, 404]
+    for _, body in found:
+        assert set(body["error"]) == {"message", "type", "param", "code"}
+
+
+def test_errors_are_json_whatever_is_in_them() -> None:
+    message = refused({"prompt": "x", "tool\"'\n": 1, "n": 0})["message"]
+    assert json.loads(json.dumps(message)) == message
