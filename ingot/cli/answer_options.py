@@ -80,7 +80,9 @@ class Options:
     @classmethod
     def of(cls, args: argparse.Namespace, defaults: Mapping[str, Any]) -> Options:
         """Those of a command line."""
-        return cls({field_of(each): getattr(args, field_of(each)) for each in ANSWER_OPTIONS}, defaults)
+        return cls(
+            {field_of(each): getattr(args, field_of(each)) for each in ANSWER_OPTIONS}, defaults
+        )
 
     @property
     def think(self) -> Think:
@@ -135,7 +137,9 @@ def _value(argument: Argument, text: str) -> Any:
         raise UsageError(f"{name_of(argument)} is {text!r}", hint="Give a number.") from error
     choices = options.get("choices", (value,))
     if value not in choices:
-        raise UsageError(f"{name_of(argument)} is {text!r}", hint=f"Supported: {', '.join(choices)}.")
+        raise UsageError(
+            f"{name_of(argument)} is {text!r}", hint=f"Supported: {', '.join(choices)}."
+        )
     return value
 
 
