@@ -26,11 +26,11 @@ class Server:
     """
 
     def __init__(self, url: str, key: str | None = None) -> None:
-        parts = urlsplit(url if "//" in url else f"http://{url}")
         try:
+            parts = urlsplit(url if "//" in url else f"http://{url}")
             self._port = parts.port
-        except ValueError:
-            self._port = None
+        except ValueError:  # brackets without an address, or a port that is none
+            parts = urlsplit("")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise UsageError(f"--url is {url!r:.80}", hint="Give one such as http://127.0.0.1:8000")
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
