@@ -135,8 +135,10 @@ def test_http_says_what_the_model_says(application, shakespeare_artifact):
 
 
 def test_requests_of_a_prefix_find_it_in_the_cache(application):
+    found = engine()
+
     async def work() -> list[int]:
-        found, cached = engine(), []
+        cached = []
         for number in range(8):
             prefix = found.tokenizer.encode(f"{number} " + "my lord, " * 30)
             for last in range(3):
