@@ -205,6 +205,16 @@ def _local(model: object, path: Path, revision: str | None) -> Path:
     return hub.model_path(model if isinstance(model, str) else path, revision)
 
 
+def artifact_path(model: str | Path, device: str = "auto", revision: str | None = None) -> Path:
+    """The artifact of a model: itself, or what a model directory or a name on the hub becomes.
+
+    That is downloaded and compiled once. Raises what `ingot.hub.model_path` and `ingot.compile` do.
+    """
+    path = Path(model)
+    wanted = None if is_artifact(path) else _for_device(device, None, None)
+    return cache.resolve(hub.model_path(model, revision), wanted)
+
+
 def _path(name: str, value: object) -> Path:
     try:
         return as_path(value)

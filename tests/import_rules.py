@@ -37,6 +37,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "onnx": {"torch", "numpy", "onnx", "onnx_ir", "onnxscript", "onnxruntime"},
     "runtime": {"numpy", "tokenizers", "jinja2", "msgspec", "xxhash", "llguidance"},
     "serve": {
+        "httptools",
         "msgspec",
         "starlette",
         "uvicorn",

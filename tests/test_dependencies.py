@@ -25,7 +25,6 @@ MODULES = {
     "opentelemetry-sdk": "opentelemetry",
     "protobuf": "google",
 }
-LOADED_BY_OTHERS = {"httptools"}  # uvicorn takes it where it is installed
 
 
 def names(requirements: Iterable[str]) -> set[str]:
@@ -65,7 +64,7 @@ def extra(name: str) -> set[str]:
 
 
 def test_the_extras_declare_what_only_they_import():
-    extras = modules(set().union(*map(extra, EXTRAS)) - LOADED_BY_OTHERS)
+    extras = modules(set().union(*map(extra, EXTRAS)))
     assert extras == imported(*ROOMS) - names(PROJECT["dependencies"])
     assert extras >= OPTIONAL
 

@@ -167,7 +167,7 @@ class Browser:
         self._process.communicate()
         self._watch.cancel()
 
-    def look(self, page: Path, width: int, dark: bool) -> Seen:
+    def look(self, page: Path | str, width: int, dark: bool) -> Seen:
         """Opens a page in a window of this width, and works its controls. Raises BrowserError."""
         self.open(page, width, dark)
         measured = self.value_of(MEASURE)
@@ -185,14 +185,16 @@ class Browser:
             raise BrowserError(complaint({"method": "Runtime.exceptionThrown", "params": answer}))
         return answer["result"].get("value")
 
-    def open(self, page: Path, width: int, dark: bool) -> None:
-        """Opens a page in a window of this width, and waits until it is there."""
+    def open(self, page: Path | str, width: int, dark: bool) -> None:
+        """Opens a page, a file or an address, in a window of this width, and waits until it is
+        there."""
         size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": width < PHONE}
         self._ask("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self._ask("Emulation.setEmulatedMedia", features=[scheme])
         self._events.clear()
-        self._ask("Page.navigate", url=page.resolve().as_uri())
+        url = page if isinstance(page, str) else page.resolve().as_uri()
+        self._ask("Page.navigate", url=url)
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._receive()
 

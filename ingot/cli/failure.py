@@ -14,12 +14,19 @@ from ingot.cli.output import print_json
 from ingot.errors import IngotError, InternalError, ResourceError, UsageError
 from ingot.version import DISTRIBUTION
 
-# The packages of the extra `compile`, and what for.
-_COMPILE = {
-    "torch": "Compiling needs it; running an artifact does not: ",
-    "rich": "It draws progress on a terminal: ",
+# Packages that not everybody needs: the extra that brings them, and what for.
+_SERVING = ("serve", "Serving needs it: ")
+_OPTIONAL = {
+    "torch": ("compile", "Compiling needs it; running an artifact does not: "),
+    "rich": ("compile", "It draws progress on a terminal: "),
+    "httptools": _SERVING,
+    "llguidance": ("serve", "Holding answers to a form needs it: "),
+    "prometheus_client": _SERVING,
+    "starlette": _SERVING,
+    "uvicorn": _SERVING,
+    "uvloop": _SERVING,
 }
-PACKAGES = ("numpy", "tokenizers", "huggingface_hub", "jinja2", "msgspec", "xxhash", *_COMPILE)
+PACKAGES = ("numpy", "tokenizers", "huggingface_hub", "jinja2", "msgspec", "xxhash", *_OPTIONAL)
 REPORT_HINT = (
     "This is a fault of ingot. Please report it with what `ingot doctor` prints and the log: {log}"
 )
@@ -82,8 +89,9 @@ def _package_of(error: BaseException) -> str:
 
 def how_to_install(package: str) -> str:
     """The command that installs one of PACKAGES, and what an optional one is for."""
-    whole = f"{DISTRIBUTION}[compile]" if package in _COMPILE else DISTRIBUTION
-    return f"{_COMPILE.get(package, '')}pip install '{whole}'"
+    extra, purpose = _OPTIONAL.get(package, ("", ""))
+    whole = f"{DISTRIBUTION}[{extra}]" if extra else DISTRIBUTION
+    return f"{purpose}pip install '{whole}'"
 
 
 def _not_imported(package: str, error: BaseException) -> UsageError:

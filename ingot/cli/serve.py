@@ -3,25 +3,76 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from ingot.cli.arguments import REVISION, Argument, Arguments, Group
-from ingot.cli.numbers import human_int
-from ingot.cli.serve_options import EDGE_OPTIONS, edge_settings
-from ingot.errors import UnknownModelError, UsageError
+from ingot.cli.arguments import Argument, Arguments, Group
+from ingot.cli.numbers import human_bytes, human_int
+from ingot.cli.serve_options import EDGE_OPTIONS, edge_settings, seconds
+from ingot.errors import UsageError
 from ingot.settings import SERVE_PREFIX, serve_variables
 
 if TYPE_CHECKING:
     from ingot.cli.origins import Origin
-    from ingot.serve.edge.settings import EdgeSettings
+    from ingot.serve.serving import Named, Serving
 
 NAME = "serve"
 SUMMARY = "serve models to clients of OpenAI's API"
+MODELS = Group(
+    "models",
+    "How each model is opened, and how long it stays.",
+    (
+        Argument(
+            "--served-model-name NAME",
+            "what clients call the model, where there is one; repeated, further names of it",
+            action="append",
+        ),
+        Argument(
+            "--max-model-len N",
+            "longest sequence to make room for (default: the artifact's limit)",
+            human_int,
+        ),
+        Argument(
+            "--max-num-seqs N", "sequences at once (default: the artifact's limit)", human_int
+        ),
+        Argument(
+            "--kv-cache-bytes SIZE",
+            "memory for keys and values, such as 4GB (default: what full use can need; at most "
+            "half of what is free)",
+            human_bytes,
+        ),
+        Argument("--threads N", "default: one per processor that may be used", human_int),
+        Argument("--device NAME", "cpu, cuda or cuda:1 (default: auto)"),
+        Argument("--seed N", "seeds requests that have no seed (default: 0)", int),
+        Argument("--keep-alive S", "unload a model that nobody asked for so long", seconds),
+        Argument("--memory SIZE", "of all models together; idle ones make room", human_bytes),
+        Argument("--lazy", "load each model at its first request, and not at the start"),
+        Argument("--in-process", "run models in this process, and not each in one of its own"),
+    ),
+)
+REQUESTS = Group(
+    "requests",
+    "",
+    (
+        Argument("--max-n N", "completions of a prompt (default: 16)", human_int),
+        Argument("--max-logprobs N", "likeliest tokens of a place (default: 20)", human_int),
+        Argument(
+            "--tool-call-parser NAME",
+            "format of calls: auto, none, hermes, llama3 or mistral (default: auto)",
+        ),
+        Argument("--trust-request-chat-template", "let requests bring a chat template"),
+    ),
+)
+CONFIGURATION = Group(
+    "configuration",
+    f"An option --some-name is also set by {SERVE_PREFIX}SOME_NAME, or by some-name in a file. The "
+    "command line beats the environment, and the environment the file.",
+    (
+        Argument("--config FILE", "read options from a TOML file", Path),
+        Argument("--print-config", "print every option with its origin, and end"),
+    ),
+)
 ARGUMENTS: Arguments = (
     Argument(
         "models [NAME=]MODEL",
@@ -29,47 +80,11 @@ ARGUMENTS: Arguments = (
         "(default: the name of its folder)",
         nargs="*",
     ),
-    REVISION,
-    Argument(
-        "--served-model-name NAME",
-        "what clients call the model, where there is one; repeated, further names of it",
-        action="append",
-    ),
-    Group(
-        "models",
-        "How each model is opened.",
-        (
-            Argument(
-                "--max-model-len N",
-                "longest sequence to make room for (default: the artifact's limit)",
-                human_int,
-            ),
-            Argument(
-                "--threads N", "of a model (default: one per processor that may be used)", human_int
-            ),
-            Argument("--in-process", "run models in this process, and not each in one of its own"),
-            Argument("--trust-request-chat-template", "let requests bring a chat template"),
-        ),
-    ),
+    MODELS,
+    REQUESTS,
     *EDGE_OPTIONS,
-    Group(
-        "configuration",
-        f"An option --some-name is also set by {SERVE_PREFIX}SOME_NAME, or by some-name in a file. "
-        "The command line beats the environment, and the environment the file.",
-        (
-            Argument("--config FILE", "read options from a TOML file", Path),
-            Argument("--print-config", "print every option with its origin, and end"),
-        ),
-    ),
+    CONFIGURATION,
 )
-
-
-class Named(NamedTuple):
-    """A model as the command line names it."""
-
-    name: str
-    path: str
-    aliases: Sequence[str] = ()
 
 
 def main(args: argparse.Namespace) -> int:
@@ -84,69 +99,36 @@ def main(args: argparse.Namespace) -> int:
     models = named_models(args.models, args.served_model_name or [])
     import uvloop
 
-    return uvloop.run(_serve(models, args, edge_settings(args)))
+    from ingot.serve.serving import serve
+
+    return uvloop.run(serve(models, serving(args), edge_settings(args)))
 
 
-async def _serve(models: Sequence[Named], args: argparse.Namespace, settings: EdgeSettings) -> int:
-    from ingot.serve.edge.edge import Edge
-    from ingot.serve.http.app import build_app
-    from ingot.serve.http.site import HttpSettings
+def serving(args: argparse.Namespace) -> Serving:
+    """What the options say of models and requests."""
     from ingot.serve.openai.params import Terms
+    from ingot.serve.serving import Serving
+    from ingot.serve.settings import ModelSettings
 
-    edge = Edge(settings)
-    async with AsyncExitStack() as stack:
-        opened = _Opened()
-        for model in models:
-            engine = await asyncio.to_thread(_open, model.path, args)
-            stack.push_async_callback(engine.close)
-            opened.add(model, engine)
-        trusts = bool(args.trust_request_chat_template)
-        http = HttpSettings(terms=Terms(trusts_request_template=trusts))
-        code: int = await edge.serve(edge.wrap(build_app(opened, http, edge)))
-        return code
-
-
-def _open(path: str, args: argparse.Namespace) -> Any:
-    from ingot.runtime.llm import LLM
-    from ingot.serve.local import LocalEngine
-
-    return LocalEngine(LLM(path, max_model_len=args.max_model_len, num_threads=args.threads))
-
-
-class _Status(NamedTuple):
-    name: str
-    state: str
-    aliases: Sequence[str]
-    facts: Any
-
-
-class _Opened:
-    def __init__(self) -> None:
-        self._engines: dict[str, Any] = {}
-        self._models: list[Named] = []
-
-    def add(self, model: Named, engine: Any) -> None:
-        self._models.append(model)
-        for name in (model.name, *model.aliases):
-            self._engines[name] = engine
-
-    @asynccontextmanager
-    async def lease(self, name: str) -> Any:
-        if name not in self._engines:
-            raise UnknownModelError(
-                f"the model {name!r:.80} does not exist",
-                hint=f"Served here: {', '.join(self._engines)}.",
-            )
-        yield self._engines[name]
-
-    def status(self) -> list[_Status]:
-        return [
-            _Status(m.name, "loaded", m.aliases, self._engines[m.name].facts) for m in self._models
-        ]
+    names = {"max_model_len": "context", "max_num_seqs": "seats", "kv_cache_bytes": "kv_bytes"}
+    same = ("threads", "device", "seed", "keep_alive")
+    terms = ("max_n", "max_logprobs", "tool_call_parser")
+    return Serving(
+        model=ModelSettings(**_given(args, names | {name: name for name in same})),
+        terms=Terms(
+            **_given(args, {name: name for name in terms}),
+            trusts_request_template=bool(args.trust_request_chat_template),
+        ),
+        memory_bytes=args.memory,
+        lazy=bool(args.lazy),
+        in_process=bool(args.in_process),
+    )
 
 
 def named_models(models: Sequence[str], served: Sequence[str]) -> list[Named]:
     """The models with the names by which clients know them. Raises UsageError."""
+    from ingot.serve.serving import Named
+
     if not models:
         raise UsageError("no model is named", hint="Give an artifact: ingot serve MODEL.ingot")
     if served and len(models) > 1:
@@ -156,23 +138,28 @@ def named_models(models: Sequence[str], served: Sequence[str]) -> list[Named]:
         )
     found: dict[str, Named] = {}
     for model in models:
-        name, path = _split(model)
+        name, source = _split(model)
         name, *aliases = served or [name]
         if name in found:
             raise UsageError(
                 f"two models are called {name!r}", hint="Write NAME=MODEL for one of them."
             )
-        found[name] = Named(name, path, aliases)
+        found[name] = Named(name, source, tuple(aliases))
     return list(found.values())
 
 
 def _split(model: str) -> tuple[str, str]:
-    name, equals, path = model.partition("=")
-    if equals and name and not Path(model).exists():  # which may have an equals sign, too
-        return name, path
-    place = Path(model)
-    folder = place.resolve().name if place.exists() else model.partition(":")[0]
-    return folder.removesuffix(".ingot").removesuffix(".gguf"), model
+    """The name and the source of a model; a path may have an equals sign, too."""
+    name, equals, source = model.partition("=")
+    if equals and name and not Path(model).exists():
+        return name, source
+    if not Path(model).exists():  # on the hub: clients know it by the same name
+        return model.partition(":")[0], model
+    return Path(model).resolve().name.removesuffix(".ingot").removesuffix(".gguf"), model
+
+
+def _given(args: argparse.Namespace, names: dict[str, str]) -> dict[str, Any]:
+    return {new: v for old, new in names.items() if (v := getattr(args, old)) is not None}
 
 
 def _print(origins: Sequence[Origin], *, as_json: bool) -> None:
@@ -181,4 +168,4 @@ def _print(origins: Sequence[Origin], *, as_json: bool) -> None:
     if as_json:
         print_json({each.name: {"value": each.value, "origin": each.origin} for each in origins})
     else:
-        print(table(origins, ("option", "value", "origin"), indent=""), file=sys.stdout)
+        print(table(origins, ("option", "value", "origin"), indent=""))

@@ -157,6 +157,7 @@ class Drawing:
         if parent is not None:
             parent.siblings.remove(sequence)
             sequence.parent = None
+            sequence.prompt_logprobs = parent.prompt_logprobs
             sequence.times.started = parent.times.started
             if not sequence.finished:
                 self._owner.scheduler.fork(parent, sequence)

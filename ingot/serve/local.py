@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +16,7 @@ from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import Job, ModelFacts, Progress
 from ingot.serve.inbox import Inbox
 from ingot.serve.progress import add_job, facts_of, told
+from ingot.serve.settings import ModelSettings
 
 Letters = list[tuple[int, Progress | IngotError]]
 
@@ -23,10 +24,11 @@ Letters = list[tuple[int, Progress | IngotError]]
 class LocalEngine:
     """Runs jobs on a model that is open in this process, and closes it. For several event loops.
 
-    `settings` are those that the model was opened with, as `ModelFacts.fingerprint` needs them.
+    `settings` are those that the model was opened with.
     """
 
-    def __init__(self, model: Model, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, model: Model, settings: ModelSettings | None = None) -> None:
+        settings = settings or ModelSettings(context=model.max_model_len)
         self.facts: ModelFacts = facts_of(model, settings)
         self._model = model
         self._feed = model.feed(self._tell)

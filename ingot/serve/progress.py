@@ -20,6 +20,7 @@ from ingot.runtime.output import Logprob
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.request import Request, metrics_of
 from ingot.serve.engine import Job, ModelFacts, Piece, Progress, Scored
+from ingot.serve.settings import ModelSettings
 from ingot.version import __version__
 
 _log = logging.getLogger(__name__)
@@ -98,16 +99,15 @@ def _scored(logprobs: Mapping[int, Logprob], drawn: int) -> list[Scored]:
     return [(token, lp.logprob, lp.rank, lp.decoded_token) for token, lp in found]
 
 
-def facts_of(model: Model, settings: Mapping[str, Any] | None = None) -> ModelFacts:
-    """What is to be known of an open model; `settings` are those that it was opened with."""
+def facts_of(model: Model, settings: ModelSettings) -> ModelFacts:
+    """What is to be known of a model that was opened with these settings."""
     artifact, limits = model.artifact, model.artifact.manifest.limits
-    settings = {"max_model_len": model.max_model_len, **(settings or {})}
     return ModelFacts(
         artifact_id=artifact.manifest.digest,
         fingerprint=fingerprint(artifact, settings),
         vocab_size=artifact.manifest.model.vocab_size,
         max_model_len=model.max_model_len,
-        max_num_seqs=settings.get("max_num_seqs") or limits.max_num_seqs,
+        max_num_seqs=min(settings.seats or limits.max_num_seqs, limits.max_num_seqs),
         num_pages=model.counters().num_pages,
         page_size=limits.page_size,
         architecture=artifact.manifest.model.architecture,
@@ -116,7 +116,7 @@ def facts_of(model: Model, settings: Mapping[str, Any] | None = None) -> ModelFa
     )
 
 
-def fingerprint(artifact: Artifact, settings: Mapping[str, Any]) -> str:
+def fingerprint(artifact: Artifact, settings: ModelSettings) -> str:
     """The version of ingot, and 8 digits of a hash of the artifact and its settings."""
-    parts = [artifact.manifest.digest, sorted(settings.items())]
+    parts = (artifact.manifest.digest, settings.identity)
     return f"{__version__}-{hashlib.sha256(msgspec.json.encode(parts)).hexdigest()[:8]}"

@@ -141,6 +141,8 @@ def test_a_package_that_fails_later_is_not(told) -> None:
 def test_packages_come_with_what_needs_them() -> None:
     assert how_to_install("numpy") == "pip install 'ingot-lm'"
     assert how_to_install("torch") == TORCH
+    serve = "Serving needs it: pip install 'ingot-lm[serve]'"
+    assert how_to_install("uvicorn") == how_to_install("starlette") == serve
     rich = "It draws progress on a terminal: pip install 'ingot-lm[compile]'"
     assert how_to_install("rich") == rich
 

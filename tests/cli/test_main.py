@@ -179,7 +179,8 @@ def test_a_package_that_is_missing_is_named(failing, capsys):
 
 def test_packages_that_can_break_are_those_of_the_project():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["compile"]]
+    extras = project["optional-dependencies"]
+    needed = [*project["dependencies"], *extras["compile"], *extras["serve"]]
     assert {re.split("[<>=]", text)[0] for text in needed} == set(failure.PACKAGES)
 
 

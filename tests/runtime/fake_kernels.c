@@ -4,6 +4,9 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef DANGER
+#include <unistd.h>
+#endif
 
 struct ingot_model {
   const void *const *weights;
@@ -82,6 +85,13 @@ static int32_t write_tokens(const struct ingot_model *m, const struct ingot_step
 int32_t ingot_run(void *state, const struct ingot_step *s) {
   const struct ingot_model *m = state;
   const float scale = *(const float *)m->weights[0];
+#ifdef DANGER /* slow steps, and prompts that begin with a token that no kernel survives */
+  usleep(2000);
+  for (int32_t i = 0; i < s->num_tokens; i++) {
+    if (s->positions[i] == 0 && s->tokens[i] == CRASH_TOKEN) *(volatile int32_t *)0 = 0;
+    while (s->positions[i] == 0 && s->tokens[i] == HANG_TOKEN) sleep(1);
+  }
+#endif
   if (s->num_seqs && s->spans[0] != 0) return -1;
   if (s->num_tokens != (s->num_seqs ? s->spans[3 * s->num_seqs - 2] : 0)) return -1;
   int32_t code = write_tokens(m, s);

@@ -32,6 +32,8 @@ from tests.support.made_once import made_once
 NO_PLAN = 0xFA4E0F0000000BAD  # what kernels say before they are given a plan
 VOCAB, PAGE_SIZE, HEAD, ARENA_BYTES, SCALE = 320, 4, 2, 4096, 8.0
 NAN_TOKEN, EOS = 317, 319
+CRASH_TOKEN, HANG_TOKEN = 316, 315
+DANGER = (f"-DDANGER -DCRASH_TOKEN={CRASH_TOKEN} -DHANG_TOKEN={HANG_TOKEN}").split()
 F32 = Format("float32")
 LIMITS = Limits(
     max_model_len=96,
@@ -100,7 +102,8 @@ def make_manifest(
 
 @cache
 def kernels(*flags: str) -> bytes:
-    """The compiled `fake_kernels.c`; `-DDEPENDS_ON_BATCH` makes other logits in a batch."""
+    """The compiled `fake_kernels.c`; `-DDEPENDS_ON_BATCH` makes other logits in a batch, and
+    DANGER a step that crashes or hangs where a prompt begins with one of those tokens."""
     name = "".join(("fake-kernels", *flags))
     return (made_once(name, partial(_compile_kernels, flags)) / "kernels.so").read_bytes()
 

@@ -292,6 +292,14 @@ def test_scored_prompts_of_a_model_that_is_not_finite_fail_alone(llm):
     assert is_idle(llm)
 
 
+def test_several_completions_of_a_scored_prompt_score_it_once(llm):
+    (alone,) = llm.generate([[3, 1, 4, 1, 5]], SamplingParams(prompt_logprobs=1, max_tokens=1))
+    (output,) = llm.generate([[3, 1, 4, 1, 5]], several(3, prompt_logprobs=1))
+    assert output.prompt_logprobs == alone.prompt_logprobs
+    assert [len(each.token_ids) for each in output.outputs] == [8] * 3
+    assert is_idle(llm)
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_stop_string_counts_from_exactly_the_min_tokens_th_token_on(fake_artifact, overlap):
     with LLM(fake_artifact, config=EngineConfig(overlap=overlap)) as llm:

@@ -84,7 +84,13 @@ async def calling(
 
 async def called(app: Any, method: str, path: str, asked: Any = None, **state: Any) -> Call:
     """The answer to a request; `asked` is JSON, or bytes as they are."""
-    body = asked if isinstance(asked, bytes) else json.dumps(asked).encode() if asked else b""
+    body = (
+        asked
+        if isinstance(asked, bytes)
+        else json.dumps(asked).encode()
+        if asked is not None
+        else b""
+    )
     async with calling(app, method, path, body, **state) as call:
         pass
     assert call.complete

@@ -110,15 +110,13 @@ class Guide:
         return self._matcher
 
     def _fail(self, matcher: LLMatcher) -> None:
-        reason = matcher.stop_reason()
-        if reason in ("ParserTooComplex", "LexerTooComplex"):
+        """Notes why the matcher stopped: a token that no mask allowed, or a limit."""
+        if "satisfy" in matcher.get_error():
+            self.error = InternalError(f"token {self._num_taken} does not follow from the grammar")
+        else:
             self.error = GrammarError(
                 f"the grammar became too complex after {self._num_taken} tokens",
                 hint="Make it less ambiguous, or its repetitions shorter.",
-            )
-        else:
-            self.error = InternalError(
-                f"token {self._num_taken} does not follow from the grammar ({reason})"
             )
 
 

@@ -32,13 +32,13 @@ def spelled(outputs: StructuredOutputsParams) -> str:
     schema = ANY_OBJECT if outputs.json is None else str(outputs.json)
     if outputs.disable_additional_properties:
         schema = json.dumps(_closed(json.loads(schema)), ensure_ascii=False)
-    overrides: Any = {}
     if outputs.disable_any_whitespace:
-        overrides["whitespace_flexible"] = False
-    elif outputs.whitespace_pattern is not None:
-        overrides["whitespace_pattern"] = outputs.whitespace_pattern
+        return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
+    asked = outputs.whitespace_pattern
     return LLMatcher.grammar_from_json_schema(
-        schema, defaults={"whitespace_pattern": WHITESPACE}, overrides=overrides
+        schema,
+        defaults={"whitespace_pattern": WHITESPACE},
+        overrides={} if asked is None else {"whitespace_pattern": asked},
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from time import perf_counter
 from typing import Any
@@ -14,13 +14,14 @@ from typing import Any
 import msgspec
 
 from ingot.errors import UsageError
-from ingot.serve.edge.admission import Admission, Asked
+from ingot.serve.asked import Asked
+from ingot.serve.edge.admission import Admission
 from ingot.serve.edge.guard import Answer, App, Guard
 from ingot.serve.edge.keys import KeyRing
 from ingot.serve.edge.listening import address_of, allow_many_files, bind
 from ingot.serve.edge.logs import logging_to
 from ingot.serve.edge.record import CURRENT, Record
-from ingot.serve.edge.server import DrainingServer, config_of
+from ingot.serve.edge.server import DrainingServer, config_of, on_signals
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.metrics.request_watch import RequestWatch
 from ingot.serve.metrics.speed import WINDOW_SECONDS
@@ -104,7 +105,7 @@ class Edge:
                 most=settings.max_log_len,
                 dropped=dropped.add,
             ),
-            self._keys_reloaded(),
+            on_signals({signal.SIGHUP: self._reload_keys}),
         ):
             beat = asyncio.ensure_future(self._beat())
             try:
@@ -183,28 +184,14 @@ class Edge:
         logger.warning("cutting requests", extra={"fields": {"requests": len(self._open)}})
         self.admission.cut(_cut_short())
 
-    @contextmanager
-    def _keys_reloaded(self) -> Iterator[None]:
-        """Reads the keys again at SIGHUP. Bad ones are logged, and change nothing."""
-        loop, keys = asyncio.get_running_loop(), self.keys
-
-        def reload() -> None:
-            if keys is None:
-                return
-            try:
-                logger.info("keys read", extra={"fields": {"keys": keys.reload()}})
-            except UsageError as error:
-                logger.error("keys not read", extra={"fields": {"reason": str(error)}})
-
-        try:
-            loop.add_signal_handler(signal.SIGHUP, reload)
-        except (ValueError, RuntimeError):  # not the main thread
-            yield
+    def _reload_keys(self) -> None:
+        """Reads the keys again. Bad ones are logged, and change nothing."""
+        if self.keys is None:
             return
         try:
-            yield
-        finally:
-            loop.remove_signal_handler(signal.SIGHUP)
+            logger.info("keys read", extra={"fields": {"keys": self.keys.reload()}})
+        except UsageError as error:
+            logger.error("keys not read", extra={"fields": {"reason": str(error)}})
 
     async def _beat(self) -> None:
         """Measures how late the loop runs, asks the engines, and reports, until it is cancelled."""

@@ -114,10 +114,14 @@ class _Queued(QueueHandler):
 class _Writing(QueueListener):
     """The thread that writes. Where it hangs, as in a pipe that nobody reads, it is left behind."""
 
+    def __init__(self, records: Queue[Any], writer: logging.Handler) -> None:
+        super().__init__(records, writer)
+        self._records = records
+
     def stop(self) -> None:
         with suppress(Empty):
-            while self.queue.full():  # type: ignore[attr-defined]
-                self.queue.get_nowait()  # room for the word to stop
+            while self._records.full():
+                self._records.get_nowait()  # room for the word to stop
         self.enqueue_sentinel()
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -71,16 +73,27 @@ class DrainingServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Takes the signals that ask for an end. They end here, and are not raised again."""
-        loop, ours = asyncio.get_running_loop(), []
-        with suppress(ValueError, RuntimeError):  # not the main thread: whoever runs us stops us
-            for number in _STOPPING:
-                loop.add_signal_handler(number, self.stop, number)
-                ours.append(number)
-        try:
+        with on_signals({number: partial(self.stop, number) for number in _STOPPING}):
             yield
-        finally:
-            for number in ours:
-                loop.remove_signal_handler(number)
+
+
+@contextmanager
+def on_signals(handlers: Mapping[int, Callable[[], None]]) -> Iterator[None]:
+    """Has the running loop call functions for signals inside the block.
+
+    Outside the main thread it does nothing: whoever runs the loop there stops it.
+    """
+    loop, before = asyncio.get_running_loop(), {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.getsignal(number) for number in handlers}
+    for number in before:
+        loop.add_signal_handler(number, handlers[number])
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            signal.signal(number, handler)
 
 
 def config_of(app: Any, settings: EdgeSettings) -> uvicorn.Config:

@@ -11,6 +11,7 @@ from starlette.routing import Route
 from ingot.serve.http.errors import UnknownRoute, WrongMethod
 from ingot.serve.http.gate import Gate, OpenGate
 from ingot.serve.http.generate import Generate
+from ingot.serve.http.model_routes import model_routes
 from ingot.serve.http.models import Models
 from ingot.serve.http.routes import refused, routes
 from ingot.serve.http.site import HttpSettings, Site
@@ -30,6 +31,7 @@ def build_app(
             Route("/v1/completions", Generate(site, CompletionRequest), methods=["POST"]),
             Route("/v1/chat/completions", Generate(site, ChatRequest), methods=["POST"]),
             *routes(site),
+            *model_routes(site),
         ],
         exception_handlers={HTTPException: _on_http},
     )

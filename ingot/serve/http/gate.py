@@ -13,8 +13,8 @@ from ingot.serve.engine import Progress
 class Watch(Protocol):
     """Sees how a request goes on."""
 
-    def see(self, progress: Progress) -> None:
-        """Takes in what a step did for the request."""
+    def see(self, progress: Progress, job: int = 0) -> None:
+        """Takes in what a step did for a job of the request, by its number."""
         ...
 
 
@@ -34,5 +34,5 @@ class OpenGate:
     async def enter(self, asked: Asked) -> AsyncIterator[Watch]:
         yield self
 
-    def see(self, progress: Progress) -> None:
+    def see(self, progress: Progress, job: int = 0) -> None:
         pass

@@ -114,7 +114,7 @@ def asked_of(order: Order, key: str, name: str, engine: Engine) -> Asked:
 
 async def _stream(steps: Steps, watch: Watch, answer: Answer, reply: Reply) -> None:
     async for number, progress in steps:
-        watch.see(progress)
+        watch.see(progress, number)
         if events := answer.chunks(number, progress):
             await reply.write(events)
     await reply.end(answer.last())
@@ -123,7 +123,7 @@ async def _stream(steps: Steps, watch: Watch, answer: Answer, reply: Reply) -> N
 async def _whole(steps: Steps, watch: Watch, answer: Answer, reply: Reply, *, scores: bool) -> None:
     done = []
     async for number, progress in steps:
-        watch.see(progress)
+        watch.see(progress, number)
         done.append((number, progress))
     # Thousands of log-probabilities are work for milliseconds.
     body = await off_loop(partial(answer.whole, done)) if scores else answer.whole(done)

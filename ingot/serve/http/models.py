@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
-from ingot.serve.engine import Engine, ModelFacts
-
-
-class ModelStatus(Protocol):
-    """How a registered model fares."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def aliases(self) -> Sequence[str]: ...
-    @property
-    def facts(self) -> ModelFacts | None: ...
+from ingot.serve.engine import Engine
+from ingot.serve.settings import ModelSettings
 
 
 class Models(Protocol):
-    """Models by name."""
+    """Models by name, as `ModelRegistry` has them, where the methods are described."""
 
-    def lease(self, name: str) -> AbstractAsyncContextManager[Engine]:
-        """An engine that stays loaded inside the block. Raises UnknownModelError and others."""
-        ...
+    def lease(self, name: str) -> AbstractAsyncContextManager[Engine]: ...
 
-    def status(self) -> Sequence[Any]:
-        """All models, in the order in which they were registered."""
-        ...
+    def status(self) -> Sequence[Any]: ...
+
+    def name_of(self, name: str) -> str: ...
+
+    def events(self) -> AsyncIterator[Any]: ...
+
+    def register(
+        self,
+        name: str,
+        source: str,
+        settings: ModelSettings | None = None,
+        *,
+        aliases: Iterable[str] = (),
+        pinned: bool = False,
+    ) -> None: ...
+
+    async def load(self, name: str) -> None: ...
+
+    async def unload(self, name: str, *, force: bool = False) -> None: ...
+
+    async def reload(
+        self, name: str, source: str | None = None, settings: ModelSettings | None = None
+    ) -> None: ...

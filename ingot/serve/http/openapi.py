@@ -23,6 +23,8 @@ from ingot.serve.openai.requests import (
 )
 from ingot.version import __version__
 
+_EVENTS = "text/event-stream"
+
 
 class Endpoint(NamedTuple):
     """A route: what it takes and gives, as structs; None: nothing, or any JSON."""
@@ -66,6 +68,7 @@ ENDPOINTS = (
     Endpoint("POST", "/models/load", "Loads a model; needs a key of the scope admin."),
     Endpoint("POST", "/models/unload", "Unloads a model; needs a key of the scope admin."),
     Endpoint("POST", "/models/reload", "Replaces a model by another artifact; likewise."),
+    Endpoint("GET", "/models/events", "Streams what happens to models.", content=_EVENTS),
     Endpoint("GET", "/openapi.json", "Has this description."),
     Endpoint("GET", "/", "Has a page for people.", content="text/html"),
 )
@@ -109,7 +112,7 @@ def _operation(endpoint: Endpoint, schemas: Mapping[Any, Any]) -> dict[str, Any]
     schema = schemas[endpoint.gives] if endpoint.gives else {}
     content: dict[str, Any] = {endpoint.content: {"schema": schema}}
     if endpoint.streams:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content[_EVENTS] = {"schema": {"type": "string"}}
     error = {"application/json": {"schema": schemas[ErrorAnswer]}}
     found: dict[str, Any] = {
         "summary": endpoint.summary,

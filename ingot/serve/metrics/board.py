@@ -58,7 +58,7 @@ class Histogram:
 
     def buckets(self) -> list[tuple[str, float]]:
         """The bounds as Prometheus writes them, with how many values are not above."""
-        names = [floatToGoString(bound) for bound in (*self._bounds, inf)]
+        names = [str(floatToGoString(b)) for b in (*self._bounds, inf)]  # type: ignore[no-untyped-call]
         return list(zip(names, accumulate(self._counts), strict=True))
 
     @property
@@ -123,16 +123,16 @@ def _family(
     labels: tuple[str, ...],
     values: Iterable[tuple[tuple[str, ...], Number | Histogram]],
 ) -> Family:
-    family: CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
     if metric.kind == HISTOGRAM:
-        family = HistogramMetricFamily(name, metric.help, labels=labels)
-    elif metric.kind == COUNTER:
-        family = CounterMetricFamily(name, metric.help, labels=labels)
-    else:
-        family = GaugeMetricFamily(name, metric.help, labels=labels)
+        histograms = HistogramMetricFamily(name, metric.help, labels=labels)
+        for of, value in values:
+            if isinstance(value, Histogram):
+                histograms.add_metric(of, value.buckets(), value.total)
+        return histograms
+    numbers = (CounterMetricFamily if metric.kind == COUNTER else GaugeMetricFamily)(
+        name, metric.help, labels=labels
+    )
     for of, value in values:
-        if isinstance(value, Histogram):
-            family.add_metric(of, value.buckets(), value.total)
-        else:
-            family.add_metric(of, value.value)
-    return family
+        if isinstance(value, Number):
+            numbers.add_metric(of, value.value)
+    return numbers

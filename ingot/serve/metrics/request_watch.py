@@ -46,106 +46,106 @@ class ModelBoard:
 
 
 class RequestWatch:
-    """Follows a request from its seat to its end.
+    """Follows a request from its seat to its end. It may have several jobs.
 
     `began` is when the request came, and all times are those of `clock`. Only times of one process
-    are compared: how long it computed is what the engine says.
+    are compared: how long a job was computed is what its engine says.
     """
 
     def __init__(self, board: ModelBoard, clock: Callable[[], float], began: float) -> None:
         self._board = board
         self._clock = clock
         self._began = began
-        self._last = began
-        self._tokens: dict[int, int] = {}
         self._waited = 0.0
+        self._first_token: float | None = None
+        self._last: dict[int, float] = {}  # when a job had its last token
+        self._lengths: dict[tuple[int, int], int] = {}  # of the completions of the jobs
+        self._reason: str | None = None
         self._end: str | None = None
-        self.num_prompt_tokens = 0
-        self.num_cached_tokens = 0
-        self.num_tokens = 0
-        self.first_token_seconds: float | None = None
-        self.reason: str | None = None
+        self._num_prompt_tokens = 0
+        self._num_cached_tokens = 0
 
     def seated(self, waited: float, asked: Asked) -> None:
         """Says that the request has its seats, after so many seconds of waiting."""
         board = self._board
         self._waited = waited
-        self.num_prompt_tokens = asked.num_prompt_tokens
+        self._num_prompt_tokens = asked.num_prompt_tokens
         board.prompt_tokens.add(asked.num_prompt_tokens)
         board.request_prompt_tokens.add(asked.num_prompt_tokens)
         board.params_n.add(asked.num_sequences)
         if asked.max_tokens is not None:
             board.params_max_tokens.add(asked.max_tokens)
 
-    def summary(self) -> dict[str, Any]:
-        """What the log says of the request."""
-        first = self.first_token_seconds
-        return {
-            "prompt_tokens": self.num_prompt_tokens,
-            "cached_tokens": self.num_cached_tokens or None,
-            "tokens": self.num_tokens,
-            "first_token_ms": None if first is None else round(1e3 * first, 1),
-            "finish": self._end,
-        }
-
-    def see(self, progress: Progress) -> None:
-        """Counts what a step did for the request."""
+    def see(self, progress: Progress, job: int = 0) -> None:
+        """Counts what a step did for a job of the request."""
         most = total = 0
         for piece in progress.pieces:
             count = len(piece.token_ids)
             total += count
             most = count if count > most else most
-            self._tokens[piece.index] = self._tokens.get(piece.index, 0) + count
-            if piece.finish_reason:
-                self.reason = piece.finish_reason
+            place = (job, piece.index)
+            self._lengths[place] = self._lengths.get(place, 0) + count
+            self._reason = piece.finish_reason or self._reason
         if total:
-            now = self._clock()
-            if self.first_token_seconds is None:
-                self.first_token_seconds = now - self._began
-                self._board.first_token.add(self.first_token_seconds)
-            else:
-                self._board.between_tokens.add((now - self._last) / most, most)
-            self._last = now
-            self.num_tokens += total
+            self._time(job, most)
             self._board.generation_tokens.value += total
-        if progress.num_cached_tokens:
-            self.num_cached_tokens = progress.num_cached_tokens
-        if progress.finished:
-            self._finish(progress.metrics)
+        self._num_cached_tokens += progress.num_cached_tokens
+        if progress.metrics is not None:
+            self._finish_job(progress.metrics)
+
+    def finish(self) -> None:
+        """Counts a request that was answered."""
+        self._count_end(self._reason or "stop")
 
     def cancel(self) -> None:
-        """Counts a request whose client has left, unless it was done."""
-        if self._ended("abort"):
-            self._board.cancelled.add()
+        """Counts a request whose client has left."""
+        self._count_end("abort")
+        self._board.cancelled.add()
 
     def fail(self, code: str) -> None:
-        """Counts a request that ended with an error, unless it was done."""
-        if self._ended("error"):
-            self._board.rejected(code)
+        """Counts a request that ended with an error, by its code."""
+        self._count_end("error")
+        self._board.rejected(code)
 
-    def _finish(self, metrics: RequestMetrics | None) -> None:
-        board = self._board
-        self._ended(self.reason or "stop")
-        if self.num_tokens > 1 and self.first_token_seconds is not None:
-            decode = self._last - self._began - self.first_token_seconds
-            board.per_token.add(decode / max(max(self._tokens.values()) - 1, 1))
-        if metrics is None or metrics.total_seconds is None:
+    def summary(self) -> dict[str, Any]:
+        """What the log says of the request."""
+        first = self._first_token
+        return {
+            "prompt_tokens": self._num_prompt_tokens,
+            "cached_tokens": self._num_cached_tokens or None,
+            "tokens": sum(self._lengths.values()),
+            "first_token_ms": None if first is None else round(1e3 * (first - self._began), 1),
+            "finish": self._end,
+        }
+
+    def _time(self, job: int, most: int) -> None:
+        """Notes when tokens came; of the completions of the job, one got `most` of them."""
+        now, board = self._clock(), self._board
+        if self._first_token is None:
+            self._first_token = now
+            board.first_token.add(now - self._began)
+        last = self._last.get(job)
+        if last is not None:
+            board.between_tokens.add((now - last) / most, most)
+        self._last[job] = now
+
+    def _finish_job(self, metrics: RequestMetrics) -> None:
+        board, total = self._board, metrics.total_seconds
+        if total is None:
             return
         queue = metrics.queue_seconds or 0.0
         board.queue.add(self._waited + queue)
-        board.inference.add(metrics.total_seconds - queue)
+        board.inference.add(total - queue)
         if metrics.ttft_seconds is not None:
             board.prefill.add(metrics.ttft_seconds - queue)
-            board.decode.add(metrics.total_seconds - metrics.ttft_seconds)
+            board.decode.add(total - metrics.ttft_seconds)
+        if metrics.tpot_seconds is not None:
+            board.per_token.add(metrics.tpot_seconds)
 
-    def _ended(self, reason: str) -> bool:
-        """Counts the end; False if the request had ended before."""
-        if self._end is not None:
-            return False
+    def _count_end(self, reason: str) -> None:
         self._end = reason
         board = self._board
         board.ended(reason)
         board.total.add(self._clock() - self._began)
-        board.request_generation_tokens.add(self.num_tokens)
-        board.longest.add(max(self._tokens.values(), default=0))
-        return True
+        board.request_generation_tokens.add(sum(self._lengths.values()))
+        board.longest.add(max(self._lengths.values(), default=0))

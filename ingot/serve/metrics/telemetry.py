@@ -25,6 +25,13 @@ Poll = Callable[[], Awaitable[Mapping[str, tuple[ModelFacts, EngineCounters]]]]
 _POLL_SECONDS = 1.0  # after which the answer of engines is not waited for any longer
 
 
+def _code(error: Exception) -> str:
+    """By what name an error is counted: few enough for a label."""
+    if isinstance(error, Refusal):
+        return error.code
+    return type(error).__name__ if isinstance(error, IngotError) else "internal"
+
+
 async def _no_models() -> Mapping[str, tuple[ModelFacts, EngineCounters]]:
     return {}
 
@@ -49,17 +56,13 @@ class Telemetry:
         watch = RequestWatch(self.model(model), self._clock, began or self._clock())
         try:
             yield watch
-        except Refusal as error:
-            watch.fail(error.code)
+        except Exception as error:
+            watch.fail(_code(error))
             raise
-        except IngotError as error:
-            watch.fail(type(error).__name__)
+        except BaseException:  # it is cancelled: its client has left
+            watch.cancel()
             raise
-        except Exception:
-            watch.fail("internal")
-            raise
-        finally:
-            watch.cancel()  # unless it has ended
+        watch.finish()
 
     def model(self, name: str) -> ModelBoard:
         """The metrics of a model that requests change."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from ingot.errors import GrammarError, RequestError
 from ingot.serve.chat import Style, structured_outputs
+from ingot.serve.chat.asked import check_tools
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.requests import ChatRequest, GenerateRequest
 
@@ -34,10 +35,19 @@ def form_of(request: GenerateRequest, style: Style, prompt: str) -> dict[str, An
     return {} if form is None else {"structured_outputs": form}
 
 
+def check_tools_of(request: ChatRequest) -> None:
+    """Raises FieldError for tools that are not well formed."""
+    try:
+        check_tools(request.tools or None, request.tool_choice)
+    except RequestError as error:
+        raise form_error(error, request) from error
+
+
 def form_error(error: RequestError, request: GenerateRequest) -> FieldError:
     """The error with the field that the request said its form by."""
     first = error.found.partition(" ")[0]
     if not first.startswith(("tools", "tool_choice", "response_format")):
-        first = "structured_outputs" if request.structured_outputs else "response_format"
+        said = request.structured_outputs is not None
+        first = "structured_outputs" if said else "response_format"
     code = "invalid_grammar" if isinstance(error, GrammarError) else "invalid_value"
     return FieldError(first, error.found, hint=error.hint, code=code)

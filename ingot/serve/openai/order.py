@@ -11,7 +11,7 @@ from ingot.errors import TokenizerError
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.chat import AnswerReader, Style, style_of
 from ingot.serve.engine import Engine, Job, ModelFacts
-from ingot.serve.openai.form import form_of
+from ingot.serve.openai.form import check_tools_of, form_of
 from ingot.serve.openai.params import Terms, check_terms, num_new_tokens, sampling_fields
 from ingot.serve.openai.prompts import Prompt, chat_prompt, completion_prompts
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
@@ -94,6 +94,7 @@ def chat_order(
 ) -> Order:
     """The order for `POST /v1/chat/completions`. Raises RequestError."""
     check_terms(request, terms)
+    check_tools_of(request)
     tokenizer, facts = engine.tokenizer, engine.facts
     prompt = chat_prompt(request, tokenizer, facts, trusts_template=terms.trusts_request_template)
     style = style_of(tokenizer.chat_template, terms.tool_call_parser)
@@ -114,7 +115,7 @@ def _order(
     style: Style | None = None,
 ) -> Order:
     """Makes the order; `further` are sampling fields that the request says in other words."""
-    salt = f"{caller.key}/{request.cache_salt or ''}" if caller.key else request.cache_salt or ""
+    salt = _salt(caller.key, request.cache_salt or "")
     further = further if tokenizer else {"detokenize": False, **further}
     # Requests that differ in their ids alone are the same request, sent again.
     fingerprint = hashlib.sha256(body).digest()
@@ -132,6 +133,11 @@ def _order(
     ]
     n = jobs[0].params.get("n", 1)
     return Order(request=request, prompts=prompts, jobs=jobs, n=n, tokenizer=tokenizer, style=style)
+
+
+def _salt(key: str, salt: str) -> str:
+    """The requests of a key share cached prefixes among themselves, those of a salt likewise."""
+    return f"{len(key)}:{key}{salt}" if key or salt else ""
 
 
 def _tokenizer(engine: Engine, *, needed: bool) -> Tokenizer | None:

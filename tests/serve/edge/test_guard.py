@@ -220,7 +220,7 @@ def test_a_path_cannot_forge_a_line_of_the_log(capfd):
 
 def test_a_client_that_leaves_is_counted_as_499():
     async def scenario(served, client) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        _, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9\r\n\r\nab")
         while not served.edge._open:
             await asyncio.sleep(0)

@@ -117,7 +117,7 @@ def test_tokens_that_wait_are_bounded():
     line = line_of(1)
     line.join(place([], "runs", tokens=1000), 0, 100)  # it does not wait
     line.join(place([], "waits", tokens=60), 0, 100)
-    with pytest.raises(QueueFull, match="60 tokens wait .* has 50; at most 100"):
+    with pytest.raises(QueueFull, match=r"60 tokens wait .* has 50; at most 100"):
         line.join(place([], "no", tokens=50), 0, 100)
     line.join(place([], "fits", tokens=40), 0, 100)
     assert line.num_waiting_tokens == 100

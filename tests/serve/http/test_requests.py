@@ -269,7 +269,7 @@ def test_fields_go_to_the_engine() -> None:
     assert set(given) == set(Sampling.__struct_fields__)
     (job,) = jobs_of({"prompt": "x", "priority": -3, "cache_salt": "s", **given})
     assert job.params == {**given, "logit_bias": {5: 1.5}}
-    assert (job.priority, job.salt, job.stream) == (-3, "s", False)
+    assert (job.priority, job.salt, job.stream) == (-3, "0:s", False)
 
 
 def test_seeds_below_zero_are_seeds() -> None:
@@ -289,7 +289,7 @@ def test_keys_do_not_share_cached_prefixes() -> None:
     async def run() -> list[str]:
         engine = FakeEngine(says("a"))
         app = build_app(FakeModels(bard=engine))
-        for key, salt in (("a", None), ("b", None), ("a", "s"), ("", "a/"), ("", None)):
+        for key, salt in (("a", None), ("b", None), ("a", "s"), ("", "as"), ("", None)):
             body = {"prompt": "x", "cache_salt": salt}
             await called(app, "POST", TEXT, body, key=key)
         return [job.salt for job in engine.jobs]

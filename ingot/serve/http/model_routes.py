@@ -1,0 +1,141 @@
+"""`/models`: which models there are, and how administrators load, unload and replace them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ingot.errors import UnknownModelError
+from ingot.serve.http.errors import refusal_of
+from ingot.serve.http.reply import (
+    ClientGone,
+    Receive,
+    Reply,
+    Scope,
+    Send,
+    read_body,
+    while_connected,
+)
+from ingot.serve.http.routes import json, route
+from ingot.serve.http.site import Site
+from ingot.serve.openai.fields import Name
+from ingot.serve.settings import ModelSettings
+
+# What only administrators see: it can name files of the server.
+_PRIVATE = ("source", "settings", "error")
+
+
+class LoadRequest(Struct, kw_only=True):
+    """Loads a model; with a source, one that is not registered yet is registered first."""
+
+    model: Name
+    source: str | None = None
+    aliases: list[Name] = []
+    pinned: bool = False
+    settings: ModelSettings | None = None
+
+
+class UnloadRequest(Struct, kw_only=True):
+    """Unloads a model when its requests have ended or, with `force`, at once."""
+
+    model: Name
+    force: bool = False
+
+
+class ReloadRequest(Struct, kw_only=True):
+    """Opens a model anew, from another source or with other settings if they are given."""
+
+    model: Name
+    source: str | None = None
+    settings: ModelSettings | None = None
+
+
+def model_routes(site: Site) -> list[Route]:
+    """All of them."""
+    return [
+        route(site, "GET", "/models", _list),
+        route(site, "POST", "/models/load", _load),
+        route(site, "POST", "/models/unload", _unload),
+        route(site, "POST", "/models/reload", _reload),
+        Route("/models/events", ModelEvents(site), methods=["GET"]),
+    ]
+
+
+async def _list(site: Site, request: Request) -> Response:
+    is_admin = request.scope.get("state", {}).get("admin", False)
+    return json({"models": [_shown(status, is_admin) for status in site.models.status()]})
+
+
+async def _load(site: Site, request: Request) -> Response:
+    asked = await site.decode(await request.body(), LoadRequest)
+    try:
+        site.models.name_of(asked.model)
+    except UnknownModelError:
+        if asked.source is None:
+            raise
+        site.models.register(
+            asked.model, asked.source, asked.settings, aliases=asked.aliases, pinned=asked.pinned
+        )
+    await site.models.load(asked.model)
+    return _status(site, asked.model)
+
+
+async def _unload(site: Site, request: Request) -> Response:
+    asked = await site.decode(await request.body(), UnloadRequest)
+    await site.models.unload(asked.model, force=asked.force)
+    return _status(site, asked.model)
+
+
+async def _reload(site: Site, request: Request) -> Response:
+    asked = await site.decode(await request.body(), ReloadRequest)
+    await site.models.reload(asked.model, asked.source, asked.settings)
+    return _status(site, asked.model)
+
+
+def _status(site: Site, model: str) -> Response:
+    name = site.models.name_of(model)
+    return json(next(_shown(each, True) for each in site.models.status() if each.name == name))
+
+
+def _shown(status: Any, is_admin: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(status)
+    return fields if is_admin else {k: v for k, v in fields.items() if k not in _PRIVATE}
+
+
+class ModelEvents:
+    """`GET /models/events`: what happens to models, as server-sent events."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reply = Reply(send)
+        try:
+            await read_body(receive)
+            async with while_connected(receive, reply):
+                await self._tell(reply)
+        except ClientGone:
+            pass
+        except Exception as error:
+            await reply.fail(refusal_of(error, scope.get("state", {}).get("request_id", "")))
+
+    async def _tell(self, reply: Reply) -> None:
+        await reply.write(b": models\n\n")
+        async with (
+            reply.kept_awake(self._site.settings.ping_seconds),
+            aclosing(_events(self._site)) as events,
+        ):
+            async for event in events:
+                await reply.write(b"data: " + msgspec.json.encode(event) + b"\n\n")
+        await reply.end(b"")
+
+
+def _events(site: Site) -> AsyncGenerator[Any, None]:
+    return cast(AsyncGenerator[Any, None], site.models.events())

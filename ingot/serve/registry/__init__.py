@@ -1,0 +1,1 @@
+"""Which models there are, and which of them are loaded."""

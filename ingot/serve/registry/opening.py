@@ -1,0 +1,63 @@
+"""How a registry opens models: in processes of their own, or in this one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from ingot.serve.engine import Engine
+from ingot.serve.isolated.client import IsolatedEngine
+from ingot.serve.isolated.supervisor import Changed, Patience
+from ingot.serve.local import LocalEngine
+from ingot.serve.registry.compiling import artifact_of
+from ingot.serve.registry.need import Need, need_of
+from ingot.serve.settings import ModelSettings, open_model
+
+
+class Opener(Protocol):
+    """Where engines come from."""
+
+    async def locate(
+        self, source: str, settings: ModelSettings, tell: Callable[[str], None]
+    ) -> str:
+        """The artifact of a source, which may have to be made first; `tell` gets its progress."""
+        ...
+
+    async def need(self, path: str, settings: ModelSettings, budget: int | None) -> Need:
+        """What the artifact will take."""
+        ...
+
+    async def open(self, name: str, path: str, settings: ModelSettings, changed: Changed) -> Engine:
+        """The artifact's engine; `changed` is told when it ends or starts again by itself."""
+        ...
+
+
+class LocalOpener:
+    """Opens models in this process."""
+
+    async def locate(
+        self, source: str, settings: ModelSettings, tell: Callable[[str], None]
+    ) -> str:
+        return await artifact_of(source, settings.device, tell)
+
+    async def need(self, path: str, settings: ModelSettings, budget: int | None) -> Need:
+        return await asyncio.to_thread(need_of, path, settings, budget)
+
+    async def open(self, name: str, path: str, settings: ModelSettings, changed: Changed) -> Engine:
+        return await asyncio.to_thread(_open_local, path, settings)
+
+
+class IsolatedOpener(LocalOpener):
+    """Opens each model in a process of its own."""
+
+    def __init__(self, patience: Patience | None = None) -> None:
+        self._patience = patience or Patience()
+
+    async def open(self, name: str, path: str, settings: ModelSettings, changed: Changed) -> Engine:
+        return await IsolatedEngine.open(name, path, settings, self._patience, changed)
+
+
+def _open_local(path: str, settings: ModelSettings) -> LocalEngine:
+    return LocalEngine(open_model(Path(path), settings), settings)

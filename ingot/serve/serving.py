@@ -1,0 +1,84 @@
+"""`serve`: the parts of a server put together, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from ingot.errors import IngotError
+from ingot.serve.edge.edge import Edge
+from ingot.serve.edge.settings import EdgeSettings
+from ingot.serve.http.app import build_app
+from ingot.serve.http.site import HttpSettings
+from ingot.serve.openai.params import Terms
+from ingot.serve.registry.opening import IsolatedOpener, LocalOpener
+from ingot.serve.registry.registry import ModelRegistry
+from ingot.serve.settings import ModelSettings
+
+_log = logging.getLogger("ingot.serve")
+
+
+class Named(NamedTuple):
+    """A model to serve: its name, what it is made of, and further names."""
+
+    name: str
+    source: str
+    aliases: tuple[str, ...] = ()
+
+
+class Serving(Struct, frozen=True, kw_only=True):
+    """How models are served.
+
+    model         how each is opened
+    terms         what requests may ask for
+    memory_bytes  what all models may take together; None: no bound
+    lazy          a model is loaded at its first request, and not at the start
+    in_process    models run in this process, and not each in one of its own
+    """
+
+    model: ModelSettings = ModelSettings()
+    terms: Terms = Terms()
+    memory_bytes: int | None = None
+    lazy: bool = False
+    in_process: bool = False
+
+
+async def serve(models: Sequence[Named], serving: Serving, settings: EdgeSettings) -> int:
+    """Serves until a signal asks for the end; returns the exit code.
+
+    Models load while the server listens already, and /health says when all are there. Raises
+    UsageError for settings that cannot be, and what the models raise if none can be loaded.
+    """
+    edge = Edge(settings)
+    opener = LocalOpener() if serving.in_process else IsolatedOpener()
+    async with ModelRegistry(opener, memory_bytes=serving.memory_bytes) as registry:
+        for name, source, aliases in models:
+            registry.register(name, source, serving.model, aliases=aliases)
+        app = edge.wrap(build_app(registry, HttpSettings(terms=serving.terms), edge))
+        edge.telemetry.poll = registry.counters
+        names = [] if serving.lazy else [model.name for model in models]
+        loading = asyncio.create_task(_load(registry, names, edge))
+        try:
+            code: int = await edge.serve(app)
+        finally:
+            loading.cancel()
+            errors = await asyncio.gather(loading, return_exceptions=True)
+    if isinstance(errors[0], IngotError):
+        raise errors[0]
+    return code
+
+
+async def _load(registry: ModelRegistry, names: Sequence[str], edge: Edge) -> None:
+    """Loads models side by side. If none can be loaded, ends the server and raises why."""
+    loads = (registry.load(name) for name in names)
+    errors = await asyncio.gather(*loads, return_exceptions=True)
+    for name, error in zip(names, errors, strict=True):
+        if isinstance(error, IngotError):
+            _log.error("not loaded", extra={"fields": {"model": name, "reason": error.found}})
+    if errors and all(isinstance(error, BaseException) for error in errors):
+        edge.stop()
+        raise next(error for error in errors if isinstance(error, BaseException))

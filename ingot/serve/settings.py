@@ -1,0 +1,68 @@
+"""`ModelSettings`: how a model is served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from ingot.artifact.reader import Artifact
+from ingot.errors import UsageError
+from ingot.runtime.config import EngineConfig
+from ingot.runtime.llm import LLM
+
+
+class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a model is opened, and how long it stays. None means what is usual.
+
+    device       "cpu", "cuda", "cuda:1" or "auto"
+    context      the most tokens of a sequence; None: the artifact's limit
+    seats        the most sequences in a step; None: the artifact's limit
+    kv_bytes     memory for keys and values; None: what full use can need, and at most half of the
+                 memory that is free
+    threads      the most threads of a step; None: one per usable processor
+    max_waiting  the most sequences in the engine's queue
+    seed         seeds the draws of requests that have no seed of their own
+    priority     where memory is short, an idle model of a larger number is unloaded first
+    keep_alive   seconds that the model stays loaded without a request; None: until memory is short
+
+    Raises UsageError that names the field.
+    """
+
+    device: str = "auto"
+    context: int | None = None
+    seats: int | None = None
+    kv_bytes: int | None = None
+    threads: int | None = None
+    max_waiting: int | None = None
+    seed: int = 0
+    priority: int = 0
+    keep_alive: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("context", "seats", "kv_bytes", "threads", "max_waiting"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} is {value}", hint=f"{name} must be 1 or more.")
+        if self.keep_alive is not None and not 0 <= self.keep_alive < 10**9:
+            raise UsageError(
+                f"keep_alive is {self.keep_alive}", hint="keep_alive is 0 seconds or more."
+            )
+
+    @property
+    def identity(self) -> tuple[str, int | None, int]:
+        """Those that outputs can depend on."""
+        return self.device, self.context, self.seed
+
+
+def open_model(path: str | Path, settings: ModelSettings) -> LLM:
+    """Opens an artifact as the settings say. Raises what `LLM` raises."""
+    config = EngineConfig(max_num_seqs=settings.seats, max_waiting=settings.max_waiting)
+    return LLM(
+        Artifact.open(path, device=settings.device),
+        max_model_len=settings.context,
+        kv_cache_bytes=settings.kv_bytes,
+        num_threads=settings.threads,
+        seed=settings.seed,
+        config=config,
+    )

@@ -1,0 +1,166 @@
+"""`ingot serve`: its options, their origins, and the names of models."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingot.cli import serve
+from ingot.cli.main import main
+from ingot.cli.origins import fill
+from ingot.cli.parser import build_parser
+from ingot.cli.serve_options import edge_settings
+from ingot.errors import UsageError
+from ingot.settings import unknown_variables
+
+PREFIX = "INGOT_SERVE_"
+
+
+def filled(
+    line: str, environ: dict[str, str] | None = None, file: Path | None = None
+) -> tuple[argparse.Namespace, dict[str, tuple[str, str]]]:
+    """The arguments of a command line, and the value and the origin of each option."""
+    args = build_parser().parse_args(["serve", "m.ingot", *line.split()])
+    origins = fill(args, serve.ARGUMENTS, environ or {}, PREFIX, file)
+    return args, {each.name: (each.value, each.origin) for each in origins}
+
+
+def test_the_command_line_beats_the_environment_and_that_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text('port = 1\nhost = "::1"\nmax-n = 3\nthreads = 9\n')
+    environ = {f"{PREFIX}PORT": "2", f"{PREFIX}MAX_N": "4", "INGOT_PORT": "7"}
+    args, origins = filled("--port 3", environ, file)
+    assert (args.port, args.max_n, args.host, args.threads) == (3, 4, "::1", 9)
+    assert origins["--port"] == ("3", "command line")
+    assert origins["--max-n"] == ("4", f"{PREFIX}MAX_N")
+    assert origins["--host"] == ("::1", "--config")
+    assert origins["--log-format"] == ("text", "default")
+
+
+def test_zero_on_the_command_line_is_said() -> None:
+    args, origins = filled("--port 0 --max-queue 0", {f"{PREFIX}PORT": "2"})
+    assert (args.port, args.max_queue) == (0, 0)
+    assert origins["--port"] == ("0", "command line")
+
+
+def test_flags_and_lists_outside_of_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text('served-model-name = ["a", "b"]\nlazy = true\nin_process = false\n')
+    args, origins = filled("", {f"{PREFIX}ALLOW_NO_KEY": "yes", f"{PREFIX}LOG_PROMPTS": "0"}, file)
+    assert (args.served_model_name, args.lazy, args.in_process) == (["a", "b"], True, False)
+    assert (args.allow_no_key, args.log_prompts) == (True, False)
+    assert origins["--served-model-name"] == ("a, b", "--config")
+
+
+@pytest.mark.parametrize(
+    "environ, text, found",
+    [
+        ({"PORT": "x"}, "", "INGOT_SERVE_PORT is 'x'"),
+        ({"LAZY": "perhaps"}, "", "INGOT_SERVE_LAZY is 'perhaps'"),
+        ({"LOG_FORMAT": "xml"}, "", "INGOT_SERVE_LOG_FORMAT is 'xml'"),
+        ({}, "potr = 1", "there is no option 'potr'"),
+        ({}, "port = ", "is no TOML"),
+        ({}, 'port = "x"', "--port in the file is 'x'"),
+    ],
+)
+def test_wrong_values_are_named(
+    environ: dict[str, str], text: str, found: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        filled("", {f"{PREFIX}{name}": value for name, value in environ.items()}, file)
+    assert found in caught.value.found
+
+
+def test_what_kubernetes_sets_is_no_option() -> None:
+    args, _ = filled("", {f"{PREFIX}PORT": "tcp://10.0.0.1:8000"})
+    assert args.port is None
+    assert unknown_variables({f"{PREFIX}PORT": "1", f"{PREFIX}SERVICE_HOST": "x"}) == ""
+
+
+def test_every_option_has_an_origin(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--print-config", "--port", "0", "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    _, origins = filled("")
+    assert set(found) == set(origins)
+    assert found["--port"] == {"value": "0", "origin": "command line"}
+    assert main(["serve", "--print-config"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["option", "value", "origin"] and len(lines) == len(origins) + 1
+
+
+def test_options_become_settings() -> None:
+    args, _ = filled("--max-model-len 1k --max-num-seqs 3 --kv-cache-bytes 2GB --keep-alive 5 "
+                     "--max-n 2 --tool-call-parser hermes --memory 8GB --in-process")  # fmt: skip
+    found = serve.serving(args)
+    assert (found.model.context, found.model.seats, found.model.kv_bytes) == (1000, 3, 2 * 10**9)
+    assert (found.model.keep_alive, found.terms.max_n) == (5, 2)
+    assert (found.terms.tool_call_parser, found.memory_bytes) == ("hermes", 8 * 10**9)
+    assert found.in_process and not found.lazy
+    assert edge_settings(args).port == 8000
+
+
+@pytest.mark.parametrize(
+    "models, served, named",
+    [
+        (["a.ingot"], [], [("a", "a.ingot", ())]),
+        (["x/a.ingot", "y/b"], [], [("a", "x/a.ingot", ()), ("b", "y/b", ())]),
+        (["one=x/a.ingot"], [], [("one", "x/a.ingot", ())]),
+        (["a.ingot"], ["one", "two"], [("one", "a.ingot", ("two",))]),
+        (["Qwen/Qwen3-0.6B:Q8_0"], [], [("Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B:Q8_0", ())]),
+        (["k=v.ingot"], [], [("k=v", "k=v.ingot", ())]),
+    ],
+)
+def test_models_have_names(
+    models: list[str], served: list[str], named: list[Any], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for folder in ("a.ingot", "x/a.ingot", "y/b", "k=v.ingot"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert [tuple(each) for each in serve.named_models(models, served)] == named
+
+
+@pytest.mark.parametrize(
+    "models, served",
+    [([], []), (["a", "b"], ["one"]), (["x=a", "x=b"], []), (["a.ingot", "b/a.ingot"], [])],
+)
+def test_names_that_cannot_be_are_refused(
+    models: list[str], served: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("a.ingot", "b/a.ingot"):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError):
+        serve.named_models(models, served)
+
+
+WITHOUT = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name in {"starlette", "uvicorn", "uvloop", "httptools"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Refuse())
+from ingot.cli.main import main
+sys.exit(main(["serve", "m.ingot"]))
+"""
+
+
+def test_without_the_extra_its_name_is_told() -> None:
+    done = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "is not installed" in done.stderr and "pip install 'ingot-lm[serve]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_server_without_models_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve"]) == 2
+    assert "no model is named" in capsys.readouterr().err

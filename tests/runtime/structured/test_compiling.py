@@ -1,0 +1,197 @@
+"""Compiling what requests ask for: what is supported, what is refused, and within what bounds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from ingot.errors import GrammarError, RequestError, UsageError
+from ingot.runtime.structured import compiler as module
+from ingot.runtime.structured.compiler import GrammarCompiler
+from ingot.runtime.structured.guide import Guide
+from ingot.runtime.structured.outputs import StructuredOutputsParams
+from ingot.runtime.tokenizer import Tokenizer
+from tests.runtime.fake_tokenizer import byte_level
+
+VOCAB_SIZE, EOS = 330, 319
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(byte_level().to_str().encode())
+
+
+@pytest.fixture
+def grammars(tokenizer: Tokenizer) -> GrammarCompiler:
+    return GrammarCompiler(lambda: tokenizer, VOCAB_SIZE, [EOS])
+
+
+def allowed(grammars: GrammarCompiler, generated: Sequence[int] = (), **asked) -> set[int]:
+    """The tokens that may come after these."""
+    return tokens_of(Guide(grammars.compile(StructuredOutputsParams(**asked))), list(generated))
+
+
+def tokens_of(guide: Guide, generated: list[int]) -> set[int]:
+    found = guide.allowed(generated, 0)
+    only = set(range(VOCAB_SIZE)) if found.only is None else set(found.only.tolist())
+    return only - set(found.never.tolist())
+
+
+CHOICES = ["the fox", "the lazy dog", "the", "dog 🙂"]
+
+
+@pytest.mark.parametrize("text", ["", "t", "the", "the ", "the lazy d", "dog ", "dog 🙂"])
+def test_masks_are_those_of_the_definition(grammars, tokenizer, text):
+    """A token may come where the text with it begins a choice; the end, where it is one.
+
+    Where only one text can follow, fewer may come: those that the tokenizer would spell it with.
+    """
+    spelled = {i: tokenizer.decode([i], False) for i in range(318)}
+    done = tokenizer.encode(text, add_special_tokens=False)
+    follow = {choice.removeprefix(text) for choice in CHOICES if choice.startswith(text)}
+    expected = {
+        i for i, more in spelled.items() if more and any(rest.startswith(more) for rest in follow)
+    }
+    expected |= {EOS} if text in CHOICES else set()
+    found = allowed(grammars, done, choice=CHOICES)
+    # Parts of a character have no text of their own.
+    found = {i for i in found if "\ufffd" not in spelled.get(i, "")}
+    forced = len({rest[:1] for rest in follow}) == 1
+    assert (found <= expected) if forced else (found == expected)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"regex": "("}, "unclosed group"),
+        ({"regex": "(?=a)b"}, "look-around"),
+        ({"regex": r"(a)\1"}, "backreferences"),
+        ({"grammar": 'root ::= "a'}, "grammar is not valid"),
+        ({"grammar": 'word ::= "a"'}, "No 'root' rule"),
+        ({"grammar": "start: undefined"}, "undefined"),
+        ({"json": {"type": "strin"}}, "Invalid type"),
+        ({"json": {"enum": []}}, "Unsatisfiable"),
+        ({"json": {"type": "array", "uniqueItems": True}}, "uniqueItems"),
+        ({"json": {"not": {}}}, "Unimplemented"),
+        ({"json": {"$ref": "http://example.com/schema"}}, "does not fetch"),
+        ({"json": {"$ref": "#/$defs/none"}}, "none"),
+        ({"json": {"oneOf": [{"type": "number"}, {"type": "integer"}]}}, "oneOf"),
+        ({"json_object": True, "whitespace_pattern": "("}, "regex parse error"),
+    ],
+)
+def test_what_cannot_be_held_to_is_refused_in_one_line(grammars, asked, found):
+    with pytest.raises(GrammarError, match=found) as caught:
+        grammars.compile(StructuredOutputsParams(**asked))
+    assert "\n" not in caught.value.found
+    assert "Traceback" not in str(caught.value)
+
+
+HOSTILE = {
+    "nested groups": {"regex": "(" * 60_000 + "a" + ")" * 60_000},
+    "a bomb": {"regex": "(a+)+$"},
+    "a long repetition": {"regex": "(a|b){1,1000000000}"},
+    "repetitions of repetitions": {"regex": "((a{1,999}b?){1,999}c?){1,999}"},
+    "nested rules": {"grammar": "start: " + "(" * 60_000 + '"a"' + ")" * 60_000},
+    "left recursion": {"grammar": 'start: start start | "a" | start "b" start'},
+    "a rule of itself": {"grammar": "start: start"},
+    "nested GBNF": {"grammar": "root ::= " + "(" * 10_000 + '"a"' + ")" * 10_000},
+    "a chain of GBNF": {"grammar": "".join(f"r{i} ::= r{i + 1}\n" for i in range(2000))},
+    "blank lines": {"grammar": "\n" * 200_000 + "root ::= x"},
+    "many values": {"json": {"enum": list(range(40_000))}},
+    "many properties": {
+        "json": {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(9000)}}
+    },
+    "references in a ring": {"json": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}}},
+    "references that branch": {
+        "json": {
+            "$ref": "#/$defs/d0",
+            "$defs": {
+                f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(40)
+            }
+            | {"d40": {"type": "null"}},
+        }
+    },
+    "nothing": {"regex": ""},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile_grammars_are_refused_or_served(grammars, name):
+    """A process that dies, or hangs, would take the tests with it."""
+    try:
+        grammar = grammars.compile(StructuredOutputsParams(**HOSTILE[name]))
+    except GrammarError:
+        return
+    guide, tokens = Guide(grammar), []
+    while len(tokens) < 30 and not guide.ends(tokens, 0):
+        options = tokens_of(guide, tokens) - {EOS}
+        if not options:
+            break
+        tokens.append(min(options))
+    assert guide.error is None or isinstance(guide.error, GrammarError)
+
+
+def test_what_takes_long_is_refused_while_others_are_served(grammars, monkeypatch):
+    gate, compiled = threading.Event(), module.compiled
+
+    def slow(vocabulary, text):
+        if "slow" in text:
+            gate.wait()
+        return compiled(vocabulary, text)
+
+    monkeypatch.setattr(module, "compiled", slow)
+    monkeypatch.setattr(module, "SECONDS", 0.05)
+    try:
+        with pytest.raises(GrammarError, match="more than 0.05 s"):
+            grammars.compile(StructuredOutputsParams(choice=["slow"]))
+        monkeypatch.setattr(module, "SECONDS", 60)
+        assert grammars.compile(StructuredOutputsParams(choice=["quick"]))
+        monkeypatch.setattr(module, "SECONDS", 0.05)
+        with pytest.raises(GrammarError, match="more than"):
+            grammars.compile(StructuredOutputsParams(choice=["slower"]))
+        with pytest.raises(GrammarError, match="others? grammars"):
+            grammars.compile(StructuredOutputsParams(choice=["third"]))
+    finally:
+        gate.set()
+
+
+def test_equal_requests_share_a_grammar_and_few_are_kept(grammars, monkeypatch):
+    asked = [StructuredOutputsParams(choice=[text]) for text in "abc"]
+    first = grammars.compile(asked[0])
+    assert grammars.compile(StructuredOutputsParams(choice=["a"])) is first
+    monkeypatch.setattr(module, "MAX_KEPT", 2)
+    second = grammars.compile(asked[1])
+    assert grammars.compile(asked[0]) is first  # which makes the second the oldest
+    grammars.compile(asked[2])
+    assert grammars.compile(asked[0]) is first
+    assert grammars.compile(asked[1]) is not second
+
+
+def test_a_tokenizer_that_cannot_be_read_is_named(tokenizer):
+    class Odd:
+        class backend:
+            to_str = staticmethod(lambda: "{}")
+
+    with pytest.raises(RequestError, match="tokenizer cannot be held to a grammar"):
+        GrammarCompiler(Odd, 10, [1]).compile(StructuredOutputsParams(choice=["a"]))
+
+
+def test_without_the_library_the_error_names_the_extra(grammars, monkeypatch):
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with pytest.raises(UsageError, match=r"ingot-lm\[serve\]"):
+        grammars.compile(StructuredOutputsParams(choice=["a"]))
+
+
+def test_nothing_imports_the_library_before_it_is_needed():
+    code = "import sys, ingot.runtime.llm; assert 'llguidance' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_two_ways_to_write_a_grammar(grammars):
+    gbnf = 'root ::= "a" digit+\ndigit ::= [0-9]'
+    lark = 'start: "a" /[0-9]/+'
+    assert allowed(grammars, grammar=gbnf) == allowed(grammars, grammar=lark) != set()

@@ -1,0 +1,72 @@
+"""When a model counts as slower than it was."""
+
+from __future__ import annotations
+
+from ingot.serve.metrics.speed import SpeedWatch, Window
+
+
+def window(speed: float = 1000.0, latency: float = 0.01, tokens: int = 8, steps: int = 100):
+    generated = tokens * steps
+    return Window(steps, generated, generated, generated / speed, latency)
+
+
+def settled() -> SpeedWatch:
+    watch = SpeedWatch()
+    for speed in (900.0, 1000.0, 1100.0, 1000.0, 5000.0):  # the median is 1000
+        assert watch.take(window(speed)) is None
+    return watch
+
+
+def test_the_third_worse_window_in_a_row_is_a_regression():
+    watch = settled()
+    assert [bool(watch.take(window(700.0))) for _ in range(4)] == [False, False, True, False]
+    assert watch.regressed
+    watch.take(window(1000.0))
+    assert not watch.regressed
+
+
+def test_worse_windows_that_are_not_in_a_row_are_none():
+    watch = settled()
+    for speed in (700.0, 700.0, 1000.0) * 5:
+        watch.take(window(speed))
+        assert not watch.regressed
+
+
+def test_a_little_slower_is_within_the_tolerance():
+    watch = settled()
+    for _ in range(10):
+        watch.take(window(760.0, latency=0.012))
+    assert not watch.regressed
+
+
+def test_latency_counts_by_itself():
+    watch = settled()
+    for _ in range(3):
+        watch.take(window(latency=0.02))
+    assert watch.regressed
+
+
+def test_slow_decay_is_found_because_the_baseline_stays():
+    watch = settled()
+    speeds = [1000.0 * 0.97**number for number in range(20)]
+    assert any(watch.take(window(speed)) for speed in speeds)
+
+
+def test_another_load_has_a_baseline_of_its_own():
+    """One sequence alone makes fewer tokens a second than eight, and is no regression."""
+    watch = settled()
+    for _ in range(10):
+        watch.take(window(150.0, tokens=1))
+    assert not watch.regressed
+    for _ in range(3):
+        watch.take(window(90.0, tokens=1))
+    assert watch.regressed
+
+
+def test_windows_with_little_work_tell_nothing():
+    watch = settled()
+    for _ in range(10):
+        watch.take(window(1.0, steps=10))
+        watch.take(Window(0, 0, 0, 0.0, 0.0))
+        watch.take(Window(100, 0, 500, 1.0, 0.0))
+    assert not watch.regressed

@@ -1,0 +1,273 @@
+"""What is counted of requests and engines, by a clock of the test's own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ingot.errors import EngineDeadError
+from ingot.runtime.metrics import CacheCounters, EngineCounters, RequestMetrics
+from ingot.serve.asked import Asked
+from ingot.serve.engine import ModelFacts, Piece, Progress
+from ingot.serve.metrics.telemetry import Telemetry
+from ingot.serve.refusal import QueueFull
+
+FACTS = ModelFacts(
+    artifact_id="a",
+    fingerprint="f",
+    vocab_size=10,
+    max_model_len=100,
+    max_num_seqs=4,
+    num_pages=100,
+    page_size=16,
+    architecture="x",
+    created=0,
+)
+METRICS = RequestMetrics(
+    num_prompt_tokens=5,
+    num_cached_tokens=2,
+    num_generated_tokens=4,
+    num_preemptions=0,
+    queue_seconds=1.0,
+    ttft_seconds=3.0,
+    tpot_seconds=0.5,
+    total_seconds=10.0,
+    arrival_time=0.0,
+    first_scheduled_time=None,
+    first_token_time=None,
+    last_token_time=None,
+    finished_time=None,
+)
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.telemetry = Telemetry(clock=lambda: self.now)
+        self.counters = EngineCounters()
+
+        async def poll():
+            return {"m": (FACTS, self.counters)}
+
+        self.telemetry.poll = poll
+
+    def value(self, name: str, **labels: str) -> float | None:
+        text = self.telemetry.board.exposition()[0].decode()
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name == f"ingot_{name}" and labels.items() <= sample.labels.items():
+                    return sample.value
+        return None
+
+    def sums(self, *names: str) -> list[tuple[float | None, float | None]]:
+        """Of histograms, how many values and their sum."""
+        return [(self.value(f"{name}_count"), self.value(f"{name}_sum")) for name in names]
+
+    def refresh(self, waiting: int = 0, **counters) -> None:
+        self.counters = replace(self.counters, **counters)
+        asyncio.run(self.telemetry.refresh({"m": waiting}))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def pieces(*tokens: int, reason: str | None = None, metrics=None) -> Progress:
+    made = [
+        Piece(index, "x", [1] * count, finish_reason=reason) for index, count in enumerate(tokens)
+    ]
+    return Progress(made, metrics is not None, metrics=metrics)
+
+
+def test_a_request_is_timed_from_its_arrival(world):
+    with world.telemetry.request("m", began=90.0) as watch:
+        watch.seated(2.0, Asked(model="m", num_prompt_tokens=5, num_sequences=2, max_tokens=9))
+        world.now = 103.0
+        watch.see(pieces(1, 1))
+        world.now = 104.0
+        watch.see(pieces(1))
+        world.now = 106.0
+        watch.see(pieces(2, 1, reason="length", metrics=METRICS))
+        world.now = 110.0
+    assert world.sums("time_to_first_token_seconds") == [(1, 13.0)]
+    assert world.sums("inter_token_latency_seconds") == [(3, 3.0)]  # 1 s, and twice half of 2 s
+    assert world.sums("e2e_request_latency_seconds") == [(1, 20.0)]
+    assert world.sums("request_queue_time_seconds") == [(1, 3.0)]
+    assert world.sums("request_inference_time_seconds") == [(1, 9.0)]
+    assert world.sums("request_prefill_time_seconds", "request_decode_time_seconds") == [
+        (1, 2.0),
+        (1, 7.0),
+    ]
+    assert world.sums("request_time_per_output_token_seconds") == [(1, 0.5)]
+    assert world.sums("request_generation_tokens", "request_max_num_generation_tokens") == [
+        (1, 6),
+        (1, 4),
+    ]
+    assert world.sums("request_params_n", "request_params_max_tokens") == [(1, 2), (1, 9)]
+    assert world.value("prompt_tokens_total") == 5
+    assert world.value("generation_tokens_total") == 6
+    assert world.value("request_success_total", finished_reason="length") == 1
+    assert watch.summary() == {
+        "prompt_tokens": 5,
+        "cached_tokens": None,
+        "tokens": 6,
+        "first_token_ms": 13000.0,
+        "finish": "length",
+    }
+
+
+def test_tokens_of_one_job_are_not_timed_by_those_of_another(world):
+    with world.telemetry.request("m") as watch:
+        for job in (0, 1):
+            watch.see(pieces(1), job)
+        world.now += 2.0
+        for job in (0, 1):
+            watch.see(pieces(1), job)
+    assert world.sums("inter_token_latency_seconds") == [(2, 4.0)]
+    assert world.sums("time_to_first_token_seconds") == [(1, 0.0)]
+
+
+def test_a_prompt_without_tokens_yet_is_no_first_token(world):
+    with world.telemetry.request("m") as watch:
+        watch.see(Progress([], num_cached_tokens=4))
+    assert world.sums("time_to_first_token_seconds") == [(0, 0.0)]
+    assert watch.summary()["cached_tokens"] == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "reason", "rejected"),
+    [
+        (QueueFull("full"), "error", "queue_full"),
+        (EngineDeadError("dead"), "error", "EngineDeadError"),
+        (RuntimeError("secret"), "error", "internal"),
+    ],
+)
+def test_what_ends_with_an_error_is_counted_by_it(world, error, reason, rejected):
+    with pytest.raises(type(error)), world.telemetry.request("m"):
+        raise error
+    assert world.value("request_success_total", finished_reason=reason) == 1
+    assert world.value("requests_rejected_total", reason=rejected) == 1
+    assert world.value("requests_cancelled_total") == 0
+
+
+def test_a_client_that_leaves_is_counted(world):
+    def leaves() -> None:
+        with world.telemetry.request("m"):
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        leaves()
+    assert world.value("requests_cancelled_total") == 1
+    assert world.value("request_success_total", finished_reason="abort") == 1
+
+
+def test_the_counters_of_engines_are_followed(world):
+    prefixes = CacheCounters(num_queries=100, num_hits=40)
+    world.refresh(
+        waiting=3,
+        num_steps=10,
+        num_running=2,
+        num_waiting=1,
+        num_pages=100,
+        num_free_pages=75,
+        num_computed_tokens=50,
+        num_preemptions=1,
+        prefix_cache=prefixes,
+    )
+    assert world.value("num_requests_running") == 2
+    assert world.value("num_requests_waiting") == 4
+    assert world.value("kv_cache_usage_perc") == 0.25
+    assert world.value("prefix_cache_queries_total") == 100
+    assert world.value("prefix_cache_hits_total") == 40
+    assert world.value("num_preemptions_total") == 1
+    assert world.sums("iteration_tokens_total") == [(10, 50)]
+    assert world.value("cache_config_info", block_size="16", num_gpu_blocks="100") == 1
+
+
+def test_counters_go_on_when_an_engine_is_started_again(world):
+    world.refresh(num_steps=10, num_preemptions=5, num_computed_tokens=10)
+    world.refresh(num_steps=2, num_preemptions=1, num_computed_tokens=2)
+    assert world.value("num_preemptions_total") == 6
+    assert world.sums("iteration_tokens_total") == [(12, 12)]
+
+
+def test_a_model_that_is_unloaded_has_no_gauges_left(world):
+    world.refresh(num_steps=1)
+
+    async def nothing():
+        return {}
+
+    world.telemetry.poll = nothing
+    asyncio.run(world.telemetry.refresh({}))
+    assert world.value("num_requests_running") is None
+    assert world.value("cache_config_info") is None
+
+
+def test_engines_that_do_not_answer_keep_their_numbers(world):
+    world.refresh(num_steps=1, num_running=2)
+
+    async def dead():
+        raise EngineDeadError("dead")
+
+    world.telemetry.poll = dead
+    asyncio.run(world.telemetry.refresh({}))
+    assert world.value("num_requests_running") == 2
+
+
+def test_the_log_has_a_line_of_load_only_while_there_is_any(world, caplog):
+    caplog.set_level(logging.INFO, "ingot.serve")
+    world.refresh(
+        num_steps=10,
+        num_computed_tokens=500,
+        num_generated_tokens=100,
+        num_pages=100,
+        num_free_pages=90,
+        prefix_cache=CacheCounters(num_queries=200, num_hits=50),
+    )
+    world.telemetry.report(10.0)
+    world.telemetry.report(10.0)
+    assert [record.fields for record in caplog.records] == [
+        {
+            "model": "m",
+            "prompt_tokens_per_s": 40.0,
+            "tokens_per_s": 10.0,
+            "running": 0,
+            "waiting": 0,
+            "kv_used_percent": 10.0,
+            "prefix_hit_percent": 25.0,
+        }
+    ]
+
+
+def window(world: World, speed: float) -> None:
+    """Lets an engine make 1,000 tokens in steps of 10 at a speed, and ends the window."""
+    counters = world.counters
+    world.refresh(
+        num_steps=counters.num_steps + 100,
+        num_generated_tokens=counters.num_generated_tokens + 1000,
+        num_computed_tokens=counters.num_computed_tokens + 1000,
+        step_seconds=counters.step_seconds + 1000 / speed,
+    )
+    world.telemetry.judge()
+
+
+def test_a_model_that_gets_slower_raises_a_metric_and_a_warning(world, caplog):
+    for _ in range(5):
+        window(world, 1000.0)
+    for _ in range(2):
+        window(world, 500.0)
+    assert world.value("performance_regression") == 0 and not caplog.records
+    window(world, 500.0)
+    window(world, 500.0)
+    assert world.value("performance_regression") == 1
+    [warning] = caplog.records
+    assert warning.levelname == "WARNING"
+    assert warning.fields["tokens_per_s"] == 500.0
+    assert warning.fields["tokens_per_s_before"] == 1000.0
+    window(world, 1000.0)
+    assert world.value("performance_regression") == 0
