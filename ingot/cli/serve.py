@@ -97,11 +97,9 @@ def main(args: argparse.Namespace) -> int:
         _print(origins, as_json=args.json)
         return 0
     models = named_models(args.models, args.served_model_name or [])
-    import uvloop
+    from ingot.serve.serving import run
 
-    from ingot.serve.serving import serve
-
-    return uvloop.run(serve(models, serving(args), edge_settings(args)))
+    return run(models, serving(args), edge_settings(args))
 
 
 def serving(args: argparse.Namespace) -> Serving:

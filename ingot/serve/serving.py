@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import uvloop
 from msgspec import Struct
 
 from ingot.errors import IngotError
@@ -47,6 +48,11 @@ class Serving(Struct, frozen=True, kw_only=True):
     in_process: bool = False
 
 
+def run(models: Sequence[Named], serving: Serving, settings: EdgeSettings) -> int:
+    """`serve` in an event loop of its own. Raises what it raises."""
+    return uvloop.run(serve(models, serving, settings))
+
+
 async def serve(models: Sequence[Named], serving: Serving, settings: EdgeSettings) -> int:
     """Serves until a signal asks for the end; returns the exit code.
 
@@ -61,15 +67,24 @@ async def serve(models: Sequence[Named], serving: Serving, settings: EdgeSetting
         app = edge.wrap(build_app(registry, HttpSettings(terms=serving.terms), edge))
         edge.telemetry.poll = registry.counters
         names = [] if serving.lazy else [model.name for model in models]
+        noting = asyncio.create_task(_note_loads(registry, edge))
         loading = asyncio.create_task(_load(registry, names, edge))
         try:
-            code: int = await edge.serve(app)
+            code = await edge.serve(app)
         finally:
+            noting.cancel()
             loading.cancel()
-            errors = await asyncio.gather(loading, return_exceptions=True)
+            errors = await asyncio.gather(loading, noting, return_exceptions=True)
     if isinstance(errors[0], IngotError):
         raise errors[0]
     return code
+
+
+async def _note_loads(registry: ModelRegistry, edge: Edge) -> None:
+    """Tells the metrics how long loads took."""
+    async for event in registry.events():
+        if event.seconds is not None:
+            edge.telemetry.loaded(event.name, event.seconds)
 
 
 async def _load(registry: ModelRegistry, names: Sequence[str], edge: Edge) -> None:

@@ -138,7 +138,7 @@ def _schema(response_format: Any) -> Mapping[str, Any] | None:
     return schema
 
 
-def _start(style: Style, prompt: str, ways: list[str]) -> str:
+def _start(style: Style, prompt: str, ways: Sequence[str]) -> str:
     """The first rules: reasoning where there may be some, then one of these."""
     body = " | ".join(ways)
     if not style.thinks:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from ingot.errors import RequestError
@@ -72,7 +73,9 @@ def rendered(
     tools = None if choice == "none" else request.tools or None
     render = partial(
         tokenizer.apply_chat_template,
-        _checked(request.messages or []),
+        _conversation(
+            request.messages or [], request.chat_template or tokenizer.chat_template or ""
+        ),
         chat_template=request.chat_template,
         add_generation_prompt=not continues if begins is None else begins,
         continue_final_message=continues,
@@ -115,8 +118,37 @@ def _variables(request: ChatRequest | TokenizeRequest) -> dict[str, Any]:
     return variables
 
 
-def _checked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _conversation(messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
     """Messages of the form that templates expect. Raises FieldError with the path."""
+    _check(messages)
+    return [_readable(message, template) for message in messages]
+
+
+def _readable(message: dict[str, Any], template: str) -> dict[str, Any]:
+    """A message as templates read it: arguments of calls are objects, and no text; a template that
+    does not know developers takes them for the system."""
+    if message["role"] == "developer" and "developer" not in template:
+        message = {**message, "role": "system"}
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [_with_object(call) for call in calls]}
+
+
+def _with_object(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if not isinstance(function, dict) or not isinstance(arguments, str):
+        return call
+    try:
+        parsed = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError):  # what a model wrote need not be JSON
+        return call
+    return {**call, "function": {**function, "arguments": parsed}}
+
+
+def _check(messages: list[dict[str, Any]]) -> None:
+    """Raises FieldError with the path of what no template could read."""
     for number, message in enumerate(messages):
         path = f"messages[{number}]"
         if not isinstance(message.get("role"), str):
@@ -124,7 +156,6 @@ def _checked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
         content = message.get("content")
         if content is not None and not isinstance(content, (str, list)):
             raise FieldError(f"{path}.content", f"{path}.content is no text, list of parts or null")
-    return messages
 
 
 def _each_prompt(given: str | Sequence[Any]) -> list[str | list[int]]:

@@ -184,6 +184,25 @@ def test_a_template_of_a_request_is_taken_where_it_is_trusted() -> None:
     assert engine.tokenizer.decode(engine.jobs[0].token_ids) == "Now!"
 
 
+def test_calls_and_developers_are_read_by_templates() -> None:
+    template = (
+        "{% for m in messages %}{{ m.role }}:{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+        "{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %};{% endfor %}"
+    )
+    calls = [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
+        {"id": "2", "type": "function", "function": {"name": "g", "arguments": "{"}},
+    ]
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+    ]
+    settings = HttpSettings(terms=Terms(trusts_request_template=True))
+    _, engine = answer({"messages": messages, "chat_template": template}, CHAT, settings)
+    text = engine.tokenizer.decode(engine.jobs[0].token_ids)
+    assert text == 'system:Be brief.;assistant:f{"x": 1}g"{";'
+
+
 def test_limits_of_a_server_are_set() -> None:
     settings = HttpSettings(terms=Terms(max_n=2, max_logprobs=1))
     assert answer({"prompt": "x", "n": 2, "logprobs": 1}, TEXT, settings)[0].status == 200
