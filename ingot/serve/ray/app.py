@@ -64,7 +64,9 @@ def build(args: dict[str, Any]) -> Application:
         raise UsageError(f"args of the application: {error}") from error
     names = [model.name for model in wanted.models]
     if not names or len({*names}) < len(names):
-        raise UsageError("args of the application: models must have names of their own, and be some")
+        raise UsageError(
+            "args of the application: models must have names of their own, and be some"
+        )
     models = [_deployment(model, wanted.balance) for model in wanted.models]
     front = serve.deployment(serve.ingress(_front_builder(wanted))()).options(
         name="front",

@@ -226,7 +226,7 @@ class Loader:
         if entry.instance is instance:
             entry.error = why if state == FAILED else None
             entry.num_restarts += state == LOADING
-            self._events.tell(entry.name, state, why)
+            self._events.tell(entry.name, state, why, died=state == LOADING)
 
     def _note(self, entry: Entry, text: str) -> None:
         entry.progress = text
