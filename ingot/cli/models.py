@@ -18,7 +18,7 @@ SUMMARY = "show, load, unload and reload the models of a running server"
 ACTIONS = ("list", "ps", "load", "unload", "reload")
 ARGUMENTS: Arguments = (
     Argument(
-        "action",
+        "action ACTION",
         "list: all models; ps: those in use; load, unload, reload: one of them (default: list)",
         choices=ACTIONS,
         nargs="?",
