@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ingot.cli.answer_options import MAX_TOKENS, SAMPLING, STOP, THINK
+from ingot.cli.answer_options import SAMPLING, STOP, THINK
 from ingot.cli.arguments import Argument, Arguments
+from ingot.cli.numbers import human_int
 from ingot.errors import UsageError
 from ingot.files import read_regular
 
@@ -18,11 +19,11 @@ ARGUMENTS: Arguments = (
     Argument("--model NAME", "which of its models (default: the first)"),
     Argument("--api-key-file FILE", "a file whose first line is the key that the server asks for"),
     Argument("--system TEXT", "the system message"),
-    MAX_TOKENS,
+    Argument("--max-tokens N", "most tokens of an answer (default: the server's)", human_int),
     STOP,
     THINK,
     Argument("--stats", "print the time to the first token and the speed after each answer"),
-    SAMPLING,
+    SAMPLING._replace(description="Defaults are the server's."),
 )
 
 
