@@ -15,6 +15,8 @@ import pytest
 
 from ingot.runtime.llm import LLM
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture(scope="module")
 def socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
