@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingot.cli.answer_options import MAX_TOKENS, SAMPLING, STOP, THINK
+from ingot.cli.answer_options import SAMPLING, STOP, THINK
 from ingot.cli.arguments import Argument, Arguments
+from ingot.cli.numbers import human_int
 from ingot.errors import UsageError
 from ingot.files import read_regular
 from ingot.settings import settings
@@ -29,11 +30,11 @@ ARGUMENTS: Arguments = (
     Argument("--model NAME", "which of its models (default: the first)"),
     KEY_FILE,
     Argument("--system TEXT", "the system message"),
-    MAX_TOKENS,
+    Argument("--max-tokens N", "most tokens of an answer (default: the server's)", human_int),
     STOP,
     THINK,
     Argument("--stats", "print the time to the first token and the speed after each answer"),
-    SAMPLING,
+    SAMPLING._replace(description="Defaults are the server's."),
 )
 
 

@@ -79,7 +79,8 @@ def _load(chat: Chat, text: str) -> None:
     except BaseException:  # a template that refuses them, or Ctrl-C
         chat.conversation = before
         raise
-    note(f"(Loaded {_count(chat.conversation)}: {_share(chat, num_tokens)}.)")
+    share = "" if num_tokens is None else f": {_share(chat, num_tokens)}"
+    note(f"(Loaded {_count(chat.conversation)}{share}.)")
 
 
 def _stats(chat: Chat, text: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,6 +14,7 @@ import pytest
 from ingot.runtime.params import SamplingParams
 from ingot.serve.http.app import build_app
 from ingot.serve.http.site import HttpSettings
+from ingot.serve.openai.conversation import Marker
 from ingot.serve.openai.params import Terms
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest, Sampling
 from tests.support.asgi import Call, called
@@ -203,6 +206,34 @@ def test_calls_and_developers_are_read_by_templates() -> None:
     assert text == 'system:Be brief.;assistant:f{"x": 1}g"{";'
 
 
+def test_what_people_write_becomes_no_special_token() -> None:
+    special = "<|endoftext|>"
+    tokenizer = FakeEngine(says("a")).tokenizer
+    (end,) = tokenizer.encode(special)
+    for content in (
+        f"a{special}b",
+        special * 3,
+        f"<{special}",
+        [{"type": "text", "text": special}],
+    ):
+        messages = [{"role": "user", "content": content}]
+        (job,) = jobs_of({"messages": messages}, CHAT)
+        assert job.token_ids.count(end) == 1  # that of the template
+        assert tokenizer.decode(job.token_ids, False) == tokenizer.apply_chat_template(messages)
+    (job,) = jobs_of({"prompt": special})  # a prompt says all that the model reads
+    assert job.token_ids == [end]
+
+
+def test_spellings_that_overlap_are_broken() -> None:
+    request = ChatRequest(messages=[{"role": "user", "content": "xabcd, bcd \ue000"}])
+    tokenizer = SimpleNamespace(special_spellings=re.compile("abc|bcd"))
+    marker = Marker(request, tokenizer)  # type: ignore[arg-type]
+    assert marker.mark == "\ue001"
+    assert marker.marked(["xabcd", {"bcd": 1}]) == ["xa\ue001b\ue001cd", {"b\ue001cd": 1}]
+    (plain,) = Marker(ChatRequest(messages=[{"role": "user"}]), tokenizer).marked(["abc"])  # type: ignore[arg-type]
+    assert plain == "abc"
+
+
 def test_limits_of_a_server_are_set() -> None:
     settings = HttpSettings(terms=Terms(max_n=2, max_logprobs=1))
     assert answer({"prompt": "x", "n": 2, "logprobs": 1}, TEXT, settings)[0].status == 200
@@ -288,7 +319,7 @@ def test_fields_go_to_the_engine() -> None:
     assert set(given) == set(Sampling.__struct_fields__)
     (job,) = jobs_of({"prompt": "x", "priority": -3, "cache_salt": "s", **given})
     assert job.params == {**given, "logit_bias": {5: 1.5}}
-    assert (job.priority, job.salt, job.stream) == (-3, "0:s", False)
+    assert (job.priority, job.salt, job.stream) == (-3, "s", False)
 
 
 def test_seeds_below_zero_are_seeds() -> None:
