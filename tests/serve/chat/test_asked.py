@@ -14,6 +14,7 @@ from ingot.errors import GrammarError, RequestError
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from ingot.serve.chat import Message, Style, join, structured_outputs, style_of
+from tests.support.core import core
 
 TEMPLATES = {
     "hermes": "<tool_call>",
@@ -63,7 +64,7 @@ def answers(llm: LLM, style: Style, prompt: str = "x", **asked: Any) -> list[Mes
     return messages
 
 
-@pytest.mark.parametrize("name", ["hermes", "llama3", "mistral", "none"])
+@pytest.mark.parametrize("name", core("hermes", further=["llama3", "mistral", "none"]))
 def test_a_call_that_is_asked_for_comes(shakespeare: LLM, name):
     style = style_of(TEMPLATES[name])
     for message in answers(shakespeare, style, tools=TOOLS, tool_choice="required"):
@@ -84,6 +85,7 @@ def test_the_tool_that_is_named_is_called_once(shakespeare: LLM):
         validate(json.loads(call.arguments), SCHEMA)
 
 
+@pytest.mark.thorough
 def test_an_answer_that_is_asked_for_may_be_a_call_where_there_are_tools(shakespeare: LLM):
     style = style_of(TEMPLATES["hermes"])
     asked = {"tools": TOOLS, "response_format": ANSWER, "parallel_tool_calls": False}
