@@ -19,6 +19,9 @@ _SERVING = ("serve", "Serving needs it: ")
 _OPTIONAL = {
     "torch": ("compile", "Compiling needs it; running an artifact does not: "),
     "rich": ("compile", "It draws progress on a terminal: "),
+    "grpc": ("grpc", "Serving gRPC needs it: "),
+    "grpc_health": ("grpc", "Serving gRPC needs it: "),
+    "grpc_reflection": ("grpc", "Serving gRPC needs it: "),
     "httptools": _SERVING,
     "llguidance": ("serve", "Holding answers to a form needs it: "),
     "prometheus_client": _SERVING,

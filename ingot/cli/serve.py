@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.cli.arguments import Argument, Arguments, Group
 from ingot.cli.numbers import human_bytes, human_int
-from ingot.cli.serve_options import EDGE_OPTIONS, edge_settings, seconds
+from ingot.cli.serve_options import EDGE_OPTIONS, edge_settings, port_number, seconds
 from ingot.errors import UsageError
 from ingot.settings import SERVE_PREFIX, serve_variables
 
@@ -64,6 +64,18 @@ REQUESTS = Group(
         Argument("--trust-request-chat-template", "let requests bring a chat template"),
     ),
 )
+GRPC = Group(
+    "gRPC",
+    "The open inference protocol, and services of our own; needs the extra `grpc`.",
+    (
+        Argument(
+            "--grpc-port N",
+            "serve gRPC, too, at the same address with the same keys; 0: any free port, which is "
+            "logged (default: none)",
+            port_number,
+        ),
+    ),
+)
 CONFIGURATION = Group(
     "configuration",
     f"An option --some-name is also set by {SERVE_PREFIX}SOME_NAME, or by some-name in a file. The "
@@ -83,6 +95,7 @@ ARGUMENTS: Arguments = (
     MODELS,
     REQUESTS,
     *EDGE_OPTIONS,
+    GRPC,
     CONFIGURATION,
 )
 
@@ -97,11 +110,9 @@ def main(args: argparse.Namespace) -> int:
         _print(origins, as_json=args.json)
         return 0
     models = named_models(args.models, args.served_model_name or [])
-    import uvloop
+    from ingot.serve.serving import run
 
-    from ingot.serve.serving import serve
-
-    return uvloop.run(serve(models, serving(args), edge_settings(args)))
+    return run(models, serving(args), edge_settings(args))
 
 
 def serving(args: argparse.Namespace) -> Serving:
@@ -122,6 +133,7 @@ def serving(args: argparse.Namespace) -> Serving:
         memory_bytes=args.memory,
         lazy=bool(args.lazy),
         in_process=bool(args.in_process),
+        grpc_port=args.grpc_port,
     )
 
 

@@ -43,12 +43,11 @@ class Engine:
         seed: draws of requests without a seed of their own depend on it.
         config: the switches; `config` can be replaced between steps.
 
-    `receive` is called with every sequence that got a token or ended; it may end the sequence
-    with `finish`. `delivered` is called after the last of those that got theirs together.
+    `receive` is called with the sequences that got a token or ended together; it may end any of
+    them with `finish`.
     """
 
-    receive: Callable[[Sequence], None] | None = None
-    delivered: Callable[[], None] | None = None
+    receive: Callable[[list[Sequence]], None] | None = None
 
     def __init__(
         self,
@@ -220,11 +219,8 @@ class Engine:
     def deliver(self) -> None:
         """Calls `receive` with the sequences that it has not seen since they changed."""
         sequences, self._undelivered = self._undelivered, []
-        if self.receive is not None:
-            for sequence in sequences:
-                self.receive(sequence)
-        if sequences and self.delivered is not None:
-            self.delivered()
+        if sequences and self.receive is not None:
+            self.receive(sequences)
 
     def counters(self) -> EngineCounters:
         """How the engine fares, now and since it was opened."""

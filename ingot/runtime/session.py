@@ -52,7 +52,6 @@ class Session:
         self._names = map(str, itertools.count())
         self._after_news: list[WeakMethod[Callable[[], None]]] = []
         engine.receive = self._receive
-        engine.delivered = self._end_of_news
 
     def after_news(self, call: Callable[[], None]) -> None:
         """Has a method called when all listeners have been told what came at once.
@@ -174,7 +173,12 @@ class Session:
             self._owners[completion.sequence.sequence_id] = request, completion
         return request
 
-    def _receive(self, sequence: Sequence) -> None:
+    def _receive(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            self._advance(sequence)
+        self._end_of_news()
+
+    def _advance(self, sequence: Sequence) -> None:
         request, completion = self._owners.get(sequence.sequence_id, (None, None))
         if request is None or completion is None:
             return

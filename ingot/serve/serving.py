@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+import uvloop
 from msgspec import Struct
 
 from ingot.errors import IngotError
 from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.http.app import build_app
-from ingot.serve.http.site import HttpSettings
+from ingot.serve.http.site import HttpSettings, Site
 from ingot.serve.openai.params import Terms
 from ingot.serve.registry.opening import IsolatedOpener, LocalOpener
 from ingot.serve.registry.registry import ModelRegistry
@@ -38,6 +40,7 @@ class Serving(Struct, frozen=True, kw_only=True):
     memory_bytes  what all models may take together; None: no bound
     lazy          a model is loaded at its first request, and not at the start
     in_process    models run in this process, and not each in one of its own
+    grpc_port     where gRPC is served beside HTTP, 0 for any free port; None: nowhere
     """
 
     model: ModelSettings = ModelSettings()
@@ -45,6 +48,12 @@ class Serving(Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
     lazy: bool = False
     in_process: bool = False
+    grpc_port: int | None = None
+
+
+def run(models: Sequence[Named], serving: Serving, settings: EdgeSettings) -> int:
+    """`serve` in an event loop of its own. Raises what it raises."""
+    return uvloop.run(serve(models, serving, settings))
 
 
 async def serve(models: Sequence[Named], serving: Serving, settings: EdgeSettings) -> int:
@@ -61,15 +70,46 @@ async def serve(models: Sequence[Named], serving: Serving, settings: EdgeSetting
         app = edge.wrap(build_app(registry, HttpSettings(terms=serving.terms), edge))
         edge.telemetry.poll = registry.counters
         names = [] if serving.lazy else [model.name for model in models]
+        noting = asyncio.create_task(_note_events(registry, edge))
         loading = asyncio.create_task(_load(registry, names, edge))
         try:
-            code: int = await edge.serve(app)
+            async with _grpc_beside(registry, edge, serving):
+                code = await edge.serve(app)
         finally:
+            noting.cancel()
             loading.cancel()
-            errors = await asyncio.gather(loading, return_exceptions=True)
-    if isinstance(errors[0], IngotError):
+            errors = await asyncio.gather(loading, noting, return_exceptions=True)
+    if isinstance(errors[0], Exception):
         raise errors[0]
     return code
+
+
+@asynccontextmanager
+async def _grpc_beside(
+    registry: ModelRegistry, edge: Edge, serving: Serving
+) -> AsyncIterator[None]:
+    """Serves gRPC inside the block, if it is asked for."""
+    if serving.grpc_port is None:
+        yield
+        return
+    from ingot.serve.grpc.server import GrpcServer, GrpcSettings
+
+    site = Site(models=registry, gate=edge, settings=HttpSettings(terms=serving.terms))
+    server = GrpcServer(site, edge, GrpcSettings.of(edge.settings, serving.grpc_port))
+    await server.start()
+    _log.info("listening", extra={"fields": {"grpc_port": server.port}})
+    try:
+        yield
+    finally:
+        await server.stop()
+
+
+async def _note_events(registry: ModelRegistry, edge: Edge) -> None:
+    """Logs what happens to models, and tells the metrics how long loads took."""
+    async for event in registry.events():
+        _log.info("model", extra={"fields": {"model": event.name, "state": event.state}})
+        if event.seconds is not None:
+            edge.telemetry.loaded(event.name, event.seconds)
 
 
 async def _load(registry: ModelRegistry, names: Sequence[str], edge: Edge) -> None:
@@ -77,8 +117,9 @@ async def _load(registry: ModelRegistry, names: Sequence[str], edge: Edge) -> No
     loads = (registry.load(name) for name in names)
     errors = await asyncio.gather(*loads, return_exceptions=True)
     for name, error in zip(names, errors, strict=True):
-        if isinstance(error, IngotError):
-            _log.error("not loaded", extra={"fields": {"model": name, "reason": error.found}})
+        if error is not None:
+            reason = error.found if isinstance(error, IngotError) else repr(error)
+            _log.error("not loaded", extra={"fields": {"model": name, "reason": reason}})
     if errors and all(isinstance(error, BaseException) for error in errors):
         edge.stop()
         raise next(error for error in errors if isinstance(error, BaseException))

@@ -114,9 +114,10 @@ def test_an_owner_may_end_a_sequence_beside_two_steps(fake_artifact, opened):
     engine = make_engine(opened, fake_artifact, num_pages=12)
     prompts = prompts_of(random.Random(1), 6)
 
-    def receive(sequence):
-        if sequence.num_generated >= 3 and not sequence.finished:
-            engine.finish(sequence, "stop")
+    def receive(sequences):
+        for sequence in sequences:
+            if sequence.num_generated >= 3 and not sequence.finished:
+                engine.finish(sequence, "stop")
 
     engine.receive = receive
     sequences = [engine.add(prompt, GREEDY) for prompt in prompts]

@@ -18,6 +18,7 @@ from ingot.serve.http.errors import refusal_of
 from ingot.serve.refusal import BadKey, Draining, Forbidden, Refusal
 
 LIVE, HEALTH = "/inference.GRPCInferenceService/ServerLive", "/grpc.health.v1.Health/"
+REFLECTION = "/grpc.reflection."
 ADMIN_METHODS = tuple(f"/ingot.v1.Models/{name}" for name in ("Load", "Unload", "Reload"))
 STATUSES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -143,7 +144,10 @@ class _Around:
     def _recorded(self) -> Iterator[Record]:
         record = self._record()
         CURRENT.set(record)
-        self._host.opened(record)
+        # Probes and reflection may stay open for ever, and no drain waits for them.
+        quiet = record.path.startswith((LIVE, HEALTH, REFLECTION))
+        if not quiet:
+            self._host.opened(record)
         record.status = 200
         try:
             yield record
@@ -152,8 +156,8 @@ class _Around:
             record.disconnected = True
             raise
         finally:
-            self._host.closed(record)
-            if not record.path.startswith((LIVE, HEALTH)):
+            if not quiet:
+                self._host.closed(record)
                 log_request(record)
 
     def _let_in(self, record: Record) -> None:

@@ -12,6 +12,7 @@ from grpc_reflection.v1alpha import reflection
 
 from ingot.errors import UsageError
 from ingot.serve.edge.guard import Host
+from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.grpc.call import Guard
 from ingot.serve.grpc.health import Health
 from ingot.serve.grpc.inference import Inference
@@ -45,6 +46,18 @@ class GrpcSettings:
     max_message_bytes: int = 8 << 20
     max_metadata_bytes: int = 64 << 10
     keepalive_seconds: float = 60.0
+
+    @classmethod
+    def of(cls, edge: EdgeSettings, port: int) -> GrpcSettings:
+        """Those of a server beside one of HTTP."""
+        return cls(
+            host=edge.host,
+            port=port,
+            tls_cert=edge.tls_cert,
+            tls_key=edge.tls_key,
+            max_message_bytes=edge.limits.body_bytes,
+            max_metadata_bytes=edge.limits.header_bytes,
+        )
 
 
 class GrpcServer:

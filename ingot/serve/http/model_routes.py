@@ -70,7 +70,8 @@ def model_routes(site: Site) -> list[Route]:
 
 async def _list(site: Site, request: Request) -> Response:
     is_admin = request.scope.get("state", {}).get("admin", False)
-    return json({"models": [_shown(status, is_admin) for status in site.models.status()]})
+    shown = [_shown(status, is_admin=is_admin) for status in site.models.status()]
+    return json({"object": "list", "data": shown})
 
 
 async def _load(site: Site, request: Request) -> Response:
@@ -101,10 +102,11 @@ async def _reload(site: Site, request: Request) -> Response:
 
 def _status(site: Site, model: str) -> Response:
     name = site.models.name_of(model)
-    return json(next(_shown(each, True) for each in site.models.status() if each.name == name))
+    status = next(each for each in site.models.status() if each.name == name)
+    return json({"model": _shown(status, is_admin=True)})
 
 
-def _shown(status: Any, is_admin: bool) -> dict[str, Any]:
+def _shown(status: Any, *, is_admin: bool) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(status)
     return fields if is_admin else {k: v for k, v in fields.items() if k not in _PRIVATE}
 

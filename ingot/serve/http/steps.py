@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import cast
 
+from msgspec.structs import replace
+
 from ingot.serve.engine import Engine, Job, Progress
 
 Steps = AsyncGenerator[tuple[int, Progress], None]
@@ -25,15 +27,15 @@ async def steps_of(engine: Engine, jobs: Sequence[Job]) -> Steps:
 
 
 async def _together(engine: Engine, jobs: Sequence[Job]) -> Steps:
-    """The steps of several jobs, as they come. The first error ends all."""
-    queue: asyncio.Queue[tuple[int, Progress] | Exception | None] = asyncio.Queue()
+    """The steps of several jobs, as they come: one request, which has finished when all have. The
+    first error ends all."""
+    queue: asyncio.Queue[tuple[int, Progress] | Exception] = asyncio.Queue()
 
     async def run(number: int, job: Job) -> None:
         try:
             async with _asking(engine, job) as asked:
                 async for progress in asked:
                     queue.put_nowait((number, progress))
-            queue.put_nowait(None)
         except Exception as error:
             queue.put_nowait(error)
 
@@ -44,10 +46,9 @@ async def _together(engine: Engine, jobs: Sequence[Job]) -> Steps:
             step = await queue.get()
             if isinstance(step, Exception):
                 raise step
-            if step is None:
-                num_left -= 1
-            else:
-                yield step
+            number, progress = step
+            num_left -= progress.finished
+            yield number, replace(progress, finished=not num_left)
     finally:
         for task in tasks:
             task.cancel()

@@ -54,7 +54,7 @@ class Fault(Struct, frozen=True, array_like=True):
         usual = isinstance(kind, type) and issubclass(kind, IngotError)
         if not usual or kind.__init__ is not IngotError.__init__:
             kind = InternalError
-        return kind(self.found, hint=self.hint)  # type: ignore[no-any-return]
+        return kind(self.found, hint=self.hint)
 
 
 class Ready(Struct, frozen=True, tag=True, array_like=True):

@@ -193,8 +193,9 @@ class EngineProcess(asyncio.Protocol):
         for inbox, _ in self._jobs.values():
             inbox.put(self._error(death))
         self._jobs.clear()
-        for waiting in (self._opened, *self._pings.values()):
-            _fail(waiting, self._error(death))
+        _fail(self._opened, self._error(death))
+        for ping in self._pings.values():
+            _fail(ping, self._error(death))
         _settle(self.ended, death)
 
     def _error(self, death: Death) -> EngineDeadError:

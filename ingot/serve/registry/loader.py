@@ -230,7 +230,7 @@ class Loader:
 
     def _note(self, entry: Entry, text: str) -> None:
         entry.progress = text
-        self._events.tell(entry.name, LOADING, text)
+        self._events.tell(entry.name, entry.state, text)
 
     def _fail(self, entry: Entry, error: IngotError) -> None:
         entry.error, entry.may_heal = error.found, isinstance(error, ResourceError)

@@ -1,0 +1,86 @@
+"""`build`: models on the machines of a Ray cluster, for `serve deploy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from ray import serve
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.deployment import Application
+
+from ingot.errors import UsageError
+from ingot.serve.ray.arguments import Args, ModelArgs
+from ingot.serve.ray.replica import Replica
+from ingot.serve.ray.router import PrefixRouter
+
+
+def build(args: dict[str, Any]) -> Application:
+    """The application that the `args` of a Serve config file describe. Raises UsageError."""
+    try:
+        wanted = msgspec.convert(args, Args)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"args of the application: {error}") from error
+    names = [model.name for model in wanted.models]
+    if not names or len({*names}) < len(names):
+        raise UsageError(
+            "args of the application: models must have names of their own, and be some"
+        )
+    models = [_deployment(model, wanted.balance) for model in wanted.models]
+    front = serve.deployment(serve.ingress(_front_builder(wanted))()).options(
+        name="front",
+        num_replicas=wanted.fronts,
+        max_ongoing_requests=10_000,  # the edge bounds them
+        ray_actor_options={"num_cpus": wanted.front_cpus},
+    )
+    return front.bind(*models)
+
+
+def _deployment(model: ModelArgs, balance: dict[str, float]) -> Application:
+    threads = model.settings.get("threads", 1)
+    return (
+        serve.deployment(Replica)
+        .options(
+            name=deployment_name(model.name),
+            ray_actor_options={"num_cpus": threads},
+            max_ongoing_requests=model.max_ongoing,
+            autoscaling_config=AutoscalingConfig(
+                min_replicas=model.min_replicas,
+                max_replicas=max(model.min_replicas, model.max_replicas),
+                target_ongoing_requests=model.target_ongoing,
+                upscale_delay_s=model.upscale_delay_s,
+                downscale_delay_s=model.downscale_delay_s,
+            ),
+            request_router_config=RequestRouterConfig(
+                request_router_class=PrefixRouter, request_router_kwargs=balance
+            ),
+            health_check_period_s=5,
+        )
+        .bind(model.path, {"threads": threads, **model.settings})
+    )
+
+
+def deployment_name(model: str) -> str:
+    """What Ray calls the deployment of a model."""
+    return f"model:{model}"
+
+
+def _front_builder(args: Args) -> Any:
+    """A function that makes the front's ASGI application, in its process."""
+    names: Sequence[str] = [model.name for model in args.models]
+    key_file, open_health = args.api_key_file, args.open_health
+
+    def front() -> Any:
+        from ingot.serve.edge.edge import Edge
+        from ingot.serve.edge.settings import EdgeSettings
+        from ingot.serve.http.app import build_app
+        from ingot.serve.ray.remote import RemoteModels
+
+        handles = {name: serve.get_deployment_handle(deployment_name(name)) for name in names}
+        keys = Path(key_file) if key_file else None
+        edge = Edge(EdgeSettings(key_file=keys, open_health=open_health))
+        return edge.wrap(build_app(RemoteModels(handles), gate=edge))
+
+    return front

@@ -1,0 +1,155 @@
+"""`RemoteEngine`: all replicas of a model as one engine, and the models of an application."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+
+from ingot.errors import EngineDeadError, TokenizerError, UnknownModelError
+from ingot.runtime.metrics import EngineCounters
+from ingot.runtime.tokenizer import Tokenizer
+from ingot.serve.engine import Job, ModelFacts, Progress
+from ingot.serve.ray.affinity import prefix_blocks
+from ingot.serve.ray.replay import Replay
+from ingot.serve.ray.wire import Description, decode_description, decode_said, encode
+
+TRIES = 2  # a job whose replica was lost is computed once more
+LOST = (RayError, RayServeException)
+
+_log = logging.getLogger(__name__)
+
+
+class RemoteEngine:
+    """An `Engine` whose jobs run on replicas, each on the one that has most of its prefix."""
+
+    def __init__(self, handle: Any, description: Description) -> None:
+        self._asking = handle.ask.options(stream=True)
+        self._counting = handle.counters
+        self._tokenizer = description.tokenizer()
+        self.facts: ModelFacts = description.facts
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises TokenizerError where the model has none."""
+        if self._tokenizer is None:
+            raise TokenizerError("the model has no tokenizer", hint="Give prompts as tokens.")
+        return self._tokenizer
+
+    async def ask(self, job: Job) -> AsyncGenerator[Progress, None]:
+        """Runs a job; see `Engine`. Where its replica is lost, another one goes on with it."""
+        job = _seeded(job)
+        data, blocks = encode(job), prefix_blocks(job.token_ids, job.salt)
+        replay = Replay()
+        for attempt in range(1, TRIES + 1):
+            try:
+                async for progress in self._on_a_replica(data, blocks, replay):
+                    yield progress
+                return
+            except (*LOST, EngineDeadError) as error:
+                _log.warning("job %s: attempt %d: a replica was lost: %s", job.id, attempt, error)
+                if attempt == TRIES:
+                    raise _lost(error) from error
+                replay.again()
+
+    async def counters(self) -> EngineCounters:
+        """Those of a replica. Raises EngineDeadError."""
+        try:
+            data = await self._counting.remote()
+        except LOST as error:
+            raise _lost(error) from error
+        return msgspec.msgpack.decode(data, type=EngineCounters)
+
+    async def close(self) -> None:
+        """Nothing: replicas are Ray's."""
+
+    async def _on_a_replica(
+        self, data: bytes, blocks: Sequence[int], replay: Replay
+    ) -> AsyncIterator[Progress]:
+        responses = self._asking.remote(data, blocks)
+        try:
+            async for answer in responses:
+                said = decode_said(answer)
+                if said.fault is not None:
+                    raise said.fault.error()
+                assert said.progress is not None, "a replica says either"
+                if (new := replay.new(said.progress)) is not None:
+                    yield new
+                if said.progress.finished:
+                    return
+            raise EngineDeadError("a replica ended its answer too early")
+        finally:
+            responses.cancel()
+
+
+def _lost(error: BaseException) -> EngineDeadError:
+    return EngineDeadError("the replica that computed this was lost", hint="Send it again.")
+
+
+def _seeded(job: Job) -> Job:
+    """The job with a seed, so that another replica draws the same tokens."""
+    if job.params.get("temperature", 1.0) == 0 or job.params.get("seed") is not None:
+        return job
+    seed = int.from_bytes(job.id.encode()[-8:], "little") & (2**63 - 1)
+    return msgspec.structs.replace(job, params={**job.params, "seed": seed})
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStatus:
+    """How a model of an application fares."""
+
+    name: str
+    state: str
+    aliases: Sequence[str] = ()
+    facts: ModelFacts | None = None
+    error: str | None = None
+
+
+class RemoteModels:
+    """The models of an application by name, as the front asks a registry for them.
+
+    A model is described by one of its replicas when it is first asked for.
+    """
+
+    def __init__(self, handles: Mapping[str, Any]) -> None:
+        self._handles = handles
+        self._engines: dict[str, RemoteEngine] = {}
+        self._locks = {name: asyncio.Lock() for name in handles}
+
+    @asynccontextmanager
+    async def lease(self, name: str) -> AsyncIterator[RemoteEngine]:
+        """The engine of a model. Raises UnknownModelError, and EngineDeadError where no replica
+        answers."""
+        if name not in self._handles:
+            raise UnknownModelError(
+                f"the model {name[:80]!r} does not exist",
+                hint=f"Served here: {', '.join(self._handles)}.",
+            )
+        async with self._locks[name]:
+            if name not in self._engines:
+                self._engines[name] = await self._described(name)
+        yield self._engines[name]
+
+    def status(self) -> list[RemoteStatus]:
+        """All models."""
+        return [
+            RemoteStatus(name, "loaded", facts=engine.facts)
+            if (engine := self._engines.get(name))
+            else RemoteStatus(name, "unloaded")
+            for name in self._handles
+        ]
+
+    async def _described(self, name: str) -> RemoteEngine:
+        handle = self._handles[name]
+        try:
+            data = await handle.describe.remote()
+        except LOST as error:
+            raise _lost(error) from error
+        return await asyncio.to_thread(RemoteEngine, handle, decode_description(data))

@@ -1,0 +1,55 @@
+"""`Replica`: an engine as an actor of Ray."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any, cast
+
+import msgspec
+
+from ingot.errors import IngotError, InternalError, describe
+from ingot.serve.engine import Job
+from ingot.serve.isolated.messages import Fault
+from ingot.serve.local import LocalEngine
+from ingot.serve.ray.wire import Description, Said, encode
+from ingot.serve.settings import ModelSettings, open_model
+
+_log = logging.getLogger(__name__)
+_decode_job = msgspec.msgpack.Decoder(Job).decode
+
+
+class Replica:
+    """One copy of a model. Ray starts it, and ends it by killing its process."""
+
+    def __init__(self, path: str, settings: dict[str, Any]) -> None:
+        model = open_model(path, ModelSettings(**settings))
+        self._engine = LocalEngine(model, settings)
+        self._description = encode(Description.of(model.artifact, self._engine.facts))
+
+    async def describe(self) -> bytes:
+        """What the front must know of the model."""
+        return self._description
+
+    async def ask(self, job: bytes, blocks: Sequence[int]) -> AsyncIterator[bytes]:
+        """Runs a job; ending the call aborts it. `blocks` are for the router alone."""
+        try:
+            asked = self._engine.ask(_decode_job(job))
+            async with aclosing(cast(Any, asked)) as steps:
+                async for progress in steps:
+                    yield encode(Said(progress))
+        except IngotError as error:
+            yield encode(Said(fault=Fault.of(error)))
+        except Exception as error:
+            _log.exception("a job failed")
+            yield encode(Said(fault=Fault.of(InternalError(describe(error)))))
+
+    async def counters(self) -> bytes:
+        """How the engine fares."""
+        return encode(await self._engine.counters())
+
+    async def check_health(self) -> None:
+        """Asked by Ray every few seconds. Raises where the engine hangs or has ended."""
+        await asyncio.wait_for(self._engine.counters(), 30.0)

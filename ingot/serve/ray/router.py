@@ -1,0 +1,54 @@
+"""Ray's router of requests to replicas: by prefix and load."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from ray.serve.request_router import RequestRouter
+
+from ingot.serve.ray.affinity import Balance, PrefixTable
+
+
+class PrefixRouter(RequestRouter):  # type: ignore[misc]  # ray has no types of it
+    """Offers a request to replicas in the order of `PrefixTable`.
+
+    The second argument of a call has the request's blocks; a call without goes to the idlest.
+    """
+
+    def initialize_state(self, more: int = 4, times: float = 1.5) -> None:
+        """Takes the arguments of the deployment's configuration; see `Balance`."""
+        self._table = PrefixTable(Balance(more=more, times=times))
+        self._running: Counter[str] = Counter()
+
+    async def choose_replicas(
+        self, candidate_replicas: list[Any], pending_request: Any = None
+    ) -> list[list[Any]]:
+        """The replicas in their order, each a rank of its own."""
+        by_name = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
+        loads = {name: self._running[name] for name in by_name}
+        order = self._table.order(_blocks(pending_request), loads)
+        return [[by_name[name]] for name in order]
+
+    def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
+        """Notes where a request went."""
+        super().on_request_routed(pending_request, replica_id, result)
+        self._table.note(_blocks(pending_request), replica_id.unique_id)
+        self._running[replica_id.unique_id] += 1
+
+    def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
+        """Notes that a replica has one request less."""
+        super().on_request_completed(replica_id, internal_request_id)
+        name = replica_id.unique_id
+        self._running[name] = max(self._running[name] - 1, 0)
+
+    def on_replica_actor_died(self, replica_id: Any) -> None:
+        """Forgets what a replica had."""
+        super().on_replica_actor_died(replica_id)
+        self._table.forget(replica_id.unique_id)
+        del self._running[replica_id.unique_id]
+
+
+def _blocks(pending_request: Any) -> list[int]:
+    arguments = pending_request.args if pending_request is not None else ()
+    return list(arguments[1]) if len(arguments) > 1 else []
