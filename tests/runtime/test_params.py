@@ -45,6 +45,7 @@ WRONG = {
     "skip_special_tokens": NOT_FLAGS,
     "spaces_between_special_tokens": NOT_FLAGS,
     "output_kind": [0, 1, None, "DELTA", True],
+    "structured_outputs": ["json", 1, True, [("json", {})], b"{}"],
     "logits_processors": [len, [1], "abs", ["abs"], [None], {len: 1}],
 }  # fmt: skip
 CASES = [(field, value) for field, values in WRONG.items() for value in values]
@@ -76,7 +77,6 @@ FINE = {
     "output_kind": list(RequestOutputKind),
     "logits_processors": [[len], (len, abs), None],
     "structured_outputs": [{"json_object": True}, StructuredOutputsParams(choice=["a"]), None],
-    "structured_outputs": ["json", 1, True, [("json", {})], b"{}"],
 }
 
 
