@@ -85,7 +85,9 @@ def test_masks_are_those_of_the_definition(grammars, tokenizer, text):
         ({"json": {"$ref": "http://example.com/schema"}}, "does not fetch"),
         ({"json": {"$ref": "#/$defs/none"}}, "none"),
         ({"json": {"oneOf": [{"type": "number"}, {"type": "integer"}]}}, "oneOf"),
-        ({"json_object": True, "whitespace_pattern": "("}, "regex parse error"),
+        ({"json_object": True, "whitespace_pattern": "("}, "unclosed group"),
+        ({"json": {"x-guidance": 3}}, "invalid type"),
+        ({"json": {"x-guidance": {"whitespace_pattern": 3}}}, "invalid type"),
     ],
 )
 def test_what_cannot_be_held_to_is_refused_in_one_line(grammars, asked, found):

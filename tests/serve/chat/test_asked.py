@@ -54,7 +54,7 @@ def answers(llm: LLM, style: Style, prompt: str = "x", **asked: Any) -> list[Mes
     form = structured_outputs(style, prompt, **asked)
     reading = {name: asked.get(name) for name in ("tools", "tool_choice")}
     params = SamplingParams(
-        structured_outputs=form, n=4, seed=1, max_tokens=300, **style.params(**reading)
+        structured_outputs=form, n=4, seed=1, max_tokens=200, **style.params(**reading)
     )
     messages = []
     for completion in llm.generate(prompt, params, use_tqdm=False)[0].outputs:
@@ -142,6 +142,13 @@ def test_plain_requests_ask_for_no_form():
         ({"tools": [{"function": {"name": "x" * 65}}]}, r"tools\[0\].function.name is"),
         ({"tools": [{"function": {"name": "x", "parameters": 1}}]}, "parameters is 1"),
         ({"tools": [TOOLS[0]] * 2}, "tools has a name twice"),
+        (
+            {
+                "tools": [{"function": {"name": "f", "parameters": {"x-guidance": 3}}}],
+                "tool_choice": "required",
+            },
+            "x-guidance is 3",
+        ),
         ({"tools": TOOLS * 65}, "tools is"),
         ({"tool_choice": "required"}, "tool_choice is given without tools"),
         ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice is 'any'"),
