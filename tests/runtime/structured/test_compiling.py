@@ -86,7 +86,6 @@ def test_masks_are_those_of_the_definition(grammars, tokenizer, text):
         ({"json": {"$ref": "#/$defs/none"}}, "none"),
         ({"json": {"oneOf": [{"type": "number"}, {"type": "integer"}]}}, "oneOf"),
         ({"json_object": True, "whitespace_pattern": "("}, "unclosed group"),
-        ({"json": {"x-guidance": 3}}, "invalid type"),
         ({"json": {"x-guidance": {"whitespace_pattern": 3}}}, "invalid type"),
     ],
 )
