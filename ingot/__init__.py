@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ingot.runtime.params import SamplingParams as SamplingParams
     from ingot.runtime.prompts import TextPrompt as TextPrompt
     from ingot.runtime.prompts import TokensPrompt as TokensPrompt
+    from ingot.runtime.structured.outputs import StructuredOutputsParams as StructuredOutputsParams
 
 _HOMES = {
     "compile": "ingot.api",
@@ -54,6 +55,7 @@ _HOMES = {
     "RequestOutput": "ingot.runtime.output",
     "RequestOutputKind": "ingot.runtime.params",
     "SamplingParams": "ingot.runtime.params",
+    "StructuredOutputsParams": "ingot.runtime.structured.outputs",
     "TextPrompt": "ingot.runtime.prompts",
     "TokensPrompt": "ingot.runtime.prompts",
 }

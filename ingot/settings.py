@@ -58,6 +58,12 @@ class Settings:
             ) from error
 
     @property
+    def otel_opt_in(self) -> tuple[str, ...]:
+        """Which names of OpenTelemetry that may still change are wanted."""
+        opted = self.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "")
+        return tuple(name.strip() for name in opted.split(","))
+
+    @property
     def kernels_dir(self) -> Path:
         """The folder of kernels that were built before. Raises as `cache_dir` does."""
         return self.cache_dir / "kernels"

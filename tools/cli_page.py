@@ -26,7 +26,7 @@ CONVERSATION = """\
 
 On a terminal, `ingot run MODEL` without a prompt holds a conversation, if the model has a chat
 template. With `--chat`, so does a pipe: each line of stdin is a message. With `--json`, each answer
-is a line of JSON.
+is a line of JSON. `ingot chat` holds one with a model on a server.
 
 What a user types is remembered in `$XDG_STATE_HOME/ingot/history` (`~/.local/state` by default).
 What is refused, such as a message that is too long, changes nothing, and the conversation goes on.

@@ -26,7 +26,10 @@ VLLM = (
     Row("AsyncLLMEngine.from_engine_args(args)", "AsyncLLMEngine.from_engine_args(args)",
         "`shutdown()` closes it. `get_tokenizer()` is not awaited."),
     Row("LLM(...).llm_engine", "llm.counters()", "There is no LLMEngine to step by hand."),
-    Row("StructuredOutputsParams", "", "There are no grammars yet."),
+    Row("StructuredOutputsParams(choice=[...])",
+        "SamplingParams(structured_outputs=StructuredOutputsParams(choice=['yes', 'no']))",
+        "See [structured outputs](structured_outputs.md)."),
+    Row("vllm chat --url URL", "ingot chat --url http://127.0.0.1:8000"),
 )  # fmt: skip
 
 LLAMA_CPP = (
@@ -56,7 +59,11 @@ LLAMA_CPP = (
         "See [perplexity](#perplexity)."),
     Row("--no-mmap, --mlock", "", "Weights are always mapped."),
     Row("-ngl 99", "", "Models run on CPUs."),
-    Row("--grammar, --json-schema", "", "There are no grammars yet."),
+    Row("--json-schema SCHEMA", "SamplingParams(structured_outputs={'json': {'type': 'object'}})",
+        "See [structured outputs](structured_outputs.md)."),
+    Row("--grammar GRAMMAR",
+        "SamplingParams(structured_outputs={'grammar': 'root ::= \"a\"'})",
+        "GBNF and Lark."),
     Row("llama-server", "", "There is no server yet."),
 )  # fmt: skip
 

@@ -40,6 +40,16 @@ class Answer:
         self._inside = chats and prompt["prompt"].rstrip().endswith(OPEN)
         self._raw = ""
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the prompt and the answer."""
+        return len(self.prompt_token_ids) + len(self.token_ids)
+
+    @property
+    def num_new(self) -> int:
+        """Tokens of the answer."""
+        return len(self.token_ids)
+
     def write(self, llm: LLM, params: SamplingParams, display: Display) -> None:
         """Generates it, and shows it as it comes. What has come stays if an error ends it."""
         with display:

@@ -80,7 +80,9 @@ class Options:
     @classmethod
     def of(cls, args: argparse.Namespace, defaults: Mapping[str, Any]) -> Options:
         """Those of a command line."""
-        return cls({_field(each): getattr(args, _field(each)) for each in ANSWER_OPTIONS}, defaults)
+        return cls(
+            {field_of(each): getattr(args, field_of(each)) for each in ANSWER_OPTIONS}, defaults
+        )
 
     @property
     def think(self) -> Think:
@@ -88,28 +90,33 @@ class Options:
         think: Think = self._given.get("think", "dim")
         return think
 
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The sampling parameters that the user chose."""
+        return {name: value for name, value in self._given.items() if name != "think"}
+
     def set(self, name: str, text: str) -> None:
         """Changes one as the command line would; the text `default` takes the choice back.
 
         Raises UsageError, with nothing changed, for an unknown name and for a wrong value.
         """
-        argument = next((each for each in ANSWER_OPTIONS if _name(each) == name), None)
+        argument = next((each for each in ANSWER_OPTIONS if name_of(each) == name), None)
         if argument is None:
-            names = ", ".join(map(_name, ANSWER_OPTIONS))
+            names = ", ".join(map(name_of, ANSWER_OPTIONS))
             raise UsageError(f"there is no setting {name!r}", hint=f"Supported: {names}.")
         given = dict(self._given)
         if text == DEFAULT:
-            given.pop(_field(argument), None)
+            given.pop(field_of(argument), None)
         else:
-            given[_field(argument)] = _value(argument, text)
+            given[field_of(argument)] = _value(argument, text)
         self.params = self._params(given)
         self._given = given
 
     def rows(self) -> Iterator[tuple[str, str]]:
         """The name and the value of each."""
         for argument in ANSWER_OPTIONS:
-            value = getattr(self.params, _field(argument), self.think)
-            yield _name(argument), "none" if value is None else _as_text(value)
+            value = getattr(self.params, field_of(argument), self.think)
+            yield name_of(argument), "none" if value is None else _as_text(value)
 
     def _params(self, given: Mapping[str, Any]) -> SamplingParams:
         from ingot.runtime.params import SamplingParams
@@ -125,12 +132,14 @@ def _value(argument: Argument, text: str) -> Any:
     try:
         value = options.get("type", str)(text)
     except argparse.ArgumentTypeError as error:
-        raise UsageError(f"{_name(argument)}: {error}") from error
+        raise UsageError(f"{name_of(argument)}: {error}") from error
     except ValueError as error:
-        raise UsageError(f"{_name(argument)} is {text!r}", hint="Give a number.") from error
+        raise UsageError(f"{name_of(argument)} is {text!r}", hint="Give a number.") from error
     choices = options.get("choices", (value,))
     if value not in choices:
-        raise UsageError(f"{_name(argument)} is {text!r}", hint=f"Supported: {', '.join(choices)}.")
+        raise UsageError(
+            f"{name_of(argument)} is {text!r}", hint=f"Supported: {', '.join(choices)}."
+        )
     return value
 
 
@@ -140,9 +149,11 @@ def _as_text(value: Any) -> str:
     return " ".join(shown) or "none"
 
 
-def _name(argument: Argument) -> str:
+def name_of(argument: Argument) -> str:
+    """What a user calls an option."""
     return argument.names[0].removeprefix("--")
 
 
-def _field(argument: Argument) -> str:
-    return _name(argument).replace("-", "_")
+def field_of(argument: Argument) -> str:
+    """What parameters call it."""
+    return name_of(argument).replace("-", "_")

@@ -14,6 +14,7 @@ from ingot.cli import (
     bench,
     bench_serve,
     cache,
+    chat_url,
     compare,
     completion,
     doctor,
@@ -52,6 +53,7 @@ class Verb(Protocol):
 VERBS: tuple[Verb, ...] = (
     compile_verb,
     run,
+    chat_url,
     serve,
     bench,
     bench_serve,

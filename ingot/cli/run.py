@@ -59,6 +59,7 @@ def main(args: argparse.Namespace) -> int:
     from ingot.cache import resolve
     from ingot.cli.answer import Answer
     from ingot.cli.chat.display import stdout_display
+    from ingot.cli.chat.local import LocalPartner
     from ingot.cli.chat.loop import converse
     from ingot.compiler.choose_targets import for_device
     from ingot.hub import model_path
@@ -76,7 +77,7 @@ def main(args: argparse.Namespace) -> int:
         load_seconds = time.perf_counter() - began
         options = _options(llm, args, chats)
         if converses:
-            return converse(llm, args, options, load_seconds)
+            return converse(LocalPartner(llm, load_seconds), args, options)
         answer = Answer(_prompt_parts(llm, prompt, args, chats), chats=chats)
         answer.write(llm, options.params, stdout_display(options.think, silent=args.json))
         figures = answer.stats.figures(llm.artifact, load_seconds) if args.stats else None

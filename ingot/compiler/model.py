@@ -81,6 +81,8 @@ def keeps(model: Model, storage: Mapping[str, Storage]) -> bool:
 
 def _exact(model: Model) -> dict[str, Storage]:
     """How the parameters are stored that keep the numbers of the checkpoint."""
-    quantized = model.checkpoint.quantized
-    stored = model.resolved.kept.items()
-    return {name: each for name, each in stored if holds(quantized[name], each)}
+    return {
+        name: stored
+        for name, stored in model.resolved.kept.items()
+        if holds(model.checkpoint.quantized[name], stored)
+    }

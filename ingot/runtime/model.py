@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +68,6 @@ class Model(Refusals):
         self.max_model_len = _model_len(self.artifact.manifest.limits.max_model_len, max_model_len)
         self._tokenizer_files = TokenizerFiles(self.artifact)
         self._defaults = read_generation_config(self.artifact, generation_config)
-        described = self.artifact.manifest.model
-        self._grammars = GrammarCompiler(
-            self.get_tokenizer, described.vocab_size, described.eos_token_ids
-        )
         executor = open_executor(
             self.artifact,
             max_model_len=self.max_model_len,
@@ -81,7 +77,7 @@ class Model(Refusals):
         self._engine = Engine(
             executor,
             max_model_len=self.max_model_len,
-            eos_token_ids=described.eos_token_ids,
+            eos_token_ids=self.artifact.manifest.model.eos_token_ids,
             seed=seed,
             config=config,
         )
@@ -137,6 +133,11 @@ class Model(Refusals):
         """Ends all requests with an error, and frees everything: threads, pages, the mapping of
         the weights. May be called twice."""
         self._thread.close()
+
+    @cached_property
+    def _grammars(self) -> GrammarCompiler:
+        files, model = self._tokenizer_files, self.artifact.manifest.model
+        return GrammarCompiler(lambda: files.tokenizer, model.vocab_size, model.eos_token_ids)
 
     def _ticket(
         self, prompt: Prompt, params: SamplingParams, priority: int, request_id: str | None = None

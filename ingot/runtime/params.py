@@ -133,9 +133,7 @@ class SamplingParams:
     bad_word_ids: tuple[tuple[int, ...], ...] = dataclasses.field(
         default=(), init=False, repr=False, compare=False
     )
-    grammar: Grammar | None = dataclasses.field(
-        default=None, init=False, repr=False, compare=False
-    )
+    grammar: Grammar | None = dataclasses.field(default=None, init=False, repr=False, compare=False)
 
     # Seen before the generated __init__, so that an unknown name gets our error and not TypeError.
     def __new__(cls, **given: Any) -> SamplingParams:

@@ -74,7 +74,7 @@ class SamplingState:
         few = len(token_ids) - num_prompt < self.params.min_tokens
         completions = self._bad_words.completions(token_ids, num_prompt)
         banned = (*self._bad_words.always, *completions, *(self._stops if few else ()))
-        guided = self.guide and self.guide.allowed(token_ids, num_prompt)
+        guided = None if self.guide is None else self.guide.allowed(token_ids, num_prompt)
         if banned != self._banned or guided is not self._guided:
             self._banned, self._guided = banned, guided
             self._restrict(banned, guided)

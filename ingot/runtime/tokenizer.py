@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -143,6 +144,13 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         """Whether conversations can be turned into prompts."""
         return self.chat_template is not None
+
+    @cached_property
+    def special_spellings(self) -> re.Pattern[str] | None:
+        """Finds what `encode` takes for special tokens; None where there are none."""
+        spellings = [self.token(token_id) or "" for token_id in self._skipped]
+        found = sorted((each for each in spellings if each), key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, found))) if found else None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Tokens of a text, with the tokens that the model expects around every text.

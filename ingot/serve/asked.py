@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from ingot.serve.engine import ModelFacts
@@ -11,7 +13,8 @@ class Asked(Struct, frozen=True, kw_only=True):
     """A request for `num_sequences` seats, and for tokens: those of its prompts and its answers.
 
     `model` is the name that the model is registered by, and `key` that of the API key, if any.
-    `max_tokens` is what the client asked for a sequence.
+    `max_tokens` is what the client asked for a sequence. `prompts` are for the log, if that is to
+    have them; None is one of tokens alone.
     """
 
     model: str
@@ -22,3 +25,4 @@ class Asked(Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     priority: int = 0
     facts: ModelFacts | None = None
+    prompts: Sequence[str | None] = ()

@@ -70,7 +70,7 @@ async def serve(models: Sequence[Named], serving: Serving, settings: EdgeSetting
         app = edge.wrap(build_app(registry, HttpSettings(terms=serving.terms), edge))
         edge.telemetry.poll = registry.counters
         names = [] if serving.lazy else [model.name for model in models]
-        noting = asyncio.create_task(_note_loads(registry, edge))
+        noting = asyncio.create_task(_note_events(registry, edge))
         loading = asyncio.create_task(_load(registry, names, edge))
         try:
             async with _grpc_beside(registry, edge, serving):
@@ -79,7 +79,7 @@ async def serve(models: Sequence[Named], serving: Serving, settings: EdgeSetting
             noting.cancel()
             loading.cancel()
             errors = await asyncio.gather(loading, noting, return_exceptions=True)
-    if isinstance(errors[0], IngotError):
+    if isinstance(errors[0], Exception):
         raise errors[0]
     return code
 
@@ -105,9 +105,10 @@ async def _grpc_beside(
         await server.stop()
 
 
-async def _note_loads(registry: ModelRegistry, edge: Edge) -> None:
-    """Tells the metrics how long loads took."""
+async def _note_events(registry: ModelRegistry, edge: Edge) -> None:
+    """Logs what happens to models, and tells the metrics how long loads took."""
     async for event in registry.events():
+        _log.info("model", extra={"fields": {"model": event.name, "state": event.state}})
         if event.seconds is not None:
             edge.telemetry.loaded(event.name, event.seconds)
 
@@ -117,8 +118,9 @@ async def _load(registry: ModelRegistry, names: Sequence[str], edge: Edge) -> No
     loads = (registry.load(name) for name in names)
     errors = await asyncio.gather(*loads, return_exceptions=True)
     for name, error in zip(names, errors, strict=True):
-        if isinstance(error, IngotError):
-            _log.error("not loaded", extra={"fields": {"model": name, "reason": error.found}})
+        if error is not None:
+            reason = error.found if isinstance(error, IngotError) else repr(error)
+            _log.error("not loaded", extra={"fields": {"model": name, "reason": reason}})
     if errors and all(isinstance(error, BaseException) for error in errors):
         edge.stop()
         raise next(error for error in errors if isinstance(error, BaseException))

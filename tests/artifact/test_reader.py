@@ -46,6 +46,7 @@ def test_a_symbolic_link_to_an_artifact_is_followed(original, tmp_path):
     assert Artifact.open(tmp_path / "current").manifest.model.name == "fake"
 
 
+@pytest.mark.thorough
 def test_no_flipped_bit_gets_through_a_full_check(copy):
     rng = random.Random(1)
     for path in files_of(copy):

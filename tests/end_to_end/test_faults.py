@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -103,8 +104,14 @@ def test_a_compile_that_is_told_to_end_takes_its_compiler_with_it(
     compiler.write_text(SLOW_COMPILER.format(pipe=pipe, source=source))
     compiler.chmod(0o755)
     monkeypatch.setenv("INGOT_CXX", str(compiler))
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # without waiting for a writer
     process = start(model, out)
-    with pipe.open() as held:
+    with os.fdopen(reader) as held:
+        ended = os.pidfd_open(process.pid)
+        ready, _, _ = select.select([reader, ended], [], [])
+        os.close(ended)
+        assert reader in ready, process.communicate()
+        os.set_blocking(reader, True)
         assert held.readline() == "started\n"
         process.send_signal(number)
         _, error = process.communicate()
@@ -114,6 +121,7 @@ def test_a_compile_that_is_told_to_end_takes_its_compiler_with_it(
     assert list(out.parent.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_two_compiles_at_once_do_not_clash(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.ingot"
     processes = [start(model, out) for _ in range(2)]

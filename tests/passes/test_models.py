@@ -89,7 +89,7 @@ OPTIONS = {
         {"norm": "layer", "learned_positions": True},
     ),
 }
-FIRST = ("plain", "ropes", "windows", "sandwich", "layer_norm", "parallel")
+FIRST = ("ropes", "windows", "sandwich", "layer_norm")
 
 
 def config_of(name):

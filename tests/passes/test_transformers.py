@@ -135,7 +135,7 @@ def test_every_pass_keeps_the_numbers_of_a_foreign_model():
     compiled(model_of("qwen3"), dtype="bfloat16", verify=True)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", core("bfloat16", further=["float32"]))
 def test_optional_passes_can_be_left_out(dtype):
     model = model_of("qwen3", num_hidden_layers=1)
     full = compiled(model, dtype=dtype)

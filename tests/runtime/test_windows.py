@@ -82,6 +82,7 @@ def test_a_layer_that_looks_at_everything_keeps_all_pages(tmp_path):
         assert out.outputs[0].token_ids == greedy([7, 8, 9], 300)
 
 
+@pytest.mark.thorough
 def test_a_compiled_model_says_the_same_in_few_pages_and_in_many(tmp_path):
     save_random("mistral", tmp_path / "model", "bfloat16", tokenizer=True)
     options = CompileOptions(

@@ -98,13 +98,17 @@ class FakeModels:
 
     @asynccontextmanager
     async def lease(self, name: str) -> AsyncIterator[Engine]:
-        if name not in self.engines:
-            raise UnknownModelError(f"no model is called {name!r}")
+        engine = self.engines[self.name_of(name)]
         self.num_leases += 1
         try:
-            yield self.engines[name]
+            yield engine
         finally:
             self.num_leases -= 1
+
+    def name_of(self, name: str) -> str:
+        if name not in self.engines:
+            raise UnknownModelError(f"no model is called {name!r}")
+        return name
 
     def status(self) -> list[FakeStatus]:
         return [

@@ -79,12 +79,13 @@ def _load(chat: Chat, text: str) -> None:
     except BaseException:  # a template that refuses them, or Ctrl-C
         chat.conversation = before
         raise
-    note(f"(Loaded {_count(chat.conversation)}: {_share(chat, num_tokens)}.)")
+    share = "" if num_tokens is None else f": {_share(chat, num_tokens)}"
+    note(f"(Loaded {_count(chat.conversation)}{share}.)")
 
 
 def _stats(chat: Chat, text: str) -> None:
     figures = chat.figures(chat.last).rows() if chat.last else []
-    note(facts([*figures, ("context", _share(chat, chat.num_tokens()))], indent=""))
+    note(facts([*figures, ("context", _share(chat, _used(chat)))], indent=""))
 
 
 def _set(chat: Chat, text: str) -> None:
@@ -104,8 +105,16 @@ def _count(conversation: Conversation) -> str:
     return f"{len(conversation.messages)} messages"
 
 
-def _share(chat: Chat, num_tokens: int) -> str:
-    return f"{num_tokens} of {chat.llm.max_model_len} tokens"
+def _used(chat: Chat) -> int | None:
+    """Tokens of the conversation; of the last answer, where nobody counts them otherwise."""
+    counted = chat.num_tokens()
+    return counted if counted is not None or chat.last is None else chat.last.num_tokens
+
+
+def _share(chat: Chat, num_tokens: int | None) -> str:
+    used = "unknown" if num_tokens is None else str(num_tokens)
+    most = chat.partner.max_model_len
+    return f"{used}{'' if most is None else f' of {most}'} tokens"
 
 
 class Command(NamedTuple):

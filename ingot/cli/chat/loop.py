@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
 
 from ingot.cli import failure
+from ingot.cli.answer_options import Options
 from ingot.cli.chat.chat import Chat, note
 from ingot.cli.chat.commands import Leave, obey
 from ingot.cli.chat.conversation import Conversation
 from ingot.cli.chat.entries import Entry, Lines, read_entry
+from ingot.cli.chat.partner import Partner
 from ingot.errors import IngotError
 from ingot.settings import settings
 
-if TYPE_CHECKING:
-    from ingot.cli.answer_options import Options
-    from ingot.runtime.llm import LLM
 
-
-def converse(llm: LLM, args: argparse.Namespace, options: Options, load_seconds: float) -> int:
+def converse(partner: Partner, args: argparse.Namespace, options: Options) -> int:
     """Answers what stdin says, on a terminal or piped; returns the exit code.
 
     What is refused ends nothing. Of piped input, the exit code is that of the last refusal.
@@ -28,9 +25,9 @@ def converse(llm: LLM, args: argparse.Namespace, options: Options, load_seconds:
     prompts = terminal and sys.stdout.isatty() and not args.json
     folder = settings().state_dir
     lines = Lines(prompts=prompts, edited=terminal, history=folder and folder / "history")
-    chat = Chat(llm, args, options, Conversation(args.system or ""), load_seconds)
+    chat = Chat(partner, args, options, Conversation(args.system or ""))
     if prompts:
-        note(f"{llm.artifact.manifest.model.name}: /help lists the commands, Ctrl-D leaves.")
+        note(f"{partner.name}: /help lists the commands, Ctrl-D leaves.")
     code = _until_end(chat, lines, terminal)
     return 0 if terminal else code
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ingot.errors import GrammarError, IngotError, RequestError, UsageError, describe
 from ingot.runtime.structured.guide import Grammar, Vocabulary
@@ -23,7 +23,7 @@ SECONDS = 1.0  # that a compile may take
 MOST_AT_ONCE = 2  # compiles that run, whether somebody still waits for them or not
 MAX_KEPT, MAX_KEPT_CHARS = 256, 8 << 20  # grammars, and the characters of their texts together
 # Of the library: what bounds the work of a compile and of a mask, and memory. About 1.5 kB a state.
-LIMITS = {"initial_lexer_fuel": 1_000_000, "max_lexer_states": 50_000}
+LIMITS: dict[str, Any] = {"initial_lexer_fuel": 1_000_000, "max_lexer_states": 50_000}
 
 
 class GrammarCompiler:

@@ -27,7 +27,7 @@ class StructuredOutputsParams:
     grammar               a context-free grammar, in Lark's syntax or in GBNF (llama.cpp)
     json_object           True: any JSON object
     whitespace_pattern    of JSON: a regular expression for what may stand between its tokens.
-                          By default a space, or a line break and up to 32 spaces
+                          By default a space, or a line break and up to 16 spaces
     disable_any_whitespace
                           of JSON: nothing stands there
     disable_additional_properties

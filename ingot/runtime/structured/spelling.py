@@ -10,7 +10,7 @@ from ingot.errors import GrammarError
 from ingot.runtime.structured.outputs import StructuredOutputsParams
 
 # JSON on one line, or indented; not so much that a small model can lose itself in spaces.
-WHITESPACE = r"( |\r?\n[ \t]{0,32})?"
+WHITESPACE = r"( |\r?\n[ \t]{0,16})?"
 ANY_OBJECT = '{"type":"object"}'
 
 # The library turns GBNF into Lark in Python, in time that grows with the square of the rules.

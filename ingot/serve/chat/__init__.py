@@ -4,6 +4,7 @@ from ingot.serve.chat.asked import structured_outputs
 from ingot.serve.chat.deltas import Call, CallDelta, Delta, Message, join
 from ingot.serve.chat.reader import AnswerReader
 from ingot.serve.chat.style import TOOL_CALL_PARSERS, Style, style_of
+from ingot.serve.chat.tools import check_tools
 
 __all__ = [
     "TOOL_CALL_PARSERS",
@@ -13,6 +14,7 @@ __all__ = [
     "Delta",
     "Message",
     "Style",
+    "check_tools",
     "join",
     "structured_outputs",
     "style_of",

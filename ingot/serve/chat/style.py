@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingot.errors import UsageError
-from ingot.serve.chat.asked import forced, tool_names
 from ingot.serve.chat.formats import FORMATS, ToolFormat, format_of
 from ingot.serve.chat.reader import CLOSE, OPEN, AnswerReader
+from ingot.serve.chat.tools import forced, tool_names
 
 AUTO, NONE = "auto", "none"
 TOOL_CALL_PARSERS = (AUTO, NONE, *(each.name for each in FORMATS))

@@ -26,6 +26,7 @@ from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.metrics.request_watch import RequestWatch
 from ingot.serve.metrics.speed import WINDOW_SECONDS
 from ingot.serve.metrics.telemetry import Telemetry
+from ingot.serve.metrics.tracing import Tracer
 from ingot.serve.refusal import Draining, Refusal
 from ingot.version import __version__
 
@@ -34,6 +35,7 @@ logger = logging.getLogger("ingot.serve")
 _BEAT_SECONDS = 0.25
 _POLL_BEATS = 4  # the engines are asked once a second
 _REPORT_SECONDS = 10.0
+_TRACED = ("model", "prompt_tokens", "cached_tokens", "tokens", "first_token_ms", "finish")
 
 
 class Edge:
@@ -50,6 +52,7 @@ class Edge:
         self.keys = KeyRing(self.settings.key_file) if self.settings.key_file else None
         self.telemetry = Telemetry(compat=self.settings.metrics_compat == "vllm")
         self.admission = Admission(self.settings.limits)
+        self._tracer = Tracer() if self.settings.traces else None
         self.draining = False
         self.address = ""
         self.on_ready: Callable[[], None] = lambda: None
@@ -70,14 +73,17 @@ class Edge:
         record = CURRENT.get()
         began = record.began if record else perf_counter()
         entered = perf_counter()
-        with self.telemetry.request(asked.model, began) as watch:
-            try:
+        watch = self.telemetry.watch(asked.model, began)
+        if self.settings.log_prompts:
+            watch.keep_texts(asked)
+        try:
+            with watch.until_end():
                 async with self.admission.enter(asked, entered - began):
                     watch.seated(perf_counter() - entered, asked)
                     yield watch
-            finally:
-                if record is not None:
-                    record.fields |= {"model": asked.model, **watch.summary()}
+        finally:
+            if record is not None:
+                record.fields |= {"model": asked.model, **watch.summary()}
 
     async def serve(self, app: App) -> int:
         """Binds, serves `app` until a signal asks for the end, and returns the exit code.
@@ -115,6 +121,8 @@ class Edge:
                 with suppress(asyncio.CancelledError):
                     await beat
                 listener.close()
+                if self._tracer is not None:
+                    await asyncio.to_thread(self._tracer.close)
                 if settings.uds is not None:
                     settings.uds.unlink(missing_ok=True)
             logger.info("ended", extra={"fields": {"exit_code": server.exit_code}})
@@ -167,6 +175,19 @@ class Edge:
         board.number("http_responses", str(record.logged_status)).add()
         if record.error and "model" not in record.fields:
             board.number("requests_rejected", "", record.error).add()
+        if self._tracer is not None and "model" in record.fields:
+            self._trace(self._tracer, record)
+
+    def _trace(self, tracer: Tracer, record: Record) -> None:
+        fields = {name: record.fields.get(name) for name in _TRACED} | {"key": record.key or None}
+        tracer.request(
+            f"{record.method} {record.path}",
+            record.elapsed,
+            traceparent=record.traceparent,
+            status=record.logged_status,
+            error=record.error,
+            fields=fields | {"id": record.request_id},
+        )
 
     def _ready(self) -> None:
         logger.info("listening", extra={"fields": {"address": self.address}})

@@ -74,7 +74,9 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         except httptools.HttpParserUpgrade:
             return  # it is answered in HTTP/1.1
-        self._raw_bytes += 0 if self._fresh else len(data)
+        if not self._begun or self._fresh:
+            return
+        self._raw_bytes += len(data)
         if self._in_headers and self._raw_bytes > self._limits.header_bytes:
             self._refuse(self._headers_large())
         elif self._raw_bytes > _RAW_FACTOR * self._limits.body_bytes:

@@ -27,7 +27,6 @@ class Limits:
     body_chunks: int = 65_536
     header_bytes: int = 64 * 1024
     header_lines: int = 100
-    json_depth: int = 64
     pipelined: int = 32
     send_buffer_bytes: int = 64 * 1024
     header_timeout: float = 10.0

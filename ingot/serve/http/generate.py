@@ -21,7 +21,7 @@ from ingot.serve.http.reply import (
     read_body,
     while_connected,
 )
-from ingot.serve.http.site import Site, off_loop
+from ingot.serve.http.site import SMALL_BODY, Site, off_loop
 from ingot.serve.http.steps import Steps, steps_of
 from ingot.serve.openai.answers import Head
 from ingot.serve.openai.chat_answer import ChatAnswer
@@ -60,13 +60,15 @@ class Generate:
         site = self._site
         request = await site.decode(body, self._kind)
         name = site.named(request.model)
+        registered = site.models.name_of(name)
         # Unlike the id of the request, which a client may choose, this one is unique.
         caller = Caller(uuid.uuid4().hex, key)
         async with self._kept_awake(request, reply), site.models.lease(name) as engine:
-            order = await off_loop(partial(self._order, request, engine, caller, body))
+            make_order = partial(self._order, request, engine, caller, body)
+            order = make_order() if _is_small(request, body) else await off_loop(make_order)
             answer = self._begin(order, caller, name, engine)
             async with (
-                site.gate.enter(asked_of(order, key, name, engine)) as watch,
+                site.gate.enter(asked_of(order, key, registered, engine)) as watch,
                 aclosing(steps_of(engine, order.jobs)) as steps,
             ):
                 if request.stream:
@@ -98,6 +100,11 @@ class Generate:
         return (TextAnswer if is_text else ChatAnswer)(order, head)
 
 
+def _is_small(request: Request, body: bytes) -> bool:
+    """Whether the prompt takes next to no time. A template that a client brings may take any."""
+    return len(body) <= SMALL_BODY and getattr(request, "chat_template", None) is None
+
+
 def asked_of(order: Order, key: str, name: str, engine: Engine) -> Asked:
     """What an order takes of the engine."""
     return Asked(
@@ -109,6 +116,7 @@ def asked_of(order: Order, key: str, name: str, engine: Engine) -> Asked:
         max_tokens=num_new_tokens(order.request),
         priority=order.request.priority or 0,
         facts=engine.facts,
+        prompts=[job.prompt for job in order.jobs],
     )
 
 

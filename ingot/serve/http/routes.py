@@ -19,9 +19,9 @@ from ingot.serve.http.models import Models
 from ingot.serve.http.page import description, page
 from ingot.serve.http.site import Site, off_loop
 from ingot.serve.openai.answers import Text, Tokens
+from ingot.serve.openai.conversation import encoded, rendered
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.model_cards import ModelCard, ModelList
-from ingot.serve.openai.prompts import rendered
 from ingot.serve.openai.requests import DetokenizeRequest, TokenizeRequest
 from ingot.serve.openai.token_texts import TokenTexts
 from ingot.serve.refusal import Refusal
@@ -138,10 +138,11 @@ def _tokens(
 ) -> Tokens:
     if (asked.prompt is None) == (asked.messages is None):
         raise FieldError("prompt", "give a prompt or messages, one of them")
-    text, special = asked.prompt, asked.add_special_tokens
-    if text is None:  # a template writes the special tokens itself
-        text, special = rendered(asked, tokenizer, trusts_template=trusts), bool(special)
-    ids = tokenizer.encode(text, add_special_tokens=special is not False)
+    if asked.prompt is None:
+        text = rendered(asked, tokenizer, trusts_template=trusts)
+        ids = encoded(asked, text, tokenizer)
+    else:
+        ids = tokenizer.encode(asked.prompt, asked.add_special_tokens is not False)
     texts = TokenTexts(tokenizer)
     return Tokens(
         count=len(ids),

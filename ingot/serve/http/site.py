@@ -19,6 +19,9 @@ R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
 
 LARGE_BODY = 256 << 10  # bytes from which on a body is not parsed on the event loop
+# Bytes up to which a prompt is made of a body on the event loop: it takes less than a millisecond,
+# and the way through a thread and back takes as long.
+SMALL_BODY = 4 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

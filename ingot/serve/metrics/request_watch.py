@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
+from ingot.errors import IngotError
 from ingot.runtime.metrics import RequestMetrics
 from ingot.serve.asked import Asked
 from ingot.serve.engine import Progress
 from ingot.serve.metrics.board import Board
+from ingot.serve.refusal import Refusal
 
 
 class ModelBoard:
@@ -64,6 +69,26 @@ class RequestWatch:
         self._end: str | None = None
         self._num_prompt_tokens = 0
         self._num_cached_tokens = 0
+        self._prompts: Sequence[str | None] = ()
+        self._answers: dict[tuple[int, int], list[str]] | None = None
+
+    def keep_texts(self, asked: Asked) -> None:
+        """Keeps the prompts and the answers for `summary`."""
+        self._prompts = asked.prompts
+        self._answers = {}
+
+    @contextmanager
+    def until_end(self) -> Iterator[None]:
+        """Counts how the block ends: the request is answered, fails, or is cancelled."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(_code(error))
+            raise
+        except BaseException:  # it is cancelled: its client has left
+            self.cancel()
+            raise
+        self.finish()
 
     def seated(self, waited: float, asked: Asked) -> None:
         """Says that the request has its seats, after so many seconds of waiting."""
@@ -86,6 +111,8 @@ class RequestWatch:
             place = (job, piece.index)
             self._lengths[place] = self._lengths.get(place, 0) + count
             self._reason = piece.finish_reason or self._reason
+            if self._answers is not None:
+                self._answers.setdefault(place, []).append(piece.text)
         if total:
             self._time(job, most)
             self._board.generation_tokens.value += total
@@ -116,7 +143,15 @@ class RequestWatch:
             "tokens": sum(self._lengths.values()),
             "first_token_ms": None if first is None else round(1e3 * (first - self._began), 1),
             "finish": self._end,
+            **self._texts(),
         }
+
+    def _texts(self) -> dict[str, Any]:
+        """The prompts and answers if they are kept, as JSON where there are several."""
+        if self._answers is None:
+            return {}
+        answers = ["".join(parts) for _, parts in sorted(self._answers.items())]
+        return {"prompt": _one(self._prompts), "answer": _one(answers)}
 
     def _time(self, job: int, most: int) -> None:
         """Notes when tokens came; of the completions of the job, one got `most` of them."""
@@ -149,3 +184,14 @@ class RequestWatch:
         board.total.add(self._clock() - self._began)
         board.request_generation_tokens.add(sum(self._lengths.values()))
         board.longest.add(max(self._lengths.values(), default=0))
+
+
+def _code(error: Exception) -> str:
+    """By what name an error is counted: few enough for a label."""
+    if isinstance(error, Refusal):
+        return error.code
+    return type(error).__name__ if isinstance(error, IngotError) else "internal"
+
+
+def _one(texts: Sequence[str | None]) -> str | None:
+    return texts[0] if len(texts) == 1 else msgspec.json.encode(texts).decode()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 
 from ingot.errors import IngotError
@@ -14,7 +13,6 @@ from ingot.serve.engine import ModelFacts
 from ingot.serve.metrics.board import Board
 from ingot.serve.metrics.engine_watch import EngineWatch
 from ingot.serve.metrics.request_watch import ModelBoard, RequestWatch
-from ingot.serve.refusal import Refusal
 from ingot.version import __version__
 
 logger = logging.getLogger("ingot.serve")
@@ -23,13 +21,6 @@ logger = logging.getLogger("ingot.serve")
 Poll = Callable[[], Awaitable[Mapping[str, tuple[ModelFacts, EngineCounters]]]]
 
 _POLL_SECONDS = 1.0  # after which the answer of engines is not waited for any longer
-
-
-def _code(error: Exception) -> str:
-    """By what name an error is counted: few enough for a label."""
-    if isinstance(error, Refusal):
-        return error.code
-    return type(error).__name__ if isinstance(error, IngotError) else "internal"
 
 
 async def _no_models() -> Mapping[str, tuple[ModelFacts, EngineCounters]]:
@@ -50,19 +41,9 @@ class Telemetry:
         self._engines: dict[str, EngineWatch] = {}
         self.board.number("build_info", __version__).value = 1
 
-    @contextmanager
-    def request(self, model: str, began: float | None = None) -> Iterator[RequestWatch]:
-        """Follows a request that came at `began`, by `perf_counter`, to its end in the block."""
-        watch = RequestWatch(self.model(model), self._clock, began or self._clock())
-        try:
-            yield watch
-        except Exception as error:
-            watch.fail(_code(error))
-            raise
-        except BaseException:  # it is cancelled: its client has left
-            watch.cancel()
-            raise
-        watch.finish()
+    def watch(self, model: str, began: float | None = None) -> RequestWatch:
+        """Begins to follow a request that came at `began`, by `perf_counter`."""
+        return RequestWatch(self.model(model), self._clock, began or self._clock())
 
     def model(self, name: str) -> ModelBoard:
         """The metrics of a model that requests change."""

@@ -30,6 +30,7 @@ _MISSING = re.compile(r"Object missing required field `(.*)`", re.DOTALL)
 def decode(body: bytes, kind: type[R]) -> R:
     """A body as a struct of that kind. Raises FieldError."""
     try:
+        body.decode()  # msgspec passes over names that nobody asks for, whatever their bytes
         _refuse_deep(body)
         return cast(R, _decoder(cast(Hashable, kind)).decode(body))
     except msgspec.ValidationError as error:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
-from ingot.errors import RequestError
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import ModelFacts
+from ingot.serve.openai.conversation import encoded, rendered
 from ingot.serve.openai.fields import MAX_PROMPTS, FieldError
-from ingot.serve.openai.requests import ChatRequest, CompletionRequest, TokenizeRequest
+from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 
 # A prompt with more characters for each token of the context than this cannot fit, and is refused
 # before it is tokenised.
 MAX_CHARS_PER_TOKEN = 8
-# What a template gets under these names is ours to say.
-_OURS = frozenset(
-    "messages tools documents chat_template add_generation_prompt continue_final_message "
-    "tokenize return_dict".split()
-)
 
 
 class Prompt(Struct, frozen=True):
@@ -50,81 +44,9 @@ def chat_prompt(
 ) -> Prompt:
     """The prompt of a conversation. Raises RequestError."""
     text = rendered(request, tokenizer, trusts_template=trusts_template)
-    # The template writes the special tokens itself, unless a client knows better.
-    special = request.add_special_tokens is True
-    prompt = _from_text(text, tokenizer, facts, "messages", special)
+    _refuse_long(text.plain, facts, "messages")
+    prompt = Prompt(encoded(request, text, tokenizer), text.plain)
     return _fitting(prompt, request.truncate_prompt_tokens, facts, "messages")
-
-
-def rendered(
-    request: ChatRequest | TokenizeRequest, tokenizer: Tokenizer, *, trusts_template: bool
-) -> str:
-    """The text that the model's template makes of a conversation. Raises RequestError."""
-    if request.chat_template is not None and not trusts_template:
-        raise FieldError(
-            "chat_template",
-            "chat_template: this server takes no templates of requests",
-            hint="Leave it out, or start the server with --trust-request-chat-template.",
-        )
-    continues = bool(request.continue_final_message)
-    begins = request.add_generation_prompt
-    choice = request.tool_choice if isinstance(request, ChatRequest) else None
-    tools = None if choice == "none" else request.tools or None
-    render = partial(
-        tokenizer.apply_chat_template,
-        _checked(request.messages or []),
-        chat_template=request.chat_template,
-        add_generation_prompt=not continues if begins is None else begins,
-        continue_final_message=continues,
-        **_variables(request),
-    )
-    try:
-        text = render(tools=tools)
-    except RequestError as error:
-        raise FieldError("messages", error.found, hint=error.hint) from error
-    if tools and choice in (None, "auto") and _gives(render, text):
-        raise FieldError(
-            "tools",
-            "the model's chat template ignores tools",
-            hint='Describe them in a message, or ask for a call: "tool_choice": "required".',
-        )
-    return text
-
-
-def _gives(render: Callable[[], str], text: str) -> bool:
-    try:
-        return render() == text
-    except RequestError:  # a template that insists on tools
-        return False
-
-
-def _variables(request: ChatRequest | TokenizeRequest) -> dict[str, Any]:
-    """What the template gets besides the conversation. Raises FieldError."""
-    variables = dict(request.chat_template_kwargs or {})
-    if ours := sorted(_OURS.intersection(variables)):
-        raise FieldError(
-            f"chat_template_kwargs.{ours[0]}",
-            f"chat_template_kwargs has {ours[0]!r}, which is no variable of a template",
-            hint="Give it as a field of the request.",
-        )
-    if isinstance(request, ChatRequest):
-        if request.documents is not None:
-            variables["documents"] = request.documents
-        if request.reasoning_effort is not None:
-            variables.setdefault("reasoning_effort", request.reasoning_effort)
-    return variables
-
-
-def _checked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Messages of the form that templates expect. Raises FieldError with the path."""
-    for number, message in enumerate(messages):
-        path = f"messages[{number}]"
-        if not isinstance(message.get("role"), str):
-            raise FieldError(f"{path}.role", f"{path}.role is missing, or no text")
-        content = message.get("content")
-        if content is not None and not isinstance(content, (str, list)):
-            raise FieldError(f"{path}.content", f"{path}.content is no text, list of parts or null")
-    return messages
 
 
 def _each_prompt(given: str | Sequence[Any]) -> list[str | list[int]]:
@@ -149,6 +71,11 @@ def _each_prompt(given: str | Sequence[Any]) -> list[str | list[int]]:
 def _from_text(
     text: str, tokenizer: Tokenizer, facts: ModelFacts, param: str, special: bool
 ) -> Prompt:
+    _refuse_long(text, facts, param)
+    return Prompt(tokenizer.encode(text, add_special_tokens=special), text)
+
+
+def _refuse_long(text: str, facts: ModelFacts, param: str) -> None:
     most = facts.max_model_len * MAX_CHARS_PER_TOKEN
     if len(text) > most:
         raise FieldError(
@@ -157,7 +84,6 @@ def _from_text(
             f"{len(text)} characters, of which at most {most} are looked at",
             code="context_length_exceeded",
         )
-    return Prompt(tokenizer.encode(text, add_special_tokens=special), text)
 
 
 def _known(token_ids: str | list[int], facts: ModelFacts) -> list[int]:

@@ -42,7 +42,7 @@ async def artifact_of(source: str, device: str, tell: Callable[[str], None]) -> 
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        process_group=0,  # with the compilers that it starts
+        start_new_session=True,  # with the compilers that it starts
     )
     assert process.stdout is not None and process.stderr is not None
     try:

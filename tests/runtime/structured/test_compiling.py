@@ -109,9 +109,7 @@ HOSTILE = {
     "references that branch": {
         "json": {
             "$ref": "#/$defs/d0",
-            "$defs": {
-                f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(40)
-            }
+            "$defs": {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(40)}
             | {"d40": {"type": "null"}},
         }
     },
@@ -146,14 +144,14 @@ def test_what_takes_long_is_refused_while_others_are_served(grammars, monkeypatc
     monkeypatch.setattr(module, "compiled", slow)
     monkeypatch.setattr(module, "SECONDS", 0.05)
     try:
-        with pytest.raises(GrammarError, match="more than 0.05 s"):
+        with pytest.raises(GrammarError, match=r"more than 0\.05 s"):
             grammars.compile(StructuredOutputsParams(choice=["slow"]))
         monkeypatch.setattr(module, "SECONDS", 60)
         assert grammars.compile(StructuredOutputsParams(choice=["quick"]))
         monkeypatch.setattr(module, "SECONDS", 0.05)
         with pytest.raises(GrammarError, match="more than"):
             grammars.compile(StructuredOutputsParams(choice=["slower"]))
-        with pytest.raises(GrammarError, match="others? grammars"):
+        with pytest.raises(GrammarError, match="other grammars"):
             grammars.compile(StructuredOutputsParams(choice=["third"]))
     finally:
         gate.set()

@@ -20,7 +20,10 @@ from tests.runtime.structured.conftest import PROMPT, Write
 
 PERSON = {
     "type": "object",
-    "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "maximum": 99, "minimum": 0}},
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "maximum": 99, "minimum": 0},
+    },
     "required": ["name", "age"],
     "additionalProperties": False,
 }
@@ -50,7 +53,10 @@ def test_a_choice_is_exact(write: Write):
 
 @pytest.mark.parametrize(
     "grammar",
-    ['root ::= "say " word ("," word)*\nword ::= [a-c] [a-c]', 'start: "say " W ("," W)*\nW: /[a-c]{2}/'],
+    [
+        'root ::= "say " word ("," word)*\nword ::= [a-c] [a-c]',
+        'start: "say " W ("," W)*\nW: /[a-c]{2}/',
+    ],
 )
 def test_a_grammar_is_followed(write: Write, grammar):
     for completion in write({"grammar": grammar}, n=5, max_tokens=60):

@@ -56,7 +56,9 @@ def test_what_is_refused(given, found):
 
 def test_a_schema_is_kept_as_text_however_it_is_given():
     schema = {"type": "string", "enum": ["é"]}
-    asked = [StructuredOutputsParams(json=given) for given in (schema, json.dumps(schema, indent=1))]
+    asked = [
+        StructuredOutputsParams(json=given) for given in (schema, json.dumps(schema, indent=1))
+    ]
     assert asked[0] == asked[1]
     assert json.loads(asked[0].json) == schema
     assert StructuredOutputsParams.of({"json": nested(MAX_DEPTH)}) is not None

@@ -32,7 +32,7 @@ def test_outputs_are_valid(write: Write, schema):
 @pytest.mark.slow
 def test_a_thousand_outputs_are_valid(shakespeare: LLM):
     asked = [
-        SamplingParams(structured_outputs={"json": schema}, n=RUNS, seed=seed, max_tokens=600)
+        SamplingParams(structured_outputs={"json": schema}, n=RUNS, seed=seed, max_tokens=900)
         for seed, schema in enumerate(SCHEMAS)
     ]
     outputs = shakespeare.generate([PROMPT] * len(asked), asked, use_tqdm=False)

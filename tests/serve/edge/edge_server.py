@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import msgspec
@@ -101,16 +102,21 @@ async def _text(send, body: bytes, status: int = 200) -> None:
 class Served:
     """A server that runs: the edge, the application inside, and where it listens."""
 
-    def __init__(self, edge: Edge, app: SmallApp, task: asyncio.Task[int]) -> None:
+    def __init__(self, edge: Edge, app: Any, task: asyncio.Task[int]) -> None:
         self.edge, self.app, self.task = edge, app, task
         self.port = int(edge.address.rsplit(":", 1)[1])
 
-    async def raw(self, data: bytes) -> bytes:
-        """What the server sends for bytes, until it ends the connection."""
+    async def raw(self, data: bytes, *, ends: bool = False) -> bytes:
+        """What the server sends for bytes, until it ends the connection.
+
+        With `ends` the client says that nothing more comes.
+        """
         reader, writer = await asyncio.open_connection(LOCAL, self.port)
         writer.write(data)
         with contextlib.suppress(ConnectionError):
             await writer.drain()
+            if ends:
+                writer.write_eof()
         answer = await read_all(reader)
         writer.close()
         return answer
@@ -141,12 +147,17 @@ async def read_all(reader: asyncio.StreamReader) -> bytes:
 
 @contextlib.asynccontextmanager
 async def serving(
-    limits: Limits | None = None, app: SmallApp | None = None, **settings
+    limits: Limits | None = None,
+    app: Any = None,
+    build: Callable[[Edge], Any] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Served]:
-    """Runs a server inside the block, and ends it in order behind it."""
-    inner = app or SmallApp()
-    settings = EdgeSettings(limits=limits or Limits(), port=0, **settings)
-    edge = Edge(settings)
+    """Runs a server inside the block, and ends it in order behind it.
+
+    It is around `app`, or what `build` makes of the edge, or else a small application.
+    """
+    edge = Edge(EdgeSettings(limits=limits or Limits(), port=0, **settings))
+    inner = build(edge) if build else app or SmallApp()
     listening = asyncio.Event()
     edge.on_ready = listening.set
     task = asyncio.ensure_future(edge.serve(edge.wrap(inner)))
@@ -158,7 +169,8 @@ async def serving(
     try:
         yield Served(edge, inner, task)
     finally:
-        inner.release.set()
+        if isinstance(inner, SmallApp):
+            inner.release.set()
         edge.stop()
         await task
 

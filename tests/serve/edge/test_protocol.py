@@ -104,6 +104,12 @@ def test_as_many_headers_and_bytes_as_are_allowed_pass(answer_to):
     assert status_of(answer) == 200 and answer.endswith(b"\r\n\r\n50000")
 
 
+def test_a_body_of_many_reads_passes():
+    body = b"a" * 5_000_000
+    answer = ask(HEAD + CLOSE + b"content-length: 5000000\r\n\r\n" + body)
+    assert status_of(answer) == 200 and answer.endswith(b"\r\n\r\n5000000")
+
+
 def test_a_body_in_as_many_pieces_as_are_allowed_passes(answer_to):
     chunks = HEAD + CLOSE + b"transfer-encoding: chunked\r\n\r\n" + b"1\r\na\r\n" * 9
     assert answer_to(chunks + b"0\r\n\r\n").endswith(b"9")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,6 +14,7 @@ import pytest
 from ingot.runtime.params import SamplingParams
 from ingot.serve.http.app import build_app
 from ingot.serve.http.site import HttpSettings
+from ingot.serve.openai.conversation import Marker
 from ingot.serve.openai.params import Terms
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest, Sampling
 from tests.support.asgi import Call, called
@@ -182,6 +185,53 @@ def test_a_template_of_a_request_is_taken_where_it_is_trusted() -> None:
     call, engine = answer({**GIVEN[CHAT], "chat_template": "Now!"}, CHAT, settings)
     assert call.status == 200
     assert engine.tokenizer.decode(engine.jobs[0].token_ids) == "Now!"
+
+
+def test_calls_and_developers_are_read_by_templates() -> None:
+    template = (
+        "{% for m in messages %}{{ m.role }}:{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+        "{{ c.function.name }}{{ c.function.arguments | tojson }}{% endfor %};{% endfor %}"
+    )
+    calls = [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}},
+        {"id": "2", "type": "function", "function": {"name": "g", "arguments": "{"}},
+    ]
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "assistant", "content": None, "tool_calls": calls},
+    ]
+    settings = HttpSettings(terms=Terms(trusts_request_template=True))
+    _, engine = answer({"messages": messages, "chat_template": template}, CHAT, settings)
+    text = engine.tokenizer.decode(engine.jobs[0].token_ids)
+    assert text == 'system:Be brief.;assistant:f{"x": 1}g"{";'
+
+
+def test_what_people_write_becomes_no_special_token() -> None:
+    special = "<|endoftext|>"
+    tokenizer = FakeEngine(says("a")).tokenizer
+    (end,) = tokenizer.encode(special)
+    for content in (
+        f"a{special}b",
+        special * 3,
+        f"<{special}",
+        [{"type": "text", "text": special}],
+    ):
+        messages = [{"role": "user", "content": content}]
+        (job,) = jobs_of({"messages": messages}, CHAT)
+        assert job.token_ids.count(end) == 1  # that of the template
+        assert tokenizer.decode(job.token_ids, False) == tokenizer.apply_chat_template(messages)
+    (job,) = jobs_of({"prompt": special})  # a prompt says all that the model reads
+    assert job.token_ids == [end]
+
+
+def test_spellings_that_overlap_are_broken() -> None:
+    request = ChatRequest(messages=[{"role": "user", "content": "xabcd, bcd \ue000"}])
+    tokenizer = SimpleNamespace(special_spellings=re.compile("abc|bcd"))
+    marker = Marker(request, tokenizer)  # type: ignore[arg-type]
+    assert marker.mark == "\ue001"
+    assert marker.marked(["xabcd", {"bcd": 1}]) == ["xa\ue001b\ue001cd", {"b\ue001cd": 1}]
+    (plain,) = Marker(ChatRequest(messages=[{"role": "user"}]), tokenizer).marked(["abc"])  # type: ignore[arg-type]
+    assert plain == "abc"
 
 
 def test_limits_of_a_server_are_set() -> None:

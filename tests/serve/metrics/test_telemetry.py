@@ -85,7 +85,8 @@ def pieces(*tokens: int, reason: str | None = None, metrics=None) -> Progress:
 
 
 def test_a_request_is_timed_from_its_arrival(world):
-    with world.telemetry.request("m", began=90.0) as watch:
+    watch = world.telemetry.watch("m", began=90.0)
+    with watch.until_end():
         watch.seated(2.0, Asked(model="m", num_prompt_tokens=5, num_sequences=2, max_tokens=9))
         world.now = 103.0
         watch.see(pieces(1, 1))
@@ -122,7 +123,8 @@ def test_a_request_is_timed_from_its_arrival(world):
 
 
 def test_tokens_of_one_job_are_not_timed_by_those_of_another(world):
-    with world.telemetry.request("m") as watch:
+    watch = world.telemetry.watch("m")
+    with watch.until_end():
         for job in (0, 1):
             watch.see(pieces(1), job)
         world.now += 2.0
@@ -133,7 +135,8 @@ def test_tokens_of_one_job_are_not_timed_by_those_of_another(world):
 
 
 def test_a_prompt_without_tokens_yet_is_no_first_token(world):
-    with world.telemetry.request("m") as watch:
+    watch = world.telemetry.watch("m")
+    with watch.until_end():
         watch.see(Progress([], num_cached_tokens=4))
     assert world.sums("time_to_first_token_seconds") == [(0, 0.0)]
     assert watch.summary()["cached_tokens"] == 4
@@ -148,7 +151,7 @@ def test_a_prompt_without_tokens_yet_is_no_first_token(world):
     ],
 )
 def test_what_ends_with_an_error_is_counted_by_it(world, error, reason, rejected):
-    with pytest.raises(type(error)), world.telemetry.request("m"):
+    with pytest.raises(type(error)), world.telemetry.watch("m").until_end():
         raise error
     assert world.value("request_success_total", finished_reason=reason) == 1
     assert world.value("requests_rejected_total", reason=rejected) == 1
@@ -157,7 +160,7 @@ def test_what_ends_with_an_error_is_counted_by_it(world, error, reason, rejected
 
 def test_a_client_that_leaves_is_counted(world):
     def leaves() -> None:
-        with world.telemetry.request("m"):
+        with world.telemetry.watch("m").until_end():
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
@@ -271,3 +274,18 @@ def test_a_model_that_gets_slower_raises_a_metric_and_a_warning(world, caplog):
     assert warning.fields["tokens_per_s_before"] == 1000.0
     window(world, 1000.0)
     assert world.value("performance_regression") == 0
+
+
+def test_texts_are_kept_only_where_they_are_wanted(world):
+    watch = world.telemetry.watch("m")
+    watch.see(pieces(1))
+    assert not {"prompt", "answer"} & watch.summary().keys()
+    watch = world.telemetry.watch("m")
+    watch.keep_texts(Asked(model="m", prompts=["one"]))
+    for _ in range(2):
+        watch.see(pieces(1))
+    assert watch.summary().items() >= {"prompt": "one", "answer": "xx"}.items()
+    watch = world.telemetry.watch("m")
+    watch.keep_texts(Asked(model="m", prompts=["one", None]))
+    watch.see(pieces(1, 1))
+    assert watch.summary().items() >= {"prompt": '["one",null]', "answer": '["x","x"]'}.items()

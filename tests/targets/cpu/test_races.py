@@ -131,6 +131,7 @@ def test_without_barriers_they_do(tmp_path: Path, sequences: list[tuple[int, int
     assert code != 0 and "data race" in errors
 
 
+@pytest.mark.thorough
 def test_a_caller_that_does_not_wait_races(tmp_path: Path) -> None:
     text = (KERNELS / "interface.h").read_text()
     hasty = text.replace("return static_cast<Model*>(model)->wait();", "return 0;")
@@ -152,6 +153,7 @@ def test_a_product_before_a_norm_deals_rows_if_heads_are_uneven(tmp_path: Path) 
     assert code != 0 and "data race" in errors
 
 
+@pytest.mark.thorough
 def test_threads_that_share_what_each_has_for_itself_race(tmp_path: Path) -> None:
     source = step_cpp(chain()).replace("memory.of(team)", "memory")
     code, errors = run_chain(tmp_path, source, FEW)
@@ -172,7 +174,7 @@ def test_threads_attend_to_what_they_wrote(
     assert code == 0, errors
 
 
-@pytest.mark.parametrize("sequences", core(SOME, further=[MANY]))
+@pytest.mark.parametrize("sequences", core(further=[SOME, MANY]))
 @pytest.mark.parametrize("product", core(True, further=[False]))
 def test_with_more_heads_or_rows_of_their_own_they_must_wait(
     tmp_path: Path, sequences: list[tuple[int, int]], product: bool

@@ -81,8 +81,8 @@ struct JobMemory {
 
   // Gathers the rows of a job; `pairs_a_row` of them share a row of the source.
   void gather(const typename Half::Source& x, const Job& job, int pairs_a_row) {
-    const int* pairs = lists.pairs(job);
-    for (int r = 0; r < job.count; ++r) Half::gather(x, pairs[r] / pairs_a_row, r, rows);
+    const int* sorted = lists.pairs(job);
+    for (int r = 0; r < job.count; ++r) Half::gather(x, sorted[r] / pairs_a_row, r, rows);
     Half::start(job.count, rows);
   }
 };

@@ -140,12 +140,12 @@ class GateProduct {
         add_vector(bias + (2 * job.expert + which) * Half::outputs + column, job.count, count,
                    part);
     }
-    const int* pairs = memory.lists.pairs(job);
+    const int* sorted = memory.lists.pairs(job);
     for (int r = 0; r < job.count; ++r) {
       float* gated = sums[r];
       for (int c = 0; c < count; c += lanes)
         store(gated + c, Gate::of(load(gated + c), load(gated + columns + c), limit));
-      out.take(pairs[r], column, count, gated);
+      out.take(sorted[r], column, count, gated);
     }
   }
 

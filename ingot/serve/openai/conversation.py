@@ -1,0 +1,200 @@
+"""Conversations as text and as tokens, where what people write stays what they wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from ingot.errors import RequestError
+from ingot.runtime.tokenizer import Tokenizer
+from ingot.serve.openai.fields import FieldError
+from ingot.serve.openai.requests import ChatRequest, TokenizeRequest
+
+Request = ChatRequest | TokenizeRequest
+
+# What a template gets under these names is ours to say.
+_OURS = frozenset(
+    "messages tools documents chat_template add_generation_prompt continue_final_message "
+    "tokenize return_dict".split()
+)
+# Characters that mean nothing, for marks that no text has.
+_PRIVATE = range(0xE000, 0xF900)
+
+
+class Rendered(Struct, frozen=True):
+    """What a template makes of a conversation. `mark` breaks the spellings of special tokens that
+    the client wrote, so that they differ from those that the template writes."""
+
+    text: str
+    mark: str = ""
+
+    @property
+    def plain(self) -> str:
+        """The text without marks."""
+        return self.text.replace(self.mark, "") if self.mark else self.text
+
+
+def encoded(request: Request, rendered: Rendered, tokenizer: Tokenizer) -> list[int]:
+    """The tokens of a rendered conversation. What the client wrote becomes no special token.
+
+    The template writes the special tokens of the beginning itself, unless a client knows better.
+    """
+    special = request.add_special_tokens is True
+    if not rendered.mark:
+        return tokenizer.encode(rendered.text, add_special_tokens=special)
+    # Where a spelling is broken, the parts are tokens of their own, and so no special one.
+    first, *rest = rendered.text.split(rendered.mark)
+    ids = tokenizer.encode(first, add_special_tokens=special)
+    for part in rest:
+        ids += tokenizer.encode(part, add_special_tokens=False)
+    return ids
+
+
+def rendered(request: Request, tokenizer: Tokenizer, *, trusts_template: bool) -> Rendered:
+    """What the model's template makes of a conversation. Raises RequestError."""
+    if request.chat_template is not None and not trusts_template:
+        raise FieldError(
+            "chat_template",
+            "chat_template: this server takes no templates of requests",
+            hint="Leave it out, or start the server with --trust-request-chat-template.",
+        )
+    marker = Marker(request, tokenizer)
+    template = request.chat_template or tokenizer.chat_template or ""
+    continues = bool(request.continue_final_message)
+    begins = request.add_generation_prompt
+    choice = request.tool_choice if isinstance(request, ChatRequest) else None
+    tools = None if choice == "none" else marker.marked(request.tools) or None
+    render = partial(
+        tokenizer.apply_chat_template,
+        marker.marked(_conversation(request.messages or [], template)),
+        chat_template=request.chat_template,
+        add_generation_prompt=not continues if begins is None else begins,
+        continue_final_message=continues,
+        **marker.marked(_variables(request)),
+    )
+    try:
+        text = render(tools=tools)
+    except RequestError as error:
+        raise FieldError("messages", error.found, hint=error.hint) from error
+    if tools and choice in (None, "auto") and _gives(render, text):
+        raise FieldError(
+            "tools",
+            "the model's chat template ignores tools",
+            hint='Describe them in a message, or ask for a call: "tool_choice": "required".',
+        )
+    return Rendered(text, marker.mark)
+
+
+class Marker:
+    """Breaks the spellings of special tokens in what a client wrote, by a mark that it did not
+    write. Where there are none, which is the rule, nothing is changed and the mark is empty."""
+
+    def __init__(self, request: Request, tokenizer: Tokenizer) -> None:
+        self.mark = ""
+        self._spellings = tokenizer.special_spellings
+        given = (request.messages, request.tools, request.chat_template_kwargs,
+                 getattr(request, "documents", None))  # fmt: skip
+        if self._spellings is None or not any(map(self._spellings.search, _strings(given))):
+            return
+        used = {letter for text in _strings(given) for letter in text}
+        self.mark = next(chr(code) for code in _PRIVATE if chr(code) not in used)
+
+    def marked(self, value: Any) -> Any:
+        """A copy of plain data with its texts marked."""
+        if not self.mark:
+            return value
+        if isinstance(value, str):
+            return self._broken(value)
+        if isinstance(value, dict):
+            return {self.marked(key): self.marked(item) for key, item in value.items()}
+        return [self.marked(item) for item in value] if isinstance(value, list) else value
+
+    def _broken(self, text: str) -> str:
+        assert self._spellings is not None, "there is a mark only where there are spellings"
+        parts, begin = [], 0
+        # From the second letter on: what begins inside of a spelling is one as well.
+        while found := self._spellings.search(text, begin):
+            parts.append(text[begin : found.start() + 1])
+            begin = found.start() + 1
+        return self.mark.join([*parts, text[begin:]])
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All texts in plain data."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _strings(key)
+            yield from _strings(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _strings(item)
+
+
+def _gives(render: Callable[[], str], text: str) -> bool:
+    try:
+        return render() == text
+    except RequestError:  # a template that insists on tools
+        return False
+
+
+def _variables(request: Request) -> dict[str, Any]:
+    """What the template gets besides the conversation. Raises FieldError."""
+    variables = dict(request.chat_template_kwargs or {})
+    if ours := sorted(_OURS.intersection(variables)):
+        raise FieldError(
+            f"chat_template_kwargs.{ours[0]}",
+            f"chat_template_kwargs has {ours[0]!r}, which is no variable of a template",
+            hint="Give it as a field of the request.",
+        )
+    if isinstance(request, ChatRequest):
+        if request.documents is not None:
+            variables["documents"] = request.documents
+        if request.reasoning_effort is not None:
+            variables.setdefault("reasoning_effort", request.reasoning_effort)
+    return variables
+
+
+def _conversation(messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
+    """Messages of the form that templates expect. Raises FieldError with the path."""
+    _check(messages)
+    return [_readable(message, template) for message in messages]
+
+
+def _readable(message: dict[str, Any], template: str) -> dict[str, Any]:
+    """A message as templates read it: arguments of calls are objects, and no text; a template that
+    does not know developers takes them for the system."""
+    if message["role"] == "developer" and "developer" not in template:
+        message = {**message, "role": "system"}
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [_with_object(call) for call in calls]}
+
+
+def _with_object(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if not isinstance(function, dict) or not isinstance(arguments, str):
+        return call
+    try:
+        parsed = msgspec.json.decode(arguments or "{}", type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError):  # what a model wrote need not be JSON
+        return call
+    return {**call, "function": {**function, "arguments": parsed}}
+
+
+def _check(messages: list[dict[str, Any]]) -> None:
+    """Raises FieldError with the path of what no template could read."""
+    for number, message in enumerate(messages):
+        path = f"messages[{number}]"
+        if not isinstance(message.get("role"), str):
+            raise FieldError(f"{path}.role", f"{path}.role is missing, or no text")
+        content = message.get("content")
+        if content is not None and not isinstance(content, (str, list)):
+            raise FieldError(f"{path}.content", f"{path}.content is no text, list of parts or null")

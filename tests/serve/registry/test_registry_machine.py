@@ -1,0 +1,206 @@
+"""Random events on a registry, and what must hold after each."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from ingot.errors import IngotError
+from ingot.serve.registry.registry import ModelRegistry
+from ingot.serve.settings import ModelSettings
+from tests.serve.registry.fakes import FakeOpener, settle, size_of
+
+NAMES = "abcd"
+BUDGET, MAX_WAITING = 6, 4
+STATES = {"unloaded", "loading", "loaded", "unloading", "failed"}
+
+
+class RegistryMachine(RuleBasedStateMachine):
+    """Loads end when the machine lets them; leases are held until it gives them back.
+
+    Each source belongs to one model, so an engine of another one shows.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.opener = FakeOpener(holds=True)
+        self.tasks = []
+        self.leases = []  # the stack that holds it, the name, the engine
+        self.forced = set()  # engines that may be closed under a lease
+        self.sources = {}
+
+    def do(self, coroutine=None):
+        """Begins something, and goes on until nothing can go on by itself."""
+
+        async def main():
+            if coroutine is not None:
+                self.tasks.append(asyncio.create_task(coroutine))
+            await settle()
+
+        self.loop.run_until_complete(main())
+
+    async def expect_typed(self, awaitable):
+        try:
+            return await awaitable
+        except IngotError:
+            return None
+
+    async def set_pin(self, name, pinned):
+        self.registry.pin(name, pinned)
+
+    @initialize(sizes=st.lists(st.integers(1, 4), min_size=4, max_size=4))
+    def begin(self, sizes):
+        async def make():
+            return ModelRegistry(self.opener, memory_bytes=BUDGET, max_waiting=MAX_WAITING)
+
+        self.registry = self.loop.run_until_complete(make())
+        for name, size in zip(NAMES, sizes, strict=True):
+            self.sources[name] = f"{name}0:{size}"
+            keep = ModelSettings(keep_alive=0 if name == "d" else None)
+            self.registry.register(name, self.sources[name], keep)
+
+    @rule(name=st.sampled_from(NAMES))
+    def lease(self, name):
+        async def take():
+            stack = AsyncExitStack()
+            engine = await self.expect_typed(stack.enter_async_context(self.registry.lease(name)))
+            if engine is not None:
+                self.leases.append((stack, name, engine))
+
+        self.do(take())
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data())
+    def give_back(self, data):
+        stack, _, _ = self.leases.pop(data.draw(st.integers(0, len(self.leases) - 1)))
+        self.do(stack.aclose())
+
+    @precondition(lambda self: self.opener.held)
+    @rule(data=st.data(), fails=st.booleans())
+    def end_a_load(self, data, fails):
+        held = self.opener.held[data.draw(st.integers(0, len(self.opener.held) - 1))]
+        if fails:
+            held.go.set_exception(IngotError("it cannot be opened"))
+        else:
+            held.go.set_result(None)
+        self.do()
+
+    @precondition(lambda self: not all(task.done() for task in self.tasks))
+    @rule(data=st.data())
+    def cancel(self, data):
+        waiting = [task for task in self.tasks if not task.done()]
+        waiting[data.draw(st.integers(0, len(waiting) - 1))].cancel()
+        self.do()
+
+    @rule(name=st.sampled_from(NAMES))
+    def load(self, name):
+        self.do(self.expect_typed(self.registry.load(name)))
+
+    @rule(name=st.sampled_from(NAMES), force=st.booleans())
+    def unload(self, name, force):
+        if force:
+            self.forced |= {engine for _, other, engine in self.leases if other == name}
+        self.do(self.expect_typed(self.registry.unload(name, force=force)))
+
+    @rule(name=st.sampled_from(NAMES), version=st.integers(1, 99), size=st.integers(1, 4))
+    def reload(self, name, version, size):
+        self.do(self.expect_typed(self.registry.reload(name, f"{name}{version}:{size}")))
+
+    @rule(name=st.sampled_from("abc"), pinned=st.booleans())
+    def pin(self, name, pinned):
+        self.do(self.set_pin(name, pinned))
+
+    @precondition(lambda self: self.opener.open_engines)
+    @rule(data=st.data(), state=st.sampled_from(["loading", "loaded", "failed"]))
+    def change(self, data, state):
+        engines = self.opener.open_engines
+        engine = engines[data.draw(st.integers(0, len(engines) - 1))]
+        if state == "failed":  # it may be closed by a load from now on
+            self.forced.add(engine)
+        self.opener.changed[engine](state, "it died")
+        self.do()
+
+    @invariant()
+    def memory_is_counted_and_bounded(self):
+        if self.sources:
+            held = sum(size_of(each.path) for each in self.opener.held)
+            assert self.registry._loader._memory.used == self.opener.num_bytes + held <= BUDGET
+
+    @invariant()
+    def no_engine_is_closed_under_a_lease_or_answers_for_another_model(self):
+        for _, name, engine in self.leases:
+            assert engine.path[0] == name
+            assert not engine.closed or engine in self.forced
+
+    @invariant()
+    def the_status_is_true(self):
+        if not self.sources:
+            return
+        for status in self.registry.status():
+            assert status.state in STATES and status.num_waiting <= MAX_WAITING
+            mine = [engine for _, name, engine in self.leases if name == status.name]
+            assert status.num_leases >= len([engine for engine in mine if not engine.closed])
+            if status.state == "loaded":
+                assert status.facts is not None
+
+    def teardown(self):
+        """Gives everything back and lets every load end: then nobody waits any more."""
+        if self.sources:
+            for stack, _, _ in self.leases:
+                self.do(stack.aclose())
+            self.leases.clear()
+            for name in NAMES:
+                self.do(self.set_pin(name, False))
+            while self.opener.held or not all(task.done() for task in self.tasks):
+                assert self.opener.held, "somebody waits for nothing"
+                self.opener.held[0].go.set_result(None)
+                self.do()
+            self.do(self.registry.close())
+            assert self.opener.open_engines == [] and self.registry._loader._memory.used == 0
+            assert all(task.cancelled() or not task.exception() for task in self.tasks)
+            assert not asyncio.all_tasks(self.loop)
+        self.loop.close()
+
+
+LITTLE = settings(
+    max_examples=30, stateful_step_count=30, deadline=None,
+    suppress_health_check=[*HealthCheck],
+)  # fmt: skip
+
+
+def test_random_events():
+    run_state_machine_as_test(RegistryMachine, settings=LITTLE)
+
+
+@pytest.mark.thorough
+def test_more_random_events():
+    more = settings(LITTLE, max_examples=250, stateful_step_count=60)
+    run_state_machine_as_test(RegistryMachine, settings=more)
+
+
+def test_the_machine_sees_an_engine_that_is_unloaded_under_a_lease(monkeypatch):
+    monkeypatch.setattr(
+        "ingot.serve.registry.loader.Loader.begin_use",
+        lambda self, instance: setattr(instance, "num_leases", instance.num_leases + 1),
+    )
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(RegistryMachine, settings=settings(LITTLE, max_examples=200))
+
+
+def test_the_machine_sees_memory_that_is_not_given_back(monkeypatch):
+    monkeypatch.setattr("ingot.serve.registry.memory.Memory.free", lambda self, nbytes: None)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(RegistryMachine, settings=LITTLE)
