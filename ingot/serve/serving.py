@@ -16,6 +16,7 @@ from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.http.app import build_app
 from ingot.serve.http.site import HttpSettings, Site
+from ingot.serve.isolated.spawn import Spares
 from ingot.serve.openai.params import Terms
 from ingot.serve.registry.opening import IsolatedOpener, LocalOpener
 from ingot.serve.registry.registry import ModelRegistry
@@ -51,19 +52,23 @@ class Serving(Struct, frozen=True, kw_only=True):
     grpc_port: int | None = None
 
 
-def run(models: Sequence[Named], serving: Serving, settings: EdgeSettings) -> int:
+def run(
+    models: Sequence[Named], serving: Serving, settings: EdgeSettings, spares: Spares | None = None
+) -> int:
     """`serve` in an event loop of its own. Raises what it raises."""
-    return uvloop.run(serve(models, serving, settings))
+    return uvloop.run(serve(models, serving, settings, spares))
 
 
-async def serve(models: Sequence[Named], serving: Serving, settings: EdgeSettings) -> int:
-    """Serves until a signal asks for the end; returns the exit code.
+async def serve(
+    models: Sequence[Named], serving: Serving, settings: EdgeSettings, spares: Spares | None = None
+) -> int:
+    """Serves until a signal asks for the end; returns the exit code. `spares` are for the models.
 
     Models load while the server listens already, and /health says when all are there. Raises
     UsageError for settings that cannot be, and what the models raise if none can be loaded.
     """
-    edge = Edge(settings)
-    opener = LocalOpener() if serving.in_process else IsolatedOpener()
+    edge, spares = Edge(settings), spares or Spares(0)
+    opener = LocalOpener() if serving.in_process else IsolatedOpener(spawn=spares.take)
     async with ModelRegistry(opener, memory_bytes=serving.memory_bytes) as registry:
         for name, source, aliases in models:
             registry.register(name, source, serving.model, aliases=aliases)
@@ -72,6 +77,7 @@ async def serve(models: Sequence[Named], serving: Serving, settings: EdgeSetting
         names = [] if serving.lazy else [model.name for model in models]
         noting = asyncio.create_task(_note_events(registry, edge))
         loading = asyncio.create_task(_load(registry, names, edge))
+        loading.add_done_callback(lambda _: spares.close())
         try:
             async with _grpc_beside(registry, edge, serving):
                 code = await edge.serve(app)

@@ -82,6 +82,10 @@ class Spares:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends what nobody took. May be called twice."""
         while self._spares:
             child, connection = self._spares.popleft()
             connection.close()
