@@ -97,7 +97,8 @@ async def _grpc_beside(
     site = Site(models=registry, gate=edge, settings=HttpSettings(terms=serving.terms))
     server = GrpcServer(site, edge, GrpcSettings.of(edge.settings, serving.grpc_port))
     await server.start()
-    _log.info("listening", extra={"fields": {"grpc_port": server.port}})
+    fields = {"grpc_port": server.port}
+    edge.on_ready = lambda: _log.info("listening", extra={"fields": fields})
     try:
         yield
     finally:

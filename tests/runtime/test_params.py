@@ -8,6 +8,7 @@ import pytest
 
 from ingot.errors import IngotError, RequestError
 from ingot.runtime.params import RequestOutputKind, SamplingParams
+from ingot.runtime.structured.outputs import StructuredOutputsParams
 
 NAN, INF = float("nan"), float("inf")
 NOT_NUMBERS = [NAN, INF, -INF, 10**400, "1", True, [1.0], 1j]
@@ -44,6 +45,7 @@ WRONG = {
     "skip_special_tokens": NOT_FLAGS,
     "spaces_between_special_tokens": NOT_FLAGS,
     "output_kind": [0, 1, None, "DELTA", True],
+    "structured_outputs": ["json", 1, True, [("json", {})], b"{}"],
     "logits_processors": [len, [1], "abs", ["abs"], [None], {len: 1}],
 }  # fmt: skip
 CASES = [(field, value) for field, values in WRONG.items() for value in values]
@@ -74,6 +76,7 @@ FINE = {
     "spaces_between_special_tokens": [False],
     "output_kind": list(RequestOutputKind),
     "logits_processors": [[len], (len, abs), None],
+    "structured_outputs": [{"json_object": True}, StructuredOutputsParams(choice=["a"]), None],
 }
 
 
@@ -123,14 +126,14 @@ def test_defaults_are_those_of_vllm():
         "bad_words": (), "logit_bias": None, "allowed_token_ids": None, "logprobs": None,
         "prompt_logprobs": None, "detokenize": True, "skip_special_tokens": True,
         "spaces_between_special_tokens": True, "output_kind": RequestOutputKind.CUMULATIVE,
-        "logits_processors": (), "bad_word_ids": (),
+        "logits_processors": (), "structured_outputs": None, "bad_word_ids": (), "grammar": None,
     }  # fmt: skip
 
 
 def test_an_unknown_field_is_refused_with_the_nearest_name():
     with pytest.raises(RequestError, match=r"no field 'temprature'; 'temperature'\?"):
         SamplingParams(temprature=1)
-    for name in ("beam_width", "bad_word_ids"):
+    for name in ("beam_width", "bad_word_ids", "grammar"):
         with pytest.raises(RequestError, match=f"no field '{name}'"):
             SamplingParams(**{name: 2})
 
@@ -159,7 +162,7 @@ def test_what_the_caller_gave_is_copied():
 def test_its_signature_shows_every_field_with_its_default():
     shown = inspect.signature(SamplingParams).parameters
     wanted = {field.name: field.default for field in dataclasses.fields(SamplingParams)}
-    del wanted["bad_word_ids"]
+    del wanted["bad_word_ids"], wanted["grammar"]
     assert {name: parameter.default for name, parameter in shown.items()} == wanted
     assert "temperature: 'float' = 1.0" in pydoc.render_doc(
         SamplingParams, renderer=pydoc.plaintext

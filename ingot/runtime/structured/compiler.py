@@ -141,7 +141,7 @@ def _limits() -> LLParserLimits:
 
 
 def _first_lines(text: str) -> str:
-    """What an error says, without the copy of the grammar that follows it."""
-    lines = [line for line in text.splitlines() if line.strip()]
-    shown = next((i for i, line in enumerate(lines) if i and "|" in line[:8]), len(lines))
-    return "; ".join(line.strip() for line in lines[:shown])[:300]
+    """What an error says, without copies of the grammar and marks below them."""
+    first, *rest = [line.strip() for line in text.splitlines() if line.strip()]
+    said = [line.removeprefix("error: ") for line in rest if line.startswith("error: ")]
+    return ": ".join([first.removesuffix(" regex parse error:"), *said[:1]])[:300]

@@ -74,7 +74,7 @@ class StructuredOutputsParams:
         if not isinstance(given, Mapping):
             raise GrammarError(
                 f"structured_outputs is {given!r:.80}",
-                hint='Give StructuredOutputsParams, or a dict such as {"json_object": True}.',
+                hint="structured_outputs must be StructuredOutputsParams, or a dict of its fields.",
             )
         refuse_unknown("structured_outputs", map(str, given), [f.name for f in fields(cls)])
         return cls(**given)

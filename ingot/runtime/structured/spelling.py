@@ -29,17 +29,22 @@ def spelled(outputs: StructuredOutputsParams) -> str:
         return LLMatcher.grammar_from_lark(f"start: {' | '.join(texts)}")
     if outputs.grammar is not None:
         return LLMatcher.grammar_from_lark(as_lark(outputs.grammar))
+    return _of_schema(outputs)
+
+
+def _of_schema(outputs: StructuredOutputsParams) -> str:
+    from llguidance import LLMatcher
+
     schema = ANY_OBJECT if outputs.json is None else str(outputs.json)
     if outputs.disable_additional_properties:
         schema = json.dumps(_closed(json.loads(schema)), ensure_ascii=False)
+    defaults: Any = {"whitespace_pattern": WHITESPACE}
+    overrides: Any = {}
     if outputs.disable_any_whitespace:
-        return LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_flexible": False})
-    asked = outputs.whitespace_pattern
-    return LLMatcher.grammar_from_json_schema(
-        schema,
-        defaults={"whitespace_pattern": WHITESPACE},
-        overrides={} if asked is None else {"whitespace_pattern": asked},
-    )
+        defaults, overrides = {}, {"whitespace_flexible": False}
+    elif outputs.whitespace_pattern is not None:
+        overrides = {"whitespace_pattern": outputs.whitespace_pattern}
+    return LLMatcher.grammar_from_json_schema(schema, defaults, overrides)
 
 
 def as_lark(grammar: str) -> str:

@@ -6,13 +6,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ingot.errors import RequestError
+from ingot.errors import GrammarError, RequestError
 from ingot.runtime.structured.spelling import WHITESPACE
 from ingot.serve.chat.formats import ToolFormat
 from ingot.serve.chat.style import Style
 from ingot.serve.chat.tools import check_tools, chosen_tools, forced
 
 MAX_CALLS = 16  # that are asked for at once
+ONE_LINE = " ?"  # white space in calls, as models are trained to write them
 
 
 def structured_outputs(
@@ -39,7 +40,7 @@ def structured_outputs(
     if schema is not None and not forced(tool_choice):
         if not ways and not style.thinks:
             return {"json": schema}
-        ways["answer"] = f"%json {_schema_text(schema)}"
+        ways["answer"] = f"%json {_schema_text(schema, WHITESPACE)}"
     if not ways:
         return None
     first = [name for name in ("calls", "answer") if name in ways]
@@ -102,11 +103,14 @@ def _call(tool_format: ToolFormat, place: int, function: Mapping[str, Any]) -> I
     head = _literal(f'{{"name": {name}, "{tool_format.arguments}": ')
     schema = {"type": "object", **(function.get("parameters") or {})}
     yield f"call_{place}", f'{head} arguments_{place} "}}"'
-    yield f"arguments_{place}", f"%json {_schema_text(schema)}"
+    yield f"arguments_{place}", f"%json {_schema_text(schema, ONE_LINE)}"
 
 
-def _schema_text(schema: Mapping[str, Any]) -> str:
-    options = {"whitespace_pattern": WHITESPACE, **schema.get("x-guidance", {})}
+def _schema_text(schema: Mapping[str, Any], whitespace: str) -> str:
+    given = schema.get("x-guidance", {})
+    if not isinstance(given, Mapping):
+        raise GrammarError(f"x-guidance is {given!r:.80}", hint="Give an object, or leave it out.")
+    options = {"whitespace_pattern": whitespace, **given}
     return json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
 
 

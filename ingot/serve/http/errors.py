@@ -9,6 +9,7 @@ from ingot.errors import (
     DeviceError,
     DrainingError,
     EngineDeadError,
+    GrammarError,
     IngotError,
     InternalError,
     PoisonedRequestError,
@@ -123,4 +124,6 @@ def _refusal(error: IngotError, kind: type[Refusal], seconds: float) -> Refusal:
         refusal.param, refusal.code = error.param, error.code
     if isinstance(refusal, UnknownModel):
         refusal.param = "model"
+    if isinstance(error, GrammarError):  # found by the engine, which compiles it
+        refusal.param, refusal.code = "structured_outputs", "invalid_grammar"
     return refusal

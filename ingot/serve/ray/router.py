@@ -50,5 +50,5 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # ray has no types of 
 
 
 def _blocks(pending_request: Any) -> list[int]:
-    arguments = pending_request.args if pending_request is not None else ()
+    arguments: Any = pending_request.args if pending_request is not None else ()
     return list(arguments[1]) if len(arguments) > 1 else []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import re
 import subprocess
 import sys
 import threading
@@ -15,7 +17,8 @@ from ingot.runtime.structured.compiler import GrammarCompiler
 from ingot.runtime.structured.guide import Guide
 from ingot.runtime.structured.outputs import StructuredOutputsParams
 from ingot.runtime.tokenizer import Tokenizer
-from tests.runtime.fake_tokenizer import byte_level
+from tests.runtime.fake_tokenizer import byte_fallback, byte_level, metaspace, wordpiece
+from tests.support.core import core
 
 VOCAB_SIZE, EOS = 330, 319
 
@@ -44,7 +47,9 @@ def tokens_of(guide: Guide, generated: list[int]) -> set[int]:
 CHOICES = ["the fox", "the lazy dog", "the", "dog 🙂"]
 
 
-@pytest.mark.parametrize("text", ["", "t", "the", "the ", "the lazy d", "dog ", "dog 🙂"])
+@pytest.mark.parametrize(
+    "text", core("", "the", "dog ", further=["t", "the ", "the lazy d", "dog 🙂"])
+)
 def test_masks_are_those_of_the_definition(grammars, tokenizer, text):
     """A token may come where the text with it begins a choice; the end, where it is one.
 
@@ -80,7 +85,8 @@ def test_masks_are_those_of_the_definition(grammars, tokenizer, text):
         ({"json": {"$ref": "http://example.com/schema"}}, "does not fetch"),
         ({"json": {"$ref": "#/$defs/none"}}, "none"),
         ({"json": {"oneOf": [{"type": "number"}, {"type": "integer"}]}}, "oneOf"),
-        ({"json_object": True, "whitespace_pattern": "("}, "regex parse error"),
+        ({"json_object": True, "whitespace_pattern": "("}, "unclosed group"),
+        ({"json": {"x-guidance": {"whitespace_pattern": 3}}}, "invalid type"),
     ],
 )
 def test_what_cannot_be_held_to_is_refused_in_one_line(grammars, asked, found):
@@ -117,7 +123,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", core("nested groups", "a chain of GBNF", further=HOSTILE))
 def test_hostile_grammars_are_refused_or_served(grammars, name):
     """A process that dies, or hangs, would take the tests with it."""
     try:
@@ -169,13 +175,25 @@ def test_equal_requests_share_a_grammar_and_few_are_kept(grammars, monkeypatch):
     assert grammars.compile(asked[1]) is not second
 
 
-def test_a_tokenizer_that_cannot_be_read_is_named(tokenizer):
-    class Odd:
-        class backend:
-            to_str = staticmethod(lambda: "{}")
+@pytest.mark.parametrize(("make", "eos"), [(byte_level, EOS), (byte_fallback, 2)])
+def test_random_walks_match(make, eos):
+    """With tokens that are bytes in either spelling, and only parts of some characters."""
+    tokenizer, regex = Tokenizer(make().to_str().encode()), "[a-z]{2,5} (é|🙂|你){2}"
+    grammars = GrammarCompiler(lambda: tokenizer, VOCAB_SIZE, [eos])
+    grammar, rng = grammars.compile(StructuredOutputsParams(regex=regex)), random.Random(5)
+    for _ in range(20):
+        guide, tokens = Guide(grammar), []
+        while not guide.ends(tokens, 0):
+            tokens.append(rng.choice(sorted(tokens_of(guide, tokens) - {eos})))
+        assert guide.error is None
+        assert re.fullmatch(regex, tokenizer.decode(tokens))
 
+
+@pytest.mark.parametrize("make", [metaspace, wordpiece])
+def test_a_tokenizer_that_cannot_be_read_is_named(make):
+    tokenizer = Tokenizer(make().to_str().encode())
     with pytest.raises(RequestError, match="tokenizer cannot be held to a grammar"):
-        GrammarCompiler(Odd, 10, [1]).compile(StructuredOutputsParams(choice=["a"]))
+        GrammarCompiler(lambda: tokenizer, 12, [1]).compile(StructuredOutputsParams(choice=["a"]))
 
 
 def test_without_the_library_the_error_names_the_extra(grammars, monkeypatch):
@@ -184,6 +202,7 @@ def test_without_the_library_the_error_names_the_extra(grammars, monkeypatch):
         grammars.compile(StructuredOutputsParams(choice=["a"]))
 
 
+@pytest.mark.thorough
 def test_nothing_imports_the_library_before_it_is_needed():
     code = "import sys, ingot.runtime.llm; assert 'llguidance' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -17,6 +17,7 @@ from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.structured.guide import Allowed, Vocabulary
 from tests.runtime.structured.conftest import PROMPT, Write
+from tests.support.core import core
 
 PERSON = {
     "type": "object",
@@ -38,7 +39,7 @@ REGEXES = (
 CHOICES = ["yes", "no", "maybe not", "may", "🙂", 'a "quoted" one\n']
 
 
-@pytest.mark.parametrize("regex", REGEXES)
+@pytest.mark.parametrize("regex", core(*REGEXES[:2], further=REGEXES))
 def test_a_regex_is_matched_whole(write: Write, regex):
     for completion in write({"regex": regex}, n=5):
         assert completion.finish_reason == "stop"
@@ -65,12 +66,14 @@ def test_a_grammar_is_followed(write: Write, grammar):
             assert re.fullmatch("say [a-c]{2}(,[a-c]{2})*", completion.text)
 
 
+@pytest.mark.thorough
 def test_any_object(write: Write):
     done = [c for c in write({"json_object": True}, n=8) if c.finish_reason == "stop"]
     assert done
     assert all(isinstance(json.loads(completion.text), dict) for completion in done)
 
 
+@pytest.mark.thorough
 def test_white_space_is_what_was_asked_for(write: Write):
     schema = {"json": PERSON}
     compact = write({**schema, "disable_any_whitespace": True})[0].text
@@ -79,6 +82,7 @@ def test_white_space_is_what_was_asked_for(write: Write):
     assert json.loads(tabs) and "\t" in tabs and " :" not in tabs
 
 
+@pytest.mark.thorough
 def test_objects_can_be_closed(write: Write):
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}}
     for completion in write({"json": schema, "disable_additional_properties": True}, n=8):

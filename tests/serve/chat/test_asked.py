@@ -14,6 +14,7 @@ from ingot.errors import GrammarError, RequestError
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from ingot.serve.chat import Message, Style, join, structured_outputs, style_of
+from tests.support.core import core
 
 TEMPLATES = {
     "hermes": "<tool_call>",
@@ -53,7 +54,7 @@ def answers(llm: LLM, style: Style, prompt: str = "x", **asked: Any) -> list[Mes
     form = structured_outputs(style, prompt, **asked)
     reading = {name: asked.get(name) for name in ("tools", "tool_choice")}
     params = SamplingParams(
-        structured_outputs=form, n=4, seed=1, max_tokens=300, **style.params(**reading)
+        structured_outputs=form, n=4, seed=1, max_tokens=200, **style.params(**reading)
     )
     messages = []
     for completion in llm.generate(prompt, params, use_tqdm=False)[0].outputs:
@@ -63,7 +64,7 @@ def answers(llm: LLM, style: Style, prompt: str = "x", **asked: Any) -> list[Mes
     return messages
 
 
-@pytest.mark.parametrize("name", ["hermes", "llama3", "mistral", "none"])
+@pytest.mark.parametrize("name", core("hermes", further=["llama3", "mistral", "none"]))
 def test_a_call_that_is_asked_for_comes(shakespeare: LLM, name):
     style = style_of(TEMPLATES[name])
     for message in answers(shakespeare, style, tools=TOOLS, tool_choice="required"):
@@ -84,6 +85,7 @@ def test_the_tool_that_is_named_is_called_once(shakespeare: LLM):
         validate(json.loads(call.arguments), SCHEMA)
 
 
+@pytest.mark.thorough
 def test_an_answer_that_is_asked_for_may_be_a_call_where_there_are_tools(shakespeare: LLM):
     style = style_of(TEMPLATES["hermes"])
     asked = {"tools": TOOLS, "response_format": ANSWER, "parallel_tool_calls": False}
@@ -140,6 +142,13 @@ def test_plain_requests_ask_for_no_form():
         ({"tools": [{"function": {"name": "x" * 65}}]}, r"tools\[0\].function.name is"),
         ({"tools": [{"function": {"name": "x", "parameters": 1}}]}, "parameters is 1"),
         ({"tools": [TOOLS[0]] * 2}, "tools has a name twice"),
+        (
+            {
+                "tools": [{"function": {"name": "f", "parameters": {"x-guidance": 3}}}],
+                "tool_choice": "required",
+            },
+            "x-guidance is 3",
+        ),
         ({"tools": TOOLS * 65}, "tools is"),
         ({"tool_choice": "required"}, "tool_choice is given without tools"),
         ({"tools": TOOLS, "tool_choice": "any"}, "tool_choice is 'any'"),
