@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,26 @@ def test_tokens_are_those_that_the_host_draws(
     monkeypatch.setattr(DeviceSampler, "takes", lambda self, draws: False)
     assert by_device == tokens_of(artifact, PARAMS)
     assert max(downloads) >= ROW_BYTES
+
+
+@pytest.mark.thorough
+def test_completions_are_held_to_their_form_by_the_device(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch, downloads: list[int]
+) -> None:
+    """Beside a request without a form, which alone would be given two steps at once."""
+    held = [
+        SamplingParams(structured_outputs={"choice": ["a dog", "cats", "no"]}, seed=1),
+        SamplingParams(structured_outputs={"regex": "[a-z]{2,4}(!|\\?)"}, temperature=0),
+        PARAMS[0],
+    ]
+    with simulated(artifact) as llm:
+        outputs = llm.generate(PROMPTS[: len(held)], held)
+    assert outputs[0].outputs[0].text in {"a dog", "cats", "no"}
+    assert re.fullmatch(r"[a-z]{2,4}(!|\?)", outputs[1].outputs[0].text)
+    assert max(downloads) < ROW_BYTES
+    by_device = [[each.token_ids for each in output.outputs] for output in outputs]
+    monkeypatch.setattr(DeviceSampler, "takes", lambda self, draws: False)
+    assert by_device == tokens_of(artifact, held)
 
 
 @pytest.mark.thorough
