@@ -91,8 +91,8 @@ def is_ready(site: Site) -> bool:
 
 def _is_missing(status: Any) -> bool:
     """Whether a model has failed, or its engine has died and is being started again."""
-    died = status.state == "loading" and status.num_restarts > 0 and status.facts is not None
-    return status.state == "failed" or died
+    died = getattr(status, "num_restarts", 0) > 0 and status.facts is not None
+    return status.state == "failed" or (status.state == "loading" and died)
 
 
 async def _version(site: Site, request: Request) -> Response:

@@ -40,6 +40,7 @@ class RegistryMachine(RuleBasedStateMachine):
         self.tasks = []
         self.leases = []  # the stack that holds it, the name, the engine
         self.forced = set()  # engines that may be closed under a lease
+        self.forcing = []  # models and tasks that unload them by force, perhaps in their turn
         self.sources = {}
 
     def do(self, coroutine=None):
@@ -111,9 +112,9 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES), force=st.booleans())
     def unload(self, name, force):
-        if force:
-            self.forced |= {engine for _, other, engine in self.leases if other == name}
         self.do(self.expect_typed(self.registry.unload(name, force=force)))
+        if force:
+            self.forcing.append((name, self.tasks[-1]))
 
     @rule(name=st.sampled_from(NAMES), version=st.integers(1, 99), size=st.integers(1, 4))
     def reload(self, name, version, size):
@@ -141,6 +142,9 @@ class RegistryMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_engine_is_closed_under_a_lease_or_answers_for_another_model(self):
+        names = {name for name, _ in self.forcing}
+        self.forced |= {engine for _, name, engine in self.leases if name in names}
+        self.forcing = [(name, task) for name, task in self.forcing if not task.done()]
         for _, name, engine in self.leases:
             assert engine.path[0] == name
             assert not engine.closed or engine in self.forced
