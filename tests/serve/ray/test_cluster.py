@@ -21,7 +21,10 @@ from tests.conftest import ROOT
 pytestmark = pytest.mark.slow
 
 PORT = 8765
-NODES = 2  # besides the head, which has no room for a replica
+NODES = 2  # besides the head
+# A replica takes 2 processors, so that the head has no room for one, and a node for one alone, even
+# if the front lies on it.
+HEAD_CPUS, NODE_CPUS, REPLICA_CPUS = 1, 3, 2
 TOKENS = 150
 PROMPTS = [f"{name}:\n{line}" for name in ("ROMEO", "JULIET", "NURSE") for line in "ABCDEFGH"]
 
@@ -34,16 +37,18 @@ class Nodes:
         from ray.cluster_utils import Cluster
 
         memory = {"object_store_memory": 80_000_000}
-        head = {"num_cpus": 1, "include_dashboard": False, **memory}
+        head = {"num_cpus": HEAD_CPUS, "include_dashboard": False, **memory}
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
-        self.workers = [self.cluster.add_node(num_cpus=1, **memory) for _ in range(NODES)]
+        self.workers = [self.cluster.add_node(num_cpus=NODE_CPUS, **memory) for _ in range(NODES)]
         ray.init(address=self.cluster.address, configure_logging=False, log_to_driver=False)
 
     def kill_one(self) -> None:
         self.cluster.remove_node(self.workers.pop(), allow_graceful=False)
 
     def add_one(self) -> None:
-        self.workers.append(self.cluster.add_node(num_cpus=1, object_store_memory=80_000_000))
+        self.workers.append(
+            self.cluster.add_node(num_cpus=NODE_CPUS, object_store_memory=80_000_000)
+        )
 
     def close(self) -> None:
         import ray
@@ -69,7 +74,13 @@ def args(artifact: Path, **model: Any) -> dict[str, Any]:
     (application,) = yaml.safe_load((ROOT / "deploy/ray/serve.yaml").read_text())["applications"]
     found = application["args"]
     (first,) = found["models"]
-    first |= {"name": "m", "path": str(artifact), "settings": {"threads": 1}, **model}
+    first |= {
+        "name": "m",
+        "path": str(artifact),
+        "settings": {"threads": 1},
+        "num_cpus": REPLICA_CPUS,
+    }
+    first |= model
     return found | {"front_cpus": 0.1, "api_key_file": None}
 
 
