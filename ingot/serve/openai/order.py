@@ -137,7 +137,7 @@ def _order(
 
 def _salt(key: str, salt: str) -> str:
     """The requests of a key share cached prefixes among themselves, those of a salt likewise."""
-    return f"{len(key)}:{key}{salt}" if key else salt
+    return f"{len(key)}:{key}{salt}" if key or salt else ""
 
 
 def _tokenizer(engine: Engine, *, needed: bool) -> Tokenizer | None:

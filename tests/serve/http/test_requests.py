@@ -319,7 +319,7 @@ def test_fields_go_to_the_engine() -> None:
     assert set(given) == set(Sampling.__struct_fields__)
     (job,) = jobs_of({"prompt": "x", "priority": -3, "cache_salt": "s", **given})
     assert job.params == {**given, "logit_bias": {5: 1.5}}
-    assert (job.priority, job.salt, job.stream) == (-3, "s", False)
+    assert (job.priority, job.salt, job.stream) == (-3, "0:s", False)
 
 
 def test_seeds_below_zero_are_seeds() -> None:
