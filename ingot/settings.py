@@ -3,6 +3,7 @@
 rich, which draws the progress, looks for NO_COLOR and TERM by itself. What a user types in a
 conversation is remembered in $XDG_STATE_HOME/ingot.
 
+INGOT_API_KEY      the key with which `ingot chat` and `ingot models` ask a server
 INGOT_CACHE        folder of compiled model directories (default: $XDG_CACHE_HOME/ingot)
 INGOT_CACHE_LIMIT  most bytes there after a compile, such as 20GB (default: no limit)
 INGOT_CXX          C++ compiler to use (default: $CXX, then the system's)
@@ -25,7 +26,7 @@ from pathlib import Path
 from ingot.errors import UsageError
 
 PREFIX = "INGOT_"
-VARIABLES = ("INGOT_CACHE", "INGOT_CACHE_LIMIT", "INGOT_CXX", "INGOT_DEBUG")
+VARIABLES = ("INGOT_API_KEY", "INGOT_CACHE", "INGOT_CACHE_LIMIT", "INGOT_CXX", "INGOT_DEBUG")
 SERVE_PREFIX = "INGOT_SERVE_"
 _COMPILER_PATHS = "CPATH CPLUS_INCLUDE_PATH LIBRARY_PATH COMPILER_PATH GCC_EXEC_PREFIX".split()
 _BYTES = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE | re.ASCII)
@@ -72,6 +73,11 @@ class Settings:
     def compiler_paths(self) -> tuple[str, ...]:
         """Where the C++ compiler looks for headers, libraries and its own parts by itself."""
         return tuple(f"{name}={self.environ.get(name, '')}" for name in _COMPILER_PATHS)
+
+    @property
+    def api_key(self) -> str | None:
+        """The key for servers, if one is set."""
+        return self.environ.get("INGOT_API_KEY") or None
 
     @property
     def state_dir(self) -> Path | None:

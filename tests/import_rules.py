@@ -47,7 +47,6 @@ THIRD_PARTY: dict[str, set[str]] = {
         "grpc",
         "grpc_health",
         "grpc_reflection",
-        "google",
         "ray",
     },
     "compare": {"numpy", "torch", "transformers", "onnxruntime"},

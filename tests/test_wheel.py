@@ -15,6 +15,7 @@ import pytest
 from tests.wheel_env import make_environment, run
 from tools.wheel import ROOT, build_wheel
 
+MADE = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")  # of a .proto file
 GENERATE = """
 import sys
 import ingot
@@ -44,6 +45,14 @@ def test_the_wheel_holds_every_source_and_kernel(wheel):
     sources = [path for pattern in patterns for path in (ROOT / "ingot").rglob(pattern)]
     assert any(path.suffix == ".h" for path in sources)
     assert {path.relative_to(ROOT).as_posix() for path in sources} <= names
+
+
+def test_the_wheel_holds_the_modules_of_its_proto_files(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    protos = [*(ROOT / "ingot/serve/grpc/proto").glob("*.proto")]
+    assert protos and {path.relative_to(ROOT).as_posix() for path in protos} <= names
+    made = {f"ingot/serve/grpc/stubs/{path.stem}{end}" for path in protos for end in MADE}
+    assert made == {name for name in names if "grpc/stubs/" in name and "__init__" not in name}
 
 
 def test_the_wheel_claims_one_name(wheel):

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ingot.cli.answer_options import SAMPLING, STOP, THINK
 from ingot.cli.arguments import Argument, Arguments
 from ingot.cli.numbers import human_int
 from ingot.errors import UsageError
 from ingot.files import read_regular
+from ingot.settings import settings
+
+if TYPE_CHECKING:
+    from ingot.cli.chat.server import Server
 
 NAME = "chat"
 SUMMARY = "hold a conversation with a model on a server"
 MAX_KEY_BYTES = 64 << 10
+HERE = "http://127.0.0.1:8000"
+URL = Argument("--url URL", f"where the server is (default: {HERE})")
+KEY_FILE = Argument(
+    "--api-key-file FILE",
+    "a file whose first line is the key that the server asks for (default: INGOT_API_KEY)",
+)
 ARGUMENTS: Arguments = (
-    Argument("--url URL", "where the server is (default: http://127.0.0.1:8000)"),
+    URL,
     Argument("--model NAME", "which of its models (default: the first)"),
-    Argument("--api-key-file FILE", "a file whose first line is the key that the server asks for"),
+    KEY_FILE,
     Argument("--system TEXT", "the system message"),
     Argument("--max-tokens N", "most tokens of an answer (default: the server's)", human_int),
     STOP,
@@ -33,18 +44,23 @@ def main(args: argparse.Namespace) -> int:
     from ingot.cli.answer_options import ANSWER_OPTIONS, field_of
     from ingot.cli.chat.loop import converse
     from ingot.cli.chat.remote import RemoteOptions, RemotePartner
-    from ingot.cli.chat.server import Server
 
     given = {field_of(each): getattr(args, field_of(each)) for each in ANSWER_OPTIONS}
     options = RemoteOptions(given, {})
-    server = Server(args.url or "http://127.0.0.1:8000", _key(args.api_key_file))
-    return converse(RemotePartner(server, args.model), args, options)
+    return converse(RemotePartner(server_of(args), args.model), args, options)
+
+
+def server_of(args: argparse.Namespace) -> Server:
+    """The server that URL and KEY_FILE name. Raises UsageError."""
+    from ingot.cli.chat.server import Server
+
+    return Server(args.url or HERE, _key(args.api_key_file))
 
 
 def _key(path: str | None) -> str | None:
-    """The key in a file. Raises UsageError for one that cannot be read."""
+    """The key in a file, or in the environment. Raises UsageError for one that cannot be read."""
     if path is None:
-        return None
+        return settings().api_key
     try:
         lines = read_regular(Path(path), MAX_KEY_BYTES).decode().splitlines()
     except (OSError, ValueError) as error:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ingot.serve.serving import Named, Serving
 
 NAME = "serve"
+MOST_EARLY = 8  # engine processes that are begun before the server is there
 SUMMARY = "serve models to clients of OpenAI's API"
 MODELS = Group(
     "models",
@@ -109,10 +110,15 @@ def main(args: argparse.Namespace) -> int:
     if args.print_config:
         _print(origins, as_json=args.json)
         return 0
-    models = named_models(args.models, args.served_model_name or [])
-    from ingot.serve.serving import run
+    from ingot.serve.isolated.spawn import Spares
 
-    return run(models, serving(args), edge_settings(args))
+    # Engines import what they need while the server does.
+    early = 0 if args.lazy or args.in_process else min(len(args.models), MOST_EARLY)
+    with Spares(early) as spares:
+        models = named_models(args.models, args.served_model_name or [])
+        from ingot.serve.serving import run
+
+        return run(models, serving(args), edge_settings(args), spares)
 
 
 def serving(args: argparse.Namespace) -> Serving:

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import uvloop
 from msgspec import Struct
 
-from ingot.errors import IngotError
+from ingot.errors import EngineDeadError, IngotError
 from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.settings import EdgeSettings
-from ingot.serve.http.app import build_app
+from ingot.serve.http.app import app_of
 from ingot.serve.http.site import HttpSettings, Site
+from ingot.serve.isolated.spawn import Spares
 from ingot.serve.openai.params import Terms
 from ingot.serve.registry.opening import IsolatedOpener, LocalOpener
 from ingot.serve.registry.registry import ModelRegistry
@@ -51,70 +52,82 @@ class Serving(Struct, frozen=True, kw_only=True):
     grpc_port: int | None = None
 
 
-def run(models: Sequence[Named], serving: Serving, settings: EdgeSettings) -> int:
+def run(
+    models: Sequence[Named], serving: Serving, settings: EdgeSettings, spares: Spares | None = None
+) -> int:
     """`serve` in an event loop of its own. Raises what it raises."""
-    return uvloop.run(serve(models, serving, settings))
+    return uvloop.run(serve(models, serving, settings, spares))
 
 
-async def serve(models: Sequence[Named], serving: Serving, settings: EdgeSettings) -> int:
-    """Serves until a signal asks for the end; returns the exit code.
+async def serve(
+    models: Sequence[Named], serving: Serving, settings: EdgeSettings, spares: Spares | None = None
+) -> int:
+    """Serves until a signal asks for the end; returns the exit code. `spares` are for the models.
 
     Models load while the server listens already, and /health says when all are there. Raises
     UsageError for settings that cannot be, and what the models raise if none can be loaded.
     """
-    edge = Edge(settings)
-    opener = LocalOpener() if serving.in_process else IsolatedOpener()
+    edge, spares = Edge(settings), spares or Spares(0)
+    opener = LocalOpener() if serving.in_process else IsolatedOpener(spawn=spares.take)
     async with ModelRegistry(opener, memory_bytes=serving.memory_bytes) as registry:
         for name, source, aliases in models:
             registry.register(name, source, serving.model, aliases=aliases)
-        app = edge.wrap(build_app(registry, HttpSettings(terms=serving.terms), edge))
+        site = Site(models=registry, gate=edge, settings=HttpSettings(terms=serving.terms))
+        site.starting.update([] if serving.lazy else [model.name for model in models])
         edge.telemetry.poll = registry.counters
-        names = [] if serving.lazy else [model.name for model in models]
-        noting = asyncio.create_task(_note_events(registry, edge))
-        loading = asyncio.create_task(_load(registry, names, edge))
+        noting = asyncio.create_task(_note_events(registry, site, edge))
+        loading = asyncio.create_task(_load(registry, site, edge))
+        loading.add_done_callback(lambda _: spares.close())
         try:
-            async with _grpc_beside(registry, edge, serving):
-                code = await edge.serve(app)
+            async with _grpc_beside(site, edge, serving.grpc_port):
+                code = await edge.serve(edge.wrap(app_of(site)))
         finally:
             noting.cancel()
             loading.cancel()
             errors = await asyncio.gather(loading, noting, return_exceptions=True)
-    if isinstance(errors[0], Exception):
-        raise errors[0]
+    for error in errors:
+        if isinstance(error, Exception):
+            raise error
     return code
 
 
 @asynccontextmanager
-async def _grpc_beside(
-    registry: ModelRegistry, edge: Edge, serving: Serving
-) -> AsyncIterator[None]:
+async def _grpc_beside(site: Site, edge: Edge, port: int | None) -> AsyncIterator[None]:
     """Serves gRPC inside the block, if it is asked for."""
-    if serving.grpc_port is None:
+    if port is None:
         yield
         return
     from ingot.serve.grpc.server import GrpcServer, GrpcSettings
 
-    site = Site(models=registry, gate=edge, settings=HttpSettings(terms=serving.terms))
-    server = GrpcServer(site, edge, GrpcSettings.of(edge.settings, serving.grpc_port))
+    server = GrpcServer(site, edge, GrpcSettings.of(edge.settings, port))
     await server.start()
-    _log.info("listening", extra={"fields": {"grpc_port": server.port}})
+    fields = {"grpc_port": server.port}
+    edge.on_ready = lambda: _log.info("listening", extra={"fields": fields})
     try:
         yield
     finally:
         await server.stop()
 
 
-async def _note_events(registry: ModelRegistry, edge: Edge) -> None:
-    """Logs what happens to models, and tells the metrics how long loads took."""
+async def _note_events(registry: ModelRegistry, site: Site, edge: Edge) -> None:
+    """Logs what happens to models, and tells the metrics. Ends the server, with an error, when the
+    engines of all models have died and cannot be started again."""
     async for event in registry.events():
         _log.info("model", extra={"fields": {"model": event.name, "state": event.state}})
         if event.seconds is not None:
             edge.telemetry.loaded(event.name, event.seconds)
+        if event.died:
+            edge.telemetry.board.number("engine_restarts", event.name).add()
+        known = registry.status()
+        if not site.starting and all(each.state == "failed" and each.facts for each in known):
+            edge.stop()
+            raise EngineDeadError("no model is left: their engines died too often")
 
 
-async def _load(registry: ModelRegistry, names: Sequence[str], edge: Edge) -> None:
+async def _load(registry: ModelRegistry, site: Site, edge: Edge) -> None:
     """Loads models side by side. If none can be loaded, ends the server and raises why."""
-    loads = (registry.load(name) for name in names)
+    names = sorted(site.starting)
+    loads = (_load_one(registry, site, name) for name in names)
     errors = await asyncio.gather(*loads, return_exceptions=True)
     for name, error in zip(names, errors, strict=True):
         if error is not None:
@@ -123,3 +136,10 @@ async def _load(registry: ModelRegistry, names: Sequence[str], edge: Edge) -> No
     if errors and all(isinstance(error, BaseException) for error in errors):
         edge.stop()
         raise next(error for error in errors if isinstance(error, BaseException))
+
+
+async def _load_one(registry: ModelRegistry, site: Site, name: str) -> None:
+    try:
+        await registry.load(name)
+    finally:
+        site.starting.discard(name)

@@ -41,6 +41,11 @@ HANGS_SECONDS = 60
         ("compile m --max-model-len ", []),
         ("run m -- --", []),  # a prompt
         ("completion ", ["bash", "zsh", "fish"]),
+        ("bench s", ["serve"]),  # the second word of a verb
+        ("bench --op", ["--ops"]),
+        ("bench serve --base", ["--base-url"]),
+        ("bench serve --backend openai-", ["openai-chat"]),
+        ("bench model s", []),
         ("completion z", ["zsh"]),
         ("nonsense --", []),
     ],

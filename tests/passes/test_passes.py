@@ -1,5 +1,7 @@
 """Four tests a pass: it fires, a near miss does not, numbers keep, invariants hold."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -18,13 +20,20 @@ def test_every_pass_has_a_case():
     assert [s.name for s in PIPELINE] == list(CASES)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_fires_keeps_numbers_and_leaves_invariants(name):
-    case = CASES[name]
-    gm = before(lab(case.fires), name)
+@cache
+def fired(name):
+    """The graph after the pass, its calls before, and what the ledger says."""
+    gm = before(lab(CASES[name].fires), name)
     counts = op_counts(gm)
     # verify compares the logits at the step's own tolerance; the runner checks what the step gives
     (entry,) = run(gm, [step(name)], {}, verify=True)
+    return gm, counts, entry
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_fires_keeps_numbers_and_leaves_invariants(name):
+    case = CASES[name]
+    gm, counts, entry = fired(name)
     assert entry.matched == case.count
     after = op_counts(gm)
     assert {op: counts[op] - after[op] for op in case.gone} == case.gone
@@ -46,8 +55,7 @@ def test_near_miss_does_not_fire(name, body):
 def test_second_run_changes_nothing(name):
     if name in ("rewrite_attention", "select_logit_rows"):
         return  # they add inputs, once
-    gm = before(lab(CASES[name].fires), name)
-    run(gm, [step(name)], {})
+    gm, _, _ = fired(name)
     counts = op_counts(gm)
     step(name).function(gm)
     gm.graph.eliminate_dead_code()

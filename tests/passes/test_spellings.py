@@ -13,6 +13,7 @@ from ingot.passes.graph import aten, calls
 from ingot.passes.runner import run
 from tests.passes import cases
 from tests.passes.support import before, cos_sin, heads, lab, rms, step, turn
+from tests.support.core import core
 
 torch.set_num_threads(1)
 
@@ -241,7 +242,7 @@ def over_wide_heads(y):
     return y[..., :4].repeat_interleave(2, dim=-1)
 
 
-@pytest.mark.parametrize("name, expression, left", FOUND)
+@pytest.mark.parametrize("name, expression, left", core(*FOUND[::2], further=FOUND))
 def test_only_what_means_the_same_is_rewritten(name, expression, left):
     gm = before(lab(lambda lab, x, p: x - expression(lab, x, p).mean(dtype=torch.float32)), name)
     random = any(n.args[1:] == (0.5, True) for n in calls(gm, aten.dropout.default))

@@ -206,9 +206,17 @@ def test_jobs_that_cannot_be_served_are_refused(fake_artifact, asked, text):
 
 def test_one_failing_job_leaves_the_others(fake_artifact):
     async def scenario(engine):
+        gate = threading.Event()
+        engine._feed._thread.post(gate.wait)
+        bad = asyncio.create_task(whole(engine, job([NAN_TOKEN])))  # the first of its step
+        while not engine._feed._claims:
+            await asyncio.sleep(0)
         good = asyncio.create_task(whole(engine, job([3], LONG)))
+        while len(engine._feed._claims) < 2:
+            await asyncio.sleep(0)
+        gate.set()
         with pytest.raises(InternalError, match="not finite"):
-            await whole(engine, job([NAN_TOKEN]))
+            await bad
         return await good
 
     assert use(fake_artifact, scenario).pieces[0].token_ids == greedy([3], 90)

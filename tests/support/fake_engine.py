@@ -86,6 +86,7 @@ class FakeStatus:
     state: str = "loaded"
     aliases: list[str] = field(default_factory=list)
     facts: ModelFacts | None = FACTS
+    num_restarts: int = 0
 
 
 class FakeModels:
@@ -94,7 +95,7 @@ class FakeModels:
     def __init__(self, **engines: Engine) -> None:
         self.engines: dict[str, Engine] = dict(engines)
         self.states: dict[str, str] = {}
-        self.num_leases = 0
+        self.num_leases = self.num_restarts = 0
 
     @asynccontextmanager
     async def lease(self, name: str) -> AsyncIterator[Engine]:
@@ -112,7 +113,12 @@ class FakeModels:
 
     def status(self) -> list[FakeStatus]:
         return [
-            FakeStatus(name, self.states.get(name, "loaded"), facts=engine.facts)
+            FakeStatus(
+                name,
+                self.states.get(name, "loaded"),
+                facts=engine.facts,
+                num_restarts=self.num_restarts,
+            )
             for name, engine in self.engines.items()
         ]
 

@@ -43,9 +43,7 @@ class Server:
 
     def model(self, name: str | None) -> dict[str, Any]:
         """What the server tells of a model; of its first one, if none is named."""
-        with self._answer("GET", "/v1/models") as response:
-            told = _json(response.read(MAX_BODY))
-        models = told.get("data") if isinstance(told, dict) else None
+        models = self.call("GET", "/v1/models").get("data")
         known = [each for each in models or () if isinstance(each, dict) and "id" in each]
         if not known:
             raise UsageError(f"{self.url} has no models", hint="Give the URL of such a server.")
@@ -54,6 +52,12 @@ class Server:
             names = ", ".join(str(each["id"]) for each in known)
             raise UsageError(f"{self.url} has no model {name!r}", hint=f"It has {names}.")
         return found
+
+    def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """What the server answers, a JSON object; an empty one for anything else."""
+        with self._answer(method, path, body) as response:
+            told = _json(response.read(MAX_BODY))
+        return told if isinstance(told, dict) else {}
 
     def events(self, path: str, body: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
         """The events of a request's stream; leaving the loop ends the request."""

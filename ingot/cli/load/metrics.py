@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,7 +64,11 @@ def tpot(outcome: Outcome) -> float:
 
 def num_good(done: Sequence[Outcome], limits: Mapping[str, float]) -> int:
     """Requests that kept to every limit."""
-    measured = {"ttft": lambda o: o.ttft, "tpot": tpot, "e2el": lambda o: o.latency}
+    measured: dict[str, Callable[[Outcome], float]] = {
+        "ttft": lambda each: each.ttft,
+        "tpot": tpot,
+        "e2el": lambda each: each.latency,
+    }
     return sum(all(measured[n](each) * 1000 <= m for n, m in limits.items()) for each in done)
 
 

@@ -95,14 +95,7 @@ class Edge:
         allow_many_files()
         listener = bind(settings)
         self.address = address_of(listener, settings)
-        server = self._server = DrainingServer(
-            config_of(app, settings),
-            settings.limits.shutdown_timeout,
-            ready=self._ready,
-            begin=self._drain,
-            busy=lambda: bool(self._open),
-            cut=self._cut,
-        )
+        server = self._server = self._around(app)
         dropped = self.telemetry.board.number("log_records_dropped")
         with (
             logging_to(
@@ -127,6 +120,16 @@ class Edge:
                     settings.uds.unlink(missing_ok=True)
             logger.info("ended", extra={"fields": {"exit_code": server.exit_code}})
         return server.exit_code
+
+    def _around(self, app: App) -> DrainingServer:
+        return DrainingServer(
+            config_of(app, self.settings),
+            self.settings.limits.shutdown_timeout,
+            ready=self._ready,
+            begin=self._drain,
+            busy=lambda: bool(self._open),
+            cut=self._cut,
+        )
 
     def stop(self) -> None:
         """Asks the server to drain and end, as SIGTERM does."""

@@ -17,6 +17,7 @@ import msgspec
 
 LOGGER = "ingot"
 _QUEUED = 10_000  # records that wait to be written; more are dropped
+_MOST_TRACEBACK = 8_000
 STOP_SECONDS = 2.0  # that the last records have to be written
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 _PLAIN = re.compile(r"[^\s=\"\\]+")
@@ -38,10 +39,12 @@ class _Formatter(logging.Formatter):
     def parts(self, record: logging.LogRecord) -> dict[str, Any]:
         """What a record says, escaped and cut, after its time, level and message."""
         fields = dict(getattr(record, "fields", {}))
+        parts = {name: self._value(value) for name, value in fields.items() if value is not None}
         if record.exc_info:
             # The end of a traceback is what tells; its lines become one.
-            fields["traceback"] = self.formatException(record.exc_info)[-4 * self._most :]
-        return {name: self._value(value) for name, value in fields.items() if value is not None}
+            end = self.formatException(record.exc_info)[-_MOST_TRACEBACK:]
+            parts["traceback"] = escaped(end, _MOST_TRACEBACK)
+        return parts
 
     def message(self, record: logging.LogRecord) -> str:
         return escaped(record.getMessage(), self._most)
@@ -53,7 +56,7 @@ class _Formatter(logging.Formatter):
     def _value(self, value: Any) -> Any:
         if isinstance(value, bool | int | float):
             return value
-        return escaped(str(value), 4 * self._most)
+        return escaped(str(value), self._most)
 
 
 class TextFormatter(_Formatter):

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ import uvicorn
 from ingot.serve.edge.protocol import BoundedProtocol
 from ingot.serve.edge.settings import EdgeSettings
 
+_TICK_SECONDS = 0.1
 _CUT_SECONDS = 2.0  # that requests which are cut have to say so
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
@@ -42,17 +43,28 @@ class DrainingServer(uvicorn.Server):
         self._ready, self._begin, self._busy, self._cut = ready, begin, busy, cut
         self._deadline: float | None = None
         self._was_cut = False
+        self._stopped = asyncio.Event()
         self.exit_code = 0
 
     def stop(self, number: int | None = None) -> None:
         """Begins to drain; the second time, ends at once."""
         now = asyncio.get_running_loop().time()
+        self._stopped.set()
         if self._deadline is None:
             self._deadline = now + self._timeout
             self._begin()
         elif number is not None:
             self.exit_code = 128 + number
             self.should_exit = self.force_exit = True
+
+    async def main_loop(self) -> None:
+        """Ticks until the end, and at once when it is asked to stop."""
+        counter = 0
+        while not await self.on_tick(counter):
+            counter += 1
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), _TICK_SECONDS)
+            self._stopped.clear()
 
     async def on_tick(self, counter: int) -> bool:
         if await super().on_tick(counter):

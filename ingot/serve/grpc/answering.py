@@ -45,7 +45,10 @@ async def answering(
     call = current_call()
     _refuse_not_finite(body)
     data = msgspec.json.encode({**body, "stream": stream})
-    request = await site.decode(data, ChatRequest if "messages" in body else CompletionRequest)
+    chats = "messages" in body
+    request: CompletionRequest | ChatRequest = await site.decode(
+        data, ChatRequest if chats else CompletionRequest
+    )
     name = site.named(request.model)
     caller = Caller(uuid.uuid4().hex, call.key)
     async with site.models.lease(name) as engine:

@@ -60,7 +60,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # generated
 
     def _status(self, service: str) -> Any:
         if service in self._services:
-            return self._as_status(is_ready(self._site.models))
+            return self._as_status(is_ready(self._site))
         for status in self._site.models.status():
             if service in (status.name, *status.aliases):
                 return self._as_status(status.state == "loaded")

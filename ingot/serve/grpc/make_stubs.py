@@ -11,6 +11,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 PROTO = Path(__file__).resolve().parent / "proto"
@@ -34,9 +36,7 @@ def generate(folder: Path) -> None:
 
 def key() -> str:
     """A hash of all that the modules depend on."""
-    from importlib.metadata import version
-
-    digest = hashlib.sha256(version("grpcio-tools").encode())
+    digest = hashlib.sha256(metadata.version("grpcio-tools").encode())
     for path in sorted(PROTO.glob("*.proto")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
@@ -45,12 +45,13 @@ def key() -> str:
 def generated_once(cache: Path) -> Path:
     """The folder below `cache` that has the modules; made by the first that needs it."""
     place = cache / key()
-    if not place.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
+    if place.exists():
+        return place
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".making-", dir=cache) as temporary:
+        made = Path(temporary) / "made"
+        made.mkdir()
         generate(made)
-        try:
+        with suppress(OSError):  # another process was first
             os.rename(made, place)
-        except OSError:  # another process was first
-            shutil.rmtree(made)
     return place

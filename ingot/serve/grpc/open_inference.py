@@ -51,7 +51,7 @@ class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # ty
         return oip.ServerLiveResponse(live=True)
 
     async def ServerReady(self, request: Any, context: Any) -> Any:
-        return oip.ServerReadyResponse(ready=is_ready(self._site.models))
+        return oip.ServerReadyResponse(ready=is_ready(self._site))
 
     async def ModelReady(self, request: Any, context: Any) -> Any:
         return oip.ModelReadyResponse(ready=self._status(request).state == "loaded")

@@ -25,7 +25,11 @@ def build_app(
 
     `gate` lets requests for text in, all of them by default.
     """
-    site = Site(models=models, settings=settings or HttpSettings(), gate=gate or OpenGate())
+    return app_of(Site(models=models, settings=settings or HttpSettings(), gate=gate or OpenGate()))
+
+
+def app_of(site: Site) -> Starlette:
+    """The routes of a site."""
     return Starlette(
         routes=[
             Route("/v1/completions", Generate(site, CompletionRequest), methods=["POST"]),

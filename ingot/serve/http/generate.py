@@ -116,7 +116,7 @@ def asked_of(order: Order, key: str, name: str, engine: Engine) -> Asked:
         max_tokens=num_new_tokens(order.request),
         priority=order.request.priority or 0,
         facts=engine.facts,
-        prompts=[job.prompt for job in order.jobs],
+        prompts=[prompt.text for prompt in order.prompts],
     )
 
 

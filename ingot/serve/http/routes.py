@@ -15,7 +15,6 @@ from starlette.routing import Route
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import ModelFacts
 from ingot.serve.http.errors import UnknownModel, refusal_of
-from ingot.serve.http.models import Models
 from ingot.serve.http.page import description, page
 from ingot.serve.http.site import Site, off_loop
 from ingot.serve.openai.answers import Text, Tokens
@@ -77,14 +76,23 @@ async def _live(site: Site, request: Request) -> Response:
 
 async def _health(site: Site, request: Request) -> Response:
     """Ready, unless a model is on its way or has failed: then 503 and which."""
-    ready = is_ready(site.models)
+    ready = is_ready(site)
     states = {status.name: str(status.state) for status in site.models.status()}
     return json({"status": "ok" if ready else "unready", "models": states}, 200 if ready else 503)
 
 
-def is_ready(models: Models) -> bool:
-    """Whether requests for every model can be answered now or as soon as it is loaded."""
-    return not any(str(status.state) in ("loading", "failed") for status in models.status())
+def is_ready(site: Site) -> bool:
+    """Whether requests for every model can be answered, now or as soon as it is loaded for them.
+
+    A model that is loaded because somebody asked for it leaves the server ready: requests wait.
+    """
+    return not site.starting and not any(_is_missing(each) for each in site.models.status())
+
+
+def _is_missing(status: Any) -> bool:
+    """Whether a model has failed, or its engine has died and is being started again."""
+    died = getattr(status, "num_restarts", 0) > 0 and status.facts is not None
+    return status.state == "failed" or (status.state == "loading" and died)
 
 
 async def _version(site: Site, request: Request) -> Response:

@@ -35,11 +35,13 @@ class HttpSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """The models, what lets requests in, the settings, and the unknown fields seen so far."""
+    """The models, what lets requests in, the settings, the names of models that are still loading
+    for the first time since the server started, and the unknown fields seen so far."""
 
     models: Models
     gate: Gate = field(default_factory=OpenGate)
     settings: HttpSettings = HttpSettings()
+    starting: set[str] = field(default_factory=set)
     unknown_fields: UnknownFields = field(default_factory=UnknownFields)
 
     async def decode(self, body: bytes, kind: type[R]) -> R:

@@ -12,6 +12,7 @@ from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.tokenizer import Tokenizer, TokenizerFiles
 from ingot.serve.engine import Job, ModelFacts, Progress
 from ingot.serve.isolated.process import EngineProcess
+from ingot.serve.isolated.spawn import Spawn, spawned
 from ingot.serve.isolated.supervisor import Changed, Patience, Supervisor
 from ingot.serve.settings import ModelSettings
 
@@ -37,15 +38,17 @@ class IsolatedEngine:
         settings: ModelSettings,
         patience: Patience | None = None,
         changed: Changed = lambda state, why: None,
+        spawn: Spawn = spawned,
     ) -> IsolatedEngine:
         """Opens an artifact in a new process. Raises what opening it raises, and EngineDeadError.
 
-        `name` is for errors and the log; `changed` is told of every start and end.
+        `name` is for errors and the log; `changed` is told of every start and end, and `spawn`
+        gives new processes.
         """
         digest = ""
 
         async def start() -> EngineProcess:
-            process = await EngineProcess.start(name, path, settings)
+            process = await EngineProcess.start(name, path, settings, spawn)
             if digest and process.facts.artifact_id != digest:
                 process.kill("was opened on another artifact")
                 raise ArtifactError(f"{path} has changed", hint="Reload the model.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import socket
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from ingot.errors import (
     IngotError,
     ProtocolError,
     RequestError,
-    ResourceError,
     describe,
 )
 from ingot.runtime.metrics import EngineCounters
@@ -35,10 +33,9 @@ from ingot.serve.isolated.messages import (
     Refused,
     Told,
 )
-from ingot.serve.isolated.spawn import command, end_of
+from ingot.serve.isolated.spawn import Spawn, end_of, spawned
 from ingot.serve.settings import ModelSettings
 
-CHILD = "ingot.serve.isolated.child"
 AGAIN = "What it was computing is lost. It is being started again."
 _LAST_SECONDS = 1.0  # for a process to end by itself once its socket is closed
 
@@ -79,12 +76,15 @@ class EngineProcess(asyncio.Protocol):
         self._burial: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, name: str, path: str, settings: ModelSettings) -> EngineProcess:
+    async def start(
+        cls, name: str, path: str, settings: ModelSettings, spawn: Spawn = spawned
+    ) -> EngineProcess:
         """Starts a process that opens an artifact, and waits until it is ready.
 
-        Raises what opening the model raises, and EngineDeadError for a process that ends.
+        `spawn` gives a new process. Raises what opening the model raises, and EngineDeadError for
+        a process that ends.
         """
-        child, connection = _spawn(name)
+        child, connection = spawn()
         process = cls(name, child)
         try:
             await process._loop.create_unix_connection(lambda: process, sock=connection)
@@ -214,28 +214,6 @@ class EngineProcess(asyncio.Protocol):
     def _refuse_dead(self) -> None:
         if self._dead or self._transport.is_closing():
             raise EngineDeadError(f"the engine of {self._name} has ended", hint=AGAIN)
-
-
-def _spawn(name: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A new engine process and our end of its socket, which nobody else can reach."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        try:
-            child = subprocess.Popen(
-                command(CHILD, str(theirs.fileno())),
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=2,
-                process_group=0,  # Ctrl-C in a terminal is the front's to handle
-            )
-        except OSError as error:
-            ours.close()
-            raise ResourceError(
-                f"no process can be started for {name}: {error.strerror}",
-                hint="Raise the limits of processes and open files, or free some memory.",
-            ) from error
-    ours.setblocking(False)
-    return child, ours
 
 
 def _settle(future: asyncio.Future[Any] | None, value: object) -> None:

@@ -114,7 +114,10 @@ class RequestWatch:
             if self._answers is not None:
                 self._answers.setdefault(place, []).append(piece.text)
         if total:
-            self._time(job, most)
+            if progress.metrics is not None and job not in self._last:
+                self._time_whole(progress.metrics, most)
+            else:
+                self._time(job, most)
             self._board.generation_tokens.value += total
         self._num_cached_tokens += progress.num_cached_tokens
         if progress.metrics is not None:
@@ -163,6 +166,15 @@ class RequestWatch:
         if last is not None:
             board.between_tokens.add((now - last) / most, most)
         self._last[job] = now
+
+    def _time_whole(self, metrics: RequestMetrics, most: int) -> None:
+        """Notes when tokens came of a job that is told of at its end alone."""
+        decode = (metrics.total_seconds or 0.0) - (metrics.ttft_seconds or 0.0)
+        if self._first_token is None:
+            self._first_token = self._clock() - decode
+            self._board.first_token.add(self._first_token - self._began)
+        if metrics.tpot_seconds is not None and most > 1:
+            self._board.between_tokens.add(metrics.tpot_seconds, most - 1)
 
     def _finish_job(self, metrics: RequestMetrics) -> None:
         board, total = self._board, metrics.total_seconds

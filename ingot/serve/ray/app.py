@@ -44,7 +44,10 @@ def _deployment(model: ModelArgs, balance: dict[str, float]) -> Application:
         serve.deployment(Replica)
         .options(
             name=deployment_name(model.name),
-            ray_actor_options={"num_cpus": threads},
+            ray_actor_options={
+                "num_cpus": threads if model.num_cpus is None else model.num_cpus,
+                "num_gpus": model.num_gpus,
+            },
             max_ongoing_requests=model.max_ongoing,
             autoscaling_config=AutoscalingConfig(
                 min_replicas=model.min_replicas,

@@ -11,7 +11,9 @@ class ModelArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model of an application.
 
     path            an artifact, at the same place on every machine
-    settings        fields of `ModelSettings`; `threads` is also how many processors Ray sets aside
+    settings        fields of `ModelSettings`
+    num_cpus        processors that Ray sets aside for a replica; None: as many as its `threads`
+    num_gpus        GPUs that it sets aside
     min_replicas    copies that always run
     max_replicas    copies at most
     target_ongoing  requests that a replica is to run, waiting ones included; more or fewer make
@@ -22,6 +24,8 @@ class ModelArgs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str
     path: str
     settings: dict[str, Any] = field(default_factory=dict)
+    num_cpus: float | None = None
+    num_gpus: float = 0.0
     min_replicas: int = 1
     max_replicas: int = 1
     target_ongoing: float = 16.0

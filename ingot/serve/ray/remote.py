@@ -13,13 +13,14 @@ import msgspec
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 
-from ingot.errors import EngineDeadError, TokenizerError, UnknownModelError
+from ingot.errors import EngineDeadError, RequestError, TokenizerError, UnknownModelError
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import Job, ModelFacts, Progress
 from ingot.serve.ray.affinity import prefix_blocks
 from ingot.serve.ray.replay import Replay
 from ingot.serve.ray.wire import Description, decode_description, decode_said, encode
+from ingot.serve.settings import ModelSettings
 
 TRIES = 2  # a job whose replica was lost is computed once more
 LOST = (RayError, RayServeException)
@@ -89,6 +90,13 @@ class RemoteEngine:
             responses.cancel()
 
 
+def _by_ray() -> RequestError:
+    return RequestError(
+        "models of this server are loaded and unloaded by Ray",
+        hint="Change the application's file, and run `serve deploy` with it.",
+    )
+
+
 def _lost(error: BaseException) -> EngineDeadError:
     return EngineDeadError("the replica that computed this was lost", hint="Send it again.")
 
@@ -127,11 +135,7 @@ class RemoteModels:
     async def lease(self, name: str) -> AsyncIterator[RemoteEngine]:
         """The engine of a model. Raises UnknownModelError, and EngineDeadError where no replica
         answers."""
-        if name not in self._handles:
-            raise UnknownModelError(
-                f"the model {name[:80]!r} does not exist",
-                hint=f"Served here: {', '.join(self._handles)}.",
-            )
+        self.name_of(name)
         async with self._locks[name]:
             if name not in self._engines:
                 self._engines[name] = await self._described(name)
@@ -145,6 +149,36 @@ class RemoteModels:
             else RemoteStatus(name, "unloaded")
             for name in self._handles
         ]
+
+    def name_of(self, name: str) -> str:
+        """The name of a model. Raises UnknownModelError."""
+        if name not in self._handles:
+            raise UnknownModelError(
+                f"the model {name[:80]!r} does not exist",
+                hint=f"Served here: {', '.join(self._handles)}.",
+            )
+        return name
+
+    async def events(self) -> AsyncIterator[Any]:
+        """None: Ray loads and unloads."""
+        none: tuple[Any, ...] = ()
+        for event in none:
+            yield event
+
+    def register(self, name: str, source: str, *_: object, **__: object) -> None:
+        """Raises RequestError, as the three below do."""
+        raise _by_ray()
+
+    async def load(self, name: str) -> None:
+        raise _by_ray()
+
+    async def unload(self, name: str, *, force: bool = False) -> None:
+        raise _by_ray()
+
+    async def reload(
+        self, name: str, source: str | None = None, settings: ModelSettings | None = None
+    ) -> None:
+        raise _by_ray()
 
     async def _described(self, name: str) -> RemoteEngine:
         handle = self._handles[name]

@@ -25,8 +25,8 @@ class Replica:
     """One copy of a model. Ray starts it, and ends it by killing its process."""
 
     def __init__(self, path: str, settings: dict[str, Any]) -> None:
-        model = open_model(path, ModelSettings(**settings))
-        self._engine = LocalEngine(model, settings)
+        model = open_model(path, wanted := ModelSettings(**settings))
+        self._engine = LocalEngine(model, wanted)
         self._description = encode(Description.of(model.artifact, self._engine.facts))
 
     async def describe(self) -> bytes:

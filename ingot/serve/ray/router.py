@@ -25,15 +25,24 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # ray has no types of 
         self, candidate_replicas: list[Any], pending_request: Any = None
     ) -> list[list[Any]]:
         """The replicas in their order, each a rank of its own."""
+        if not candidate_replicas:
+            return []
         by_name = {replica.replica_id.unique_id: replica for replica in candidate_replicas}
         loads = {name: self._running[name] for name in by_name}
-        order = self._table.order(_blocks(pending_request), loads)
+        blocks = _blocks(pending_request)
+        order = self._table.order(blocks, loads)
+        # Noted already here: of many that come at once, the others follow the first.
+        self._table.note(blocks, order[0])
         return [[by_name[name]] for name in order]
 
     def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
         """Notes where a request went."""
         super().on_request_routed(pending_request, replica_id, result)
         self._table.note(_blocks(pending_request), replica_id.unique_id)
+
+    def on_send_request(self, replica_id: Any) -> None:
+        """Notes that a replica has one request more, before it has accepted it."""
+        super().on_send_request(replica_id)
         self._running[replica_id.unique_id] += 1
 
     def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
@@ -50,5 +59,5 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # ray has no types of 
 
 
 def _blocks(pending_request: Any) -> list[int]:
-    arguments = pending_request.args if pending_request is not None else ()
+    arguments: Any = pending_request.args if pending_request is not None else ()
     return list(arguments[1]) if len(arguments) > 1 else []

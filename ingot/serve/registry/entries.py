@@ -60,6 +60,7 @@ class ModelEvent(Struct, frozen=True):
     """Something that happened to a model; `text` says what in words.
 
     `time` is in seconds since 1970; `seconds` are those that a load has taken, at its end.
+    `died` tells that its engine did, and is being started again.
     """
 
     name: str
@@ -67,6 +68,7 @@ class ModelEvent(Struct, frozen=True):
     text: str
     time: float
     seconds: float | None = None
+    died: bool = False
 
 
 @dataclass(eq=False, slots=True)

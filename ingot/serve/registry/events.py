@@ -17,8 +17,16 @@ class Events:
     def __init__(self) -> None:
         self._watchers: set[asyncio.Queue[ModelEvent | None]] = set()
 
-    def tell(self, name: str, state: str, text: str = "", seconds: float | None = None) -> None:
-        event = ModelEvent(name, state, text, time.time(), seconds)
+    def tell(
+        self,
+        name: str,
+        state: str,
+        text: str = "",
+        seconds: float | None = None,
+        *,
+        died: bool = False,
+    ) -> None:
+        event = ModelEvent(name, state, text, time.time(), seconds, died)
         for queue in self._watchers:
             if queue.full():
                 queue.get_nowait()

@@ -107,6 +107,8 @@ class Loader:
 
     async def _load(self, entry: Entry, loading: Loading) -> None:
         error = await self._attempt(entry)
+        if loading.done.done():  # a reload has brought what was waited for
+            return
         entry.loading = entry.progress = None
         if error is None:
             loading.done.set_result(None)
@@ -163,6 +165,12 @@ class Loader:
     def _put(self, entry: Entry, instance: Instance) -> None:
         """Lets new requests go to an instance."""
         entry.instance, entry.error = instance, None
+        loading = entry.loading
+        if loading is not None and loading.task not in (None, asyncio.current_task()):
+            # It would wait for the next reload, and those who wait for it would hold memory.
+            entry.loading = None
+            loading.done.set_result(None)
+            loading.task.cancel()
         self._events.tell(entry.name, LOADED, seconds=entry.load_seconds)
         self.idle(entry, instance)
 
@@ -226,7 +234,7 @@ class Loader:
         if entry.instance is instance:
             entry.error = why if state == FAILED else None
             entry.num_restarts += state == LOADING
-            self._events.tell(entry.name, state, why)
+            self._events.tell(entry.name, state, why, died=state == LOADING)
 
     def _note(self, entry: Entry, text: str) -> None:
         entry.progress = text

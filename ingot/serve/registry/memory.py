@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from ingot.errors import ResourceError
 
@@ -21,7 +21,7 @@ class Memory:
         """Whether so much is free now."""
         return self.budget is None or self.used + nbytes <= self.budget
 
-    async def take(self, nbytes: int, evict: Callable[[], Awaitable[object] | None]) -> None:
+    async def take(self, nbytes: int, evict: Callable[[], asyncio.Task[None] | None]) -> None:
         """Takes bytes as soon as they are free; who asked first gets them first.
 
         `evict` frees some, or returns None while nothing can be freed; it is asked again when
@@ -36,7 +36,10 @@ class Memory:
             while not self.fits(nbytes):
                 self._stirred.clear()
                 freeing = evict()
-                await (self._stirred.wait() if freeing is None else freeing)
+                if freeing is None:
+                    await self._stirred.wait()
+                else:  # it goes on where this wait is cancelled
+                    await asyncio.wait([freeing])
             self.used += nbytes
 
     def free(self, nbytes: int) -> None:

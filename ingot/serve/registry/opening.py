@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ingot.serve.engine import Engine
 from ingot.serve.isolated.client import IsolatedEngine
+from ingot.serve.isolated.spawn import Spawn, spawned
 from ingot.serve.isolated.supervisor import Changed, Patience
 from ingot.serve.local import LocalEngine
 from ingot.serve.registry.compiling import artifact_of
@@ -50,13 +51,14 @@ class LocalOpener:
 
 
 class IsolatedOpener(LocalOpener):
-    """Opens each model in a process of its own."""
+    """Opens each model in a process of its own, which `spawn` gives."""
 
-    def __init__(self, patience: Patience | None = None) -> None:
+    def __init__(self, patience: Patience | None = None, spawn: Spawn = spawned) -> None:
         self._patience = patience or Patience()
+        self._spawn = spawn
 
     async def open(self, name: str, path: str, settings: ModelSettings, changed: Changed) -> Engine:
-        return await IsolatedEngine.open(name, path, settings, self._patience, changed)
+        return await IsolatedEngine.open(name, path, settings, self._patience, changed, self._spawn)
 
 
 def _open_local(path: str, settings: ModelSettings) -> LocalEngine:

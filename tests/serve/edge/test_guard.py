@@ -60,6 +60,7 @@ def test_with_keys_only_live_is_open(keys):
     run(scenario, key_file=path)
 
 
+@pytest.mark.thorough
 def test_health_can_be_opened_for_probes(keys):
     async def scenario(served, client) -> None:
         assert (await client.get("/health")).text == "ok"
@@ -184,6 +185,7 @@ def test_a_fault_is_answered_without_its_text_and_logged_under_the_id(capfd):
     assert "id=my-fault" in line and "secret at" in line and "Traceback" in line
 
 
+@pytest.mark.thorough
 def test_a_fault_in_the_middle_of_an_answer_ends_the_connection(capfd):
     async def scenario(served, client) -> None:
         with pytest.raises(httpx.RemoteProtocolError):
@@ -218,6 +220,7 @@ def test_a_path_cannot_forge_a_line_of_the_log(capfd):
     assert "\\r\\n2026" in line and "\\x1b[31m\\u202e" in line
 
 
+@pytest.mark.thorough
 def test_a_client_that_leaves_is_counted_as_499():
     async def scenario(served, client) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", served.port)
@@ -233,6 +236,7 @@ def test_a_client_that_leaves_is_counted_as_499():
     run(scenario)
 
 
+@pytest.mark.thorough
 def test_the_limits_are_listed():
     async def scenario(served, client) -> None:
         details = (await client.get("/health/details")).json()

@@ -115,6 +115,7 @@ def test_a_body_in_as_many_pieces_as_are_allowed_passes(answer_to):
     assert answer_to(chunks + b"0\r\n\r\n").endswith(b"9")
 
 
+@pytest.mark.thorough
 def test_notes_on_pieces_count_as_bytes_of_the_body():
     """A chunk may carry notes, which no part of the body counts."""
 
@@ -137,6 +138,7 @@ def test_trailers_are_not_headers(answer_to):
     assert status_of(answer) == 200 and b"late" not in answer
 
 
+@pytest.mark.thorough
 def test_a_client_that_sends_nothing_is_let_go_without_an_answer():
     assert ask(b"", header_timeout=0.05) == b""
 
@@ -156,6 +158,7 @@ def test_a_body_that_does_not_end_times_out():
     assert (status_of(answer), error_of(answer)["code"]) == (408, "request_too_slow")
 
 
+@pytest.mark.thorough
 def test_an_idle_connection_is_closed_after_the_keep_alive():
     answer = ask(HEAD + b"\r\n", connection_keep_alive=0.05)
     assert status_of(answer) == 200
@@ -202,6 +205,7 @@ def test_a_client_that_does_not_read_is_cut_off():
     asyncio.run(main())
 
 
+@pytest.mark.thorough
 def test_a_client_that_reads_slowly_gets_everything():
     async def main() -> None:
         async with serving(with_limits(write_timeout=5)) as served:

@@ -95,6 +95,7 @@ def test_a_second_signal_ends_at_once():
     assert draining(scenario) == 128 + signal.SIGTERM
 
 
+@pytest.mark.thorough
 def test_signals_are_whose_they_were_before():
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
 
@@ -204,6 +205,7 @@ def test_tls_needs_both_files(tmp_path):
         Edge(EdgeSettings(tls_cert=tmp_path / "c.pem"))
 
 
+@pytest.mark.thorough
 def test_only_this_machine_can_reach_a_server_by_default():
     async def main() -> None:
         async with serving() as served:

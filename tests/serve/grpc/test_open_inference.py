@@ -201,7 +201,7 @@ def test_the_server_and_its_models_describe_themselves(run):
             live = await api.ServerLive(oip.ServerLiveRequest())
             ready = await api.ServerReady(oip.ServerReadyRequest())
             model = await api.ModelReady(oip.ModelReadyRequest(name="m", version="1"))
-            models.states["m"] = "loading"
+            models.states["m"] = "failed"
             later = (
                 await api.ServerReady(oip.ServerReadyRequest()),
                 await api.ModelReady(oip.ModelReadyRequest(name="m")),

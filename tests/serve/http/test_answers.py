@@ -319,12 +319,13 @@ def test_health_says_which_model_is_not_ready() -> None:
         models = FakeModels(bard=FakeEngine(says("a")))
         app = build_app(models)
         found = []
-        for state in ("loaded", "unloaded", "loading", "failed"):
+        for state in ("loaded", "unloaded", "loading", "failed", "loading"):
+            models.num_restarts = len(found) // 4  # an engine that died, at the end
             models.states["bard"] = state
             call = await called(app, "GET", "/health")
             found.append((call.status, call.json()["models"]["bard"]))
         return found
 
     assert asyncio.run(run()) == [
-        (200, "loaded"), (200, "unloaded"), (503, "loading"), (503, "failed")
+        (200, "loaded"), (200, "unloaded"), (200, "loading"), (503, "failed"), (503, "loading")
     ]  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +18,7 @@ from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from ingot.serve.http.app import build_app
 from ingot.serve.local import LocalEngine
+from tests.support.core import core
 from tests.support.fake_engine import FakeModels
 from tests.support.live_server import serving
 
@@ -78,18 +81,22 @@ def test_a_completion_has_the_tokens_of_llm(client: openai.OpenAI, llm: LLM) -> 
     assert (choice.finish_reason, answer.usage.completion_tokens) == ("length", 12)
 
 
-def test_tokens_are_the_same_in_company(client: openai.OpenAI, llm: LLM) -> None:
+@pytest.mark.parametrize("count", core(8, further=[64]))
+def test_tokens_are_the_same_in_company(count: int, client: openai.OpenAI, llm: LLM) -> None:
+    lengths = [4 + seed % 13 for seed in range(count)]
+
     def ask(seed: int) -> str:
         prompt = PROMPTS[seed % len(PROMPTS)]
         stream = client.completions.create(
-            model="bard", prompt=prompt, seed=seed, max_tokens=10, stream=True
+            model="bard", prompt=prompt, seed=seed, max_tokens=lengths[seed], stream=True
         )
         return "".join(chunk.choices[0].text for chunk in stream)
 
-    with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(ask, range(8)))
+    with ThreadPoolExecutor(count) as pool:
+        found = list(pool.map(ask, range(count)))
     for seed, text in enumerate(found):
-        output = expected(llm, PROMPTS[seed % len(PROMPTS)], seed=seed, max_tokens=10)
+        prompt = PROMPTS[seed % len(PROMPTS)]
+        output = expected(llm, prompt, seed=seed, max_tokens=lengths[seed])
         assert text == output.outputs[0].text
 
 
@@ -192,6 +199,22 @@ def test_a_closed_stream_frees_its_pages(client: openai.OpenAI, llm: LLM) -> Non
         pass
     after = llm.counters()
     assert (after.num_running, after.num_waiting) == (0, 0)
+
+
+def test_a_client_that_leaves_without_a_stream_frees_its_pages(address: str, llm: LLM) -> None:
+    before = llm.counters()
+    body = json.dumps({"prompt": PROMPTS[0], "max_tokens": 900, "ignore_eos": True}).encode()
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(body)}\r\n"
+        connection.sendall(head.encode() + b"\r\n" + body)
+        while llm.counters().num_generated_tokens == before.num_generated_tokens:
+            pass
+    while llm.counters().num_aborted == before.num_aborted:
+        pass
+    after = llm.counters()
+    assert (after.num_running, after.num_waiting) == (0, 0)
+    assert after.num_generated_tokens < before.num_generated_tokens + 900
 
 
 def test_asynchronous_clients_at_once(address: str, llm: LLM) -> None:

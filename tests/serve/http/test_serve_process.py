@@ -69,8 +69,8 @@ def test_an_answer_is_that_of_llm(http: httpx.Client, shakespeare_artifact: Path
 
 def test_serving_imports_no_torch(http: httpx.Client, server: subprocess.Popen[str]) -> None:
     complete(http)
-    engines = children(server.pid)
-    assert len(engines) == 1
+    while len(engines := children(server.pid)) > 1:  # the other model is still looked for
+        assert http.get("/live").status_code == 200
     for pid in (server.pid, *engines):
         libraries = Path(f"/proc/{pid}/maps").read_text()
         assert "numpy" in libraries, "this would see a package"

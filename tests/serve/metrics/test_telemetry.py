@@ -122,6 +122,13 @@ def test_a_request_is_timed_from_its_arrival(world):
     }
 
 
+def test_a_request_that_is_told_of_at_its_end_is_timed_by_what_its_engine_says(world):
+    watch = world.telemetry.watch("m", began=90.0)
+    watch.see(pieces(4, 3, metrics=METRICS))
+    assert world.sums("time_to_first_token_seconds") == [(1, 3.0)]  # it decoded for 7 s of the 10
+    assert world.sums("inter_token_latency_seconds") == [(3, 1.5)]
+
+
 def test_tokens_of_one_job_are_not_timed_by_those_of_another(world):
     watch = world.telemetry.watch("m")
     with watch.until_end():

@@ -47,7 +47,8 @@ class FakeEngine:
         return EngineCounters(num_running=self.num_running)
 
     async def close(self):
-        await asyncio.sleep(0)
+        for _ in range(5):
+            await asyncio.sleep(0)
         if not self.closed:
             self.closed = True
             self.opener.open_engines.remove(self)

@@ -238,6 +238,24 @@ def test_unloading_a_model_that_loads_ends_its_loading_and_those_who_wait():
     run(scenario, holds=True)
 
 
+def test_who_gives_up_waiting_for_room_does_not_stop_what_makes_it():
+    async def scenario(registry, opener):
+        registry.register("a", "a:2")
+        registry.register("b", "b:2")
+        await registry.load("a")
+        waiting = asyncio.create_task(answer(registry, "b"))
+        while registry.status()[0].state == "loaded":
+            await asyncio.sleep(0)
+        assert registry.status()[0].state == "unloading"
+        await registry.unload("b")
+        with pytest.raises(EngineDeadError):
+            await waiting
+        await settle()
+        assert opener.open_engines == [] and await answer(registry, "b") == "b:2"
+
+    run(scenario, memory_bytes=3)
+
+
 def test_a_reload_takes_over_while_the_old_engine_ends_its_requests():
     async def scenario(registry, opener):
         registry.register("a", "one")

@@ -7,10 +7,16 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ingot.errors import UsageError
 from ingot.serve.grpc.make_stubs import generated_once
 from ingot.settings import settings
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any: ...
+
 
 if not any(Path(__file__).parent.glob("*_pb2.py")):
     try:

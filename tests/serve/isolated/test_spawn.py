@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from ingot.errors import ResourceError
+from ingot.serve.isolated import spawn
+from ingot.serve.isolated.client import IsolatedEngine
+from ingot.serve.isolated.spawn import Spares, end_of
+from tests.runtime.fake_model import greedy
+from tests.serve.isolated.test_isolated_engine import SETTINGS
+from tests.serve.jobs import has_ended, job, run, tokens
+
+
+@pytest.mark.thorough
+def test_spare_processes_are_used_replaced_when_they_died_and_ended_when_nobody_took_them(
+    fake_artifact,
+):
+    with Spares(3) as spares:
+        dead, used, left = (child for child, _ in spares._spares)
+        dead.kill()
+        dead.wait()
+
+        async def main():
+            engine = await IsolatedEngine.open("m", str(fake_artifact), SETTINGS, spawn=spares.take)
+            assert (await engine.supervisor.process()).pid == used.pid
+            assert await tokens(engine, job([5])) == greedy([5], 10)
+            await engine.close()
+
+        run(main)
+        assert left.poll() is None
+    assert left.returncode == -signal.SIGKILL and has_ended(used.pid)
+
+
+def test_a_process_that_cannot_be_started_is_an_error_that_leaves_no_socket(monkeypatch):
+    def fails(*arguments, **options):
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(spawn.subprocess, "Popen", fails)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(ResourceError, match="Resource temporarily unavailable"):
+        spawn.spawned()
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_how_a_process_ended_is_said_in_words():
+    assert end_of(3) == "ended with exit code 3"
+    assert end_of(-9) == "was killed by SIGKILL" and end_of(-63) == "was killed by signal 63"
