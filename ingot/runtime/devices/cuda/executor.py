@@ -28,7 +28,7 @@ from ingot.runtime.devices.cpu import vocab_size, widest_window
 from ingot.runtime.devices.cuda.check import check_built, check_driver
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.host_draws import HostDraws
-from ingot.runtime.devices.cuda.host_inputs import HostInputs
+from ingot.runtime.devices.cuda.host_inputs import HostInputs, pad
 from ingot.runtime.devices.cuda.library import open_driver
 from ingot.runtime.devices.cuda.memory import Memory, fixed_sizes
 from ingot.runtime.devices.cuda.program import Program
@@ -145,26 +145,27 @@ class CudaExecutor:
             return self._queue(driver, inputs, draws)
 
     def _queue(self, driver: Driver, inputs: StepInputs, draws: Draws) -> CudaPending:
-        """Queues a step and its draws, unless the host has to draw."""
+        """Queues a step and its draws, unless the host has to draw.
+
+        The masks of grammars are computed while the device runs the step.
+        """
         self._feed(inputs)
-        num_rows, side = inputs.num_rows, next(self._sides)
-        by_device = self._sampler.takes(draws)
-        copies = bool(num_rows and (draws.kept or not by_device))
-        bucket = self._bucket(inputs)
-        if by_device:
-            side.draws.fill(draws, bucket)
-            self._sampler.upload(side.draws)
+        num_rows, side, bucket = inputs.num_rows, next(self._sides), self._bucket(inputs)
+        guided = any(sequence.sampling.guide for sequence in draws.sequences)
+        by_device = not guided and self._fill(side, draws, bucket)
         if bucket:
             pad(inputs, bucket)
         sizes = self._sizes(inputs)
         side.inputs.upload(inputs, sizes)
         # A prompt of one token looks like a decode, and may draw for siblings, too.
-        whole = by_device and not copies and side.draws.only_draws and side.draws.count == bucket
+        plain = by_device and side.draws.only_draws and side.draws.count == bucket
+        whole = plain and not (num_rows and draws.kept)
         if bucket:
             self._replay(driver, bucket, sizes, with_draws=whole)
         else:
             self._program.launch(sizes)
-        if copies:  # before the draws: edits change the logits
+        by_device = by_device or (guided and self._fill(side, draws, bucket))
+        if num_rows and (draws.kept or not by_device):  # before the draws: edits change the logits
             driver.download(self._logits[:num_rows], self._memory.array(LOGITS))
         if by_device:
             if not whole:
@@ -172,6 +173,14 @@ class CudaExecutor:
             self._sampler.download(side.draws)
         self._draws_on_device = by_device
         return CudaPending(self, num_rows, draws, side.draws if by_device else None, driver.mark())
+
+    def _fill(self, side: Side, draws: Draws, bucket: int) -> bool:
+        """Hands the device what it draws; False where the host has to draw."""
+        if not self._sampler.takes(draws):
+            return False
+        side.draws.fill(draws, bucket)
+        self._sampler.upload(side.draws)
+        return True
 
     def _feed(self, inputs: StepInputs) -> None:
         """Writes the tokens that the last step draws; ~d stands for draw d on the device."""
@@ -279,16 +288,6 @@ def read_built(artifact: Artifact, plan: Plan) -> BuiltLaunches:
     beside = {name.removeprefix(folder) for name in files if name.startswith(folder)}
     check_built(built, step.kernels, plan, files[step.plan].sha256, beside)
     return built
-
-
-def pad(inputs: StepInputs, bucket: int) -> None:
-    """Fills a decode up with sequences that have no token, and tokens that nobody stores."""
-    count = inputs.num_seqs
-    rest = slice(count, bucket)
-    inputs["tokens"][rest] = inputs["positions"][rest] = inputs["logit_rows"][rest] = 0
-    inputs["slots"][rest] = -1
-    inputs["spans"][rest] = count, count, 0
-    inputs.num_tokens = inputs.num_seqs = inputs.num_rows = bucket
 
 
 def _round_up(count: int) -> int:

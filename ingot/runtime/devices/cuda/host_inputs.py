@@ -41,3 +41,13 @@ def _host_array(driver: Driver, array: Array, limits: Limits) -> npt.NDArray[Any
     shape = [limits.bound(dim) for dim in array.shape]
     nbytes = prod(shape) * np.dtype(array.dtype).itemsize
     return driver.host_memory(nbytes).view(array.dtype).reshape(shape)
+
+
+def pad(inputs: StepInputs, bucket: int) -> None:
+    """Fills a decode up with sequences that have no token, and tokens that nobody stores."""
+    count = inputs.num_seqs
+    rest = slice(count, bucket)
+    inputs["tokens"][rest] = inputs["positions"][rest] = inputs["logit_rows"][rest] = 0
+    inputs["slots"][rest] = -1
+    inputs["spans"][rest] = count, count, 0
+    inputs.num_tokens = inputs.num_seqs = inputs.num_rows = bucket
