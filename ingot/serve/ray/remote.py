@@ -75,6 +75,7 @@ class RemoteEngine:
         self, data: bytes, blocks: Sequence[int], replay: Replay
     ) -> AsyncIterator[Progress]:
         responses = self._asking.remote(data, blocks)
+        finished = False
         try:
             async for answer in responses:
                 said = decode_said(answer)
@@ -83,9 +84,9 @@ class RemoteEngine:
                 assert said.progress is not None, "a replica says either"
                 if (new := replay.new(said.progress)) is not None:
                     yield new
-                if said.progress.finished:
-                    return
-            raise EngineDeadError("a replica ended its answer too early")
+                finished = said.progress.finished
+            if not finished:  # read to its end: only then Ray counts the request as done
+                raise EngineDeadError("a replica ended its answer too early")
         finally:
             responses.cancel()
 

@@ -107,6 +107,16 @@ def engine() -> Any:
     return RemoteEngine(handle, decode_description(handle.describe.remote().result()))
 
 
+def running() -> int:
+    """How many replicas run."""
+    from ray import serve
+
+    from ingot.serve.ray.app import deployment_name
+
+    deployments = serve.status().applications["ingot"].deployments
+    return int(deployments[deployment_name("m")].replica_states.get("RUNNING", 0))
+
+
 def jobs(found: Any, **params: Any) -> list[Job]:
     given = {"max_tokens": TOKENS, "ignore_eos": True, "temperature": 0.0, **params}
     return [
@@ -184,6 +194,8 @@ def test_a_node_that_dies_under_load_loses_nothing(
         return count
 
     async def work() -> int:
+        while await asyncio.to_thread(running) < NODES:  # one that was lost is started again
+            await asyncio.sleep(0.2)
         begun = asyncio.Semaphore(0)
         async with asyncio.TaskGroup() as group:
             loads = [group.create_task(until_one_is_lost(i, begun)) for i in range(len(asked))]
@@ -202,7 +214,7 @@ def test_a_node_that_dies_under_load_loses_nothing(
 def test_load_starts_replicas(nodes, shakespeare_artifact):
     from ray import serve
 
-    from ingot.serve.ray.app import build, deployment_name
+    from ingot.serve.ray.app import build
 
     serve.delete("ingot")
     few = args(
@@ -210,10 +222,6 @@ def test_load_starts_replicas(nodes, shakespeare_artifact):
     )
     serve.run(build(few), name="ingot", route_prefix="/")
     found = engine()
-
-    def running() -> int:
-        deployments = serve.status().applications["ingot"].deployments
-        return deployments[deployment_name("m")].replica_states.get("RUNNING", 0)
 
     assert running() == 1
 
