@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.cli.arguments import Arguments
-from ingot.cli.failure import PACKAGES, how_to_install
+from ingot.cli.failure import CORE, how_to_install
 from ingot.cli.numbers import format_bytes
 from ingot.cli.output import facts, print_json, show
 from ingot.errors import IngotError
@@ -24,6 +24,8 @@ NAME = "doctor"
 SUMMARY = "show what this host can build and run, for bug reports"
 ARGUMENTS: Arguments = ()
 
+COMPILING = (*CORE, "torch", "rich")  # what running and compiling need
+SERVING = ("uvicorn", "starlette", "llguidance", "grpcio")
 BYTES = "_bytes"  # ends the name of a size
 TITLES = {"cuda": "CUDA"}
 HUGE_PAGES = "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"
@@ -52,6 +54,7 @@ def main(args: argparse.Namespace) -> int:
         "memory": memory(missing),
         "compiler": compiler((*targets, "cpu:portable")[0], missing),
         "cuda": cuda(),
+        "serving": {name: _version(name) for name in SERVING},
         "cache": cache(missing),
         "versions": versions(missing),
     }
@@ -171,8 +174,8 @@ def versions(missing: list[Missing]) -> Section:
     from ingot.artifact.manifest import FORMAT_VERSION
     from ingot.artifact.select import ABI
 
-    packages = {name: _version(name) for name in PACKAGES}
-    missing += [Missing(name, how_to_install(name)) for name in PACKAGES if packages[name] is None]
+    packages = {name: _version(name) for name in COMPILING}
+    missing += [Missing(name, how_to_install(name)) for name in COMPILING if packages[name] is None]
     return {
         "ingot": __version__,
         "artifact_format": ".".join(str(part) for part in FORMAT_VERSION),

@@ -29,7 +29,8 @@ _OPTIONAL = {
     "uvicorn": _SERVING,
     "uvloop": _SERVING,
 }
-PACKAGES = ("numpy", "tokenizers", "huggingface_hub", "jinja2", "msgspec", "xxhash", *_OPTIONAL)
+CORE = ("numpy", "tokenizers", "huggingface_hub", "jinja2", "msgspec", "xxhash")
+PACKAGES = (*CORE, *_OPTIONAL)
 REPORT_HINT = (
     "This is a fault of ingot. Please report it with what `ingot doctor` prints and the log: {log}"
 )
