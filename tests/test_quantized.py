@@ -79,6 +79,7 @@ def test_sequences_are_the_same_alone_and_in_company(compiled) -> None:
     assert np.array_equal(*logits)
 
 
+@pytest.mark.thorough
 def test_what_is_refused_leaves_nothing(tmp_path: Path, tmp_path_factory) -> None:
     out = tmp_path / "x.ingot"
     text = tmp_path_factory.mktemp("text") / "text.txt"

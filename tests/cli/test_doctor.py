@@ -163,6 +163,7 @@ def test_a_compiler_that_builds_nothing(report, monkeypatch, tmp_path):
     assert "no headers" in remedies(found)["C++ compiler"]
 
 
+@pytest.mark.thorough
 def test_a_host_without_huge_pages_and_home(report, monkeypatch):
     monkeypatch.setattr(host, "huge_pages", lambda: "never")
     monkeypatch.setenv("INGOT_CACHE", "~nobody-of-that-name/x")
@@ -172,6 +173,7 @@ def test_a_host_without_huge_pages_and_home(report, monkeypatch):
     assert "Set INGOT_CACHE" in remedies(found)["cache"]
 
 
+@pytest.mark.thorough
 def test_a_host_that_is_no_x86_64(report, monkeypatch):
     monkeypatch.setattr(host, "host_flags", lambda: frozenset({"aarch64"}))
     found = report()

@@ -36,6 +36,7 @@ def start(*arguments, **options) -> subprocess.Popen:
     )
 
 
+@pytest.mark.thorough
 def test_compile_prints_one_json_document_and_a_line_a_stage(shakespeare_dir, tmp_path):
     out = tmp_path / "a.ingot"
     done = ingot("compile", shakespeare_dir, "-o", out, "--json")

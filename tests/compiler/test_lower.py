@@ -30,6 +30,7 @@ from tests.compiler.plans import (
     plan_for,
     step_by_step,
 )
+from tests.support.core import core
 
 torch.set_num_threads(1)
 
@@ -55,7 +56,7 @@ def test_the_plan_without_optional_passes_computes_the_same(checkpoint, referenc
 
 @pytest.mark.parametrize(
     "storage, dtype",
-    [(Storage(8, 0), "bfloat16"), (Storage(4, 32), "float32")],
+    core((Storage(4, 32), "float32"), further=[(Storage(8, 0), "bfloat16")]),
 )
 def test_weights_in_integers_stand_for_their_numbers(storage, dtype, checkpoint) -> None:
     chosen = choose_storage(graph(), storage, (), dtype)

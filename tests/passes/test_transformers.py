@@ -135,7 +135,7 @@ def test_every_pass_keeps_the_numbers_of_a_foreign_model():
     compiled(model_of("qwen3"), dtype="bfloat16", verify=True)
 
 
-@pytest.mark.parametrize("dtype", core("bfloat16", further=["float32"]))
+@pytest.mark.parametrize("dtype", core(further=["bfloat16", "float32"]))
 def test_optional_passes_can_be_left_out(dtype):
     model = model_of("qwen3", num_hidden_layers=1)
     full = compiled(model, dtype=dtype)
@@ -153,6 +153,7 @@ def test_biases_are_merged():
     )
 
 
+@pytest.mark.thorough
 def test_gates_of_another_activation_are_found():
     gm = compiled(model_of("llama", hidden_act="gelu_pytorch_tanh"))
     assert [arguments(n)["kind"] for n in op_calls(gm, "gate")] == LAYERS * ["gelu_tanh"]

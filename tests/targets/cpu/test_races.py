@@ -161,8 +161,8 @@ def test_threads_that_share_what_each_has_for_itself_race(tmp_path: Path) -> Non
 
 
 @SIZES
-@pytest.mark.parametrize("threads", core(2, further=[3]))
-@pytest.mark.parametrize("product", core(True, further=[False]))
+@pytest.mark.parametrize("threads", core(further=[2, 3]))
+@pytest.mark.parametrize("product", [True, False])
 def test_threads_attend_to_what_they_wrote(
     tmp_path: Path, sequences: list[tuple[int, int]], threads: int, product: bool
 ) -> None:
