@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
 
 
 class Gate:
@@ -25,6 +29,19 @@ class Gate:
 
     def open(self) -> None:
         self._open.set()
+
+
+@contextmanager
+def held(llm) -> Iterator[SimpleQueue[Any]]:
+    """Keeps the engine's thread between two steps during the block, which gets what is posted to
+    it meanwhile."""
+    reached, go_on = threading.Event(), threading.Event()
+    llm._thread.post(lambda: (reached.set(), go_on.wait()))
+    reached.wait()
+    try:
+        yield llm._thread.inbox
+    finally:
+        go_on.set()
 
 
 def is_idle(llm) -> bool:
