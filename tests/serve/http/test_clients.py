@@ -18,6 +18,7 @@ from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from ingot.serve.http.app import build_app
 from ingot.serve.local import LocalEngine
+from tests.runtime.gate import held
 from tests.support.core import core
 from tests.support.fake_engine import FakeModels
 from tests.support.live_server import serving
@@ -194,11 +195,13 @@ def test_a_closed_stream_frees_its_pages(client: openai.OpenAI, llm: LLM) -> Non
         extra_body={"ignore_eos": True},
     )
     next(iter(stream))
-    stream.close()
-    while llm.counters().num_aborted == before:
-        pass
+    with held(llm) as inbox:
+        stream.close()
+        while not inbox.qsize():
+            pass
     after = llm.counters()
     assert (after.num_running, after.num_waiting) == (0, 0)
+    assert after.num_aborted == before + 1
 
 
 def test_a_client_that_leaves_without_a_stream_frees_its_pages(address: str, llm: LLM) -> None:
@@ -210,9 +213,12 @@ def test_a_client_that_leaves_without_a_stream_frees_its_pages(address: str, llm
         connection.sendall(head.encode() + b"\r\n" + body)
         while llm.counters().num_generated_tokens == before.num_generated_tokens:
             pass
-    while llm.counters().num_aborted == before.num_aborted:
-        pass
+        with held(llm) as inbox:
+            connection.close()
+            while not inbox.qsize():
+                pass
     after = llm.counters()
+    assert after.num_aborted == before.num_aborted + 1
     assert (after.num_running, after.num_waiting) == (0, 0)
     assert after.num_generated_tokens < before.num_generated_tokens + 900
 
