@@ -9,20 +9,11 @@ from functools import partial
 
 from ingot.serve.asked import Asked
 from ingot.serve.engine import Engine
-from ingot.serve.http.errors import refusal_of
 from ingot.serve.http.gate import Watch
-from ingot.serve.http.reply import (
-    JSON,
-    ClientGone,
-    Receive,
-    Reply,
-    Scope,
-    Send,
-    read_body,
-    while_connected,
-)
+from ingot.serve.http.reply import JSON, Receive, Reply, Scope, Send, replying
 from ingot.serve.http.site import SMALL_BODY, Site, off_loop
 from ingot.serve.http.steps import Steps, steps_of
+from ingot.serve.openai.answer import Answer
 from ingot.serve.openai.answers import Head
 from ingot.serve.openai.chat_answer import ChatAnswer
 from ingot.serve.openai.order import Caller, Order, chat_order, completion_order
@@ -31,7 +22,6 @@ from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 from ingot.serve.openai.text_answer import TextAnswer
 
 Request = CompletionRequest | ChatRequest
-Answer = TextAnswer | ChatAnswer
 
 
 class Generate:
@@ -42,21 +32,10 @@ class Generate:
         self._kind = kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reply = Reply(send)
-        state = scope.get("state", {})
-        request_id = state.get("request_id") or uuid.uuid4().hex
-        try:
-            body = await read_body(receive)
-            async with while_connected(receive, reply):
-                await self._answer(body, state.get("key", ""), reply)
-        except ClientGone:
-            pass
-        except Exception as error:
-            refusal = refusal_of(error, request_id)
-            state["error"] = refusal.code  # for the log of whoever stands around
-            await reply.fail(refusal)
+        key = scope.get("state", {}).get("key", "")
+        await replying(scope, receive, send, partial(self._answer, key))
 
-    async def _answer(self, body: bytes, key: str, reply: Reply) -> None:
+    async def _answer(self, key: str, body: bytes, reply: Reply) -> None:
         site = self._site
         request = await site.decode(body, self._kind)
         name = site.named(request.model)

@@ -14,20 +14,10 @@ import msgspec
 
 from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.settings import EdgeSettings, Limits
-from ingot.serve.engine import ModelFacts
+from tests.support import fake_engine
 
 LOCAL = "127.0.0.1"
-FACTS = ModelFacts(
-    artifact_id="a",
-    fingerprint="f",
-    vocab_size=10,
-    max_model_len=100,
-    max_num_seqs=1,
-    num_pages=10,
-    page_size=8,
-    architecture="x",
-    created=0,
-)
+FACTS = msgspec.structs.replace(fake_engine.FACTS, max_num_seqs=1, num_pages=10, page_size=8)
 
 
 class SmallApp:

@@ -12,21 +12,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from ingot.errors import EngineDeadError
 from ingot.runtime.metrics import CacheCounters, EngineCounters, RequestMetrics
 from ingot.serve.asked import Asked
-from ingot.serve.engine import ModelFacts, Piece, Progress
+from ingot.serve.engine import Piece, Progress
 from ingot.serve.metrics.telemetry import Telemetry
 from ingot.serve.refusal import QueueFull
+from tests.support.fake_engine import FACTS
 
-FACTS = ModelFacts(
-    artifact_id="a",
-    fingerprint="f",
-    vocab_size=10,
-    max_model_len=100,
-    max_num_seqs=4,
-    num_pages=100,
-    page_size=16,
-    architecture="x",
-    created=0,
-)
 METRICS = RequestMetrics(
     num_prompt_tokens=5,
     num_cached_tokens=2,
@@ -196,7 +186,7 @@ def test_the_counters_of_engines_are_followed(world):
     assert world.value("prefix_cache_hits_total") == 40
     assert world.value("num_preemptions_total") == 1
     assert world.sums("iteration_tokens_total") == [(10, 50)]
-    assert world.value("cache_config_info", block_size="16", num_gpu_blocks="100") == 1
+    assert world.value("cache_config_info", block_size="16", num_gpu_blocks="64") == 1
 
 
 def test_counters_go_on_when_an_engine_is_started_again(world):
