@@ -66,6 +66,14 @@ def all_threads() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def patient_compiler() -> Iterator[None]:
+    """Grammars may take as long to compile as a busy machine needs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ingot.runtime.structured.compiler.SECONDS", 60.0)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def signals() -> Iterator[None]:
     """Signals as in a terminal. Background jobs of a shell and of nohup ignore some of them, and
     pass that on to their children."""

@@ -16,7 +16,7 @@ from ingot.serve.http.steps import Steps, steps_of
 from ingot.serve.openai.answer import Answer
 from ingot.serve.openai.answers import Head
 from ingot.serve.openai.chat_answer import ChatAnswer
-from ingot.serve.openai.order import Caller, Order, chat_order, completion_order
+from ingot.serve.openai.order import Caller, Order, order_of
 from ingot.serve.openai.params import num_new_tokens
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 from ingot.serve.openai.text_answer import TextAnswer
@@ -43,7 +43,8 @@ class Generate:
         # Unlike the id of the request, which a client may choose, this one is unique.
         caller = Caller(uuid.uuid4().hex, key)
         async with self._kept_awake(request, reply), site.models.lease(name) as engine:
-            make_order = partial(self._order, request, engine, caller, body)
+            terms = site.settings.terms
+            make_order = partial(order_of, request, engine, caller, body, terms)
             order = make_order() if _is_small(request, body) else await off_loop(make_order)
             answer = self._begin(order, caller, name, engine)
             async with (
@@ -59,12 +60,6 @@ class Generate:
         if not request.stream:
             return nullcontext()
         return reply.kept_awake(self._site.settings.ping_seconds)
-
-    def _order(self, request: Request, engine: Engine, caller: Caller, body: bytes) -> Order:
-        terms = self._site.settings.terms
-        if isinstance(request, CompletionRequest):
-            return completion_order(request, engine, caller, body, terms)
-        return chat_order(request, engine, caller, body, terms)
 
     def _begin(self, order: Order, caller: Caller, name: str, engine: Engine) -> Answer:
         is_text = isinstance(order.request, CompletionRequest)
