@@ -16,15 +16,13 @@ from ingot.runtime.async_llm import AsyncLLM
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
-from ingot.serve.engine import Job, Piece, Progress
+from ingot.serve.engine import Piece, Progress
 from ingot.serve.inbox import Inbox, joined
 from ingot.serve.local import LocalEngine
 from tests.runtime.fake_model import LIMITS, NAN_TOKEN, VOCAB, greedy
 from tests.runtime.gate import held, is_idle
+from tests.serve.jobs import GREEDY, LONG, job, whole
 from tests.support.until import until
-
-GREEDY = {"temperature": 0, "max_tokens": 10, "ignore_eos": True}
-LONG = {**GREEDY, "max_tokens": 90}
 
 
 def use(path, scenario, **options):
@@ -40,15 +38,6 @@ def use(path, scenario, **options):
         return result
 
     return asyncio.run(main())
-
-
-def job(tokens, params=GREEDY, **fields):
-    return Job(id="a", token_ids=tokens, params=params, **fields)
-
-
-async def whole(engine, asked):
-    """A job's progress as one."""
-    return joined([progress async for progress in engine.ask(asked)])
 
 
 def test_facts_are_those_of_the_artifact(fake_artifact):
