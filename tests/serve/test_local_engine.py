@@ -20,7 +20,7 @@ from ingot.serve.engine import Piece, Progress
 from ingot.serve.inbox import Inbox, joined
 from ingot.serve.local import LocalEngine
 from tests.runtime.fake_model import LIMITS, NAN_TOKEN, VOCAB, greedy
-from tests.runtime.gate import held, is_idle
+from tests.runtime.gate import halted, held, is_idle
 from tests.serve.jobs import GREEDY, LONG, job, whole
 from tests.support.until import until
 
@@ -237,21 +237,12 @@ def test_only_jobs_of_one_salt_share_prefixes(fake_artifact):
 def test_closing_ends_jobs_that_run_and_refuses_later_ones(fake_artifact):
     async def main():
         engine = LocalEngine(AsyncLLM(fake_artifact))
-        executor, steps, gate = engine._model._engine._executor, [], threading.Event()
-        submit = executor.submit
-
-        def held(*arguments, **options):
-            steps.append(1)
-            if len(steps) > 3:
-                gate.wait()
-            return submit(*arguments, **options)
-
-        executor.submit = held
-        stream = engine.ask(job([1], LONG))
-        await anext(stream)
-        closing = asyncio.create_task(engine.close())
-        await until(engine._model._thread.inbox.qsize)  # the word to end
-        gate.set()
+        with halted(engine._model, steps=3) as halt:
+            stream = engine.ask(job([1], LONG))
+            await anext(stream)
+            await until(halt.reached.is_set)
+            closing = asyncio.create_task(engine.close())
+            await until(halt.inbox.qsize)  # the word to end
         await closing
         with pytest.raises(EngineDeadError, match="closed"):
             async for _ in stream:
