@@ -48,6 +48,13 @@ def server(shakespeare_artifact: Path) -> Iterator[tuple[int, str]]:
         yield port, url
 
 
+@pytest.fixture
+def own_server(shakespeare_artifact: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A server for a test that ends it."""
+    with serving(shakespeare_artifact) as (process, port, _):
+        yield process, port
+
+
 def stream(port: int, **params: object) -> list[str]:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         health = health_pb2_grpc.HealthStub(channel)
@@ -96,11 +103,9 @@ def test_metrics_count_what_came_by_grpc(server):
     assert count() == before + 1, name
 
 
-def test_a_signal_lets_streams_end_and_then_the_process(shakespeare_artifact):
-    with (
-        serving(shakespeare_artifact) as (process, port, _),
-        grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
-    ):
+def test_a_signal_lets_streams_end_and_then_the_process(own_server):
+    process, port = own_server
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         params = v1.SamplingParams(max_tokens=400, ignore_eos=True)
         asked = v1.GenerateRequest(text="ROMEO:", params=params)
         call = ingot_v1_pb2_grpc.InferenceStub(channel).GenerateStream(asked, timeout=60)
@@ -108,4 +113,4 @@ def test_a_signal_lets_streams_end_and_then_the_process(shakespeare_artifact):
         process.send_signal(signal.SIGTERM)
         *_, last = call
         assert last.completions[0].finish_reason == "length"
-        assert process.wait(60) == 0
+    assert process.wait(60) == 0

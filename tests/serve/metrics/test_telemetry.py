@@ -7,6 +7,7 @@ import logging
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from ingot.errors import EngineDeadError
@@ -15,7 +16,9 @@ from ingot.serve.asked import Asked
 from ingot.serve.engine import Piece, Progress
 from ingot.serve.metrics.telemetry import Telemetry
 from ingot.serve.refusal import QueueFull
-from tests.support.fake_engine import FACTS
+from tests.support import fake_engine
+
+FACTS = structs.replace(fake_engine.FACTS, num_pages=100)
 
 METRICS = RequestMetrics(
     num_prompt_tokens=5,
@@ -186,7 +189,7 @@ def test_the_counters_of_engines_are_followed(world):
     assert world.value("prefix_cache_hits_total") == 40
     assert world.value("num_preemptions_total") == 1
     assert world.sums("iteration_tokens_total") == [(10, 50)]
-    assert world.value("cache_config_info", block_size="16", num_gpu_blocks="64") == 1
+    assert world.value("cache_config_info", block_size="16", num_gpu_blocks="100") == 1
 
 
 def test_counters_go_on_when_an_engine_is_started_again(world):
