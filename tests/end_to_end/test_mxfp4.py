@@ -15,9 +15,8 @@ import torch
 import ingot
 from ingot.compiler.explain import explain
 from ingot.errors import CheckpointError
-from ingot.models.checkpoint import materialize
 from tests.end_to_end.support import judged_logits, random_tokens, relative_error
-from tests.support.checkpoints import Tensors, build, edit, refused
+from tests.support.checkpoints import Tensors, build, edit, plain_logits, refused
 from tests.support.mxfp4_model import dequantized, save_mxfp4
 
 LONGEST = 128
@@ -29,23 +28,15 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_mxfp4(tmp_path_factory.mktemp("mxfp4") / "model")
 
 
-def ours(model_dir: Path, tokens: list[int]) -> np.ndarray:
-    """Logits of the plain module on the numbers of the checkpoint."""
-    checkpoint, module = build(model_dir)
-    with checkpoint, torch.inference_mode():
-        materialize(module, checkpoint)
-        return module(torch.tensor([tokens]), torch.arange(len(tokens))[None])[0].numpy()
-
-
 def test_the_module_has_the_numbers_of_the_blocks(model_dir: Path, tmp_path: Path) -> None:
     tokens = random_tokens(60)
     expected = judged_logits(dequantized(model_dir), tokens)
     assert expected.std() > 0.1
-    assert relative_error(ours(model_dir, tokens), expected) <= 1e-5
+    assert relative_error(plain_logits(model_dir, tokens), expected) <= 1e-5
     # The control: the two codes of every byte in the other order.
     other = Path(shutil.copytree(model_dir, tmp_path / "other"))
     edit(other, changed(f"{DOWN}_blocks", lambda t: t >> 4 | t << 4))
-    assert relative_error(ours(other, tokens), expected) > 0.03
+    assert relative_error(plain_logits(other, tokens), expected) > 0.03
 
 
 @pytest.mark.slow
