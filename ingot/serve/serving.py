@@ -22,6 +22,8 @@ from ingot.serve.registry.opening import IsolatedOpener, LocalOpener
 from ingot.serve.registry.registry import ModelRegistry
 from ingot.serve.settings import ModelSettings
 
+ENDING_SECONDS = 1.0  # that open streams of gRPC have to end, when nothing runs any more
+
 _log = logging.getLogger("ingot.serve")
 
 
@@ -106,7 +108,7 @@ async def _grpc_beside(site: Site, edge: Edge, port: int | None) -> AsyncIterato
     try:
         yield
     finally:
-        await server.stop()
+        await server.stop(ENDING_SECONDS)
 
 
 async def _note_events(registry: ModelRegistry, site: Site, edge: Edge) -> None:
