@@ -52,7 +52,7 @@ def test_who_trusts_the_certificate_is_answered_and_others_leave(pair):
                 answer = await client.post("/echo", content=b"x" * 100_000)
                 assert (answer.status_code, answer.text) == (200, "100000")
             async with served.client(verify=ssl.create_default_context()) as client:
-                with pytest.raises(httpx.ConnectError, match="(?i)verify failed"):
+                with pytest.raises(httpx.ConnectError, match=r"(?i)verify failed"):
                     await client.get("/live")
 
     asyncio.run(asyncio.wait_for(main(), SECONDS))
