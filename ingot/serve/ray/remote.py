@@ -167,7 +167,13 @@ class RemoteModels:
             yield event
 
     def register(self, name: str, source: str, *_: object, **__: object) -> None:
-        """Raises RequestError, as the three below do."""
+        """Raises RequestError, as those below do."""
+        raise _by_ray()
+
+    def alias(self, alias: str, name: str) -> None:
+        raise _by_ray()
+
+    def pin(self, name: str, pinned: bool = True) -> None:
         raise _by_ray()
 
     async def load(self, name: str) -> None:

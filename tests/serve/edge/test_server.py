@@ -199,11 +199,6 @@ def test_a_file_is_not_replaced_by_a_socket(tmp_path):
     assert path.read_text() == "mine"
 
 
-def test_tls_needs_both_files(tmp_path):
-    with pytest.raises(UsageError, match="a certificate and its key"):
-        Edge(EdgeSettings(tls_cert=tmp_path / "c.pem"))
-
-
 @pytest.mark.thorough
 def test_only_this_machine_can_reach_a_server_by_default():
     async def main() -> None:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ingot.cli.main import main
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
-from ingot.serve.grpc.stubs import ingot_v1_pb2_grpc
+from ingot.serve.grpc.stubs import ingot_v1_pb2_grpc, open_inference_pb2_grpc
 
 pytestmark = pytest.mark.thorough
 
@@ -110,7 +111,12 @@ def test_a_signal_lets_streams_end_and_then_the_process(own_server):
         asked = v1.GenerateRequest(text="ROMEO:", params=params)
         call = ingot_v1_pb2_grpc.InferenceStub(channel).GenerateStream(asked, timeout=60)
         next(iter(call))
+        over = threading.Event()
+        stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
+        open_stream = stub.ModelStreamInfer(iter(over.wait, True))  # no request, and no end
         process.send_signal(signal.SIGTERM)
         *_, last = call
         assert last.completions[0].finish_reason == "length"
+        assert list(open_stream) == []  # it ends, and not with an error
+        over.set()
     assert process.wait(60) == 0

@@ -16,6 +16,8 @@ from ingot.errors import (
     UnknownModelError,
     UsageError,
 )
+from ingot.serve.isolated.supervisor import Patience
+from ingot.serve.registry.opening import IsolatedOpener
 from ingot.serve.registry.registry import ModelRegistry
 from ingot.serve.settings import ModelSettings
 from tests.serve.registry.fakes import FakeOpener, answer, settle
@@ -474,3 +476,20 @@ def test_another_event_loop_is_refused():
             await asyncio.to_thread(asyncio.run, elsewhere())
 
     run(scenario)
+
+
+def test_a_model_can_have_a_watchdog_of_its_own(monkeypatch):
+    given = []
+
+    async def opened(name, path, settings, patience, changed, spawn):
+        given.append(patience.watchdog_seconds)
+
+    monkeypatch.setattr("ingot.serve.registry.opening.IsolatedEngine.open", opened)
+
+    async def main():
+        opener = IsolatedOpener(Patience(watchdog_seconds=30))
+        for settings in (ModelSettings(), ModelSettings(watchdog=5)):
+            await opener.open("m", "path", settings, lambda state, why: None)
+
+    asyncio.run(main())
+    assert given == [30, 5]
