@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -31,14 +32,14 @@ def starts(path: Path, rounds: int) -> Iterator[Figure]:
         environment = installed(byte_code)
         times: dict[int, list[float]] = {1: [], 4: []}
         for _ in range(rounds + 1):
-            for count, found in times.items():
-                models = [f"m{number}={path}" for number in range(count)]
+            for number, found in times.items():
+                models = [f"m{each}={path}" for each in range(number)]
                 with serving(ingot_serve(models), environment) as running:
                     found.append(running.start_seconds)
-    for count, limit in ((1, 0.6), (4, 1.5)):
-        name = f"start to ready, {count} artifact{'s' if count > 1 else ''}"
+    for number, limit in ((1, 0.6), (4, 1.5)):
+        name = f"start to ready, {number} artifact{'s' if number > 1 else ''}"
         # The first fills the caches of byte code and files.
-        yield Figure(name, median(times[count][1:]), "s", limit, note=f"{rounds} rounds")
+        yield Figure(name, median(times[number][1:]), "s", limit, note=f"{rounds} rounds")
 
 
 class Recovery(NamedTuple):
@@ -80,7 +81,9 @@ async def recovery(running: Running, artifact: Path) -> Recovery:
                 await begun.acquire()
             os.kill(running.engine_of(artifact), signal.SIGKILL)
             killed = loop.time()
-            while (await pool.ask(asks(1, 1, 1)[0])).error:
+            # Each is another: what an engine died with is tried alone, one after the other.
+            news = (asks(seed, 1, 1)[0] for seed in count(1))
+            while (await pool.ask(next(news))).error:
                 await asyncio.sleep(0.005)
             seconds = loop.time() - killed
             stop.set()
