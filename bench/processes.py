@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,11 @@ def ingot_bench(artifact: Path, *options: str) -> dict[str, Any]:
 def _output(*args: str) -> str:
     command = [sys.executable, *args]
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def installed(byte_code: str) -> dict[str, str]:
+    """An environment in which modules are compiled once, as those of an installed package are."""
+    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": byte_code}
 
 
 def processors() -> list[str]:
