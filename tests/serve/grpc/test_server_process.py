@@ -107,13 +107,13 @@ def test_metrics_count_what_came_by_grpc(server):
 def test_a_signal_lets_streams_end_and_then_the_process(own_server):
     process, port = own_server
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        params = v1.SamplingParams(max_tokens=400, ignore_eos=True)
-        asked = v1.GenerateRequest(text="ROMEO:", params=params)
-        call = ingot_v1_pb2_grpc.InferenceStub(channel).GenerateStream(asked, timeout=60)
-        next(iter(call))
         over = threading.Event()
         stub = open_inference_pb2_grpc.GRPCInferenceServiceStub(channel)
         open_stream = stub.ModelStreamInfer(iter(over.wait, True))  # no request, and no end
+        params = v1.SamplingParams(max_tokens=400, ignore_eos=True)
+        asked = v1.GenerateRequest(text="ROMEO:", params=params)
+        call = ingot_v1_pb2_grpc.InferenceStub(channel).GenerateStream(asked, timeout=60)
+        next(iter(call))  # so the server has the stream that was asked for before, too
         process.send_signal(signal.SIGTERM)
         *_, last = call
         assert last.completions[0].finish_reason == "length"
