@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.processes import WORK, ingot_bench, made_model, processors, run_script
+from bench.figure import Figure, machine, show
+from bench.processes import WORK, ingot_bench, made_model, run_script
 
 # Required by the project's contract; None: reported only.
 COMPILE_SECONDS = {"qwen3-0.6b": 25.0}
@@ -25,46 +24,21 @@ MEMORY_MB = 150.0
 SHARES = {"prefill 512": 50.0, "decode context 512": 80.0}
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A measured value beside its limit; `better` tells which side of it is good."""
-
-    name: str
-    value: float
-    unit: str
-    limit: float | None = None
-    better: str = "lower"
-    note: str = ""
-
-    @property
-    def ok(self) -> bool:
-        if self.limit is None:
-            return True
-        return self.value <= self.limit if self.better == "lower" else self.value >= self.limit
-
-
 def main() -> int:
     """Prints the table; 1 if a limit is missed."""
     args = _parser().parse_args()
     args.work.mkdir(parents=True, exist_ok=True)
-    names = processors()
-    print(f"{len(names)} x {names[0]}, Python {platform.python_version()}, model {args.shape}\n")
-    figures = []
-    for figure in measure(args.shape, args.work):
-        print(_line(figure), flush=True)
-        figures.append(figure)
-    if args.json:
-        args.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
-    return 0 if all(figure.ok for figure in figures) else 1
+    print(f"{machine()}, model {args.shape}\n")
+    return show(measure(args.shape, args.work), args.json)
 
 
 def measure(shape: str, work: Path) -> Iterator[Figure]:
     """All figures of a shape, as they are measured."""
     artifact = work / f"{shape}.ingot"
-    compiled = run_script("compile_figures.py", str(made_model(shape, work)), str(artifact))
+    compiled = run_script("compile_figures", str(made_model(shape, work)), str(artifact))
     yield Figure("compile", compiled["seconds"], "s", COMPILE_SECONDS.get(shape))
     yield Figure("compile, peak memory", compiled["peak_gb"], "GB", COMPILE_GB.get(shape))
-    started = run_script("start_figures.py", str(artifact))
+    started = run_script("start_figures", str(artifact))
     yield Figure("import ingot", started["import_seconds"], "s", 0.2)
     yield Figure("artifact open to ready", started["open_seconds"], "s", 0.15)
     yield Figure("process start to first token", started["first_token_seconds"], "s")
@@ -78,7 +52,7 @@ def measure(shape: str, work: Path) -> Iterator[Figure]:
         yield Figure(phase["name"], phase["tokens_per_second"], "tok/s")
         least = SHARES.get(phase["name"])
         yield Figure(f"{phase['name']}, of the limit", 100 * phase["share"], "%", least, "higher")
-    held = run_script("memory_figures.py", str(artifact))
+    held = run_script("memory_figures", str(artifact))
     yield Figure(
         "memory beyond weights and KV pool",
         held["extra_mb"],
@@ -86,15 +60,6 @@ def measure(shape: str, work: Path) -> Iterator[Figure]:
         MEMORY_MB,
         note=f"{held['peak_mb']:.0f} MB in all",
     )
-
-
-def _line(figure: Figure) -> str:
-    limit = ""
-    if figure.limit is not None:
-        sign = "<=" if figure.better == "lower" else ">="
-        limit = f"{sign} {figure.limit:g} {figure.unit}  {'ok' if figure.ok else 'MISSED'}"
-    value = f"{figure.value:.2f} {figure.unit}"
-    return f"{figure.name:<36}{value:>16}   {limit:<22} {figure.note}".rstrip()
 
 
 def _parser() -> argparse.ArgumentParser:

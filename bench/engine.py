@@ -10,17 +10,16 @@ is not given is left out. Every figure stands beside its limit.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 
 import ingot
-from bench.__main__ import Figure, _cpu, _line
+from bench.figure import Figure, machine, show
 from bench.scheduler import sequence_steps_per_second
 from ingot.artifact.cost import StepShape
 from ingot.artifact.step_cost import step_cost
@@ -180,15 +179,9 @@ def main() -> int:
         benches["batching"] = lambda: batching(args.artifact, args.rounds)
         benches["prefix"] = lambda: prefix(args.artifact)
         benches["host-artifact"] = lambda: host(args.artifact)
-    print(f"{_cpu()}\n")
-    figures = []
-    for name in args.only or benches:
-        for figure in benches[name]():
-            print(_line(figure), flush=True)
-            figures.append(figure)
-    if args.json:
-        args.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
-    return 0 if all(figure.ok for figure in figures) else 1
+    print(f"{machine()}\n")
+    found = (benches[name]() for name in args.only or benches)
+    return show(chain.from_iterable(found), args.json)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +17,13 @@ def made_model(shape: str, work: Path) -> Path:
     """A model directory of that shape with random weights; made in `work` if it is not there."""
     model = work / shape
     if not (model / "config.json").exists():
-        run_script("make_model.py", str(model), "--shape", shape)
+        run_script("make_model", str(model), "--shape", shape)
     return model
 
 
 def run_script(name: str, *args: str) -> dict[str, Any]:
     """Runs a script of this folder; it prints one line of JSON at its end."""
-    text = _output(str(ROOT / "bench" / name), *args)
+    text = _output("-m", f"bench.{name}", *args)
     values: dict[str, Any] = json.loads(text.splitlines()[-1])
     return values
 
@@ -38,6 +39,11 @@ def ingot_bench(artifact: Path, *options: str) -> dict[str, Any]:
 def _output(*args: str) -> str:
     command = [sys.executable, *args]
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+def installed(byte_code: str) -> dict[str, str]:
+    """An environment in which modules are compiled once, as those of an installed package are."""
+    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": byte_code}
 
 
 def processors() -> list[str]:

@@ -10,17 +10,16 @@ rows that follow one another.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from bench.__main__ import Figure, _cpu, _line
+from bench.figure import Figure, machine, show
 from ingot.artifact.host import host_flags
 from ingot.artifact.select import ABI
 from ingot.artifact.target import Target, native_target
@@ -67,14 +66,8 @@ def main() -> int:
     """Prints the table; 1 if a limit is missed."""
     args = _parser().parse_args()
     target = Target.parse(args.target) if args.target else native_target(host_flags())
-    print(f"{_cpu()}, {target.name}, vocabulary {args.vocab}\n")
-    figures = []
-    for figure in measure(args.vocab, target):
-        print(_line(figure), flush=True)
-        figures.append(figure)
-    if args.json:
-        args.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
-    return 0 if all(figure.ok for figure in figures) else 1
+    print(f"{machine()}, {target.name}, vocabulary {args.vocab}\n")
+    return show(measure(args.vocab, target), args.json)
 
 
 def measure(vocab: int, target: Target) -> Iterator[Figure]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from bench.processes import installed
 
 ROUNDS = 7
 
@@ -29,7 +33,7 @@ llm.generate([[1, 2, 3]], ingot.SamplingParams(max_tokens=1, temperature=0, deto
 def main() -> None:
     artifact = sys.argv[1]
     with tempfile.TemporaryDirectory() as byte_code:
-        environment = _installed(byte_code)
+        environment = installed(byte_code)
         imports = [float(_output(environment, IMPORT)) for _ in range(ROUNDS)]
         _output(environment, FIRST_TOKEN, artifact)
         opens = [float(_output(environment, OPEN, artifact)) for _ in range(ROUNDS)]
@@ -44,11 +48,6 @@ def main() -> None:
         "first_token_seconds": statistics.median(firsts),
     }
     print(json.dumps(figures))
-
-
-def _installed(byte_code: str) -> dict[str, str]:
-    """An environment in which modules are compiled once, as those of an installed package are."""
-    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": byte_code}
 
 
 def _output(environment: dict[str, str], code: str, *args: str) -> str:

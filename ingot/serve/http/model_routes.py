@@ -13,16 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ingot.errors import UnknownModelError
-from ingot.serve.http.errors import refusal_of
-from ingot.serve.http.reply import (
-    ClientGone,
-    Receive,
-    Reply,
-    Scope,
-    Send,
-    read_body,
-    while_connected,
-)
+from ingot.serve.http.reply import Receive, Reply, Scope, Send, replying
 from ingot.serve.http.routes import json, route
 from ingot.serve.http.site import Site
 from ingot.serve.openai.fields import FieldError, Name
@@ -142,17 +133,9 @@ class ModelEvents:
         self._site = site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reply = Reply(send)
-        try:
-            await read_body(receive)
-            async with while_connected(receive, reply):
-                await self._tell(reply)
-        except ClientGone:
-            pass
-        except Exception as error:
-            await reply.fail(refusal_of(error, scope.get("state", {}).get("request_id", "")))
+        await replying(scope, receive, send, self._tell)
 
-    async def _tell(self, reply: Reply) -> None:
+    async def _tell(self, body: bytes, reply: Reply) -> None:
         await reply.write(b": models\n\n")
         async with (
             reply.kept_awake(self._site.settings.ping_seconds),

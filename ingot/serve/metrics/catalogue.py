@@ -118,7 +118,6 @@ METRICS = (
         in_vllm=True,
     ),
     Metric("model_load_seconds", GAUGE, "What the last load of a model took."),
-    Metric("compile_seconds", GAUGE, "What compiling a model directory took before it was loaded."),
     Metric("engine_restarts", COUNTER, "Engines of a model that ended and were started again."),
     Metric(
         "requests_rejected",
@@ -133,7 +132,6 @@ METRICS = (
         GAUGE,
         "1 while a model has been slower than its own baseline for three windows in a row.",
     ),
-    Metric("artifact_verify_failures", COUNTER, "Artifacts that were not what they claim to be."),
     Metric("http_responses", COUNTER, "Answers, by their status.", ("status",)),
     Metric("http_requests_in_flight", GAUGE, "Requests that are being answered.", ()),
     Metric("event_loop_lag_seconds", HISTOGRAM, "How late the event loop runs.", (), _LAG),

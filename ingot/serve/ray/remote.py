@@ -57,7 +57,7 @@ class RemoteEngine:
             except (*LOST, EngineDeadError) as error:
                 _log.warning("job %s: attempt %d: a replica was lost: %s", job.id, attempt, error)
                 if attempt == TRIES:
-                    raise _lost(error) from error
+                    raise _lost() from error
                 replay.again()
 
     async def counters(self) -> EngineCounters:
@@ -65,7 +65,7 @@ class RemoteEngine:
         try:
             data = await self._counting.remote()
         except LOST as error:
-            raise _lost(error) from error
+            raise _lost() from error
         return msgspec.msgpack.decode(data, type=EngineCounters)
 
     async def close(self) -> None:
@@ -98,7 +98,7 @@ def _by_ray() -> RequestError:
     )
 
 
-def _lost(error: BaseException) -> EngineDeadError:
+def _lost() -> EngineDeadError:
     return EngineDeadError("the replica that computed this was lost", hint="Send it again.")
 
 
@@ -192,5 +192,5 @@ class RemoteModels:
         try:
             data = await handle.describe.remote()
         except LOST as error:
-            raise _lost(error) from error
+            raise _lost() from error
         return await asyncio.to_thread(RemoteEngine, handle, decode_description(data))

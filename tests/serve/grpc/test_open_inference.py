@@ -80,6 +80,23 @@ def test_a_batch_has_an_element_for_each_completion(run):
     assert outputs(answer)["output_ids"] == [100, 101] * 4
 
 
+class Aliased(FakeModels):
+    def name_of(self, name: str) -> str:
+        return super().name_of({"alias": "m"}.get(name, name))
+
+
+def test_a_batch_is_counted_to_its_model_and_each_completion_by_itself(run):
+    async def work():
+        async with served(Aliased(m=FakeEngine(says("Ro", "meo")))) as client:
+            await client.oip.ModelInfer(text_request("a", "b", model_name="alias"))
+        return client.edge.telemetry.board.exposition()[0].decode()
+
+    told = run(work())
+    assert 'ingot_request_max_num_generation_tokens_sum{model_name="m"} 2.0' in told
+    assert 'ingot_request_generation_tokens_sum{model_name="m"} 4.0' in told
+    assert "alias" not in told
+
+
 def test_who_asks_in_raw_bytes_is_answered_so(run):
     answer, _ = asked(run, text_request("a", "b", raw=True))
     names = [output.name for output in answer.outputs]

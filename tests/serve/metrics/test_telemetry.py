@@ -7,26 +7,19 @@ import logging
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from ingot.errors import EngineDeadError
 from ingot.runtime.metrics import CacheCounters, EngineCounters, RequestMetrics
 from ingot.serve.asked import Asked
-from ingot.serve.engine import ModelFacts, Piece, Progress
+from ingot.serve.engine import Piece, Progress
 from ingot.serve.metrics.telemetry import Telemetry
 from ingot.serve.refusal import QueueFull
+from tests.support import fake_engine
 
-FACTS = ModelFacts(
-    artifact_id="a",
-    fingerprint="f",
-    vocab_size=10,
-    max_model_len=100,
-    max_num_seqs=4,
-    num_pages=100,
-    page_size=16,
-    architecture="x",
-    created=0,
-)
+FACTS = structs.replace(fake_engine.FACTS, num_pages=100)
+
 METRICS = RequestMetrics(
     num_prompt_tokens=5,
     num_cached_tokens=2,

@@ -21,6 +21,7 @@ from ingot.serve.registry.opening import IsolatedOpener
 from ingot.serve.registry.registry import ModelRegistry
 from ingot.serve.settings import ModelSettings
 from tests.serve.registry.fakes import FakeOpener, answer, settle
+from tests.support.until import until
 
 
 def run(scenario, *, holds=False, **options):
@@ -246,8 +247,7 @@ def test_who_gives_up_waiting_for_room_does_not_stop_what_makes_it():
         registry.register("b", "b:2")
         await registry.load("a")
         waiting = asyncio.create_task(answer(registry, "b"))
-        while registry.status()[0].state == "loaded":
-            await asyncio.sleep(0)
+        await until(lambda: registry.status()[0].state != "loaded")
         assert registry.status()[0].state == "unloading"
         await registry.unload("b")
         with pytest.raises(EngineDeadError):

@@ -1,0 +1,1 @@
+"""Measurements of `ingot serve` beside `LLM` in process and beside another server."""

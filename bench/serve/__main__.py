@@ -1,0 +1,70 @@
+"""Measures `ingot serve` beside `LLM` in process and llama.cpp's server, in alternating rounds.
+
+    python -m bench.serve --bundled build/shakespeare.ingot --artifact build/bench/q4.ingot
+                          [--llama-server PATH --gguf FILE] [--only NAME ...] [--json FILE]
+
+`--artifact` is of the 0.6B shape in int4, `--bundled` the model in golden/models, and FILE the same
+weights as GGUF, as bench/peers.py makes them. What needs one that is not given is left out.
+Clients, front and engine share the machine. Every figure stands beside its limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+from bench.figure import Figure, machine, show
+from bench.serve.lives import kills, starts
+from bench.serve.peer import beside_llama
+from bench.serve.sides import front, rate
+
+Bench = Callable[[int], Iterator[Figure]]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints the table; 1 if a limit is missed."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    benches = chosen(args)
+    unknown = {*(args.only or ())} - {*benches}
+    if unknown or not benches:
+        parser.error(f"what is given allows {', '.join(benches) or 'nothing'} to be measured")
+    print(f"{machine()}\n")
+    found = (benches[name](args.rounds) for name in args.only or benches)
+    return show(chain.from_iterable(found), args.json)
+
+
+def chosen(args: argparse.Namespace) -> Mapping[str, Bench]:
+    """The benchmarks that can be run with what is given."""
+    found: dict[str, Bench] = {}
+    if args.bundled:
+        found["front"] = partial(front, args.bundled)
+    if args.artifact:
+        found["rate"] = partial(rate, args.artifact)
+        found["start"] = partial(starts, args.artifact)
+    if args.artifact and args.bundled:
+        found["kill"] = partial(kills, args.artifact, args.bundled)
+    if args.artifact and args.llama_server and args.gguf:
+        found["llama.cpp"] = partial(beside_llama, args.artifact, args.llama_server, args.gguf)
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    doc = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m bench.serve", description=doc)
+    parser.add_argument("--artifact", type=Path, help="an artifact of the 0.6B shape in int4")
+    parser.add_argument("--bundled", type=Path, help="the artifact of the bundled model")
+    parser.add_argument("--llama-server", type=Path, metavar="PATH", help="llama.cpp's server")
+    parser.add_argument("--gguf", type=Path, metavar="FILE", help="the artifact's weights as GGUF")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the benchmarks")
+    parser.add_argument("--rounds", type=int, default=5, help="of which medians are taken")
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

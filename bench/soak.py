@@ -1,0 +1,249 @@
+"""Keeps a server under load for minutes, and then looks for what it has not given back.
+
+    python -m bench.soak ARTIFACT [--streams 500] [--seconds 600] [--json FILE]
+
+Streams ask again as soon as they are answered, the same requests again and again, so an answer that
+differs from the first to the same request shows. Then come short connections, and clients that
+leave in the middle of their answers. Memory, files, seats and pages must be what they were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvloop
+
+from bench.figure import Figure, machine, show
+from bench.serve.running import Running, ingot_serve, num_fds, rss_mb, serving
+from bench.serve.sides import NAME, asks
+from ingot.cli.load.demand import Ask
+from ingot.cli.load.http import Connection, request_bytes
+from ingot.cli.load.server import Pool, Server, one
+
+SAMPLE_SECONDS = 2.0
+QUIET_SECONDS = 15.0  # after which what a client left must be given back
+AT_ONCE = 64  # short connections, and clients that leave
+ANSWER = 48  # tokens; clients that leave ask for more
+GROWTH_MB = 8.0  # of a process from the first minute to the end
+LEAST_NOTICED = 0.8  # of the disconnects: some come before the request is known
+GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much of everything; memory counts from `settle` seconds on."""
+
+    streams: int = 500
+    seconds: float = 600.0
+    settle: float = 60.0
+    connections: int = 10_000
+    leavers: int = 1_000
+
+
+@dataclass(slots=True)
+class Answers:
+    """What came back; `longest` are the seconds that a request waited for its first token."""
+
+    count: int = 0
+    errors: list[str] = field(default_factory=list)
+    longest: float = 0.0
+    different: int = 0
+    texts: dict[int, str] = field(default_factory=dict)
+
+
+def soak(artifact: Path, plan: Plan) -> Iterator[Figure]:
+    """All figures, as they are measured."""
+    with serving(ingot_serve([f"{NAME}={artifact}"])) as running:
+        yield from Soak(running, plan).run()
+
+
+class Soak:
+    """One server, and its processes by name."""
+
+    def __init__(self, running: Running, plan: Plan) -> None:
+        self._server = running.server(NAME)
+        self._processes = {"front": running.pid, "engine": running.engines()[0]}
+        self._plan = plan
+
+    def run(self) -> Iterator[Figure]:
+        warm = uvloop.run(self._streams(AT_ONCE, 1.0))  # opens what stays open, such as /proc files
+        assert not warm[0].errors, warm[0].errors[0]
+        uvloop.run(self.idle())
+        files = self._files()
+        yield from self._load()
+        uvloop.run(self.idle())
+        yield from self._same_files(files)
+        refused = uvloop.run(_side_by_side(self._plan.connections, self._connect))
+        yield Figure(
+            "short connections, not answered", refused, "", 0.0, note=f"of {self._plan.connections}"
+        )
+        uvloop.run(_side_by_side(self._plan.leavers, self._leave))
+        left = uvloop.run(self.idle())
+        (noticed,) = uvloop.run(self._values(("requests_cancelled_total",)))
+        least = LEAST_NOTICED * self._plan.leavers
+        yield Figure("disconnects that were noticed", noticed, "", least, "higher")
+        note = f"after {self._plan.leavers} disconnects"
+        for name, unit, value in zip(GAUGES, ("", "", "of 1"), left, strict=True):
+            yield Figure(name.replace("_", " "), value, unit, 0.0, note=note)
+        yield from self._same_files(files)
+
+    def _load(self) -> Iterator[Figure]:
+        plan = self._plan
+        found, memory = uvloop.run(self._streams(plan.streams, plan.seconds))
+        note = f"{plan.streams} streams, {plan.seconds:g} s"
+        yield Figure("answers", found.count, "", note=note)
+        note = found.errors[0] if found.errors else ""
+        yield Figure("errors", len(found.errors), "", 0.0, note=note)
+        yield Figure("answers that differ", found.different, "", 0.0)
+        yield Figure("longest wait for a first token", found.longest, "s")
+        for name, samples in memory.items():
+            settled = [value for when, value in samples if when >= plan.settle]
+            note = f"from {settled[0]:.1f} to {settled[-1]:.1f} MB"
+            grown = settled[-1] - settled[0]
+            yield Figure(f"memory of the {name}, grown", grown, "MB", GROWTH_MB, note=note)
+
+    def _files(self) -> dict[str, int]:
+        return {name: num_fds(pid) for name, pid in self._processes.items()}
+
+    def _same_files(self, before: dict[str, int]) -> Iterator[Figure]:
+        for name, now in self._files().items():
+            more = now - before[name]
+            yield Figure(f"open files of the {name}, more", more, "", 0.0, note=f"now {now}")
+
+    async def _streams(
+        self, streams: int, seconds: float
+    ) -> tuple[Answers, dict[str, list[tuple[float, float]]]]:
+        """So many clients for so long; memory in MB, with the seconds at which it was taken."""
+        loop, found = asyncio.get_running_loop(), Answers()
+        begin = loop.time()
+        memory: dict[str, list[tuple[float, float]]] = {name: [] for name in self._processes}
+        with closing(Pool(self._server)) as pool:
+            async with asyncio.TaskGroup() as group:
+                for number, ask in enumerate(asks(0, streams, ANSWER)):
+                    group.create_task(_client(pool, number, ask, begin + seconds, found))
+                while loop.time() < begin + seconds:
+                    for name, pid in self._processes.items():
+                        memory[name].append((loop.time() - begin, rss_mb(pid)))
+                    await asyncio.sleep(min(SAMPLE_SECONDS, seconds / 10))
+        return found, memory
+
+    async def _connect(self, number: int) -> bool:
+        """Opens a connection, asks one small thing and closes it; whether that went wrong."""
+        request = request_bytes(self._server.address, "GET", "/live", {}, b"")
+        with closing(Connection(self._server.address)) as connection:
+            try:
+                return (await connection.ask(request, lambda body: None)).status != 200
+            except OSError:
+                return True
+
+    async def _leave(self, number: int) -> bool:
+        """Asks for a long answer, and leaves when some pieces of it have come, or none."""
+        enough = random.Random(number).randrange(12)
+        (ask,) = asks(10_000 + number, 1, 8 * ANSWER)
+        left = asyncio.Event()
+        connection = _Leaving(self._server, enough, left)
+        task = asyncio.create_task(one(self._server, connection, ask))
+        await left.wait()
+        task.cancel()
+        await asyncio.wait([task])
+        connection.close()
+        return False
+
+    async def idle(self) -> list[float]:
+        """The gauges, as soon as all are 0, or when they had time enough for it."""
+        loop = asyncio.get_running_loop()
+        begin, values = loop.time(), [1.0]
+        while any(values) and loop.time() < begin + QUIET_SECONDS:
+            await asyncio.sleep(0.25)
+            values = await self._values(GAUGES)
+        return values
+
+    async def _values(self, names: Sequence[str]) -> list[float]:
+        parts: list[bytes] = []
+        request = request_bytes(self._server.address, "GET", "/metrics", {}, b"")
+        with closing(Connection(self._server.address)) as connection:
+            await connection.ask(request, parts.append)
+        lines = b"".join(parts).decode().splitlines()
+        return [
+            float(next(line for line in lines if line.startswith(f"ingot_{name}{{")).split()[-1])
+            for name in names
+        ]
+
+
+class _Leaving(Connection):
+    """Says when so many pieces of an answer have come; at 0, when the request was sent."""
+
+    def __init__(self, server: Server, enough: int, left: asyncio.Event) -> None:
+        super().__init__(server.address)
+        self._left_pieces = enough
+        self._left = left
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        if not self._left_pieces:
+            asyncio.get_running_loop().call_soon(self._left.set)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._left_pieces -= 1
+        if self._left_pieces <= 0:
+            self._left.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._left.set()  # the answer may be shorter
+
+
+async def _client(pool: Pool, number: int, ask: Ask, until: float, found: Answers) -> None:
+    """Asks the same until the time is over."""
+    loop = asyncio.get_running_loop()
+    while loop.time() < until:
+        outcome = await pool.ask(ask)
+        found.count += 1
+        if outcome.error:
+            found.errors.append(outcome.error)
+            continue
+        found.longest = max(found.longest, outcome.ttft)
+        found.different += found.texts.setdefault(number, outcome.text) != outcome.text
+
+
+async def _side_by_side(total: int, do: Callable[[int], Awaitable[bool]]) -> int:
+    """Does something so often, some at once; returns how often it said true."""
+    numbers = iter(range(total))
+
+    async def work() -> int:
+        return sum([await do(number) for number in numbers])
+
+    return sum(await asyncio.gather(*(work() for _ in range(AT_ONCE))))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints the table; 1 if a limit is missed."""
+    args = vars(_parser().parse_args(argv))
+    artifact, file = args.pop("artifact"), args.pop("json")
+    print(f"{machine()}\n")
+    return show(soak(artifact, Plan(**args)), file)
+
+
+def _parser() -> argparse.ArgumentParser:
+    doc = (__doc__ or "").splitlines()[0]
+    parser = argparse.ArgumentParser(prog="python -m bench.soak", description=doc)
+    parser.add_argument("artifact", type=Path)
+    parser.add_argument("--streams", type=int, default=Plan().streams)
+    parser.add_argument("--seconds", type=float, default=Plan().seconds)
+    parser.add_argument("--settle", type=float, default=Plan().settle, help="before memory counts")
+    parser.add_argument("--connections", type=int, default=Plan().connections)
+    parser.add_argument("--leavers", type=int, default=Plan().leavers)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
