@@ -26,7 +26,7 @@ MAX_KEPT, MAX_KEPT_CHARS = 256, 8 << 20  # grammars, and the characters of their
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 1_000_000,
     "max_lexer_states": 50_000,
-    "max_grammar_size": 30_000,  # symbols; the time grows with their square: half a second
+    "max_grammar_size": 30_000,  # symbols; the time grows with their square
 }
 # The library calls itself for each rule that a rule leads to, without a bound. The longest chain
 # that fits into the largest text takes a fourth of this. Only what is touched becomes memory.

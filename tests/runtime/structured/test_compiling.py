@@ -190,9 +190,9 @@ def test_a_usual_stack_would_overflow():
 def test_the_work_of_a_compile_is_bounded(grammars, monkeypatch):
     """Not the wait alone: what nobody waits for would hold a processor."""
     monkeypatch.setattr(module, "SECONDS", 60)
-    assert grammars.compile(StructuredOutputsParams(**properties(2000)))
+    assert grammars.compile(StructuredOutputsParams(**properties(1000)))
     with pytest.raises(GrammarError, match="too big"):
-        grammars.compile(StructuredOutputsParams(**properties(7500)))
+        grammars.compile(StructuredOutputsParams(**properties(4000)))
 
 
 def test_what_takes_long_is_refused_while_others_are_served(grammars, monkeypatch):
