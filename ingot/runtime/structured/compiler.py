@@ -23,7 +23,14 @@ SECONDS = 1.0  # that a compile may take
 MOST_AT_ONCE = 2  # compiles that run, whether somebody still waits for them or not
 MAX_KEPT, MAX_KEPT_CHARS = 256, 8 << 20  # grammars, and the characters of their texts together
 # Of the library: what bounds the work of a compile and of a mask, and memory. About 1.5 kB a state.
-LIMITS: dict[str, Any] = {"initial_lexer_fuel": 1_000_000, "max_lexer_states": 50_000}
+LIMITS: dict[str, Any] = {
+    "initial_lexer_fuel": 1_000_000,
+    "max_lexer_states": 50_000,
+    "max_grammar_size": 30_000,  # symbols; the time grows with their square
+}
+# The library calls itself for each rule that a rule leads to, without a bound. The longest chain
+# that fits into the largest text takes a fourth of this. Only what is touched becomes memory.
+STACK_BYTES = 512 << 20
 
 
 class GrammarCompiler:
@@ -103,7 +110,7 @@ class GrammarCompiler:
             raise GrammarError(
                 "other grammars are being compiled, and take long", hint="Try again later."
             )
-        threading.Thread(target=run, name="ingot-grammar", daemon=True).start()
+        _start(run)
         try:
             result = done.get(timeout=seconds)
         except Empty:
@@ -114,6 +121,19 @@ class GrammarCompiler:
         if isinstance(result, IngotError):
             raise result
         return result
+
+
+def _start(work: Callable[[], None]) -> None:
+    """Starts a thread with a stack that no grammar fills."""
+    with _STARTING:
+        before = threading.stack_size(STACK_BYTES)
+        try:
+            threading.Thread(target=work, name="ingot-grammar", daemon=True).start()
+        finally:
+            threading.stack_size(before)
+
+
+_STARTING = threading.Lock()  # the size of stacks is one for the process
 
 
 def compiled(vocabulary: Vocabulary, text: str) -> Grammar:

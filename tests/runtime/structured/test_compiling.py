@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -138,6 +139,60 @@ def test_hostile_grammars_are_refused_or_served(grammars, monkeypatch, name):
             break
         tokens.append(min(options))
     assert guide.error is None or isinstance(guide.error, GrammarError)
+
+
+def chain_of_rules(count: int) -> dict:
+    rules = "".join(f'r{i}: "a" r{i + 1}\n' for i in range(count))
+    return {"grammar": f'start: r0\n{rules}r{count}: "x"'}
+
+
+def chain_of_definitions(count: int) -> dict:
+    names = {
+        f"d{i}": {"type": "array", "items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(count)
+    }
+    return {"json": {"$ref": "#/$defs/d0", "$defs": {**names, f"d{count}": {"type": "null"}}}}
+
+
+def properties(count: int) -> dict:
+    names = {f"p{i}": {"type": "integer"} for i in range(count)}
+    return {"json": {"type": "object", "properties": names}}
+
+
+CHAINS = {"rules": chain_of_rules(13_000), "definitions": chain_of_definitions(3500)}
+
+
+@pytest.mark.parametrize("name", core("definitions", further=CHAINS))
+def test_the_longest_chain_of_rules_overflows_no_stack(grammars, monkeypatch, name):
+    monkeypatch.setattr(module, "SECONDS", 60)  # it is about the stack, not the time
+    guide = Guide(grammars.compile(StructuredOutputsParams(**CHAINS[name])))
+    assert tokens_of(guide, [])
+
+
+OVERFLOW = """
+import threading
+from ingot.runtime.structured import compiler
+from tests.runtime.structured.test_compiling import CHAINS, EOS, VOCAB_SIZE, byte_level
+from ingot.runtime.structured.outputs import StructuredOutputsParams
+from ingot.runtime.tokenizer import Tokenizer
+compiler.STACK_BYTES = 8 << 20
+tokenizer = Tokenizer(byte_level().to_str().encode())
+grammars = compiler.GrammarCompiler(lambda: tokenizer, VOCAB_SIZE, [EOS])
+grammars.compile(StructuredOutputsParams(**CHAINS["rules"]))
+"""
+
+
+@pytest.mark.thorough
+def test_a_usual_stack_would_overflow():
+    assert subprocess.run([sys.executable, "-c", OVERFLOW]).returncode == -signal.SIGSEGV
+
+
+@pytest.mark.thorough
+def test_the_work_of_a_compile_is_bounded(grammars, monkeypatch):
+    """Not the wait alone: what nobody waits for would hold a processor."""
+    monkeypatch.setattr(module, "SECONDS", 60)
+    assert grammars.compile(StructuredOutputsParams(**properties(1000)))
+    with pytest.raises(GrammarError, match="too big"):
+        grammars.compile(StructuredOutputsParams(**properties(4000)))
 
 
 def test_what_takes_long_is_refused_while_others_are_served(grammars, monkeypatch):

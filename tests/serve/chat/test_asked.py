@@ -13,8 +13,11 @@ from jsonschema import validate
 from ingot.errors import GrammarError, RequestError
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.structured.compiler import GrammarCompiler
+from ingot.runtime.structured.outputs import StructuredOutputsParams
 from ingot.serve.chat import Message, Style, join, structured_outputs, style_of
 from tests.support.core import core
+from tests.support.fake_engine import bundled_tokenizer
 
 TEMPLATES = {
     "hermes": "<tool_call>",
@@ -173,3 +176,23 @@ def test_a_schema_that_cannot_be_held_to_is_a_grammar_error(shakespeare: LLM):
     tools = [{"function": {"name": "f", "parameters": {"properties": {"a": {"not": {}}}}}}]
     with pytest.raises(GrammarError, match="not"):
         answers(shakespeare, style_of(None), tools=tools, tool_choice="required")
+
+
+@pytest.mark.parametrize("asked", ["calls", "answers"])
+def test_white_space_between_tokens_of_json_has_an_end(asked):
+    """A small model would go on with it for ever."""
+    fields = {"response_format": ANSWER}
+    begin, most = "{", "\n" + 16 * " "
+    if asked == "calls":
+        fields = {"tools": TOOLS, "tool_choice": NAMED}
+        begin, most = '<tool_call>\n{"name": "weather", "arguments": {', " "
+    form = structured_outputs(style_of("<tool_call>"), "x", **fields)
+    grammars = GrammarCompiler(bundled_tokenizer, 2048, [0])
+    matcher = grammars.compile(StructuredOutputsParams.of(form)).matcher()
+
+    def fits(text: str) -> bool:
+        tokens = bundled_tokenizer().encode(text, add_special_tokens=False)
+        return matcher.validate_tokens(tokens) == len(tokens)
+
+    assert fits(begin + most + '"unit') and fits(begin + '"unit')
+    assert not fits(begin + most + " ")
