@@ -11,9 +11,9 @@ MAX_HEAD_SIZE = 512
 MAX_LATENT_SIZE = 640  # of a row that all heads read, as key and as value
 
 
-def check_cache(cache: Buffer, largest: int = MAX_HEAD_SIZE) -> None:
-    """Raises CodegenError for pages or heads, shape (pages, kv heads, page size, head size), that
-    no kernel takes."""
+def check_cache(cache: Buffer, largest: int = MAX_HEAD_SIZE, what: str = "heads") -> None:
+    """Raises CodegenError for a shape (pages, kv heads, page size, head size) that no kernel takes.
+    Messages call the heads `what`."""
     _, _, page_size, head_size = map(int, cache.shape)
     if page_size % 16:
         raise CodegenError(
@@ -22,6 +22,6 @@ def check_cache(cache: Buffer, largest: int = MAX_HEAD_SIZE) -> None:
         )
     if head_size % 4 or head_size > largest:
         raise CodegenError(
-            f"cache {cache.name} has heads of size {head_size}",
-            hint=f"CPU targets take head sizes that are multiples of 4, up to {largest}.",
+            f"cache {cache.name} has {what} of size {head_size}",
+            hint=f"CPU targets take {what} of sizes that are multiples of 4, up to {largest}.",
         )

@@ -127,7 +127,7 @@ class Operands:
     def latent_cache(self, rows: Buffer, value_size: int) -> str:
         """`LatentCache<...>` over a layer's rows, shape (pages, 1, page size, D)."""
         _, _, page_size, size = rows.shape
-        check_cache(rows, MAX_LATENT_SIZE)
+        check_cache(rows, MAX_LATENT_SIZE, "latent rows")
         element, block = CPP_TYPES[rows.dtype], rows.format.block or size
         constants = f"{element}, {page_size}, {size}, {value_size}, {block}"
         pointers = ", ".join(self._array(rows, index) for index in range(2))
