@@ -35,10 +35,10 @@ def main() -> int:
 def measure(shape: str, work: Path) -> Iterator[Figure]:
     """All figures of a shape, as they are measured."""
     artifact = work / f"{shape}.ingot"
-    compiled = run_script("compile_figures.py", str(made_model(shape, work)), str(artifact))
+    compiled = run_script("compile_figures", str(made_model(shape, work)), str(artifact))
     yield Figure("compile", compiled["seconds"], "s", COMPILE_SECONDS.get(shape))
     yield Figure("compile, peak memory", compiled["peak_gb"], "GB", COMPILE_GB.get(shape))
-    started = run_script("start_figures.py", str(artifact))
+    started = run_script("start_figures", str(artifact))
     yield Figure("import ingot", started["import_seconds"], "s", 0.2)
     yield Figure("artifact open to ready", started["open_seconds"], "s", 0.15)
     yield Figure("process start to first token", started["first_token_seconds"], "s")
@@ -52,7 +52,7 @@ def measure(shape: str, work: Path) -> Iterator[Figure]:
         yield Figure(phase["name"], phase["tokens_per_second"], "tok/s")
         least = SHARES.get(phase["name"])
         yield Figure(f"{phase['name']}, of the limit", 100 * phase["share"], "%", least, "higher")
-    held = run_script("memory_figures.py", str(artifact))
+    held = run_script("memory_figures", str(artifact))
     yield Figure(
         "memory beyond weights and KV pool",
         held["extra_mb"],

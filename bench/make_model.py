@@ -1,6 +1,6 @@
 """Writes model directories of exact shapes with random bfloat16 weights, for benchmarks.
 
-    python bench/make_model.py OUT_DIR --shape qwen3-0.6b [--seed 0] [--tokenizer tokenizer.json]
+    python -m bench.make_model OUT_DIR --shape qwen3-0.6b [--seed 0] [--tokenizer tokenizer.json]
 
 Weights are written tensor by tensor, so that any shape fits in little memory.
 """
@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 import transformers
+
+from bench.family_shapes import FAMILY_SHAPES, family_config
 
 SHARD_BYTES = 4 * 10**9
 # Rows of random numbers drawn at a time, so that a large embedding needs little memory.
@@ -171,6 +173,7 @@ SHAPES: dict[str, Callable[[], Config]] = {
     "qwen2.5-0.5b": _qwen25_05b,
     "mistral-7b": _mistral_7b,
     "deepseek-v2-lite-4": lambda: _deepseek_v2_lite(4),
+    **{name: partial(family_config, name) for name in FAMILY_SHAPES},
 }
 
 

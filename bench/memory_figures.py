@@ -6,8 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import ingot
 
 CONTEXT = 1024  # tokens; the pool is made for just these, and the prompt fills it

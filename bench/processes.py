@@ -17,13 +17,13 @@ def made_model(shape: str, work: Path) -> Path:
     """A model directory of that shape with random weights; made in `work` if it is not there."""
     model = work / shape
     if not (model / "config.json").exists():
-        run_script("make_model.py", str(model), "--shape", shape)
+        run_script("make_model", str(model), "--shape", shape)
     return model
 
 
 def run_script(name: str, *args: str) -> dict[str, Any]:
     """Runs a script of this folder; it prints one line of JSON at its end."""
-    text = _output(str(ROOT / "bench" / name), *args)
+    text = _output("-m", f"bench.{name}", *args)
     values: dict[str, Any] = json.loads(text.splitlines()[-1])
     return values
 

@@ -63,9 +63,9 @@ class Sitting:
         """What a model of that shape does in that format, beside the limits of this machine."""
         artifact = str(self._artifact(shape, kind))
         compiled = run_script(
-            "compile_figures.py", str(made_model(shape, self.work)), artifact, *OPTIONS[kind]
+            "compile_figures", str(made_model(shape, self.work)), artifact, *OPTIONS[kind]
         )
-        started = run_script("start_figures.py", artifact)
+        started = run_script("start_figures", artifact)
         ran = ingot_bench(Path(artifact), "--batch", str(STREAMS), "--rounds", str(self.rounds))
         reads = [phase["limits"]["read_bytes_per_second"] / 1e9 for phase in ran["phases"]]
         return {
@@ -74,14 +74,14 @@ class Sitting:
             "compile_seconds": number(compiled["seconds"]),
             "compile_gb": number(compiled["peak_gb"]),
             "first_token_seconds": number(started["first_token_seconds"]),
-            "memory_mb": number(run_script("memory_figures.py", artifact)["extra_mb"]),
+            "memory_mb": number(run_script("memory_figures", artifact)["extra_mb"]),
         }
 
     def peers(self, kind: str) -> Values:
         """How many times as fast as each other runtime ingot is, in rounds of the same prompts."""
         model, artifact = made_model(SHAPE, self.work), self._artifact(SHAPE, kind)
         if not artifact.exists():
-            run_script("compile_figures.py", str(model), str(artifact), *OPTIONS[kind])
+            run_script("compile_figures", str(model), str(artifact), *OPTIONS[kind])
         out = self.work / f"peers-{kind}.json"
         command = [
             sys.executable, "-m", "bench.peers", str(model), f"{kind}={artifact}",

@@ -13,12 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from tests.support.hub import Hub
 
 ROOT = Path(__file__).resolve().parent.parent
 SHAKESPEARE = ROOT / "golden" / "models" / "shakespeare"
+
+
+# A machine that is busy with something else is no fault of what is tested.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -56,6 +62,14 @@ def all_threads() -> Iterator[None]:
     """Steps have all threads from the first on, whatever else the host does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ingot.runtime.devices.cpu.CpuExecutor.watches_host", False)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def patient_compiler() -> Iterator[None]:
+    """Grammars may take as long to compile as a busy machine needs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ingot.runtime.structured.compiler.SECONDS", 60.0)
         yield
 
 

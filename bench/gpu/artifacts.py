@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from bench.gpu.results import Values, last_lines
 from bench.gpu.setting import Setting, built_of
-from bench.processes import ROOT
+from bench.processes import ROOT, run_script
 from ingot.artifact.reader import Artifact
 from ingot.errors import IngotError
 
@@ -98,9 +98,7 @@ def made_model(model: str, work: Path) -> Path:
     if (folder / "done").exists():
         return folder
     check_room(model, shutil.disk_usage(work).free / 1e9)
-    make = str(ROOT / "bench" / "make_model.py")
-    command = [sys.executable, make, str(folder), "--shape", model, "--repeat"]
-    subprocess.run(command, cwd=ROOT, check=True)
+    run_script("make_model", str(folder), "--shape", model, "--repeat")
     (folder / "done").touch()
     return folder
 

@@ -7,8 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ingot.cli.arguments import Argument, Arguments
+from ingot.cli.arguments import Argument, Arguments, Group
 from ingot.cli.chat_url import KEY_FILE, URL, server_of
+from ingot.cli.model_options import MODEL_OPTIONS, PIN, given_options, given_settings
 from ingot.cli.numbers import format_age, format_bytes
 from ingot.cli.output import print_json, table
 from ingot.errors import UsageError
@@ -29,6 +30,12 @@ ARGUMENTS: Arguments = (
         "--source MODEL",
         "with load, a model that the server does not know yet, to be called NAME; with reload, "
         "what NAME is from now on. A path is one on the server's machine",
+    ),
+    Group(
+        "settings",
+        "With load, those of a model that the server does not know yet; --pin and --unpin also of "
+        "others. With reload, all settings anew.",
+        (*MODEL_OPTIONS, Argument("--unpin", "let it go when it is idle or memory is short")),
     ),
     Argument("--force", "with unload, end its requests with an error instead of waiting for them"),
     URL,
@@ -52,7 +59,14 @@ def main(args: argparse.Namespace) -> int:
         else:
             print((_running if args.action == "ps" else _all)(models) or "  none")
         return 0
-    fields = {"model": args.name, "source": args.source, "force": args.force or None}
+    given = given_options(args)
+    fields = {
+        "model": args.name,
+        "source": args.source,
+        "force": args.force or None,
+        "settings": given_settings(given) or None,
+        "pinned": True if PIN in given else False if args.unpin else None,
+    }
     body = {name: value for name, value in fields.items() if value is not None}
     model = server.call("POST", f"/models/{args.action}", body).get("model") or {}
     if args.json:
@@ -70,7 +84,11 @@ def _check(args: argparse.Namespace) -> None:
             f"`ingot models {args.action}` {'takes no name' if lists else 'needs a name'}",
             hint=f"See: ingot {NAME} --help",
         )
+    settings = given_settings(given_options(args))
     for option, given, actions in (
+        *((f"a setting ({name})", True, ("load", "reload")) for name in settings),
+        ("--pin", args.pin, ("load",)),
+        ("--unpin", args.unpin, ("load",)),
         ("--source", args.source, ("load", "reload")),
         ("--force", args.force, ("unload",)),
     ):

@@ -49,7 +49,7 @@ def fill(
     file an option is a key of TOML. What nobody says stays None, which is the default. Raises
     UsageError for a value that is wrong, and for a key or a variable that no option has.
     """
-    options = {_field(each): each for each in options_of(arguments)}
+    options = {field_of(each): each for each in options_of(arguments)}
     given = {
         name.removeprefix(prefix).lower(): text
         for name, text in environ.items()
@@ -62,7 +62,7 @@ def fill(
 
 def unknown_variables(arguments: Arguments, environ: Mapping[str, str], prefix: str) -> list[str]:
     """Variables with the prefix that are called like no option."""
-    known = {f"{prefix}{_field(each)}".upper() for each in options_of(arguments)}
+    known = {f"{prefix}{field_of(each)}".upper() for each in options_of(arguments)}
     return sorted(name for name in environ if name.startswith(prefix) and name not in known)
 
 
@@ -79,20 +79,23 @@ def _filled(
         return Origin(shown, _text(getattr(args, name)), "command line")
     if name in given:
         variable = f"{prefix}{name}".upper()
-        setattr(args, name, _parsed(option, given[name], variable))
+        setattr(args, name, parsed(option, given[name], variable))
         return Origin(shown, _text(getattr(args, name)), variable)
     if name in in_file:
         value = in_file[name]
         parts = value if isinstance(value, list) else [value]
         texts = [str(part).lower() if isinstance(part, bool) else str(part) for part in parts]
-        setattr(args, name, _parsed(option, ",".join(texts), f"{shown} in the file"))
+        setattr(args, name, parsed(option, ",".join(texts), f"{shown} in the file"))
         return Origin(shown, _text(getattr(args, name)), "--config")
     found = _DEFAULT.search(option.options["help"])
     return Origin(shown, found[1] if found else "not set", "default")
 
 
-def _parsed(option: Argument, text: str, where: str) -> Any:
-    """The value that the command line would make of a text; of one that may be repeated, a list."""
+def parsed(option: Argument, text: str, where: str) -> Any:
+    """The value that the command line would make of a text; of one that may be repeated, a list.
+
+    Raises UsageError, with where the text stands.
+    """
     kind, action = option.options.get("type", str), option.options.get("action")
     if action == "store_true":
         if text.lower() not in (*_YES, *_NO):
@@ -123,7 +126,8 @@ def _refuse_unknown(names: Iterable[str], known: Iterable[str], found: str) -> N
             raise UsageError(f"{found} {name!r}", hint=f"Did you mean {near[0]!r}?" if near else "")
 
 
-def _field(option: Argument) -> str:
+def field_of(option: Argument) -> str:
+    """Its name among parsed arguments."""
     return option.names[-1].lstrip("-").replace("-", "_")
 
 

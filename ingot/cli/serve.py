@@ -8,8 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingot.cli.arguments import Argument, Arguments, Group
+from ingot.cli.model_options import (
+    MODEL_OPTIONS,
+    PIN,
+    given_options,
+    given_settings,
+    own_options,
+)
 from ingot.cli.numbers import human_bytes, human_int
-from ingot.cli.serve_options import EDGE_OPTIONS, edge_settings, port_number, seconds
+from ingot.cli.serve_options import EDGE_OPTIONS, edge_settings, port_number
 from ingot.errors import UsageError
 from ingot.settings import SERVE_PREFIX, serve_variables
 
@@ -29,24 +36,12 @@ MODELS = Group(
             "what clients call the model, where there is one; repeated, further names of it",
             action="append",
         ),
+        *MODEL_OPTIONS,
         Argument(
-            "--max-model-len N",
-            "longest sequence to make room for (default: the artifact's limit)",
-            human_int,
+            "--set NAME.OPTION=VALUE",
+            "one of these options for one model, such as bard.threads=2; repeated",
+            action="append",
         ),
-        Argument(
-            "--max-num-seqs N", "sequences at once (default: the artifact's limit)", human_int
-        ),
-        Argument(
-            "--kv-cache-bytes SIZE",
-            "memory for keys and values, such as 4GB (default: what full use can need; at most "
-            "half of what is free)",
-            human_bytes,
-        ),
-        Argument("--threads N", "default: one per processor that may be used", human_int),
-        Argument("--device NAME", "cpu, cuda or cuda:1 (default: auto)"),
-        Argument("--seed N", "seeds requests that have no seed (default: 0)", int),
-        Argument("--keep-alive S", "unload a model that nobody asked for so long", seconds),
         Argument("--memory SIZE", "of all models together; idle ones make room", human_bytes),
         Argument("--lazy", "load each model at its first request, and not at the start"),
         Argument("--in-process", "run models in this process, and not each in one of its own"),
@@ -124,14 +119,23 @@ def main(args: argparse.Namespace) -> int:
 def serving(args: argparse.Namespace) -> Serving:
     """What the options say of models and requests."""
     from ingot.serve.openai.params import Terms
-    from ingot.serve.serving import Serving
+    from ingot.serve.serving import Kept, Serving
     from ingot.serve.settings import ModelSettings
 
-    names = {"max_model_len": "context", "max_num_seqs": "seats", "kv_cache_bytes": "kv_bytes"}
-    same = ("threads", "device", "seed", "keep_alive")
+    every = given_options(args)
+    own = own_options(args.set or [])
+    if args.in_process and any("watchdog" in given for given in (every, *own.values())):
+        raise UsageError(
+            "--watchdog is given with --in-process", hint="It watches engine processes alone."
+        )
+
+    def kept(given: dict[str, Any]) -> Kept:
+        return Kept(ModelSettings(**given_settings(given)), bool(given.get(PIN)))
+
     terms = ("max_n", "max_logprobs", "tool_call_parser")
     return Serving(
-        model=ModelSettings(**_given(args, names | {name: name for name in same})),
+        model=kept(every),
+        own={name: kept(every | given) for name, given in own.items()},
         terms=Terms(
             **_given(args, {name: name for name in terms}),
             trusts_request_template=bool(args.trust_request_chat_template),

@@ -72,6 +72,9 @@ def latent_weights(config: ModelConfig) -> Weights:
         f"{layer}.q_rotated_proj.weight": Rows(queries, 1, blocks=heads),
         f"{layer}.latent_proj.{{kind}}": Rows(row, 0),
         f"{layer}.k_rotated_proj.{{kind}}": Rows(row, 1),
-        f"{layer}.k_b_proj.weight": Rows(both, 0, blocks=heads, turned=True),
-        f"{layer}.v_b_proj.weight": Rows(both, 1, blocks=heads),
+        f"{layer}.k_b_proj.weight": (
+            Rows(both, 0, blocks=heads, turned=True),
+            f"{layer}.k_b_proj.weight",
+        ),
+        f"{layer}.v_b_proj.weight": (Rows(both, 1, blocks=heads), f"{layer}.v_b_proj.weight"),
     }

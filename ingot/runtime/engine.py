@@ -227,6 +227,7 @@ class Engine:
         scheduler, pages = self.scheduler, self.pages
         return EngineCounters(
             **self._tally,
+            steps_by_size=tuple(self._flights.steps_by_size),
             num_running=len(scheduler.running),
             num_waiting=len(scheduler.waiting),
             num_pages=pages.num_pages,

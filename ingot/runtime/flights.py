@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from time import perf_counter
 from ingot.runtime.batch import Batch
 from ingot.runtime.drawing import Drawing, Wanted
 from ingot.runtime.executor import Executor, Pending
-from ingot.runtime.metrics import Tally
+from ingot.runtime.metrics import NO_STEPS, STEP_SIZES, Tally
 from ingot.runtime.scheduler import Chunk, Scheduler
 from ingot.runtime.sequence import Sequence
 
@@ -37,6 +38,7 @@ class Flights:
         self._tally = tally
         self._flights: deque[Flight] = deque()
         self._landed = 0.0
+        self.steps_by_size = [*NO_STEPS]
 
     def __bool__(self) -> bool:
         return bool(self._flights)
@@ -50,9 +52,11 @@ class Flights:
         began = perf_counter()
         self._scheduler.advance(batch.chunks)
         for chunk in batch.chunks:
-            self._tally["num_computed_tokens"] += chunk.end - chunk.start
             if not chunk.sequence.times.started:
                 chunk.sequence.times.started = began
+        num_tokens = sum(chunk.end - chunk.start for chunk in batch.chunks)
+        self._tally["num_computed_tokens"] += num_tokens
+        self.steps_by_size[bisect_left(STEP_SIZES, num_tokens)] += 1
         began = perf_counter()
         pending = self._executor.submit(batch.inputs, wanted.draws, beside=beside)
         self._flights.append(Flight(batch.chunks, wanted, pending, began))

@@ -10,6 +10,10 @@ from typing import Any
 # What has been counted so far, by the names that it has in CacheCounters and EngineCounters.
 Tally = defaultdict[str, Any]
 
+# By how many tokens they compute, steps are counted: at most 1, 2, 5, 10 and so on, or more.
+STEP_SIZES = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
+NO_STEPS = (0,) * (len(STEP_SIZES) + 1)
+
 # The beginning of 1970 by `time.perf_counter`. It is taken once: moments stay in order even where
 # the system's clock is set back.
 EPOCH = perf_counter() - time()
@@ -114,9 +118,11 @@ class EngineCounters:
     """A snapshot of the engine.
 
     Running, waiting and free are numbers of the moment; all others count since it was opened.
+    `steps_by_size` are the steps that were begun, by STEP_SIZES; `num_steps` those that have ended.
     """
 
     num_steps: int = 0
+    steps_by_size: tuple[int, ...] = NO_STEPS
     num_running: int = 0
     num_waiting: int = 0
     num_pages: int = 0

@@ -90,11 +90,8 @@ class LocalEngine:
         for number, item in letters:
             inbox = self._inboxes.get(number)
             if inbox is not None:
-                inbox.put(_closed_error() if self._closed and _is_error(item) else item)
-
-
-def _is_error(item: object) -> bool:
-    return isinstance(item, IngotError)
+                failed = isinstance(item, IngotError)
+                inbox.put(_closed_error() if failed and self._closed else item)
 
 
 def _closed_error() -> EngineDeadError:

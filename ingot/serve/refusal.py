@@ -23,7 +23,7 @@ class Refusal(IngotError):
     Args:
         found: what was found and what is allowed, for the client.
         param: the field of the request that is at fault.
-        retry_after: seconds after which the client may try again; None: it is not told.
+        retry_after: seconds after which the client may try again; 0: it is not told.
     """
 
     status: int = 400

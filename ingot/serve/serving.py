@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import uvloop
 from msgspec import Struct
 
-from ingot.errors import EngineDeadError, IngotError
+from ingot.errors import EngineDeadError, IngotError, UsageError, listed
 from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.http.app import app_of
@@ -21,6 +21,8 @@ from ingot.serve.openai.params import Terms
 from ingot.serve.registry.opening import IsolatedOpener, LocalOpener
 from ingot.serve.registry.registry import ModelRegistry
 from ingot.serve.settings import ModelSettings
+
+ENDING_SECONDS = 1.0  # that open streams of gRPC have to end, when nothing runs any more
 
 _log = logging.getLogger("ingot.serve")
 
@@ -33,10 +35,18 @@ class Named(NamedTuple):
     aliases: tuple[str, ...] = ()
 
 
+class Kept(NamedTuple):
+    """How a model is kept: its settings, and whether it stays loaded."""
+
+    settings: ModelSettings = ModelSettings()
+    pinned: bool = False
+
+
 class Serving(Struct, frozen=True, kw_only=True):
     """How models are served.
 
-    model         how each is opened
+    model         how each is kept
+    own           how those of some names are kept instead
     terms         what requests may ask for
     memory_bytes  what all models may take together; None: no bound
     lazy          a model is loaded at its first request, and not at the start
@@ -44,7 +54,8 @@ class Serving(Struct, frozen=True, kw_only=True):
     grpc_port     where gRPC is served beside HTTP, 0 for any free port; None: nowhere
     """
 
-    model: ModelSettings = ModelSettings()
+    model: Kept = Kept()
+    own: dict[str, Kept] = {}
     terms: Terms = Terms()
     memory_bytes: int | None = None
     lazy: bool = False
@@ -67,11 +78,13 @@ async def serve(
     Models load while the server listens already, and /health says when all are there. Raises
     UsageError for settings that cannot be, and what the models raise if none can be loaded.
     """
+    _refuse_unknown(serving.own, models)
     edge, spares = Edge(settings), spares or Spares(0)
     opener = LocalOpener() if serving.in_process else IsolatedOpener(spawn=spares.take)
     async with ModelRegistry(opener, memory_bytes=serving.memory_bytes) as registry:
         for name, source, aliases in models:
-            registry.register(name, source, serving.model, aliases=aliases)
+            kept, pinned = serving.own.get(name, serving.model)
+            registry.register(name, source, kept, aliases=aliases, pinned=pinned)
         site = Site(models=registry, gate=edge, settings=HttpSettings(terms=serving.terms))
         site.starting.update([] if serving.lazy else [model.name for model in models])
         edge.telemetry.poll = registry.counters
@@ -91,6 +104,15 @@ async def serve(
     return code
 
 
+def _refuse_unknown(own: Mapping[str, Kept], models: Sequence[Named]) -> None:
+    names = [model.name for model in models]
+    if unknown := sorted(own.keys() - names):
+        raise UsageError(
+            f"there is no model {unknown[0]!r} to set options of",
+            hint=f"There are: {listed(names)}.",
+        )
+
+
 @asynccontextmanager
 async def _grpc_beside(site: Site, edge: Edge, port: int | None) -> AsyncIterator[None]:
     """Serves gRPC inside the block, if it is asked for."""
@@ -106,7 +128,7 @@ async def _grpc_beside(site: Site, edge: Edge, port: int | None) -> AsyncIterato
     try:
         yield
     finally:
-        await server.stop()
+        await server.stop(ENDING_SECONDS)
 
 
 async def _note_events(registry: ModelRegistry, site: Site, edge: Edge) -> None:

@@ -25,6 +25,8 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed         seeds the draws of requests that have no seed of their own
     priority     where memory is short, an idle model of a larger number is unloaded first
     keep_alive   seconds that the model stays loaded without a request; None: until memory is short
+    watchdog     seconds without a step, although there are requests, after which an engine process
+                 is killed and started again; None: 60
 
     Raises UsageError that names the field.
     """
@@ -38,6 +40,7 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed: int = 0
     priority: int = 0
     keep_alive: float | None = None
+    watchdog: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("context", "seats", "kv_bytes", "threads", "max_waiting"):
@@ -48,6 +51,9 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise UsageError(
                 f"keep_alive is {self.keep_alive}", hint="keep_alive is 0 seconds or more."
             )
+
+        if self.watchdog is not None and not 1 <= self.watchdog < 10**9:
+            raise UsageError(f"watchdog is {self.watchdog}", hint="watchdog is 1 second or more.")
 
     @property
     def identity(self) -> tuple[str, int | None, int]:

@@ -14,9 +14,9 @@ PHASE = {
     "tokens_per_second": 41.23456, "share": 0.5, "limits": {"read_bytes_per_second": 3e10},
 }  # fmt: skip
 SCRIPTS = {
-    "compile_figures.py": {"seconds": 24.0, "peak_gb": 2.0},
-    "start_figures.py": {"import_seconds": 0.1, "first_token_seconds": 0.25},
-    "memory_figures.py": {"extra_mb": 60.0, "peak_mb": 900.0},
+    "compile_figures": {"seconds": 24.0, "peak_gb": 2.0},
+    "start_figures": {"import_seconds": 0.1, "first_token_seconds": 0.25},
+    "memory_figures": {"extra_mb": 60.0, "peak_mb": 900.0},
 }
 
 
@@ -43,7 +43,7 @@ def test_a_model_is_compiled_in_its_format_and_measured(tmp_path, scripts):
     found = Sitting(tmp_path, rounds=3).measure("qwen3-0.6b/int8")
     artifact = str(tmp_path / "qwen3-0.6b-int8.ingot")
     model = str(tmp_path / "qwen3-0.6b")
-    assert scripts[0] == ("compile_figures.py", model, artifact, "--quantize", "int8")
+    assert scripts[0] == ("compile_figures", model, artifact, "--quantize", "int8")
     assert ("ingot bench", artifact, "--batch", "16", "--rounds", "3") in scripts
     assert found["prefill"] == found["streams"] == {"tokens_per_second": 41.23, "share": 0.5}
     assert (found["first_token_seconds"], found["memory_mb"]) == (0.25, 60.0)
@@ -65,7 +65,7 @@ def test_peers_are_ratios_with_their_versions(tmp_path, scripts, monkeypatch):
     assert found["times"] == {
         "openvino": {"version": "openvino 1.2", "prefill": 1.235, "decode": 2.0}
     }
-    assert [name for name, *_ in scripts] == ["compile_figures.py"]
+    assert [name for name, *_ in scripts] == ["compile_figures"]
 
 
 def test_without_ingot_there_are_no_ratios():

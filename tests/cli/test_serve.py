@@ -17,6 +17,7 @@ from ingot.cli.origins import fill
 from ingot.cli.parser import build_parser
 from ingot.cli.serve_options import edge_settings
 from ingot.errors import UsageError
+from ingot.serve.settings import ModelSettings
 from ingot.settings import unknown_variables
 
 PREFIX = "INGOT_SERVE_"
@@ -100,11 +101,54 @@ def test_options_become_settings() -> None:
     args, _ = filled("--max-model-len 1k --max-num-seqs 3 --kv-cache-bytes 2GB --keep-alive 5 "
                      "--max-n 2 --tool-call-parser hermes --memory 8GB --in-process")  # fmt: skip
     found = serve.serving(args)
-    assert (found.model.context, found.model.seats, found.model.kv_bytes) == (1000, 3, 2 * 10**9)
-    assert (found.model.keep_alive, found.terms.max_n) == (5, 2)
+    model = found.model.settings
+    assert (model.context, model.seats, model.kv_bytes) == (1000, 3, 2 * 10**9)
+    assert (model.keep_alive, found.terms.max_n) == (5, 2)
     assert (found.terms.tool_call_parser, found.memory_bytes) == ("hermes", 8 * 10**9)
     assert found.in_process and not found.lazy
     assert edge_settings(args).port == 8000
+
+
+def test_options_of_one_model_are_beside_those_of_all(tmp_path: Path) -> None:
+    line = "--threads 4 --keep-alive 9 --set bard.threads=2 --set bard.pin=true"
+    args, _ = filled(f"{line} --set a/b.1.watchdog=5 --set a/b.1.priority=-3")
+    found = serve.serving(args)
+    every, pinned = found.model
+    assert (every.threads, every.keep_alive, every.watchdog, pinned) == (4, 9, None, False)
+    bard, other = found.own["bard"], found.own["a/b.1"]
+    assert (bard.settings.threads, bard.settings.keep_alive, bard.pinned) == (2, 9, True)
+    assert (other.settings.watchdog, other.settings.priority, other.pinned) == (5, -3, False)
+    file = tmp_path / "serve.toml"
+    file.write_text('set = ["bard.max-model-len=1k", "bard.device=cpu"]\npin = true\n')
+    found = serve.serving(filled("", file=file)[0])
+    assert found.own["bard"].settings == ModelSettings(context=1000, device="cpu")
+    assert found.model.pinned and found.own["bard"].pinned
+
+
+@pytest.mark.parametrize(
+    "line, said",
+    [
+        ("--set bard.threads", "--set is 'bard.threads'"),
+        ("--set threads=2", "--set is 'threads=2'"),
+        ("--set bard.port=2", "--set is 'bard.port=2'"),
+        ("--set bard.threads=many", "--set bard.threads is 'many'"),
+        ("--set bard.pin=perhaps", "--set bard.pin is 'perhaps'"),
+        ("--set bard.watchdog=0", "watchdog is 0.0"),
+        ("--in-process --watchdog 5", "--watchdog is given with --in-process"),
+        ("--in-process --set bard.watchdog=5", "--watchdog is given with --in-process"),
+    ],
+)
+def test_options_of_models_that_cannot_be_are_refused(line: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        serve.serving(filled(line)[0])
+    assert caught.value.found.startswith(said)
+
+
+def test_options_of_a_model_that_is_not_served_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["serve", "bard=m.ingot", "--lazy", "--set", "poet.threads=2"]) == 2
+    assert "there is no model 'poet' to set options of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,11 @@ from ingot.cli.compile import summary
 from ingot.cli.main import main
 from ingot.compiler.explain import explain
 from tests.conftest import SHAKESPEARE
+from tests.end_to_end.support import random_tokens, relative_error
 from tests.support.build_once import built_once
+from tests.support.checkpoints import plain_logits
 from tests.support.gguf_files import Type, write_gguf
+from tests.support.tiny_models import save_random
 
 PROMPT = "ROMEO:"
 
@@ -45,6 +48,44 @@ def test_the_artifact_is_that_of_the_original(
     assert main(["run", str(path), PROMPT, "--max-tokens", "8", "--temperature", "0"]) == 0
     again = capsys.readouterr()
     assert again.out == told.out and "compiling" not in again.err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "deepseek_v2_experts"])
+def test_experts_say_what_those_of_the_original_do(name: str, tmp_path: Path) -> None:
+    """Bit for bit: from the file, as from the directory that it was made from."""
+    model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
+    path = write_gguf(model_dir, tmp_path / "model.gguf", Type.BF16)
+    said = []
+    for source in (model_dir, path):
+        out = tmp_path / f"{source.suffix}.ingot"
+        with built_once():
+            ingot.compile(source, out, max_model_len=128)
+        with ingot.LLM(out) as llm:
+            said.append([llm.logits(random_tokens(length)) for length in (1, 17, 100)])
+    for one, other in zip(*said, strict=True):
+        assert one.tobytes() == other.tobytes()
+        assert one.std() > 0.1
+
+
+def but_routers(name: str) -> Type:
+    """As llama.cpp quantizes: all matrices but those that pick experts."""
+    return Type.F32 if "gate_inp" in name else Type.Q8_0
+
+
+@pytest.mark.slow
+def test_blocks_of_experts_are_kept(tmp_path: Path) -> None:
+    model_dir = save_random("qwen3moe_unnormalised", tmp_path / "model", "bfloat16", tokenizer=True)
+    path = write_gguf(model_dir, tmp_path / "model.gguf", but_routers)
+    with built_once():
+        report = ingot.compile(path, tmp_path / "a.ingot", max_model_len=128)
+    assert any(
+        "gguf Q8_0, kept as int8-g32" in text and "gate_up_proj" in text for text in report.kept
+    )
+    with ingot.LLM(report.artifact) as llm:
+        for length in (1, 17, 100):
+            ids = random_tokens(length)
+            assert relative_error(llm.logits(ids), plain_logits(path, ids)) <= 0.03
 
 
 def kinds(name: str) -> Type:

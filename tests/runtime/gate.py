@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+from typing import Any
 
 
 class Gate:
@@ -25,6 +31,52 @@ class Gate:
 
     def open(self) -> None:
         self._open.set()
+
+
+@contextmanager
+def held(llm) -> Iterator[SimpleQueue[Any]]:
+    """Keeps the engine's thread between two steps during the block, which gets what is posted to
+    it meanwhile."""
+    reached, go_on = threading.Event(), threading.Event()
+    llm._thread.post(lambda: (reached.set(), go_on.wait()))
+    reached.wait()
+    try:
+        yield llm._thread.inbox
+    finally:
+        go_on.set()
+
+
+class Halt:
+    """An engine's thread that stands in a step, once it has `reached` it."""
+
+    def __init__(self, llm) -> None:
+        self.reached = threading.Event()
+        self.inbox: SimpleQueue[Any] = llm._thread.inbox
+
+    def until_posted(self) -> None:
+        """Waits until something is posted to the thread."""
+        while not self.inbox.qsize():
+            os.sched_yield()
+
+
+@contextmanager
+def halted(llm, steps: int) -> Iterator[Halt]:
+    """Has the engine halt in the step after so many, until the block ends."""
+    executor, halt, go_on = llm._engine._executor, Halt(llm), threading.Event()
+    submit, count = executor.submit, itertools.count()
+
+    def slow(*arguments, **options):
+        if next(count) >= steps:
+            halt.reached.set()
+            go_on.wait()
+        return submit(*arguments, **options)
+
+    executor.submit = slow
+    try:
+        yield halt
+    finally:
+        del executor.submit
+        go_on.set()
 
 
 def is_idle(llm) -> bool:

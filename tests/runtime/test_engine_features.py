@@ -210,6 +210,8 @@ def test_counters_are_a_snapshot_and_reach_the_callback(fake_artifact):
         last = llm.counters()
     assert len(seen) == 10 and seen[-1].num_steps == last.num_steps == 10
     assert (last.num_finished, last.num_generated_tokens, last.num_computed_tokens) == (2, 20, 20)
+    assert last.steps_by_size[:2] == (0, 10) and sum(last.steps_by_size) == 10  # of two tokens
+    assert sum(seen[0].steps_by_size) < 3
     assert seen[0].num_running == 2 and last.num_running == last.num_waiting == 0
     assert last.step_seconds > last.kernel_seconds > 0
     with pytest.raises(AttributeError):

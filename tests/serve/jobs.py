@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 GREEDY = {"temperature": 0, "max_tokens": 10, "ignore_eos": True}
 LONG = {**GREEDY, "max_tokens": 90}
+ENDLESS = {**GREEDY, "max_tokens": 8000}  # for minutes, on the dangerous model
 
 
 def job(tokens, params=GREEDY, **fields) -> Job:

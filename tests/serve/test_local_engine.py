@@ -16,14 +16,13 @@ from ingot.runtime.async_llm import AsyncLLM
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
-from ingot.serve.engine import Job, Piece, Progress
+from ingot.serve.engine import Piece, Progress
 from ingot.serve.inbox import Inbox, joined
 from ingot.serve.local import LocalEngine
 from tests.runtime.fake_model import LIMITS, NAN_TOKEN, VOCAB, greedy
-from tests.runtime.gate import is_idle
-
-GREEDY = {"temperature": 0, "max_tokens": 10, "ignore_eos": True}
-LONG = {**GREEDY, "max_tokens": 90}
+from tests.runtime.gate import halted, held, is_idle
+from tests.serve.jobs import GREEDY, LONG, job, whole
+from tests.support.until import until
 
 
 def use(path, scenario, **options):
@@ -39,15 +38,6 @@ def use(path, scenario, **options):
         return result
 
     return asyncio.run(main())
-
-
-def job(tokens, params=GREEDY, **fields):
-    return Job(id="a", token_ids=tokens, params=params, **fields)
-
-
-async def whole(engine, asked):
-    """A job's progress as one."""
-    return joined([progress async for progress in engine.ask(asked)])
 
 
 def test_facts_are_those_of_the_artifact(fake_artifact):
@@ -129,12 +119,9 @@ def test_a_step_crosses_to_the_event_loop_once_for_all_jobs(fake_artifact):
     async def scenario(engine):
         calls, deliver = [], engine._deliver
         engine._deliver = lambda letters: (calls.append(len(letters)), deliver(letters))
-        gate = threading.Event()
-        engine._feed._thread.post(gate.wait)  # no step begins before all are there
-        jobs = asyncio.gather(*(whole(engine, job([i], LONG)) for i in range(6)))
-        while len(engine._feed._claims) < 6:
-            await asyncio.sleep(0)
-        gate.set()
+        with held(engine._model) as inbox:  # no step begins before all are there
+            jobs = asyncio.gather(*(whole(engine, job([i], LONG)) for i in range(6)))
+            await until(lambda: inbox.qsize() == 6)
         await jobs
         return calls
 
@@ -146,11 +133,12 @@ def test_closing_the_iterator_or_cancelling_its_reader_aborts_the_job(fake_artif
     async def scenario(engine):
         async with aclosing(engine.ask(job([1], LONG))) as progress:
             await anext(progress)
-        task = asyncio.create_task(whole(engine, job([2], LONG)))
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        with held(engine._model) as inbox:
+            task = asyncio.create_task(whole(engine, job([2], LONG)))
+            await until(inbox.qsize)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
         result = await whole(engine, job([3]))
         return result, await engine.counters()
 
@@ -162,22 +150,24 @@ def test_closing_the_iterator_or_cancelling_its_reader_aborts_the_job(fake_artif
 
 def test_a_reader_that_left_before_its_job_was_added_leaves_nothing(fake_artifact):
     async def scenario(engine):
-        adding, go_on = asyncio.Event(), threading.Event()
-        loop, add = asyncio.get_running_loop(), engine._feed.add
+        adding, added, go_on = asyncio.Event(), asyncio.Event(), threading.Event()
+        loop, add = asyncio.get_running_loop(), engine._add
 
-        def slow(*arguments, **options):
+        def slow(*arguments):
             loop.call_soon_threadsafe(adding.set)
             go_on.wait()
-            add(*arguments, **options)
+            add(*arguments)
+            loop.call_soon_threadsafe(added.set)
 
-        engine._feed.add = slow
+        engine._add = slow
         task = asyncio.create_task(whole(engine, job([1], LONG)))
         await adding.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
         go_on.set()
-        engine._feed.add = add
+        await added.wait()
+        engine._add = add
         await whole(engine, job([3], LONG))
         return await engine.counters()
 
@@ -206,15 +196,11 @@ def test_jobs_that_cannot_be_served_are_refused(fake_artifact, asked, text):
 
 def test_one_failing_job_leaves_the_others(fake_artifact):
     async def scenario(engine):
-        gate = threading.Event()
-        engine._feed._thread.post(gate.wait)
-        bad = asyncio.create_task(whole(engine, job([NAN_TOKEN])))  # the first of its step
-        while not engine._feed._claims:
-            await asyncio.sleep(0)
-        good = asyncio.create_task(whole(engine, job([3], LONG)))
-        while len(engine._feed._claims) < 2:
-            await asyncio.sleep(0)
-        gate.set()
+        with held(engine._model) as inbox:
+            bad = asyncio.create_task(whole(engine, job([NAN_TOKEN])))  # the first of its step
+            await until(lambda: inbox.qsize() == 1)
+            good = asyncio.create_task(whole(engine, job([3], LONG)))
+            await until(lambda: inbox.qsize() == 2)
         with pytest.raises(InternalError, match="not finite"):
             await bad
         return await good
@@ -224,11 +210,14 @@ def test_one_failing_job_leaves_the_others(fake_artifact):
 
 def test_a_full_queue_is_a_typed_error(fake_artifact):
     async def scenario(engine):
-        jobs = (whole(engine, job([i], LONG)) for i in range(30))
-        return await asyncio.gather(*jobs, return_exceptions=True)
+        with held(engine._model) as inbox:
+            jobs = (whole(engine, job([i], LONG)) for i in range(30))
+            answers = asyncio.gather(*jobs, return_exceptions=True)
+            await until(lambda: inbox.qsize() == 30)
+        return await answers
 
     found = use(fake_artifact, scenario, config=EngineConfig(max_waiting=1, max_num_seqs=1))
-    assert any(isinstance(each, QueueFullError) for each in found)
+    assert sum(isinstance(each, QueueFullError) for each in found) == 29
     for i, each in enumerate(found):
         if not isinstance(each, QueueFullError):
             assert each.pieces[0].token_ids == greedy([i], 90)
@@ -248,21 +237,12 @@ def test_only_jobs_of_one_salt_share_prefixes(fake_artifact):
 def test_closing_ends_jobs_that_run_and_refuses_later_ones(fake_artifact):
     async def main():
         engine = LocalEngine(AsyncLLM(fake_artifact))
-        executor, steps, gate = engine._model._engine._executor, [], threading.Event()
-        submit = executor.submit
-
-        def held(*arguments, **options):
-            steps.append(1)
-            if len(steps) > 3:
-                gate.wait()
-            return submit(*arguments, **options)
-
-        executor.submit = held
-        stream = engine.ask(job([1], LONG))
-        await anext(stream)
-        closing = asyncio.create_task(engine.close())
-        await asyncio.sleep(0)
-        gate.set()
+        with halted(engine._model, steps=3) as halt:
+            stream = engine.ask(job([1], LONG))
+            await anext(stream)
+            await until(halt.reached.is_set)
+            closing = asyncio.create_task(engine.close())
+            await until(halt.inbox.qsize)  # the word to end
         await closing
         with pytest.raises(EngineDeadError, match="closed"):
             async for _ in stream:

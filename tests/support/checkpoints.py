@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -12,7 +13,7 @@ from torch import nn
 
 from ingot.errors import CheckpointError
 from ingot.models import registry
-from ingot.models.checkpoint import Checkpoint
+from ingot.models.checkpoint import Checkpoint, materialize
 
 Tensors = dict[str, torch.Tensor]
 Q = "model.layers.0.self_attn.q_proj.weight"
@@ -24,8 +25,17 @@ HEAD = "lm_head.weight"
 def build(model_dir: Path) -> tuple[Checkpoint, nn.Module]:
     """The open checkpoint of a directory and its module."""
     config = registry.load_config(model_dir)
-    module = registry.build(config, max_model_len=64)
+    module = registry.build(config, max_model_len=128)
     return Checkpoint.open(model_dir, config, module), module
+
+
+def plain_logits(model: Path, tokens: list[int]) -> np.ndarray:
+    """Logits of the plain module on the numbers of the checkpoint."""
+    checkpoint, module = build(model)
+    with checkpoint, torch.inference_mode():
+        materialize(module, checkpoint)
+        logits = module(torch.tensor([tokens]), torch.arange(len(tokens))[None])
+    return logits[0].float().numpy()
 
 
 def edit(model_dir: Path, change: Callable[[Tensors], object]) -> Path:

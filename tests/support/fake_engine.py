@@ -42,8 +42,8 @@ def bundled_tokenizer() -> Tokenizer:
 
 
 class FakeEngine:
-    """Runs a script for each job. `jobs` are those asked for, `ended` the ids of those that ended,
-    `aborted` of those whose reader left."""
+    """Runs a script for each job. `jobs` are those asked for, and `aborted` the ids of those whose
+    reader left. `ended` is set while all that were asked for have ended."""
 
     def __init__(self, script: Script, facts: ModelFacts = FACTS) -> None:
         self.facts = facts
@@ -52,9 +52,12 @@ class FakeEngine:
         self.aborted: list[str] = []
         self.ended = asyncio.Event()
         self._script = script
+        self._num_running = 0
 
     async def ask(self, job: Job) -> AsyncGenerator[Progress, None]:
         self.jobs.append(job)
+        self._num_running += 1
+        self.ended.clear()
         done = False
         try:
             for step in self._script(job):
@@ -71,7 +74,9 @@ class FakeEngine:
         finally:
             if not done:
                 self.aborted.append(job.id)
-            self.ended.set()
+            self._num_running -= 1
+            if not self._num_running:
+                self.ended.set()
 
     async def counters(self) -> EngineCounters:
         return EngineCounters()

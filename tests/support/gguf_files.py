@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from tests.support.gguf_latent import latent_tensors, write_latent_sizes
+
 Config = Mapping[str, Any]
 Tensors = Mapping[str, torch.Tensor]
 Type = gguf.GGMLQuantizationType
@@ -32,6 +34,8 @@ NAMES = {
     "olmo3": "olmo2",
     "ministral3": "mistral3",
     "hunyuan_v1_dense": "hunyuan-dense",
+    "deepseek_v2": "deepseek2",
+    "deepseek_v3": "deepseek2",
 }
 PERMUTED = ("llama", "granite", "smollm3", "mistral3")
 TURNED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
@@ -77,6 +81,8 @@ def converted(name: str, config: Config, tensors: Tensors) -> Iterator[tuple[str
     architecture = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == name)
     layers = config.get("num_hidden_layers") or config["n_layer"]
     names = gguf.get_tensor_name_map(architecture, layers)
+    if name == "deepseek2":
+        tensors = latent_tensors(config, tensors)
     for theirs, tensor in stacked(tensors).items():
         new = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
         if new is None and theirs.startswith(("h.", "wte.", "wpe.", "ln_f.")):
@@ -152,16 +158,17 @@ def write_sizes(writer: gguf.GGUFWriter, name: str, config: Config) -> None:
     def given(*keys: str) -> Any:
         return next((config[key] for key in keys if config.get(key) is not None), None)
 
+    latent = name == "deepseek2"
     plain = (
         (writer.add_block_count, ("num_hidden_layers", "n_layer")),
         (writer.add_context_length, ("max_position_embeddings", "n_positions")),
         (writer.add_embedding_length, ("hidden_size", "n_embd")),
         (writer.add_head_count, ("num_attention_heads", "n_head")),
-        (writer.add_head_count_kv, ("num_key_value_heads",)),
+        (writer.add_head_count_kv, () if latent else ("num_key_value_heads",)),
         (writer.add_layer_norm_rms_eps, ("rms_norm_eps",)),
         (writer.add_layer_norm_eps, ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon")),
-        (writer.add_key_length, ("head_dim",)),
-        (writer.add_value_length, ("head_dim",)),
+        (writer.add_key_length, () if latent else ("head_dim",)),
+        (writer.add_value_length, () if latent else ("head_dim",)),
         (writer.add_attn_logit_softcapping, ("attn_logit_softcapping",)),
         (writer.add_final_logit_softcapping, ("final_logit_softcapping",)),
         (writer.add_expert_count, ("num_local_experts", "num_experts")),
@@ -186,6 +193,8 @@ def write_sizes(writer: gguf.GGUFWriter, name: str, config: Config) -> None:
             writer.add_sliding_window_pattern(slides)
     if name == "phi3" and given("sliding_window") is None:
         writer.add_sliding_window(0)
+    if latent:
+        write_latent_sizes(writer, config)
     if name == "gptneox":
         writer.add_parallel_residual(config["use_parallel_residual"])
     _write_rope(writer, config)
@@ -209,8 +218,10 @@ def _write_rope(writer: gguf.GGUFWriter, config: Config) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if "mscale_all_dim" in rope:
+        unit = 0.1 if writer.arch == "deepseek2" else 1.0
+        writer.add_rope_scaling_yarn_log_mul(unit * rope["mscale_all_dim"])
     if "llama_4_scaling_beta" in rope:
-        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
         writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
     if kind == "longrope":
         original = rope["original_max_position_embeddings"]

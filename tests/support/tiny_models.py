@@ -178,7 +178,10 @@ def _other_cases() -> dict[str, Case]:
     }
 
 
-EXPERT = 0.25  # what the result of an expert is scaled by
+# What the results of experts are scaled by in models of 16 bits. Rounding then picks another expert
+# where scores are nearly equal, and one such token must not outweigh a few hundred others: see
+# tests/end_to_end/test_picks.py.
+NARROW_EXPERTS = 0.25
 CASES: dict[str, Case] = _cases() | _other_cases()
 MOE: dict[str, Case] = moe_cases(_COMMON, WINDOW)
 EVERY: dict[str, Case] = {
@@ -198,6 +201,7 @@ def save_random(
     tokenizer: bool = False,
     old_rope_spelling: bool = False,
     shard_kilobytes: int | None = None,
+    experts: float | None = None,
 ) -> Path:
     """Writes a model directory with random weights and returns it.
 
@@ -207,10 +211,12 @@ def save_random(
         tokenizer: also write a byte-level tokenizer.json.
         old_rope_spelling: write rope_theta and rope_scaling instead of rope_parameters.
         shard_kilobytes: write shards of at most that size, with an index.
+        experts: what their results are scaled by; None for 1 in float32, less in 16 bits.
     """
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(EVERY[name]()).to(torch.float32)
-    randomise(model)
+    usual = 1.0 if dtype == "float32" else NARROW_EXPERTS
+    randomise(model, usual if experts is None else experts)
     size = "5GB" if shard_kilobytes is None else f"{shard_kilobytes}KB"
     model.to(getattr(torch, dtype)).save_pretrained(directory, max_shard_size=size)
     if old_rope_spelling:
@@ -220,11 +226,9 @@ def save_random(
     return directory
 
 
-def randomise(model: torch.nn.Module) -> None:
-    """Weights of which every one matters: matrices that keep the scale, norms around 1.
-
-    Experts add little each, as trained ones do: 16 bits may pick another where scores are nearly
-    equal, and one token of a few hundred must not outweigh the rest.
+def randomise(model: torch.nn.Module, experts: float = 1.0) -> None:
+    """Weights of which every one matters: matrices that keep the scale, norms around 1. The
+    results of experts are scaled by `experts`.
     """
     for name, tensor in (*model.named_parameters(), *_biases(model)):
         values = torch.randn_like(tensor)
@@ -236,7 +240,7 @@ def randomise(model: torch.nn.Module) -> None:
         else:
             tensor.data = 1.0 + 0.2 * values
         if ".experts.down_proj" in name:
-            tensor.data *= EXPERT
+            tensor.data *= experts
 
 
 def _biases(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:

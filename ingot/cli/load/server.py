@@ -148,17 +148,16 @@ async def put_load(
     """
     loop = asyncio.get_running_loop()
     room = asyncio.Semaphore(max_concurrency or len(asks))
+    tasks = []
     with closing(Pool(server)) as pool:
         start = loop.time()
 
-        async def at(moment: float, ask: Ask) -> Outcome:
-            await asyncio.sleep(start + moment - loop.time())
+        async def send(ask: Ask) -> Outcome:
             async with room:
                 return await pool.ask(ask)
 
         async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(at(float(moment), ask))
-                for moment, ask in zip(arrivals, asks, strict=True)
-            ]
+            for moment, ask in zip(arrivals, asks, strict=True):
+                await asyncio.sleep(start + float(moment) - loop.time())
+                tasks.append(group.create_task(send(ask)))
         return [task.result() for task in tasks], loop.time() - start

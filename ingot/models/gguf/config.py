@@ -9,12 +9,13 @@ from ingot.errors import UnsupportedModelError
 from ingot.models.gguf.architectures import ARCHITECTURES
 from ingot.models.gguf.expert_architectures import COUNT, WITH_EXPERTS
 from ingot.models.gguf.metadata import ARCHITECTURE, Metadata
-from ingot.models.gguf.rope import ReadFloats, rope_scaling
+from ingot.models.gguf.rope import MSCALES, ReadFloats, rope_scaling
 from ingot.models.gguf.spelling import Architecture
 from ingot.models.gguf.tokenizer import CONTROL, USER_DEFINED
 from ingot.models.gguf.types import BY_NAME
 
 EMBEDDING, HEAD = "token_embd.weight", "output.weight"
+_ROTATED = "rope.dimension_count"
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # Tokens that end an answer although no key of the metadata names them, as in llama.cpp.
 _ENDS = frozenset(
@@ -63,6 +64,7 @@ def config_values(metadata: Metadata, read: ReadFloats) -> dict[str, Any]:
     values |= _partial(metadata, spelled)
     scaling = rope_scaling(metadata, read, metadata.of_model("rope.freq_base", 10000.0))
     if scaling:
+        scaling |= {key: scaling[key] / spelled.log_multiplier for key in MSCALES & scaling.keys()}
         values[spelled.rope] = scaling
     values |= {f"{name}_token_id": metadata.token_id(name) for name in ("bos", "eos")}
     values |= {"tie_word_embeddings": HEAD not in metadata.tensors, "dtype": _dtype(metadata)}
@@ -123,8 +125,10 @@ def _known_ends(values: Mapping[str, Any]) -> list[int]:
 
 def _partial(metadata: Metadata, spelled: Architecture) -> dict[str, float]:
     """The share of a head that is rotated, where it is not all of it or has to be said."""
+    if _ROTATED in spelled.keys.values():  # a size of its own, all of which is rotated
+        return {}
     size = metadata.head_size
-    rotated = metadata.of_model("rope.dimension_count", size)
+    rotated = metadata.of_model(_ROTATED, size)
     key = spelled.partial or ("partial_rotary_factor" if rotated != size else "")
     return {key: rotated / size} if key else {}
 

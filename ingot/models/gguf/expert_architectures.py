@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ingot.models.gguf.deepseek import DEEPSEEK
 from ingot.models.gguf.spelling import BLOCK, KEYS, LAYER, LLAMA, OPTIONAL, PAIRS, Architecture
 
 COUNT = "expert_count"
@@ -55,4 +56,5 @@ WITH_EXPERTS: dict[str, Architecture] = {
         fixed={"norm_topk_prob": False},
         names=_NAMES,
     ),
+    "deepseek2": DEEPSEEK,
 }

@@ -22,12 +22,12 @@ _LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+MSCALES = frozenset({"mscale", "mscale_all_dim"})
 _YARN = {
     "beta_fast": "rope.scaling.yarn_beta_fast",
     "beta_slow": "rope.scaling.yarn_beta_slow",
     "attention_factor": "rope.scaling.yarn_attn_factor",
-    "mscale": "rope.scaling.yarn_log_multiplier",
-    "mscale_all_dim": "rope.scaling.yarn_log_multiplier",
+    **dict.fromkeys(sorted(MSCALES), "rope.scaling.yarn_log_multiplier"),
     "llama_4_scaling_beta": "attention.temperature_scale",
 }
 EVENLY = "linear"  # how the file calls positions that are divided by a factor

@@ -30,6 +30,7 @@ class Architecture:
         partial: the key of config.json for the share of a head that is rotated, where a model
             that does not say rotates less than all.
         rope: the key of config.json for how frequencies are stretched.
+        log_multiplier: what the converter multiplied `mscale_all_dim` by.
         fixed: what config.json says and no metadata do.
         more: reads what is more than a key; gives values of config.json.
         names: template of llama.cpp -> that of the checkpoint. Where only the second has `{e}`,
@@ -44,6 +45,7 @@ class Architecture:
     optional: Names
     partial: str = ""
     rope: str = "rope_scaling"
+    log_multiplier: float = 1.0
     fixed: Mapping[str, Any] = field(default_factory=dict)
     more: More = lambda metadata: {}
     names: Names

@@ -138,7 +138,8 @@ def _spelled(info: TensorInfo, metadata: Metadata, spelled: Architecture) -> Ite
     for template, name in spelled.names.items():
         if match := expand(template).fullmatch(info.name):
             for one, number in _experts(info) if "{e}" in name else [(info, "")]:
-                yield _matrix(one, fill(name.replace("{e}", number), match), metadata, spelled)
+                matrix = _of_two_dimensions(one)
+                yield _matrix(matrix, fill(name.replace("{e}", number), match), metadata, spelled)
             return
     yield info
 
@@ -149,6 +150,12 @@ def _experts(info: TensorInfo) -> Iterator[tuple[TensorInfo, str]]:
     for e in range(info.shape[0]):
         start = info.start + e * nbytes
         yield replace(info, shape=info.shape[1:], start=start, stop=start + nbytes), str(e)
+
+
+def _of_two_dimensions(info: TensorInfo) -> TensorInfo:
+    """A tensor with the matrices of all heads below each other."""
+    *rows, columns = info.shape or (1,)
+    return replace(info, shape=(prod(rows), columns)) if len(rows) > 1 else info
 
 
 def _matrix(info: TensorInfo, name: str, metadata: Metadata, spelled: Architecture) -> TensorInfo:

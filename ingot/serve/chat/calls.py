@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection
 
-from ingot.serve.chat.coming import SPACE, Broken, Coming, Reading
+from ingot.serve.chat.coming import SPACE, Broken, Coming, Reading, settled
 from ingot.serve.chat.deltas import CallDelta, Delta
 
 ARGUMENTS = ("arguments", "parameters")
@@ -30,6 +30,7 @@ class CallReader:
         self.deltas: list[Delta] = []
         self._names = names
         self._new_id = new_id
+        self._inside = False  # whether a call of the attempt was handed out
 
     def prose(self, *marks: str) -> Reading[str]:
         """Hands out text up to one of these marks, and passes that; empty at the end.
@@ -45,7 +46,7 @@ class CallReader:
                 self.give_text()
                 coming.at = coming.text.find(mark) + len(mark)
                 return mark
-            coming.at = len(coming.text) if coming.ended else _settled(coming.text, marks)
+            coming.at = len(coming.text) if coming.ended else settled(coming.text, marks)
             self.give_text()
             if coming.ended:
                 return ""
@@ -69,8 +70,6 @@ class CallReader:
         self.coming.take()
         self._inside = False
         return True
-
-    _inside = False  # whether a call of the attempt was handed out
 
     def call(self) -> Reading[None]:
         """Reads an object with the name of a tool and its arguments."""
@@ -166,12 +165,3 @@ class CallReader:
     def _fragment(self, text: str) -> None:
         if text:
             self.deltas.append(Delta(call=CallDelta(self.num_calls - 1, text)))
-
-
-def _settled(text: str, marks: Collection[str]) -> int:
-    """How much of a text cannot be the beginning of a mark, or white space before one."""
-    longest = max(map(len, marks), default=1) - 1
-    for size in range(min(longest, len(text)), 0, -1):
-        if any(mark.startswith(text[-size:]) for mark in marks):
-            return len(text[:-size].rstrip(SPACE))
-    return len(text.rstrip(SPACE))

@@ -6,7 +6,7 @@ and finds the same however the text is cut. Each reading moves behind what it ha
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -156,3 +156,12 @@ class Coming:
                 return (yield from self.expect(closing))
             self.at += 1
             yield from self.skip_space()
+
+
+def settled(text: str, marks: Collection[str]) -> int:
+    """How much of a text cannot be the beginning of a mark, or white space before one."""
+    longest = max(map(len, marks), default=1) - 1
+    for size in range(min(longest, len(text)), 0, -1):
+        if any(mark.startswith(text[-size:]) for mark in marks):
+            return len(text[:-size].rstrip(SPACE))
+    return len(text.rstrip(SPACE))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from ingot.serve.chat.calls import CallReader
-from ingot.serve.chat.coming import SPACE, Coming, Reading
+from ingot.serve.chat.coming import SPACE, Coming, Reading, settled
 from ingot.serve.chat.deltas import Delta
 from ingot.serve.chat.formats import ToolFormat
 
@@ -85,7 +85,7 @@ class AnswerReader:
         yield from coming.skip_space()
         coming.take()
         while (at := coming.text.find(CLOSE)) < 0:
-            self._give(len(coming.text) if coming.ended else _settled(coming.text))
+            self._give(len(coming.text) if coming.ended else settled(coming.text, (CLOSE,)))
             if coming.ended:
                 coming.text = ""
                 return
@@ -102,9 +102,3 @@ class AnswerReader:
         coming.at = len(coming.text[:end].rstrip(SPACE))
         if text := coming.take():
             self._deltas.append(Delta(reasoning=text))
-
-
-def _settled(text: str) -> int:
-    """How much of a text cannot be the beginning of the closing tag."""
-    sizes = range(min(len(CLOSE) - 1, len(text)), 0, -1)
-    return len(text) - next((size for size in sizes if CLOSE.startswith(text[-size:])), 0)

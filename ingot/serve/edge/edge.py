@@ -127,7 +127,7 @@ class Edge:
             self.settings.limits.shutdown_timeout,
             ready=self._ready,
             begin=self._drain,
-            busy=lambda: bool(self._open),
+            busy=lambda: self._num_awaited > 0,
             cut=self._cut,
         )
 
@@ -198,14 +198,18 @@ class Edge:
             logger.warning("no key is asked for, and other machines can reach this server")
         self.on_ready()
 
+    @property
+    def _num_awaited(self) -> int:
+        return sum(record.awaited for record in self._open)
+
     def _drain(self) -> None:
         self.draining = True
         seconds = self.settings.limits.shutdown_timeout
-        fields = {"requests": len(self._open), "seconds": seconds}
+        fields = {"requests": self._num_awaited, "seconds": seconds}
         logger.info("draining", extra={"fields": fields})
 
     def _cut(self) -> None:
-        logger.warning("cutting requests", extra={"fields": {"requests": len(self._open)}})
+        logger.warning("cutting requests", extra={"fields": {"requests": self._num_awaited}})
         self.admission.cut(_cut_short())
 
     def _reload_keys(self) -> None:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from ingot.errors import UsageError
 
 USE, ADMIN = "use", "admin"
-SCOPES = (USE, ADMIN)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}", re.ASCII)
 _LINE = re.compile(rf"({USE}|{ADMIN}):([0-9a-f]{{64}})\s+({NAME.pattern})", re.ASCII)
 _PREFIX = "ingot-"

@@ -155,6 +155,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._await_reader()
 
     def shutdown(self) -> None:
+        if self.transport.is_closing():
+            return  # a transport of TLS that is closed twice knows no buffer any more
         super().shutdown()
         if self.transport.is_closing():
             self._await_reader()

@@ -17,7 +17,8 @@ _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 class Record:
     """A request: whose it is, which one it is, and how it was answered.
 
-    `began` is by `perf_counter`. `fields` are what else its line of the log says.
+    `began` is by `perf_counter`. `fields` are what else its line of the log says. A server that
+    drains waits for it if it is `awaited`; a stream that stays open for further requests is not.
     """
 
     method: str
@@ -30,6 +31,7 @@ class Record:
     complete: bool = False
     disconnected: bool = False
     error: str | None = None
+    awaited: bool = True
     fields: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ingot.errors import UsageError
+from ingot.serve.edge.tls import check_tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,8 @@ class EdgeSettings:
                 "TLS needs a certificate and its key",
                 hint="Give both --tls-cert and --tls-key.",
             )
+        if self.tls_cert is not None and self.tls_key is not None:
+            check_tls(self.tls_cert, self.tls_key)
         if self.key_file is None and not self.is_local and not self.allow_no_key:
             raise UsageError(
                 f"{self.host} can be reached from other machines, and no key is asked for",

@@ -19,7 +19,7 @@ from ingot.serve.http.generate import asked_of
 from ingot.serve.http.site import Site, off_loop
 from ingot.serve.http.steps import Steps, steps_of
 from ingot.serve.openai.fields import FieldError
-from ingot.serve.openai.order import Caller, Order, chat_order, completion_order
+from ingot.serve.openai.order import Caller, Order, order_of
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 
 
@@ -52,8 +52,9 @@ async def answering(
     name = site.named(request.model)
     caller = Caller(uuid.uuid4().hex, call.key)
     async with site.models.lease(name) as engine:
-        order = await off_loop(partial(_order, site, request, engine, caller, data))
-        asked = asked_of(order, call.key, name, engine)
+        terms = site.settings.terms
+        order = await off_loop(partial(order_of, request, engine, caller, data, terms))
+        asked = asked_of(order, call.key, site.models.name_of(name), engine)
         async with (
             site.gate.enter(asked) as watch,
             aclosing(steps_of(engine, order.jobs)) as steps,
@@ -70,19 +71,7 @@ def _refuse_not_finite(body: Mapping[str, Any]) -> None:
             raise FieldError(name, f"{name} is not a finite number")
 
 
-def _order(
-    site: Site,
-    request: CompletionRequest | ChatRequest,
-    engine: Engine,
-    caller: Caller,
-    data: bytes,
-) -> Order:
-    if isinstance(request, CompletionRequest):
-        return completion_order(request, engine, caller, data, site.settings.terms)
-    return chat_order(request, engine, caller, data, site.settings.terms)
-
-
 async def _watched(steps: Steps, watch: Watch) -> Steps:
     async for number, progress in steps:
-        watch.see(progress)
+        watch.see(progress, number)
         yield number, progress

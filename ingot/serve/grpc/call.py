@@ -6,7 +6,8 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
 import grpc
@@ -19,6 +20,8 @@ from ingot.serve.refusal import BadKey, Draining, Forbidden, Refusal
 
 LIVE, HEALTH = "/inference.GRPCInferenceService/ServerLive", "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection."
+# A stream of requests, each of which has a record of its own.
+REQUESTS = "/inference.GRPCInferenceService/ModelStreamInfer"
 ADMIN_METHODS = tuple(f"/ingot.v1.Models/{name}" for name in ("Load", "Unload", "Reload"))
 STATUSES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -80,6 +83,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no ty
                 path=details.method,
                 request_id=request_id or f"req-{secrets.token_hex(12)}",
                 traceparent=metadata.get("traceparent"),
+                awaited=details.method != REQUESTS,
             ),
             metadata.get("authorization", ""),
         )
@@ -113,7 +117,7 @@ class _Around:
         """A handler that answers once."""
 
         async def answer(request: Any, context: Any) -> Any:
-            with self._recorded() as record:
+            with recorded(self._host, self._record()) as record:
                 try:
                     self._let_in(record)
                     return await inner(request, context)
@@ -129,7 +133,7 @@ class _Around:
         """
 
         async def answer(request: Any, context: Any) -> None:
-            with self._recorded() as record:
+            with recorded(self._host, self._record()) as record:
                 try:
                     self._let_in(record)
                     async with aclosing(inner(request, context)) as messages:
@@ -139,26 +143,6 @@ class _Around:
                     await _abort(error, record, context)
 
         return answer
-
-    @contextmanager
-    def _recorded(self) -> Iterator[Record]:
-        record = self._record()
-        CURRENT.set(record)
-        # Probes and reflection may stay open for ever, and no drain waits for them.
-        quiet = record.path.startswith((LIVE, HEALTH, REFLECTION))
-        if not quiet:
-            self._host.opened(record)
-        record.status = 200
-        try:
-            yield record
-            record.complete = True
-        except asyncio.CancelledError:
-            record.disconnected = True
-            raise
-        finally:
-            if not quiet:
-                self._host.closed(record)
-                log_request(record)
 
     def _let_in(self, record: Record) -> None:
         """Notes the key of a call. Raises Refusal."""
@@ -178,18 +162,64 @@ class _Around:
             record.key = key.name
         elif scope == ADMIN and not host.settings.admin_without_key:
             raise Forbidden("models are loaded and unloaded with a key of the scope admin")
-        if host.draining and not path.startswith(HEALTH):
-            raise Draining("the server is about to end", retry_after=1)
+        if not path.startswith(HEALTH):
+            refuse_draining(host)
+
+
+@contextmanager
+def recorded(host: Host, record: Record) -> Iterator[Record]:
+    """Counts and logs what is done inside the block, as HTTP does with its requests."""
+    CURRENT.set(record)
+    # Probes and reflection may stay open for ever, and no drain waits for them.
+    quiet = record.path.startswith((LIVE, HEALTH, REFLECTION))
+    if not quiet:
+        host.opened(record)
+    record.status = 200
+    try:
+        yield record
+        record.complete = True
+    except asyncio.CancelledError:
+        record.disconnected = True
+        raise
+    finally:
+        if not quiet:
+            host.closed(record)
+            log_request(record)
+
+
+def part_of_stream(number: int) -> Record:
+    """The record of a request that came, as the number says, in the stream that is answered."""
+    stream = CURRENT.get()
+    assert stream is not None, "a stream has a record"
+    return replace(
+        stream,
+        request_id=f"{stream.request_id}-{number}",
+        began=perf_counter(),
+        awaited=True,
+        fields={},
+    )
+
+
+def refuse_draining(host: Host) -> None:
+    """Raises Draining where the server takes nothing new."""
+    if host.draining:
+        raise Draining("the server is about to end", retry_after=1)
 
 
 async def _abort(error: Exception, record: Record, context: Any) -> None:
     """Ends a call with the status of an error."""
     if isinstance(error, grpc.aio.AbortError):
         raise error
-    refusal = refusal_of(error, record.request_id)
-    record.status, record.error = refusal.status, refusal.code
+    refusal = noted(error, record)
     status = STATUSES.get(refusal.status, grpc.StatusCode.INTERNAL)
     await context.abort(status, str(refusal), trailing(refusal, record))
+
+
+def noted(error: Exception, record: Record) -> Refusal:
+    """What the client is told of an error, which its record has then."""
+    refusal = refusal_of(error, record.request_id)
+    record.status, record.error = refusal.status, refusal.code
+    return refusal
 
 
 def trailing(refusal: Refusal, record: Record) -> Sequence[tuple[str, str]]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any
 
+from msgspec.structs import replace
+
 from ingot.runtime.metrics import RequestMetrics
+from ingot.serve import inbox
 from ingot.serve.engine import Piece, Progress, Scored
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
 from ingot.serve.openai.fields import FieldError
@@ -74,27 +78,9 @@ def response_of(progress: Progress, model: str, request_id: str) -> Any:
 
 
 def joined(parts: Sequence[Progress]) -> Progress:
-    """All progress of a job as one, with a piece for each completion."""
-    by_index: dict[int, list[Piece]] = {}
-    for part in parts:
-        for piece in part.pieces:
-            by_index.setdefault(piece.index, []).append(piece)
-    pieces = [_joined(by_index[index]) for index in sorted(by_index)]
-    last = parts[-1]
-    return Progress(pieces, True, 0, parts[0].prompt_logprobs, last.metrics)
-
-
-def _joined(pieces: Sequence[Piece]) -> Piece:
-    last = pieces[-1]
-    scores = [scored for piece in pieces for scored in piece.logprobs or ()]
-    return Piece(
-        last.index,
-        "".join(piece.text for piece in pieces),
-        [token for piece in pieces for token in piece.token_ids],
-        scores or None,
-        last.finish_reason,
-        last.stop_reason,
-    )
+    """All progress of a job as one, with a piece for each completion, in their order."""
+    whole = inbox.joined([*parts])
+    return replace(whole, pieces=sorted(whole.pieces, key=attrgetter("index")))
 
 
 def _completion(piece: Piece) -> Any:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any
 
 from ingot.errors import UnknownModelError
+from ingot.serve.edge.guard import Host
+from ingot.serve.edge.record import Record
 from ingot.serve.engine import Piece
 from ingot.serve.grpc.answering import answering
-from ingot.serve.grpc.call import current_call
+from ingot.serve.grpc.call import noted, part_of_stream, recorded, refuse_draining
 from ingot.serve.grpc.messages import joined
 from ingot.serve.grpc.stubs import open_inference_pb2 as oip
 from ingot.serve.grpc.stubs import open_inference_pb2_grpc
@@ -21,7 +23,6 @@ from ingot.serve.grpc.tensors import (
     response_of,
     texts,
 )
-from ingot.serve.http.errors import refusal_of
 from ingot.serve.http.routes import is_ready
 from ingot.serve.http.site import Site
 from ingot.serve.openai.fields import FieldError
@@ -44,8 +45,14 @@ _OURS = {"triton_enable_empty_final_response", "stream"}  # of Triton's clients;
 class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """The service over the models of a site."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, host: Host) -> None:
         self._site = site
+        self._host = host
+        self._stopping = asyncio.Event()
+
+    async def stop(self) -> None:
+        """Streams end when what they were asked for is answered; they take nothing more."""
+        self._stopping.set()
 
     async def ServerLive(self, request: Any, context: Any) -> Any:
         return oip.ServerLiveResponse(live=True)
@@ -82,10 +89,15 @@ class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # ty
         """Answers each request as it runs; what fails ends that request and not the stream."""
         queue: asyncio.Queue[Any] = asyncio.Queue(MAX_AHEAD)
 
+        async def read(group: asyncio.TaskGroup) -> None:
+            number = 0
+            async for request in requests:
+                number += 1
+                group.create_task(self._part(request, part_of_stream(number), queue))
+
         async def serve() -> None:
             async with asyncio.TaskGroup() as group:
-                async for request in requests:
-                    group.create_task(self._stream(request, queue))
+                await self._until_stop(read(group))
             await queue.put(None)
 
         task = asyncio.create_task(serve())
@@ -96,19 +108,34 @@ class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # ty
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _stream(self, request: Any, queue: asyncio.Queue[Any]) -> None:
+    async def _until_stop(self, work: Coroutine[Any, Any, None]) -> None:
+        """Does the work, unless the server stops before its end."""
+        tasks = [asyncio.create_task(each) for each in (work, self._stopping.wait())]
         try:
-            async with answering(self._site, body_of(request), stream=True) as run:
-                async for _, progress in run.steps:
-                    told = response_of(
-                        request, tensors_of(progress.pieces), final=progress.finished
-                    )
-                    await queue.put(oip.ModelStreamInferResponse(infer_response=told))
-        except Exception as error:
-            refusal = refusal_of(error, current_call().request_id)
-            empty = oip.ModelInferResponse(model_name=request.model_name, id=request.id)
-            failed = oip.ModelStreamInferResponse(error_message=str(refusal), infer_response=empty)
-            await queue.put(failed)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+        for task in done:
+            task.result()
+
+    async def _part(self, request: Any, record: Record, queue: asyncio.Queue[Any]) -> None:
+        with recorded(self._host, record):
+            try:
+                refuse_draining(self._host)
+                await self._stream(request, queue)
+            except Exception as error:
+                text = str(noted(error, record))
+                empty = oip.ModelInferResponse(model_name=request.model_name, id=request.id)
+                failed = oip.ModelStreamInferResponse(error_message=text, infer_response=empty)
+                await queue.put(failed)
+
+    async def _stream(self, request: Any, queue: asyncio.Queue[Any]) -> None:
+        async with answering(self._site, body_of(request), stream=True) as run:
+            async for _, progress in run.steps:
+                tensors = tensors_of(progress.pieces)
+                told = response_of(request, tensors, final=progress.finished)
+                await queue.put(oip.ModelStreamInferResponse(infer_response=told))
 
     def _status(self, request: Any) -> Any:
         """The status of the model that a request names. Raises UnknownModelError."""

@@ -77,8 +77,9 @@ class GrpcServer:
         self._server = grpc.aio.server(interceptors=[Guard(host)], options=[*_options(settings)])
         self._health = Health(site, SERVICES, host)
         self._health.add_to(self._server)
+        self._open_inference = OpenInference(site, host)
         open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(
-            OpenInference(site), self._server
+            self._open_inference, self._server
         )
         ingot_v1_pb2_grpc.add_InferenceServicer_to_server(Inference(site), self._server)
         ingot_v1_pb2_grpc.add_ModelsServicer_to_server(Models(site), self._server)
@@ -105,6 +106,7 @@ class GrpcServer:
     async def stop(self, grace: float | None = None) -> None:
         """Takes no new calls, and ends those that run after `grace` seconds."""
         await self._health.stop()
+        await self._open_inference.stop()
         await self._server.stop(grace)
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import uuid
+from collections.abc import MutableMapping
+from typing import Any
 
 from ingot.errors import (
     ArtifactError,
@@ -116,6 +119,15 @@ def refusal_of(error: Exception, request_id: str) -> Refusal:
     return InternalRefusal(
         f"an internal error ended the request; the server's log has it under {request_id}"
     )
+
+
+def noted_refusal(error: Exception, scope: MutableMapping[str, Any]) -> Refusal:
+    """The answer to an ASGI request that failed. The request's state gets its code, for the log of
+    whoever stands around."""
+    state = scope.get("state", {})
+    refusal = refusal_of(error, state.get("request_id") or uuid.uuid4().hex)
+    state["error"] = refusal.code
+    return refusal
 
 
 def _refusal(error: IngotError, kind: type[Refusal], seconds: float) -> Refusal:

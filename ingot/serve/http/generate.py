@@ -9,29 +9,19 @@ from functools import partial
 
 from ingot.serve.asked import Asked
 from ingot.serve.engine import Engine
-from ingot.serve.http.errors import refusal_of
 from ingot.serve.http.gate import Watch
-from ingot.serve.http.reply import (
-    JSON,
-    ClientGone,
-    Receive,
-    Reply,
-    Scope,
-    Send,
-    read_body,
-    while_connected,
-)
+from ingot.serve.http.reply import JSON, Receive, Reply, Scope, Send, replying
 from ingot.serve.http.site import SMALL_BODY, Site, off_loop
 from ingot.serve.http.steps import Steps, steps_of
+from ingot.serve.openai.answer import Answer
 from ingot.serve.openai.answers import Head
 from ingot.serve.openai.chat_answer import ChatAnswer
-from ingot.serve.openai.order import Caller, Order, chat_order, completion_order
+from ingot.serve.openai.order import Caller, Order, order_of
 from ingot.serve.openai.params import num_new_tokens
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 from ingot.serve.openai.text_answer import TextAnswer
 
 Request = CompletionRequest | ChatRequest
-Answer = TextAnswer | ChatAnswer
 
 
 class Generate:
@@ -42,21 +32,10 @@ class Generate:
         self._kind = kind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reply = Reply(send)
-        state = scope.get("state", {})
-        request_id = state.get("request_id") or uuid.uuid4().hex
-        try:
-            body = await read_body(receive)
-            async with while_connected(receive, reply):
-                await self._answer(body, state.get("key", ""), reply)
-        except ClientGone:
-            pass
-        except Exception as error:
-            refusal = refusal_of(error, request_id)
-            state["error"] = refusal.code  # for the log of whoever stands around
-            await reply.fail(refusal)
+        key = scope.get("state", {}).get("key", "")
+        await replying(scope, receive, send, partial(self._answer, key))
 
-    async def _answer(self, body: bytes, key: str, reply: Reply) -> None:
+    async def _answer(self, key: str, body: bytes, reply: Reply) -> None:
         site = self._site
         request = await site.decode(body, self._kind)
         name = site.named(request.model)
@@ -64,7 +43,8 @@ class Generate:
         # Unlike the id of the request, which a client may choose, this one is unique.
         caller = Caller(uuid.uuid4().hex, key)
         async with self._kept_awake(request, reply), site.models.lease(name) as engine:
-            make_order = partial(self._order, request, engine, caller, body)
+            terms = site.settings.terms
+            make_order = partial(order_of, request, engine, caller, body, terms)
             order = make_order() if _is_small(request, body) else await off_loop(make_order)
             answer = self._begin(order, caller, name, engine)
             async with (
@@ -80,12 +60,6 @@ class Generate:
         if not request.stream:
             return nullcontext()
         return reply.kept_awake(self._site.settings.ping_seconds)
-
-    def _order(self, request: Request, engine: Engine, caller: Caller, body: bytes) -> Order:
-        terms = self._site.settings.terms
-        if isinstance(request, CompletionRequest):
-            return completion_order(request, engine, caller, body, terms)
-        return chat_order(request, engine, caller, body, terms)
 
     def _begin(self, order: Order, caller: Caller, name: str, engine: Engine) -> Answer:
         is_text = isinstance(order.request, CompletionRequest)

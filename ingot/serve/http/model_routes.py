@@ -13,19 +13,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from ingot.errors import UnknownModelError
-from ingot.serve.http.errors import refusal_of
-from ingot.serve.http.reply import (
-    ClientGone,
-    Receive,
-    Reply,
-    Scope,
-    Send,
-    read_body,
-    while_connected,
-)
+from ingot.serve.http.reply import Receive, Reply, Scope, Send, replying
 from ingot.serve.http.routes import json, route
 from ingot.serve.http.site import Site
-from ingot.serve.openai.fields import Name
+from ingot.serve.openai.fields import FieldError, Name
 from ingot.serve.settings import ModelSettings
 
 # What only administrators see: it can name files of the server.
@@ -33,12 +24,15 @@ _PRIVATE = ("source", "settings", "error")
 
 
 class LoadRequest(Struct, kw_only=True):
-    """Loads a model; with a source, one that is not registered yet is registered first."""
+    """Loads a model; with a source, one that is not registered yet is registered first.
+
+    Of one that is registered, `aliases` are added, and `pinned` is changed if it is given.
+    """
 
     model: Name
     source: str | None = None
     aliases: list[Name] = []
-    pinned: bool = False
+    pinned: bool | None = None
     settings: ModelSettings | None = None
 
 
@@ -77,15 +71,33 @@ async def _list(site: Site, request: Request) -> Response:
 async def _load(site: Site, request: Request) -> Response:
     asked = await site.decode(await request.body(), LoadRequest)
     try:
-        site.models.name_of(asked.model)
+        name = site.models.name_of(asked.model)
     except UnknownModelError:
         if asked.source is None:
             raise
+        pinned = bool(asked.pinned)
         site.models.register(
-            asked.model, asked.source, asked.settings, aliases=asked.aliases, pinned=asked.pinned
+            asked.model, asked.source, asked.settings, aliases=asked.aliases, pinned=pinned
         )
+    else:
+        _change(site, name, asked)
     await site.models.load(asked.model)
     return _status(site, asked.model)
+
+
+def _change(site: Site, name: str, asked: LoadRequest) -> None:
+    """Raises FieldError for what only a reload changes."""
+    status = _status_of(site, name)
+    for field in ("source", "settings"):
+        given = getattr(asked, field)
+        if given is not None and given != getattr(status, field, given):
+            raise FieldError(
+                field, f"{name} has another {field} already", hint="POST /models/reload changes it."
+            )
+    for alias in asked.aliases:
+        site.models.alias(alias, name)
+    if asked.pinned is not None:
+        site.models.pin(name, asked.pinned)
 
 
 async def _unload(site: Site, request: Request) -> Response:
@@ -101,9 +113,12 @@ async def _reload(site: Site, request: Request) -> Response:
 
 
 def _status(site: Site, model: str) -> Response:
-    name = site.models.name_of(model)
-    status = next(each for each in site.models.status() if each.name == name)
+    status = _status_of(site, site.models.name_of(model))
     return json({"model": _shown(status, is_admin=True)})
+
+
+def _status_of(site: Site, name: str) -> Any:
+    return next(each for each in site.models.status() if each.name == name)
 
 
 def _shown(status: Any, *, is_admin: bool) -> dict[str, Any]:
@@ -118,17 +133,9 @@ class ModelEvents:
         self._site = site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reply = Reply(send)
-        try:
-            await read_body(receive)
-            async with while_connected(receive, reply):
-                await self._tell(reply)
-        except ClientGone:
-            pass
-        except Exception as error:
-            await reply.fail(refusal_of(error, scope.get("state", {}).get("request_id", "")))
+        await replying(scope, receive, send, self._tell)
 
-    async def _tell(self, reply: Reply) -> None:
+    async def _tell(self, body: bytes, reply: Reply) -> None:
         await reply.write(b": models\n\n")
         async with (
             reply.kept_awake(self._site.settings.ping_seconds),

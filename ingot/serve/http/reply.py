@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from ingot.serve.http.errors import noted_refusal
 from ingot.serve.openai.events import DONE, PING
 from ingot.serve.refusal import Refusal, send_refusal
 
@@ -128,6 +129,24 @@ async def while_connected(receive: Receive, reply: Reply) -> AsyncIterator[None]
         raise ClientGone from None
     finally:
         watcher.cancel()
+
+
+async def replying(
+    scope: Scope, receive: Receive, send: Send, answer: Callable[[bytes, Reply], Awaitable[None]]
+) -> None:
+    """Has a request answered, of which `answer` gets the body, while its client is there.
+
+    What that raises is told to the client.
+    """
+    reply = Reply(send)
+    try:
+        body = await read_body(receive)
+        async with while_connected(receive, reply):
+            await answer(body, reply)
+    except ClientGone:
+        pass
+    except Exception as error:
+        await reply.fail(noted_refusal(error, scope))
 
 
 async def read_body(receive: Receive) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from starlette.routing import Route
 
 from ingot.runtime.tokenizer import Tokenizer
 from ingot.serve.engine import ModelFacts
-from ingot.serve.http.errors import UnknownModel, refusal_of
+from ingot.serve.http.errors import UnknownModel, noted_refusal
 from ingot.serve.http.page import description, page
 from ingot.serve.http.site import Site, off_loop
 from ingot.serve.openai.answers import Text, Tokens
@@ -49,8 +48,7 @@ def route(site: Site, method: str, path: str, handler: Handler) -> Route:
         try:
             return await handler(site, request)
         except Exception as error:
-            state = request.scope.get("state", {})
-            return refused(refusal_of(error, state.get("request_id") or uuid.uuid4().hex))
+            return refused(noted_refusal(error, request.scope))
 
     return Route(path, handle, methods=[method])
 

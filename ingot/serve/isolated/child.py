@@ -183,11 +183,13 @@ def main() -> None:
     tie_to_parent()
     with suppress(OSError):  # where memory runs out, a model goes before the front
         Path("/proc/self/oom_score_adj").write_text("500")
-    with socket.socket(fileno=int(sys.argv[1])) as connection:
-        _check_peer(connection)
-        code = serve(connection)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    _check_peer(connection)
+    code = serve(connection)
     sys.stderr.flush()
-    os._exit(code)  # threads of the engine may be in a step that never ends
+    # Threads of the engine may be in a step that never ends. It closes the connection as well: the
+    # front, which sees that, finds a process that ends by itself.
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -77,8 +77,7 @@ class Supervisor:
         self._num_waiting = 0
         self._deaths: deque[float] = deque()
         self._keeper: asyncio.Task[None] | None = None
-        self.silent_seconds = 0.0  # for which the engine has not answered
-        self.seen: EngineCounters | None = None  # when it last did
+        self.silent_seconds = 0.0  # for which the engine has made no step that it was asked for
 
     async def open(self) -> EngineProcess:
         """Starts the first process. Raises what opening the model raises."""
@@ -189,13 +188,13 @@ class Supervisor:
                 else:
                     counters = answer.result()
                     missed = missed + 1 if _stands(before, counters) else 0
-                    self.seen = before = counters
+                    before = counters
                     answer = process.ping()
                 self.silent_seconds = missed * beat
             process.kill(f"made no step for {self.silent_seconds:g} s")
 
     def _take(self, process: EngineProcess) -> None:
-        self.silent_seconds, self.seen = 0.0, None
+        self.silent_seconds = 0.0
         if not process.is_dead:
             process.lost = self._lost
             self._process = process

@@ -56,6 +56,11 @@ class Histogram:
         self._counts[bisect_left(self._bounds, value)] += times
         self.total += value * times
 
+    def add_counts(self, counts: Iterable[int], total: float) -> None:
+        """Adds values that were counted elsewhere between the same bounds, and their sum."""
+        self._counts = [a + b for a, b in zip(self._counts, counts, strict=True)]
+        self.total += total
+
     def buckets(self) -> list[tuple[str, float]]:
         """The bounds as Prometheus writes them, with how many values are not above."""
         names = [str(floatToGoString(b)) for b in (*self._bounds, inf)]  # type: ignore[no-untyped-call]

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ingot.runtime.metrics import STEP_SIZES
+
 COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
 
 # Upper bounds in seconds, those of vLLM. Its shortest time between tokens is 10 ms; ours begin
@@ -22,7 +24,7 @@ _REQUEST = (
     60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0,
 )  # fmt: skip
 _LAG = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
-_TOKENS = tuple(float(m * 10**e) for e in range(6) for m in (1, 2, 5))
+_TOKENS = tuple(map(float, STEP_SIZES))
 _SEQUENCES = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 
@@ -59,12 +61,7 @@ METRICS = (
     ),
     _vllm("request_prompt_tokens", HISTOGRAM, "Prompt tokens of a request.", _TOKENS),
     _vllm("request_generation_tokens", HISTOGRAM, "Generated tokens of a request.", _TOKENS),
-    _vllm(
-        "iteration_tokens_total",
-        HISTOGRAM,
-        "Tokens of a step. The sum and the count are exact; steps of a second share a bucket.",
-        _TOKENS,
-    ),
+    _vllm("iteration_tokens_total", HISTOGRAM, "Tokens of a step.", _TOKENS),
     _vllm(
         "request_max_num_generation_tokens",
         HISTOGRAM,
@@ -121,7 +118,6 @@ METRICS = (
         in_vllm=True,
     ),
     Metric("model_load_seconds", GAUGE, "What the last load of a model took."),
-    Metric("compile_seconds", GAUGE, "What compiling a model directory took before it was loaded."),
     Metric("engine_restarts", COUNTER, "Engines of a model that ended and were started again."),
     Metric(
         "requests_rejected",
@@ -136,7 +132,6 @@ METRICS = (
         GAUGE,
         "1 while a model has been slower than its own baseline for three windows in a row.",
     ),
-    Metric("artifact_verify_failures", COUNTER, "Artifacts that were not what they claim to be."),
     Metric("http_responses", COUNTER, "Answers, by their status.", ("status",)),
     Metric("http_requests_in_flight", GAUGE, "Requests that are being answered.", ()),
     Metric("event_loop_lag_seconds", HISTOGRAM, "How late the event loop runs.", (), _LAG),

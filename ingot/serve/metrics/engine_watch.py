@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import lt, sub
 from typing import Any
 
 from ingot.runtime.metrics import EngineCounters
@@ -31,7 +32,7 @@ class EngineWatch:
     def take(self, now: EngineCounters, waiting: int) -> None:
         """Takes a snapshot, and how many requests wait before the engine."""
         number, model = self._board.number, self._model
-        if now.num_steps < self._last.num_steps:
+        if _began_again(self._last, now):
             self._last = self._reported = self._judged = EngineCounters()
         last, self._last, self._waiting = self._last, now, waiting + now.num_waiting
         used = (now.num_pages - now.num_free_pages) / now.num_pages if now.num_pages else 0.0
@@ -41,10 +42,9 @@ class EngineWatch:
         found, before = now.prefix_cache, last.prefix_cache
         number("prefix_cache_queries", model).add(found.num_queries - before.num_queries)
         number("prefix_cache_hits", model).add(found.num_hits - before.num_hits)
-        steps = now.num_steps - last.num_steps
-        if steps:
-            tokens = now.num_computed_tokens - last.num_computed_tokens
-            self._board.histogram("iteration_tokens_total", model).add(tokens / steps, steps)
+        steps = map(sub, now.steps_by_size, last.steps_by_size)
+        tokens = now.num_computed_tokens - last.num_computed_tokens
+        self._board.histogram("iteration_tokens_total", model).add_counts(steps, tokens)
 
     def report(self, seconds: float) -> dict[str, Any] | None:
         """What the engine did in the seconds since the last report; None if nothing."""
@@ -96,3 +96,9 @@ class EngineWatch:
         for name in (*self._gauges, "performance_regression"):
             self._board.forget(name, self._model)
         self._board.forget("cache_config_info", *self._cache_labels)
+
+
+def _began_again(last: EngineCounters, now: EngineCounters) -> bool:
+    """Whether the engine was started again: what it counts never falls."""
+    fell = any(map(lt, now.steps_by_size, last.steps_by_size))
+    return fell or now.num_steps < last.num_steps

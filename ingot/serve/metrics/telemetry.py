@@ -84,8 +84,6 @@ class Telemetry:
             if warning:
                 logger.warning("slower than before", extra={"fields": {"model": name, **warning}})
 
-    def loaded(self, model: str, seconds: float, compile_seconds: float | None = None) -> None:
-        """Says how long a load took, and the compile before it."""
+    def loaded(self, model: str, seconds: float) -> None:
+        """Says how long a load took."""
         self.board.number("model_load_seconds", model).value = seconds
-        if compile_seconds is not None:
-            self.board.number("compile_seconds", model).value = compile_seconds

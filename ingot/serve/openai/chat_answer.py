@@ -10,30 +10,23 @@ from msgspec.structs import asdict
 
 from ingot.serve.chat import AnswerReader
 from ingot.serve.engine import Piece, Progress
-from ingot.serve.openai.answers import ChatCompletion, Counts, Head
+from ingot.serve.openai.answer import Answer
+from ingot.serve.openai.answers import ChatCompletion, Head
 from ingot.serve.openai.deltas import Delta, DeltaChoice, delta_of, whole_choice
-from ingot.serve.openai.events import Events, encode
+from ingot.serve.openai.events import encode
 from ingot.serve.openai.logprobs import chat_logprobs, prompt_logprobs
 from ingot.serve.openai.order import Order
 from ingot.serve.openai.params import num_logprobs
-from ingot.serve.openai.token_texts import TokenTexts
 
 _TEXT_ALONE = b'},"logprobs":null,"finish_reason":null}'
 
 
-class ChatAnswer:
-    """Makes the answer to an order of what its job gives.
-
-    A stream and a whole answer are made of the same parts, so that their texts are the same.
-    """
+class ChatAnswer(Answer):
+    """Of the order's only job."""
 
     def __init__(self, order: Order, head: Head) -> None:
+        super().__init__(order, head)
         request = order.request
-        self._order = order
-        self._head = head
-        self.counts = Counts(order.num_prompt_tokens)
-        self._events = Events(head, self.counts, request.stream_options)
-        self._texts = TokenTexts(order.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
         self._num_top = num_logprobs(request)
         self._begun = False
         self._hides_reasoning = getattr(request, "include_reasoning", None) is False
@@ -45,7 +38,6 @@ class ChatAnswer:
         self._plain = not any(special)
 
     def chunks(self, number: int, progress: Progress) -> bytes:
-        """What a step did for the job, as events; none where a client would learn nothing."""
         self.counts.see(progress)
         events = [] if self._begun else [self._events.chunk(each) for each in self._beginnings()]
         self._begun = True
@@ -56,12 +48,7 @@ class ChatAnswer:
                 events += [self._events.chunk(each) for each in self._deltas(piece)]
         return b"".join(events)
 
-    def last(self) -> bytes:
-        """The events that end a stream."""
-        return self._events.last()
-
     def whole(self, steps: Iterable[tuple[int, Progress]]) -> bytes:
-        """The answer that is not streamed, of all that the job has given."""
         parts = defaultdict[int, list[DeltaChoice]](list)
         for choice in self._beginnings():
             parts[choice.index].append(choice)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from ingot.runtime.structured.outputs import depth_exceeds
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.requests import IGNORED
 
@@ -71,19 +72,8 @@ def _refuse_deep(body: bytes) -> None:
     """Raises FieldError for lists and objects in one another deeper than MAX_DEPTH."""
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return
-    level: list[Any] = [msgspec.json.decode(body)]
-    for _ in range(MAX_DEPTH):
-        inside = (child for item in level for child in _inside(item))
-        level = [child for child in inside if isinstance(child, (dict, list))]
-        if not level:
-            return
-    raise _too_deep()
-
-
-def _inside(item: Any) -> Iterable[Any]:
-    if isinstance(item, dict):
-        return item.values()
-    return item if isinstance(item, list) else ()
+    if depth_exceeds(msgspec.json.decode(body), MAX_DEPTH - 1):  # the body is the first level
+        raise _too_deep()
 
 
 def _too_deep() -> FieldError:

@@ -9,6 +9,7 @@ from msgspec import Meta
 from ingot.errors import RequestError
 from ingot.runtime.admission import MAX_PRIORITY
 from ingot.runtime.params import MAX_LOGPROBS, MAX_N, MAX_PENALTY, UNLIMITED
+from ingot.serve.chat.tools import MAX_TOOLS
 
 # What one request may ask for, far below what the engine could do: a single request must not
 # take the server from all others.
@@ -18,7 +19,6 @@ MAX_BIASES = 1024
 MAX_ALLOWED = 4096
 MAX_PROMPTS = 2048
 MAX_MESSAGES = 2048
-MAX_TOOLS = 128
 MAX_NAME_CHARS = 256
 MAX_TOKEN = 2**31 - 1
 

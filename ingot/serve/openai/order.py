@@ -76,11 +76,23 @@ class Order(Struct, frozen=True, kw_only=True):
         return num_new_tokens(self.request) == 0
 
 
-def completion_order(
-    request: CompletionRequest, engine: Engine, caller: Caller, body: bytes, terms: Terms
+def order_of(
+    request: CompletionRequest | ChatRequest,
+    engine: Engine,
+    caller: Caller,
+    body: bytes,
+    terms: Terms,
 ) -> Order:
-    """The order for `POST /v1/completions`. Raises RequestError."""
+    """The order for a request that came as `body`. Raises RequestError."""
     check_terms(request, terms)
+    if isinstance(request, CompletionRequest):
+        return _completion_order(request, engine, caller, body)
+    return _chat_order(request, engine, caller, body, terms)
+
+
+def _completion_order(
+    request: CompletionRequest, engine: Engine, caller: Caller, body: bytes
+) -> Order:
     tokenizer = _tokenizer(engine, needed=_has_text(request))
     prompts = completion_prompts(request, tokenizer, engine.facts)
     if request.echo and tokenizer is not None:
@@ -89,11 +101,9 @@ def completion_order(
     return _order(request, prompts, tokenizer, engine.facts, caller, body, further=form)
 
 
-def chat_order(
+def _chat_order(
     request: ChatRequest, engine: Engine, caller: Caller, body: bytes, terms: Terms
 ) -> Order:
-    """The order for `POST /v1/chat/completions`. Raises RequestError."""
-    check_terms(request, terms)
     check_tools_of(request)
     tokenizer, facts = engine.tokenizer, engine.facts
     prompt = chat_prompt(request, tokenizer, facts, trusts_template=terms.trusts_request_template)

@@ -9,28 +9,21 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from ingot.serve.engine import Piece, Progress
-from ingot.serve.openai.answers import Completion, Counts, Head, TextChoice, TextLogprobs
-from ingot.serve.openai.events import Events, encode
+from ingot.serve.openai.answer import Answer
+from ingot.serve.openai.answers import Completion, Head, TextChoice, TextLogprobs
+from ingot.serve.openai.events import encode
 from ingot.serve.openai.logprobs import TextScores, prompt_logprobs
 from ingot.serve.openai.order import Order
-from ingot.serve.openai.token_texts import TokenTexts
 
 _TEXT_ALONE = b',"logprobs":null,"finish_reason":null,"stop_reason":null}'
 
 
-class TextAnswer:
-    """Makes the answer to an order of what its jobs give.
-
-    A stream and a whole answer are made of the same parts, so that their texts are the same.
-    """
+class TextAnswer(Answer):
+    """Of the jobs of all prompts."""
 
     def __init__(self, order: Order, head: Head) -> None:
+        super().__init__(order, head)
         request = order.request
-        self._order = order
-        self._head = head
-        self.counts = Counts(order.num_prompt_tokens)
-        self._events = Events(head, self.counts, request.stream_options)
-        self._texts = TokenTexts(order.tokenizer, as_ids=bool(request.return_tokens_as_token_ids))
         self._scorers = defaultdict[int, TextScores](lambda: TextScores(self._texts))
         self._begun: set[int] = set()
         # Nothing but text: what most requests want, at the least cost for each token.
@@ -38,7 +31,6 @@ class TextAnswer:
         self._plain = not any(special)
 
     def chunks(self, number: int, progress: Progress) -> bytes:
-        """What a step did for job `number`, as events; none where a client would learn nothing."""
         self.counts.see(progress)
         if self._plain:
             first = number * self._order.n
@@ -46,12 +38,7 @@ class TextAnswer:
         choices = self._choices(number, progress)
         return b"".join([self._events.chunk(each) for each in choices if _says(each)])
 
-    def last(self) -> bytes:
-        """The events that end a stream."""
-        return self._events.last()
-
     def whole(self, steps: Iterable[tuple[int, Progress]]) -> bytes:
-        """The answer that is not streamed, of all that the jobs have given."""
         parts = defaultdict[int, list[TextChoice]](list)
         for number, progress in steps:
             self.counts.see(progress)

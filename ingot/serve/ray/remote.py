@@ -57,7 +57,7 @@ class RemoteEngine:
             except (*LOST, EngineDeadError) as error:
                 _log.warning("job %s: attempt %d: a replica was lost: %s", job.id, attempt, error)
                 if attempt == TRIES:
-                    raise _lost(error) from error
+                    raise _lost() from error
                 replay.again()
 
     async def counters(self) -> EngineCounters:
@@ -65,7 +65,7 @@ class RemoteEngine:
         try:
             data = await self._counting.remote()
         except LOST as error:
-            raise _lost(error) from error
+            raise _lost() from error
         return msgspec.msgpack.decode(data, type=EngineCounters)
 
     async def close(self) -> None:
@@ -98,7 +98,7 @@ def _by_ray() -> RequestError:
     )
 
 
-def _lost(error: BaseException) -> EngineDeadError:
+def _lost() -> EngineDeadError:
     return EngineDeadError("the replica that computed this was lost", hint="Send it again.")
 
 
@@ -167,7 +167,13 @@ class RemoteModels:
             yield event
 
     def register(self, name: str, source: str, *_: object, **__: object) -> None:
-        """Raises RequestError, as the three below do."""
+        """Raises RequestError, as those below do."""
+        raise _by_ray()
+
+    def alias(self, alias: str, name: str) -> None:
+        raise _by_ray()
+
+    def pin(self, name: str, pinned: bool = True) -> None:
         raise _by_ray()
 
     async def load(self, name: str) -> None:
@@ -186,5 +192,5 @@ class RemoteModels:
         try:
             data = await handle.describe.remote()
         except LOST as error:
-            raise _lost(error) from error
+            raise _lost() from error
         return await asyncio.to_thread(RemoteEngine, handle, decode_description(data))

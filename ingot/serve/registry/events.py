@@ -26,18 +26,11 @@ class Events:
         *,
         died: bool = False,
     ) -> None:
-        event = ModelEvent(name, state, text, time.time(), seconds, died)
-        for queue in self._watchers:
-            if queue.full():
-                queue.get_nowait()
-            queue.put_nowait(event)
+        self._put(ModelEvent(name, state, text, time.time(), seconds, died))
 
     def close(self) -> None:
         """Ends the iterators of all who watch."""
-        for queue in self._watchers:
-            if queue.full():
-                queue.get_nowait()
-            queue.put_nowait(None)
+        self._put(None)
 
     async def watch(self) -> AsyncIterator[ModelEvent]:
         """Events from now on."""
@@ -48,3 +41,9 @@ class Events:
                 yield event
         finally:
             self._watchers.discard(queue)
+
+    def _put(self, event: ModelEvent | None) -> None:
+        for queue in self._watchers:
+            if queue.full():
+                queue.get_nowait()
+            queue.put_nowait(event)

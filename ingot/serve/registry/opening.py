@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from ingot.serve.engine import Engine
 from ingot.serve.isolated.client import IsolatedEngine
 from ingot.serve.isolated.spawn import Spawn, spawned
@@ -58,7 +60,10 @@ class IsolatedOpener(LocalOpener):
         self._spawn = spawn
 
     async def open(self, name: str, path: str, settings: ModelSettings, changed: Changed) -> Engine:
-        return await IsolatedEngine.open(name, path, settings, self._patience, changed, self._spawn)
+        patience = self._patience
+        if settings.watchdog is not None:
+            patience = replace(patience, watchdog_seconds=settings.watchdog)
+        return await IsolatedEngine.open(name, path, settings, patience, changed, self._spawn)
 
 
 def _open_local(path: str, settings: ModelSettings) -> LocalEngine:

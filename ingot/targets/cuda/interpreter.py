@@ -7,6 +7,7 @@ before the first kernel file is imported. Kernels are read from `ingot/targets/c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from itertools import product
@@ -35,6 +36,9 @@ def install() -> None:
     interpreter = _interpreter()
     # Triton wraps its whole language anew for every call of a device function.
     interpreter.InterpretedFunction.__call__ = _call
+    # It computes checks of overflow, too, which it then drops since nothing is debugged.
+    options = interpreter.interpreter_builder.options
+    interpreter.interpreter_builder.options = replace(options, sanitize_overflow=False)
     builder = interpreter.InterpreterBuilder
     builder.create_dot = _dot
     builder.cast_impl = _cast

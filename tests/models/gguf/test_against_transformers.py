@@ -17,8 +17,10 @@ from ingot.errors import CheckpointError
 from ingot.models import registry
 from ingot.models.checkpoint import Checkpoint, materialize
 from ingot.models.gguf.tensors import source_rows
+from tests.support import gguf_files
 from tests.support.core import core
 from tests.support.gguf_files import Type, changed, permute, write_gguf
+from tests.support.gguf_latent import write_older_sizes
 from tests.support.tiny_models import EVERY, TRAINED, VOCAB_SIZE, randomise
 
 LIMIT = 1e-5
@@ -67,6 +69,8 @@ def usual(name: str) -> transformers.PreTrainedConfig:
     config = EVERY[name]()
     if hasattr(config, "query_pre_attn_scalar"):
         config.query_pre_attn_scalar = config.head_dim  # as llama.cpp has it
+    if "mscale" in (config.rope_parameters or {}):
+        config.rope_parameters["mscale"] = config.rope_parameters["mscale_all_dim"]  # the same
     return config
 
 
@@ -85,9 +89,15 @@ CASES |= {
         "gemma gemma3_pattern phi3 phi3_window phi3_longrope glm4 olmo2 olmo3 granite "
         "granite_biases smollm3 cohere cohere_qk_norm cohere2 starcoder2 starcoder2_window "
         "gpt_neox gpt_neox_sequential mistral3 exaone4 exaone4_full hunyuan_alpha seed_oss "
-        "seed_oss_biases ernie4_5 ernie4_5_bias"
+        "seed_oss_biases ernie4_5 ernie4_5_bias "
     ).split()
 }
+EXPERTS = tuple(
+    "mixtral qwen3moe deepseek_v2_experts qwen2moe olmoe deepseek_v2 deepseek_v2_rank "
+    "deepseek_v2_groups deepseek_v3_odd deepseek_v3_experts deepseek_v3_yarn".split()
+)
+FURTHER = sorted(CASES)
+CASES |= {name: partial(usual, name) for name in EXPERTS}
 CORE = ("llama", "gemma2", "gpt2")
 
 
@@ -99,13 +109,23 @@ def save(name: str, folder: Path, dtype: str = "float32") -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", core(*CORE, further=sorted(CASES.keys() - {*CORE})))
+@pytest.mark.parametrize("name", core(*CORE, further=[*FURTHER, *EXPERTS[:3]], slow=EXPERTS))
 def test_logits_are_those_of_the_original(name: str, tmp_path: Path) -> None:
     model_dir = save(name, tmp_path / "model")
     path = write_gguf(model_dir, tmp_path / "model.gguf")
     model = original(model_dir)
     for length in (17, 90):
         assert error(ours(path, length), theirs(model, length)) <= LIMIT
+
+
+@pytest.mark.thorough
+def test_an_older_file_of_deepseek(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both parts of `kv_b_proj` are in one tensor, and the picks of experts are told nowhere."""
+    monkeypatch.setattr(gguf_files, "write_latent_sizes", write_older_sizes)
+    monkeypatch.setattr(gguf_files, "latent_tensors", lambda config, tensors: tensors)
+    model_dir = save("deepseek_v2_experts", tmp_path / "model")
+    path = write_gguf(model_dir, tmp_path / "model.gguf")
+    assert error(ours(path, 17), theirs(original(model_dir), 17)) <= LIMIT
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any
@@ -13,30 +14,28 @@ import msgspec
 
 from ingot.serve.edge.edge import Edge
 from ingot.serve.edge.settings import EdgeSettings, Limits
-from ingot.serve.engine import ModelFacts
+from tests.support import fake_engine
 
 LOCAL = "127.0.0.1"
-FACTS = ModelFacts(
-    artifact_id="a",
-    fingerprint="f",
-    vocab_size=10,
-    max_model_len=100,
-    max_num_seqs=1,
-    num_pages=10,
-    page_size=8,
-    architecture="x",
-    created=0,
-)
+FACTS = msgspec.structs.replace(fake_engine.FACTS, max_num_seqs=1, num_pages=10, page_size=8)
 
 
 class SmallApp:
     """Answers `/echo` with the body's length, `/fail` with a fault, `/hold` when told to, `/flood`
-    with much text, and `/live` and `/health` with `ok`."""
+    with much text, and `/live` and `/health` with `ok`. `began` is set once one of the others has
+    been asked for, and `ended` has the paths of all."""
 
     def __init__(self) -> None:
-        self.held = asyncio.Event()
+        self.began = asyncio.Event()
         self.release = asyncio.Event()
         self.ended: list[str] = []
+        self._news = asyncio.Event()
+
+    async def until_ended(self, path: str) -> None:
+        """Waits until an answer on a path has ended."""
+        while path not in self.ended:
+            self._news.clear()
+            await self._news.wait()
 
     async def __call__(self, scope, receive, send) -> None:
         if scope["type"] == "lifespan":
@@ -50,6 +49,7 @@ class SmallApp:
             await answer(scope, receive, send)
         finally:
             self.ended.append(scope["path"])
+            self._news.set()
 
     async def live(self, scope, receive, send) -> None:
         await _text(send, b"ok")
@@ -60,6 +60,7 @@ class SmallApp:
         await _text(send, scope["state"]["key"].encode())
 
     async def echo(self, scope, receive, send) -> None:
+        self.began.set()
         count, more = 0, True
         while more:
             message = await receive()
@@ -78,11 +79,12 @@ class SmallApp:
         raise RuntimeError("in the middle")
 
     async def hold(self, scope, receive, send) -> None:
-        self.held.set()
+        self.began.set()
         await self.release.wait()
         await _text(send, b"held")
 
     async def flood(self, scope, receive, send) -> None:
+        self.began.set()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         for _ in range(1_000):
             part = {"type": "http.response.body", "body": b"x" * 65_536, "more_body": True}
@@ -111,8 +113,12 @@ class Served:
 
         With `ends` the client says that nothing more comes.
         """
-        reader, writer = await asyncio.open_connection(LOCAL, self.port)
-        writer.write(data)
+        sock = socket.create_connection((LOCAL, self.port))
+        sock.setblocking(False)
+        # At once, or the server may have waited too long before a busy machine comes to it.
+        sent = sock.send(data)
+        reader, writer = await asyncio.open_connection(sock=sock)
+        writer.write(data[sent:])
         with contextlib.suppress(ConnectionError):
             await writer.drain()
             if ends:

@@ -11,6 +11,7 @@ from ingot.serve.asked import Asked
 from ingot.serve.edge.admission import Admission
 from ingot.serve.refusal import Draining, QueueFull, QueueTimeout, RequestTimeout
 from tests.serve.edge.edge_server import FACTS, with_limits
+from tests.support.until import until
 
 SEATS = 3  # of the model above: those of its engine, and two on the way there
 
@@ -52,8 +53,8 @@ def test_one_that_waits_gets_in_when_another_leaves():
         async with AsyncExitStack() as stack:
             await fill(stack, admission)
             task = asyncio.create_task(waiter())
-            await asyncio.sleep(0)
-            assert not entered.is_set() and admission.lines["m"].num_waiting == 1
+            await until(lambda: admission.lines["m"].num_waiting)
+            assert not entered.is_set()
         await task
         assert entered.is_set()
 
@@ -65,7 +66,7 @@ def test_a_full_queue_refuses_at_once_and_says_when_to_come_back():
         async with AsyncExitStack() as stack:
             await fill(stack, admission)
             waiting = asyncio.create_task(stack.enter_async_context(admission.enter(asked())))
-            await asyncio.sleep(0)
+            await until(lambda: admission.lines["m"].num_waiting)
             with pytest.raises(QueueFull) as caught:
                 async with admission.enter(asked()):
                     pytest.fail("it got in")
@@ -84,7 +85,7 @@ def test_tokens_that_wait_are_bounded_by_what_the_cache_holds():
             first = asyncio.create_task(
                 stack.enter_async_context(admission.enter(asked(num_tokens=300)))
             )
-            await asyncio.sleep(0)
+            await until(lambda: admission.lines["m"].num_waiting)
             with pytest.raises(QueueFull, match="at most 320"):
                 async with admission.enter(asked(num_tokens=21)):
                     pytest.fail("it got in")
@@ -139,8 +140,7 @@ def test_cutting_ends_those_that_run_and_those_that_wait():
                 await asyncio.Event().wait()
 
         tasks = [asyncio.create_task(request()) for _ in range(SEATS + 2)]
-        while admission.lines.get("m") is None or admission.lines["m"].num_waiting < 2:
-            await asyncio.sleep(0)
+        await until(lambda: "m" in admission.lines and admission.lines["m"].num_waiting == 2)
         admission.cut(Draining("the end"))
         admission.cut(Draining("not again"))
         ends = await asyncio.gather(*tasks, return_exceptions=True)
@@ -157,8 +157,7 @@ def test_a_client_that_leaves_while_it_waits_or_runs_frees_what_it_had():
                 await asyncio.Event().wait()
 
         tasks = [asyncio.create_task(request()) for _ in range(SEATS + 2)]
-        while admission.lines.get("m") is None or admission.lines["m"].num_waiting < 2:
-            await asyncio.sleep(0)
+        await until(lambda: "m" in admission.lines and admission.lines["m"].num_waiting == 2)
         for task in tasks:
             task.cancel()
         ends = await asyncio.gather(*tasks, return_exceptions=True)

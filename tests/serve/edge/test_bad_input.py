@@ -19,6 +19,7 @@ from ingot.serve.http.app import build_app
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 from tests.serve.edge.edge_server import serving, status_of, with_limits
 from tests.support.fake_engine import FakeEngine, FakeModels, says
+from tests.support.until import until
 
 TEXT, CHAT = "/v1/completions", "/v1/chat/completions"
 BASE = {
@@ -88,7 +89,8 @@ def world():
             get=lambda path: runner.run(client.get(path)),
             wire=lambda data: runner.run(served.raw(data, ends=True)),
         )
-        assert models.num_leases == 0 and not served.edge._open
+        ended = until(lambda: models.num_leases == 0 and not served.edge._open)
+        runner.run(asyncio.wait_for(ended, 60))
         runner.run(client.aclose())
         runner.run(context.__aexit__(None, None, None))
 

@@ -13,6 +13,7 @@ import pytest
 from ingot.serve.edge.keys import make_key
 from ingot.serve.edge.logs import FORMATS
 from tests.serve.edge.edge_server import serving, with_limits
+from tests.support.until import until
 
 LEAKS = re.compile(r"0x[0-9a-f]{6,}|/home|/tmp|/usr|Traceback|File \"|secret", re.IGNORECASE)
 
@@ -225,11 +226,9 @@ def test_a_client_that_leaves_is_counted_as_499():
     async def scenario(served, client) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9\r\n\r\nab")
-        while not served.edge._open:
-            await asyncio.sleep(0)
+        await served.app.began.wait()
         writer.close()
-        while served.edge._open:
-            await asyncio.sleep(0)
+        await until(lambda: not served.edge._open)
         assert served.metric("ingot_http_responses_total", status="499") == 1
         assert served.metric("ingot_http_requests_in_flight") == 0
 

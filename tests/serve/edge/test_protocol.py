@@ -194,11 +194,9 @@ def test_a_client_that_does_not_read_is_cut_off():
             loop = asyncio.get_running_loop()
             await loop.sock_connect(slow, (LOCAL, served.port))
             await loop.sock_sendall(slow, b"GET /flood HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
-            while not served.edge._open:
-                await asyncio.sleep(0)
+            await served.app.began.wait()
             assert status_of(await served.raw(HEAD + CLOSE + b"\r\n")) == 200
-            while served.edge._open:
-                await asyncio.sleep(0.01)
+            await served.app.until_ended("/flood")
             assert served.app.ended.count("/flood") == 1
             slow.close()
 

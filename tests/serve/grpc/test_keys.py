@@ -60,6 +60,7 @@ def keys(tmp_path):
     """A file of keys, and the text of one of each scope."""
     pairs = {scope: make_key(scope, scope) for scope in (USE, ADMIN)}
     path = tmp_path / "keys.txt"
+    path.touch(0o600)
     path.write_text("".join(f"{key.line}\n" for _, key in pairs.values()))
     return path, {scope: text for scope, (text, _) in pairs.items()}
 

@@ -12,7 +12,7 @@ import pytest
 from ingot.serve.engine import Piece, Progress
 from ingot.serve.grpc.stubs import open_inference_pb2 as oip
 from ingot.version import __version__
-from tests.serve.grpc.conftest import failure, served
+from tests.serve.grpc.conftest import HANGS_SECONDS, failure, served
 from tests.support.fake_engine import FakeEngine, FakeModels, says
 
 
@@ -78,6 +78,23 @@ def test_a_batch_has_an_element_for_each_completion(run):
     answer, jobs = asked(run, request)
     assert outputs(answer)["text_output"] == [b"Romeo"] * 4 and len(jobs) == 2
     assert outputs(answer)["output_ids"] == [100, 101] * 4
+
+
+class Aliased(FakeModels):
+    def name_of(self, name: str) -> str:
+        return super().name_of({"alias": "m"}.get(name, name))
+
+
+def test_a_batch_is_counted_to_its_model_and_each_completion_by_itself(run):
+    async def work():
+        async with served(Aliased(m=FakeEngine(says("Ro", "meo")))) as client:
+            await client.oip.ModelInfer(text_request("a", "b", model_name="alias"))
+        return client.edge.telemetry.board.exposition()[0].decode()
+
+    told = run(work())
+    assert 'ingot_request_max_num_generation_tokens_sum{model_name="m"} 2.0' in told
+    assert 'ingot_request_generation_tokens_sum{model_name="m"} 4.0' in told
+    assert "alias" not in told
 
 
 def test_who_asks_in_raw_bytes_is_answered_so(run):
@@ -238,6 +255,58 @@ def test_a_stream_answers_requests_as_they_run_and_outlives_those_that_fail(run)
         assert [outputs(part)["text_output"] for part in parts] == [[b"Ro"], [b"meo"]]
         finals = [part.parameters["triton_final_response"].bool_param for part in parts]
         assert finals == [False, True]
+
+
+def test_a_stream_waits_for_its_requests_when_the_server_stops_and_not_for_further_ones(run):
+    go = asyncio.Event()
+
+    def script(job):
+        yield Progress([Piece(0, "Ro", [1])])
+        yield go
+        yield Progress([Piece(0, "meo", [2], None, "stop")], True)
+
+    async def work():
+        async with served(FakeModels(m=FakeEngine(script))) as client:
+            call = client.oip.ModelStreamInfer()  # nobody says that nothing more comes
+            await call.write(text_request("a"))
+            texts = [outputs((await call.read()).infer_response)["text_output"]]
+            client.edge.draining = True
+            await call.write(text_request("b", id="late"))
+            late = await call.read()
+            stopping = asyncio.create_task(client.server.stop(HANGS_SECONDS))
+            go.set()
+            while (answer := await call.read()) is not grpc.aio.EOF:
+                texts.append(outputs(answer.infer_response)["text_output"])
+            await stopping
+            return texts, late, await call.code()
+
+    texts, late, code = run(work())
+    assert texts == [[b"Ro"], [b"meo"]] and code == grpc.StatusCode.OK
+    assert late.infer_response.id == "late" and "about to end" in late.error_message
+
+
+def test_each_request_of_a_stream_is_logged_and_counted_as_one_of_http(run, caplog):
+    caplog.set_level("INFO", logger="ingot.serve")
+
+    async def work():
+        async with served(FakeModels(m=FakeEngine(says("Ro", "meo")))) as client:
+            bad = text_request("a")
+            bad.parameters["top_p"].double_param = 7
+            metadata = [("x-request-id", "mine")]
+            call = client.oip.ModelStreamInfer(iter([text_request("a"), bad]), metadata=metadata)
+            assert len([each async for each in call]) == 3
+            number = client.edge.telemetry.board.number
+            return [number("http_responses", status).value for status in ("200", "400")]
+
+    assert run(work()) == [2, 1]  # the stream itself is answered, too
+    lines = [record.fields for record in caplog.records if record.message == "request"]
+    told = {(line["id"], line["status"], line["error"], line.get("tokens")) for line in lines}
+    assert told == {
+        ("mine-1", 200, None, 2),
+        ("mine-2", 400, "invalid_value", None),
+        ("mine", 200, None, None),
+    }
+    assert {line["method"] for line in lines} == {"gRPC"}
 
 
 def test_dropping_a_stream_aborts_what_it_asked_for(run):

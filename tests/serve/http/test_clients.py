@@ -18,6 +18,7 @@ from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
 from ingot.serve.http.app import build_app
 from ingot.serve.local import LocalEngine
+from tests.runtime.gate import halted
 from tests.support.core import core
 from tests.support.fake_engine import FakeModels
 from tests.support.live_server import serving
@@ -186,33 +187,38 @@ def test_a_refused_request_is_a_typed_error(client: openai.OpenAI) -> None:
 
 def test_a_closed_stream_frees_its_pages(client: openai.OpenAI, llm: LLM) -> None:
     before = llm.counters().num_aborted
-    stream = client.completions.create(
-        model="bard",
-        prompt=PROMPTS[0],
-        max_tokens=900,
-        stream=True,
-        extra_body={"ignore_eos": True},
-    )
-    next(iter(stream))
-    stream.close()
-    while llm.counters().num_aborted == before:
-        pass
+    with halted(llm, steps=3) as halt:
+        stream = client.completions.create(
+            model="bard",
+            prompt=PROMPTS[0],
+            max_tokens=900,
+            stream=True,
+            extra_body={"ignore_eos": True},
+        )
+        next(iter(stream))
+        halt.reached.wait()
+        stream.close()
+        halt.until_posted()
     after = llm.counters()
     assert (after.num_running, after.num_waiting) == (0, 0)
+    assert after.num_aborted == before + 1
 
 
 def test_a_client_that_leaves_without_a_stream_frees_its_pages(address: str, llm: LLM) -> None:
     before = llm.counters()
     body = json.dumps({"prompt": PROMPTS[0], "max_tokens": 900, "ignore_eos": True}).encode()
     host, port = address.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port))) as connection:
+    with (
+        halted(llm, steps=3) as halt,
+        socket.create_connection((host, int(port))) as connection,
+    ):
         head = f"POST /v1/completions HTTP/1.1\r\nhost: {host}\r\ncontent-length: {len(body)}\r\n"
         connection.sendall(head.encode() + b"\r\n" + body)
-        while llm.counters().num_generated_tokens == before.num_generated_tokens:
-            pass
-    while llm.counters().num_aborted == before.num_aborted:
-        pass
+        halt.reached.wait()
+        connection.close()
+        halt.until_posted()
     after = llm.counters()
+    assert after.num_aborted == before.num_aborted + 1
     assert (after.num_running, after.num_waiting) == (0, 0)
     assert after.num_generated_tokens < before.num_generated_tokens + 900
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,10 @@ from ingot.runtime.llm import LLM
 pytestmark = pytest.mark.thorough
 
 
-@pytest.fixture(scope="module")
-def socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("serve") / "s"
-
-
-@pytest.fixture(scope="module")
-def server(socket: Path, shakespeare_artifact: Path) -> Iterator[subprocess.Popen[str]]:
+@contextmanager
+def serving(socket: Path, artifact: Path) -> Iterator[subprocess.Popen[str]]:
     """A server of two models, one of which cannot be loaded, with engines of their own."""
-    command = [sys.executable, "-m", "ingot", "serve", f"bard={shakespeare_artifact}"]
+    command = [sys.executable, "-m", "ingot", "serve", f"bard={artifact}"]
     options = ["broken=no-such.ingot", "--uds", str(socket), "--threads", "1"]
     with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -37,6 +33,17 @@ def server(socket: Path, shakespeare_artifact: Path) -> Iterator[subprocess.Pope
             yield process
         finally:
             process.terminate()
+
+
+@pytest.fixture(scope="module")
+def socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("serve") / "s"
+
+
+@pytest.fixture(scope="module")
+def server(socket: Path, shakespeare_artifact: Path) -> Iterator[subprocess.Popen[str]]:
+    with serving(socket, shakespeare_artifact) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")
@@ -82,10 +89,10 @@ def test_a_broken_model_disturbs_no_other(http: httpx.Client) -> None:
     error = broken.json()["error"]
     assert (broken.status_code, error["type"]) == (503, "service_unavailable")
     assert "no-such" not in broken.text
+    assert complete(http)["choices"]
     health = http.get("/health")
     assert health.status_code == 503
-    assert health.json()["models"] == {"bard": "loaded", "broken": "failed"}
-    assert complete(http)["choices"]
+    assert health.json()["models"].items() >= {"bard": "loaded", "broken": "failed"}.items()
 
 
 def test_models_are_unloaded_loaded_and_replaced(
@@ -96,7 +103,7 @@ def test_models_are_unloaded_loaded_and_replaced(
         assert found["name"] == "bard"
         return str(found["state"])
 
-    assert state() == "loaded"
+    assert complete(http)["choices"] and state() == "loaded"
     answer = http.post("/models/unload", json={"model": "bard"})
     assert answer.json()["model"]["state"] == state() == "unloaded"
     assert complete(http)["choices"] and state() == "loaded"
@@ -115,6 +122,7 @@ def test_models_are_unloaded_loaded_and_replaced(
     assert complete(http, model="another")["model"] == "another"
     ids = [card["id"] for card in http.get("/v1/models").json()["data"]]
     assert ids == ["bard", "broken", "other", "another"]
+    assert http.post("/models/unload", json={"model": "other"}).status_code == 200
     assert http.post("/models/load", json={"model": "nobody"}).status_code == 404
     wrong = http.post("/models/load", json={"model": "x", "settings": {"threads": "many"}})
     assert wrong.json()["error"]["param"] == "settings.threads"
@@ -124,15 +132,18 @@ def test_what_happens_to_models_is_streamed(http: httpx.Client) -> None:
     with http.stream("GET", "/models/events") as stream:
         lines = stream.iter_lines()
         next(lines)
-        http.post("/models/unload", json={"model": "other"})
-        event = next(json.loads(line[6:]) for line in lines if line.startswith("data: "))
-    assert (event["name"], event["state"]) in {("other", "unloading"), ("other", "unloaded")}
+        http.post("/models/load", json={"model": "bard"})
+        http.post("/models/unload", json={"model": "bard"})
+        events = (json.loads(line[6:]) for line in lines if line.startswith("data: "))
+        assert any((event["name"], event["state"]) == ("bard", "unloading") for event in events)
 
 
-def test_it_ends_in_order(http: httpx.Client, server: subprocess.Popen[str], socket: Path) -> None:
-    engines = children(server.pid)
-    server.send_signal(signal.SIGTERM)
-    assert server.wait() == 0
+def test_it_ends_in_order(shakespeare_artifact: Path, tmp_path: Path) -> None:
+    socket = tmp_path / "s"
+    with serving(socket, shakespeare_artifact) as server:
+        engines = children(server.pid)
+        server.send_signal(signal.SIGTERM)
+        assert server.wait() == 0
     assert not socket.exists()
     assert engines and not any(Path(f"/proc/{pid}").exists() for pid in engines)
 

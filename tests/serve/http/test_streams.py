@@ -15,6 +15,7 @@ from ingot.serve.http.app import build_app
 from ingot.serve.http.site import HttpSettings
 from tests.support.asgi import Call, called, calling
 from tests.support.fake_engine import FakeEngine, FakeModels, Script, Step, says
+from tests.support.until import until
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 MESSAGES = [{"role": "user", "content": "Speak!"}]
@@ -256,38 +257,31 @@ def test_a_stream_that_speaks_gets_no_comments() -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("path", [CHAT, TEXT])
-def test_a_client_that_leaves_aborts_its_job(path: str, stream: bool) -> None:
+@pytest.mark.parametrize(
+    "path, given, num_jobs",
+    [
+        (CHAT, {"messages": MESSAGES}, 1),
+        (TEXT, {"prompt": "x"}, 1),
+        (TEXT, {"prompt": ["a", "b", "c"]}, 3),
+    ],
+)
+def test_a_client_that_leaves_aborts_its_jobs(
+    path: str, given: dict[str, Any], num_jobs: int, stream: bool
+) -> None:
     async def run() -> tuple[FakeModels, FakeEngine, Call]:
         engine = FakeEngine(waiting(asyncio.Event()))
         models = FakeModels(bard=engine)
-        given = {"messages": MESSAGES} if path == CHAT else {"prompt": "x"}
         body = json.dumps({"model": "bard", "stream": stream, **given}).encode()
         async with calling(build_app(models), "POST", path, body) as call:
-            while not engine.jobs:
-                await asyncio.sleep(0)
+            await until(lambda: len(engine.jobs) == num_jobs)
             call.leave()
             await engine.ended.wait()
         return models, engine, call
 
     models, engine, call = asyncio.run(run())
-    assert engine.aborted == [engine.jobs[0].id]
+    assert sorted(engine.aborted) == sorted(job.id for job in engine.jobs)
     assert models.num_leases == 0
     assert call.bodies == []
-
-
-def test_a_client_that_leaves_aborts_all_jobs_of_its_prompts() -> None:
-    async def run() -> FakeEngine:
-        engine = FakeEngine(waiting(asyncio.Event()))
-        body = json.dumps({"model": "bard", "prompt": ["a", "b", "c"]}).encode()
-        async with calling(build_app(FakeModels(bard=engine)), "POST", TEXT, body) as call:
-            while len(engine.jobs) < 3:
-                await asyncio.sleep(0)
-            call.leave()
-        return engine
-
-    engine = asyncio.run(run())
-    assert sorted(engine.aborted) == sorted(job.id for job in engine.jobs)
 
 
 def test_the_parser_of_events_finds_what_is_wrong() -> None:

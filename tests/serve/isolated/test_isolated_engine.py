@@ -37,7 +37,8 @@ from tests.runtime.fake_model import (
     greedy,
     write_fake,
 )
-from tests.serve.jobs import GREEDY, LONG, has_ended, job, run, tokens, whole
+from tests.serve.jobs import ENDLESS, GREEDY, LONG, has_ended, job, run, tokens, whole
+from tests.support.until import until
 
 SETTINGS = ModelSettings(threads=1)
 
@@ -45,9 +46,9 @@ SETTINGS = ModelSettings(threads=1)
 @asynccontextmanager
 async def opened(path, patience=None, events=None, settings=SETTINGS):
     """An engine, and at the end no process of it."""
-    told = [] if events is None else events
+    told = events or asyncio.Queue()
     engine = await IsolatedEngine.open(
-        "m", str(path), settings, patience, lambda *event: told.append(event)
+        "m", str(path), settings, patience, lambda *event: told.put_nowait(event)
     )
     process = await engine.supervisor.process()
     try:
@@ -60,6 +61,13 @@ async def opened(path, patience=None, events=None, settings=SETTINGS):
 
 async def pid_of(engine):
     return (await engine.supervisor.process()).pid
+
+
+async def why(events, wanted):
+    """Waits until a state is told; why it is."""
+    while (event := await events.get())[0] != wanted:
+        pass
+    return event[1]
 
 
 def test_it_gives_what_the_model_gives(fake_artifact):
@@ -119,9 +127,9 @@ def test_jobs_that_cannot_be_served_fail_alone(fake_artifact):
 def test_closing_an_iterator_or_cancelling_its_reader_frees_its_pages(dangerous_artifact):
     async def main():
         async with opened(dangerous_artifact) as engine:
-            async with aclosing(engine.ask(job([1], LONG))) as progress:
+            async with aclosing(engine.ask(job([1], ENDLESS))) as progress:
                 await anext(progress)
-            task = asyncio.create_task(whole(engine, job([2], LONG)))
+            task = asyncio.create_task(whole(engine, job([2], ENDLESS)))
             while not (await engine.counters()).num_running:
                 pass
             task.cancel()
@@ -137,13 +145,13 @@ def test_closing_an_iterator_or_cancelling_its_reader_frees_its_pages(dangerous_
 
 def test_a_killed_engine_takes_its_jobs_and_nothing_else_and_answers_again(dangerous_artifact):
     async def main():
-        events = []
+        events = asyncio.Queue()
         async with (
             opened(dangerous_artifact, events=events) as engine,
             opened(dangerous_artifact) as other,
         ):
             beside = asyncio.create_task(tokens(other, job([9], LONG)))
-            jobs = [asyncio.create_task(whole(engine, job([i], LONG))) for i in range(8)]
+            jobs = [asyncio.create_task(whole(engine, job([i], ENDLESS))) for i in range(8)]
             while not (await engine.counters()).num_generated_tokens:
                 pass
             os.kill(await pid_of(engine), signal.SIGKILL)
@@ -152,7 +160,8 @@ def test_a_killed_engine_takes_its_jobs_and_nothing_else_and_answers_again(dange
                 assert failed.found == "the engine of m was killed by SIGKILL"
             assert await tokens(engine, job([5])) == greedy([5], 10)
             assert await beside == greedy([9], 90)
-            assert [state for state, _ in events] == ["loaded", "loading", "loaded"]
+            states = [events.get_nowait()[0] for _ in range(events.qsize())]
+            assert states == ["loaded", "loading", "loaded"]
 
     run(main)
 
@@ -165,7 +174,7 @@ def test_a_request_that_crashed_engines_twice_is_refused_and_those_beside_it_are
     async def main():
         async with opened(dangerous_artifact, Patience(most_deaths=9)) as engine:
             for _ in range(2):
-                beside = asyncio.create_task(whole(engine, job([1], LONG, fingerprint=b"1")))
+                beside = asyncio.create_task(whole(engine, job([1], ENDLESS, fingerprint=b"1")))
                 while not (await engine.counters()).num_running:
                     pass
                 with pytest.raises(EngineDeadError, match="SIGSEGV"):
@@ -188,6 +197,7 @@ def test_an_engine_whose_step_hangs_is_killed_and_started_again(dangerous_artifa
             before = await pid_of(engine)
             with pytest.raises(EngineDeadError, match=r"made no step for 0\.4 s"):
                 await whole(engine, job([HANG_TOKEN]))
+            engine.supervisor._patience = Patience()  # the next engine may be slow to answer
             assert await tokens(engine, job([5])) == greedy([5], 10)
             assert await pid_of(engine) != before and has_ended(before)
 
@@ -203,8 +213,7 @@ def test_an_engine_that_was_halted_goes_on_where_it_was(dangerous_artifact):
             while not (await engine.counters()).num_generated_tokens:
                 pass
             os.kill(pid, signal.SIGSTOP)
-            while engine.supervisor.silent_seconds < 0.1:
-                await asyncio.sleep(0.01)
+            await until(lambda: engine.supervisor.silent_seconds > 0.1)
             os.kill(pid, signal.SIGCONT)
             assert await going == greedy([5], 90)
             assert await pid_of(engine) == pid
@@ -215,19 +224,17 @@ def test_an_engine_that_was_halted_goes_on_where_it_was(dangerous_artifact):
 @pytest.mark.thorough
 def test_an_engine_that_dies_too_often_is_given_up(fake_artifact):
     async def main():
-        events = []
+        events = asyncio.Queue()
         async with opened(fake_artifact, Patience(most_deaths=2), events) as engine:
-            for _ in range(2):
-                os.kill(await pid_of(engine), signal.SIGKILL)
-                while events[-1][0] == "loaded":
-                    await asyncio.sleep(0)
-                while events[-1][0] == "loading":
-                    await asyncio.sleep(0)
+            await why(events, "loaded")
+            os.kill(await pid_of(engine), signal.SIGKILL)
+            await why(events, "loaded")
+            os.kill(await pid_of(engine), signal.SIGKILL)
+            assert "died 2 times" in await why(events, "failed")
             with pytest.raises(EngineDeadError, match="the model m has failed"):
                 await whole(engine, job([1]))
             with pytest.raises(EngineDeadError, match="the model m has failed"):
                 await engine.counters()
-            assert events[-1][0] == "failed" and "died 2 times" in events[-1][1]
 
     run(main)
 
@@ -240,17 +247,17 @@ def test_bytes_that_are_no_message_end_the_engine_and_no_token_goes_astray(
     async def main():
         async with opened(dangerous_artifact) as engine:
             process = await engine.supervisor.process()
-            jobs = [asyncio.create_task(whole(engine, job([i], LONG))) for i in range(3)]
+            jobs = [asyncio.create_task(whole(engine, job([i], ENDLESS))) for i in range(3)]
             while not (await engine.counters()).num_generated_tokens:
                 pass
             if side == "front":
                 process.data_received(b"\0" * 64)
-                why = "sent what is no message"
+                end = "sent what is no message"
             else:
                 process._transport.write(b"\0" * 64)
-                why = "ended with exit code 1"
+                end = "ended with exit code 1"
             for failed in await asyncio.gather(*jobs, return_exceptions=True):
-                assert isinstance(failed, EngineDeadError) and why in failed.found
+                assert isinstance(failed, EngineDeadError) and end in failed.found
             assert await tokens(engine, job([5])) == greedy([5], 10)
             assert has_ended(process.pid)
 
@@ -262,13 +269,13 @@ def test_an_artifact_that_was_damaged_meanwhile_fails_when_it_is_opened_again(
     dangerous_artifact, tmp_path
 ):
     async def main():
-        path, events = Path(shutil.copytree(dangerous_artifact, tmp_path / "a.ingot")), []
+        path = Path(shutil.copytree(dangerous_artifact, tmp_path / "a.ingot"))
+        events = asyncio.Queue()
         async with opened(path, events=events) as engine:
             os.truncate(path / WEIGHTS, 70)
             os.kill(await pid_of(engine), signal.SIGKILL)
-            while events[-1][0] != "failed":
-                await asyncio.sleep(0.01)
-            assert "cannot be started again" in events[-1][1] and WEIGHTS in events[-1][1]
+            reason = await why(events, "failed")
+            assert "cannot be started again" in reason and WEIGHTS in reason
             with pytest.raises(EngineDeadError) as refused:
                 await whole(engine, job([1]))
             assert str(path) not in str(refused.value)
@@ -279,15 +286,14 @@ def test_an_artifact_that_was_damaged_meanwhile_fails_when_it_is_opened_again(
 @pytest.mark.thorough
 def test_a_deleted_artifact_goes_on_and_a_replaced_one_is_not_taken_for_it(fake_artifact, tmp_path):
     async def main():
-        path, events = Path(shutil.copytree(fake_artifact, tmp_path / "a.ingot")), []
+        path = Path(shutil.copytree(fake_artifact, tmp_path / "a.ingot"))
+        events = asyncio.Queue()
         async with opened(path, events=events) as engine:
             shutil.rmtree(path)
             assert await tokens(engine, job([5])) == greedy([5], 10)
             write_fake(path, tokenizer=False)
             os.kill(await pid_of(engine), signal.SIGKILL)
-            while events[-1][0] != "failed":
-                await asyncio.sleep(0.01)
-            assert "has changed" in events[-1][1]
+            assert "has changed" in await why(events, "failed")
 
     run(main)
 
@@ -339,7 +345,7 @@ asyncio.run(main())
 def test_jobs_of_an_engine_that_is_closed_fail(dangerous_artifact):
     async def main():
         async with opened(dangerous_artifact) as engine:
-            stream = engine.ask(job([1], LONG))
+            stream = engine.ask(job([1], ENDLESS))
             await anext(stream)
             await engine.close()
             with pytest.raises(EngineDeadError, match="closed"):

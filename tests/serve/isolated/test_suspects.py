@@ -7,6 +7,7 @@ import pytest
 from ingot.errors import PoisonedRequestError
 from ingot.serve.isolated import suspects as module
 from ingot.serve.isolated.suspects import FORGET_SECONDS, Suspects
+from tests.serve.jobs import run
 
 
 class Clock:
@@ -14,10 +15,6 @@ class Clock:
 
     def __call__(self):
         return self.now
-
-
-def run(main):
-    return asyncio.run(asyncio.wait_for(main(), 60))
 
 
 def test_a_job_that_was_there_twice_when_an_engine_died_is_refused():

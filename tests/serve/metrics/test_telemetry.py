@@ -7,26 +7,19 @@ import logging
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 from ingot.errors import EngineDeadError
 from ingot.runtime.metrics import CacheCounters, EngineCounters, RequestMetrics
 from ingot.serve.asked import Asked
-from ingot.serve.engine import ModelFacts, Piece, Progress
+from ingot.serve.engine import Piece, Progress
 from ingot.serve.metrics.telemetry import Telemetry
 from ingot.serve.refusal import QueueFull
+from tests.support import fake_engine
 
-FACTS = ModelFacts(
-    artifact_id="a",
-    fingerprint="f",
-    vocab_size=10,
-    max_model_len=100,
-    max_num_seqs=4,
-    num_pages=100,
-    page_size=16,
-    architecture="x",
-    created=0,
-)
+FACTS = structs.replace(fake_engine.FACTS, num_pages=100)
+
 METRICS = RequestMetrics(
     num_prompt_tokens=5,
     num_cached_tokens=2,
@@ -42,6 +35,29 @@ METRICS = RequestMetrics(
     last_token_time=None,
     finished_time=None,
 )
+
+
+BOUNDS = "1.0", "2.0", "5.0", "10.0", "20.0", "50.0", "+Inf"
+
+
+def steps_of(*sizes: int) -> tuple[int, ...]:
+    """Steps of so many tokens, counted as the engine counts them, but one by one."""
+    bounds = [
+        1,
+        2,
+        5,
+        10,
+        20,
+        50,
+        100,
+        200,
+        500,
+        *(m * 10**e for e in (3, 4, 5) for m in (1, 2, 5)),
+    ]
+    counts = [0] * (len(bounds) + 1)
+    for size in sizes:
+        counts[sum(bound < size for bound in bounds)] += 1
+    return tuple(counts)
 
 
 class World:
@@ -186,6 +202,7 @@ def test_the_counters_of_engines_are_followed(world):
         num_pages=100,
         num_free_pages=75,
         num_computed_tokens=50,
+        steps_by_size=steps_of(*[1] * 8, 40, 2),
         num_preemptions=1,
         prefix_cache=prefixes,
     )
@@ -196,14 +213,21 @@ def test_the_counters_of_engines_are_followed(world):
     assert world.value("prefix_cache_hits_total") == 40
     assert world.value("num_preemptions_total") == 1
     assert world.sums("iteration_tokens_total") == [(10, 50)]
+    buckets = {bound: world.value("iteration_tokens_total_bucket", le=bound) for bound in BOUNDS}
+    assert [*buckets.values()] == [8, 9, 9, 9, 9, 10, 10]
     assert world.value("cache_config_info", block_size="16", num_gpu_blocks="100") == 1
 
 
 def test_counters_go_on_when_an_engine_is_started_again(world):
-    world.refresh(num_steps=10, num_preemptions=5, num_computed_tokens=10)
-    world.refresh(num_steps=2, num_preemptions=1, num_computed_tokens=2)
+    ten, two = steps_of(*[1] * 10), steps_of(1, 1)
+    world.refresh(num_steps=10, num_preemptions=5, num_computed_tokens=10, steps_by_size=ten)
+    world.refresh(num_steps=2, num_preemptions=1, num_computed_tokens=2, steps_by_size=two)
     assert world.value("num_preemptions_total") == 6
     assert world.sums("iteration_tokens_total") == [(12, 12)]
+    # One that has made as many steps, but others.
+    other = steps_of(30, 30)
+    world.refresh(num_steps=2, num_preemptions=1, num_computed_tokens=60, steps_by_size=other)
+    assert world.sums("iteration_tokens_total") == [(14, 72)]
 
 
 def test_a_model_that_is_unloaded_has_no_gauges_left(world):

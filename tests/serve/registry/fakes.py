@@ -9,13 +9,9 @@ from msgspec.structs import replace
 
 from ingot.errors import ArtifactError, EngineDeadError
 from ingot.runtime.metrics import EngineCounters
-from ingot.serve.engine import Job, ModelFacts, Piece, Progress
+from ingot.serve.engine import Job, Piece, Progress
 from ingot.serve.registry.need import Need
-
-FACTS = ModelFacts(
-    artifact_id="", fingerprint="", vocab_size=8, max_model_len=8, max_num_seqs=1, num_pages=1,
-    page_size=1, architecture="Fake", created=0,
-)  # fmt: skip
+from tests.support.fake_engine import FACTS
 
 
 class FakeEngine:

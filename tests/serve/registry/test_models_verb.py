@@ -57,6 +57,29 @@ def test_models_are_listed_loaded_shown_and_unloaded(capsys, address):
     assert [each["state"] for each in json.loads(out)] == ["unloaded", "unloaded"]
 
 
+def test_a_model_is_loaded_with_settings_of_its_own_and_pinned(capsys, address):
+    url = ("--url", address)
+
+    def shown(name):
+        model = json.loads(said(capsys, "load", name, "--json", *url)[1])
+        return model["settings"], model["pinned"]
+
+    settings = "--threads 2 --max-model-len 1k --keep-alive 9 --priority 3 --watchdog 5".split()
+    assert said(capsys, "load", "poet", "--source", "two", *settings, "--pin", *url)[0] == 0
+    expected = {"threads": 2, "context": 1000, "keep_alive": 9, "priority": 3, "watchdog": 5}
+    assert shown("poet") == (expected, True)
+    assert "loaded, pinned" in said(capsys, *url)[1]
+    assert said(capsys, "load", "poet", "--unpin", *url)[0] == 0
+    assert shown("poet") == (expected, False)
+    assert said(capsys, "load", "poet", "--source", "two", *settings, *url)[0] == 0  # nothing new
+    for changed in (("--source", "three"), ("--threads", "4")):
+        code, _, err = said(capsys, "load", "poet", *changed, *url)
+        assert code == 2 and "poet has another" in err and "reload" in err
+    assert shown("poet") == (expected, False)
+    assert said(capsys, "reload", "poet", "--threads", "4", *url)[0] == 0
+    assert shown("poet") == ({"threads": 4}, False)
+
+
 def test_what_cannot_be_done_is_said(capsys, address):
     url = ("--url", address)
     code, _, err = said(capsys, "load", "broken", *url)
@@ -74,6 +97,8 @@ def test_what_cannot_be_done_is_said(capsys, address):
         (("ps", "bard"), "`ingot models ps` takes no name"),
         (("load", "bard", "--force"), "--force is given with load"),
         (("unload", "bard", "--source", "x"), "--source is given with unload"),
+        (("unload", "bard", "--threads", "2"), "a setting (threads) is given with unload"),
+        (("reload", "bard", "--pin"), "--pin is given with reload"),
         (("eat", "bard"), "ACTION is 'eat'"),
     ],
 )

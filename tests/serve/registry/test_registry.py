@@ -16,9 +16,12 @@ from ingot.errors import (
     UnknownModelError,
     UsageError,
 )
+from ingot.serve.isolated.supervisor import Patience
+from ingot.serve.registry.opening import IsolatedOpener
 from ingot.serve.registry.registry import ModelRegistry
 from ingot.serve.settings import ModelSettings
 from tests.serve.registry.fakes import FakeOpener, answer, settle
+from tests.support.until import until
 
 
 def run(scenario, *, holds=False, **options):
@@ -244,8 +247,7 @@ def test_who_gives_up_waiting_for_room_does_not_stop_what_makes_it():
         registry.register("b", "b:2")
         await registry.load("a")
         waiting = asyncio.create_task(answer(registry, "b"))
-        while registry.status()[0].state == "loaded":
-            await asyncio.sleep(0)
+        await until(lambda: registry.status()[0].state != "loaded")
         assert registry.status()[0].state == "unloading"
         await registry.unload("b")
         with pytest.raises(EngineDeadError):
@@ -474,3 +476,20 @@ def test_another_event_loop_is_refused():
             await asyncio.to_thread(asyncio.run, elsewhere())
 
     run(scenario)
+
+
+def test_a_model_can_have_a_watchdog_of_its_own(monkeypatch):
+    given = []
+
+    async def opened(name, path, settings, patience, changed, spawn):
+        given.append(patience.watchdog_seconds)
+
+    monkeypatch.setattr("ingot.serve.registry.opening.IsolatedEngine.open", opened)
+
+    async def main():
+        opener = IsolatedOpener(Patience(watchdog_seconds=30))
+        for settings in (ModelSettings(), ModelSettings(watchdog=5)):
+            await opener.open("m", "path", settings, lambda state, why: None)
+
+    asyncio.run(main())
+    assert given == [30, 5]

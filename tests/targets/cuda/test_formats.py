@@ -85,11 +85,12 @@ def test_the_golden_outputs_are_reproduced(
 
 @pytest.mark.parametrize("family, options", HALVES[1:2])
 def test_an_error_of_three_times_the_noise_of_float16_fails(
-    tmp_path: Path, family: str, options: dict[str, Any]
+    tmp_path: Path, family: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ingot.runtime.verify.WAYS", {"prefill": None})
     with simulated(compiled(tmp_path, family, options)) as llm:
         golden = read_golden(llm.artifact)
         noise = golden.tolerances["float16"].noise
         replayed = verify(Planted(llm, golden, 3 * noise), golden)
-    assert replayed.bitwise_equal and not replayed.passed
+    assert not replayed.passed
     assert replayed.mean_error > 1.25 * replayed.allowed.mean

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ingot import SamplingParams
+from ingot import LLM, SamplingParams
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.devices.cuda.executor import CudaExecutor
 from ingot.runtime.devices.cuda.sampler import DeviceSampler
@@ -77,34 +77,34 @@ def test_nothing_is_submitted_ahead_without_overlap(artifact: Path, watched: typ
     assert watched.most_under_way == 1
 
 
-def drawn(artifact: Path, overlap: bool) -> list[Any]:
+PROMPTS = [[5, 9, 200, 9], [17] * 3, [250, 3], [1, 2, 3, 4, 5]]
+UNLIKE = [GREEDY, SAMPLED, BIASED, PENALIZED]
+
+
+def drawn(llm: LLM, params: list[SamplingParams]) -> list[Any]:
     """Tokens, and the log-probabilities that some ask for."""
-    prompts = [[5, 9, 200, 9], [17] * 3, [250, 3], [1, 2, 3, 4, 5]]
-    with simulated(artifact, config=EngineConfig(overlap=overlap)) as llm:
-        outputs = llm.generate(prompts, [GREEDY, SAMPLED, BIASED, PENALIZED])
-        outputs += llm.generate(prompts[:3], [SAMPLED, PROMPT_SCORED, SCORED])
+    outputs = llm.generate(PROMPTS[: len(params)], params)
     found = [(output.outputs[0], output.prompt_logprobs) for output in outputs]
     return [(first.token_ids, first.logprobs, scores) for first, scores in found]
 
 
 @pytest.mark.thorough
-def test_tokens_are_those_of_steps_that_wait(artifact: Path) -> None:
-    assert drawn(artifact, overlap=True) == drawn(artifact, overlap=False)
-
-
-@pytest.mark.thorough
-def test_other_tokens_come_out_where_the_device_does_not_fill_them_in(
+def test_tokens_are_those_of_steps_that_wait(
     artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control: every token that the host does not know is token 0."""
-    right = drawn(artifact, overlap=True)
 
     def forget(self: CudaExecutor, inputs: Any) -> None:
         for place in inputs.from_draws:
             inputs["tokens"][place] = 0
 
-    monkeypatch.setattr(CudaExecutor, "_feed", forget)
-    assert drawn(artifact, overlap=True) != right
+    scored = [SAMPLED, PROMPT_SCORED, SCORED]
+    with simulated(artifact, config=EngineConfig(overlap=False)) as llm:
+        expected = [drawn(llm, params) for params in (UNLIKE, scored)]
+    with simulated(artifact) as llm:
+        assert [drawn(llm, params) for params in (UNLIKE, scored)] == expected
+        monkeypatch.setattr(CudaExecutor, "_feed", forget)
+        assert drawn(llm, UNLIKE) != expected[0]
 
 
 def test_siblings_of_a_prompt_of_one_token_are_all_drawn(

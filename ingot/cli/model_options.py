@@ -1,0 +1,75 @@
+"""Options of a model that is served: how it is opened, and how long it stays."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ingot.cli.arguments import Argument
+from ingot.cli.numbers import human_bytes, human_int
+from ingot.cli.origins import field_of, parsed
+from ingot.cli.serve_options import seconds
+from ingot.errors import UsageError
+
+PIN = "pin"
+MODEL_OPTIONS = (
+    Argument(
+        "--max-model-len N",
+        "longest sequence to make room for (default: the artifact's limit)",
+        human_int,
+    ),
+    Argument("--max-num-seqs N", "sequences at once (default: the artifact's limit)", human_int),
+    Argument(
+        "--kv-cache-bytes SIZE",
+        "memory for keys and values, such as 4GB (default: what full use can need; at most "
+        "half of what is free)",
+        human_bytes,
+    ),
+    Argument("--threads N", "default: one per processor that may be used", human_int),
+    Argument("--device NAME", "cpu, cuda or cuda:1 (default: auto)"),
+    Argument("--seed N", "seeds requests that have no seed (default: 0)", int),
+    Argument("--keep-alive S", "unload a model that nobody asked for so long", seconds),
+    Argument(
+        "--priority N",
+        "where memory is short, idle models of larger numbers go first (default: 0)",
+        int,
+    ),
+    Argument("--pin", "keep it loaded when it is idle or memory is short"),
+    Argument(
+        "--watchdog S",
+        "kill and restart an engine that has requests and makes no step for so long (default: 60)",
+        seconds,
+    ),
+)
+_OPTIONS = {field_of(option): option for option in MODEL_OPTIONS}
+_FIELDS = {"max_model_len": "context", "max_num_seqs": "seats", "kv_cache_bytes": "kv_bytes"}
+
+
+def given_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of `ModelSettings` that options say, by the options' names."""
+    known = _OPTIONS.keys() - {PIN}
+    return {_FIELDS.get(n, n): v for n, v in given.items() if n in known and v is not None}
+
+
+def own_options(texts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The options of single models, from texts such as `bard.threads=2`. Raises UsageError."""
+    found: dict[str, dict[str, Any]] = {}
+    for text in texts:
+        left, equals, value = text.partition("=")
+        name, _, option = left.rpartition(".")
+        field = option.replace("-", "_")
+        if not (name and equals and field in _OPTIONS):
+            raise UsageError(
+                f"--set is {text!r}",
+                hint="Write NAME.OPTION=VALUE, such as bard.threads=2. Options: "
+                f"{', '.join(each.replace('_', '-') for each in _OPTIONS)}.",
+            )
+        found.setdefault(name, {})[field] = parsed(_OPTIONS[field], value, f"--set {left}")
+    return found
+
+
+def given_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The options of models that the command line says."""
+    values = {name: getattr(args, name) for name in _OPTIONS}
+    return {name: value for name, value in values.items() if value not in (None, False)}
