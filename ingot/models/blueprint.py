@@ -49,9 +49,9 @@ class Blueprint:
     def together(self) -> list[tuple[str, ...]]:
         """The matrices that the compiler makes one of, by their dotted names."""
         return [
-            tuple(f"{path}.{name}.weight" for name in part.stacked)
+            tuple(f"{path}.{name}.weight" for name in names)
             for path, part in self.modules()
-            if part.stacked
+            for names in part.stacked
         ]
 
     @property

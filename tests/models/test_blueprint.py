@@ -91,5 +91,14 @@ def test_linears_that_read_the_same_rows_are_one_weight() -> None:
     assert len(names) == len(set(names))
 
 
+def test_every_name_of_what_becomes_one_weight_is_a_parameter() -> None:
+    named = registry.blueprint(config_of("llama"))
+    assert named.together[:2] == [
+        tuple(f"model.layers.0.self_attn.{name}_proj.weight" for name in "qkv"),
+        tuple(f"model.layers.0.mlp.{name}_proj.weight" for name in ("gate", "up")),
+    ]
+    assert {name for names in named.together for name in names} <= named.parameters.keys()
+
+
 def test_an_empty_blueprint_is_that_of_a_module_without_anything() -> None:
     assert blueprint_of(nn.ReLU()) == Blueprint() and Blueprint().parameters == {}
