@@ -47,6 +47,13 @@ def test_a_block_without_a_good_reason_is_found(fence: str, wrong: str, tmp_path
     assert wrong in fault(block) and block.place == "blocks.md:3"
 
 
+def test_a_server_is_no_block_that_runs(tmp_path: Path) -> None:
+    run, not_run = written(
+        tmp_path, "```bash\ningot serve a.ingot\n```\n\n```bash gpu\ningot serve a.ingot\n```\n"
+    )
+    assert "does not end" in fault(run) and fault(not_run) == ""
+
+
 def test_blocks_are_found_as_they_stand(tmp_path: Path) -> None:
     text = "```bash\na\n```\n- a list\n\n  ```text drawing\n  b\n    c\n  ```\n"
     first, second = written(tmp_path, text)

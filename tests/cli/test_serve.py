@@ -19,8 +19,10 @@ from ingot.cli.serve_options import edge_settings
 from ingot.errors import UsageError
 from ingot.serve.settings import ModelSettings
 from ingot.settings import unknown_variables
+from tests.support.page_blocks import ROOT, blocks_of, commands
 
 PREFIX = "INGOT_SERVE_"
+PAGE = ROOT / "docs" / "serving_models.md"
 
 
 def filled(
@@ -107,6 +109,15 @@ def test_options_become_settings() -> None:
     assert (found.terms.tool_call_parser, found.memory_bytes) == ("hermes", 8 * 10**9)
     assert found.in_process and not found.lazy
     assert edge_settings(args).port == 8000
+
+
+def test_the_page_on_models_gives_each_options_of_its_own() -> None:
+    (block,) = (each for each in blocks_of(PAGE) if each.text.startswith("ingot serve"))
+    (command,) = commands(block.text)
+    args, _ = filled(command.removeprefix("ingot serve "))
+    own = serve.serving(args).own
+    assert own["bard"].pinned and own["bard"].settings == ModelSettings(threads=4)
+    assert own["poet"].settings == ModelSettings(threads=4, keep_alive=300)
 
 
 def test_options_of_one_model_are_beside_those_of_all(tmp_path: Path) -> None:

@@ -107,6 +107,8 @@ def fault(block: Block) -> str:
         return "only a console can show what fails"
     if block.language not in RUN and not block.reason:
         return f"it is neither run ({', '.join(RUN)}) nor has a reason ({', '.join(REASONS)})"
+    if block.runs and any(each.startswith("ingot serve") for each in commands(block.text)):
+        return "a server does not end"
     if block.reason == "tested" and not _tests_naming(block.page):
         return "no test names its page"
     return ""
