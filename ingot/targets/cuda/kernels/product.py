@@ -11,6 +11,7 @@ import triton.language as tl
 from ingot.targets.cuda.kernels.dependent import wait_for_last
 from ingot.targets.cuda.kernels.finish import completed
 from ingot.targets.cuda.kernels.math import activated
+from ingot.targets.cuda.kernels.product_step import scales_of, with_step
 
 
 @triton.jit
@@ -40,11 +41,11 @@ def multiply(
     last = ALL if TOGETHER else tl.minimum(first + STEPS, ALL)
     total = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
     split_sum = tl.zeros([TILE_OUTPUTS, TILE_ROWS], tl.float32)
-    scale, by = _scales(
+    scale, by = scales_of(
         multipliers, scales, o, begin, first, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
     )
     for step in range(first, last):
-        split_sum, scale, by = _step(
+        split_sum, scale, by = with_step(
             split_sum, x, w, multipliers, scales, scale, by, r, o, begin, step, rows, ALL, WIDTH,
             DEPTH, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
         )  # fmt: skip
@@ -74,7 +75,7 @@ def multiply_gated(
     r = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
     begin = tl.program_id(1) * TILE_OUTPUTS
     o = begin + tl.arange(0, TILE_OUTPUTS)
-    gate, up = _halves(
+    gate, up = halves(
         x, w, multipliers, scales, r, o, begin, rows, HALF, DEPTH, X_STRIDE, ROW_BYTES, BITS,
         BLOCK, GROUP, SPLITS, STEPS, TILE_COLUMNS,
     )  # fmt: skip
@@ -87,7 +88,7 @@ def multiply_gated(
 
 
 @triton.jit
-def _halves(
+def halves(
     x, w, multipliers, scales, r, o, begin, rows,
     HALF: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
     BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, SPLITS: tl.constexpr,
@@ -98,18 +99,18 @@ def _halves(
     WIDTH: tl.constexpr = 2 * HALF
     gate = tl.zeros([o.shape[0], r.shape[0]], tl.float32)
     up, gate_sum, up_sum = gate, gate, gate
-    scale, by = _scales(
+    scale, by = scales_of(
         multipliers, scales, o, begin, 0, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
     )
-    up_scale, up_by = _scales(
+    up_scale, up_by = scales_of(
         multipliers, scales, HALF + o, HALF + begin, 0, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
     )
     for step in range(0, ALL):
-        gate_sum, scale, by = _step(
+        gate_sum, scale, by = with_step(
             gate_sum, x, w, multipliers, scales, scale, by, r, o, begin, step, rows, ALL, WIDTH,
             DEPTH, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
         )  # fmt: skip
-        up_sum, up_scale, up_by = _step(
+        up_sum, up_scale, up_by = with_step(
             up_sum, x, w, multipliers, scales, up_scale, up_by, r, HALF + o, HALF + begin, step,
             rows, ALL, WIDTH, DEPTH, X_STRIDE, ROW_BYTES, BITS, BLOCK, GROUP, TILE_COLUMNS,
         )  # fmt: skip
@@ -126,128 +127,6 @@ def _ended(total, split_sum, step, STEPS: tl.constexpr):
         total += split_sum
         split_sum = tl.zeros(split_sum.shape, tl.float32)
     return total, split_sum
-
-
-@triton.jit
-def _scales(
-    multipliers, scales, o, begin, step, ALL: tl.constexpr, WIDTH: tl.constexpr,
-    BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE_COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """The scales of a tile of weights, [outputs], and its multipliers as they lie in memory.
-
-    o are the outputs from `begin` on.
-    """
-    scale, by = o, o
-    step = tl.minimum(step, ALL - 1)  # beyond the last tile is the last once more
-    if BITS <= 8:
-        at = step * TILE_COLUMNS // BLOCK * WIDTH + o
-        scale = tl.load(scales + at, mask=o < WIDTH, other=0.0)
-    if BITS == 4 and GROUP < BLOCK:
-        BYTES: tl.constexpr = TILE_COLUMNS // GROUP // 2
-        i = begin * BYTES + tl.arange(0, o.shape[0] * BYTES)
-        by = tl.load(multipliers + step * (WIDTH * BYTES) + i, mask=i < WIDTH * BYTES, other=0)
-    return scale, by
-
-
-@triton.jit
-def _step(
-    total, x, w, multipliers, scales, scale, by, r, o, begin, step, rows,
-    ALL: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr,
-    ROW_BYTES: tl.constexpr, BITS: tl.constexpr, BLOCK: tl.constexpr, GROUP: tl.constexpr,
-    TILE_COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """The sum with one more tile of columns, and the scales of the next.
-
-    Scales are too small for an asynchronous load: they are under way for a step.
-    """
-    next_scale, next_by = _scales(
-        multipliers, scales, o, begin, step + 1, ALL, WIDTH, BITS, BLOCK, GROUP, TILE_COLUMNS
-    )
-    k = step * TILE_COLUMNS + tl.arange(0, TILE_COLUMNS)
-    if BITS > 8:
-        numbers = _columns(x, r, k, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
-        weights = _columns(w, o, k, WIDTH, DEPTH, DEPTH, TILE_COLUMNS)
-        total = _dot_on(total, weights, numbers)
-    else:
-        if BITS == 8:
-            numbers = _columns(x, r, k, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
-            integers = _columns(w, o, k, WIDTH, ROW_BYTES, ROW_BYTES, TILE_COLUMNS)
-            weights = _in_order(integers, o.shape[0], TILE_COLUMNS).to(numbers.dtype)
-            dot = _dot(weights, numbers)
-        else:
-            dot = _dot4(
-                x, w, by, r, o, step, rows, WIDTH, DEPTH, X_STRIDE, ROW_BYTES, BLOCK, GROUP,
-                TILE_COLUMNS,
-            )  # fmt: skip
-        total += dot * scale.to(tl.float32)[:, None]
-    return total, next_scale, next_by
-
-
-@triton.jit
-def _dot4(
-    x, w, by, r, o, step, rows,
-    WIDTH: tl.constexpr, DEPTH: tl.constexpr, X_STRIDE: tl.constexpr, ROW_BYTES: tl.constexpr,
-    BLOCK: tl.constexpr, GROUP: tl.constexpr, TILE_COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """A tile of weights in 4 bits, times x. The halves of the tile share bytes."""
-    HALF: tl.constexpr = TILE_COLUMNS // 2
-    i = tl.arange(0, HALF)
-    x_low = _columns(x, r, step * TILE_COLUMNS + i, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
-    x_high = _columns(x, r, step * TILE_COLUMNS + HALF + i, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
-    pairs = _columns(w, o, step * HALF + i, WIDTH, ROW_BYTES, ROW_BYTES, HALF)
-    # What is done to bytes before they are numbers stays within four of them at a time, as `&`.
-    low = (pairs & 0x0F).to(tl.int8).to(x_low.dtype) - 8.0
-    high = (pairs & 0xF0).to(tl.int8, bitcast=True).to(x_low.dtype)  # 16 times its value
-    low, high = _in_order(low, o.shape[0], HALF), _in_order(high, o.shape[0], HALF)
-    if GROUP < BLOCK:
-        GROUPS: tl.constexpr = HALF // GROUP
-        nibbles = tl.reshape(by, o.shape[0], GROUPS)
-        low *= _wide((nibbles & 15).to(x_low.dtype) - 8.0, o.shape[0], GROUPS, GROUP)
-        high *= _wide((nibbles >> 4).to(x_low.dtype) * 0.0625 - 0.5, o.shape[0], GROUPS, GROUP)
-    else:
-        high *= 0.0625
-    return _dot_on(_dot(low, x_low), high, x_high)
-
-
-@triton.jit
-def _wide(multipliers, OUTPUTS: tl.constexpr, GROUPS: tl.constexpr, GROUP: tl.constexpr):
-    """Multipliers [OUTPUTS, GROUPS], one for each column of the groups."""
-    wide = tl.broadcast_to(multipliers[:, :, None], OUTPUTS, GROUPS, GROUP)
-    return tl.reshape(wide, OUTPUTS, GROUPS * GROUP)
-
-
-@triton.jit
-def _in_order(weights, OUTPUTS: tl.constexpr, COLUMNS: tl.constexpr):
-    """A tile of integers as they lie in memory -> in the order of their columns.
-
-    What a lane of a matrix instruction multiplies lies together in memory, see `weights`.
-    """
-    UNIT: tl.constexpr = COLUMNS if COLUMNS < 64 else 64
-    lanes = tl.reshape(weights, OUTPUTS, COLUMNS // UNIT, 4, UNIT // 16, 2, 2)
-    return tl.reshape(tl.permute(lanes, 0, 1, 3, 4, 2, 5), OUTPUTS, COLUMNS)
-
-
-@triton.jit
-def _columns(
-    matrix, rows, columns, num_rows,
-    NUM_COLUMNS: tl.constexpr, STRIDE: tl.constexpr, TILE_COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Some columns of some rows, zero beyond the matrix."""
-    at = matrix + rows.to(tl.int64)[:, None] * STRIDE + columns[None, :]
-    mask = (rows < num_rows)[:, None]
-    if NUM_COLUMNS % TILE_COLUMNS:
-        mask = mask & (columns < NUM_COLUMNS)[None, :]
-    return tl.load(at, mask=mask, other=0)
-
-
-@triton.jit
-def _dot(weights, numbers):
-    return tl.dot(weights, tl.trans(numbers), input_precision="ieee")
-
-
-@triton.jit
-def _dot_on(total, weights, numbers):
-    return tl.dot(weights, tl.trans(numbers), total, input_precision="ieee")
 
 
 @triton.jit
