@@ -77,7 +77,7 @@ def test_forms_ask_for_verbs_that_there_are():
 
     text = " ".join(form.read_text() for form in FORMS)
     asked = set(re.findall(r"`ingot (\w+)", text))
-    assert {"doctor", "explain"} <= asked <= {verb.NAME for verb in VERBS}
+    assert {"doctor", "explain"} <= asked <= {verb.name for verb in VERBS}
 
 
 def test_links_of_the_forms_lead_into_this_repository():

@@ -72,7 +72,7 @@ def parsed(words: list[str]) -> Any:
 @pytest.mark.parametrize("place", ["kubernetes", "compose", "systemd"])
 def test_a_command_is_one_that_the_command_line_takes(place):
     args = parsed(commands()[place])
-    assert args.verb.NAME == "serve" and len(args.models) == 1
+    assert args.verb.name == "serve" and len(args.models) == 1
     assert args.api_key_file is not None and args.log_format == "json"
     assert args.port == 8000 and args.shutdown_timeout == 30
 

@@ -54,7 +54,7 @@ def page() -> str:
     verbs = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     parts = [
         HEAD,
-        "\n".join(f"- [`ingot {v.NAME}`]({_anchor(v.NAME)}): {v.SUMMARY}" for v in VERBS),
+        "\n".join(f"- [`ingot {v.name}`]({_anchor(v.name)}): {v.summary}" for v in VERBS),
     ]
     parts += [_verb(name, sub) for name, sub in verbs.choices.items()]
     entries = [(usage(command), command.meaning) for command in COMMANDS] + list(KEYS)

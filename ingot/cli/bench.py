@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ingot.artifact.reader import Artifact
     from ingot.cli.bench_phases import Phase, PhaseResult
 
-NAME = "bench"
-SUMMARY = "measure prefill and decode beside the limits of this machine"
 
 PROMPT, CONTEXT = 512, 512
 BATCHES = (16, 64)

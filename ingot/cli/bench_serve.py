@@ -12,8 +12,6 @@ from ingot.cli.output import json_text, print_json, show
 from ingot.errors import UsageError
 
 URL = "http://127.0.0.1:8000"
-NAME = "bench serve"
-SUMMARY = "measure a server under load, with the options and results of vLLM's benchmark"
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
 

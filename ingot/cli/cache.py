@@ -9,9 +9,6 @@ from ingot.cli.numbers import format_bytes
 from ingot.cli.output import facts, print_json
 from ingot.errors import UsageError
 
-NAME = "cache"
-SUMMARY = "show the cache of compiled models, or make it smaller"
-
 
 def _size(text: str) -> int:
     from ingot.settings import parse_bytes

@@ -16,8 +16,6 @@ from ingot.settings import settings
 if TYPE_CHECKING:
     from ingot.cli.chat.server import Server
 
-NAME = "chat"
-SUMMARY = "hold a conversation with a model on a server"
 MAX_KEY_BYTES = 64 << 10
 HERE = "http://127.0.0.1:8000"
 URL = Argument("--url URL", f"where the server is (default: {HERE})")

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from ingot.artifact.matrices import StoredMatrix
     from ingot.compiler.options import CompileOptions, Report
 
-NAME = "compile"
-SUMMARY = "compile a model directory into an artifact"
-
 
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())

@@ -46,8 +46,6 @@ complete -c ingot -f -a '(__ingot)'
 """,
 }
 
-NAME = "completion"
-SUMMARY = "print a script that completes ingot's command line in bash, zsh or fish"
 ARGUMENTS: Arguments = (
     Argument("shell SHELL", ", ".join(SCRIPTS), choices=tuple(SCRIPTS)),
     Argument("words WORD", "a word of a line, after --; the script gives them", nargs="*"),
@@ -62,7 +60,9 @@ def main(args: argparse.Namespace) -> int:
         script = SCRIPTS[args.shell]
         print_json({"script": script}) if args.json else print(script, end="")
         return 0
-    found = candidates(args.parser, args.words)
+    from ingot.cli.parser import build_parser
+
+    found = candidates(build_parser(args.words), args.words)
     print_json(found) if args.json else print("\n".join(found))
     return 0
 
@@ -78,8 +78,10 @@ def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[st
     verb = next((each for each in before if not each.startswith("-")), None)
     if verb is None:
         return _starting(word, (*verbs, *parser._option_string_actions))
+    # `bench` takes a model, or goes on to `bench serve`; `golden` goes on to `golden record`.
+    further = [name.removeprefix(f"{verb} ") for name in verbs if name.startswith(f"{verb} ")]
     if verb not in verbs or "--" in before:
-        return []
+        return _starting(word, further if before == [verb] else ())
     options = verbs[verb]._option_string_actions
     option, equals, _ = word.partition("=")
     if equals:
@@ -88,8 +90,6 @@ def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[st
         return _starting(word, _values(options[before[-1]]))
     if word.startswith("-"):
         return _starting(word, options)
-    # `bench` takes a model, or goes on to `bench serve`.
-    further = [name.removeprefix(f"{verb} ") for name in verbs if name.startswith(f"{verb} ")]
     if before[-1] == verb and further:
         return _starting(word, further)
     positionals = (a for a in verbs[verb]._actions if not a.option_strings)

@@ -20,8 +20,6 @@ from ingot.cli.output import facts, print_json, show
 from ingot.errors import IngotError
 from ingot.version import __version__
 
-NAME = "doctor"
-SUMMARY = "show what this host can build and run, for bug reports"
 ARGUMENTS: Arguments = ()
 
 COMPILING = (*CORE, "torch", "rich")  # what running and compiling need

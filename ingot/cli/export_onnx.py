@@ -14,8 +14,6 @@ from ingot.cli.progress import progress_display
 if TYPE_CHECKING:
     from ingot.onnx.options import OnnxReport
 
-NAME = "export-onnx"
-SUMMARY = "write a model as ONNX, for onnxruntime and onnxruntime-genai"
 # The names of options and their defaults are those of `OnnxOptions`.
 OPTIONS = "opset dtype quantize group_size keep calibrate dequantize max_model_len".split()
 ARGUMENTS: Arguments = (

@@ -1,4 +1,8 @@
-"""Errors as the user sees them: what was found, what to do, an exit code, and no traceback."""
+"""Errors as the user sees them: what was found, what to do, an exit code, and no traceback.
+
+Every command imports this module before it does anything, so what only a report needs is imported
+by the report.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,13 @@ import argparse
 import contextlib
 import errno
 import sys
-import tempfile
-import traceback
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ingot.cli.output import print_json
 from ingot.errors import IngotError, InternalError, ResourceError, UsageError
 from ingot.version import DISTRIBUTION
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 # Packages that not everybody needs: the extra that brings them, and what for.
 _SERVING = ("serve", "Serving needs it: ")
@@ -51,6 +55,8 @@ def report(error: BaseException, args: argparse.Namespace, indent: int | None = 
         log = _write_log(error)
     _print_error(known, log)
     if args.json:
+        from ingot.cli.output import print_json
+
         fields = {
             "type": type(error if isinstance(error, IngotError) else known).__name__,
             "found": known.found,
@@ -83,8 +89,10 @@ def _package_of(error: BaseException) -> str:
 
     The error names a missing package. A broken one is that of the module whose body raised.
     """
+    from traceback import walk_tb
+
     names = [error.name or ""] if isinstance(error, ModuleNotFoundError) else []
-    for frame, _ in traceback.walk_tb(error.__traceback__):
+    for frame, _ in walk_tb(error.__traceback__):
         if frame.f_code.co_name == "<module>":
             names.append(frame.f_globals.get("__name__", ""))
     tops = [name.partition(".")[0] for name in names]
@@ -119,6 +127,10 @@ def _print_error(error: IngotError, log: Path | None) -> None:
 def _write_log(error: BaseException) -> Path | None:
     """Writes the traceback, the command and the version of Python to a new file, and returns its
     path; None where it cannot be written."""
+    import tempfile
+    from pathlib import Path
+    from traceback import format_exception
+
     try:
         with tempfile.NamedTemporaryFile(
             "w",
@@ -129,7 +141,7 @@ def _write_log(error: BaseException) -> Path | None:
             errors="backslashreplace",  # arguments can contain any bytes
         ) as file:
             file.write(f"command: {' '.join(sys.argv)}\npython: {sys.version}\n\n")
-            file.writelines(traceback.format_exception(error))
+            file.writelines(format_exception(error))
     except OSError:
         return None
     return Path(file.name)

@@ -14,9 +14,6 @@ from ingot.cli.progress import progress_display
 if TYPE_CHECKING:
     from ingot.artifact.golden import Golden
 
-NAME = "golden"
-SUMMARY = "record goldens of a model, to verify artifacts against"
-
 
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit():
@@ -60,7 +57,6 @@ OPTIONS: Arguments = (
     ),
 )  # fmt: skip
 ARGUMENTS: Arguments = (
-    Argument("action record", "what to do", choices=("record",)),
     SOURCE,
     REVISION,
     Argument("-o --output FILE", "where to write the goldens", Path, required=True),

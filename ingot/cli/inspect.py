@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ingot.cli.measured import Measured
     from ingot.runtime.verify import Verification
 
-NAME = "inspect"
-SUMMARY = "show targets, sizes, ledger, plan and memory of an artifact"
 ARGUMENTS: Arguments = (
     MODEL,
     REVISION,

@@ -11,8 +11,6 @@ from ingot.cli.arguments import Argument, Arguments
 from ingot.cli.output import print_json
 from ingot.errors import UsageError
 
-NAME = "key"
-SUMMARY = "make an API key for `ingot serve`"
 ARGUMENTS: Arguments = (
     Argument("name NAME", "whose key it is; logs and limits of keys name it so"),
     Argument(

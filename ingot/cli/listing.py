@@ -9,8 +9,6 @@ from ingot.cli.arguments import Arguments
 from ingot.cli.numbers import format_age, format_bytes
 from ingot.cli.output import print_json, table
 
-NAME = "list"
-SUMMARY = "show the downloaded models and the artifacts in the cache"
 ARGUMENTS: Arguments = ()
 
 

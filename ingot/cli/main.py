@@ -106,7 +106,7 @@ def _act(argv: Sequence[str], args: Namespace) -> int:
     from ingot.cli.parser import build_parser
     from ingot.version import __version__
 
-    parser = build_parser()
+    parser = build_parser(argv)
     try:
         parser.parse_args(argv, args)
     except SystemExit as stop:  # argparse has printed the help

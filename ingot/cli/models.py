@@ -14,8 +14,6 @@ from ingot.cli.numbers import format_age, format_bytes
 from ingot.cli.output import print_json, table
 from ingot.errors import UsageError
 
-NAME = "models"
-SUMMARY = "show, load, unload and reload the models of a running server"
 ACTIONS = ("list", "ps", "load", "unload", "reload")
 ARGUMENTS: Arguments = (
     Argument(
@@ -82,7 +80,7 @@ def _check(args: argparse.Namespace) -> None:
     if lists != (args.name is None):
         raise UsageError(
             f"`ingot models {args.action}` {'takes no name' if lists else 'needs a name'}",
-            hint=f"See: ingot {NAME} --help",
+            hint="See: ingot models --help",
         )
     settings = given_settings(given_options(args))
     for option, given, actions in (

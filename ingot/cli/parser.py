@@ -4,34 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
 from functools import partial
-from inspect import cleandoc
+from importlib import import_module
 from itertools import takewhile
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
-from ingot.cli import (
-    bench,
-    bench_serve,
-    cache,
-    chat_url,
-    compare,
-    completion,
-    doctor,
-    explain,
-    export_onnx,
-    golden,
-    inspect,
-    key,
-    listing,
-    models,
-    pull,
-    remove,
-    run,
-    serve,
-    verify,
-)
-from ingot.cli import compile as compile_verb
 from ingot.cli.arguments import COMMON, Arguments, add_arguments, verb_joined
 from ingot.errors import UsageError
 
@@ -41,39 +18,69 @@ artifact, 4 verification failed, 5 out of memory or disk, 130 interrupted, 143 t
 Results go to stdout, progress and messages to stderr."""
 
 
-class Verb(Protocol):
-    """A module of this package that is a verb."""
+class VerbModule(Protocol):
+    """A module of this package that carries out a verb."""
 
-    NAME: str
-    SUMMARY: str
     ARGUMENTS: Arguments
 
     def main(self, args: argparse.Namespace) -> int: ...
 
 
-VERBS: tuple[Verb, ...] = (
-    compile_verb,
-    run,
-    chat_url,
-    serve,
-    models,
-    bench,
-    bench_serve,
-    inspect,
-    verify,
-    golden,
-    compare,
-    explain,
-    export_onnx,
-    pull,
-    listing,
-    remove,
-    cache,
-    key,
-    doctor,
-    completion,
+class Verb(NamedTuple):
+    """What `ingot --help` says of a verb. Its module is imported when the verb is asked for."""
+
+    name: str
+    summary: str
+    module_name: str = ""
+
+    @property
+    def module(self) -> VerbModule:
+        return import_module(f"ingot.cli.{self.module_name or self.name}")  # type: ignore[return-value]
+
+    @property
+    def description(self) -> str:
+        from inspect import cleandoc
+
+        return cleandoc(self.module.main.__doc__ or "")
+
+    def main(self, args: argparse.Namespace) -> int:
+        return self.module.main(args)
+
+
+VERBS = (
+    Verb("compile", "compile a model directory into an artifact"),
+    Verb("run", "generate text from a prompt, or hold a conversation"),
+    Verb("chat", "hold a conversation with a model on a server", "chat_url"),
+    Verb("serve", "serve models to clients of OpenAI's API"),
+    Verb("models", "show, load, unload and reload the models of a running server"),
+    Verb("bench", "measure prefill and decode beside the limits of this machine"),
+    Verb(
+        "bench serve",
+        "measure a server under load, with the options and results of vLLM's benchmark",
+        "bench_serve",
+    ),
+    Verb("inspect", "show targets, sizes, ledger, plan and memory of an artifact"),
+    Verb("verify", "check every hash, then replay the golden outputs on this host"),
+    Verb("golden record", "record goldens of a model, to verify artifacts against", "golden"),
+    Verb(
+        "compare",
+        "tell how far two forms of a model are apart: artifact, directory, transformers, ONNX",
+    ),
+    Verb("explain", "tell whether a model is supported, every reason why not, and what it needs"),
+    Verb(
+        "export-onnx", "write a model as ONNX, for onnxruntime and onnxruntime-genai", "export_onnx"
+    ),
+    Verb("pull", "download a model from the hub, or what is new of it"),
+    Verb("list", "show the downloaded models and the artifacts in the cache", "listing"),
+    Verb("rm", "remove a downloaded model, or artifacts from the cache", "remove"),
+    Verb("cache", "show the cache of compiled models, or make it smaller"),
+    Verb("key", "make an API key for `ingot serve`"),
+    Verb("doctor", "show what this host can build and run, for bug reports"),
+    Verb("completion", "print a script that completes ingot's command line in bash, zsh or fish"),
 )
 
+
+NAMES = [verb.name for verb in VERBS]
 
 # Keeps the line breaks of descriptions, and gives the column of options more room.
 FORMATTER = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32)
@@ -91,7 +98,7 @@ class Parser(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         self._refuse_unknown_options(args)
         if self._subparsers is not None:
-            args = verb_joined(args, [verb.NAME for verb in VERBS])
+            args = verb_joined(args, NAMES)
             return super().parse_known_args(args, namespace)
         self._intermixed = True
         try:
@@ -116,7 +123,7 @@ class Parser(argparse.ArgumentParser):
                 and name not in self._option_string_actions
             ):
                 known = [option for option in self._option_string_actions if option[:2] == "--"]
-                hint = f"{_nearest(name, known)}See: {self.prog} --help"
+                hint = f"{_question(_nearest(name, known))}See: {self.prog} --help"
                 raise UsageError(f"{self.prog} has no option {name}", hint=hint)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -124,24 +131,30 @@ class Parser(argparse.ArgumentParser):
         if not choices or value in choices:
             return
         near = _nearest(str(value), choices)
-        supported = near or f"Supported: {', '.join(choices)}. "
+        supported = _question(near) or f"Supported: {', '.join(choices)}. "
         if not isinstance(action, argparse._SubParsersAction):
             found = f"{'/'.join(action.option_strings) or action.metavar} is {value!r}"
             raise UsageError(found, hint=f"{supported}See: {self.prog} --help")
-        verb = near and f" {get_close_matches(str(value), choices, 1)[0]}"
+        verb = near and f" {near}"
         raise UsageError(
             f"{self.prog} has no verb {value!r}", hint=f"{supported}See: {self.prog}{verb} --help"
         )
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
-    """Asks for the one that was probably meant; empty if none is near."""
-    near = get_close_matches(name, known, 1)
-    return f"Did you mean {near[0]}? " if near else ""
+    """The one that was probably meant; empty if none is near."""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, known, 1)), "")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
+def _question(near: str) -> str:
+    return f"Did you mean {near}? " if near else ""
+
+
+def build_parser(words: Sequence[str] | None = None) -> Parser:
+    """The parser of the command line: of all of it, or as much as `words` need, where they are
+    given. Of other verbs it then knows name and summary."""
     parser = Parser(
         prog="ingot",
         description="Compiles language models ahead of time, and runs them without PyTorch.",
@@ -151,14 +164,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", parser_class=Parser)
+    needed = NAMES if words is None else verb_joined(words, NAMES)
     for verb in VERBS:
         sub = verbs.add_parser(
-            verb.NAME,
-            help=verb.SUMMARY,
-            description=cleandoc(verb.main.__doc__ or ""),
-            formatter_class=FORMATTER,
-            allow_abbrev=False,
+            verb.name, help=verb.summary, formatter_class=FORMATTER, allow_abbrev=False
         )
-        add_arguments(sub, (*verb.ARGUMENTS, *COMMON))
-        sub.set_defaults(verb=verb, parser=parser)
+        sub.set_defaults(verb=verb)
+        if verb.name in needed:
+            sub.description = verb.description
+            add_arguments(sub, (*verb.module.ARGUMENTS, *COMMON))
     return parser

@@ -10,8 +10,6 @@ from ingot.cli.arguments import REVISION, Argument, Arguments
 from ingot.cli.numbers import format_bytes
 from ingot.cli.output import command, facts, print_json
 
-NAME = "pull"
-SUMMARY = "download a model from the hub, or what is new of it"
 ARGUMENTS: Arguments = (
     Argument("name NAME", "a model on the hub, such as Qwen/Qwen3-0.6B or OWNER/REPO:Q8_0"),
     REVISION,

@@ -10,8 +10,6 @@ from ingot.cli.numbers import format_bytes
 from ingot.cli.output import print_json
 from ingot.errors import UsageError
 
-NAME = "rm"
-SUMMARY = "remove a downloaded model, or artifacts from the cache"
 ARGUMENTS: Arguments = (
     Argument("name NAME|ID", "a model, or the id of an artifact, as `ingot list` shows them"),
 )

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from ingot.cli.answer_options import Options
     from ingot.runtime.llm import LLM
 
-NAME = "run"
-SUMMARY = "generate text from a prompt, or hold a conversation"
 ARGUMENTS: Arguments = (
     MODEL,
     REVISION,

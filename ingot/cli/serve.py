@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from ingot.cli.origins import Origin
     from ingot.serve.serving import Named, Serving
 
-NAME = "serve"
 MOST_EARLY = 8  # engine processes that are begun before the server is there
-SUMMARY = "serve models to clients of OpenAI's API"
 MODELS = Group(
     "models",
     "How each model is opened, and how long it stays.",

@@ -53,16 +53,16 @@ HANGS_SECONDS = 60
 def test_what_can_follow(line, found):
     offered = candidates(build_parser(), line.split(" "))
     assert [
-        each for each in offered if found != [verb.NAME for verb in VERBS] or each[0] != "-"
+        each for each in offered if found != [verb.name for verb in VERBS] or each[0] != "-"
     ] == (found)
 
 
 def test_every_verb_and_option_is_offered():
     parser = build_parser()
     for line in ([""], ["="]):
-        assert {verb.NAME for verb in VERBS} <= set(candidates(parser, line))
+        assert {verb.name for verb in VERBS} <= set(candidates(parser, line))
     for verb in VERBS:
-        assert {"--json", "--debug", "--help"} <= set(candidates(parser, [verb.NAME, "--"]))
+        assert {"--json", "--debug", "--help"} <= set(candidates(parser, [verb.name, "--"]))
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)
