@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 import ingot
 from ingot import cache
-from ingot.cli.parser import build_parser
+from ingot.cli.parser import NAMES, build_parser
 from tests.runtime.fake_model import logprobs, write_fake
 from tests.support.pages import files_on_path
 from tools.coming_from_rows import LLAMA_CPP, OLLAMA, TRANSFORMERS, VLLM
@@ -66,6 +67,11 @@ def test_the_perplexity_is_that_of_the_logits(llm, tmp_path):
         rows = logprobs(tokens)[:-1]
         expected = np.exp(-np.mean([row[t] for row, t in zip(rows, tokens[1:], strict=True)]))
         assert perplexity(llm, text) == pytest.approx(expected, rel=1e-4)
+
+
+def test_what_has_no_row_of_ours_is_no_verb_of_ours():
+    words = {word for row in ROWS if not row.ours for word in re.split("[ -]", row.theirs)}
+    assert [word for word in sorted(words) if word.startswith(tuple(NAMES))] == []
 
 
 def test_every_cell_says_something():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.figures_chart import is_current
+from ingot.models.registry import supported_architectures
 from tools import cli_page, coming_from_page, figures_page, layout_page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,6 +34,19 @@ def test_the_page_for_those_who_come_from_vllm_is_current():
 def test_quotations_in_the_layout_are_current():
     page = layout_page.PAGE.read_text()
     assert page == layout_page.page(page), "run `make docs`"
+
+
+def architectures_of(page: str) -> list[str]:
+    """The class names in the table of a page under "Models and targets"."""
+    table = page.partition("## Models and targets\n")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    return [name for row in rows for name in re.findall(r"`(\w+)`", row) if name[0].isupper()]
+
+
+def test_the_readme_lists_every_architecture_once():
+    page = (ROOT / "README.md").read_text()
+    assert sorted(architectures_of(page)) == sorted(supported_architectures())
+    assert architectures_of(page.replace("| `LlamaFor", "| `XFor"))[0] == "XForCausalLM"
 
 
 @pytest.mark.parametrize("path", figures_page.PAGES, ids=lambda path: path.name)

@@ -22,7 +22,8 @@ VLLM = (
     Row("vllm complete", "ingot run MODEL 'Once upon a time'"),
     Row("vllm chat", "ingot run MODEL"),
     Row("vllm bench latency", "ingot bench MODEL --batch 8"),
-    Row("vllm serve", "", "There is no server yet."),
+    Row("vllm serve MODEL --port 8000", "ingot serve MODEL --port 8000",
+        "The same API of OpenAI: see [serving](serving.md)."),
     Row("AsyncLLMEngine.from_engine_args(args)", "AsyncLLMEngine.from_engine_args(args)",
         "`shutdown()` closes it. `get_tokenizer()` is not awaited."),
     Row("LLM(...).llm_engine", "llm.counters()", "There is no LLMEngine to step by hand."),
@@ -58,13 +59,15 @@ LLAMA_CPP = (
     Row("llama-perplexity", "llm.generate(text, SamplingParams(max_tokens=1, prompt_logprobs=0))",
         "See [perplexity](#perplexity)."),
     Row("--no-mmap, --mlock", "", "Weights are always mapped."),
-    Row("-ngl 99", "", "Models run on CPUs."),
+    Row("-ngl 99", "ingot run MODEL TEXT --device cuda",
+        "All layers run on the GPU, or none."),
     Row("--json-schema SCHEMA", "SamplingParams(structured_outputs={'json': {'type': 'object'}})",
         "See [structured outputs](structured_outputs.md)."),
     Row("--grammar GRAMMAR",
         "SamplingParams(structured_outputs={'grammar': 'root ::= \"a\"'})",
         "GBNF and Lark."),
-    Row("llama-server", "", "There is no server yet."),
+    Row("llama-server -m FILE -np 4", "ingot serve MODEL --max-num-seqs 4",
+        "MODEL may be FILE itself. See [serving](serving.md)."),
 )  # fmt: skip
 
 OLLAMA = (
@@ -89,7 +92,8 @@ OLLAMA = (
     Row("OLLAMA_MODELS", "", "`INGOT_CACHE` is where compiled model directories lie."),
     Row("OLLAMA_NUM_PARALLEL=4", "LLM(MODEL, config=EngineConfig(max_num_seqs=4))"),
     Row("OLLAMA_MAX_QUEUE=512", "LLM(MODEL, config=EngineConfig(max_waiting=512))"),
-    Row("ollama serve", "", "There is no server yet."),
+    Row("ollama serve", "ingot serve MODEL",
+        "It serves the models that it is given: see [serving](serving.md)."),
 )  # fmt: skip
 
 TRANSFORMERS = (

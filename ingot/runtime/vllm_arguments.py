@@ -153,7 +153,7 @@ CONSTRUCTOR = (
     Argument("disable_log_stats", _FLAG, "Nothing is logged: `counters()` has the figures."),
     Argument("disable_log_requests", _FLAG, "Requests are never logged."),
     Argument("enable_log_requests", _OFF, "Requests are never logged."),
-    Argument("served_model_name", (None,), "There is no server yet."),
+    Argument("served_model_name", (None,), "Of a server: `ingot serve --served-model-name`."),
     Argument("chat_template", (None,), "Give it to `chat(..., chat_template=...)`."),
     Argument("logits_processors", (None,), "Give them to SamplingParams(logits_processors=...)."),
     Argument("runner", ("auto", "generate"), "Models generate."),
