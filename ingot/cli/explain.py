@@ -18,15 +18,14 @@ if TYPE_CHECKING:
     from ingot.compiler.explain import Explanation
     from ingot.compiler.needs import Cache, Way
 
-NAME = "explain"
-SUMMARY = "tell whether a model is supported, every reason why not, and what it needs"
 TOTAL = "The total has the weights, the cache, and about what a step needs."
 RESIDENT = (
     "Resident is what every token needs of the weights. The rest are experts, mapped and read when "
     "a token picks them."
 )
 ARGUMENTS: Arguments = (
-    SOURCE,
+    Argument("model MODEL_DIR|NAME", SOURCE.options["help"], nargs="?"),
+    Argument("--supported", "list the architectures of config.json that are supported"),
     REVISION,
     Argument(
         "--target NAME",
@@ -54,6 +53,10 @@ def main(args: argparse.Namespace) -> int:
     """Tells whether a model is supported, and what disk and memory it needs; or every reason why
     it is not, and what comes nearest. Reads no weights, and downloads none; needs no PyTorch. Exit
     code 0 if it is supported, 2 if not."""
+    if args.supported:
+        return list_supported(as_json=args.json)
+    if args.model is None:
+        raise UsageError("no model", hint=f"See: {command()} explain --help")
     from ingot.artifact.tree import is_artifact
 
     if is_artifact(Path(args.model)):
@@ -78,6 +81,19 @@ def main(args: argparse.Namespace) -> int:
         whose = "free on this host" if args.memory is None else "given"
         show(summary(args.model, explanation, args.revision, whose))
     return 0 if explanation.supported else ModelDirError.exit_code
+
+
+def list_supported(*, as_json: bool) -> int:
+    """Prints every architecture, beside the family that builds it."""
+    from ingot.models import registry
+
+    families = registry.families().values()
+    known = sorted((name, family.name) for family in families for name in family.architectures)
+    if as_json:
+        print_json(dict(known))
+    else:
+        show(table(known, ("architecture", "family")))
+    return 0
 
 
 def summary(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 OURS = "ingot"
 LIBRARIES = (OURS, LIBRARY)
+NUM_NEAR = 3  # names that the error of an unknown architecture has
 ENTRY_POINT_GROUP = "ingot.families"
 _registered: dict[str, Family] = {family.name: family for family in BUILT_IN}
 _by_hand: dict[str, Family] = {}  # those that `register` was called for
@@ -201,10 +202,12 @@ def known_family(values: dict[str, Any]) -> Family | None:
 
 def unknown_architecture(values: dict[str, Any]) -> UnsupportedModelError:
     """The error of an architecture that no family builds."""
+    name, known = values["architectures"][0], supported_architectures()
+    near = difflib.get_close_matches(name, known, NUM_NEAR, cutoff=0)
     return UnsupportedModelError(
-        f"no family builds the architecture {values['architectures'][0]}",
-        hint=f"ingot compile {WAY} may take it; "
-        f"supported: {', '.join(sorted(supported_architectures()))}",
+        f"no family builds the architecture {name}",
+        hint=f"ingot compile {WAY} may take it; of the {len(known)} that are supported, "
+        f"names like it have {', '.join(near)}; all: ingot explain --supported",
     )
 
 

@@ -6,6 +6,7 @@ import shlex
 import pytest
 
 from ingot.cli.main import main
+from ingot.models import registry
 from tests.cli.sample_artifact import write_sample
 
 
@@ -45,6 +46,20 @@ def test_an_unknown_architecture_names_the_nearest(tmp_path, capsys):
     assert out.count("nearest") == out.count("twist") == 1
     assert "has no tokenizer.json" in out and "model.safetensors" in out
     assert out.count("ingot compile") == out.count("--from transformers") == 1
+
+
+def test_every_supported_architecture_is_listed_without_a_model(capsys):
+    known = sorted(registry.supported_architectures())
+    assert main(["explain", "--supported"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == known
+    assert main(["explain", "--supported", "--json"]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == known
+
+
+def test_no_model_is_an_error(capsys):
+    assert main(["explain"]) == 2
+    assert capsys.readouterr().err.startswith("error: no model\n")
 
 
 def test_json(shakespeare_dir, capsys):
