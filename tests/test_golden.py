@@ -6,18 +6,19 @@ A change that is meant is recorded by `make golden`; its diff is part of the rev
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ingot
-from golden.update import FOLDER, FORMATS, GOLDENS, MODEL, PROMPTS, structure
+from golden.update import FOLDER, FORMATS, GOLDENS, MODEL, PROMPTS, RECORD, structure
 from ingot.api import LLM
 from ingot.artifact.golden import GoldenPrompt, decode_golden, encode_golden, tolerance_of
 from ingot.artifact.reader import Artifact
 from ingot.cli.main import main
-from ingot.runtime.goldens import golden_file, number_format, read_golden
+from ingot.runtime.goldens import check_fit, golden_file, number_format, read_golden
 from ingot.runtime.verify import verify
 from tests.support.build_once import built_once
 from tests.support.core import core
@@ -73,7 +74,9 @@ def test_an_error_of_three_times_the_noise_fails(
 ) -> None:
     """By the goldens in the artifact, and by those of the file, which know other weights."""
     artifact = Artifact.open(artifact_of(name, compiled, tmp_path_factory))
-    for golden in (read_golden(artifact), golden_file(GOLDENS, artifact)):
+    kept = golden_file(GOLDENS)
+    check_fit(kept, GOLDENS, artifact)
+    for golden in (read_golden(artifact), kept):
         noise = tolerance_of(golden.tolerances, number_format(artifact), "goldens").noise
         with LLM(artifact) as llm:
             assert verify(Planted(llm, golden, 0.0), golden).passed
@@ -95,6 +98,40 @@ def test_greedy_generation_gives_the_recorded_tokens(
     for prompt, output in zip(greedy, outputs, strict=True):
         assert output.token_ids == prompt.tokens[prompt.given :]
         assert output.text == "".join(each.piece for each in prompt.positions[prompt.given :])
+
+
+def drift(one: list[GoldenPrompt], other: list[GoldenPrompt]) -> float:
+    """How far log-probabilities of the same tokens are apart at most; infinite for other tokens."""
+    tokens = [[[(p.token, [t for t, _ in p.top]) for p in q.positions] for q in s]
+              for s in (one, other)]  # fmt: skip
+    if tokens[0] != tokens[1]:
+        return math.inf
+    values = [[v for q in s for p in q.positions for _, v in p.top] for s in (one, other)]
+    return max(abs(a - b) for a, b in zip(*values, strict=True))
+
+
+@pytest.mark.thorough
+def test_recording_anew_gives_what_is_recorded(tmp_path: Path) -> None:
+    """By the command that recorded it; sums in another order are all that may differ."""
+    command = [str(tmp_path / "new.json") if word == str(GOLDENS) else word for word in RECORD]
+    assert main(command) == 0
+    new, old = golden_file(tmp_path / "new.json"), golden_file(GOLDENS)
+    assert drift(new.prompts, old.prompts) <= 2e-5
+    assert new.tolerances.keys() == old.tolerances.keys()
+    for name, tolerance in new.tolerances.items():
+        assert tolerance.noise == pytest.approx(old.tolerances[name].noise, rel=0.02)
+
+
+def test_a_drift_of_the_recorder_is_seen() -> None:
+    """Negative control: a log-probability, and a token, that are others."""
+    assert drift(recorded(), recorded()) == 0
+    changed = recorded()
+    position = changed[0].positions[2]
+    token, value = position.top[3]
+    position.top[3] = token, value + 1e-4
+    assert drift(recorded(), changed) == pytest.approx(1e-4)
+    position.token += 1
+    assert drift(recorded(), changed) == math.inf
 
 
 def test_the_recorded_text_reads_like_the_play() -> None:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ingot.compare.prompts import Prompt
     from ingot.compare.sides import Side
 
-NAME = "compare"
-SUMMARY = "tell how far two forms of a model are apart: artifact, directory, transformers, ONNX"
 SIDE = "an artifact, a model directory, a model on the hub, hf:MODEL_DIR or FILE.onnx"
 
 
@@ -99,10 +97,10 @@ def main(args: argparse.Namespace) -> int:
     from ingot.compare.pair import Pair
 
     _check_bisect(args)
+    source = _source(args)
     pair = Pair(
         names=(args.a, args.b), targets=args.target, revision=args.revision, dtype=args.hf_dtype
     )
-    source = _source(args)
     with progress_display() as progress:
         found = compare_pair(pair, source, num_greedy=args.tokens, progress=progress)
         bisections = _bisected(pair, source, found, progress) if args.bisect else []
@@ -171,13 +169,15 @@ def _save(folder: Path, bisections: Sequence[Bisection]) -> None:
 
 
 def _source(args: argparse.Namespace) -> Callable[[Sequence[Side]], list[Prompt]]:
-    """What makes the prompts once the sides are open."""
+    """What makes the prompts once the sides are open. Raises UsageError for a file that is none of
+    prompts."""
     from ingot.compare import prompts
+    from ingot.compiler.prompt_file import read_prompts
 
     if args.prompts is not None and args.random is not None:
         raise UsageError("--prompts and --random are both given", hint="Give one of them.")
     if args.prompts is not None:
-        return partial(prompts.file_prompts, args.prompts)
+        return partial(prompts.given_prompts, read_prompts(args.prompts))
     if args.random is not None:
         return partial(prompts.random_prompts, args.random, args.seed)
     return prompts.golden_prompts

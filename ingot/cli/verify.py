@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from ingot.artifact.reader import Artifact
     from ingot.runtime.verify import Verification
 
-NAME = "verify"
-SUMMARY = "check every hash, then replay the golden outputs on this host"
 ARGUMENTS: Arguments = (
     MODEL,
     REVISION,
@@ -42,15 +40,17 @@ def main(args: argparse.Namespace) -> int:
     from ingot.cache import resolve
     from ingot.compiler.choose_targets import for_device
     from ingot.hub import model_path
-    from ingot.runtime.goldens import golden_file
+    from ingot.runtime.goldens import check_fit, golden_file
     from ingot.runtime.verify import replay
 
+    golden = golden_file(args.golden) if args.golden else None
     wanted = None if is_artifact(Path(args.model)) else for_device(args.device)
     path = resolve(model_path(args.model, args.revision), wanted)
     with progress_display() as progress:
         progress("hashes", str(path), None)
         artifact = Artifact.open(path, "full", device=args.device)
-        golden = golden_file(args.golden, artifact) if args.golden else None
+        if golden:
+            check_fit(golden, args.golden, artifact)
         progress("golden", "replaying the golden prompts", None)
         result = replay(artifact, golden)
     if args.json:

@@ -7,24 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from ingot.errors import TokenizerError
-from ingot.files import read_regular
 from ingot.models.config_file import read_json_object
 from ingot.models.file_names import TOKENIZER
+from ingot.models.model_files import has_file, read_file
 from ingot.runtime.tokenizer import Tokenizer
 
 MAX_TOKENIZER_BYTES = 512 << 20
 
 
 def folder_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
-    """The tokenizer in a folder; None where there is none.
+    """The tokenizer in a folder or a GGUF file; None where there is none.
 
     Raises TokenizerError for one that cannot be read or is of another model.
     """
     path = folder / TOKENIZER
-    if not os.path.lexists(path):
+    if not has_file(path):
         return None
     try:
-        data = read_regular(path, MAX_TOKENIZER_BYTES)
+        data = read_file(path, MAX_TOKENIZER_BYTES)
     except OSError as error:
         raise TokenizerError(f"{path} cannot be read: {error.strerror}") from error
     return Tokenizer(data, vocab_size=vocab_size)

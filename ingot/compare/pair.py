@@ -14,6 +14,9 @@ from ingot.compare.prompts import max_len
 from ingot.compare.sides import HF, Side, check_there, open_side
 from ingot.errors import UsageError
 from ingot.hub import hub_name
+from ingot.models.config_file import read_json_object
+from ingot.models.file_names import CONFIG
+from ingot.models.model_files import has_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +57,7 @@ class Pair:
         Artifacts come first: what they were compiled for fixes the rotary frequencies of a plain
         module in the same way.
         """
+        self._check_vocabularies(*map(declared_vocab_size, self.names))
         targets = dict(zip(self._artifacts(), self.targets * 2, strict=False))  # one is for both
         opened: dict[int, Side] = {}
         with ExitStack() as stack:
@@ -68,7 +72,7 @@ class Pair:
                 )
                 stack.callback(side.close)
                 opened[index] = side
-            _check_vocabularies(opened[0], opened[1])
+            self._check_vocabularies(opened[0].vocab_size, opened[1].vocab_size)
             yield opened[0], opened[1]
 
     def same_files(self) -> bool:
@@ -83,6 +87,15 @@ class Pair:
             Artifact.open(folder, "full", flags=frozenset())
         return True
 
+    def _check_vocabularies(self, one: int | None, other: int | None) -> None:
+        """Raises UsageError for sizes that differ; nothing can be said of an unknown one."""
+        if one is not None and other is not None and one != other:
+            raise UsageError(
+                f"{self.names[0]} has a vocabulary of {one} tokens, and {self.names[1]} one of "
+                f"{other}",
+                hint="Only models of one vocabulary can be compared.",
+            )
+
     def _artifacts(self) -> list[int]:
         return [index for index, name in enumerate(self.names) if _is_artifact(name)]
 
@@ -91,13 +104,18 @@ def _is_artifact(name: str) -> bool:
     return is_artifact(Path(name))
 
 
-def _check_vocabularies(one: Side, other: Side) -> None:
-    if one.vocab_size != other.vocab_size:
-        raise UsageError(
-            f"{one.name} has a vocabulary of {one.vocab_size} tokens, and {other.name} one of "
-            f"{other.vocab_size}",
-            hint="Only models of one vocabulary can be compared.",
-        )
+def declared_vocab_size(name: str) -> int | None:
+    """The size that the small files of a side name, before it is opened, which can take minutes;
+    None where they name none."""
+    path = Path(name.removeprefix(HF))
+    if is_artifact(path):
+        return Artifact.open(path, flags=frozenset()).manifest.model.vocab_size
+    if not has_file(path / CONFIG):
+        return None
+    values = read_json_object(path / CONFIG)
+    text = values.get("text_config")
+    size = (values | text if isinstance(text, dict) else values).get("vocab_size")
+    return size if isinstance(size, int) else None
 
 
 def _equal(one: Path, other: Path) -> bool:

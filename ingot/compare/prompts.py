@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.reference_side import ReferenceSide
 from ingot.compare.sides import Side
-from ingot.compiler.prompt_file import read_prompts
+from ingot.compiler.prompt_file import GivenPrompt
 from ingot.errors import RequestError, UsageError
 from ingot.runtime.goldens import read_golden
 
@@ -31,17 +30,16 @@ def max_len(sides: Sequence[Side]) -> int | None:
     return min((side.max_model_len for side in sides if side.max_model_len), default=None)
 
 
-def file_prompts(path: Path, sides: Sequence[Side]) -> list[Prompt]:
-    """The prompts of a file, as tokens.
+def given_prompts(given: Sequence[GivenPrompt], sides: Sequence[Side]) -> list[Prompt]:
+    """The prompts that `read_prompts` found in a file, as tokens.
 
     Raises:
-        UsageError: a file that is missing, empty, too large or no text, and texts where no side has
-            a tokenizer, or where two tokenizers differ.
+        UsageError: texts where no side has a tokenizer, or where two tokenizers differ.
         RequestError: a prompt that a side cannot take.
     """
     prompts = [
         Prompt(where, tuple(_encoded(where, prompt, sides) if isinstance(prompt, str) else prompt))
-        for where, prompt in read_prompts(path)
+        for where, prompt in given
     ]
     for prompt in prompts:
         _check(prompt, sides)

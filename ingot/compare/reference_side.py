@@ -7,8 +7,10 @@ from pathlib import Path
 
 from ingot.compare.folder import folder_tokenizer
 from ingot.compare.greedy import greedy_by_logits
+from ingot.compare.sides import HF
 from ingot.compiler.torch_import import import_torch
 from ingot.compiling import check_torch
+from ingot.errors import UnsupportedModelError
 from ingot.models.config_file import check_model_dir
 from ingot.runtime.arrays import Float32
 
@@ -29,7 +31,11 @@ class ReferenceSide:
         from ingot.models import registry
         from ingot.models.checkpoint import Checkpoint
 
-        config = registry.load_config(path)
+        try:
+            config = registry.load_config(path)
+        except UnsupportedModelError as error:
+            hint = f"{HF}{name} is run by transformers, and needs no family. {error.hint}"
+            raise UnsupportedModelError(error.found, hint=hint) from error
         longest = max_model_len or config.max_position_embeddings
         module = registry.build(config, max_model_len=longest)
         self.name = name

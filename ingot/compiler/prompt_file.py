@@ -16,7 +16,10 @@ FORMS = (
 )
 
 
-def read_prompts(path: Path) -> list[tuple[str, str | list[int]]]:
+GivenPrompt = tuple[str, str | list[int]]  # where it stands, and a text or token ids
+
+
+def read_prompts(path: Path) -> list[GivenPrompt]:
     """The prompts that are not blank, texts or token ids, each with where it stands.
 
     The first line says whether lines are JSON. Raises UsageError for a file that is missing, empty,

@@ -38,14 +38,8 @@ def read_golden(artifact: Artifact) -> Golden:
     return golden
 
 
-def golden_file(path: Path, artifact: Artifact) -> Golden:
-    """The goldens in a file, which are to be replayed with an artifact.
-
-    Raises:
-        GoldenError: the file cannot be read, is none of goldens, or is of another model; the
-            artifact is of a number format that it lacks, or too short for its prompts.
-        TokenizerError: a prompt has a text, and the artifact no tokenizer.
-    """
+def golden_file(path: Path) -> Golden:
+    """The goldens in a file. Raises GoldenError if it cannot be read or is no file of goldens."""
     try:
         data = read_regular(path, MAX_BYTES)
     except OSError as error:
@@ -53,7 +47,18 @@ def golden_file(path: Path, artifact: Artifact) -> Golden:
             f"{path} cannot be read: {error.strerror}",
             hint="Give a file that `ingot golden record` wrote.",
         ) from error
-    golden, manifest = decode_golden(data, str(path)), artifact.manifest
+    return decode_golden(data, str(path))
+
+
+def check_fit(golden: Golden, path: Path, artifact: Artifact) -> None:
+    """Checks that the goldens of a file can be replayed with an artifact.
+
+    Raises:
+        GoldenError: they are of another model; the artifact is of a number format that they lack,
+            or too short for their prompts.
+        TokenizerError: a prompt has a text, and the artifact no tokenizer.
+    """
+    manifest = artifact.manifest
     check_model(golden, manifest, str(path))
     tolerance_of(golden.tolerances, number_format(artifact), str(path))
     for index, prompt in enumerate(golden.prompts):
@@ -70,4 +75,3 @@ def golden_file(path: Path, artifact: Artifact) -> Golden:
             f"{artifact.path} has no tokenizer, and {path} has prompts as text",
             hint="Compile from a directory with tokenizer.json, or record prompts as tokens.",
         )
-    return golden

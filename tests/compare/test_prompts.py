@@ -10,9 +10,10 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from ingot.compare.prompts import Prompt, file_prompts, golden_prompts, random_prompts
+from ingot.compare.prompts import Prompt, given_prompts, golden_prompts, random_prompts
 from ingot.compare.sides import Side, open_side
 from ingot.compiler import prompt_file
+from ingot.compiler.prompt_file import read_prompts
 from ingot.errors import RequestError, UsageError
 from ingot.runtime.goldens import read_golden
 from ingot.runtime.tokenizer import Tokenizer
@@ -33,7 +34,9 @@ def side(words: str = "a b c", **options) -> TableSide:
 def read(tmp_path: Path, content: str | bytes, *sides: Side) -> list[tuple[int, ...]]:
     path = tmp_path / "prompts"
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    return [prompt.tokens for prompt in file_prompts(path, sides or (side(), side("")))]
+    return [
+        prompt.tokens for prompt in given_prompts(read_prompts(path), sides or (side(), side("")))
+    ]
 
 
 def test_a_text_a_line(tmp_path):
@@ -56,7 +59,7 @@ def test_tokens_need_no_tokenizer(tmp_path):
 
 def test_a_prompt_says_where_it_stands(tmp_path):
     (tmp_path / "p.txt").write_text("\na\n")
-    found = file_prompts(tmp_path / "p.txt", (side(),))
+    found = given_prompts(read_prompts(tmp_path / "p.txt"), (side(),))
     assert found == [Prompt(f"line 2 of {tmp_path / 'p.txt'}", (0,))]
 
 
@@ -96,7 +99,7 @@ def test_a_file_that_cannot_be_read_is_refused(what, tmp_path, monkeypatch):
         monkeypatch.setattr(prompt_file, "MAX_BYTES", 4)
         path.write_text("a b c")
     with pytest.raises(UsageError, match="cannot be read"):
-        file_prompts(path, (side(),))
+        read_prompts(path)
 
 
 def test_the_limit_is_that_of_the_side_which_takes_less(tmp_path):

@@ -23,10 +23,17 @@ from ingot.compare.packages import needed
 from ingot.compare.pair import Pair
 from ingot.compare.sides import Side, open_side
 from ingot.compare.transformers_side import DTYPES
-from ingot.errors import IncompatibleHostError, IngotError, ModelDirError, UsageError
+from ingot.errors import (
+    IncompatibleHostError,
+    IngotError,
+    ModelDirError,
+    UnsupportedModelError,
+    UsageError,
+)
 from tests.cli.sample_artifact import sample_manifest, sample_plan, weights_file
 from tests.support.checkpoints import edit
 from tests.support.core import core
+from tests.support.gguf_files import write_gguf
 from tests.support.tiny_models import save_random
 
 TOKENS = [(37 * i) % 2048 for i in range(20)]
@@ -271,6 +278,27 @@ def test_vocabularies_that_differ_are_refused(levels, names):
     with pytest.raises(UsageError, match=r"of 320 tokens, and .* one of 2048") as caught:
         opened(pair(str(levels), names["artifact"]))
     assert "one vocabulary" in caught.value.hint
+
+
+def test_a_class_that_no_family_builds_is_left_to_transformers(model, tmp_path):
+    unknown = shutil.copytree(model, tmp_path / "unknown")
+    config = json.loads((unknown / "config.json").read_text())
+    (unknown / "config.json").write_text(
+        json.dumps(config | {"architectures": ["NoSuchForCausalLM"]})
+    )
+    with pytest.raises(UnsupportedModelError, match="NoSuchForCausalLM") as caught:
+        open_side(str(unknown))
+    assert f"hf:{unknown} is run by transformers" in caught.value.hint
+
+
+def test_a_gguf_file_brings_its_tokenizer(tmp_path):
+    save_random("llama", tmp_path / "model", tokenizer=True)
+    file = write_gguf(tmp_path / "model", tmp_path / "m.gguf")
+    side = open_side(str(file), max_model_len=32)
+    try:
+        assert side.tokenizer is not None and side.tokenizer.encode("a") != []
+    finally:
+        side.close()
 
 
 def test_files_that_are_the_same_are_told_from_others(levels, names, tmp_path):

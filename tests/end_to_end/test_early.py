@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -131,6 +132,32 @@ sys.exit(main())
 """
 
 
+def without_torch(*line: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT_TORCH, *line]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+# What is said of a line before any model is opened, which would need torch.
+LINES: dict[str, tuple[tuple[str, ...], str]] = {
+    "no goldens": (("verify", "MODEL", "--golden", "none.json"), "none.json cannot be read"),
+    "no prompts": (("compare", "MODEL", "MODEL", "--prompts", "none"), "none cannot be read"),
+    "vocabularies": (("compare", "MODEL", "OTHER"), "of 320 tokens, and"),
+    "of transformers": (("compare", "MODEL", "hf:OTHER"), "of 320 tokens, and"),
+    "nothing wrong": (("compare", "MODEL", "MODEL"), "torch is not installed"),
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_what_is_wrong_with_a_line_is_told_before_a_model_is_opened(
+    name: str, model: Path, shakespeare_dir: Path
+) -> None:
+    line, found = LINES[name]
+    places = {"MODEL": str(model), "OTHER": str(shakespeare_dir)}
+    done = without_torch(*(re.sub("MODEL|OTHER", lambda m: places[m[0]], word) for word in line))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert found in done.stderr
+
+
 @pytest.mark.parametrize("name", EARLY)
 def test_what_is_missing_is_told_before_torch_is_imported(
     name: str, model: Path, tmp_path: Path
@@ -139,8 +166,7 @@ def test_what_is_missing_is_told_before_torch_is_imported(
     out = make(tmp_path)
     damage(model)
     before = sorted(tmp_path.rglob("*"))
-    command = [sys.executable, "-c", WITHOUT_TORCH, "compile", str(model), "-o", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = without_torch("compile", str(model), "-o", str(out))
     assert done.returncode == 2, done.stderr
     assert done.stderr.startswith("error: ")
     assert found in done.stderr
