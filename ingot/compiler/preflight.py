@@ -36,6 +36,11 @@ def check_disk(plan: Plan, targets: Sequence[Target], folder: Path) -> None:
     """Raises ResourceError if the weights of a plan will not fit beside `folder`'s other files."""
     needed = weight_bytes(plan) * len({kind_of(target).layout for target in targets})
     needed += weight_bytes(plan, scaled=True)  # lie in a temporary file until all are packed
+    check_room(needed, folder)
+
+
+def check_room(needed: int, folder: Path) -> None:
+    """Raises ResourceError if weights of so many bytes will not fit beside `folder`."""
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise ResourceError(

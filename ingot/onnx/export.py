@@ -9,6 +9,7 @@ from ingot.artifact.folder import FolderWriter
 from ingot.artifact.host import available_memory
 from ingot.compiler.model import Model, family_config, keeps, kept_integers, read_model
 from ingot.compiler.options import Clock, Progress
+from ingot.compiler.preflight import check_room
 from ingot.compiler.quantization.choose import label
 from ingot.compiler.quantization.quantize import quantize_weights
 from ingot.compiler.quantization.store import QuantizedWeights
@@ -19,7 +20,7 @@ from ingot.onnx.lowered import Lowered, as_stored, lower, make_weights
 from ingot.onnx.operators import operators
 from ingot.onnx.options import OnnxOptions, OnnxReport
 from ingot.onnx.output import CACHED, DATA, PLAIN, refuse_foreign
-from ingot.onnx.program import count_operators, make_program, save, save_beside
+from ingot.onnx.program import count_operators, make_program, save, save_beside, weight_bytes
 from ingot.ops.dtypes import TORCH_DTYPES
 
 MEMORY_PER_WEIGHT = 3  # onnxruntime holds weights as they are, turned, and in its own layout
@@ -106,6 +107,7 @@ def write_files(
                 narrow=TORCH_DTYPES[options.narrow],
             )
             programs[name] = make_program(build, family_config(model), options.opset)
+    check_room(weight_bytes(programs[CACHED]), folder)
     sizes = {name: p.numel() for name, p in model.module.named_parameters()}
     with clock.stage_over("pack", DATA, sizes) as began:
         save(programs[CACHED], folder / CACHED, began)

@@ -200,6 +200,12 @@ def count_operators(model: ir.Model) -> dict[str, int]:
     return dict(Counter(node.op_type for node in model.graph).most_common())
 
 
+def weight_bytes(model: ir.Model) -> int:
+    """Bytes of all weights of a model."""
+    values = (value.const_value for value in model.graph.initializers.values())
+    return sum(tensor.nbytes for tensor in values if tensor is not None)
+
+
 def save(model: ir.Model, file: Path, on_read: Callable[[str], None]) -> None:
     """Writes a model, and its weights one by one into a file beside it."""
     ir.save(

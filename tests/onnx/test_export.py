@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from itertools import product
 from pathlib import Path
 
@@ -16,12 +17,24 @@ from tests.end_to_end.support import judge, judged_logits, random_tokens, relati
 from tests.onnx.support import CACHED, PLAIN, Cached, cached_logits, exported, plain_logits, session
 from tests.support import sunk_model
 from tests.support.core import core
-from tests.support.tiny_models import CASES, TRAINED
+from tests.support.latent_models import CASES as LATENT
+from tests.support.quantized_checkpoints import LAYOUTS, plain, rewrite
+from tests.support.tiny_models import CASES, TRAINED, save_random
 
 LIMIT = 1e-4
 LENGTHS = (1, 17, 300)
 FIXED_BY_LENGTH = ("dynamic", "longrope")  # transformers changes frequencies with the length
-WRITTEN_OUT = ["mistral", "qwen2", "qwen3", "gemma2", "gpt2", "llama_yarn", "gemma2_no_caps"]
+DENSE_LATENT = [name for name, config in LATENT.items() if config().first_k_dense_replace > 1]
+WRITTEN_OUT = [
+    "deepseek_v2",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma2",
+    "gpt2",
+    "llama_yarn",
+    "gemma2_no_caps",
+]
 
 
 def check(name: str, opset: int) -> None:
@@ -38,7 +51,10 @@ def check(name: str, opset: int) -> None:
         assert relative_error(got, expected) <= LIMIT
 
 
-@pytest.mark.parametrize("name", core("llama", further=["gpt2", "gemma2"], slow=sorted(CASES)))
+@pytest.mark.parametrize(
+    "name",
+    core("llama", further=["gpt2", "gemma2", "deepseek_v3"], slow=[*sorted(CASES), *DENSE_LATENT]),
+)
 def test_logits_are_those_of_transformers(name: str) -> None:
     check(name, 23)
 
@@ -154,7 +170,8 @@ FORMATS = {
 @pytest.mark.parametrize(
     ("name", "kind", "opset"),
     core(
-        further=[("llama_tied", "int4", 23), ("llama_width_100", "int4", 23)],
+        further=[("llama_tied", kind, 23) for kind in ("bfloat16", "float16", "int8", "int4")]
+        + [("llama_width_100", "int4", 23)],
         slow=product(["llama_tied", "gemma2", "llama_width_100"], FORMATS, [23, 18]),
     ),
 )
@@ -172,6 +189,23 @@ def test_every_format_of_weights_runs(name: str, kind: str, opset: int) -> None:
     model = onnx.load(folder / CACHED, load_external_data=False)
     domains = {node.domain for node in model.graph.node}
     assert domains == ({"", "com.microsoft"} if "quantize" in options else {""})
+
+
+@pytest.mark.parametrize("layout", core(further=["gptq", "awq"], slow=sorted(LAYOUTS)))
+def test_integers_of_a_checkpoint_are_those_of_the_file(layout: str, tmp_path: Path) -> None:
+    """transformers runs the numbers that they stand for. Embedding and head become int8."""
+    model_dir = save_random("llama", tmp_path / "model", tokenizer=True)
+    numbers = Path(shutil.copytree(model_dir, tmp_path / "numbers"))
+    plain(numbers, rewrite(model_dir, LAYOUTS[layout]))
+    report = export_onnx(model_dir, tmp_path / "onnx", max_model_len=300)
+    assert report.operators[CACHED]["MatMulNBits"] >= 2 * 7
+    tokens = random_tokens(40)
+    expected = judged_logits(judge(numbers), tokens)
+    for got in (
+        plain_logits(tmp_path / "onnx" / PLAIN, tokens),
+        cached_logits(tmp_path / "onnx" / CACHED, tokens, chunk=9),
+    ):
+        assert relative_error(got, expected) <= 1e-2
 
 
 @pytest.mark.thorough

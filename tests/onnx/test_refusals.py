@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import shutil
+from collections import namedtuple
 from pathlib import Path
 
 import pytest
 import torch
 
-from ingot.errors import ExportError, UsageError, VerificationError
+from ingot.errors import ExportError, ResourceError, UsageError, VerificationError
 from ingot.onnx import batched, check, export, export_onnx, packages
 from ingot.onnx.options import OnnxOptions
 from ingot.ops import OPS
 from tests.support.tiny_models import save_random
+
+Usage = namedtuple("Usage", "total used free")
 
 
 @pytest.fixture
@@ -82,6 +87,56 @@ def test_an_interrupted_export_leaves_nothing(
         export_onnx(model_dir, tmp_path / "out")
     assert len(begun) == 1
     assert left(tmp_path) == set()
+
+
+# The stage after whose work it happens, what happens, and what the caller sees.
+INTERRUPTIONS: dict[str, tuple[str, BaseException, type[BaseException]]] = {
+    "weights are written": ("save", KeyboardInterrupt(), KeyboardInterrupt),
+    "the disk is full": ("save", OSError(errno.ENOSPC, "No space left"), ResourceError),
+    "the second model": ("save_beside", SystemExit(143), SystemExit),
+    "what lies beside": ("write_surroundings", KeyboardInterrupt(), KeyboardInterrupt),
+    "the check": ("check_file", KeyboardInterrupt(), KeyboardInterrupt),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", INTERRUPTIONS)
+def test_an_export_that_ends_at_any_stage_leaves_nothing(
+    name: str, model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, ending, seen = INTERRUPTIONS[name]
+    real, begun = getattr(export, stage), []
+
+    def ends(*args: object, **options: object) -> None:
+        real(*args, **options)
+        begun.extend(file.name for file in tmp_path.glob(".out.tmp-*/*"))
+        raise ending
+
+    monkeypatch.setattr(export, stage, ends)
+    with pytest.raises(seen):
+        export_onnx(model_dir, tmp_path / "out", max_model_len=64)
+    assert "model.onnx.data" in begun
+    assert left(tmp_path) == set()
+
+
+@pytest.mark.thorough
+def test_a_disk_without_room_is_found_before_weights_are_written(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def free(nbytes: float) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1, 1, int(nbytes)))
+
+    report = export_onnx(model_dir, tmp_path / "out", max_model_len=64)
+    needed = report.files["model.onnx.data"]
+    shutil.rmtree(tmp_path / "out")
+    monkeypatch.setattr(export, "save", lambda *args: pytest.fail("weights are written"))
+    free(0.8 * needed)
+    with pytest.raises(ResourceError, match="MB free, and the weights need"):
+        export_onnx(model_dir, tmp_path / "out", max_model_len=64)
+    assert left(tmp_path) == set()
+    free(1.1 * needed)
+    with pytest.raises(pytest.fail.Exception, match="weights are written"):
+        export_onnx(model_dir, tmp_path / "out", max_model_len=64)
 
 
 @pytest.mark.thorough

@@ -16,7 +16,8 @@ from ingot.models.counts import module_counts
 from ingot.passes.pipeline import pipeline
 from ingot.passes.runner import run
 from tests.support.core import core
-from tests.support.dense_models import CASES, architecture_of, config_of
+from tests.support.dense_models import CASES, config_of
+from tests.support.tiny_models import architecture_of
 
 torch.set_num_threads(1)
 SIZES = st.fixed_dictionaries(

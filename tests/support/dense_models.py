@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import transformers
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 WINDOW = 24
 TRAINED = 64  # length that the rope types stretch from
@@ -110,11 +109,6 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 # The usual form of every family.
 USUAL = list({kind: name for name, (kind, _) in reversed(CASES.items())}.values())[::-1]
-
-
-def architecture_of(name: str) -> str:
-    """The class name in the config.json of a case."""
-    return MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config_of(name).model_type]
 
 
 def config_of(name: str) -> transformers.PreTrainedConfig:

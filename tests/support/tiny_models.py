@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from bench.make_model import write_byte_tokenizer
 from tests.support import dense_models, latent_models
@@ -190,6 +191,11 @@ EVERY: dict[str, Case] = {
     **{name: partial(config_of, name) for name in dense_models.CASES},
     **latent_models.CASES,
 }
+
+
+def architecture_of(name: str) -> str:
+    """The class name in the config.json of a case of EVERY."""
+    return MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[EVERY[name]().model_type]
 
 
 def save_random(
