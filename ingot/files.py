@@ -1,4 +1,5 @@
-"""Files that somebody else has put where they are: only regular ones are opened, and bounded.
+"""Files of the user: of what is read, only regular ones and so many bytes; what is written appears
+whole or not at all.
 
 A pipe, a device, a socket or a folder under the name of a file is refused at once instead of
 waited for or read without end.
@@ -9,7 +10,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
+from contextlib import suppress
 from pathlib import Path
+
+from ingot.errors import ResourceError, UsageError
 
 
 def as_path(value: object) -> Path:
@@ -43,6 +48,51 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
     if len(data) > max_bytes:
         raise OSError(errno.EINVAL, f"larger than {max_bytes} bytes", str(path))
     return data
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Puts a file in place in one step; what fails leaves what was there. A device or a pipe is
+    written into.
+
+    Raises UsageError where it cannot be written, and ResourceError where the disk is full.
+    """
+    try:
+        if os.path.lexists(path) and not path.is_file():
+            path.write_bytes(data)
+        else:
+            _replace(Path(os.path.realpath(path)), data)
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    descriptor, beside = tempfile.mkstemp(dir=path.parent, prefix=".ingot-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(file.fileno(), 0o666 & ~_umask())
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(beside)
+
+
+def _umask() -> int:
+    """What new files may not be; reading it needs setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def unwritable(path: Path, error: OSError) -> UsageError | ResourceError:
+    """The error for a file that cannot be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return ResourceError(f"{error.strerror}: {path}", hint="Nothing was left behind.")
+    return UsageError(
+        f"{str(path)!r} cannot be written: {error.strerror}", hint="Name another output."
+    )
 
 
 def stamp(path: Path) -> tuple[int, int]:

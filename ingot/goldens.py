@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ingot.compiling import check_torch
-from ingot.errors import ResourceError, UsageError
+from ingot.errors import UsageError
+from ingot.files import unwritable, write_whole
 from ingot.models.config_file import check_model_dir, check_tokenizer, read_json_object
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ def record(
     data = record_golden(
         model_dir, options or RecordOptions(), progress=progress or silent, folder=out.parent
     )
-    _write(out, data)
+    write_whole(out, data)
     return data
 
 
@@ -60,38 +59,4 @@ def check_out(out: Path, *, replace: bool) -> None:
         with tempfile.TemporaryFile(dir=out.parent):
             pass
     except OSError as error:
-        raise _unwritable(out, error) from error
-
-
-def _write(out: Path, data: bytes) -> None:
-    """Puts a file in place in one step; what fails leaves nothing."""
-    path = ""
-    try:
-        descriptor, path = tempfile.mkstemp(dir=out.parent, prefix=f".{out.name}.")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
-            os.fsync(file.fileno())
-        os.replace(path, out)
-    except OSError as error:
-        raise _unwritable(out, error) from error
-    finally:
-        if path:
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-
-
-def _umask() -> int:
-    """What new files may not be; reading it needs setting it."""
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
-
-
-def _unwritable(out: Path, error: OSError) -> UsageError | ResourceError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return ResourceError(f"{error.strerror}: {out}", hint="Nothing was left behind.")
-    return UsageError(
-        f"{str(out)!r} cannot be written: {error.strerror}", hint="Name another output."
-    )
+        raise unwritable(out, error) from error

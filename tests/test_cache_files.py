@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ingot.files import as_path, open_regular, read_regular, stamp
+from ingot.files import as_path, open_regular, read_regular, stamp, write_whole
 from tests.support.odd_files import ODD_FILES, ODD_PATHS, odd_paths
 
 
@@ -70,3 +70,15 @@ def test_what_can_be_a_path() -> None:
     for value in (None, 5, b"x", ["a"], "a\0b"):
         with pytest.raises(TypeError):
             as_path(value)
+
+
+def test_what_is_written_goes_through_links_and_into_pipes(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("file")
+    write_whole(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_bytes() == b"new"
+    reading, writing = os.pipe()
+    write_whole(Path(f"/proc/self/fd/{writing}"), b"12")
+    os.close(writing)
+    assert os.read(reading, 9) == b"12"
+    os.close(reading)

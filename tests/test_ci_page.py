@@ -20,7 +20,7 @@ INSTALL = 'pip install "ingot-lm[compile]"'
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language} tested\n(.*?)^```$", PAGE, re.M | re.S)
+    return re.findall(rf"^```{language} tested \S+\n(.*?)^```$", PAGE, re.M | re.S)
 
 
 def page_commands() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.support.page_session import Session, matches, session_of, steps, unwr
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 # They take over half a minute, in exports and compiles.
-LONG = ("docs/quantization.md", "docs/onnx.md", "docs/models_and_cache.md")
+LONG = ("docs/quantization.md", "docs/models_and_cache.md")
 RUN = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
 
 
@@ -39,12 +40,23 @@ def test_every_block_is_run_or_says_why_not() -> None:
         ("toml", "neither run"),
         ("bash because", "no reason"),
         ("bash fails", "only a console"),
-        ("python tested", "no test names"),
+        ("python tested", "nothing is no test"),
+        ("python tested test_docs.py::test_contributing_is_short", "no test that names its page"),
+        ("python tested test_docs.py::test_none", "no test that names its page"),
     ],
 )
 def test_a_block_without_a_good_reason_is_found(fence: str, wrong: str, tmp_path: Path) -> None:
     (block,) = written(tmp_path, f"words\n\n```{fence}\nls\n```\n")
     assert wrong in fault(block) and block.place == "blocks.md:3"
+
+
+def test_the_test_of_a_block_is_one_that_names_its_page() -> None:
+    (block,) = (
+        each for each in BLOCKS if each.reason == "tested" and each.page.name == "README.md"
+    )
+    assert fault(block) == ""
+    assert "no test" in fault(replace(block, words=("tested", block.test + "_not")))
+    assert "no test" in fault(replace(block, page=block.page.with_name("other.md")))
 
 
 def test_a_server_is_no_block_that_runs(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from ingot.cli.compile import groups_text, ledger_table
 from ingot.cli.numbers import format_bytes, format_count
 from ingot.cli.output import facts, print_json, show, table
 from ingot.errors import UsageError, VerificationError
+from ingot.files import write_whole
 
 if TYPE_CHECKING:
     from ingot.artifact.plan import Plan
@@ -97,7 +98,7 @@ def _write_files(found: Inspected, args: argparse.Namespace) -> bool:
         if str(path) == "-":
             sys.stdout.buffer.write(data)
             continue
-        path.write_bytes(data)
+        write_whole(path, data)
         print(f"wrote {path}", file=sys.stderr)
     return bool(made)
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 from html.parser import HTMLParser
 
 import pytest
@@ -89,7 +91,25 @@ def test_a_page_that_has_no_place_is_a_usage_error(sample, tmp_path, capsys, nam
     (tmp_path / "thesis.txt").write_text("years of work")
     (tmp_path / "loop").symlink_to("loop")
     assert main(["inspect", str(sample), "--html", str(tmp_path / name)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {tmp_path / name}: ")
+    assert capsys.readouterr().err.startswith(f"error: '{tmp_path / name}' cannot be written: ")
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("option", ["--html", "--dot", "--onnx"])
+def test_a_full_disk_leaves_the_file_that_was_there(sample, tmp_path, capsys, option, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    out = tmp_path / "out"
+    out.write_text("of yesterday")
+    before = sorted(tmp_path.iterdir())
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert main(["inspect", str(sample), option, str(out)]) == 5
+    assert f"No space left on device: {out}" in capsys.readouterr().err
+    assert (out.read_text(), sorted(tmp_path.iterdir())) == ("of yesterday", before)
+    assert main(["inspect", str(sample), option, str(out)]) == 0
+    assert out.read_bytes() != b"of yesterday" and out.stat().st_mode & 0o600 == 0o600
 
 
 def test_a_damaged_artifact_is_refused(sample, capsys):
