@@ -73,6 +73,7 @@ golden: $(STAMP)  ## Record the bundled model's outputs anew; look at the diff b
 	@$(PY) -m golden.update
 
 docs: $(STAMP)  ## Rewrite the pages that are generated from the code and from figures
+	@$(PY) -m tools.api_page
 	@$(PY) -m tools.cli_page
 	@$(PY) -m tools.coming_from_page
 	@$(PY) -m tools.passes_page

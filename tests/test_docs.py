@@ -9,7 +9,7 @@ import pytest
 
 from bench.figures_chart import is_current
 from ingot.models.registry import supported_architectures
-from tools import cli_page, coming_from_page, figures_page, layout_page
+from tools import api_page, cli_page, coming_from_page, figures_page, layout_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -25,6 +25,28 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 def test_the_page_of_the_command_line_is_current():
     assert cli_page.PAGE.read_text() == cli_page.page(), "run `make docs`"
+
+
+def test_the_page_of_the_python_api_is_current():
+    assert api_page.PAGE.read_text() == api_page.page(), "run `make docs`"
+
+
+@pytest.mark.parametrize(
+    ("doc", "page"),
+    [
+        ("Two\nlines.\n\nMore.", "Two lines.\n\nMore."),
+        (
+            "Args:\n    a: one\n        more: of it.\n    b: a | b",
+            "| argument | meaning |\n|---|---|\n| `a` | one more: of it. |\n| `b` | a \\| b |",
+        ),
+        (
+            "n      how many\n       of it\nlong_name\n       below",
+            "| field | meaning |\n|---|---|\n| `n` | how many of it |\n| `long_name` | below |",
+        ),
+    ],
+)
+def test_a_docstring_is_shown_as_markdown(doc, page):
+    assert api_page.markdown(doc) == page
 
 
 def test_the_page_for_those_who_come_from_vllm_is_current():

@@ -89,6 +89,7 @@ class SamplingParams:
     max_tokens            at most this many new tokens; None: as many as the model has room for
     stop                  strings that end the text
     include_stop_str_in_output
+                          the text keeps the stop string that ended it
     stop_token_ids        tokens that end it, besides the model's end-of-sequence tokens
     ignore_eos            the model's end-of-sequence tokens do not end it
     logprobs              return this many of the likeliest tokens' log-probabilities a position,
