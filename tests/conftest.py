@@ -51,6 +51,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says which checks there were none of: those of pages are defined where there is a browser."""
+    from tools.browser import find_chromium
+
+    if find_chromium() is None:
+        told = "NOT CHECKED: there is no Chromium here, so no page was looked at"
+        terminalreporter.write_line(told, yellow=True)
+
+
 def pytest_unconfigure() -> None:
     """Triton reports on stderr what nobody collected."""
     if "triton" in sys.modules:

@@ -5,6 +5,7 @@ The page is one file: style and script are parts of it, and it loads nothing.
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 from functools import cache
@@ -57,9 +58,18 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text("utf-8")),
     )
     environment.filters.update(
-        bytes=format_bytes, count=format_count, shape=shape, plain=msgspec.to_builtins
+        bytes=format_bytes,
+        count=format_count,
+        shape=shape,
+        plain=msgspec.to_builtins,
+        parts=parts,
     )
     return environment
+
+
+def parts(name: str) -> list[str]:
+    """The parts of a name, after each of which it may go on in the next line."""
+    return re.split(r"(?<=[._])(?=\w)", name)
 
 
 def _deployment(found: Inspected) -> dict[str, object]:

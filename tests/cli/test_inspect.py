@@ -44,7 +44,7 @@ def test_json_is_one_document(sample, capsys):
 class Balance(HTMLParser):
     """Checks that tags close in order."""
 
-    VOID = frozenset({"meta", "br", "input"})
+    VOID = frozenset({"meta", "br", "wbr", "input"})
 
     def __init__(self) -> None:
         super().__init__()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import ingot
 from ingot.artifact.golden import Tolerance
 from ingot.artifact.golden_error import GoldenDifference
 from ingot.cli import memory_need
@@ -21,6 +22,8 @@ from ingot.cli.page import artifact_page
 from ingot.runtime.verify import Mismatch, Verification
 from tests.cli.sample_artifact import sample_layers, write_sample
 from tests.cli.test_memory_need import with_state
+from tests.support.build_once import built_once
+from tests.support.tiny_models import save_random
 from tools.browser import Browser, find_chromium, open_browser
 
 MEASURED = Measured(
@@ -48,7 +51,7 @@ def found(tmp_path: Path) -> Inspected:
 
 def text_of(page: str) -> str:
     """What a reader sees of it, on one line."""
-    body = re.sub(r"<(style|script).*?</\1>", "", page, flags=re.S)
+    body = re.sub(r"<(style|script).*?</\1>|<wbr>", "", page, flags=re.S)
     return " ".join(re.sub(r"<[^>]+>", " ", body).split())
 
 
@@ -169,6 +172,20 @@ if CHROMIUM := find_chromium():
         looks = [(width, width != 768) for width in WIDTHS]
         faults = {look: browser.look(page, *look).faults(*look) for look in looks}
         assert faults == {look: [] for look in looks}
+
+    @pytest.mark.thorough
+    def test_the_page_of_experts_in_int4_for_two_targets_fits(
+        browser: Browser, tmp_path: Path
+    ) -> None:
+        model = save_random("qwen3moe_unnormalised", tmp_path / "model", tokenizer=True)
+        options = {"targets": ("cpu:portable", "cpu:x86-64-v3"), "quantize": "int4"}
+        with built_once():
+            ingot.compile(model, tmp_path / "a.ingot", group_size="32", **options)
+        page = tmp_path / "page.html"
+        assert main(["inspect", str(tmp_path / "a.ingot"), "--html", str(page)]) == 0
+        assert "expert_gate" in page.read_text()
+        for width in WIDTHS:
+            assert browser.look(page, width, width != 768).faults(width, width != 768) == []
 
     def test_the_script_does_the_sums_of_python(
         browser: Browser, found: Inspected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
