@@ -15,14 +15,37 @@ from torch.fx import GraphModule
 
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.writer import ArtifactWriter
+from ingot.compare.bisect import Finding
+from ingot.compare.bisect_sides import Bisection, bisect
+from ingot.compare.sides import open_side
 from ingot.compiler import compile as compiler
 from ingot.compiler.lower_model import lower_model
 from ingot.passes import pipeline
 from ingot.passes.graph import arguments, op_calls, origin, set_arguments
 from ingot.targets.cpu import toolchain
+from tests.support.tiny_models import WINDOW
 
 Bytes = np.ndarray
 LAYER = "model.layers.1"
+PROMPTS = [[(7 * i) % 320 for i in range(WINDOW + 13)], [3], [(11 * i) % 320 for i in range(17)]]
+
+
+def bisected(artifact: Path, other: Path | str) -> Bisection:
+    one = open_side(str(artifact))
+    side = open_side(str(other), max_model_len=64)
+    try:
+        found, *_ = bisect(one, side, PROMPTS)
+        return found
+    finally:
+        one.close()
+        side.close()
+
+
+def first(artifact: Path, model: Path) -> Finding:
+    """The answer; what follows from no other fault is alone."""
+    found = bisected(artifact, model).found
+    assert found, "the fault is not found"
+    return found[0].finding
 
 
 def with_weight(source: Path, out: Path, name: str, change: Callable[[Bytes], None]) -> Path:

@@ -18,7 +18,7 @@ import torch
 from ingot.cli.main import main
 from ingot.compare.alone import errors_against, expected
 from ingot.compare.bisect import Finding, Found
-from ingot.compare.bisect_sides import Bisection, bisect
+from ingot.compare.bisect_sides import bisect
 from ingot.compare.cpu_step import CpuStep
 from ingot.compare.kernel_check import KernelError
 from ingot.compare.reproducer import reproduce, save
@@ -29,9 +29,12 @@ from ingot.errors import ResourceError, UsageError
 from ingot.models.blocks import rotary
 from tests.compare.planted import (
     LAYER,
+    PROMPTS,
     Bytes,
+    bisected,
     faulty_kernels,
     faulty_pass,
+    first,
     gate_and_up_swapped,
     window_off_by_one,
     with_weight,
@@ -39,9 +42,8 @@ from tests.compare.planted import (
 )
 from tests.support.build_once import built_once
 from tests.support.made_once import made_once
-from tests.support.tiny_models import WINDOW, save_random
+from tests.support.tiny_models import save_random
 
-PROMPTS = [[(7 * i) % 320 for i in range(WINDOW + 13)], [3], [(11 * i) % 320 for i in range(17)]]
 FORMATS: dict[str, dict[str, str]] = {
     "float32": {"dtype": "float32"},
     "bfloat16": {"dtype": "bfloat16"},
@@ -77,24 +79,6 @@ def whole(model: Path) -> Callable[[str], Path]:
         return place / "a.ingot"
 
     return artifact
-
-
-def bisected(artifact: Path, other: Path | str) -> Bisection:
-    one = open_side(str(artifact))
-    side = open_side(str(other), max_model_len=64)
-    try:
-        found, *_ = bisect(one, side, PROMPTS)
-        return found
-    finally:
-        one.close()
-        side.close()
-
-
-def first(artifact: Path, model: Path) -> Finding:
-    """The answer; what follows from no other fault is alone."""
-    found = bisected(artifact, model).found
-    assert found, "the fault is not found"
-    return found[0].finding
 
 
 @pytest.mark.parametrize("name", FORMATS)
