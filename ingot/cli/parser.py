@@ -35,7 +35,7 @@ class Verb(NamedTuple):
 
     @property
     def module(self) -> VerbModule:
-        return import_module(f"ingot.cli.{self.module_name or self.name}")  # type: ignore[return-value]
+        return import_module(f"ingot.cli.{self.module_name or self.name}")
 
     @property
     def description(self) -> str:
