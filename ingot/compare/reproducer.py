@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from ingot.artifact.codec import decode_plan, encode_plan
+from ingot.artifact.plan import Buffer
 from ingot.compare.alone import shaped
 from ingot.compare.bisect import Found
 from ingot.compare.cpu_step import CpuStep
@@ -153,7 +154,11 @@ def _run(folder: Path, about: Mapping[str, Any], expected: Mapping[str, Value]) 
     """Runs the kernel; what it leaves, beside what it should leave."""
     plan = decode_plan((folder / PLAN).read_bytes(), file=PLAN)
     inputs, given, weights = (load_values(folder / n) for n in ("step", "given", "weights"))
-    held = {name: _aligned(data) for name, data in weights.items() if isinstance(data, Tensor)}
+    held = {
+        name: _aligned(plan.buffer(name), data)
+        for name, data in weights.items()
+        if isinstance(data, Tensor)
+    }
     names = [buffer.name for buffer in plan.of_kind("weight")]
     addresses = [held[n].data_ptr() if n in held else 0 for n in names]
     number = int(about["finding"]["number"])
@@ -179,9 +184,13 @@ def line(found: Difference) -> str:
     )
 
 
-def _aligned(data: Tensor) -> Tensor:
-    """The same bytes from a multiple of 64 on."""
-    whole = torch.empty(data.numel() + 64, dtype=torch.uint8)
+def _aligned(buffer: Buffer, data: Tensor) -> Tensor:
+    """The same bytes from a multiple of 64 on; of a stack, each matrix where kernels look for it."""
+    matrices = data.reshape(-1, data.shape[-1])
+    stride = buffer.row_stride if buffer.base else matrices.shape[1]
+    size = len(matrices) * stride
+    whole = torch.empty(size + 64, dtype=torch.uint8)
     start = -whole.data_ptr() % 64
-    whole[start : start + data.numel()] = data
-    return whole[start : start + data.numel()]
+    placed = whole[start : start + size]
+    placed.view(-1, stride)[:, : matrices.shape[1]] = matrices
+    return placed
