@@ -111,6 +111,9 @@ class Stack:
     operands: Operands
     product: Instruction
 
+    def __post_init__(self) -> None:
+        check_operands(self.product, self.x.buffer, self.weight)
+
     @cached_property
     def x(self) -> Rows:
         return self.operands.rows(self.product, "x")
@@ -201,7 +204,6 @@ class Stack:
         tiles: Tiles, more_bytes: int = 0,
     ) -> Call:  # fmt: skip
         """The launch of a product, whose programs make some of so many outputs."""
-        check_operands(self.product, self.x.buffer, self.weight)
         pointers, matrix = matrix_of(self.weight)
         bias = self.operands.weight(self.product, "bias")
         arguments, absent = passed(

@@ -181,7 +181,8 @@ class Product:
 
 
 def check_operands(product: Instruction, x: Buffer, weight: Buffer) -> None:
-    """Raises CodegenError for formats that products do not take together."""
+    """Raises CodegenError for formats that products do not take, or do not take together."""
+    check_matrix(weight)
     if str(x.format) not in FLOATS or not (weight.format.is_scaled or weight.format == x.format):
         raise CodegenError(
             f"{where(product)} multiplies {x.format} with {weight.format}",
@@ -190,19 +191,25 @@ def check_operands(product: Instruction, x: Buffer, weight: Buffer) -> None:
         )
 
 
+def check_matrix(weight: Buffer) -> None:
+    """Raises CodegenError for a format that no product takes."""
+    columns = int(weight.shape[-1])
+    if not fits(columns, weight.format):
+        raise CodegenError(
+            f"weight {weight.name} has {columns} columns in the format {weight.format}",
+            hint="Products on CUDA take float16 scales of whole rows or of blocks of whole 32 "
+            "columns, and multipliers in pairs.",
+        )
+
+
 def matrix_of(weight: Buffer) -> tuple[dict[str, Pointer], Constants]:
     """Where the parts of a packed matrix lie, or of the first of a stack, and its constants.
 
     Raises CodegenError for a format that no product takes.
     """
+    check_matrix(weight)
     rows, columns = map(int, weight.shape[-2:])
     form = weight.format
-    if not fits(columns, form):
-        raise CodegenError(
-            f"weight {weight.name} has {columns} columns in the format {form}",
-            hint="Products on CUDA take float16 scales of whole rows or of blocks of whole 32 "
-            "columns, and multipliers in pairs.",
-        )
     layout = layout_of(rows, columns, form)
     pointers = {"w": _part(weight, 0, form.dtype)}
     if form.has_multipliers:
