@@ -39,7 +39,7 @@ class CudaKind:
     dtypes = FLOATS
     largest_head = LARGEST_HEAD
     largest_row = 0
-    has_experts = True
+    has_experts, maps_weights = True, False
     rules = tuple(rule.__name__ for rule in RULES)
 
     def fits(self, columns: int, form: Format) -> bool:
