@@ -11,7 +11,6 @@ import transformers
 
 from ingot import SamplingParams
 from ingot.runtime.verify import verify
-from tests.support.core import core
 from tests.support.mxfp4_model import dequantized, save_mxfp4
 from tests.support.tiny_models import save_random
 from tests.targets.cuda.simulation import compile_sketch, simulated
@@ -35,7 +34,8 @@ def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
     return ((got - expected).norm() / expected.norm()).item()
 
 
-@pytest.mark.parametrize("family", core(FAMILIES[0], further=FAMILIES))
+@pytest.mark.thorough
+@pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_those_of_transformers(tmp_path: Path, family: str) -> None:
     """Of a prompt whose picks are listed, and token by token, to the bit."""
     model_dir = save_random(family, tmp_path / "model", tokenizer=True)

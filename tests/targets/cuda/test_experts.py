@@ -20,18 +20,23 @@ from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work
 from tests.support import samples
 from tests.support.core import core
-from tests.targets.cpu.experts import CLAMPED, INTEGERS, PLAIN, ROUTERS, Experts, int8
+from tests.targets.cpu.experts import CLAMPED, INTEGERS, PLAIN, ROUTERS, Experts, int4, int8
 from tests.targets.cuda.mixing import MOST, Mixture, apart, routed
 from tests.targets.cuda.test_products import LOOSE
 from tests.targets.sketch import Sketch
 
-ROWS = (1, 3, DIRECT_ROWS + 1, MOST)  # with lists, and with tiles of many rows
+ROWS = (1, DIRECT_ROWS + 1, MOST)  # without lists, with them, and with tiles of many rows
 SMALL = Experts(5, 2, 32, 32)
-CASES = [
-    Mixture(Experts(5, 5, 40, 96, kind="gelu")),  # all are picked, in all classes of rows
-    Mixture(Experts(3, 1, 200, 27, **CLAMPED), "float32"),  # type: ignore[arg-type]
+FIRST = Mixture(Experts(2, 2, 32, 27, **CLAMPED))  # type: ignore[arg-type]
+FURTHER = (
+    Mixture(Experts(3, 2, 64, 64, format=int4(32, 32), down_format=int8(64))),
+    Mixture(PLAIN[0]),
+    Mixture(PLAIN[1], "float32"),
+    Mixture(PLAIN[2], "float16"),  # all are picked
+    Mixture(INTEGERS[2], "float32"),
     Mixture(INTEGERS[3]),
-    Mixture(INTEGERS[1]),
+)
+SLOW = [
     *(Mixture(each, dtype) for dtype in ("float32", "float16") for each in PLAIN[:4]),  # type: ignore[arg-type]
     *(Mixture(each) for each in (*PLAIN, *INTEGERS)),
     Mixture(INTEGERS[2], "float16"),
@@ -39,7 +44,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", core(*CASES[:3], further=CASES[3:]), ids=str)
+@pytest.mark.parametrize("case", core(FIRST, further=FURTHER, slow=SLOW), ids=str)
 def test_mixture(case: Mixture) -> None:
     """Rows are right in every class of rows, and equal to the bit in all of them."""
     whole, right = case.results(MOST), case.right(MOST)
@@ -106,7 +111,7 @@ def test_a_row_that_is_not_finite_stays_so(scoring: str) -> None:
     assert got[1].isnan().any() and got[::2].isfinite().all()
 
 
-@pytest.mark.parametrize("rows", ROWS[1:3])
+@pytest.mark.parametrize("rows", ROWS[:2])
 def test_an_expert_that_nobody_picks_is_not_read(rows: int) -> None:
     """Though its weights and biases are no numbers; and one that all pick serves all."""
     case = Mixture(replace(SMALL, with_bias=True), "float32")
@@ -124,7 +129,7 @@ def test_an_expert_that_nobody_picks_is_not_read(rows: int) -> None:
         torch.testing.assert_close(found, right[name].view_as(found), rtol=1e-5, atol=5e-5)
 
 
-@pytest.mark.parametrize("rows", ROWS[1:3])
+@pytest.mark.parametrize("rows", ROWS[:2])
 def test_picks_without_a_share_are_zero(rows: int) -> None:
     """A share that is too small for float32 is none, so fewer experts compute the row."""
     case = Mixture(replace(SMALL, picks=3), "float32")
