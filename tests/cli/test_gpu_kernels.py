@@ -193,6 +193,16 @@ def test_the_summary_says_what_shows_them_and_which_driver_they_need(
     assert line.endswith("driver 570 or newer")
 
 
+def test_weights_are_copied_to_a_gpu_and_mapped_for_a_cpu(
+    sample: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for target, where in (("cuda:sm_90", "copied to the device"), ("cpu:portable", "mapped from")):
+        assert main(["inspect", str(sample), "--target", target]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        weights = next(line for line in lines if line.startswith("  weights ") and "KB, " in line)
+        assert where in weights
+
+
 def test_a_cpu_has_no_such_kernels(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(sample), "--kernels", "--target", "cpu:portable"]) == 2
     assert "the kernels of cpu:portable are one library" in capsys.readouterr().err
