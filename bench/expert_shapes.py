@@ -15,11 +15,12 @@ EXPERT_SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
         "num_hidden_layers": 1, "num_attention_heads": 32, "num_key_value_heads": 8,
         "head_dim": 128, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "max_position_embeddings": 32768,
     }),
     "qwen3-30b-a3b-1": ("Qwen3Moe", {
         "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
         "moe_intermediate_size": 768, "num_hidden_layers": 1, "num_attention_heads": 32,
         "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
-        "num_experts_per_tok": 8, "norm_topk_prob": True,
+        "num_experts_per_tok": 8, "norm_topk_prob": True, "max_position_embeddings": 40960,
     }),
 }  # fmt: skip

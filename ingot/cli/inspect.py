@@ -165,15 +165,14 @@ def summary(found: Inspected) -> str:
 
 def memory_facts(view: ArtifactView, target: str) -> list[tuple[str, str]]:
     """What a running engine keeps in memory, part by part."""
-    from ingot.artifact.target import Target
-    from ingot.targets.target import kind_of
+    from ingot.artifact.target import kind_of_name
 
     plan = view.plans[target]
     per_token, longest = view.manifest.model.kv_bytes_per_token, plan.limits.max_model_len
     weights, experts = view.folder_bytes().get("weights", 0), plan.stack_bytes
     token, sequence = format_bytes(per_token), format_bytes(per_token * longest)
     held, picked = "copied to the device", "copied to the device"
-    if kind_of(Target.parse(target)).maps_weights:
+    if kind_of_name(target) == "cpu":
         held = "mapped from the file and shared by processes"
         picked = "mapped from the file; only those that tokens pick are read, and need memory"
     return [

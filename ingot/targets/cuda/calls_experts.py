@@ -85,9 +85,12 @@ def expert_sum(operands: Operands, work: Work) -> list[Call]:
     i = work.member("expert_sum")
     stack, out = Stack(operands, i), operands.rows(i, "out")
     parts = workspace(offset=stack.list_bytes)
+    few, _, many = stack.tiling.tiles
+    # Numbers of picks take registers, too, so tiles in between are as those of two halves.
+    tiles = few, stack.tiling.gated[1], many
     multiply = stack.multiply(
-        "experts.multiply", {"WIDTH": stack.outputs}, {"parts": parts}, stack.outputs,
-        stack.tiling.tiles, stack.part_bytes,
+        "experts.multiply", {"WIDTH": stack.outputs}, {"parts": parts}, stack.outputs, tiles,
+        stack.part_bytes,
     )  # fmt: skip
     constants = {
         **stack.picking, "WIDTH": stack.outputs, "OUT_STRIDE": out.stride, "COLUMNS": COLUMNS,
