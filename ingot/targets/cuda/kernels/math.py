@@ -40,13 +40,15 @@ def gated(gate, up, KIND: tl.constexpr, LIMIT: tl.constexpr):
 @triton.jit
 def activated(x, KIND: tl.constexpr):
     """The activation of that kind."""
-    tl.static_assert(KIND == "silu" or KIND == "gelu" or KIND == "gelu_tanh" or KIND == "relu")
     if KIND == "silu":
         y = x / (1.0 + tl.exp(-x))
     elif KIND == "gelu":
         y = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
     elif KIND == "gelu_tanh":
         y = 0.5 * x * (1.0 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
-    else:
+    elif KIND == "relu":
         y = tl.maximum(x, 0.0)
+    else:
+        tl.static_assert(KIND == "relu2")
+        y = tl.maximum(x, 0.0) * tl.maximum(x, 0.0)
     return y
