@@ -94,6 +94,15 @@ def test_sizes_are_those_of_the_files(name: str, way: str, kv: str, tmp_path: Pa
     check_way(model_dir, told, tmp_path / "a.ingot", kv_dtype=kv)
 
 
+@pytest.mark.parametrize("name, way", core(further=[EXPERTS[3][:2]], slow=[e[:2] for e in EXPERTS]))
+def test_sizes_of_experts_on_a_gpu(name: str, way: str, tmp_path: Path) -> None:
+    targets = ("cuda:sm_90",)
+    model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
+    explanation = explain(model_dir, CompileOptions(targets=targets))
+    (told,) = (each for each in explanation.ways if each.name == way)
+    check_way(model_dir, told, tmp_path / "a.ingot", targets=targets)
+
+
 @pytest.mark.parametrize(
     ("index", "name"), core(further=list(enumerate(CASES))[::5], slow=enumerate(CASES))
 )

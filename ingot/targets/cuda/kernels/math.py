@@ -26,6 +26,18 @@ def soft_capped(x, CAP: tl.constexpr):
 
 
 @triton.jit
+def gated(gate, up, KIND: tl.constexpr, LIMIT: tl.constexpr):
+    """activation(gate) * up; of the kind "clamped" the gate of gpt-oss, where NaN stays NaN."""
+    if KIND == "clamped":
+        gate = tl.where(gate > LIMIT, LIMIT, gate)
+        up = tl.where(up > LIMIT, LIMIT, tl.where(up < -LIMIT, -LIMIT, up))
+        y = (up + 1.0) * (gate / (1.0 + tl.exp(-1.702 * gate)))
+    else:
+        y = activated(gate, KIND) * up
+    return y
+
+
+@triton.jit
 def activated(x, KIND: tl.constexpr):
     """The activation of that kind."""
     if KIND == "silu":
