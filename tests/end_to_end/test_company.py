@@ -1,5 +1,5 @@
-"""Experts and latent attention, compiled: the same bits alone, in company, in chunks, after a
-preemption, and with a cached prefix."""
+"""Every family, compiled: the same bits alone, in company, in chunks, after a preemption, and with
+a cached prefix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ingot.runtime.llm import LLM
 from tests.end_to_end.support import Compile, Compiled
 from tests.runtime.test_company import NUM_TOKENS, compare, prompts_of, run
 from tests.support.core import core
-from tests.support.tiny_models import VOCAB_SIZE
+from tests.support.tiny_models import FAMILIES, VOCAB_SIZE
 
 pytestmark = pytest.mark.deterministic
 
@@ -27,6 +27,11 @@ CASES = core(
         Compile("mixtral", "float32", LONGEST),
         Compile("qwen3moe_unnormalised", "bfloat16", LONGEST, quantize="int8"),
         Compile("deepseek_v3_experts", "bfloat16", LONGEST),
+        *(
+            Compile(name, "bfloat16", LONGEST, quantize=kind, kv_dtype=kv_dtype)
+            for kind, kv_dtype in (("none", "auto"), ("int8", "auto"), ("int4", "int8"))
+            for name in FAMILIES
+        ),
     ],
 )
 

@@ -7,7 +7,7 @@ writes one as a model directory. The same name, dtype and seed give the same byt
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -196,6 +196,18 @@ EVERY: dict[str, Case] = {
 def architecture_of(name: str) -> str:
     """The class name in the config.json of a case of EVERY."""
     return MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[EVERY[name]().model_type]
+
+
+def families(names: Iterable[str]) -> dict[str, list[str]]:
+    """The cases of each family, by its usual form: its name begins those of the others."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(names, key=len):
+        usual = next((each for each in found if name.startswith(f"{each}_")), name)
+        found.setdefault(usual, []).append(name)
+    return found
+
+
+FAMILIES = families(EVERY)
 
 
 def save_random(
