@@ -85,14 +85,13 @@ def main(args: argparse.Namespace) -> int:
 
 def list_supported(*, as_json: bool) -> int:
     """Prints every architecture, beside the family that builds it."""
-    from ingot.models import registry
+    from ingot.compiler.explain import supported
 
-    families = registry.families().values()
-    known = sorted((name, family.name) for family in families for name in family.architectures)
+    known = supported()
     if as_json:
-        print_json(dict(known))
+        print_json(known)
     else:
-        show(table(known, ("architecture", "family")))
+        show(table([*known.items()], ("architecture", "family")))
     return 0
 
 

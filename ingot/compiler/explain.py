@@ -108,6 +108,12 @@ class Explanation:
     ways: tuple[Way, ...] = ()
 
 
+def supported() -> dict[str, str]:
+    """The family of every architecture that is supported, by the class name in config.json."""
+    families = registry.families().values()
+    return dict(sorted((name, family.name) for family in families for name in family.architectures))
+
+
 def explain(
     model_dir: Path, options: CompileOptions | None = None, use: Use | None = None
 ) -> Explanation:

@@ -12,6 +12,7 @@ import onnx
 import pytest
 import torch
 
+from ingot.errors import UsageError
 from ingot.onnx import export_onnx
 from tests.end_to_end.support import judge, judged_logits, random_tokens, relative_error
 from tests.onnx.support import CACHED, PLAIN, Cached, cached_logits, exported, plain_logits, session
@@ -191,7 +192,10 @@ def test_every_format_of_weights_runs(name: str, kind: str, opset: int) -> None:
     assert domains == ({"", "com.microsoft"} if "quantize" in options else {""})
 
 
-@pytest.mark.parametrize("layout", core(further=["gptq", "awq"], slow=sorted(LAYOUTS)))
+SYMMETRIC = [name for name, layout in LAYOUTS.items() if layout.symmetric]
+
+
+@pytest.mark.parametrize("layout", core(further=["gptq"], slow=SYMMETRIC))
 def test_integers_of_a_checkpoint_are_those_of_the_file(layout: str, tmp_path: Path) -> None:
     """transformers runs the numbers that they stand for. Embedding and head become int8."""
     model_dir = save_random("llama", tmp_path / "model", tokenizer=True)
@@ -206,6 +210,21 @@ def test_integers_of_a_checkpoint_are_those_of_the_file(layout: str, tmp_path: P
         cached_logits(tmp_path / "onnx" / CACHED, tokens, chunk=9),
     ):
         assert relative_error(got, expected) <= 1e-2
+
+
+@pytest.mark.thorough
+def test_integers_with_zeros_of_their_own_are_exported_as_numbers(tmp_path: Path) -> None:
+    """AWQ has them, and the operator is given none."""
+    model_dir = save_random("llama", tmp_path / "model", tokenizer=True)
+    numbers = Path(shutil.copytree(model_dir, tmp_path / "numbers"))
+    plain(numbers, rewrite(model_dir, LAYOUTS["awq"]))
+    with pytest.raises(UsageError, match="int4-b32-zeros") as caught:
+        export_onnx(model_dir, tmp_path / "onnx", max_model_len=300)
+    assert "--dequantize" in caught.value.hint and not (tmp_path / "onnx").exists()
+    export_onnx(model_dir, tmp_path / "onnx", max_model_len=300, dequantize=True)
+    tokens = random_tokens(40)
+    got = plain_logits(tmp_path / "onnx" / PLAIN, tokens)
+    assert relative_error(got, judged_logits(judge(numbers), tokens)) <= LIMIT
 
 
 @pytest.mark.thorough
