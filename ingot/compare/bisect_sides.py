@@ -14,6 +14,7 @@ from ingot.artifact.target import Target
 from ingot.compare.artifact_side import ArtifactSide
 from ingot.compare.bisect import Found, Walk
 from ingot.compare.drift import Drift, by_layer, drift
+from ingot.compare.forms import HF
 from ingot.compare.kernel_check import Kernels, run_kernels
 from ingot.compare.makers import Makers, makers_of
 from ingot.compare.model_values import ModelValues, model_values
@@ -21,7 +22,7 @@ from ingot.compare.pair import Pair
 from ingot.compare.plan_check import PlanValues, strayed
 from ingot.compare.prompts import Prompt
 from ingot.compare.reference_side import ReferenceSide
-from ingot.compare.sides import HF, Side, open_side
+from ingot.compare.sides import Side, open_side
 from ingot.compare.steps import Steps, room_for, steps_of
 from ingot.compare.stored import sources_of
 from ingot.compiler.interpret import Value

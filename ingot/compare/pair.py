@@ -10,8 +10,9 @@ from pathlib import Path
 
 from ingot.artifact.reader import Artifact
 from ingot.artifact.tree import MANIFEST, is_artifact
+from ingot.compare.forms import HF
 from ingot.compare.prompts import max_len
-from ingot.compare.sides import HF, Side, check_there, open_side
+from ingot.compare.sides import Side, check_there, open_side
 from ingot.errors import UsageError
 from ingot.hub import hub_name
 from ingot.models.config_file import read_json_object

@@ -8,19 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from ingot.artifact.tree import is_artifact
+from ingot.compare.forms import FORMS, HF, ONNX
 from ingot.errors import UsageError
 from ingot.hub import hub_name, model_path
 from ingot.runtime.arrays import Float32
 
 if TYPE_CHECKING:
     from ingot.runtime.tokenizer import Tokenizer
-
-HF = "hf:"
-ONNX = ".onnx"
-FORMS = (
-    "A side is an artifact, a model directory or a model on the hub (the float32 reference), "
-    "hf:MODEL_DIR (run by transformers), or an .onnx file."
-)
 
 
 class Side(Protocol):
