@@ -369,7 +369,7 @@ def imported_by(*line):
 
 def test_help_imports_next_to_nothing():
     found = imported_by("--help")
-    rooms = "arguments failure main parser streams".split()
+    rooms = "arguments failure main numbers parser streams".split()
     files = {"ingot", "ingot.cli", "ingot.errors", "ingot.version"}
     assert {name for name in found if name.startswith("ingot")} == {
         *files, *(f"ingot.cli.{room}" for room in rooms)
