@@ -85,11 +85,11 @@ class Guard:
 
     async def _answer(self, scope: Message, record: Record, exchange: _Exchange) -> None:
         headers = dict(scope["headers"])
-        admin = False
         if not self._is_open(record.path):
             key = self._key(scope, headers)
             record.key = key.name if key else ""
-            admin = key.permits(ADMIN) if key else self._host.settings.admin_without_key
+            unkeyed = self._host.settings.admin_without_key
+            record.admin = key.permits(ADMIN) if key else unkeyed
         if self._host.draining and record.path not in _WHILE_DRAINING:
             raise Draining("the server is about to end", retry_after=1)
         exchange.check_length(headers)
@@ -98,7 +98,7 @@ class Guard:
             await _send(exchange.send, *own)
             return
         state = scope.setdefault("state", {})
-        state |= {"request_id": record.request_id, "key": record.key, "admin": admin}
+        state |= {"request_id": record.request_id, "key": record.key, "admin": record.admin}
         await self._app(scope, exchange.receive, exchange.send)
         record.error = state.get("error")  # of a refusal that the application has sent
 

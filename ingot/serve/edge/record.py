@@ -17,8 +17,9 @@ _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 class Record:
     """A request: whose it is, which one it is, and how it was answered.
 
-    `began` is by `perf_counter`. `fields` are what else its line of the log says. A server that
-    drains waits for it if it is `awaited`; a stream that stays open for further requests is not.
+    `began` is by `perf_counter`, and `admin` says whether it may administer. `fields` are what else
+    its line of the log says. A server that drains waits for it if it is `awaited`; a stream that
+    stays open for further requests is not.
     """
 
     method: str
@@ -26,6 +27,7 @@ class Record:
     request_id: str
     traceparent: str | None = None
     key: str = ""
+    admin: bool = False
     began: float = field(default_factory=perf_counter)
     status: int = 0
     complete: bool = False

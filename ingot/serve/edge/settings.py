@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ingot.errors import UsageError
@@ -85,6 +85,12 @@ class EdgeSettings:
                 hint="Make a key with `ingot key NAME --file keys.txt` and add --api-key-file "
                 "keys.txt, or say --allow-no-key where something else guards the port.",
             )
+
+    @property
+    def of_port(self) -> EdgeSettings:
+        """Those of a port that is served beside a Unix socket. Who may open the socket is not asked
+        of those who reach the port."""
+        return replace(self, uds=None)
 
     @property
     def is_local(self) -> bool:

@@ -61,6 +61,12 @@ def current_call() -> Call:
     return Call(record.request_id, record.key) if record else Call("")
 
 
+def is_admin() -> bool:
+    """Whether the running task answers somebody who may administer."""
+    record = CURRENT.get()
+    return record is not None and record.admin
+
+
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
     """Lets in who has a key for what the method does, and turns errors into statuses."""
 
@@ -160,8 +166,14 @@ class _Around:
             if not key.permits(scope):
                 raise Forbidden(f"this needs a key of the scope {scope}")
             record.key = key.name
-        elif scope == ADMIN and not host.settings.admin_without_key:
-            raise Forbidden("models are loaded and unloaded with a key of the scope admin")
+            record.admin = key.permits(ADMIN)
+        else:
+            record.admin = host.settings.of_port.admin_without_key
+            if scope == ADMIN and not record.admin:
+                raise Forbidden(
+                    "models are loaded and unloaded with a key of the scope admin",
+                    hint="Start the server with --api-key-file, or with --open-admin.",
+                )
         if not path.startswith(HEALTH):
             refuse_draining(host)
 
