@@ -86,13 +86,19 @@ class Instance:
     def __post_init__(self) -> None:
         self.unused.set()
 
+    def stop_timer(self) -> None:
+        """Lets it stay although it is idle."""
+        if self.expiry is not None:
+            self.expiry.cancel()
+            self.expiry = None
+
 
 @dataclass(eq=False, slots=True)
 class Loading:
     """A load that is under way. `done` becomes None, or the error that requests get."""
 
     done: asyncio.Future[None]
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None]
 
 
 @dataclass(eq=False, slots=True)
@@ -116,6 +122,7 @@ class Entry:
     num_restarts: int = 0
     load_seconds: float | None = None
     last_used: float | None = None
+    removed: bool = False  # nobody can ask for it any more, and nothing may open an engine for it
     may_heal: bool = False  # whether the next lease may try again after an error
     # Loads, unloads and reloads of a model come one after the other.
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -189,13 +189,15 @@ class ModelRegistry:
     async def remove(self, name: str) -> None:
         """Unloads a model and forgets it and its aliases. Raises UnknownModelError."""
         entry = self._find(name)
-        self._entries.pop(entry.name)
+        self._entries.pop(entry.name).removed = True
         self._aliases = {alias: of for alias, of in self._aliases.items() if of != entry.name}
         await self._loader.unload(entry, force=False)
 
     async def close(self) -> None:
         """Unloads all models at once, and refuses all that comes. May be called twice."""
         self._closed = True
+        for entry in self._entries.values():
+            entry.removed = True
         unload = self._loader.unload
         await asyncio.gather(*(unload(each, force=True) for each in self._entries.values()))
         self._events.close()
@@ -221,6 +223,8 @@ class ModelRegistry:
             await asyncio.wait([done])
         finally:
             entry.num_waiting -= 1
+            if entry.instance is not None:  # and perhaps nobody uses it: who waited may leave
+                self._loader.idle(entry, entry.instance)
         self._refuse_closed()
         error = done.exception()
         if error is not None:
