@@ -39,6 +39,7 @@ OUTPUTS = {
     "output_ids": "INT64",
 }
 MAX_AHEAD = 64  # responses that wait for a slow reader of a stream
+MAX_PARTS = 64  # requests of a stream that are under way; further ones are not read meanwhile
 _OURS = {"triton_enable_empty_final_response", "stream"}  # of Triton's clients; they change nothing
 
 
@@ -88,12 +89,15 @@ class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # ty
     async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:
         """Answers each request as it runs; what fails ends that request and not the stream."""
         queue: asyncio.Queue[Any] = asyncio.Queue(MAX_AHEAD)
+        room = asyncio.Semaphore(MAX_PARTS)
 
         async def read(group: asyncio.TaskGroup) -> None:
             number = 0
             async for request in requests:
                 number += 1
-                group.create_task(self._part(request, part_of_stream(number), queue))
+                await room.acquire()
+                part = self._part(request, part_of_stream(number), queue)
+                group.create_task(part).add_done_callback(lambda _: room.release())
 
         async def serve() -> None:
             async with asyncio.TaskGroup() as group:

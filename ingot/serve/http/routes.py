@@ -20,10 +20,13 @@ from ingot.serve.openai.answers import Text, Tokens
 from ingot.serve.openai.conversation import encoded, rendered
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.model_cards import ModelCard, ModelList
+from ingot.serve.openai.prompts import MAX_CHARS_PER_TOKEN
 from ingot.serve.openai.requests import DetokenizeRequest, TokenizeRequest
 from ingot.serve.openai.token_texts import TokenTexts
 from ingot.serve.refusal import Refusal
 from ingot.version import __version__
+
+MAX_TOKENIZED_CHARS = 1 << 20
 
 Handler = Callable[[Site, Request], Awaitable[Response]]
 
@@ -136,26 +139,37 @@ async def _tokenize(site: Site, request: Request) -> Response:
     async with site.models.lease(site.named(asked.model)) as engine:
         trusts = site.settings.terms.trusts_request_template
         work = partial(_tokens, asked, engine.tokenizer, engine.facts, trusts)
-        return json(await off_loop(work))
+        async with site.tokenizing.take():
+            return await off_loop(work)
 
 
 def _tokens(
     asked: TokenizeRequest, tokenizer: Tokenizer, facts: ModelFacts, trusts: bool
-) -> Tokens:
+) -> Response:
     if (asked.prompt is None) == (asked.messages is None):
         raise FieldError("prompt", "give a prompt or messages, one of them")
     if asked.prompt is None:
         text = rendered(asked, tokenizer, trusts_template=trusts)
+        _refuse_large(text.plain, facts, "messages")
         ids = encoded(asked, text, tokenizer)
     else:
+        _refuse_large(asked.prompt, facts, "prompt")
         ids = tokenizer.encode(asked.prompt, asked.add_special_tokens is not False)
     texts = TokenTexts(tokenizer)
-    return Tokens(
+    tokens = Tokens(
         count=len(ids),
         max_model_len=facts.max_model_len,
         tokens=ids,
         token_strs=[texts.text(i) for i in ids] if asked.return_token_strs else None,
     )
+    return json(tokens)
+
+
+def _refuse_large(text: str, facts: ModelFacts, param: str) -> None:
+    """Texts may be longer than a prompt: people count tokens to cut them. Raises FieldError."""
+    most = max(MAX_TOKENIZED_CHARS, facts.max_model_len * MAX_CHARS_PER_TOKEN)
+    if len(text) > most:
+        raise FieldError(param, f"{param} has {len(text)} characters; at most {most} are tokenised")
 
 
 async def _detokenize(site: Site, request: Request) -> Response:

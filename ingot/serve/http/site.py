@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ from ingot.serve.http.models import Models
 from ingot.serve.openai.decode import UnknownFields, decode
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.params import Terms
+from ingot.serve.refusal import QueueFull
 
 R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -22,6 +24,34 @@ LARGE_BODY = 256 << 10  # bytes from which on a body is not parsed on the event 
 # Bytes up to which a prompt is made of a body on the event loop: it takes less than a millisecond,
 # and the way through a thread and back takes as long.
 SMALL_BODY = 4 << 10
+
+
+MAX_TOKENIZING, MAX_WAITING = 2, 64  # texts that `/tokenize` works on at once, and that wait
+
+
+class Turns:
+    """Lets so many in at once. As many more as may wait do so; further ones are refused."""
+
+    def __init__(self, most: int, most_waiting: int) -> None:
+        self._room = asyncio.Semaphore(most)
+        self._most = most + most_waiting
+        self._num_inside = 0
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[None]:
+        """Waits for a turn, which is the block's. Raises QueueFull."""
+        if self._num_inside >= self._most:
+            raise QueueFull(
+                f"{self._num_inside} requests are tokenised or wait for it",
+                hint="Try again later.",
+                retry_after=1,
+            )
+        self._num_inside += 1
+        try:
+            async with self._room:
+                yield
+        finally:
+            self._num_inside -= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +66,15 @@ class HttpSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """The models, what lets requests in, the settings, the names of models that are still loading
-    for the first time since the server started, and the unknown fields seen so far."""
+    for the first time since the server started, the unknown fields seen so far, and the turns of
+    `/tokenize`."""
 
     models: Models
     gate: Gate = field(default_factory=OpenGate)
     settings: HttpSettings = HttpSettings()
     starting: set[str] = field(default_factory=set)
     unknown_fields: UnknownFields = field(default_factory=UnknownFields)
+    tokenizing: Turns = field(default_factory=lambda: Turns(MAX_TOKENIZING, MAX_WAITING))
 
     async def decode(self, body: bytes, kind: type[R]) -> R:
         """A body as a struct. Raises FieldError."""
