@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import re
@@ -9,7 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
 from ingot.serve.edge.keys import ADMIN, USE, Key, KeyRing
-from ingot.serve.edge.record import CURRENT, Record, record_of
+from ingot.serve.edge.record import CURRENT, Record, cuttable, record_of
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.refusal import (
     BadKey,
@@ -70,11 +71,13 @@ class Guard:
         if scope["type"] != "http":
             return  # no other kind of connection is spoken here
         record = record_of(scope)
+        record.task = asyncio.current_task()
         exchange = _Exchange(record, receive, send, self._host.settings.limits.body_bytes)
         token = CURRENT.set(record)
         self._host.opened(record)
         try:
-            await self._answer(scope, record, exchange)
+            with cuttable():
+                await self._answer(scope, record, exchange)
         except Exception as error:
             await _apologize(error, record, exchange)
         finally:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ingot.errors import UnknownModelError
 from ingot.serve.edge.guard import Host
-from ingot.serve.edge.record import Record
+from ingot.serve.edge.record import Record, cuttable
 from ingot.serve.engine import Piece
 from ingot.serve.grpc.answering import answering
 from ingot.serve.grpc.call import noted, part_of_stream, recorded, refuse_draining
@@ -126,8 +126,9 @@ class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # ty
     async def _part(self, request: Any, record: Record, queue: asyncio.Queue[Any]) -> None:
         with recorded(self._host, record):
             try:
-                refuse_draining(self._host)
-                await self._stream(request, queue)
+                with cuttable():
+                    refuse_draining(self._host)
+                    await self._stream(request, queue)
             except Exception as error:
                 text = str(noted(error, record))
                 empty = oip.ModelInferResponse(model_name=request.model_name, id=request.id)
