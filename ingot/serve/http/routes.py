@@ -76,24 +76,37 @@ async def _live(site: Site, request: Request) -> Response:
 
 
 async def _health(site: Site, request: Request) -> Response:
-    """Ready, unless a model is on its way or has failed: then 503 and which."""
-    ready = is_ready(site)
+    """Whether requests can be answered: those for any model, or those for the `model` asked for."""
     states = {status.name: str(status.state) for status in site.models.status()}
-    return json({"status": "ok" if ready else "unready", "models": states}, 200 if ready else 503)
+    missing, ready = _missing(site), is_ready(site)
+    if name := request.query_params.get("model"):
+        name = site.models.name_of(name)
+        states, ready = {name: states[name]}, name not in missing
+    word = "unready" if not ready else "degraded" if missing & states.keys() else "ok"
+    return json({"status": word, "models": states}, 200 if ready else 503)
 
 
 def is_ready(site: Site) -> bool:
-    """Whether requests for every model can be answered, now or as soon as it is loaded for them.
+    """Whether requests can be answered, now or as soon as a model is loaded for them.
 
-    A model that is loaded because somebody asked for it leaves the server ready: requests wait.
+    A server is ready when it has tried to load what it starts with, and while any model can serve:
+    one that has failed must not keep requests from the others. A model that is loaded because
+    somebody asked for it leaves the server ready: requests wait.
     """
-    return not site.starting and not any(_is_missing(each) for each in site.models.status())
+    names = {status.name for status in site.models.status()}
+    return not site.starting and (not names or names != _missing(site))
 
 
-def _is_missing(status: Any) -> bool:
-    """Whether a model has failed, or its engine has died and is being started again."""
-    died = getattr(status, "num_restarts", 0) > 0 and status.facts is not None
-    return status.state == "failed" or (status.state == "loading" and died)
+def _missing(site: Site) -> set[str]:
+    """Models that are loaded at the start still, that have failed, or whose engine has died and is
+    being started again."""
+    return {
+        status.name
+        for status in site.models.status()
+        if status.name in site.starting
+        or status.state == "failed"
+        or (status.state == "loading" and status.num_restarts and status.facts is not None)
+    }
 
 
 async def _version(site: Site, request: Request) -> Response:
@@ -136,7 +149,7 @@ def _cards(site: Site) -> list[ModelCard]:
 
 async def _tokenize(site: Site, request: Request) -> Response:
     asked = await site.decode(await request.body(), TokenizeRequest)
-    async with site.models.lease(site.named(asked.model)) as engine:
+    async with site.lease(site.named(asked.model)) as engine:
         trusts = site.settings.terms.trusts_request_template
         work = partial(_tokens, asked, engine.tokenizer, engine.facts, trusts)
         async with site.tokenizing.take():
@@ -174,7 +187,7 @@ def _refuse_large(text: str, facts: ModelFacts, param: str) -> None:
 
 async def _detokenize(site: Site, request: Request) -> Response:
     asked = await site.decode(await request.body(), DetokenizeRequest)
-    async with site.models.lease(site.named(asked.model)) as engine:
+    async with site.lease(site.named(asked.model)) as engine:
         size, tokenizer = engine.facts.vocab_size, engine.tokenizer
         if (largest := max(asked.tokens, default=0)) >= size:
             raise FieldError("tokens", f"tokens has {largest}; the vocabulary has {size} tokens")
