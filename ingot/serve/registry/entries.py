@@ -167,3 +167,13 @@ def check_name(name: object) -> str:
             "of at most 128 characters; and two of them with a '/' between.",
         )
     return name
+
+
+def check_source(source: str) -> None:
+    """Raises UsageError for what no message and no answer can hold."""
+    try:
+        source.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{source!r:.200} is not valid UTF-8", hint="Rename the file, or link to it."
+        ) from error

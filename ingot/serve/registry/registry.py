@@ -24,6 +24,7 @@ from ingot.serve.registry.entries import (
     ModelEvent,
     ModelStatus,
     check_name,
+    check_source,
 )
 from ingot.serve.registry.events import Events
 from ingot.serve.registry.loader import Loader
@@ -80,11 +81,12 @@ class ModelRegistry:
                 compiled into the cache when the model is first loaded.
             pinned: whether it stays loaded when memory is short.
 
-        Raises UsageError for names that are taken or none.
+        Raises UsageError for names that are taken or none, and for a source that is no UTF-8.
         """
         aliases = [*aliases]
         for each in (name, *aliases):
             self._check_free(each)
+        check_source(source)
         self._entries[name] = Entry(name, source, settings or ModelSettings(), pinned)
         self._aliases |= dict.fromkeys(aliases, name)
         self._events.tell(name, UNLOADED, "registered")
@@ -184,6 +186,7 @@ class ModelRegistry:
         cannot be opened.
         """
         entry = self._find(name)
+        check_source(source or entry.source)
         await self._loader.reload(entry, source or entry.source, settings or entry.settings)
 
     async def remove(self, name: str) -> None:

@@ -341,11 +341,8 @@ def test_a_model_that_failed_keeps_no_requests_from_the_others() -> None:
         for states in ({}, {}, {"bard": "failed"}, {"bard": "failed", "poet": "failed"}):
             models.states = states
             call = await called(app, "GET", "/health")
-            one = [
-                (await called(app, "GET", "/health", query=f"model={n}")).status
-                for n in models.engines
-            ]
-            found.append((call.status, call.json()["status"], one))
+            each = [await called(app, "GET", "/health", query=f"model={n}") for n in models.engines]
+            found.append((call.status, call.json()["status"], [one.status for one in each]))
             site.starting.clear()
         unknown = await called(app, "GET", "/health", query="model=nobody")
         return [*found, unknown.status]
