@@ -7,6 +7,8 @@ from typing import Any
 
 import transformers
 
+from bench.expert_shapes import EXPERT_SHAPES
+
 MISTRAL = {"num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
 
 # The prefix of the configuration's class in `transformers`, and what its defaults are not.
@@ -118,8 +120,8 @@ SPECIAL = {"bos_token_id": 256, "eos_token_id": 257, "pad_token_id": 0}
 
 
 def family_config(name: str) -> transformers.PreTrainedConfig:
-    """The configuration of one of `FAMILY_SHAPES`."""
-    prefix, options = FAMILY_SHAPES[name]
+    """The configuration of one of `FAMILY_SHAPES` or `EXPERT_SHAPES`."""
+    prefix, options = (FAMILY_SHAPES | EXPERT_SHAPES)[name]
     config: transformers.PreTrainedConfig = getattr(transformers, f"{prefix}Config")(
         **{"max_position_embeddings": 4096, **SPECIAL, **options}
     )

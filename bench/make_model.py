@@ -20,6 +20,7 @@ from typing import Any
 import torch
 import transformers
 
+from bench.expert_shapes import EXPERT_SHAPES
 from bench.family_shapes import FAMILY_SHAPES, family_config
 
 SHARD_BYTES = 4 * 10**9
@@ -175,7 +176,7 @@ SHAPES: dict[str, Callable[[], Config]] = {
     "qwen2.5-0.5b": _qwen25_05b,
     "mistral-7b": _mistral_7b,
     "deepseek-v2-lite-4": lambda: _deepseek_v2_lite(4),
-    **{name: partial(family_config, name) for name in FAMILY_SHAPES},
+    **{name: partial(family_config, name) for name in (*FAMILY_SHAPES, *EXPERT_SHAPES)},
 }
 
 

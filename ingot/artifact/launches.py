@@ -92,6 +92,11 @@ class Variant:
     size: str = ""
     most: int = 0
 
+    @property
+    def launches(self) -> bool:
+        """Whether some step launches it; a grid with an extent of 0 says that none does."""
+        return all(extent.times for extent in self.grid)
+
     def fits(self, sizes: Mapping[str, int]) -> bool:
         return not self.size or sizes[self.size] <= self.most
 
@@ -103,7 +108,8 @@ class Launch:
     Attributes:
         group: the number of the plan's kernel that it belongs to; -1 for drawing.
         arguments: in the order of the kernel's; all variants take the same.
-        variants: the first that fits a step is launched; where none fits, nothing is.
+        variants: the first that fits a step is launched; where none fits, or its grid is empty,
+            nothing is.
     """
 
     group: int
@@ -111,8 +117,9 @@ class Launch:
     variants: tuple[Variant, ...]
 
     def variant(self, sizes: Mapping[str, int]) -> Variant | None:
-        """What is launched in a step of those sizes."""
-        return next((variant for variant in self.variants if variant.fits(sizes)), None)
+        """What is launched in a step of those sizes; None where that is nothing."""
+        found = next((variant for variant in self.variants if variant.fits(sizes)), None)
+        return found if found and all(extent.of(sizes) for extent in found.grid) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

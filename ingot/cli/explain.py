@@ -210,5 +210,5 @@ def _fits(way: Way, cache: Cache, memory: int | None) -> list[str]:
 
 
 def _has_experts(explanation: Explanation) -> bool:
-    """Whether a token needs only some of the weights."""
-    return explanation.active_parameters < explanation.num_parameters
+    """Whether some of the weights need memory only once a token picks them."""
+    return any(way.expert_bytes for way in explanation.ways)

@@ -164,7 +164,8 @@ def _steps(launch: Launch) -> dict[int, str]:
     begins: dict[int, str] = {}
     above = ""
     for variant in launch.variants:
-        begin = begins.setdefault(variant.kernel, above)
-        found[variant.kernel] = f"{variant.size} <= {variant.most}" if variant.size else begin
+        if variant.launches:
+            begin = begins.setdefault(variant.kernel, above)
+            found[variant.kernel] = f"{variant.size} <= {variant.most}" if variant.size else begin
         above = f"{variant.size} > {variant.most}"
     return found

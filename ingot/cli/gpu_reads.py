@@ -98,10 +98,11 @@ def tile_of(spec: KernelSpec) -> str:
 
 
 def matrix_of(spec: KernelSpec) -> str:
-    """The rows and columns of a product's matrix."""
+    """The rows and columns of a product's matrix, and how many of a stack a row picks."""
     constants = spec.constants
     rows = constants["WIDTH"] if "WIDTH" in constants else 2 * int(constants["HALF"])
-    return f"{rows} x {constants['DEPTH']}"
+    stack = f"{constants['PICKS']} of {constants['EXPERTS']}: " if "EXPERTS" in constants else ""
+    return f"{stack}{rows} x {constants['DEPTH']}"
 
 
 def _readers(

@@ -147,7 +147,7 @@ def summary(found: Inspected) -> str:
         f"{view.path}   format {version}, written by ingot {view.manifest.ingot_version}",
         facts(_model_facts(view)),
         "Files\n" + facts((k, format_bytes(v)) for k, v in view.folder_bytes().items()),
-        "Memory\n" + facts(memory_facts(view, plan)),
+        "Memory\n" + facts(memory_facts(view, target)),
         "Cost\n" + facts(cost_facts(plan)),
         *_checked(found),
         "Targets\n" + _target_table(view),
@@ -163,18 +163,21 @@ def summary(found: Inspected) -> str:
     return "\n\n".join(sections)
 
 
-def memory_facts(view: ArtifactView, plan: Plan) -> list[tuple[str, str]]:
+def memory_facts(view: ArtifactView, target: str) -> list[tuple[str, str]]:
     """What a running engine keeps in memory, part by part."""
+    from ingot.artifact.target import kind_of_name
+
+    plan = view.plans[target]
     per_token, longest = view.manifest.model.kv_bytes_per_token, plan.limits.max_model_len
     weights, experts = view.folder_bytes().get("weights", 0), plan.stack_bytes
     token, sequence = format_bytes(per_token), format_bytes(per_token * longest)
-    mapped = "mapped from the file; only those that tokens pick are read, and need memory"
+    held, picked = "copied to the device", "copied to the device"
+    if kind_of_name(target) == "cpu":
+        held = "mapped from the file and shared by processes"
+        picked = "mapped from the file; only those that tokens pick are read, and need memory"
     return [
-        (
-            "weights",
-            f"{format_bytes(weights - experts)}, mapped from the file and shared by processes",
-        ),
-        *([("experts", f"{format_bytes(experts)} more, {mapped}")] if experts else []),
+        ("weights", f"{format_bytes(weights - experts)}, {held}"),
+        *([("experts", f"{format_bytes(experts)} more, {picked}")] if experts else []),
         ("arena", f"{format_bytes(plan.memory.arena_bytes)} for the temporaries of a step"),
         ("KV cache", f"{plan.kv_dtype}, {token} a token; {sequence} for {longest} tokens"),
     ]

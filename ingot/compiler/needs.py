@@ -177,7 +177,8 @@ def _way(
         formats |= kept_formats(weights, resolved.kept)
     except UsageError as error:
         return Way(name=name, options=given, refused=error.found, hint=error.hint)
-    sizes = file_sizes(kind_of(resolved.targets[0]), weights, formats)
+    kind = kind_of(resolved.targets[0])
+    sizes = file_sizes(kind, weights, formats)
     step = step_bytes(config, resolved.limits)
     return Way(
         name=name,
@@ -188,7 +189,7 @@ def _way(
             (each.name, each.shape, formats[each.name]) for each in weights if len(each.shape) > 1
         ),
         weight_bytes=sizes.whole,
-        expert_bytes=sizes.picked,
+        expert_bytes=sizes.picked if kind.maps_weights else 0,
         step_bytes=step,
         caches=tuple(
             _cache(dtype, config, resolved.limits, sizes.whole + step, use)

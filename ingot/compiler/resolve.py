@@ -93,7 +93,7 @@ def dtype_reason(asked: str, dtype: str, config: AnyConfig) -> str:
     """The dtype that was chosen and why, as the summary says it."""
     checkpoint = config.checkpoint_dtype
     # GPUs, which alone compute in float16, have no kernels for these.
-    on_cpus = isinstance(config, ModelConfig) and (config.has_experts or config.largest_row)
+    on_cpus = isinstance(config, ModelConfig) and config.largest_row
     why = "as asked" if asked != "auto" else f"for a {checkpoint} checkpoint"
     if (checkpoint, dtype) == ("float16", "bfloat16"):
         why += ", which rounds its weights from 11 bits to 8; --dtype float32 keeps them"

@@ -25,6 +25,7 @@ from ingot.artifact.manifest import ProgramEntry, TargetEntry
 from ingot.artifact.select import CUDA_ABI
 from ingot.artifact.writer import ArtifactWriter
 from ingot.cli.gpu_kernels import GpuKernels, gpu_kernels
+from ingot.cli.gpu_reads import matrix_of
 from ingot.cli.main import main
 from tests.cli.sample_artifact import sample_manifest, sample_plan, weights_file
 
@@ -120,6 +121,25 @@ def test_a_kernel_for_two_classes_of_steps_is_one_launch() -> None:
     assert [(k.steps, k.launches) for k in kernels] == [("N <= 16", 1), ("N > 16", 1), ("", 3)]
 
 
+def test_a_grid_without_programs_is_no_launch() -> None:
+    """So a kernel is for steps of many rows alone."""
+    found = built()
+    *others, product = found.launches.launches
+    few, many = product.variants
+    nothing = replace(few, kernel=many.kernel, grid=(Extent(times=0), ONE, ONE))
+    launches = replace(
+        found.launches, launches=(*others, replace(product, variants=(nothing, many)))
+    )
+    shown = gpu_kernels(sample_plan(), replace(found, launches=launches), "sm_90")
+    assert [(k.steps, k.launches) for k in shown.kernels[:2]] == [("", 0), ("N > 16", 1)]
+    assert (shown.launches, shown.reads) == (1, ())
+
+
+def test_a_stack_is_shown_with_its_picks() -> None:
+    stack = {"PICKS": 8, "EXPERTS": 128, "HALF": 768, "DEPTH": 2048}
+    assert matrix_of(replace(kernel(0)[0], constants=stack)) == "8 of 128: 1536 x 2048"
+
+
 def test_launches_of_a_token_are_those_that_fit_it(shown: GpuKernels) -> None:
     assert shown.launches == 2
     assert (shown.card, shown.multiprocessors, shown.needed) == ("H200", 132, 29_090)
@@ -171,6 +191,16 @@ def test_the_summary_says_what_shows_them_and_which_driver_they_need(
     assert "--plan prints the kernels, --kernels the binaries of those of a GPU," in said
     line = next(line for line in said.splitlines() if line.startswith("  cuda:sm_90 "))
     assert line.endswith("driver 570 or newer")
+
+
+def test_weights_are_copied_to_a_gpu_and_mapped_for_a_cpu(
+    sample: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for target, where in (("cuda:sm_90", "copied to the device"), ("cpu:portable", "mapped from")):
+        assert main(["inspect", str(sample), "--target", target]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        weights = next(line for line in lines if line.startswith("  weights ") and "KB, " in line)
+        assert where in weights
 
 
 def test_a_cpu_has_no_such_kernels(sample: Path, capsys: pytest.CaptureFixture[str]) -> None:

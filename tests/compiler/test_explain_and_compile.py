@@ -22,6 +22,7 @@ from ingot.errors import IngotError
 from ingot.targets.cpu.kind import CpuKind
 from ingot.targets.cuda.kind import CudaKind
 from tests.compiler.test_explain import change_config, save_huge_heads
+from tests.support import dense_models
 from tests.support.checkpoints import EMBED, NORM, Q, edit
 from tests.support.core import core
 from tests.support.tiny_models import CASES, VOCAB_SIZE, save_random
@@ -75,6 +76,7 @@ SOME = (
     ("gemma2_width_68", "int8", "auto"),
     ("llama_head_dim_20", "float32", "auto"),
 )
+ODD_ON_GPUS = ("cohere_qk_norm", "mistral3")  # norms of heads, a temperature of positions
 EXPERTS = [
     ("gptoss_layer_types", "int8", "auto"),
     ("qwen2moe", "bfloat16", "auto"),
@@ -92,6 +94,15 @@ def test_sizes_are_those_of_the_files(name: str, way: str, kv: str, tmp_path: Pa
     check_way(model_dir, told, tmp_path / "a.ingot", kv_dtype=kv)
 
 
+@pytest.mark.parametrize("name, way", core(further=[EXPERTS[3][:2]], slow=[e[:2] for e in EXPERTS]))
+def test_sizes_of_experts_on_a_gpu(name: str, way: str, tmp_path: Path) -> None:
+    targets = ("cuda:sm_90",)
+    model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
+    explanation = explain(model_dir, CompileOptions(targets=targets))
+    (told,) = (each for each in explanation.ways if each.name == way)
+    check_way(model_dir, told, tmp_path / "a.ingot", targets=targets)
+
+
 @pytest.mark.parametrize(
     ("index", "name"), core(further=list(enumerate(CASES))[::5], slow=enumerate(CASES))
 )
@@ -103,6 +114,16 @@ def test_sizes_of_every_case(index: int, name: str, tmp_path: Path) -> None:
     assert explanation.supported
     way = explanation.ways[index % len(explanation.ways)]
     check_way(model_dir, way, tmp_path / "a.ingot", targets=(target,))
+
+
+@pytest.mark.parametrize("name", core(further=ODD_ON_GPUS, slow=dense_models.CASES))
+def test_dense_models_that_a_gpu_supports_compile_for_it(name: str, tmp_path: Path) -> None:
+    """Each of them: to call one supported whose op has no kernel there is a mistake."""
+    target = "cuda:sm_90"
+    model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
+    explanation = explain(model_dir, CompileOptions(targets=(target,)))
+    assert explanation.supported
+    check_way(model_dir, explanation.ways[0], tmp_path / "a.ingot", targets=(target,))
 
 
 def write(name: str, text: str | bytes) -> Damage:

@@ -11,6 +11,7 @@ from ingot.cli.explain import summary
 from ingot.compiler.explain import Explanation, explain
 from ingot.compiler.needs import Use
 from ingot.compiler.options import CompileOptions
+from ingot.targets.cuda.kind import CudaKind
 from tests.support.latent_models import config_of
 from tests.support.tiny_models import VOCAB_SIZE, save_random, write_byte_tokenizer
 
@@ -65,11 +66,25 @@ def test_a_dense_model_has_no_column_for_them(tmp_path: Path) -> None:
     assert "resident" in summary("it", asked(save_random("mixtral", tmp_path / "m"), 10**9))
 
 
-def test_a_target_without_kernels_for_experts(model_dir: Path) -> None:
+def test_a_target_without_kernels_for_experts(
+    model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CudaKind, "has_experts", False)
     told = asked(model_dir, 10**9, "cuda:sm_90")
     (reason,) = told.reasons
     assert reason.about == "target" and "no kernels for experts" in reason.found
     assert "cpu:native" in reason.hint
+
+
+def test_a_gpu_holds_all_experts(model_dir: Path) -> None:
+    """So that none of them is left out of what must fit."""
+    told = asked(model_dir, 10**9, "cuda:sm_90")
+    assert not told.reasons and told.active_parameters < told.num_parameters
+    assert all(way.expert_bytes == 0 for way in told.ways)
+    way = next(way for way in told.ways if way.name == "bfloat16")
+    assert way.weight_bytes > 2 * told.num_parameters
+    text = summary("it", asked(model_dir, way.caches[0].total_bytes - 1, "cuda:sm_90"))
+    assert "resident" not in text and "without experts" not in text
 
 
 @pytest.mark.parametrize(

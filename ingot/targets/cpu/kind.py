@@ -38,7 +38,7 @@ class CpuKind:
     dtypes = ("float32", "bfloat16")
     largest_head = MAX_HEAD_SIZE
     largest_row = MAX_LATENT_SIZE
-    has_experts = True
+    has_experts = maps_weights = True
     rules = tuple(rule.__name__ for rule in RULES)
 
     def fits(self, columns: int, form: Format) -> bool:

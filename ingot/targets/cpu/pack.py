@@ -31,10 +31,10 @@ from ingot.targets.cpu.weights import (
     PANEL_COLUMNS,
     WORD_BYTES,
     WeightLayout,
-    modules_of,
     num_bytes,
     stored_dtype,
 )
+from ingot.targets.stacks import modules_of
 from ingot.targets.target import Read, ScaledWeights
 
 PIECE_BYTES = 16 << 20
@@ -63,13 +63,13 @@ def pack(
         ChunkedFile(raw) as file,
         ThreadPoolExecutor(THREADS) as pool,
     ):
-        stacks = [weight.name for weight in weights if weight.is_stack]
+        stacks = {weight.name: weight for weight in weights if weight.is_stack}
         sizes = {weight.name: (stored_dtype(weight), num_bytes(weight)) for weight in weights}
         file.write(header(in_file(sizes, stacks), PAGE if stacks else ALIGNMENT))
         pieces = Pieces(file, pool)
-        for together in modules_of(weights).values():
-            for index in range(together[0].shape[0]):
-                for stack in together:
+        for together in modules_of(stacks).values():
+            for index in range(stacks[together[0]].shape[0]):
+                for stack in map(stacks.__getitem__, together):
                     pieces.write(_matrix_jobs(stack, index, read, integers), PAGE)
         for weight in weights:
             if not weight.is_stack:

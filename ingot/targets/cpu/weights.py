@@ -37,7 +37,8 @@ from typing import Literal
 
 from ingot.artifact.formats import DType, Format, stored_bytes
 from ingot.artifact.plan import Buffer, Plan
-from ingot.artifact.tensors import PAGE, holder_of
+from ingot.artifact.tensors import PAGE
+from ingot.targets.stacks import with_stacks as placed_stacks
 
 PANEL_COLUMNS = 64
 NARROW_COLUMNS = 16
@@ -105,31 +106,10 @@ def paged(nbytes: int) -> int:
     return -(-nbytes // PAGE) * PAGE
 
 
-def modules_of(weights: Iterable[WeightLayout]) -> dict[str, list[WeightLayout]]:
-    """The stacks among the weights, by the tensor that holds them."""
-    found: dict[str, list[WeightLayout]] = {}
-    for weight in weights:
-        if weight.is_stack:
-            found.setdefault(holder_of(weight.name), []).append(weight)
-    return found
-
-
 def with_stacks(plan: Plan, weights: Iterable[WeightLayout]) -> Plan:
     """The plan with the place of every stack in its tensor."""
-    places = {}
-    for holder, stacks in modules_of(weights).items():
-        sizes = [num_bytes(stack) // stack.shape[0] for stack in stacks]
-        for index, stack in enumerate(stacks):
-            places[stack.name] = (holder, sum(sizes[:index]), sum(sizes))
-    return replace(
-        plan,
-        buffers=tuple(
-            replace(buffer, base=place[0], offset=place[1], row_stride=place[2])
-            if (place := places.get(buffer.name))
-            else buffer
-            for buffer in plan.buffers
-        ),
-    )
+    stacks = [weight for weight in weights if weight.is_stack]
+    return placed_stacks(plan, {s.name: num_bytes(s) // s.shape[0] for s in stacks})
 
 
 def num_elements(weight: WeightLayout) -> int:

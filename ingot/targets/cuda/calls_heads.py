@@ -156,14 +156,14 @@ def rope_table(operands: Operands, work: Work) -> tuple[Call, ...]:
     frequencies = operands.weight(i, "inv_freq")
     assert frequencies is not None, "it has no other source of angles"
     expect_float32(i, "inv_freq", frequencies)
-    cold = not i.attrs.get("temperature")
-    expect(i, cold, "a temperature of positions", "tables of plain cosines and sines")
     pairs = out.columns // 2
     constants: Constants = {
         "PAIRS": pairs,
         "WIDTH": width_of(pairs),
         "SCALE": float(i.attrs["scale"]),
         "OUT_STRIDE": out.stride,
+        "TEMPERATURE": float(i.attrs["temperature"]),
+        "LENGTH": int(i.attrs["length"]),
     }
     given = {"positions": positions.pointer, "frequencies": frequencies, "out": out.pointer}
     choice = Choice("rotary.fill_table", constants, (Extent(size="N"), ONE, ONE), num_warps=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from ingot.artifact.launches import Constant
 from ingot.artifact.plan import Instruction
@@ -15,7 +16,31 @@ from ingot.targets.work import Work, where
 
 COLUMNS = 512  # of a program of what is done number by number
 HEAD_NUMBERS = 2048  # of a program that norms heads
-ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
+ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
+
+
+@dataclass(frozen=True, slots=True)
+class NormedHeads:
+    """Rows whose heads are normed one by one; a row of two dimensions is a single head."""
+
+    x: Rows
+    out: Rows
+
+    @property
+    def size(self) -> int:
+        """Columns of a head."""
+        return int(self.x.buffer.shape[-1])
+
+    def choice(self, function: str, constants: Mapping[str, Constant]) -> Choice:
+        """The kernel: a program has a whole row, or some heads of one."""
+        heads, columns = self.x.columns // self.size, power_of_two(self.size)
+        block = max(1, min(power_of_two(heads), HEAD_NUMBERS // columns))
+        own: dict[str, Constant] = {
+            "X_STRIDE": self.x.stride, "OUT_STRIDE": self.out.stride, "HEADS": heads,
+            "SIZE": self.size, "BLOCK_HEADS": block, "COLUMNS": columns,
+        }  # fmt: skip
+        grid, warps = row_grid(self.x.symbol, heads, block), row_warps(block * columns)
+        return Choice(function, {**own, **constants}, grid, num_warps=warps)
 
 
 def embedding(operands: Operands, work: Work) -> list[Call]:
@@ -53,18 +78,9 @@ def select_rows(operands: Operands, work: Work) -> list[Call]:
 def rms_norm(operands: Operands, work: Work) -> list[Call]:
     """The norm of rows, or of each head of a row."""
     i = work.member("rms_norm")
-    x, out = operands.rows(i, "x"), operands.rows(i, "out")
-    size = int(x.buffer.shape[-1])
-    heads, columns = x.columns // size, power_of_two(size)
-    block = max(1, min(power_of_two(heads), HEAD_NUMBERS // columns))
-    constants: dict[str, Constant] = {
-        "X_STRIDE": x.stride, "OUT_STRIDE": out.stride, "HEADS": heads, "SIZE": size,
-        **_norm_constants(i), "BLOCK_HEADS": block, "COLUMNS": columns,
-    }  # fmt: skip
-    arguments = {"x": x.pointer, "weight": _weight(operands, i), "out": out.pointer}
-    grid = row_grid(x.symbol, heads, block)
-    warps = row_warps(block * columns)
-    return [Call(arguments, (Choice("norm.rms_norm", constants, grid, num_warps=warps),))]
+    heads = NormedHeads(operands.rows(i, "x"), operands.rows(i, "out"))
+    arguments = {"x": heads.x.pointer, "weight": _weight(operands, i), "out": heads.out.pointer}
+    return [Call(arguments, (heads.choice("norm.rms_norm", _norm_constants(i)),))]
 
 
 def add_rms_norm(operands: Operands, work: Work) -> list[Call]:
@@ -89,21 +105,24 @@ def add_rms_norm(operands: Operands, work: Work) -> list[Call]:
 
 
 def layer_norm(operands: Operands, work: Work) -> list[Call]:
+    """The norm of rows, or of each head of a row, which may have weights of its own."""
     i = work.member("layer_norm")
-    x, out, bias = operands.rows(i, "x"), operands.rows(i, "out"), operands.weight(i, "bias")
-    if len(x.buffer.shape) > 2:
-        raise CodegenError(f"{where(i)} norms heads", hint="CUDA kernels norm whole rows.")
+    heads = NormedHeads(operands.rows(i, "x"), operands.rows(i, "out"))
+    weight, bias = operands.buffer(i, "weight"), operands.weight(i, "bias")
     arguments, absent = passed(
         ("x", "weight", "bias", "out"),
-        {"x": x.pointer, "weight": _weight(operands, i), "bias": bias, "out": out.pointer},
+        {
+            "x": heads.x.pointer,
+            "weight": _weight(operands, i),
+            "bias": bias,
+            "out": heads.out.pointer,
+        },
     )
-    columns = power_of_two(x.columns)
     constants: dict[str, Constant] = {
-        **absent, "X_STRIDE": x.stride, "OUT_STRIDE": out.stride, "SIZE": x.columns,
-        "EPS": float(i.attrs["eps"]), "WITH_BIAS": bias is not None, "COLUMNS": columns,
+        **absent, "WEIGHT_STRIDE": heads.size if weight.shape != (heads.size,) else 0,
+        "EPS": float(i.attrs["eps"]), "WITH_BIAS": bias is not None,
     }  # fmt: skip
-    choice = Choice("norm.layer_norm", constants, row_grid(x.symbol), num_warps=row_warps(columns))
-    return [Call(arguments, (choice,))]
+    return [Call(arguments, (heads.choice("norm.layer_norm", constants),))]
 
 
 def gate(operands: Operands, work: Work) -> list[Call]:

@@ -19,8 +19,9 @@ from ingot.targets.cuda.groups import RULES
 from ingot.targets.cuda.head_parts import LARGEST_HEAD
 from ingot.targets.cuda.memory import with_memory
 from ingot.targets.cuda.operands import FLOATS
-from ingot.targets.cuda.weights import fits, nbytes_of, stored_dtype
+from ingot.targets.cuda.weights import fits, is_stack, matrix_bytes, nbytes_of, stored_dtype
 from ingot.targets.grouping import group
+from ingot.targets.stacks import with_stacks
 from ingot.targets.target import Packed, Read, ScaledWeights, Weights
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class CudaKind:
     dtypes = FLOATS
     largest_head = LARGEST_HEAD
     largest_row = 0
-    has_experts = False
+    has_experts, maps_weights = True, False
     rules = tuple(rule.__name__ for rule in RULES)
 
     def fits(self, columns: int, form: Format) -> bool:
@@ -58,7 +59,8 @@ class CudaKind:
         return group(plan, [rule for rule in RULES if rule.__name__ not in disable])
 
     def place(self, plan: Plan) -> Plan:
-        return with_memory(plan)
+        stacks = [weight for weight in plan.of_kind("weight") if is_stack(weight)]
+        return with_memory(with_stacks(plan, {each.name: matrix_bytes(each) for each in stacks}))
 
     def sources(self, plan: Plan, target: Target) -> Mapping[str, str]:
         architecture = architecture_of(target)

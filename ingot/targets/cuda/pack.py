@@ -10,26 +10,30 @@ from torch import Tensor
 
 from ingot.artifact.formats import Format
 from ingot.artifact.plan import Buffer, Plan, aligned
-from ingot.artifact.tensors import header
+from ingot.artifact.tensors import ALIGNMENT, PAGE, header, in_file
 from ingot.errors import CheckpointError, InternalError
 from ingot.ops.dtypes import NAMES, TORCH_DTYPES
 from ingot.ops.scaled import Scaled
+from ingot.ops.stacks import matrix_name
 from ingot.targets.chunked_file import ChunkedFile
 from ingot.targets.cuda.weights import (
     UNIT,
     groups_of,
+    is_stack,
     layout_of,
     nbytes_of,
     stored_dtype,
     tile_columns,
 )
+from ingot.targets.stacks import modules_of
 from ingot.targets.target import Read, ScaledWeights
 
 PIECE_BYTES = 16 << 20
 
 
 def pack(path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
-    """Writes the file of all weights: 1-D tensors under the plan's names, 64-byte aligned.
+    """Writes the file of all weights: 1-D tensors under the plan's names, 64-byte aligned, and
+    before them the stacks, matrix by matrix.
 
     `read` gives a source parameter on the CPU, in any floating dtype. The system may drop what it
     returned from memory once it is called again. `integers` gives the parameters that the plan has
@@ -37,19 +41,35 @@ def pack(path: Path, plan: Plan, read: Read, integers: ScaledWeights) -> None:
     CheckpointError where the dtype of one ends before its numbers.
     """
     weights = plan.of_kind("weight")
+    stacks = {weight.name: weight for weight in weights if is_stack(weight)}
+    sizes = {w.name: (stored_dtype(w), nbytes_of(w)) for w in weights}
     with path.open("wb", buffering=0) as raw, ChunkedFile(raw) as file:
-        file.write(header({w.name: (stored_dtype(w), nbytes_of(w)) for w in weights}))
+        file.write(header(in_file(sizes, stacks), PAGE if stacks else ALIGNMENT))
+        for together in modules_of(stacks).values():
+            for index in range(int(stacks[together[0]].shape[0])):
+                for name in together:
+                    _write(file, matrix_of(stacks[name], index), read, integers)
         for weight in weights:
-            written = 0
-            for piece in pieces_of(weight, read, integers):
-                data = piece.contiguous().view(torch.uint8).numpy().data
-                file.write(data)
-                written += data.nbytes
-            if written != nbytes_of(weight):
-                raise InternalError(
-                    f"weight {weight.name} became {written} bytes, not {nbytes_of(weight)}"
-                )
-            file.write(bytes(aligned(written) - written))
+            if weight.name not in stacks:
+                _write(file, weight, read, integers)
+
+
+def matrix_of(stack: Buffer, index: int) -> Buffer:
+    """One matrix of a stack as a weight of its own."""
+    name = matrix_name(stack.name, index)
+    return Buffer(name=name, format=stack.format, shape=stack.shape[1:], kind="weight")
+
+
+def _write(file: ChunkedFile, weight: Buffer, read: Read, integers: ScaledWeights) -> None:
+    """Writes a weight that is no stack, and zeros up to a multiple of 64 bytes."""
+    written = 0
+    for piece in pieces_of(weight, read, integers):
+        data = piece.contiguous().view(torch.uint8).numpy().data
+        file.write(data)
+        written += data.nbytes
+    if written != nbytes_of(weight):
+        raise InternalError(f"weight {weight.name} became {written} bytes, not {nbytes_of(weight)}")
+    file.write(bytes(aligned(written) - written))
 
 
 def pieces_of(weight: Buffer, read: Read, integers: ScaledWeights) -> Iterator[Tensor]:

@@ -92,7 +92,7 @@ class Product:
 
         With an epilogue, a step of few rows still makes parts where there are several splits.
         """
-        self._check()
+        check_operands(self.linear, self.x.buffer, self.weight)
         makes_parts = epilogue is None or self.splits.count > 1
         pointers, matrix = matrix_of(self.weight)
         given: Given = {
@@ -135,7 +135,7 @@ class Product:
 
         A step of few rows makes parts where there are several splits.
         """
-        self._check()
+        check_operands(self.linear, self.x.buffer, self.weight)
         count = self.splits.count
         pointers, matrix = matrix_of(self.weight)
         given: Given = {
@@ -179,26 +179,37 @@ class Product:
         rows = few if few_only else max(few, bound)
         return stored_bytes("float32", rows * self.outputs)
 
-    def _check(self) -> None:
-        form, dtype = self.weight.format, self.x.buffer.format
-        if str(dtype) not in FLOATS or not (form.is_scaled or form == dtype):
-            raise CodegenError(
-                f"{where(self.linear)} multiplies {dtype} with {form}",
-                hint="Products on CUDA take rows in the dtype of the weight, or, where the weight "
-                "is in integers, in any float dtype.",
-            )
 
-
-def matrix_of(weight: Buffer) -> tuple[dict[str, Pointer], Constants]:
-    """Where the parts of a packed matrix lie, and its constants. Raises CodegenError."""
-    rows, columns = map(int, weight.shape)
-    form = weight.format
-    if not fits(columns, form):
+def check_operands(product: Instruction, x: Buffer, weight: Buffer) -> None:
+    """Raises CodegenError for formats that products do not take, or do not take together."""
+    check_matrix(weight)
+    if str(x.format) not in FLOATS or not (weight.format.is_scaled or weight.format == x.format):
         raise CodegenError(
-            f"weight {weight.name} has {columns} columns in the format {form}",
+            f"{where(product)} multiplies {x.format} with {weight.format}",
+            hint="Products on CUDA take rows in the dtype of the weight, or, where the weight "
+            "is in integers, in any float dtype.",
+        )
+
+
+def check_matrix(weight: Buffer) -> None:
+    """Raises CodegenError for a format that no product takes."""
+    columns = int(weight.shape[-1])
+    if not fits(columns, weight.format):
+        raise CodegenError(
+            f"weight {weight.name} has {columns} columns in the format {weight.format}",
             hint="Products on CUDA take float16 scales of whole rows or of blocks of whole 32 "
             "columns, and multipliers in pairs.",
         )
+
+
+def matrix_of(weight: Buffer) -> tuple[dict[str, Pointer], Constants]:
+    """Where the parts of a packed matrix lie, or of the first of a stack, and its constants.
+
+    Raises CodegenError for a format that no product takes.
+    """
+    check_matrix(weight)
+    rows, columns = map(int, weight.shape[-2:])
+    form = weight.format
     layout = layout_of(rows, columns, form)
     pointers = {"w": _part(weight, 0, form.dtype)}
     if form.has_multipliers:

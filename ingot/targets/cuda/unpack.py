@@ -6,20 +6,38 @@ The inverse of pack.py, for those who look into a model, never for a step.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ingot.artifact.plan import Buffer
 from ingot.ops.dtypes import TORCH_DTYPES
-from ingot.ops.scaled import Operand, Scaled
-from ingot.targets.cuda.weights import UNIT, groups_of, layout_of, nbytes_of, tile_columns
+from ingot.ops.scaled import Operand, Scaled, stack
+from ingot.targets.cuda.weights import UNIT, groups_of, is_stack, layout_of, nbytes_of, tile_columns
 from ingot.targets.target import Packed, Weights
 
 
 def unpacked(packed: Packed) -> Weights:
     """Gives each weight of a plan; `packed` gives its bytes by name, with what fills them up."""
-    return lambda buffer: unpack(buffer, packed(buffer.name)[: nbytes_of(buffer)])
+
+    def weight(buffer: Buffer) -> Operand:
+        data = packed(buffer.name)
+        if is_stack(buffer):
+            return unpack_stack(buffer, data)
+        return unpack(buffer, data[: nbytes_of(buffer)])
+
+    return weight
+
+
+def unpack_stack(weight: Buffer, data: Tensor) -> Operand:
+    """A stack from the bytes of each of its matrices, uint8 [E, bytes]."""
+    matrix = replace(weight, shape=weight.shape[1:])
+    found = [unpack(matrix, each[: nbytes_of(matrix)]) for each in data]
+    if isinstance(found[0], Scaled):
+        shape = [*map(int, weight.shape[:2])]
+        return stack([m for m in found if isinstance(m, Scaled)]).unflatten(shape)
+    return torch.stack([m for m in found if isinstance(m, Tensor)])
 
 
 def unpack(weight: Buffer, data: Tensor) -> Operand:

@@ -13,6 +13,9 @@ the last, multipliers of zero included.
     multipliers  [tiles of a row][rows][groups of a tile / 2] bytes: the groups of the first half of
                  the tile in the low nibbles; each value + 8
     scales       [blocks of a row][rows] float16
+
+A stack [E, O, K] lies matrix by matrix, each from a multiple of 64 bytes on. Stacks of one module
+share a tensor of the file: what belongs to one index lies together.
 """
 
 from __future__ import annotations
@@ -58,10 +61,22 @@ def stored_dtype(weight: Buffer) -> DType:
 
 def nbytes_of(weight: Buffer) -> int:
     """Bytes of a packed weight, before it is padded to 64 bytes."""
+    if is_stack(weight):
+        return int(weight.shape[0]) * matrix_bytes(weight)
     if not weight.format.is_scaled:
         return stored_bytes(weight.dtype, math.prod(map(int, weight.shape)))
     rows, columns = map(int, weight.shape)
     return layout_of(rows, columns, weight.format).nbytes
+
+
+def is_stack(weight: Buffer) -> bool:
+    return len(weight.shape) == 3
+
+
+def matrix_bytes(stack: Buffer) -> int:
+    """Bytes of a matrix of a stack, with what fills them up to a multiple of 64."""
+    _, rows, columns = map(int, stack.shape)
+    return aligned(layout_of(rows, columns, stack.format).nbytes)
 
 
 def fits(columns: int, form: Format) -> bool:

@@ -21,7 +21,8 @@ from ingot.ops.steps import step_inputs
 from ingot.targets.cuda import interpreter
 from ingot.targets.cuda.call import Call, Emit
 from ingot.targets.cuda.operands import Operands, Pointer
-from ingot.targets.cuda.pack import pieces_of
+from ingot.targets.cuda.pack import matrix_of, pieces_of
+from ingot.targets.cuda.weights import is_stack, matrix_bytes
 from ingot.targets.work import Work
 
 FENCE = 256  # bytes before and after each array
@@ -103,10 +104,10 @@ def run(
         given: rows that no instruction makes, and states, by buffer.
     """
     memory, operands = Memory.of(plan, inputs, weights, given), Operands(plan)
-    before = {name: array.clone() for name, array in memory.arrays.items()}
     sizes = sizes_of(plan, inputs)
     for group in plan.kernels:
         work = Work(plan, group)
+        before = {name: array.clone() for name, array in memory.arrays.items()}
         for call in _with_workspace(memory, list(calls[work.kernel](operands, work))):
             launch(memory, call, sizes)
         written = {WORKSPACE, *work.writes, *work.mutated}
@@ -171,6 +172,9 @@ def _with_workspace(memory: Memory, calls: list[Call]) -> Iterator[Call]:
 
 def _packed(weight: Buffer, value: Value) -> Tensor:
     """The bytes of a weight in its file."""
+    if is_stack(weight):
+        matrices = (_packed(matrix_of(weight, i), each) for i, each in enumerate(_matrices(value)))
+        return torch.cat([_filled(each, matrix_bytes(weight)) for each in matrices])
 
     class Integers:
         def matrix(self, name: str) -> Scaled:
@@ -179,6 +183,15 @@ def _packed(weight: Buffer, value: Value) -> Tensor:
 
     plain = replace(weight, sources=())
     return torch.cat([_bytes(p) for p in pieces_of(plain, lambda _: value, Integers())])  # type: ignore[arg-type, return-value]
+
+
+def _matrices(stack: Value) -> list[Value]:
+    return [stack[index] for index in range(stack.shape[0])]
+
+
+def _filled(data: Tensor, nbytes: int) -> Tensor:
+    """Bytes, and poison behind them."""
+    return torch.cat([data, torch.full((nbytes - data.numel(),), POISON, dtype=torch.uint8)])
 
 
 def _parts(value: Value) -> tuple[Tensor, ...]:

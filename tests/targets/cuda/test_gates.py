@@ -133,6 +133,14 @@ def test_one_family_of_matrix_instructions_is_expected() -> None:
     assert fault == "matrix instructions are HGMMA, HMMA, not HGMMA"
 
 
+def test_float32_is_multiplied_without_matrix_instructions() -> None:
+    """All of them cut digits off."""
+    plain = {name: count for name, count in COUNTS.items() if "MMA" not in name}
+    assert faults(plain, dtype="fp32") == []
+    (fault,) = faults({**plain, "HGMMA.64x16x8.F32.TF32": 1}, dtype="fp32")
+    assert fault == "matrix instructions are HGMMA, not missing, for float32"
+
+
 def test_loads_of_few_bytes_may_not_be_the_most() -> None:
     assert faults({**COUNTS, "LDG.E.U16": 40, "LDG.E": 99}) == []
     assert "41 loads" in faults({**COUNTS, "LDG.E.U16": 40, "LDGSTS.E": 1})[0]

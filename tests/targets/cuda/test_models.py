@@ -22,7 +22,8 @@ CASES = core(
     ("qwen3", "bfloat16"),
     further=[("gemma2", "float32"), ("llama_head_dim_20", "float32"), ("gpt2", "bfloat16"),
              ("qwen2_yarn", "bfloat16"), ("mistral", "float32"), ("gemma2", "bfloat16"),
-             ("qwen3", "float16"), ("gemma2", "float16"), ("gpt2", "float16")],
+             ("qwen3", "float16"), ("gemma2", "float16"), ("gpt2", "float16"),
+             ("cohere_qk_norm", "float32"), ("mistral3", "float32")],
 )  # fmt: skip
 
 

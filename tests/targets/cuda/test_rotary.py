@@ -13,11 +13,17 @@ from tests.targets.sketch import Sketch
 
 # The first frequency of every table is 1: these are angles in radians.
 POSITIONS = (0, 1, 2, 7, 100, 1003, 31415, 99999, 131071, 1048575, 16777215)
+LENGTH = 64  # after so many positions tables that have a temperature grow again
 
 
-def table(positions: tuple[int, ...], frequencies: torch.Tensor, scale: float) -> torch.Tensor:
+def table(
+    positions: tuple[int, ...], frequencies: torch.Tensor, scale: float, temperature: float = 0.0
+) -> torch.Tensor:
     s = Sketch()
-    out = s.call("rope_table", "positions", s.weight("inv_freq", frequencies), scale=scale)
+    inv_freq = s.weight("inv_freq", frequencies)
+    out = s.call(
+        "rope_table", "positions", inv_freq, scale=scale, temperature=temperature, length=LENGTH
+    )
     inputs = rows_of_one(len(positions))
     inputs["positions"] = torch.tensor(positions, dtype=torch.int32)
     plan = s.plan()
@@ -35,6 +41,18 @@ def test_cosines_and_sines(pairs: int, theta: float, scale: float) -> None:
     angles = (positions[0].float()[:, None] * frequencies).double()
     exact = torch.cat((angles.cos(), angles.sin()), -1) * scale
     assert (got.double() - exact).abs().max() < 1.3e-7 * scale
+
+
+def test_tables_grow_with_the_temperature_of_their_positions() -> None:
+    """Steps lie at multiples of the length; rows before the first have the plain table."""
+    frequencies = 1.0 / 1e6 ** (torch.arange(13) / 13)
+    positions = (0, 63, 64, 65, 127, 128, 99999, 16777215)
+    got = table(positions, frequencies, 1.25, temperature=0.3)
+    expected = reference(torch.tensor(positions)[None], frequencies, 1.25, 0.3, LENGTH)[0]
+    torch.testing.assert_close(got, expected, rtol=1e-5, atol=2e-6)
+    plain = table(positions, frequencies, 1.25)
+    same = [torch.equal(*rows) for rows in zip(got, plain, strict=True)]
+    assert same == [True, True, *[False] * 6]
 
 
 def test_every_quadrant_and_its_borders() -> None:

@@ -13,6 +13,7 @@ from ingot.artifact.formats import DType, Format, rounded_rows
 from ingot.artifact.plan import Plan
 from ingot.compiler.interpret import Value
 from ingot.errors import CodegenError
+from ingot.ops.activation import KINDS
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.registry import DEFAULT_TOLERANCE
 from ingot.targets.cuda.calls_rows import ACTIVATIONS, CALLS
@@ -64,6 +65,13 @@ def layer_norm_without_bias(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("layer_norm", x, s.vector("w", width), None, form=dtype, eps=1e-5)
 
 
+def layer_norm_of_heads(s: Sketch, width: int, dtype: DType) -> str:
+    """Every head has weights of its own."""
+    whole = s.rows("x", 4 * width, form=dtype)
+    heads = s.view("heads", whole, width, 3, width)
+    return s.call("layer_norm", heads, s.vector("w", 3 * width), None, form=dtype, eps=1e-5)
+
+
 def gate(s: Sketch, width: int, dtype: DType) -> str:
     whole = s.rows("x", 2 * width, form=dtype)
     halves = (s.view(f"half{at}", whole, at, width) for at in (0, width))
@@ -106,6 +114,7 @@ BUILDS: Mapping[str, Build] = {
     "add_rms_norm": add_rms_norm,
     "layer_norm": layer_norm,
     "layer_norm plain": layer_norm_without_bias,
+    "layer_norm heads": layer_norm_of_heads,
     "gate": gate,
     **{f"activation {kind}": activation(kind) for kind in ACTIVATIONS},
     "add": add,
@@ -173,6 +182,7 @@ def test_small_and_large_numbers(name: str, spread: float) -> None:
 
 def test_every_kernel_is_tested() -> None:
     assert {name.split()[0] for name in BUILDS} == set(CALLS)
+    assert set(ACTIVATIONS) == set(KINDS)
 
 
 @pytest.mark.parametrize("kind", ["activation", "gate"])

@@ -59,7 +59,8 @@ class Memory:
         with os.fdopen(fd, "rb") as file:
             offsets = weight_offsets(self._plan, header, name)
             for buffer, offset in zip(self._plan.of_kind("weight"), offsets, strict=True):
-                nbytes = header.tensors[buffer.name].nbytes
+                tensor = header.tensors[buffer.base or buffer.name]
+                nbytes = tensor.offset + tensor.nbytes - offset
                 self._spans[buffer.name, 0] = self.weights + offset, nbytes
             source = Source(file.fileno(), artifact.manifest.files[name].size, name)
             with uploading(driver, self.weights, source):

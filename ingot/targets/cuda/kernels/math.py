@@ -26,15 +26,29 @@ def soft_capped(x, CAP: tl.constexpr):
 
 
 @triton.jit
+def gated(gate, up, KIND: tl.constexpr, LIMIT: tl.constexpr):
+    """activation(gate) * up; of the kind "clamped" the gate of gpt-oss, where NaN stays NaN."""
+    if KIND == "clamped":
+        gate = tl.where(gate > LIMIT, LIMIT, gate)
+        up = tl.where(up > LIMIT, LIMIT, tl.where(up < -LIMIT, -LIMIT, up))
+        y = (up + 1.0) * (gate / (1.0 + tl.exp(-1.702 * gate)))
+    else:
+        y = activated(gate, KIND) * up
+    return y
+
+
+@triton.jit
 def activated(x, KIND: tl.constexpr):
     """The activation of that kind."""
-    tl.static_assert(KIND == "silu" or KIND == "gelu" or KIND == "gelu_tanh" or KIND == "relu")
     if KIND == "silu":
         y = x / (1.0 + tl.exp(-x))
     elif KIND == "gelu":
         y = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
     elif KIND == "gelu_tanh":
         y = 0.5 * x * (1.0 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
-    else:
+    elif KIND == "relu":
         y = tl.maximum(x, 0.0)
+    else:
+        tl.static_assert(KIND == "relu2")
+        y = tl.maximum(x, 0.0) * tl.maximum(x, 0.0)
     return y

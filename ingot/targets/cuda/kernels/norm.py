@@ -51,17 +51,24 @@ def add_rms_norm(
 @triton.jit
 def layer_norm(
     x, weight, bias, out,
-    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, SIZE: tl.constexpr,
-    EPS: tl.constexpr, WITH_BIAS: tl.constexpr, COLUMNS: tl.constexpr,
+    X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, HEADS: tl.constexpr, SIZE: tl.constexpr,
+    WEIGHT_STRIDE: tl.constexpr, EPS: tl.constexpr, WITH_BIAS: tl.constexpr,
+    BLOCK_HEADS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """out [rows, SIZE] = the layer norm of x; grid (rows)."""
+    """out [rows, HEADS, SIZE] = the layer norm of each head of x.
+
+    The weights of the next head begin WEIGHT_STRIDE further on. Grid (rows, HEADS / BLOCK_HEADS).
+    """
     row = tl.program_id(0).to(tl.int64)
+    heads = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)
     columns = tl.arange(0, COLUMNS)
-    mask = columns < SIZE
-    numbers = tl.load(x + row * X_STRIDE + columns, mask=mask, other=0.0).to(tl.float32)
-    centred = tl.where(mask, numbers - tl.sum(numbers, 0) / SIZE, 0.0)
-    spread = tl.rsqrt(tl.sum(centred * centred, 0) / SIZE + EPS)
-    y = centred * spread * tl.load(weight + columns, mask=mask, other=0.0).to(tl.float32)
+    mask = (heads < HEADS)[:, None] & (columns < SIZE)[None, :]
+    place = heads[:, None] * SIZE + columns[None, :]
+    own = heads[:, None] * WEIGHT_STRIDE + columns[None, :]
+    numbers = tl.load(x + row * X_STRIDE + place, mask=mask, other=0.0).to(tl.float32)
+    centred = tl.where(mask, numbers - (tl.sum(numbers, 1) / SIZE)[:, None], 0.0)
+    spread = tl.rsqrt(tl.sum(centred * centred, 1) / SIZE + EPS)[:, None]
+    y = centred * spread * tl.load(weight + own, mask=mask, other=0.0).to(tl.float32)
     if WITH_BIAS:
-        y += tl.load(bias + columns, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + row * OUT_STRIDE + columns, y.to(out.dtype.element_ty), mask=mask)
+        y += tl.load(bias + own, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + row * OUT_STRIDE + place, y.to(out.dtype.element_ty), mask=mask)

@@ -48,16 +48,21 @@ def cosine_and_sine(angles):
 def fill_table(
     positions, frequencies, out,
     PAIRS: tl.constexpr, WIDTH: tl.constexpr, SCALE: tl.constexpr, OUT_STRIDE: tl.constexpr,
+    TEMPERATURE: tl.constexpr, LENGTH: tl.constexpr,
 ):  # fmt: skip
     """positions [rows], frequencies [PAIRS] -> cosines, then sines [rows, 2 PAIRS] float32.
 
-    Grid: (rows,).
+    Both times SCALE, and 1 + TEMPERATURE * ln(1 + floor(position / LENGTH)). Grid: (rows,).
     """
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, WIDTH)
     exists = columns < PAIRS
-    position = tl.load(positions + row).to(tl.float32)
-    angles = position * tl.load(frequencies + columns, mask=exists, other=0.0)
+    position = tl.load(positions + row)
+    angles = position.to(tl.float32) * tl.load(frequencies + columns, mask=exists, other=0.0)
     cosine, sine = cosine_and_sine(angles)
-    tl.store(out + row * OUT_STRIDE + columns, cosine * SCALE, mask=exists)
-    tl.store(out + row * OUT_STRIDE + PAIRS + columns, sine * SCALE, mask=exists)
+    scale = tl.full([WIDTH], SCALE, tl.float32)
+    if TEMPERATURE != 0:
+        passed = (position // LENGTH).to(tl.float32)
+        scale *= 1.0 + TEMPERATURE * tl.log(1.0 + passed)
+    tl.store(out + row * OUT_STRIDE + columns, cosine * scale, mask=exists)
+    tl.store(out + row * OUT_STRIDE + PAIRS + columns, sine * scale, mask=exists)

@@ -1,0 +1,26 @@
+"""Shapes of models with experts: the widths of published models, with the layers that the number
+at the end of a name counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+EXPERT_SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt-oss-20b-2": ("GptOss", {
+        "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880,
+        "num_hidden_layers": 2, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 64, "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128,
+    }),
+    "mixtral-8x7b-1": ("Mixtral", {
+        "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336,
+        "num_hidden_layers": 1, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 128, "num_local_experts": 8, "num_experts_per_tok": 2,
+        "max_position_embeddings": 32768,
+    }),
+    "qwen3-30b-a3b-1": ("Qwen3Moe", {
+        "vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144,
+        "moe_intermediate_size": 768, "num_hidden_layers": 1, "num_attention_heads": 32,
+        "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
+        "num_experts_per_tok": 8, "norm_topk_prob": True, "max_position_embeddings": 40960,
+    }),
+}  # fmt: skip
