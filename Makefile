@@ -6,6 +6,8 @@ VENV  := .venv
 STAMP := $(VENV)/.setup-done
 # Triton, 290 MB that compiling for a CPU, and so the demo, need not wait for.
 CUDA  := $(VENV)/.triton-done
+# Ray, with what it needs 470 MB that only slow tests need.
+RAY   := $(VENV)/.ray-done
 PY    := $(VENV)/bin/python
 INGOT := $(VENV)/bin/ingot
 ARGS  ?=
@@ -40,6 +42,10 @@ $(CUDA): $(STAMP) tools/constraints_cuda.txt
 	@$(PY) tools/setup_env.py $(VENV) triton
 	@touch $@
 
+$(RAY): $(CUDA)
+	@$(PY) tools/setup_env.py $(VENV) ray
+	@touch $@
+
 demo: $(STAMP)  ## Compile the bundled model and let it write
 	@mkdir -p build
 	@echo '$$ ingot compile $(MODEL) -o $(ARTIFACT)'
@@ -55,7 +61,7 @@ test-all: $(CUDA)  ## Run the core, then the same tests on all further cases
 	  && $(MAKE) --no-print-directory test \
 	  && $(PY) -m pytest -q $(SPREAD) -m "thorough and not slow" $(ARGS)
 
-test-slow: $(CUDA)  ## Run the tests that take minutes or gigabytes
+test-slow: $(RAY)  ## Run the tests that take minutes or gigabytes
 	@$(PY) -m pytest -q $(SPREAD) -m slow $(ARGS)
 
 tour: $(CUDA)  ## Do what a new user does, from the wheel to a page in Chromium if there is one

@@ -214,3 +214,31 @@ def test_the_file_for_ray_describes_an_application():
     args = msgspec.convert(application["args"], Args)
     assert args.models[0].min_replicas <= args.models[0].max_replicas
     assert args.balance.keys() <= {"more", "times"}
+
+
+def test_kustomize_builds_the_manifests():
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        return  # the files themselves are read above
+    command = [kubectl, "kustomize", DEPLOY / "kubernetes"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    built = {each["kind"]: each for each in yaml.safe_load_all(done.stdout)}
+    (kustomization,) = documents("kubernetes/kustomization.yaml")
+    kinds = {each["kind"] for name in kustomization["resources"]
+             for each in documents(f"kubernetes/{name}")}  # fmt: skip
+    assert built.keys() == kinds
+    assert built["Deployment"]["spec"]["template"]["spec"]["containers"] == pod()["containers"]
+
+
+def test_compose_reads_its_file(tmp_path):
+    command = ["docker", "compose", "version"]
+    if shutil.which("docker") is None or subprocess.run(command, capture_output=True).returncode:
+        return  # the file itself is read above
+    command = ["docker", "compose", "-f", DEPLOY / "compose.yaml", "--profile", "*", "config"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    read = yaml.safe_load(done.stdout)["services"]
+    (compose,) = documents("compose.yaml")
+    assert read.keys() == compose["services"].keys()
+    assert read["ingot"]["command"] == service()["command"]

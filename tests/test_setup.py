@@ -12,6 +12,7 @@ from tools import setup_env
 
 ROOT = Path(__file__).resolve().parents[1]
 RULES = dict(re.findall(r"^([a-z-]+):(?! *=)([^#\n]*)", (ROOT / "Makefile").read_text(), re.M))
+RAY = setup_env.pinned("ray")
 TRITON = setup_env.pinned("triton", setup_env.CUDA_CONSTRAINTS)
 
 
@@ -19,11 +20,14 @@ def test_the_demo_does_not_wait_for_triton():
     assert RULES["demo"].split() == ["$(STAMP)"]
 
 
-@pytest.mark.parametrize(
-    "rule", ["setup", "test", "test-all", "test-slow", "lint", "tour", "bench"]
-)
+@pytest.mark.parametrize("rule", ["setup", "test", "test-all", "lint", "tour", "bench"])
 def test_what_builds_for_cuda_waits_for_triton(rule):
     assert RULES[rule].split() == ["$(CUDA)"]
+
+
+def test_the_slow_tests_alone_wait_for_ray():
+    assert [name for name, needs in RULES.items() if "$(RAY)" in needs] == ["test-slow"]
+    assert "\n$(RAY): $(CUDA)\n" in (ROOT / "Makefile").read_text()
 
 
 def test_what_ci_runs_waits_for_triton():
@@ -57,6 +61,15 @@ def test_triton_is_installed_unless_it_is_there(asked, capsys):
     assert asked("") == asked("3.7.1") == [f"triton=={TRITON}"]
     assert f"setup: installing triton {TRITON}" in capsys.readouterr().out
     assert asked(TRITON) == [] and capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("installed, num_asked", [("", 1), ("2.50.0", 1), (RAY, 0)])
+def test_ray_is_installed_unless_it_is_there(installed, num_asked, monkeypatch):
+    asked = []
+    monkeypatch.setattr(setup_env.Venv, "version", lambda env, package: installed)
+    monkeypatch.setattr(setup_env.Venv, "must", lambda env, *words: asked.append(words[-1]))
+    setup_env.add_ray(Path("nowhere"))
+    assert asked == [".[ray]"] * num_asked
 
 
 def test_where_triton_has_no_wheel_that_is_said(asked, capsys):

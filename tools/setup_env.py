@@ -2,6 +2,7 @@
 
     python tools/setup_env.py .venv           makes it
     python tools/setup_env.py .venv triton    adds Triton, which only tests, lint and such need
+    python tools/setup_env.py .venv ray       adds Ray, which only slow tests need
 
 Run by the Makefile with any Python 3.11+; uses the standard library only. Prints a line a step;
 what pip says goes to `.venv/setup.log` and is shown only if a step fails.
@@ -106,6 +107,14 @@ def add_triton(root: Path) -> None:
         env.must("install", "--no-deps", f"triton=={version}")
 
 
+def add_ray(root: Path) -> None:
+    """Installs the extra `ray` into an environment that is there."""
+    env, version = Venv(root), pinned("ray")
+    if env.version("ray") != version:
+        say(f"installing ray {version} (about 470 MB, to test replicas on a cluster; once)")
+        env.must("install", "-c", str(CONSTRAINTS), "-e", ".[ray]")
+
+
 def pinned(package: str, constraints: Path = CONSTRAINTS) -> str:
     """The version that a constraints file asks for."""
     lines = constraints.read_text().splitlines()
@@ -142,7 +151,8 @@ def say(line: str) -> None:
 
 if __name__ == "__main__":
     try:
-        step = add_triton if sys.argv[2:] == ["triton"] else setup
+        steps = {"triton": add_triton, "ray": add_ray}
+        step = steps[sys.argv[2]] if sys.argv[2:] else setup
         step(Path(sys.argv[1]).resolve())
     except SetupError as error:
         sys.exit(f"setup: {error}")

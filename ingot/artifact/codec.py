@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ingot.artifact.decoding import decode_json
 from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
 from ingot.artifact.layer_graphs import LayerGraphs
 from ingot.artifact.manifest import FORMAT_VERSION, Manifest
@@ -113,7 +114,7 @@ def _encode(value: Any, kind: type[Any]) -> bytes:
     data += b"\n"
     # JSON has no inf or nan. Better to refuse here than when somebody reads the artifact.
     try:
-        same = msgspec.json.decode(data, type=kind) == value
+        same = decode_json(data, kind) == value
     except msgspec.ValidationError:
         same = False
     if not same:
@@ -144,7 +145,7 @@ def _in_lines(lean: dict[str, Any]) -> bytes:
 
 def _decode(data: bytes, kind: type[T], file: str, *, canonical: bool = True) -> T:
     try:
-        value = msgspec.json.decode(data, type=kind)
+        value = decode_json(data, kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ArtifactError(f"{file}: {error}", hint=_RECOMPILE) from error
     if canonical and _encode(value, kind) != data:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from ingot.artifact.decoding import decode_json
 from ingot.artifact.formats import Storage
 from ingot.artifact.layer_graphs import LayerGraphs
 from ingot.artifact.manifest import LedgerEntry
@@ -39,4 +40,4 @@ def encode_entry(entry: FrontEntry) -> bytes:
 
 def decode_entry(data: bytes) -> FrontEntry:
     """The entry in those bytes. Raises ValueError if they are none."""
-    return msgspec.json.decode(data, type=FrontEntry)
+    return decode_json(data, FrontEntry)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from ingot.artifact.decoding import decode_json
 from ingot.artifact.manifest import Manifest, ModelInfo, Numerics
 from ingot.errors import GoldenError
 
@@ -164,7 +165,7 @@ def decode_golden(data: bytes, where: str) -> Golden:
     """
     _check_format(data, where)
     try:
-        golden = msgspec.json.decode(data, type=Golden)
+        golden = decode_json(data, Golden)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise _malformed(where, str(error)) from error
     if fault := _fault(golden):

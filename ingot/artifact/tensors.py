@@ -14,6 +14,7 @@ from math import prod
 
 import msgspec
 
+from ingot.artifact.decoding import decode_json
 from ingot.artifact.formats import stored_bytes
 from ingot.artifact.plan import aligned
 from ingot.errors import ArtifactError
@@ -101,7 +102,7 @@ def read_header(fd: int, file: str) -> TensorFile:
     try:
         raw = msgspec.json.decode(data[8:], type=dict[str, msgspec.Raw])
         raw.pop("__metadata__", None)
-        entries = {name: msgspec.json.decode(value, type=_Raw) for name, value in raw.items()}
+        entries = {name: decode_json(value, _Raw) for name, value in raw.items()}
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ArtifactError(f"{file}: header: {error}") from error
     tensors = _place(entries, start, size, file)

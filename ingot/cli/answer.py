@@ -67,6 +67,7 @@ class Answer:
         }
 
     def _pieces(self, llm: LLM, params: SamplingParams) -> Iterator[Piece]:
+        before = llm.counters()
         stream = llm.stream({"prompt_token_ids": self.prompt_token_ids}, params)
         with closing(stream):
             for delta in self.stats.watch(stream, lambda: llm.counters().kernel_seconds):
@@ -74,6 +75,9 @@ class Answer:
                 self.token_ids += delta.token_ids
                 self.finish_reason = delta.finish_reason or self.finish_reason
                 yield from self._news(whole=delta.finish_reason is not None)
+        after = llm.counters()
+        self.stats.num_draft_tokens = after.num_draft_tokens - before.num_draft_tokens
+        self.stats.num_accepted_tokens = after.num_accepted_tokens - before.num_accepted_tokens
 
     def _news(self, *, whole: bool) -> Iterator[Piece]:
         thinking, text = (

@@ -6,6 +6,8 @@ from argparse import _ActionsContainer
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
+from ingot.cli.numbers import human_int
+
 
 class Argument:
     """An argument of a verb.
@@ -54,6 +56,14 @@ DEVICE = Argument(
     "cpu, cuda or cuda:1; a model directory is compiled for it (default: a GPU that the artifact "
     "has a target for, or else the CPU)",
     default="auto",
+)
+SPECULATIVE = Argument(
+    "--speculative METHOD",
+    "ngram: guess tokens by what followed the last ones before, where that pays (default: off)",
+    choices=("ngram",),
+)
+NUM_SPECULATIVE_TOKENS = Argument(
+    "--num-speculative-tokens N", "the most tokens of a guess (default: 5)", human_int
 )
 REVISION = Argument("--revision REV", "branch, tag or commit of a model on the hub (default: main)")
 COMMON = (

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ingot.cli.arguments import Argument
+from ingot.cli.arguments import NUM_SPECULATIVE_TOKENS, SPECULATIVE, Argument
 from ingot.cli.numbers import human_bytes, human_int
 from ingot.cli.origins import field_of, parsed
 from ingot.cli.serve_options import seconds
@@ -28,6 +28,8 @@ MODEL_OPTIONS = (
     ),
     Argument("--threads N", "default: one per processor that may be used", human_int),
     Argument("--device NAME", "cpu, cuda or cuda:1 (default: auto)"),
+    SPECULATIVE,
+    NUM_SPECULATIVE_TOKENS,
     Argument("--seed N", "seeds requests that have no seed (default: 0)", int),
     Argument("--keep-alive S", "unload a model that nobody asked for so long", seconds),
     Argument(

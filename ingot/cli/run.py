@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingot.cli.answer_options import MAX_TOKENS, SAMPLING, STOP, THINK
-from ingot.cli.arguments import DEVICE, MODEL, REVISION, Argument, Arguments, Group
+from ingot.cli.arguments import (
+    DEVICE,
+    MODEL,
+    NUM_SPECULATIVE_TOKENS,
+    REVISION,
+    SPECULATIVE,
+    Argument,
+    Arguments,
+    Group,
+)
 from ingot.cli.numbers import human_int
 from ingot.cli.output import print_json
 from ingot.errors import UsageError
@@ -37,6 +46,8 @@ ARGUMENTS: Arguments = (
     STOP,
     DEVICE,
     Argument("--threads N", "default: one per processor that this process may use", human_int),
+    SPECULATIVE,
+    NUM_SPECULATIVE_TOKENS,
     Argument("--stats", "print the time to the first token and the speed beside its limit"),
     Group(
         "chat",
@@ -63,17 +74,23 @@ def main(args: argparse.Namespace) -> int:
     from ingot.cli.chat.loop import converse
     from ingot.compiler.choose_targets import for_device
     from ingot.hub import model_path
+    from ingot.runtime.config import DRAFTED, EngineConfig
     from ingot.runtime.llm import LLM
 
     converses = args.prompt is None and (args.chat or sys.stdin.isatty())
     chats = converses or args.chat or args.system is not None
     prompt = "" if converses else _prompt(args)
+    config = EngineConfig(
+        speculative=args.speculative,
+        num_speculative_tokens=args.num_speculative_tokens or DRAFTED,
+    )
     wanted = None if is_artifact(Path(args.model)) else for_device(args.device)
     # A model on the hub is downloaded and a directory compiled, unless they are cached.
     path = resolve(model_path(args.model, args.revision), wanted)
     began = time.perf_counter()
     artifact = Artifact.open(path, device=args.device)
-    with LLM(artifact, max_model_len=args.max_model_len, num_threads=args.threads) as llm:
+    length, threads = args.max_model_len, args.threads
+    with LLM(artifact, max_model_len=length, num_threads=threads, config=config) as llm:
         load_seconds = time.perf_counter() - began
         options = _options(llm, args, chats)
         if converses:

@@ -27,7 +27,8 @@ class Figures:
 
     `weight_bytes_per_token` is what decoding one token of one sequence must read, and
     `read_bytes_per_second` is how fast this host reads a buffer of that size. `kernel_share` is the
-    part of the decoding that the kernels took. `share_of_others` is the part of the processors'
+    part of the decoding that the kernels took. Of `num_draft_tokens` guessed tokens that steps
+    computed, so many were accepted. `share_of_others` is the part of the processors'
     time that other processes had meanwhile; None where the system does not tell.
     """
 
@@ -42,6 +43,8 @@ class Figures:
     read_bytes_per_second: float
     decode_limit_tokens_per_second: float
     share_of_others: float | None
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
 
     def text(self) -> str:
         """The figures for people."""
@@ -57,6 +60,7 @@ class Figures:
         weights = format_bytes(self.weight_bytes_per_token)
         bandwidth = format_bytes(int(self.read_bytes_per_second))
         others = self.share_of_others or 0.0
+        drafts = f"{self.num_accepted_tokens} of {self.num_draft_tokens} guessed tokens were right"
         busy = f"other work had {100 * others:.0f} % of the processors' time: speeds are too low"
         return [
             ("load", format_seconds(self.load_seconds)),
@@ -64,6 +68,7 @@ class Figures:
             ("prefill", _speed(self.num_prompt_tokens, self.prefill_tokens_per_second)),
             ("decode", _speed(self.num_tokens, decode) + share),
             *([("kernels", kernels)] if self.kernel_share is not None else []),
+            *([("drafts", drafts)] if self.num_draft_tokens else []),
             ("limit", f"{limit:.0f} tok/s: a token reads {weights} of weights, at {bandwidth}/s"),
             *([("busy host", busy)] if others >= TOLD_SHARE else []),
         ]
@@ -78,6 +83,8 @@ class RunStats:
     first_seconds: float = 0.0
     total_seconds: float = 0.0
     kernel_seconds: float | None = None  # after the first token; None of an answer cut short
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
     began: ProcessorTimes = field(default_factory=ProcessorTimes.now)
     ended: ProcessorTimes = field(default_factory=ProcessorTimes.now)
 
@@ -116,6 +123,8 @@ class RunStats:
             read_bytes_per_second=bandwidth,
             decode_limit_tokens_per_second=bandwidth / max(nbytes, 1),
             share_of_others=self.ended.share_of_others(self.began),
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
         )
 
 

@@ -52,7 +52,9 @@ class BatchBuilder:
             if len(tokens) < chunk.end - chunk.start:
                 x.from_draws[x.num_tokens + len(tokens)] = draws[id(sequence)]
                 tokens.append(0)
-            self.append(tokens, chunk.start, page_ids_of(sequence.sequence_id), chunk.num_rows)
+            page_ids = page_ids_of(sequence.sequence_id)
+            num_rows = chunk.num_rows + len(chunk.draft)
+            self.append(tokens + chunk.draft, chunk.start, page_ids, num_rows)
         return Batch(chunks, x)
 
     def append(
@@ -77,7 +79,7 @@ class BatchBuilder:
         x.num_seqs, x.num_tokens, x.num_rows = row + 1, end, rows
 
     def _singles(self, chunks: list[Chunk], page_ids_of: PageIds, draws: Mapping[int, int]) -> int:
-        """Lays out the chunks that decode, which come first; returns their number.
+        """Lays out the chunks that decode without a draft, which come first; returns their number.
 
         Each is a single token that gets logits.
         """
@@ -85,7 +87,7 @@ class BatchBuilder:
         tokens, positions, slots = [], [], []
         for row, chunk in enumerate(chunks):
             start, sequence = chunk.start, chunk.sequence
-            if chunk.end - start != 1 or not chunk.draws:
+            if not chunk.decodes or chunk.draft:
                 break
             page_ids = page_ids_of(sequence.sequence_id)
             if self._held[row] is not page_ids or self._num_held[row] != len(page_ids):

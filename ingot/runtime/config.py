@@ -7,7 +7,11 @@ from dataclasses import dataclass, fields
 from ingot.errors import UsageError
 from ingot.runtime.field_checks import plain
 
+SPECULATIVE = ("ngram",)  # the ways to guess
+DRAFTED, MOST_DRAFTED = 5, 64  # tokens of a guess
+
 _FLAGS = {"prefix_cache", "overlap"}
+_DRAFTS = {"num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,11 @@ class EngineConfig:
     max_num_seqs            the most sequences in a step
     max_num_batched_tokens  the most tokens in a step
     max_waiting             the most sequences in the queue; more are refused. None: no bound
+    speculative             "ngram": guess tokens by what followed the last ones before, and compute
+                            guesses beside the known tokens where that pays. None: off
+    num_speculative_tokens  the most tokens of a guess
+    prompt_lookup_max       how many last tokens are compared at most,
+    prompt_lookup_min       and how many have to be equal
 
     Raises UsageError that names the field, its value and the range.
     """
@@ -36,21 +45,37 @@ class EngineConfig:
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     max_waiting: int | None = None
+    speculative: str | None = None
+    num_speculative_tokens: int = DRAFTED
+    prompt_lookup_max: int = 4
+    prompt_lookup_min: int = 2
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = plain(getattr(self, field.name))
             object.__setattr__(self, field.name, value)
-            if field.name in _FLAGS:
-                fits, wanted = isinstance(value, bool), "True or False"
-            else:
-                low = 0 if field.name == "logits_cache_bytes" else 1
-                fits = type(value) is int and low <= value < 2**63
-                wanted = f"an integer in [{low}, 2**63)"
+            fits, wanted = _judge(field.name, value)
             if not fits and not (value is None and field.default is None):
                 raise UsageError(
                     f"{field.name} is {value!r:.80}", hint=f"{field.name} must be {wanted}."
                 )
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise UsageError(
+                f"prompt_lookup_min is {self.prompt_lookup_min}, and prompt_lookup_max is "
+                f"{self.prompt_lookup_max}",
+                hint="prompt_lookup_min must not be larger.",
+            )
+
+
+def _judge(name: str, value: object) -> tuple[bool, str]:
+    """Whether a switch can have a value, and what it can have."""
+    if name in _FLAGS:
+        return isinstance(value, bool), "True or False"
+    if name == "speculative":
+        return value in SPECULATIVE, f"{' or '.join(map(repr, SPECULATIVE))} or None"
+    low, high = (1, MOST_DRAFTED) if name in _DRAFTS else (name != "logits_cache_bytes", None)
+    fits = type(value) is int and low <= value < (2**63 if high is None else high + 1)
+    return fits, f"an integer in [{int(low)}, {'2**63)' if high is None else f'{high}]'}"
 
 
 def engine_config(given: object) -> EngineConfig:

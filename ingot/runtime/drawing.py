@@ -24,6 +24,7 @@ class Owner(Protocol):
 
     scheduler: Scheduler
 
+    def deliver(self, changed: list[Sequence]) -> None: ...
     def finish(
         self, sequence: Sequence, reason: FinishReason, stop_reason: str | int | None = None
     ) -> None: ...
@@ -87,12 +88,17 @@ class Drawing:
                 if begins and not self._logits_cache.paused:
                     wanted.cached.append(sequence)
                     wanted.kept.append(end - 1)
+            if chunk.draft:
+                wanted.drafted.append((chunk, len(wanted.kept)))
+                wanted.kept += range(end, end + len(chunk.draft))
+                end += len(chunk.draft)
         return wanted
 
     def take(self, wanted: Wanted, drawn: Drawn) -> list[Sequence]:
         """Takes the results of a step; returns the sequences that got a token or an error.
 
-        Sequences that ended while it ran get nothing.
+        Sequences that ended while it ran get nothing. Where drafts were right, those are returned
+        that got something with the last of their tokens; the others were delivered before.
         """
         failed: list[Sequence] = []
         for sequence, scores in zip(wanted.scored, drawn.scores, strict=True):
@@ -103,9 +109,35 @@ class Drawing:
                 failed += members
             else:
                 sequence.prompt_logprobs += scores
-        for sequence, logits in zip(wanted.cached, drawn.logits, strict=True):
+        logits_of_prompts = drawn.logits[: len(wanted.cached)]  # those of drafts come last
+        for sequence, logits in zip(wanted.cached, logits_of_prompts, strict=True):
             self._logits_cache.put(sequence.prompt_ids, sequence.salt, logits)
-        return failed + self._accept(wanted.sequences, drawn.tokens, drawn.seconds)
+        taken = failed + self._accept(wanted.sequences, drawn.tokens, drawn.seconds)
+        return self._follow(wanted.drafted, drawn.logits, taken) if wanted.drafted else taken
+
+    def _follow(
+        self, drafted: list[tuple[Chunk, int]], logits: Float32, taken: list[Sequence]
+    ) -> list[Sequence]:
+        """Goes on where the token that was drawn is the next one of the draft.
+
+        The logits after it are there already. They are drawn from as if another step had computed
+        them, so the tokens are those of decoding without drafts.
+        """
+        self._tally["num_drafts"] += len(drafted)
+        self._tally["num_draft_tokens"] += sum(len(chunk.draft) for chunk, _ in drafted)
+        while drafted := [each for each in drafted if _is_right(each[0])]:
+            self._tally["num_accepted_tokens"] += len(drafted)
+            self._owner.deliver(taken)  # a stop string may end one before its next token
+            taken, drafted = [], [each for each in drafted if not each[0].sequence.finished]
+            if drafted:
+                going = [chunk.sequence for chunk, _ in drafted]
+                for sequence in going:
+                    self._owner.scheduler.keep(sequence)
+                rows = [row + chunk.num_drawn - 1 for chunk, row in drafted]
+                began = perf_counter()
+                draws = self._executor.draw(logits[rows], going)
+                taken = self._accept(going, draws, perf_counter() - began)
+        return taken
 
     def _accept(
         self, sequences: list[Sequence], draws: list[Draw | IngotError], seconds: float
@@ -164,12 +196,16 @@ class Drawing:
 
 
 class Wanted:
-    """What is wanted of a step's logits, and for whom: the kept rows are for the cache."""
+    """What is wanted of a step's logits, and for whom.
+
+    The kept rows are for the cache, and those after the tokens of drafts.
+    """
 
     def __init__(self) -> None:
         self.sequences: list[Sequence] = []
         self.scored: list[Sequence] = []
         self.cached: list[Sequence] = []
+        self.drafted: list[tuple[Chunk, int]] = []  # with the place of the first row in `kept`
         self.kept: list[int] = []
         self.draws = Draws(sequences=self.sequences, kept=self.kept)
 
@@ -183,6 +219,14 @@ class Wanted:
             tokens = sequence.token_ids[begin + 1 : end + 1]
             count = sequence.params.prompt_logprobs or 0
             self.draws.scorings.append(Scoring(first_row + begin - first, tokens, count))
+
+
+def _is_right(chunk: Chunk) -> bool:
+    """Whether the sequence goes on as its draft says, by one token more than at the last look."""
+    sequence, count = chunk.sequence, chunk.num_drawn
+    if sequence.finished or count > len(chunk.draft):
+        return False
+    return sequence.token_ids[-1] == chunk.draft[count - 1]
 
 
 def _family(sequence: Sequence) -> list[Sequence]:

@@ -15,14 +15,13 @@ from ingot.runtime.executor import Executor
 from ingot.runtime.flights import Flights
 from ingot.runtime.forced import ForcedSteps
 from ingot.runtime.logits_cache import LogitsCache
-from ingot.runtime.metrics import EngineCounters, Tally, Times
+from ingot.runtime.metrics import EngineCounters, Tally
 from ingot.runtime.output import FinishReason
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.scheduler import AGING, Scheduler
-from ingot.runtime.sequence import Sequence
-
-INDEX_BITS = 16  # of a sequence's key; the rest is the request's number
+from ingot.runtime.sequence import Sequence, first_of_request
+from ingot.runtime.speculation import Speculation, check_speculation
 
 
 class Engine:
@@ -36,6 +35,9 @@ class Engine:
     A device is given the next step before the current one is done, unless the host has to see the
     tokens first. That step cannot be dropped: a sequence that has ended meanwhile takes nothing
     from it, and what others write to its pages comes later in the device's queue.
+
+    With speculation, a step also computes guesses of the tokens to come, where that pays. Nothing
+    is prepared beside a step whose tokens the next one has to follow.
 
     Args:
         max_model_len: the most tokens a sequence can have, prompt included.
@@ -98,8 +100,11 @@ class Engine:
     @config.setter
     def config(self, config: EngineConfig) -> None:
         config = engine_config(config)
+        check_speculation(config, self._executor, self._max_num_rows)
         self._prepared = None
         self.scheduler.configure(config)
+        self._speculation = None if config.speculative is None else Speculation(config)
+        self.scheduler.drafter = None if self._speculation is None else self._speculation.drafts
         if config.logits_cache_bytes != self._logits_cache.max_bytes:
             self._logits_cache.resize(config.logits_cache_bytes)
         self._overlaps = (
@@ -129,27 +134,17 @@ class Engine:
         number, first_id = self._num_requests, self._num_sequences
         self._num_requests, self._num_sequences = number + 1, first_id + params.n
         stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids)}
-        arrived = perf_counter()
-        first, *siblings = (
-            Sequence(
-                first_id + index,
-                list(token_ids),
-                params,
-                self._admission.max_len(token_ids, params),
-                seed=self.seed if params.seed is None else params.seed,
-                # With a seed of its own a request draws the same wherever and whenever it runs.
-                key=(0 if params.seed is not None else number + 1) << INDEX_BITS | index,
-                index=index,
-                rank=(number + AGING * priority, first_id + index),
-                salt=salt,
-                stop_ids=frozenset(stop_ids),
-                times=Times(arrived),
-            )
-            for index in range(params.n)
+        first = first_of_request(
+            number,
+            first_id,
+            token_ids,
+            params,
+            max_len=self._admission.max_len(token_ids, params),
+            rank=number + AGING * priority,
+            seed=self.seed,
+            salt=salt,
+            stop_ids=frozenset(stop_ids),
         )
-        first.siblings = siblings
-        for sibling in siblings:
-            sibling.parent = first
         self._prepared = None
         self._drawing.look_up(first)
         self.scheduler.add(first)
@@ -209,6 +204,8 @@ class Engine:
                 self._flights.submit(batch, wanted, beside=self._overlaps)
         if self._flights:
             drawn += self._land()
+            if self._speculation is not None:
+                self._speculation.landed(self._flights.landed, perf_counter() - began)
         elif self.has_unfinished and not drawn:
             raise InternalError("no sequence can run")
         if not (self._overlaps and self.has_unfinished):
@@ -216,9 +213,9 @@ class Engine:
         self._tally["step_seconds"] += perf_counter() - began
         return drawn
 
-    def deliver(self) -> None:
+    def deliver(self, changed: Iterable[Sequence] = ()) -> None:
         """Calls `receive` with the sequences that it has not seen since they changed."""
-        sequences, self._undelivered = self._undelivered, []
+        sequences, self._undelivered = [*self._undelivered, *changed], []
         if sequences and self.receive is not None:
             self.receive(sequences)
 
@@ -287,6 +284,8 @@ class Engine:
     def _go_on(self, under_way: Wanted) -> None:
         """Delivers, and prepares the step that comes next; submits it if the executor takes it."""
         self.deliver()
+        if self._speculation is not None and (under_way.drafted or self._speculation.waits):
+            return
         self._prepared = batch = self._prepare(under_way)
         if batch is not None:
             wanted = self._drawing.wanted(batch.chunks)

@@ -118,6 +118,12 @@ class Executor(Protocol):
         ...
 
     @property
+    def takes_drafts(self) -> bool:
+        """Whether a step may compute tokens that may turn out wrong. Their logits are kept, and
+        `draw` is called with some of them before the next step."""
+        ...
+
+    @property
     def inputs(self) -> tuple[StepInputs, StepInputs]:
         """The arrays to fill before `submit`: one is filled while the step in the other runs."""
         ...

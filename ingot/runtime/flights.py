@@ -38,6 +38,7 @@ class Flights:
         self._tally = tally
         self._flights: deque[Flight] = deque()
         self._landed = 0.0
+        self.landed: list[Chunk] = []  # by the last step
         self.steps_by_size = [*NO_STEPS]
 
     def __bool__(self) -> bool:
@@ -54,7 +55,7 @@ class Flights:
         for chunk in batch.chunks:
             if not chunk.sequence.times.started:
                 chunk.sequence.times.started = began
-        num_tokens = sum(chunk.end - chunk.start for chunk in batch.chunks)
+        num_tokens = sum(chunk.num_tokens for chunk in batch.chunks)
         self._tally["num_computed_tokens"] += num_tokens
         self.steps_by_size[bisect_left(STEP_SIZES, num_tokens)] += 1
         began = perf_counter()
@@ -71,6 +72,7 @@ class Flights:
         self._tally["kernel_seconds"] += self._landed - began - drawn.seconds
         self._tally["num_steps"] += 1
         self._scheduler.complete(flight.chunks)
+        self.landed = flight.chunks
         return self._drawing.take(flight.wanted, drawn)
 
     def abandon(self) -> None:

@@ -119,6 +119,7 @@ class EngineCounters:
 
     Running, waiting and free are numbers of the moment; all others count since it was opened.
     `steps_by_size` are the steps that were begun, by STEP_SIZES; `num_steps` those that have ended.
+    Drafts are guesses that steps computed; so many of their tokens were accepted.
     """
 
     num_steps: int = 0
@@ -129,6 +130,9 @@ class EngineCounters:
     num_free_pages: int = 0
     num_computed_tokens: int = 0
     num_generated_tokens: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
     num_preemptions: int = 0
     num_finished: int = 0
     num_aborted: int = 0
@@ -138,3 +142,8 @@ class EngineCounters:
     sampler_seconds: float = 0.0
     prefix_cache: CacheCounters = CacheCounters()
     logits_cache: CacheCounters = CacheCounters()
+
+    @property
+    def acceptance_rate(self) -> float:
+        """The part of the drafted tokens that were accepted; 0.0 where there were none."""
+        return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0

@@ -74,13 +74,17 @@ class Model(Refusals):
             kv_cache_bytes=kv_cache_bytes,
             num_threads=num_threads,
         )
-        self._engine = Engine(
-            executor,
-            max_model_len=self.max_model_len,
-            eos_token_ids=self.artifact.manifest.model.eos_token_ids,
-            seed=seed,
-            config=config,
-        )
+        try:
+            self._engine = Engine(
+                executor,
+                max_model_len=self.max_model_len,
+                eos_token_ids=self.artifact.manifest.model.eos_token_ids,
+                seed=seed,
+                config=config,
+            )
+        except BaseException:  # switches that the executor cannot have
+            executor.close()
+            raise
         self._thread = EngineThread(Session(self._engine, on_step))
         # Runs at Python's exit, too, so that the threads of the kernels are always joined.
         weakref.finalize(self, self._thread.close)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from operator import attrgetter
 
 from ingot.errors import QueueFullError
@@ -22,7 +23,8 @@ _rank = attrgetter("rank")
 class Chunk:
     """Tokens `start` to `end` of a sequence; its last `num_rows` tokens get logits.
 
-    `draws`: the chunk ends with the sequence's last token, so the next one is drawn.
+    `draws`: the chunk ends with the sequence's last token, so the next one is drawn. `draft` may
+    be what follows; it is computed as well, and each of its tokens gets logits.
     """
 
     sequence: Sequence
@@ -30,6 +32,25 @@ class Chunk:
     end: int
     num_rows: int
     draws: bool
+    draft: list[int] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        """The tokens that the step computes."""
+        return self.end - self.start + len(self.draft)
+
+    @property
+    def num_drawn(self) -> int:
+        """The tokens that were drawn after the chunk."""
+        return len(self.sequence.token_ids) - self.end
+
+    @property
+    def decodes(self) -> bool:
+        return self.draws and self.end - self.start == 1
+
+
+# Guesses what follows the tokens of each sequence, in so many tokens at most.
+Drafter = Callable[[list[Sequence], int], list[list[int]]]
 
 
 class Scheduler:
@@ -41,8 +62,11 @@ class Scheduler:
     gives up its pages and is computed again later. So the first always advances, and every
     sequence ends, provided that the longest fits alone.
 
-    `max_num_rows` limits the tokens of a step that get logits.
+    `max_num_rows` limits the tokens of a step that get logits. Steps in which all sequences decode
+    also compute what the `drafter` guesses, where there is room: nobody gives up a page for it.
     """
+
+    drafter: Drafter | None = None
 
     def __init__(
         self,
@@ -124,7 +148,7 @@ class Scheduler:
             if start % size or self._make_room(sequence, start + 1):  # its last page has room
                 chunks.append(Chunk(sequence, start, start + 1, 1, True))
                 tokens -= 1
-        rows = self.max_num_rows - len(chunks)
+        rows, num_decoding = self.max_num_rows - len(chunks), len(chunks)
         prompts = [s for s in self.running if s.num_remaining > 1]
         while tokens > 0 and rows > 0:
             if not prompts and (self.num_preemptions > before or not self._admit(prompts)):
@@ -134,8 +158,12 @@ class Scheduler:
                 chunks.append(chunk)
                 tokens -= chunk.end - chunk.start
                 rows -= chunk.num_rows
+        only_decodes = len(chunks) == num_decoding
         # A sequence that had room may have lost it to another.
-        return [chunk for chunk in chunks if chunk.sequence.is_running]
+        chunks = [chunk for chunk in chunks if chunk.sequence.is_running]
+        if self.drafter is not None and chunks and only_decodes:
+            self._add_drafts(chunks, self.drafter, min(tokens, rows))
+        return chunks
 
     def advance(self, chunks: list[Chunk]) -> None:
         """Notes that a step that computes these chunks begins."""
@@ -148,14 +176,18 @@ class Scheduler:
 
         Others can now use the pages that it filled, and those that lie behind a window.
         """
-        size = self.pages.page_size
         for chunk in chunks:
             s = chunk.sequence  # preempted meanwhile, it has no pages, or known ones only
-            computed = min(chunk.end, s.num_computed)  # without what the next step computes
-            if self.uses_prefixes and chunk.end // size > chunk.start // size:
-                self.pages.publish(s.sequence_id, s.token_ids, computed, s.salt)
-            if self.pages.window:
-                self.pages.drop_behind(s.sequence_id, computed)
+            # Without what the next step computes, and without the draft, which nobody may find.
+            self._settle(s, chunk.start, min(chunk.end, s.num_computed))
+
+    def keep(self, sequence: Sequence) -> None:
+        """Notes that the next token of a draft was right: the step has computed it.
+
+        Nothing may have been scheduled since.
+        """
+        sequence.num_computed += 1
+        self._settle(sequence, sequence.num_computed - 1, sequence.num_computed)
 
     def free_up(self, num_pages: int) -> None:
         """Preempts the last ranks first, until that many pages are free or nothing runs."""
@@ -170,6 +202,27 @@ class Scheduler:
         first = max(start, len(sequence.prompt_logprobs))
         end = min(end, first + rows)
         return Chunk(sequence, start, end, max(0, end - first), end == length)
+
+    def _add_drafts(self, chunks: list[Chunk], drafter: Drafter, room: int) -> None:
+        """Puts the chunks that got a draft behind those that got none."""
+        drafts = drafter([chunk.sequence for chunk in chunks], room)
+        for chunk, draft in zip(chunks, drafts, strict=True):
+            s = chunk.sequence
+            if s.num_pending or not s.num_generated:  # the first token may be drawn for several
+                continue
+            draft = draft[: s.max_len - 1 - chunk.end]  # the last token is not computed
+            if draft and self.pages.can_grow(s.sequence_id, chunk.end + len(draft)):
+                self.pages.grow(s.sequence_id, chunk.end + len(draft))
+                chunk.draft = draft
+        chunks.sort(key=lambda chunk: bool(chunk.draft))
+
+    def _settle(self, sequence: Sequence, before: int, computed: int) -> None:
+        """Makes known the pages that were filled since `before` tokens were computed."""
+        size = self.pages.page_size
+        if self.uses_prefixes and computed // size > before // size:
+            self.pages.publish(sequence.sequence_id, sequence.token_ids, computed, sequence.salt)
+        if self.pages.window:
+            self.pages.drop_behind(sequence.sequence_id, computed)
 
     def _make_room(self, sequence: Sequence, num_tokens: int) -> bool:
         """Gives the sequence the pages of its first tokens; False when it had to yield itself."""

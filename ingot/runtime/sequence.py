@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from time import perf_counter
 
 from ingot.errors import IngotError
 from ingot.runtime.metrics import Times
 from ingot.runtime.output import FinishReason, Logprob
 from ingot.runtime.params import SamplingParams
+from ingot.runtime.prompt_lookup import PromptLookup
 from ingot.runtime.sampling_state import SamplingState
+
+INDEX_BITS = 16  # of a sequence's key; the rest is the request's number
 
 
 @dataclass(slots=True, eq=False)
@@ -23,7 +27,7 @@ class Sequence:
     `rank` orders the sequences, the smallest first. `salt` keeps prefixes apart: only sequences
     of the same salt share cached pages. `seed` and `key` name the sequence to the sampler's
     generator. It is completion `index` of its request; `siblings` are those that wait for the
-    logits of its prompt, and each has it as `parent` until then.
+    logits of its prompt, and each has it as `parent` until then. `lookup` guesses its tokens.
     """
 
     sequence_id: int
@@ -51,6 +55,7 @@ class Sequence:
     stop_reason: str | int | None = None
     error: IngotError | None = None
     times: Times = field(default_factory=Times)
+    lookup: PromptLookup | None = None
     sampling: SamplingState = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,3 +94,43 @@ class Sequence:
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None or self.error is not None
+
+
+def first_of_request(
+    number: int,
+    first_id: int,
+    token_ids: list[int],
+    params: SamplingParams,
+    *,
+    max_len: int,
+    rank: int,
+    seed: int,
+    salt: bytes,
+    stop_ids: frozenset[int],
+) -> Sequence:
+    """The sequence of a request's first completion; those of the others are its siblings.
+
+    `number` is that of the request. `seed` is for requests that have none.
+    """
+    arrived = perf_counter()
+    first, *siblings = (
+        Sequence(
+            first_id + index,
+            list(token_ids),
+            params,
+            max_len,
+            seed=seed if params.seed is None else params.seed,
+            # With a seed of its own a request draws the same wherever and whenever it runs.
+            key=(0 if params.seed is not None else number + 1) << INDEX_BITS | index,
+            index=index,
+            rank=(rank, first_id + index),
+            salt=salt,
+            stop_ids=stop_ids,
+            times=Times(arrived),
+        )
+        for index in range(params.n)
+    )
+    first.siblings = siblings
+    for sibling in siblings:
+        sibling.parent = first
+    return first

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ingot.errors import UsageError
 from ingot.runtime.field_checks import plain
+from ingot.runtime.speculative_config import read_speculative_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Argument:
         config: or the field of `EngineConfig`; of an argument that has both, for an artifact.
         spellings: other values that are taken, and what they are called here. None: all, for the
             option itself to check.
+        reads: makes fields of `EngineConfig` of a value that has several in one.
     """
 
     name: str
@@ -36,11 +38,12 @@ class Argument:
     compile: str = ""
     config: str = ""
     spellings: Mapping[Any, Any] | None = None
+    reads: Callable[[object], dict[str, Any]] | None = None
 
     @property
     def acts(self) -> bool:
         """Whether any value of it does something here."""
-        return bool(self.option or self.compile or self.config)
+        return bool(self.option or self.compile or self.config or self.reads)
 
     def changes_nothing(self, value: object) -> bool:
         # A bool equals 0 or 1, and is another thing.
@@ -87,6 +90,13 @@ CONSTRUCTOR = (
              "The most tokens in a step: compiled in for a model directory (512 unless given), "
              "and a bound below the artifact's own otherwise.",
              compile="max_num_batched_tokens", config="max_num_batched_tokens"),
+    Argument("speculative_config", (None,),
+             'Prompt lookup, on CPUs: `{"method": "ngram"}`, with `num_speculative_tokens`, '
+             "`prompt_lookup_max` and `prompt_lookup_min` if need be. They are switches of "
+             "`EngineConfig`.",
+             reads=read_speculative_config),
+    Argument("speculative", (None,), 'Not of vLLM: short for `{"method": "ngram"}`.',
+             config="speculative"),
     Argument("generation_config", ("auto",),
              "Where requests without parameters get theirs: the model's generation_config.json, or "
              "`SamplingParams()` alone.",
@@ -160,7 +170,6 @@ CONSTRUCTOR = (
     Argument("task", ("auto", "generate"), "Models generate."),
     Argument("convert", ("auto", "none"), "Models generate."),
     Argument("enable_lora", _OFF, "Merge the adapter into the weights, and compile those."),
-    Argument("speculative_config", (None,), "There is no speculative decoding."),
     Argument("limit_mm_per_prompt", (None,), _TEXT_ONLY),
     Argument("mm_processor_kwargs", (None,), _TEXT_ONLY),
     Argument("allowed_local_media_path", ("", None), _TEXT_ONLY),
@@ -208,6 +217,8 @@ def choose(
             _put(chosen.options, name, value)
         elif row.changes_nothing(value):
             continue
+        elif row.reads:
+            chosen.config.update(row.reads(value))
         elif row.option:
             _put(chosen.options, row.option, row.spelled(value))
         elif row.config and (compiled or not row.compile):

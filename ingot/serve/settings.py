@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ingot.artifact.reader import Artifact
 from ingot.errors import UsageError
-from ingot.runtime.config import EngineConfig
+from ingot.runtime.config import DRAFTED, EngineConfig
 from ingot.runtime.llm import LLM
 
 
@@ -25,6 +25,9 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     seed         seeds the draws of requests that have no seed of their own
     priority     where memory is short, an idle model of a larger number is unloaded first
     keep_alive   seconds that the model stays loaded without a request; None: until memory is short
+    speculative  "ngram": compute guesses of the tokens to come, where that pays; None: off
+    num_speculative_tokens
+                 the most tokens of a guess
     watchdog     seconds without a step, although there are requests, after which an engine process
                  is killed and started again; None: 60
 
@@ -41,6 +44,8 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     keep_alive: float | None = None
     watchdog: float | None = None
+    speculative: str | None = None
+    num_speculative_tokens: int = DRAFTED
 
     def __post_init__(self) -> None:
         for name in ("context", "seats", "kv_bytes", "threads", "max_waiting"):
@@ -54,6 +59,16 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
         if self.watchdog is not None and not 1 <= self.watchdog < 10**9:
             raise UsageError(f"watchdog is {self.watchdog}", hint="watchdog is 1 second or more.")
+        self.switches()
+
+    def switches(self) -> EngineConfig:
+        """The engine's switches. Raises UsageError for a value out of range."""
+        return EngineConfig(
+            max_num_seqs=self.seats,
+            max_waiting=self.max_waiting,
+            speculative=self.speculative,
+            num_speculative_tokens=self.num_speculative_tokens,
+        )
 
     @property
     def identity(self) -> tuple[str, int | None, int]:
@@ -63,12 +78,11 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def open_model(path: str | Path, settings: ModelSettings) -> LLM:
     """Opens an artifact as the settings say. Raises what `LLM` raises."""
-    config = EngineConfig(max_num_seqs=settings.seats, max_waiting=settings.max_waiting)
     return LLM(
         Artifact.open(path, device=settings.device),
         max_model_len=settings.context,
         kv_cache_bytes=settings.kv_bytes,
         num_threads=settings.threads,
         seed=settings.seed,
-        config=config,
+        config=settings.switches(),
     )

@@ -42,8 +42,8 @@ class FakeLLM:
     closed = 0
     prompt_end = ""  # what the chat template ends a prompt with
 
-    def __init__(self, artifact, *, max_model_len=None, num_threads=None):
-        FakeLLM.opened.append(SimpleNamespace(num_threads=num_threads))
+    def __init__(self, artifact, *, max_model_len=None, num_threads=None, config=None):
+        FakeLLM.opened.append(SimpleNamespace(num_threads=num_threads, config=config))
         self.artifact = artifact
         self.max_model_len = max_model_len or MAX_MODEL_LEN
 

@@ -13,7 +13,9 @@ import ingot.runtime.llm
 from ingot.cli.main import main
 from ingot.cli.sampling_defaults import sampling_defaults
 from ingot.errors import ArtifactError
+from ingot.runtime.config import EngineConfig
 from ingot.runtime.generation_config import FILE
+from ingot.runtime.metrics import EngineCounters
 from tests.cli.fake_llm import MAX_MODEL_LEN, FakeLLM, FakeTokenizer
 from tests.cli.sample_artifact import write_sample
 
@@ -198,3 +200,20 @@ def artifact_with(config):
 def test_a_default_out_of_range_is_a_fault_of_the_models_file(config):
     with pytest.raises(ArtifactError, match=r"generation_config\.json: (temperature|repetition)"):
         sampling_defaults(artifact_with(config))
+
+
+def test_speculation_is_a_switch_of_the_model(model):
+    given = ["--speculative", "ngram", "--num-speculative-tokens", "3"]
+    assert main(["run", model, "hello", *given]) == 0
+    assert main(["run", model, "hello"]) == 0
+    asked, usual = (each.config for each in FakeLLM.opened[-2:])
+    assert asked == EngineConfig(speculative="ngram", num_speculative_tokens=3)
+    assert usual == EngineConfig()
+
+
+def test_stats_say_how_many_guesses_were_right(model, monkeypatch, capsys):
+    counted = iter([EngineCounters(num_draft_tokens=9, num_accepted_tokens=9)] * 3)
+    last = EngineCounters(num_draft_tokens=29, num_accepted_tokens=24)
+    monkeypatch.setattr(FakeLLM, "counters", lambda self: next(counted, last))
+    assert main(["run", model, "hello", "--stats"]) == 0
+    assert "15 of 20 guessed tokens were right" in capsys.readouterr().err

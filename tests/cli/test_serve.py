@@ -17,6 +17,7 @@ from ingot.cli.origins import fill
 from ingot.cli.parser import build_parser
 from ingot.cli.serve_options import edge_settings
 from ingot.errors import UsageError
+from ingot.runtime.config import EngineConfig
 from ingot.serve.settings import ModelSettings
 from ingot.settings import unknown_variables
 from tests.support.page_blocks import ROOT, blocks_of, commands
@@ -101,11 +102,15 @@ def test_every_option_has_an_origin(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_options_become_settings() -> None:
     args, _ = filled("--max-model-len 1k --max-num-seqs 3 --kv-cache-bytes 2GB --keep-alive 5 "
-                     "--max-n 2 --tool-call-parser hermes --memory 8GB --in-process")  # fmt: skip
+                     "--max-n 2 --tool-call-parser hermes --memory 8GB --in-process "
+                     "--speculative ngram --num-speculative-tokens 7")  # fmt: skip
     found = serve.serving(args)
     model = found.model.settings
     assert (model.context, model.seats, model.kv_bytes) == (1000, 3, 2 * 10**9)
     assert (model.keep_alive, found.terms.max_n) == (5, 2)
+    switches = model.switches()
+    assert (switches.speculative, switches.num_speculative_tokens) == ("ngram", 7)
+    assert (switches.max_num_seqs, ModelSettings().switches()) == (3, EngineConfig())
     assert (found.terms.tool_call_parser, found.memory_bytes) == ("hermes", 8 * 10**9)
     assert found.in_process and not found.lazy
     assert edge_settings(args).port == 8000

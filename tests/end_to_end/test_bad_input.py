@@ -136,6 +136,19 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_random("llama", tmp_path_factory.mktemp("model") / "model", tokenizer=True)
 
 
+def check_refused(
+    model: Path, named: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A compile into an empty folder names the fault and a fix, and leaves nothing there."""
+    assert main(["compile", str(model), "-o", str(folder / "model.ingot")]) == 2
+    error = capsys.readouterr().err
+    message = error[error.index("error: ") :]
+    assert named in message
+    assert len(message.splitlines()) >= 2, "an error says what to do"
+    assert "Traceback" not in error
+    assert [path for path in folder.rglob("*") if path.suffix != ".lock"] == []
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_bad_model_directory_is_refused(
     name: str, pristine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -144,14 +157,7 @@ def test_a_bad_model_directory_is_refused(
     model = tmp_path / "model"
     shutil.copytree(pristine, model)
     damage(model)
-    assert main(["compile", str(model), "-o", str(tmp_path / "out" / "model.ingot")]) == 2
-    error = capsys.readouterr().err
-    message = error[error.index("error: ") :]
-    assert named in message
-    assert len(message.splitlines()) >= 2, "an error says what to do"
-    assert "Traceback" not in error
-    left = [path for path in (tmp_path / "out").rglob("*") if path.suffix != ".lock"]
-    assert left == []
+    check_refused(model, named, tmp_path / "out", capsys)
 
 
 def test_the_undamaged_directory_compiles(pristine: Path, tmp_path: Path) -> None:

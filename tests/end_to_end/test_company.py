@@ -1,16 +1,20 @@
-"""Experts and latent attention, compiled: the same bits alone, in company, in chunks, after a
-preemption, and with a cached prefix."""
+"""Every family, compiled: the same bits alone, in company, in chunks, after a preemption, and with
+a cached prefix."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from ingot.runtime.config import EngineConfig
 from ingot.runtime.llm import LLM
 from tests.end_to_end.support import Compile, Compiled
+from tests.runtime import test_speculation as speculation
+from tests.runtime.speculated import NO_TEXT, SPECULATIVE, requests
 from tests.runtime.test_company import NUM_TOKENS, compare, prompts_of, run
 from tests.support.core import core
-from tests.support.tiny_models import VOCAB_SIZE
+from tests.support.tiny_models import FAMILIES, VOCAB_SIZE
 
 pytestmark = pytest.mark.deterministic
 
@@ -27,6 +31,11 @@ CASES = core(
         Compile("mixtral", "float32", LONGEST),
         Compile("qwen3moe_unnormalised", "bfloat16", LONGEST, quantize="int8"),
         Compile("deepseek_v3_experts", "bfloat16", LONGEST),
+        *(
+            Compile(name, "bfloat16", LONGEST, quantize=kind, kv_dtype=kv_dtype)
+            for kind, kv_dtype in (("none", "auto"), ("int8", "auto"), ("int4", "int8"))
+            for name in FAMILIES
+        ),
     ],
 )
 
@@ -48,3 +57,15 @@ def test_company_preemption_and_cached_prefixes_change_no_bit(
         assert counters.num_pages == NUM_PAGES
         assert counters.num_preemptions > 0
         assert counters.prefix_cache.num_evictions > 0
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{case.quantize}")
+def test_drafts_change_no_bit(case: Compile, compiled: Compiled) -> None:
+    """Of windows, latent rows, experts and caches of int8; in chunks, and with few pages."""
+    _, artifact = compiled(case)
+    asked = requests(5, 60, VOCAB_SIZE, NUM_TOKENS, NO_TEXT)
+    with LLM(artifact) as llm:
+        nbytes = 2 * NUM_PAGES * sum(llm.artifact.plan.page_sizes())
+    for options in ({"config": replace(SPECULATIVE, chunk_tokens=7)}, {"kv_cache_bytes": nbytes}):
+        options["max_model_len"] = NUM_TOKENS
+        assert speculation.compare(artifact, asked, 0.2, VOCAB_SIZE, **options) == []

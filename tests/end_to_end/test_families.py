@@ -25,11 +25,12 @@ from tests.end_to_end.support import (
 )
 from tests.support import dense_models as dense
 from tests.support.core import core
-from tests.support.tiny_models import CASES, MOE, TRAINED
+from tests.support.tiny_models import CASES, FAMILIES, MOE, TRAINED
 from tests.targets.cpu.native import runnable
 
-# One token, two, around the page of 16, and beyond every window and trained length.
-LENGTHS = (1, 2, 15, 16, 17, 300)
+# One token, two, around the page of 16, the first beyond the window of 24, and some beyond two
+# pages, and beyond every trained length.
+LENGTHS = (1, 2, 15, 16, 17, 25, 40, 300)
 # Frequencies that are fixed by the longest sequence: transformers changes them with the length.
 FIXED_BY_LENGTH = ("dynamic", "longrope")
 BFLOAT16 = [
@@ -60,7 +61,7 @@ WITH_SLOW = (
 # Largest relative error of logits: random weights are the hardest to round.
 QUANTIZED_LIMITS = {"int8": 4e-2, "int4": 2.5e-1}
 NEW_TOKENS = 12
-LATENT_EXPERTS = ("deepseek_v2_experts", "deepseek_v2_groups", "deepseek_v3_experts", "glm4_flash")
+LATENT_EXPERTS = ("deepseek_v2_experts", "deepseek_v2_groups", "deepseek_v3_experts", "glm4flash")
 # One of each: a norm for every head, neighbours of a part of a head, norms over the whole width
 # and after the rotation, a temperature, two rotations.
 DENSE = (
@@ -132,6 +133,9 @@ RUNS = [
     for name in names
 ]
 RUNS += core(
+    further=(), slow=[runs(name, "bfloat16") for name in sorted(CASES) if name not in BFLOAT16]
+)
+RUNS += core(
     further=[runs(*case) for case in DENSE[:1]],
     slow=[runs(name, dtype) for name in dense.CASES for dtype in ("bfloat16", "float32")],
 )
@@ -156,14 +160,18 @@ OPTIONAL = (*optional_passes(), *KIND.rules)
 IN_INTEGERS = [
     [Compile(name, "bfloat16", 300, quantize=kind, kv_dtype=kv_dtype)]
     for kind, kv_dtype in (("int8", "auto"), ("int4", "int8"))
-    for name in ("gemma2", "gpt2")
+    for name in FAMILIES
 ]
 EXPERTS_IN_INTEGERS = [
     [Compile(name, "bfloat16", 300, quantize=kind)]
     for kind in ("int8", "int4")
     for name in ("gptoss_layer_types", "qwen3moe_unnormalised")
 ]
-QUANTIZED = core(further=[*IN_INTEGERS, EXPERTS_IN_INTEGERS[-1]], slow=EXPERTS_IN_INTEGERS)
+QUANTIZED = core(
+    further=[case for case in IN_INTEGERS if case[0].name in ("gemma2", "gpt2")]
+    + EXPERTS_IN_INTEGERS[-1:],
+    slow=IN_INTEGERS + EXPERTS_IN_INTEGERS,
+)
 UNFUSED = [
     [Compile("qwen3", "float32", 300, disable_passes=disabled)]
     for disabled in (("group_heads",), OPTIONAL)

@@ -40,6 +40,7 @@ LABELS = {
     "gptq-2bit": "int4-b32",
     "gptq-channel": "int4-b64 + int4-b32",
     "gptq-zeros": "int4-b32-zeros",
+    "gptq-zeros-v1": "int4-b32-zeros",
     "awq": "int4-b32-zeros",
     "pack-quantized": "int4-b32",
     "pack-quantized-zeros": "int4-b32-zeros",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,58 +19,10 @@ from tests.models.test_against_transformers import check
 from tests.support.checkpoints import edit
 from tests.support.core import core
 from tests.support.latent_models import CASES
+from tests.support.published_latent import LITE, PUBLISHED
 from tests.support.tiny_models import save_random
 
-# As published: https://huggingface.co/deepseek-ai/DeepSeek-V2-Lite/blob/main/config.json
-LITE: dict[str, Any] = {
-    "architectures": ["DeepseekV2ForCausalLM"],
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "auto_map": {"AutoConfig": "configuration_deepseek.DeepseekV2Config"},
-    "aux_loss_alpha": 0.001,
-    "bos_token_id": 100000,
-    "eos_token_id": 100001,
-    "first_k_dense_replace": 1,
-    "hidden_act": "silu",
-    "hidden_size": 2048,
-    "initializer_range": 0.02,
-    "intermediate_size": 10944,
-    "kv_lora_rank": 512,
-    "max_position_embeddings": 163840,
-    "model_type": "deepseek_v2",
-    "moe_intermediate_size": 1408,
-    "moe_layer_freq": 1,
-    "n_group": 1,
-    "n_routed_experts": 64,
-    "n_shared_experts": 2,
-    "norm_topk_prob": False,
-    "num_attention_heads": 16,
-    "num_experts_per_tok": 6,
-    "num_hidden_layers": 27,
-    "num_key_value_heads": 16,
-    "pretraining_tp": 1,
-    "q_lora_rank": None,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "rms_norm_eps": 1e-06,
-    "rope_scaling": {
-        **{"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 0.707},
-        **{"mscale_all_dim": 0.707, "original_max_position_embeddings": 4096, "type": "yarn"},
-    },
-    "rope_theta": 10000,
-    "routed_scaling_factor": 1.0,
-    "scoring_func": "softmax",
-    "seq_aux": True,
-    "tie_word_embeddings": False,
-    "topk_group": 1,
-    "topk_method": "greedy",
-    "torch_dtype": "bfloat16",
-    "transformers_version": "4.33.1",
-    "use_cache": True,
-    "v_head_dim": 128,
-    "vocab_size": 102400,
-}
-# What DeepSeek-V3 and Moonlight have otherwise.
+# With the keys of DeepSeek-V3, in the sizes of the other.
 V3 = {
     **LITE,
     "architectures": ["DeepseekV3ForCausalLM"],
@@ -89,6 +42,22 @@ def mixer_of(config: ModelConfig) -> LatentConfig:
     (mixer,) = {layer.mixer for layer in config.layers}
     assert isinstance(mixer, LatentConfig)
     return mixer
+
+
+# Parameters in billions, as the models' pages round them, without layers that predict more tokens.
+BILLIONS = {
+    "deepseek-ai/DeepSeek-V2-Lite": 15.7,
+    "deepseek-ai/DeepSeek-V3": 671.0,
+    "moonshotai/Moonlight-16B-A3B": 16.0,
+    "moonshotai/Kimi-K2-Instruct": 1026.0,
+    "zai-org/GLM-4.7-Flash": 30.0,
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_file_makes_a_model_of_its_size(name: str) -> None:
+    sizes = registry.blueprint(registry.parse_config(PUBLISHED[name])).parameters.values()
+    assert sum(map(prod, sizes)) / 1e9 == pytest.approx(BILLIONS[name], rel=0.01)
 
 
 def test_published_keys() -> None:

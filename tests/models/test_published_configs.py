@@ -16,6 +16,7 @@ from ingot.models.config import ModelConfig
 from tests.models.test_config import changes_of
 from tests.support.core import core
 from tests.support.published import PUBLISHED
+from tests.support.published_variants import VARIANTS
 
 # Parameters in millions, as the models' pages round them: of text towers, without images.
 MILLIONS = {
@@ -37,14 +38,26 @@ MILLIONS = {
     "tencent/Hunyuan-1.8B-Instruct": 1791,
     "ByteDance-Seed/Seed-OSS-36B-Instruct": 36151,
     "baidu/ERNIE-4.5-0.3B-PT": 361,
+    "meta-llama/Llama-3.2-1B-Instruct": 1236,
+    "mistralai/Mistral-7B-Instruct-v0.3": 7248,
+    "Qwen/Qwen2.5-0.5B-Instruct": 494,
+    "Qwen/Qwen3-0.6B": 596,
+    "google/gemma-3-270m-it": 268,
+    "microsoft/Phi-4-mini-instruct": 3836,
+    "microsoft/Phi-3.5-mini-instruct": 3821,
+    "zai-org/glm-4-9b-chat-hf": 9400,
+    "CohereForAI/c4ai-command-r-plus": 103811,
+    "LGAI-EXAONE/EXAONE-4.0-1.2B": 1279,
+    "mistralai/Ministral-3-3B-Instruct-2512": 3429,
 }
+EVERY = PUBLISHED | VARIANTS
 
 
 def parse(name: str, **changes: Any) -> ModelConfig:
-    return registry.parse_config({**PUBLISHED[name], **changes})
+    return registry.parse_config({**EVERY[name], **changes})
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("name", EVERY)
 def test_a_published_file_makes_a_model_of_its_size(name: str) -> None:
     sizes = registry.blueprint(parse(name)).parameters.values()
     assert sum(map(prod, sizes)) / 1e6 == pytest.approx(MILLIONS[name], rel=0.01)
@@ -103,6 +116,8 @@ def test_granite_folds_the_multiplier_of_residuals() -> None:
         ("google/gemma-3-4b-it", "text_config", {"text_config": 3}),
         ("microsoft/Phi-3-mini-128k-instruct", "short_factor", {"rope_scaling": {
             "long_factor": [1.0] * 48, "short_factor": [1.0] * 47, "type": "yarn"}}),
+        ("microsoft/Phi-4-mini-instruct", "full_attn_mod", {"full_attn_mod": 2}),
+        ("microsoft/Phi-4-mini-instruct", "mlp_bias", {"mlp_bias": True}),
         ("zai-org/GLM-4-9B-0414", "partial_rotary_factor", {"partial_rotary_factor": 1.5}),
         ("allenai/Olmo-3-7B-Instruct", "layer_types", {"layer_types": ["full_attention"]}),
         ("ibm-granite/granite-3.3-2b-instruct", "residual_multiplier", {"residual_multiplier": 0}),

@@ -41,6 +41,13 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
 # Families
 
 
+def test_every_file_of_a_family_keeps_to_its_budget() -> None:
+    files = sorted(Path(llama.__file__).parent.glob("*.py"))
+    lines = {path.name: len(path.read_text().splitlines()) for path in files}
+    assert len(lines) > 30
+    assert {name: count for name, count in lines.items() if count > 120} == {}
+
+
 def test_every_architecture_has_the_family_of_its_name() -> None:
     expected = {
         "LlamaForCausalLM": "llama",

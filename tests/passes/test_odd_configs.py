@@ -16,51 +16,45 @@ from ingot.models.counts import module_counts
 from ingot.passes.pipeline import pipeline
 from ingot.passes.runner import run
 from tests.support.core import core
-from tests.support.dense_models import CASES, architecture_of, config_of
+from tests.support.odd_sizes import ODD, odd_values
+from tests.support.tiny_models import EVERY, FAMILIES
 
 torch.set_num_threads(1)
-SIZES = st.fixed_dictionaries(
-    {
-        "vocab_size": st.sampled_from([257, 300]),
-        "intermediate_size": st.sampled_from([20, 52, 128]),
-        "num_hidden_layers": st.sampled_from([1, 3, 5]),
-        "num_attention_heads": st.sampled_from([1, 2, 3]),
-        "bos_token_id": st.just(1),
-        "eos_token_id": st.just(2),
-    }
-)
-HEADS = st.sampled_from([16, 24, 40])
 BFLOAT16 = pipeline(dtype="bfloat16")
+FURTHER = ("cohere2", "gemma3", "qwen2moe", "deepseek_v3")
 
 
-def values_of(name: str, sizes: dict[str, Any], head: int) -> dict[str, Any]:
-    """The config.json of a case in other sizes, without what it has for each layer."""
-    values = {**config_of(name).to_dict(), **sizes, "architectures": [architecture_of(name)]}
-    head = 16 if name == "phi3_longrope" else head  # as many factors as it has
-    values["hidden_size"] = head * sizes["num_attention_heads"]
-    values["num_key_value_heads"] = sizes["num_attention_heads"]
-    for key in ("layer_types", "no_rope_layers", "_sliding_window_pattern"):
-        values.pop(key, None)
-    if name.startswith("cohere2"):
-        del values["head_dim"]
-    return values
-
-
-@pytest.mark.parametrize("name", core(further=["cohere2", "gemma3"], slow=CASES))
-@settings(max_examples=2, deadline=None, derandomize=True)
-@given(sizes=SIZES, head=HEADS)
-def test_passes_match_as_often_as_blocks_say(name: str, sizes: dict[str, Any], head: int) -> None:
-    config = registry.parse_config(values_of(name, sizes, head))
-    module = registry.build(config, max_model_len=64)
-    run(export(module, config), BFLOAT16, module_counts(module))
-
-
-def test_a_block_that_says_too_much_is_found() -> None:
-    config = registry.parse_config(
-        {**config_of("cohere").to_dict(), "architectures": ["CohereForCausalLM"]}
-    )
+def check(
+    values: dict[str, Any], *, more: dict[str, int] | None = None, verify: bool = False
+) -> None:
+    """Compiles as far as the passes go; `more` is added to what the blocks say."""
+    config = registry.parse_config(values)
     module = registry.build(config, max_model_len=64)
     counts = module_counts(module)
-    counts["layer_norm"] += 1
-    with pytest.raises(PassError, match="layer_norm"):
-        run(export(module, config), BFLOAT16, counts)
+    for name, count in (more or {}).items():
+        counts[name] += count
+    run(export(module, config), BFLOAT16, counts, verify=verify)
+
+
+@pytest.mark.parametrize("usual", core(further=FURTHER, slow=FAMILIES))
+@settings(max_examples=2, deadline=None, derandomize=True)
+@given(odd=ODD)
+def test_passes_match_as_often_as_blocks_say(usual: str, odd: dict[str, Any]) -> None:
+    check(odd_values(usual, odd), verify=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("usual", FAMILIES)
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(data=st.data(), odd=ODD)
+def test_every_option_of_a_family(usual: str, data: st.DataObject, odd: dict[str, Any]) -> None:
+    check(odd_values(data.draw(st.sampled_from(FAMILIES[usual])), odd))
+
+
+@pytest.mark.parametrize(("name", "block"), [("cohere", "layer_norm"), ("mixtral", "experts")])
+def test_a_block_that_says_too_much_is_found(name: str, block: str) -> None:
+    made = EVERY[name]()
+    values = {**made.to_dict(), "architectures": [f"{type(made).__name__[:-6]}ForCausalLM"]}
+    check(values)
+    with pytest.raises(PassError, match=block):
+        check(values, more={block: 1})

@@ -29,6 +29,7 @@ class Machine(RuleBasedStateMachine):
         hash_bits=st.sampled_from([1, 8, 8, 64]),
         uses_prefixes=st.sampled_from([True, True, True, False]),
         window=st.sampled_from([0, 0, 0, 1, 5, 8, 35]),
+        drafts=st.sampled_from([False, False, True]),
     )
     def begin(self, seed, **options):
         self.world = World(seed, **options)
@@ -105,6 +106,52 @@ def test_sequences_longer_than_all_pages_run_behind_a_window(seed, window):
     counters = world.pages.prefix.counters()
     assert world.num_ended > 100 and counters.num_hits > 50 and counters.num_evictions > 50
     assert world.scheduler.num_preemptions > 50
+
+
+@pytest.mark.parametrize(("seed", "window"), core((0, 0), (1, 5), further=[(2, 1), (3, 8)]))
+def test_everything_holds_with_drafts(seed, window):
+    world = World(seed, num_pages=9 + seed, window=window, drafts=True)
+    while world.num_steps < 2500:
+        world.run_random(500)
+    world.finish()
+    assert world.num_kept > 200 and world.num_ended == world.num_added > 100
+
+
+def test_drafts_whose_pages_are_made_known_are_caught(monkeypatch):
+    """The negative control: a draft may turn out wrong after its page has been found."""
+    complete = Scheduler.complete
+
+    def early(self, chunks):
+        complete(self, chunks)
+        for chunk in chunks:
+            s = chunk.sequence
+            if chunk.draft and s.is_running:
+                computed = chunk.end + len(chunk.draft)
+                tokens = [*s.token_ids[: chunk.end], *chunk.draft]
+                self.pages.publish(s.sequence_id, tokens, computed, s.salt)
+
+    monkeypatch.setattr(Scheduler, "complete", early)
+    with pytest.raises(AssertionError):
+        run_worlds(20, drafts=True)
+
+
+@pytest.mark.parametrize(("num_pages", "drafted"), [(9, [0, 0]), (20, [0, 7])])
+def test_drafts_take_what_room_a_step_leaves_and_no_pages_of_others(num_pages, drafted):
+    s = scheduler(num_pages=num_pages, max_num_seqs=2, max_num_tokens=16, max_num_rows=9)
+    rooms = []
+
+    def guess(sequences, room):
+        rooms.append(room)
+        return [[9] * room, []]
+
+    s.drafter = guess
+    for number, length in enumerate((11, 19)):  # three pages, and five
+        s.add(sequence(number, length))
+    while len(s.running) < 2 or s.running[-1].num_generated == 0:
+        run_step(s)
+    assert [len(chunk.draft) for chunk in s.schedule()] == drafted
+    assert rooms[-1] == 7, "nine rows, of which two are the sequences' own"
+    assert s.num_preemptions == 0
 
 
 @pytest.mark.parametrize("off_by", [1, PAGE_SIZE])

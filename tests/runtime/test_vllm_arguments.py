@@ -133,6 +133,22 @@ def test_any_other_value_is_refused_with_what_to_do(compiles, row):
         ({"compile_options": {"dtype": "float32"}, "dtype": "bfloat16"}, "dtype is given", "out"),
         ({"enable_prefix_caching": "yes"}, "prefix_cache is 'yes'", "True or False"),
         ({"max_num_seqs": 1.5}, "max_num_seqs is 1.5", "an integer"),
+        ({"speculative": "eagle"}, "speculative is 'eagle'", "'ngram' or None"),
+        ({"speculative_config": "ngram"}, "speculative_config is 'ngram'", 'a dict, such as {"m'),
+        ({"speculative_config": {"method": "eagle"}}, "has method 'eagle'", "the method 'ngram'"),
+        ({"speculative_config": {"model": "m/draft"}}, "model 'm/draft'", "without a model"),
+        ({"speculative_config": {"method": "ngram", "model": "m"}}, "model 'm'", "without a model"),
+        (
+            {"speculative_config": {"method": "ngram", "draft_tensor_parallel_size": 1}},
+            "has 'draft_tensor_parallel_size'",
+            "prompt_lookup_min",
+        ),
+        (
+            {"speculative_config": {"method": "ngram", "num_speculative_tokens": 0}},
+            "num_speculative_tokens is 0",
+            "[1, 64]",
+        ),
+        ({"config": ingot.EngineConfig(), "speculative": "ngram"}, "config and spec", "Engine"),
     ],
 )
 def test_a_refusal_says_what_was_given_and_what_to_use(compiles, given, found, hint):
@@ -214,3 +230,26 @@ def test_typed_prompts_are_prompts(llm):
     outputs = llm.generate([ingot.TextPrompt(prompt="b"), tokens], GREEDY)
     assert [output.prompt for output in outputs] == ["b", "x"]
     assert ingot.SamplingParams(output_kind=ingot.RequestOutputKind.DELTA) != GREEDY
+
+
+@pytest.mark.parametrize(
+    ("given", "lookup"),
+    [
+        ({"speculative": "ngram"}, (5, 2, 4)),
+        ({"speculative_config": {"method": "ngram"}}, (5, 2, 4)),
+        ({"speculative_config": {"model": "[ngram]", "num_speculative_tokens": 3}}, (3, 2, 4)),
+        ({"speculative_config": {"method": "ngram", "prompt_lookup_max": 3}}, (5, 3, 3)),
+        ({"speculative_config": {"method": "ngram", "prompt_lookup_min": 1,
+                                 "prompt_lookup_max": 7, "num_speculative_tokens": 8}}, (8, 1, 7)),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", [ingot.LLM, ingot.AsyncLLM])
+def test_speculation_is_asked_for_in_both_spellings(fake_artifact, kind, given, lookup):
+    llm = kind(fake_artifact, **given)
+    try:
+        config = llm._engine.config
+        assert config.speculative == "ngram"
+        found = config.num_speculative_tokens, config.prompt_lookup_min, config.prompt_lookup_max
+        assert found == lookup
+    finally:
+        llm.close()

@@ -24,13 +24,14 @@ class World:
 
     While a step runs, the next one may be scheduled, and may even begin. Every slot remembers the
     prefix (tokens up to it, and salt) whose keys and values it holds, and a chunk may only be
-    computed when all slots before it hold the sequence's own.
+    computed when all slots before it hold the sequence's own. With `drafts`, tokens that a step
+    guesses are written as well, and about half of them turn out right.
     """
 
     def __init__(
         self, seed: int, *, num_pages: int = 10, page_size: int = 4, max_len: int = 36,
         max_num_seqs: int = 4, max_num_tokens: int = 11, chunk_tokens: int | None = None,
-        hash_bits: int = 8, uses_prefixes: bool = True, window: int = 0,
+        hash_bits: int = 8, uses_prefixes: bool = True, window: int = 0, drafts: bool = False,
     ) -> None:  # fmt: skip
         self.rng = random.Random(seed)
         self.max_len = max_len
@@ -39,9 +40,12 @@ class World:
         self.window = window or max_len
         self.scheduler = Scheduler(
             self.pages, max_num_seqs=max_num_seqs, max_num_tokens=max_num_tokens,
-            max_num_rows=max_num_seqs,
+            max_num_rows=max_num_seqs + 4 * drafts,
             config=EngineConfig(chunk_tokens=chunk_tokens, prefix_cache=uses_prefixes),
         )  # fmt: skip
+        self.drafts, self.num_kept = drafts, 0
+        if drafts:
+            self.scheduler.drafter = self._guess
         self.slots: dict[int, int] = {}
         self.alive: list[Sequence] = []
         self.parents: dict[Sequence, Sequence] = {}
@@ -89,14 +93,24 @@ class World:
         if overlap:
             if self.rng.random() < 0.2 and self.alive:
                 self.leave(self.rng.choice(self.alive))
-            self.prepared = self.scheduler.schedule() or None
-        if ahead and self.prepared:
+            if not any(chunk.draft for chunk in chunks):  # or else nobody knows who is how long
+                self.prepared = self.scheduler.schedule() or None
+        if ahead and self.prepared and not self.drafts:  # no device that runs ahead takes drafts
             self.flying, self.prepared = self._begin(self.prepared), None
         self.scheduler.complete(chunks)
         for chunk in chunks:
             if not chunk.sequence.finished:
                 self._draw(chunk)
         self.num_steps += 1
+
+    def _guess(self, sequences: list[Sequence], room: int) -> list[list[int]]:
+        """Tokens that may follow, in the scheduler's room but beyond ends, limits and pages."""
+        drafts = []
+        for _ in sequences:
+            draft = [self.rng.randrange(2) for _ in range(self.rng.randrange(min(room, 6) + 1))]
+            room -= len(draft)
+            drafts.append(draft)
+        return drafts
 
     def _begin(self, chunks: list[Chunk]) -> Flight:
         self._check_chunks(chunks)
@@ -113,6 +127,16 @@ class World:
         if s.num_generated == 0:
             assert s.num_unscored == 0, "every prompt token has got its row"
         s.num_pending -= 1
+        self._append(s)
+        while not s.finished and 0 < chunk.num_drawn <= len(chunk.draft):
+            if s.token_ids[-1] != chunk.draft[chunk.num_drawn - 1]:
+                break
+            self.scheduler.keep(s)
+            self.num_kept += 1
+            self.prepared = None
+            self._append(s)
+
+    def _append(self, s: Sequence) -> None:
         if s.num_generated == 0 and self.rng.random() < 0.15 and s.num_prompt + 1 < s.max_len:
             self._fork(s)
         s.token_ids.append(self.rng.randrange(2))
@@ -132,8 +156,10 @@ class World:
 
     def _check_chunks(self, chunks: list[Chunk]) -> None:
         s = self.scheduler
-        assert sum(chunk.end - chunk.start for chunk in chunks) <= s.max_num_tokens
-        assert sum(chunk.num_rows for chunk in chunks) <= s.max_num_rows
+        assert sum(chunk.num_tokens for chunk in chunks) <= s.max_num_tokens
+        num_drafted = sum(len(chunk.draft) for chunk in chunks)
+        assert sum(chunk.num_rows for chunk in chunks) + num_drafted <= s.max_num_rows
+        assert not num_drafted or all(chunk.decodes for chunk in chunks)
         assert len({id(chunk.sequence) for chunk in chunks}) == len(chunks) <= s.max_num_seqs
         for chunk in chunks:
             q = chunk.sequence
@@ -141,6 +167,9 @@ class World:
             assert q.num_computed == chunk.start < chunk.end <= q.length
             assert chunk.draws == (chunk.end == q.length)
             assert chunk.num_rows >= chunk.draws
+            if chunk.draft:
+                assert q.num_generated and not q.num_pending, "the last token is known"
+                assert chunk.end + len(chunk.draft) < q.max_len
             if s.chunk_tokens and q.num_remaining > 1:
                 assert chunk.end - chunk.start <= s.chunk_tokens
 
@@ -157,7 +186,8 @@ class World:
             prefix = hash(q.salt)
             unknown = [-1] * (chunk.end - len(q.token_ids))  # of one that ended meanwhile
             assert q.finished or not unknown
-            for position, token in enumerate([*q.token_ids[: chunk.end], *unknown]):
+            tokens = [*q.token_ids[: chunk.end], *unknown, *chunk.draft]
+            for position, token in enumerate(tokens):
                 prefix = hash((prefix, token))
                 slot = page_ids[position // size] * size + position % size
                 if position <= chunk.start - self.window:
@@ -165,6 +195,7 @@ class World:
                 if position < chunk.start:
                     assert self.slots.get(slot) == prefix, "a page holds another prefix"
                 else:
+                    assert slot // size not in self.pages.prefix or position < chunk.end, "known"
                     self.slots[slot] = prefix
 
     def check(self) -> None:

@@ -57,6 +57,6 @@ CASES: dict[str, Callable[[], transformers.PreTrainedConfig]] = {
         ("deepseek_v2_experts", "DeepseekV2", {**DIRECT, **SPARSE, "n_shared_experts": 2}),
         ("deepseek_v2_groups", "DeepseekV2", {**SPARSE, **LIMITED, "n_shared_experts": 1}),
         ("deepseek_v3_experts", "DeepseekV3", {**SPARSE, "n_group": 4, "topk_group": 2}),
-        ("glm4_flash", "Glm4MoeLite", {**SPARSE, "n_group": 1, "topk_group": 1}),
+        ("glm4flash", "Glm4MoeLite", {**SPARSE, "n_group": 1, "topk_group": 1}),
     )
 }

@@ -55,7 +55,7 @@ class Layout:
     bits: int = 4
     symmetric: bool = True
     group: int = GROUP  # 0: a whole row
-    lowest: int = 0  # of codes
+    lowest: int = 0  # of codes and of zeros that differ
 
 
 def draw(layout: Layout, like: Tensor, rng: torch.Generator) -> Known:
@@ -68,8 +68,8 @@ def draw(layout: Layout, like: Tensor, rng: torch.Generator) -> Known:
     if layout.symmetric:
         zeros = torch.full((rows, groups), middle)
     else:
-        zeros = torch.randint(0, 2 * middle - 1, (rows, groups), generator=rng)
-        zeros[0, 0] = 0
+        zeros = torch.randint(layout.lowest, 2 * middle - 1, (rows, groups), generator=rng)
+        zeros[0, 0] = layout.lowest
     scales = torch.rand(rows, groups, generator=rng) * 0.04 / middle + 0.01 / middle
     return Known(codes, zeros, scales.bfloat16().half(), layout.bits)
 
@@ -89,10 +89,12 @@ def rewrite(model_dir: Path, layout: Layout, seed: int = 0) -> dict[str, Known]:
     return known
 
 
-def set_config(model_dir: Path, quantization: Mapping[str, Any]) -> None:
-    """Gives a model's config.json that quantization_config."""
+def set_config(model_dir: Path, quantization: Mapping[str, Any] | None) -> None:
+    """Gives a model's config.json that quantization_config, or takes it away."""
     path = model_dir / "config.json"
     config = json.loads(path.read_text()) | {"quantization_config": quantization}
+    if quantization is None:
+        del config["quantization_config"]
     path.write_text(json.dumps(config))
 
 
@@ -169,7 +171,9 @@ def scheme(bits: int, strategy: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def _gptq(bits: int = 4, group: int = GROUP, *, sym: bool = True, v2: bool = False) -> Layout:
+def _gptq(
+    bits: int = 4, group: int = GROUP, *, sym: bool = True, v2: bool = False, lowest: int = 0
+) -> Layout:
     config = {
         "quant_method": "gptq",
         "bits": bits,
@@ -178,7 +182,7 @@ def _gptq(bits: int = 4, group: int = GROUP, *, sym: bool = True, v2: bool = Fal
         "desc_act": False,
         "checkpoint_format": "gptq_v2" if v2 else "gptq",
     }
-    return Layout(lambda known: gptq(known, less=0 if v2 else 1), config, bits, sym, group)
+    return Layout(lambda known: gptq(known, less=0 if v2 else 1), config, bits, sym, group, lowest)
 
 
 def _packed(bits: int = 4, group: int = GROUP, *, symmetric: bool = True) -> Layout:
@@ -197,6 +201,7 @@ LAYOUTS: dict[str, Layout] = {
     "gptq-2bit": _gptq(2),
     "gptq-channel": _gptq(group=0),
     "gptq-zeros": _gptq(sym=False, v2=True),
+    "gptq-zeros-v1": _gptq(sym=False, lowest=1),
     "awq": Layout(awq, _AWQ | {"version": "gemm"}, symmetric=False),
     "pack-quantized": _packed(),
     "pack-quantized-zeros": _packed(symmetric=False),

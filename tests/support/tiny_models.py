@@ -7,7 +7,7 @@ writes one as a model directory. The same name, dtype and seed give the same byt
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -190,6 +190,18 @@ EVERY: dict[str, Case] = {
     **{name: partial(config_of, name) for name in dense_models.CASES},
     **latent_models.CASES,
 }
+
+
+def families(names: Iterable[str]) -> dict[str, list[str]]:
+    """The cases of each family, by its usual form: its name begins those of the others."""
+    found: dict[str, list[str]] = {}
+    for name in sorted(names, key=len):
+        usual = next((each for each in found if name.startswith(f"{each}_")), name)
+        found.setdefault(usual, []).append(name)
+    return found
+
+
+FAMILIES = families(EVERY)
 
 
 def save_random(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from ingot.models.config import ModelConfig
 from ingot.models.decoder_config import parse_decoder
 from ingot.models.families.fused import GATE_UP, QKV
@@ -9,6 +12,15 @@ from ingot.models.family import Family
 from ingot.models.fields import Fields
 from ingot.models.layer_fields import read_attention, read_head_dim, read_mlp, read_window
 from ingot.models.rope_config import parse_rope
+
+# Keys of Phi-4-mini, with the one meaning that any file has.
+FIXED: Mapping[str, Any] = {
+    "attention_bias": False,
+    "full_attn_mod": 1,
+    "interpolate_factor": 1,
+    "lm_head_bias": False,
+    "mlp_bias": False,
+}
 
 
 def parse(fields: Fields) -> ModelConfig:
@@ -22,7 +34,8 @@ def parse(fields: Fields) -> ModelConfig:
         eos_token_id=32000,
     )
     fields.raw("original_max_position_embeddings")  # read again, by longrope alone
-    fields.refuse("attention_bias", (False,), "supported: linears without biases")
+    for key, value in FIXED.items():
+        fields.refuse(key, (value,), f"supported: {value}")
     longest = fields.integer("max_position_embeddings")
     rope = parse_rope(
         fields, read_head_dim(fields), longest, partial=True, called={"yarn": "longrope"}

@@ -51,6 +51,7 @@ class CpuExecutor:
     """
 
     clock: npt.NDArray[np.int64] | None = None
+    takes_drafts = True
     watches_host = True  # other work decides how many threads the first steps have
 
     def __init__(

@@ -50,6 +50,9 @@ METRICS = (
     _vllm("prefix_cache_queries", COUNTER, "Prompt tokens that were looked up in the cache."),
     _vllm("prefix_cache_hits", COUNTER, "Prompt tokens that were found in the cache."),
     _vllm("num_preemptions", COUNTER, "Times that a sequence gave up its pages."),
+    _vllm("spec_decode_num_drafts", COUNTER, "Guesses of tokens to come that steps computed."),
+    _vllm("spec_decode_num_draft_tokens", COUNTER, "Tokens of these guesses."),
+    _vllm("spec_decode_num_accepted_tokens", COUNTER, "Those of them that turned out right."),
     _vllm("prompt_tokens", COUNTER, "Tokens of prompts, cached ones included."),
     _vllm("generation_tokens", COUNTER, "Tokens that were generated."),
     Metric(

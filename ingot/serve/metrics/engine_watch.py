@@ -10,6 +10,13 @@ from ingot.serve.engine import ModelFacts
 from ingot.serve.metrics.board import Board, Histogram
 from ingot.serve.metrics.speed import SpeedWatch, Window
 
+_COUNTED = {
+    "num_preemptions": "num_preemptions",
+    "spec_decode_num_drafts": "num_drafts",
+    "spec_decode_num_draft_tokens": "num_draft_tokens",
+    "spec_decode_num_accepted_tokens": "num_accepted_tokens",
+}
+
 
 class EngineWatch:
     """Follows the counters of an engine. They begin again at 0 when it is started again."""
@@ -38,7 +45,8 @@ class EngineWatch:
         used = (now.num_pages - now.num_free_pages) / now.num_pages if now.num_pages else 0.0
         for name, value in zip(self._gauges, (now.num_running, self._waiting, used), strict=True):
             number(name, model).value = value
-        number("num_preemptions", model).add(now.num_preemptions - last.num_preemptions)
+        for name, field in _COUNTED.items():
+            number(name, model).add(getattr(now, field) - getattr(last, field))
         found, before = now.prefix_cache, last.prefix_cache
         number("prefix_cache_queries", model).add(found.num_queries - before.num_queries)
         number("prefix_cache_hits", model).add(found.num_hits - before.num_hits)
@@ -55,11 +63,12 @@ class EngineWatch:
             return None
         computed = now.num_computed_tokens - last.num_computed_tokens
         generated = now.num_generated_tokens - last.num_generated_tokens
+        in_vain = _num_in_vain(now) - _num_in_vain(last)
         queries = now.prefix_cache.num_queries - last.prefix_cache.num_queries
         hits = now.prefix_cache.num_hits - last.prefix_cache.num_hits
         used = 1 - now.num_free_pages / now.num_pages if now.num_pages else 0.0
         return {
-            "prompt_tokens_per_s": round(max(computed - generated, 0) / seconds, 1),
+            "prompt_tokens_per_s": round(max(computed - generated - in_vain, 0) / seconds, 1),
             "tokens_per_s": round(generated / seconds, 1),
             "running": now.num_running,
             "waiting": self._waiting,
@@ -96,6 +105,11 @@ class EngineWatch:
         for name in (*self._gauges, "performance_regression"):
             self._board.forget(name, self._model)
         self._board.forget("cache_config_info", *self._cache_labels)
+
+
+def _num_in_vain(counters: EngineCounters) -> int:
+    """Guessed tokens that were computed and not accepted."""
+    return counters.num_draft_tokens - counters.num_accepted_tokens
 
 
 def _began_again(last: EngineCounters, now: EngineCounters) -> bool:

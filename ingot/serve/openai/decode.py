@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import logging
 import re
-from collections.abc import Hashable, Iterable
-from functools import cache
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable
+from typing import TypeVar, cast
 
 import msgspec
 
+from ingot.artifact.decoding import json_decoder
 from ingot.runtime.structured.outputs import depth_exceeds
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.requests import IGNORED
@@ -33,7 +33,7 @@ def decode(body: bytes, kind: type[R]) -> R:
     try:
         body.decode()  # msgspec passes over names that nobody asks for, whatever their bytes
         _refuse_deep(body)
-        return cast(R, _decoder(cast(Hashable, kind)).decode(body))
+        return cast(R, json_decoder(kind).decode(body))
     except msgspec.ValidationError as error:
         raise _field_error(str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -61,11 +61,6 @@ class UnknownFields:
 def _described(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name[:80], list(known), 1)
     return f"{name[:80]!r}" + (f" (did its sender mean {near[0]!r}?)" if near else "")
-
-
-@cache
-def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
 
 
 def _refuse_deep(body: bytes) -> None:

@@ -204,6 +204,9 @@ def test_the_counters_of_engines_are_followed(world):
         num_computed_tokens=50,
         steps_by_size=steps_of(*[1] * 8, 40, 2),
         num_preemptions=1,
+        num_drafts=7,
+        num_draft_tokens=30,
+        num_accepted_tokens=20,
         prefix_cache=prefixes,
     )
     assert world.value("num_requests_running") == 2
@@ -212,6 +215,9 @@ def test_the_counters_of_engines_are_followed(world):
     assert world.value("prefix_cache_queries_total") == 100
     assert world.value("prefix_cache_hits_total") == 40
     assert world.value("num_preemptions_total") == 1
+    assert world.value("spec_decode_num_drafts_total") == 7
+    assert world.value("spec_decode_num_draft_tokens_total") == 30
+    assert world.value("spec_decode_num_accepted_tokens_total") == 20
     assert world.sums("iteration_tokens_total") == [(10, 50)]
     buckets = {bound: world.value("iteration_tokens_total_bucket", le=bound) for bound in BOUNDS}
     assert [*buckets.values()] == [8, 9, 9, 9, 9, 10, 10]

@@ -78,6 +78,7 @@ class CudaExecutor:
     """
 
     leaves_processors = True
+    takes_drafts = False
 
     def __init__(
         self,

@@ -1,0 +1,154 @@
+"""Speculation: guesses of the tokens to come are computed beside those that are known.
+
+A draft is a guess that a step computes. Whatever is decided here changes how long tokens take, and
+no token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ingot.errors import UsageError
+from ingot.runtime.config import EngineConfig
+from ingot.runtime.executor import Executor
+from ingot.runtime.prompt_lookup import PromptLookup
+from ingot.runtime.scheduler import Chunk
+from ingot.runtime.sequence import Sequence
+
+GAIN = 1.05  # a draft must promise that many times the tokens a second
+LOSS = 1 / 64  # of the time may go into drafts in vain
+MOST_SAVED = 4.0  # plain steps
+FIRST_LOAN = 0.5  # plain steps
+FIRST_ROW = 0.25  # what a drafted token is thought to take of the time of a plain one
+PLAIN_EVERY = 32  # steps: the time of a plain step has to be known
+WAITS = 0.25
+
+
+@dataclass(slots=True)
+class Pace:
+    """Seconds of steps of so many sequences: `plain` without drafts, `row` for a drafted token."""
+
+    num_sequences: int
+    plain: float = 0.0
+    row: float = 0.0
+    num_plain: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        return self.num_plain > 1  # the first of its size may have waited for memory
+
+    @property
+    def token(self) -> float:
+        """Seconds of a token without drafts."""
+        return self.plain / self.num_sequences
+
+    def take_plain(self, seconds: float) -> None:
+        """Learns from a step without drafts. Other work of the host only ever adds to its time."""
+        if self.num_plain == 0 or seconds < self.plain:
+            self.plain = seconds
+        else:
+            self.plain += min(seconds - self.plain, self.plain / 4) / 8
+        if not self.is_known:
+            self.row = FIRST_ROW * self.token
+        self.row *= 1 - 1 / 64  # what was too dear once may be cheaper now
+        self.num_plain += 1
+
+    def take_drafted(self, seconds: float, num_drafted: int) -> float:
+        """Learns from a step with drafts; returns what they have cost."""
+        # A row takes no longer than a sequence of its own. The rest is other work of the host.
+        row = min(max(0.0, (seconds - self.plain) / num_drafted), self.token)
+        self.row += (row - self.row) / 4
+        return row * num_drafted
+
+    def length(self, chance: float, most: int) -> int:
+        """How long a draft should be, if each token is right with that chance: where the tokens a
+        second are most, for a sequence that has its share of the step."""
+        best, length = GAIN / self.token, 0
+        tokens = kept = 1.0
+        for count in range(1, most + 1):
+            kept *= chance
+            tokens += kept
+            rate = tokens / (self.token + count * self.row)
+            if rate > best:
+                best, length = rate, count
+        return length
+
+
+class Speculation:
+    """Drafts for the sequences of steps that only decode, as long as they pay.
+
+    The pace of steps and the chance of a guess say how long a draft should be. Should both be
+    wrong, `saved` bounds what is lost: seconds that drafts have gained, and LOSS of all others.
+    Drafts that cost more are not made.
+
+    `waits`: the next step should wait for the tokens of the one under way, since a draft has to
+    follow them.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._most = config.num_speculative_tokens
+        self._grams = config.prompt_lookup_min, config.prompt_lookup_max
+        self._paces: dict[int, Pace] = {}
+        self.saved = 0.0
+        self._since_plain = 0
+        self._wanted = 1.0  # the part of the last steps that had something to draft
+
+    @property
+    def waits(self) -> bool:
+        return self._wanted > WAITS
+
+    def drafts(self, sequences: list[Sequence], room: int) -> list[list[int]]:
+        """The draft of each sequence of a step, of `room` tokens in all; most may be empty."""
+        pace, found, wanted = self._pace(len(sequences)), [], False
+        room = self._within_means(pace, room)
+        for sequence in sequences:
+            lookup = sequence.lookup
+            if lookup is None:
+                lookup = sequence.lookup = PromptLookup(*self._grams)
+            guess, chance = lookup.guess(sequence.token_ids, self._most)
+            length = pace.length(chance, len(guess)) if pace.is_known else 0
+            wanted = wanted or length > 0
+            draft = [] if sequence.num_pending else guess[: min(length, room)]
+            room -= len(draft)
+            found.append(draft)
+        self._wanted += (wanted - self._wanted) / 16
+        return found
+
+    def landed(self, chunks: list[Chunk], seconds: float) -> None:
+        """Learns from a step that is over, with all that the host did for it."""
+        if not all(chunk.decodes for chunk in chunks):
+            return
+        pace, num_drafted = self._pace(len(chunks)), sum([len(chunk.draft) for chunk in chunks])
+        self._since_plain = self._since_plain + 1 if num_drafted else 0
+        if not num_drafted:
+            pace.take_plain(seconds)
+        elif pace.is_known:  # or else the switches have changed since
+            num_gained = sum(max(0, chunk.num_drawn - 1) for chunk in chunks)
+            self.saved += num_gained * pace.token - pace.take_drafted(seconds, num_drafted)
+        self.saved = min(MOST_SAVED * pace.plain, self.saved + LOSS * pace.plain)
+
+    def _pace(self, num_sequences: int) -> Pace:
+        return self._paces.setdefault(num_sequences, Pace(num_sequences))
+
+    def _within_means(self, pace: Pace, room: int) -> int:
+        """How many drafted tokens a step may have."""
+        if not pace.is_known or self._since_plain >= PLAIN_EVERY:
+            return 0
+        means = self.saved + FIRST_LOAN * pace.plain
+        return max(0, min(room, int(means / max(pace.row, 1e-9))))
+
+
+def check_speculation(config: EngineConfig, executor: Executor, max_num_rows: int) -> None:
+    """Raises UsageError where the switches ask for speculation that cannot be."""
+    if config.speculative is None:
+        return
+    if not executor.takes_drafts:
+        raise UsageError(
+            f"speculative is {config.speculative!r}, and this device takes no drafts",
+            hint="Speculation runs on CPUs: pass device='cpu', or leave it out.",
+        )
+    if max_num_rows < 2:
+        raise UsageError(
+            f"speculative is {config.speculative!r}, and a step gives the logits of one token",
+            hint="Compile the model with --max-num-seqs 2 or more, or leave it out.",
+        )

@@ -1,0 +1,69 @@
+"""Files of compressed-tensors: the numbers that `transformers` reads from them by that package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from transformers import AutoModelForCausalLM, CompressedTensorsConfig
+
+from tests.support.checkpoints import Tensors, build, edit
+from tests.support.core import core
+from tests.support.float_checkpoints import FLOAT_LAYOUTS, rewrite_floats
+from tests.support.quantized_checkpoints import LAYOUTS, rewrite
+from tests.support.tiny_models import save_random
+
+INTEGERS = [name for name in LAYOUTS if "quantized" in name]
+FLOATS = ["float-quantized", "nvfp4"]
+ROUNDING = 2**-8  # the package rounds its products to bfloat16, the dtype of scales
+Q = "model.layers.0.self_attn.q_proj"
+
+
+def written(layout: str, folder: Path) -> Path:
+    model_dir = save_random("llama", folder, tokenizer=True)
+    if layout in FLOATS:
+        rewrite_floats(model_dir, FLOAT_LAYOUTS[layout])
+    else:
+        rewrite(model_dir, LAYOUTS[layout])
+    return model_dir
+
+
+def judge(model_dir: Path) -> nn.Module:
+    """The model on the numbers that the package makes of the tensors."""
+    return AutoModelForCausalLM.from_pretrained(
+        model_dir,
+        dtype=torch.float32,
+        quantization_config=CompressedTensorsConfig(dequantize=True),
+    )
+
+
+def differing(model_dir: Path, model: nn.Module) -> dict[str, int]:
+    """How many numbers of each quantized matrix are not those of the package."""
+    found = {}
+    with build(model_dir)[0] as checkpoint:
+        for name in checkpoint.quantized:
+            ours, theirs = checkpoint.read(name), model.get_parameter(name).detach()
+            found[name] = int(((ours - theirs).abs() > ROUNDING * ours.abs()).sum())
+    assert len(found) == 2 * 7
+    return found
+
+
+@pytest.mark.parametrize("layout", core(further=["pack-quantized-zeros"], slow=INTEGERS + FLOATS))
+def test_numbers_are_those_of_the_package(layout: str, tmp_path: Path) -> None:
+    model_dir = written(layout, tmp_path)
+    assert not any(differing(model_dir, judge(model_dir)).values())
+
+
+@pytest.mark.slow
+def test_another_bit_is_another_number(tmp_path: Path) -> None:
+    """The control: the lowest bit of one integer."""
+
+    def change(tensors: Tensors) -> None:
+        tensors[f"{Q}.weight_packed"][3, 1] ^= 1
+
+    model_dir = written("pack-quantized", tmp_path)
+    model = judge(model_dir)
+    found = differing(edit(model_dir, change), model)
+    assert {name: count for name, count in found.items() if count} == {f"{Q}.weight": 1}
