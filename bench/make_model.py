@@ -147,12 +147,12 @@ def _deepseek_v2_lite(layers: int) -> Config:
     )
 
 
-def _tiny() -> Config:
+def _tiny(layers: int = 2) -> Config:
     return transformers.Qwen3Config(
         vocab_size=512,
         hidden_size=128,
         intermediate_size=384,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=32,
@@ -161,12 +161,14 @@ def _tiny() -> Config:
         tie_word_embeddings=True,
         bos_token_id=256,
         eos_token_id=257,
-        max_window_layers=2,
+        max_window_layers=layers,
     )
 
 
 SHAPES: dict[str, Callable[[], Config]] = {
     "tiny": _tiny,
+    "tiny-28": lambda: _tiny(28),
+    "tiny-80": lambda: _tiny(80),
     "qwen3-0.6b": lambda: _qwen3(1024, 3072, 28, 16),
     "qwen3-4b": lambda: _qwen3(2560, 9728, 36, 32),
     "llama-3.2-1b": _llama_32_1b,

@@ -70,7 +70,7 @@ LIMITS = Group(
         ),
         Argument("--max-key-requests N", "requests of a key at a time", whole_number),
         Argument("--max-key-tokens N", "their tokens, prompt and answer", whole_number),
-        Argument("--queue-timeout S", "wait for a seat (default: 60)", seconds),
+        Argument("--queue-timeout S", "wait for a seat, or a load (default: 60)", seconds),
         Argument("--request-timeout S", "a request in all (default: 600)", seconds),
         Argument(
             "--write-timeout S", "a full send buffer that nobody reads (default: 30)", seconds

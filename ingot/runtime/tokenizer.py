@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -169,10 +169,10 @@ class Tokenizer:
                 f"the text is not valid UTF-8: character {error.start} is a lone surrogate",
                 hint="Convert the text to UTF-8.",
             ) from error
+        # Unlike `encode`, a batch lets other threads of Python run meanwhile.
+        encode = partial(self.backend.encode_batch_fast, add_special_tokens=add_special_tokens)
         ids: list[int] = _typed(
-            RequestError,
-            "the text cannot be tokenized",
-            lambda: self.backend.encode(text, add_special_tokens=add_special_tokens).ids,
+            RequestError, "the text cannot be tokenized", lambda: encode([text])[0].ids
         )
         return ids
 

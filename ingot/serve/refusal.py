@@ -116,6 +116,12 @@ class Draining(Refusal):
     status, kind, code, retry = 503, "service_unavailable", "draining", True
 
 
+class Loading(Refusal):
+    """A model that did not load while the request could wait for it; it goes on loading."""
+
+    status, kind, code, retry = 503, "service_unavailable", "loading", True
+
+
 class InternalRefusal(Refusal):
     """A fault of ours: the log has the rest, under the request's id."""
 

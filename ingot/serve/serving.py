@@ -85,7 +85,8 @@ async def serve(
         for name, source, aliases in models:
             kept, pinned = serving.own.get(name, serving.model)
             registry.register(name, source, kept, aliases=aliases, pinned=pinned)
-        site = Site(models=registry, gate=edge, settings=HttpSettings(terms=serving.terms))
+        http = HttpSettings(terms=serving.terms, load_seconds=settings.limits.load_seconds)
+        site = Site(models=registry, gate=edge, settings=http)
         site.starting.update([] if serving.lazy else [model.name for model in models])
         edge.telemetry.poll = registry.counters
         noting = asyncio.create_task(_note_events(registry, site, edge))

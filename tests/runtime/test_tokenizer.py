@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import threading
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -10,6 +12,7 @@ from ingot.errors import RequestError, TokenizerError
 from ingot.runtime.tokenizer import Tokenizer, TokenizerFiles
 from tests.runtime import fake_tokenizer
 from tests.runtime.fake_model import write_fake
+from tests.support.fake_engine import bundled_tokenizer
 
 TEXTS = ["", " ", "the lazy dog", "  two  spaces\n\n", "héllo 你好 🙂", "a</s>b<s>", "\x00"]
 CONFIGS = [
@@ -113,3 +116,19 @@ def test_a_tokenizer_without_special_tokens_has_no_ids_of_them():
 def test_a_call_refuses_what_is_no_text(text):
     with pytest.raises(RequestError, match="type"):
         Tokenizer(fake_tokenizer.byte_level().to_str().encode())(text)
+
+
+def test_other_threads_run_while_a_text_is_encoded():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # so that another thread runs only where this one lets it
+    go, ran = threading.Lock(), []
+    go.acquire()
+    other = threading.Thread(target=lambda: go.acquire() and ran.append(True))
+    try:
+        other.start()
+        tokenizer, text = bundled_tokenizer(), "To be, or not to be. " * 20_000
+        go.release()
+        assert len(tokenizer.encode(text)) > 100_000 and ran
+    finally:
+        sys.setswitchinterval(before)
+        other.join()

@@ -54,7 +54,7 @@ class Call:
 
 @asynccontextmanager
 async def calling(
-    app: Any, method: str, path: str, body: bytes = b"", **state: Any
+    app: Any, method: str, path: str, body: bytes = b"", query: str = "", **state: Any
 ) -> AsyncIterator[Call]:
     """A request that runs beside the block; leaving the block waits for its end."""
     call, read = Call(), False
@@ -69,7 +69,7 @@ async def calling(
 
     scope = {
         "type": "http", "http_version": "1.1", "method": method, "path": path, "state": state,
-        "raw_path": path.encode(), "query_string": b"", "headers": [], "root_path": "",
+        "raw_path": path.encode(), "query_string": query.encode(), "headers": [], "root_path": "",
     }  # fmt: skip
     task = asyncio.create_task(app(scope, receive, call.send))
     try:

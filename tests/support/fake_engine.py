@@ -92,6 +92,7 @@ class FakeStatus:
     aliases: list[str] = field(default_factory=list)
     facts: ModelFacts | None = FACTS
     num_restarts: int = 0
+    error: str | None = None
 
 
 class FakeModels:
@@ -101,6 +102,7 @@ class FakeModels:
         self.engines: dict[str, Engine] = dict(engines)
         self.states: dict[str, str] = {}
         self.num_leases = self.num_restarts = 0
+        self.error: str | None = None
 
     @asynccontextmanager
     async def lease(self, name: str) -> AsyncIterator[Engine]:
@@ -123,6 +125,7 @@ class FakeModels:
                 self.states.get(name, "loaded"),
                 facts=engine.facts,
                 num_restarts=self.num_restarts,
+                error=self.error,
             )
             for name, engine in self.engines.items()
         ]

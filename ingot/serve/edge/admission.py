@@ -15,7 +15,7 @@ from time import monotonic
 from ingot.serve.asked import Asked
 from ingot.serve.edge.line import Line, Place
 from ingot.serve.edge.settings import Limits
-from ingot.serve.refusal import QueueFull, QueueTimeout, Refusal, RequestTimeout
+from ingot.serve.refusal import QueueFull, QueueTimeout, RequestTimeout
 
 _SEATS = 256  # of a model of which nothing is known yet
 _KV_FILLS = 4  # how often the waiting tokens may fill the KV cache
@@ -29,20 +29,6 @@ class Share:
     num_tokens: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class Ticket:
-    """A request inside: its deadline, and the reason if it is cut short."""
-
-    deadline: asyncio.Timeout
-    reason: Refusal | None = None
-
-    def cut(self, reason: Refusal) -> None:
-        """Ends the request with an error, as its deadline would."""
-        if self.reason is None and not self.deadline.expired():
-            self.reason = reason
-            self.deadline.reschedule(asyncio.get_running_loop().time())
-
-
 class Admission:
     """The lines of all models. It belongs to one event loop."""
 
@@ -50,7 +36,6 @@ class Admission:
         self._limits = limits
         self._clock = clock
         self._shares: dict[str, Share] = {}
-        self._tickets: set[Ticket] = set()
         self.lines: dict[str, Line] = {}
 
     @asynccontextmanager
@@ -62,13 +47,8 @@ class Admission:
         long is cancelled inside the block, and the block raises RequestTimeout.
         """
         with self._share(asked):
-            async with self._ticket(elapsed), self._seat(asked):
+            async with self._in_time(elapsed), self._seat(asked):
                 yield
-
-    def cut(self, reason: Refusal) -> None:
-        """Ends all requests with an error."""
-        for ticket in self._tickets:
-            ticket.cut(reason)
 
     def line(self, asked: Asked) -> Line:
         """The line of a model, with as many seats as it has now."""
@@ -110,23 +90,18 @@ class Admission:
                 del self._shares[asked.key]
 
     @asynccontextmanager
-    async def _ticket(self, elapsed: float) -> AsyncIterator[None]:
-        """Bounds what its block takes; `cut` can end it before."""
+    async def _in_time(self, elapsed: float) -> AsyncIterator[None]:
+        """Bounds what its block takes. Raises RequestTimeout."""
         limit = self._limits.request_timeout
         deadline = asyncio.timeout(max(limit - elapsed, 0.0) if limit else None)
-        ticket = Ticket(deadline)
         try:
             async with deadline:
-                self._tickets.add(ticket)
-                try:
-                    yield
-                finally:
-                    self._tickets.discard(ticket)
+                yield
         except TimeoutError:
             if not deadline.expired():
                 raise
-            late = RequestTimeout(f"the request took longer than {limit:g} seconds")
-            raise ticket.reason or late from None
+            found = f"the request took longer than {limit:g} seconds"
+            raise RequestTimeout(found) from None
 
     @asynccontextmanager
     async def _seat(self, asked: Asked) -> AsyncIterator[None]:

@@ -20,7 +20,7 @@ from ingot.serve.edge.guard import Answer, App, Guard
 from ingot.serve.edge.keys import KeyRing
 from ingot.serve.edge.listening import address_of, allow_many_files, bind
 from ingot.serve.edge.logs import logging_to
-from ingot.serve.edge.record import CURRENT, Record
+from ingot.serve.edge.record import CURRENT, Record, cuttable
 from ingot.serve.edge.server import DrainingServer, config_of, on_signals
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.metrics.request_watch import RequestWatch
@@ -77,7 +77,7 @@ class Edge:
         if self.settings.log_prompts:
             watch.keep_texts(asked)
         try:
-            with watch.until_end():
+            with watch.until_end(), cuttable():
                 async with self.admission.enter(asked, entered - began):
                     watch.seated(perf_counter() - entered, asked)
                     yield watch
@@ -210,7 +210,9 @@ class Edge:
 
     def _cut(self) -> None:
         logger.warning("cutting requests", extra={"fields": {"requests": self._num_awaited}})
-        self.admission.cut(_cut_short())
+        for record in self._open:
+            if record.awaited:
+                record.cut(_cut_short())
 
     def _reload_keys(self) -> None:
         """Reads the keys again. Bad ones are logged, and change nothing."""

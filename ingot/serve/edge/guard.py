@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import re
@@ -9,7 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Protocol
 
 from ingot.serve.edge.keys import ADMIN, USE, Key, KeyRing
-from ingot.serve.edge.record import CURRENT, Record, record_of
+from ingot.serve.edge.record import CURRENT, Record, cuttable, record_of
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.refusal import (
     BadKey,
@@ -70,11 +71,13 @@ class Guard:
         if scope["type"] != "http":
             return  # no other kind of connection is spoken here
         record = record_of(scope)
+        record.task = asyncio.current_task()
         exchange = _Exchange(record, receive, send, self._host.settings.limits.body_bytes)
         token = CURRENT.set(record)
         self._host.opened(record)
         try:
-            await self._answer(scope, record, exchange)
+            with cuttable():
+                await self._answer(scope, record, exchange)
         except Exception as error:
             await _apologize(error, record, exchange)
         finally:
@@ -85,11 +88,11 @@ class Guard:
 
     async def _answer(self, scope: Message, record: Record, exchange: _Exchange) -> None:
         headers = dict(scope["headers"])
-        admin = False
         if not self._is_open(record.path):
             key = self._key(scope, headers)
             record.key = key.name if key else ""
-            admin = key.permits(ADMIN) if key else self._host.settings.admin_without_key
+            unkeyed = self._host.settings.admin_without_key
+            record.admin = key.permits(ADMIN) if key else unkeyed
         if self._host.draining and record.path not in _WHILE_DRAINING:
             raise Draining("the server is about to end", retry_after=1)
         exchange.check_length(headers)
@@ -98,7 +101,7 @@ class Guard:
             await _send(exchange.send, *own)
             return
         state = scope.setdefault("state", {})
-        state |= {"request_id": record.request_id, "key": record.key, "admin": admin}
+        state |= {"request_id": record.request_id, "key": record.key, "admin": record.admin}
         await self._app(scope, exchange.receive, exchange.send)
         record.error = state.get("error")  # of a refusal that the application has sent
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
+
+from ingot.serve.refusal import Refusal
 
 _ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
 _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -17,8 +22,9 @@ _TRACEPARENT = re.compile(rb"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 class Record:
     """A request: whose it is, which one it is, and how it was answered.
 
-    `began` is by `perf_counter`. `fields` are what else its line of the log says. A server that
-    drains waits for it if it is `awaited`; a stream that stays open for further requests is not.
+    `began` is by `perf_counter`, and `admin` says whether it may administer. `fields` are what else
+    its line of the log says, and `task` answers it. A server that drains waits for it if it is
+    `awaited`; a stream that stays open for further requests is not.
     """
 
     method: str
@@ -26,6 +32,7 @@ class Record:
     request_id: str
     traceparent: str | None = None
     key: str = ""
+    admin: bool = False
     began: float = field(default_factory=perf_counter)
     status: int = 0
     complete: bool = False
@@ -33,6 +40,8 @@ class Record:
     error: str | None = None
     awaited: bool = True
     fields: dict[str, Any] = field(default_factory=dict)
+    task: asyncio.Task[Any] | None = None
+    reason: Refusal | None = None
 
     @property
     def elapsed(self) -> float:
@@ -44,9 +53,28 @@ class Record:
         """The status for the log: 499 where the client left before the end of the answer."""
         return 499 if self.disconnected and not self.complete else self.status
 
+    def cut(self, reason: Refusal) -> None:
+        """Ends the request with an error, whatever it waits for; once."""
+        if self.reason is None and self.task is not None:
+            self.reason = reason
+            self.task.cancel()
+
 
 # The request that the running task answers. Handlers know it without being told.
 CURRENT: ContextVar[Record | None] = ContextVar("record", default=None)
+
+
+@contextmanager
+def cuttable() -> Iterator[None]:
+    """Where `Record.cut` has ended the request inside the block, the block raises its reason."""
+    record, task = CURRENT.get(), asyncio.current_task()
+    try:
+        yield
+    except asyncio.CancelledError:
+        if record is None or record.reason is None or task is not record.task or task is None:
+            raise
+        task.uncancel()
+        raise record.reason from None
 
 
 def record_of(scope: Any) -> Record:

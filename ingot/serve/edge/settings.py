@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ingot.errors import UsageError
@@ -18,7 +18,7 @@ class Limits:
     max_queue_tokens     their tokens, prompt and answer; None: 4 times what the KV cache holds
     max_key_requests     requests of a key, waiting and running
     max_key_tokens       their tokens
-    queue_timeout        how long a request waits for a seat
+    queue_timeout        how long a request waits for its model to load, and then for a seat
     request_timeout      how long a request takes in all
     connection_keep_alive  how long a connection stays open without a request
     write_timeout        how long a client may leave a full send buffer unread
@@ -41,6 +41,12 @@ class Limits:
     queue_timeout: float = 60.0
     request_timeout: float = 600.0
     shutdown_timeout: float = 30.0
+
+    @property
+    def load_seconds(self) -> float | None:
+        """How long a request waits for its model to load; None: as long as it takes."""
+        bounds = [each for each in (self.queue_timeout, self.request_timeout) if each]
+        return min(bounds, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +91,12 @@ class EdgeSettings:
                 hint="Make a key with `ingot key NAME --file keys.txt` and add --api-key-file "
                 "keys.txt, or say --allow-no-key where something else guards the port.",
             )
+
+    @property
+    def of_port(self) -> EdgeSettings:
+        """Those of a port that is served beside a Unix socket. Who may open the socket is not asked
+        of those who reach the port."""
+        return replace(self, uds=None)
 
     @property
     def is_local(self) -> bool:

@@ -51,7 +51,7 @@ async def answering(
     )
     name = site.named(request.model)
     caller = Caller(uuid.uuid4().hex, call.key)
-    async with site.models.lease(name) as engine:
+    async with site.lease(name) as engine:
         terms = site.settings.terms
         order = await off_loop(partial(order_of, request, engine, caller, data, terms))
         asked = asked_of(order, call.key, site.models.name_of(name), engine)

@@ -14,7 +14,7 @@ import grpc
 
 from ingot.serve.edge.guard import Host, log_request
 from ingot.serve.edge.keys import ADMIN, USE
-from ingot.serve.edge.record import CURRENT, Record
+from ingot.serve.edge.record import CURRENT, Record, cuttable
 from ingot.serve.http.errors import refusal_of
 from ingot.serve.refusal import BadKey, Draining, Forbidden, Refusal
 
@@ -59,6 +59,12 @@ def current_call() -> Call:
     """The call that the running task answers."""
     record = CURRENT.get()
     return Call(record.request_id, record.key) if record else Call("")
+
+
+def is_admin() -> bool:
+    """Whether the running task answers somebody who may administer."""
+    record = CURRENT.get()
+    return record is not None and record.admin
 
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
@@ -119,8 +125,9 @@ class _Around:
         async def answer(request: Any, context: Any) -> Any:
             with recorded(self._host, self._record()) as record:
                 try:
-                    self._let_in(record)
-                    return await inner(request, context)
+                    with cuttable():
+                        self._let_in(record)
+                        return await inner(request, context)
                 except Exception as error:
                     await _abort(error, record, context)
 
@@ -135,14 +142,24 @@ class _Around:
         async def answer(request: Any, context: Any) -> None:
             with recorded(self._host, self._record()) as record:
                 try:
-                    self._let_in(record)
-                    async with aclosing(inner(request, context)) as messages:
-                        async for message in messages:
-                            await context.write(message)
+                    with cuttable():
+                        self._let_in(record)
+                        async with aclosing(inner(request, context)) as messages:
+                            async for message in messages:
+                                await self._write(message, context)
                 except Exception as error:
                     await _abort(error, record, context)
 
         return answer
+
+    async def _write(self, message: Any, context: Any) -> None:
+        """Sends a message. A client that leaves too many unread is dropped."""
+        try:
+            async with asyncio.timeout(self._host.settings.limits.write_timeout or None):
+                await context.write(message)
+        except TimeoutError:
+            # No status would reach it: that waits behind the messages.
+            raise asyncio.CancelledError from None
 
     def _let_in(self, record: Record) -> None:
         """Notes the key of a call. Raises Refusal."""
@@ -160,8 +177,14 @@ class _Around:
             if not key.permits(scope):
                 raise Forbidden(f"this needs a key of the scope {scope}")
             record.key = key.name
-        elif scope == ADMIN and not host.settings.admin_without_key:
-            raise Forbidden("models are loaded and unloaded with a key of the scope admin")
+            record.admin = key.permits(ADMIN)
+        else:
+            record.admin = host.settings.of_port.admin_without_key
+            if scope == ADMIN and not record.admin:
+                raise Forbidden(
+                    "models are loaded and unloaded with a key of the scope admin",
+                    hint="Start the server with --api-key-file, or with --open-admin.",
+                )
         if not path.startswith(HEALTH):
             refuse_draining(host)
 
@@ -170,6 +193,7 @@ class _Around:
 def recorded(host: Host, record: Record) -> Iterator[Record]:
     """Counts and logs what is done inside the block, as HTTP does with its requests."""
     CURRENT.set(record)
+    record.task = asyncio.current_task()
     # Probes and reflection may stay open for ever, and no drain waits for them.
     quiet = record.path.startswith((LIVE, HEALTH, REFLECTION))
     if not quiet:

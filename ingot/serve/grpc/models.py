@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.errors import UnknownModelError
+from ingot.serve.grpc.call import is_admin
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
 from ingot.serve.grpc.stubs import ingot_v1_pb2_grpc
 from ingot.serve.http.site import Site
@@ -45,7 +46,7 @@ def _told(status: Any) -> Any:
         name=status.name,
         state=str(status.state),
         aliases=status.aliases,
-        error=getattr(status, "error", None) or "",
+        error=(getattr(status, "error", None) or "") if is_admin() else "",
         artifact_id=facts.artifact_id if facts else "",
         max_model_len=facts.max_model_len if facts else 0,
         max_num_seqs=facts.max_num_seqs if facts else 0,

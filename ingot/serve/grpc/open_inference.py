@@ -8,7 +8,7 @@ from typing import Any
 
 from ingot.errors import UnknownModelError
 from ingot.serve.edge.guard import Host
-from ingot.serve.edge.record import Record
+from ingot.serve.edge.record import Record, cuttable
 from ingot.serve.engine import Piece
 from ingot.serve.grpc.answering import answering
 from ingot.serve.grpc.call import noted, part_of_stream, recorded, refuse_draining
@@ -39,6 +39,7 @@ OUTPUTS = {
     "output_ids": "INT64",
 }
 MAX_AHEAD = 64  # responses that wait for a slow reader of a stream
+MAX_PARTS = 64  # requests of a stream that are under way; further ones are not read meanwhile
 _OURS = {"triton_enable_empty_final_response", "stream"}  # of Triton's clients; they change nothing
 
 
@@ -88,12 +89,15 @@ class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # ty
     async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:
         """Answers each request as it runs; what fails ends that request and not the stream."""
         queue: asyncio.Queue[Any] = asyncio.Queue(MAX_AHEAD)
+        room = asyncio.Semaphore(MAX_PARTS)
 
         async def read(group: asyncio.TaskGroup) -> None:
             number = 0
             async for request in requests:
                 number += 1
-                group.create_task(self._part(request, part_of_stream(number), queue))
+                await room.acquire()
+                part = self._part(request, part_of_stream(number), queue)
+                group.create_task(part).add_done_callback(lambda _: room.release())
 
         async def serve() -> None:
             async with asyncio.TaskGroup() as group:
@@ -122,8 +126,9 @@ class OpenInference(open_inference_pb2_grpc.GRPCInferenceServiceServicer):  # ty
     async def _part(self, request: Any, record: Record, queue: asyncio.Queue[Any]) -> None:
         with recorded(self._host, record):
             try:
-                refuse_draining(self._host)
-                await self._stream(request, queue)
+                with cuttable():
+                    refuse_draining(self._host)
+                    await self._stream(request, queue)
             except Exception as error:
                 text = str(noted(error, record))
                 empty = oip.ModelInferResponse(model_name=request.model_name, id=request.id)

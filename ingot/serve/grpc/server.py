@@ -49,7 +49,9 @@ class GrpcSettings:
 
     @classmethod
     def of(cls, edge: EdgeSettings, port: int) -> GrpcSettings:
-        """Those of a server beside one of HTTP."""
+        """Those of a server beside one of HTTP. Raises UsageError for a port that may not be
+        opened so."""
+        edge.of_port.check()
         return cls(
             host=edge.host,
             port=port,

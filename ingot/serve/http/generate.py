@@ -42,7 +42,7 @@ class Generate:
         registered = site.models.name_of(name)
         # Unlike the id of the request, which a client may choose, this one is unique.
         caller = Caller(uuid.uuid4().hex, key)
-        async with self._kept_awake(request, reply), site.models.lease(name) as engine:
+        async with self._kept_awake(request, reply), site.lease(name) as engine:
             terms = site.settings.terms
             make_order = partial(order_of, request, engine, caller, body, terms)
             order = make_order() if _is_small(request, body) else await off_loop(make_order)

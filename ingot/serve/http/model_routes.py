@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -19,8 +20,8 @@ from ingot.serve.http.site import Site
 from ingot.serve.openai.fields import FieldError, Name
 from ingot.serve.settings import ModelSettings
 
-# What only administrators see: it can name files of the server.
-_PRIVATE = ("source", "settings", "error")
+# What only administrators see of models and of what happens to them: it can name files.
+_PRIVATE = ("source", "settings", "error", "progress", "text")
 
 
 class LoadRequest(Struct, kw_only=True):
@@ -121,8 +122,8 @@ def _status_of(site: Site, name: str) -> Any:
     return next(each for each in site.models.status() if each.name == name)
 
 
-def _shown(status: Any, *, is_admin: bool) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(status)
+def _shown(told: Any, *, is_admin: bool) -> dict[str, Any]:
+    fields: dict[str, Any] = msgspec.to_builtins(told)
     return fields if is_admin else {k: v for k, v in fields.items() if k not in _PRIVATE}
 
 
@@ -133,16 +134,18 @@ class ModelEvents:
         self._site = site
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await replying(scope, receive, send, self._tell)
+        tell = partial(self._tell, scope.get("state", {}).get("admin", False))
+        await replying(scope, receive, send, tell)
 
-    async def _tell(self, body: bytes, reply: Reply) -> None:
+    async def _tell(self, is_admin: bool, body: bytes, reply: Reply) -> None:
         await reply.write(b": models\n\n")
         async with (
             reply.kept_awake(self._site.settings.ping_seconds),
             aclosing(_events(self._site)) as events,
         ):
             async for event in events:
-                await reply.write(b"data: " + msgspec.json.encode(event) + b"\n\n")
+                shown = msgspec.json.encode(_shown(event, is_admin=is_admin))
+                await reply.write(b"data: " + shown + b"\n\n")
         await reply.end(b"")
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from ingot.serve.edge.record import cuttable
 from ingot.serve.http.errors import noted_refusal
 from ingot.serve.openai.events import DONE, PING
 from ingot.serve.refusal import Refusal, send_refusal
@@ -140,9 +141,10 @@ async def replying(
     """
     reply = Reply(send)
     try:
-        body = await read_body(receive)
-        async with while_connected(receive, reply):
-            await answer(body, reply)
+        with cuttable():
+            body = await read_body(receive)
+            async with while_connected(receive, reply):
+                await answer(body, reply)
     except ClientGone:
         pass
     except Exception as error:

@@ -20,10 +20,13 @@ from ingot.serve.openai.answers import Text, Tokens
 from ingot.serve.openai.conversation import encoded, rendered
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.model_cards import ModelCard, ModelList
+from ingot.serve.openai.prompts import MAX_CHARS_PER_TOKEN
 from ingot.serve.openai.requests import DetokenizeRequest, TokenizeRequest
 from ingot.serve.openai.token_texts import TokenTexts
 from ingot.serve.refusal import Refusal
 from ingot.version import __version__
+
+MAX_TOKENIZED_CHARS = 1 << 20
 
 Handler = Callable[[Site, Request], Awaitable[Response]]
 
@@ -73,24 +76,37 @@ async def _live(site: Site, request: Request) -> Response:
 
 
 async def _health(site: Site, request: Request) -> Response:
-    """Ready, unless a model is on its way or has failed: then 503 and which."""
-    ready = is_ready(site)
+    """Whether requests can be answered: those for any model, or those for the `model` asked for."""
     states = {status.name: str(status.state) for status in site.models.status()}
-    return json({"status": "ok" if ready else "unready", "models": states}, 200 if ready else 503)
+    missing, ready = _missing(site), is_ready(site)
+    if name := request.query_params.get("model"):
+        name = site.models.name_of(name)
+        states, ready = {name: states[name]}, name not in missing
+    word = "unready" if not ready else "degraded" if missing & states.keys() else "ok"
+    return json({"status": word, "models": states}, 200 if ready else 503)
 
 
 def is_ready(site: Site) -> bool:
-    """Whether requests for every model can be answered, now or as soon as it is loaded for them.
+    """Whether requests can be answered, now or as soon as a model is loaded for them.
 
-    A model that is loaded because somebody asked for it leaves the server ready: requests wait.
+    A server is ready when it has tried to load what it starts with, and while any model can serve:
+    one that has failed must not keep requests from the others. A model that is loaded because
+    somebody asked for it leaves the server ready: requests wait.
     """
-    return not site.starting and not any(_is_missing(each) for each in site.models.status())
+    names = {status.name for status in site.models.status()}
+    return not site.starting and (not names or names != _missing(site))
 
 
-def _is_missing(status: Any) -> bool:
-    """Whether a model has failed, or its engine has died and is being started again."""
-    died = getattr(status, "num_restarts", 0) > 0 and status.facts is not None
-    return status.state == "failed" or (status.state == "loading" and died)
+def _missing(site: Site) -> set[str]:
+    """Models that are loaded at the start still, that have failed, or whose engine has died and is
+    being started again."""
+    return {
+        status.name
+        for status in site.models.status()
+        if status.name in site.starting
+        or status.state == "failed"
+        or (status.state == "loading" and status.num_restarts and status.facts is not None)
+    }
 
 
 async def _version(site: Site, request: Request) -> Response:
@@ -133,34 +149,45 @@ def _cards(site: Site) -> list[ModelCard]:
 
 async def _tokenize(site: Site, request: Request) -> Response:
     asked = await site.decode(await request.body(), TokenizeRequest)
-    async with site.models.lease(site.named(asked.model)) as engine:
+    async with site.lease(site.named(asked.model)) as engine:
         trusts = site.settings.terms.trusts_request_template
         work = partial(_tokens, asked, engine.tokenizer, engine.facts, trusts)
-        return json(await off_loop(work))
+        async with site.tokenizing.take():
+            return await off_loop(work)
 
 
 def _tokens(
     asked: TokenizeRequest, tokenizer: Tokenizer, facts: ModelFacts, trusts: bool
-) -> Tokens:
+) -> Response:
     if (asked.prompt is None) == (asked.messages is None):
         raise FieldError("prompt", "give a prompt or messages, one of them")
     if asked.prompt is None:
         text = rendered(asked, tokenizer, trusts_template=trusts)
+        _refuse_large(text.plain, facts, "messages")
         ids = encoded(asked, text, tokenizer)
     else:
+        _refuse_large(asked.prompt, facts, "prompt")
         ids = tokenizer.encode(asked.prompt, asked.add_special_tokens is not False)
     texts = TokenTexts(tokenizer)
-    return Tokens(
+    tokens = Tokens(
         count=len(ids),
         max_model_len=facts.max_model_len,
         tokens=ids,
         token_strs=[texts.text(i) for i in ids] if asked.return_token_strs else None,
     )
+    return json(tokens)
+
+
+def _refuse_large(text: str, facts: ModelFacts, param: str) -> None:
+    """Texts may be longer than a prompt: people count tokens to cut them. Raises FieldError."""
+    most = max(MAX_TOKENIZED_CHARS, facts.max_model_len * MAX_CHARS_PER_TOKEN)
+    if len(text) > most:
+        raise FieldError(param, f"{param} has {len(text)} characters; at most {most} are tokenised")
 
 
 async def _detokenize(site: Site, request: Request) -> Response:
     asked = await site.decode(await request.body(), DetokenizeRequest)
-    async with site.models.lease(site.named(asked.model)) as engine:
+    async with site.lease(site.named(asked.model)) as engine:
         size, tokenizer = engine.facts.vocab_size, engine.tokenizer
         if (largest := max(asked.tokens, default=0)) >= size:
             raise FieldError("tokens", f"tokens has {largest}; the vocabulary has {size} tokens")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
 
+from ingot.serve.engine import Engine
 from ingot.serve.http.gate import Gate, OpenGate
 from ingot.serve.http.models import Models
 from ingot.serve.openai.decode import UnknownFields, decode
 from ingot.serve.openai.fields import FieldError
 from ingot.serve.openai.params import Terms
+from ingot.serve.refusal import Loading, QueueFull
 
 R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -24,25 +27,58 @@ LARGE_BODY = 256 << 10  # bytes from which on a body is not parsed on the event 
 SMALL_BODY = 4 << 10
 
 
+LOADING_RETRY_SECONDS = 5.0
+MAX_TOKENIZING, MAX_WAITING = 2, 64  # texts that `/tokenize` works on at once, and that wait
+
+
+class Turns:
+    """Lets so many in at once. As many more as may wait do so; further ones are refused."""
+
+    def __init__(self, most: int, most_waiting: int) -> None:
+        self._room = asyncio.Semaphore(most)
+        self._most = most + most_waiting
+        self._num_inside = 0
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[None]:
+        """Waits for a turn, which is the block's. Raises QueueFull."""
+        if self._num_inside >= self._most:
+            raise QueueFull(
+                f"{self._num_inside} requests are tokenised or wait for it",
+                hint="Try again later.",
+                retry_after=1,
+            )
+        self._num_inside += 1
+        try:
+            async with self._room:
+                yield
+        finally:
+            self._num_inside -= 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpSettings:
-    """The switches of the HTTP front: what it lets requests ask for, and after how many seconds a
-    stream that is silent gets a comment."""
+    """The switches of the HTTP front: what it lets requests ask for, after how many seconds a
+    stream that is silent gets a comment, and how many a request waits for its model to load; None:
+    as long as it takes."""
 
     terms: Terms = field(default_factory=Terms)
     ping_seconds: float = 15.0
+    load_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """The models, what lets requests in, the settings, the names of models that are still loading
-    for the first time since the server started, and the unknown fields seen so far."""
+    for the first time since the server started, the unknown fields seen so far, and the turns of
+    `/tokenize`."""
 
     models: Models
     gate: Gate = field(default_factory=OpenGate)
     settings: HttpSettings = HttpSettings()
     starting: set[str] = field(default_factory=set)
     unknown_fields: UnknownFields = field(default_factory=UnknownFields)
+    tokenizing: Turns = field(default_factory=lambda: Turns(MAX_TOKENIZING, MAX_WAITING))
 
     async def decode(self, body: bytes, kind: type[R]) -> R:
         """A body as a struct. Raises FieldError."""
@@ -53,6 +89,26 @@ class Site:
             return request
 
         return read() if len(body) < LARGE_BODY else await off_loop(read)
+
+    @asynccontextmanager
+    async def lease(self, name: str) -> AsyncIterator[Engine]:
+        """The engine of a model, for the block. Raises Loading where it does not load in time, and
+        what `ModelRegistry.lease` raises."""
+        async with AsyncExitStack() as stack:
+            seconds = self.settings.load_seconds
+            deadline = asyncio.timeout(seconds)
+            try:
+                async with deadline:
+                    engine = await stack.enter_async_context(self.models.lease(name))
+            except TimeoutError:
+                if not deadline.expired():
+                    raise
+                raise Loading(
+                    f"the model {name[:80]!r} is loading; this request waited {seconds:g} seconds",
+                    hint="Try again later.",
+                    retry_after=LOADING_RETRY_SECONDS,
+                ) from None
+            yield engine
 
     def named(self, name: str | None) -> str:
         """The model that a request means: without a name, the only one that there is.

@@ -37,6 +37,7 @@ from ingot.serve.isolated.messages import (
     Refused,
     ToEngine,
     Told,
+    encodable,
 )
 from ingot.serve.isolated.spawn import tie_to_parent
 from ingot.serve.progress import add_job, facts_of, told
@@ -165,7 +166,7 @@ class _LogSender(logging.Handler):
         self._outbox = outbox
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._outbox.send(Logged(record.levelno, self.format(record)))
+        self._outbox.send(Logged(record.levelno, encodable(self.format(record))))
 
 
 def _check_peer(connection: socket.socket) -> None:

@@ -37,6 +37,11 @@ class Ping(Struct, frozen=True, tag=True, array_like=True):
     number: int
 
 
+def encodable(text: str) -> str:
+    """A text that a message can hold: names of files need not be UTF-8."""
+    return text.encode(errors="backslashreplace").decode()
+
+
 class Fault(Struct, frozen=True, array_like=True):
     """An error by the name of its type."""
 
@@ -46,7 +51,7 @@ class Fault(Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, error: IngotError) -> Fault:
-        return cls(type(error).__name__, error.found, error.hint)
+        return cls(type(error).__name__, encodable(error.found), encodable(error.hint))
 
     def error(self) -> IngotError:
         """The error; an InternalError where its type is none of `ingot.errors`."""

@@ -86,13 +86,19 @@ class Instance:
     def __post_init__(self) -> None:
         self.unused.set()
 
+    def stop_timer(self) -> None:
+        """Lets it stay although it is idle."""
+        if self.expiry is not None:
+            self.expiry.cancel()
+            self.expiry = None
+
 
 @dataclass(eq=False, slots=True)
 class Loading:
     """A load that is under way. `done` becomes None, or the error that requests get."""
 
     done: asyncio.Future[None]
-    task: asyncio.Task[None] | None = None
+    task: asyncio.Task[None]
 
 
 @dataclass(eq=False, slots=True)
@@ -116,6 +122,7 @@ class Entry:
     num_restarts: int = 0
     load_seconds: float | None = None
     last_used: float | None = None
+    removed: bool = False  # nobody can ask for it any more, and nothing may open an engine for it
     may_heal: bool = False  # whether the next lease may try again after an error
     # Loads, unloads and reloads of a model come one after the other.
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -160,3 +167,13 @@ def check_name(name: object) -> str:
             "of at most 128 characters; and two of them with a '/' between.",
         )
     return name
+
+
+def check_source(source: str) -> None:
+    """Raises UsageError for what no message and no answer can hold."""
+    try:
+        source.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{source!r:.200} is not valid UTF-8", hint="Rename the file, or link to it."
+        ) from error

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 
 from ingot.errors import EngineDeadError, IngotError, InternalError, ResourceError, describe, listed
@@ -33,13 +34,14 @@ class Loader:
         """Loads a model unless that is under way. What is returned becomes None or the error."""
         if entry.loading is None:
             done = asyncio.get_running_loop().create_future()
-            entry.loading = Loading(done)
-            entry.loading.task = asyncio.create_task(self._load(entry, entry.loading))
+            loading = entry.loading = Loading(done, asyncio.create_task(self._load(entry)))
+            # Not at the end of the task: one that is cancelled before it begins has none.
+            loading.task.add_done_callback(partial(self._end_load, entry, loading))
         return entry.loading.done
 
     async def unload(self, entry: Entry, *, force: bool) -> None:
         """Unloads a model when its leases have ended, or at once with `force`; ends its loading."""
-        if entry.loading is not None and entry.loading.task is not None:
+        if entry.loading is not None:
             entry.loading.task.cancel()
             await asyncio.wait([entry.loading.task])
         async with entry.turn:
@@ -59,7 +61,7 @@ class Loader:
         Where memory has no room for both, the old one is unloaded first, and requests wait. If the
         new one cannot be opened, the old one stays, unless it had to go. Raises IngotError.
         """
-        async with entry.turn:
+        async with self._turn(entry):
             path = await self._opener.locate(source, settings, partial(self._note, entry))
             need = await self._opener.need(path, settings, self._memory.budget)
             if entry.instance is not None and not self._fits_beside(entry, need.nbytes):
@@ -81,9 +83,7 @@ class Loader:
         """Counts a lease."""
         instance.num_leases += 1
         instance.unused.clear()
-        if instance.expiry is not None:
-            instance.expiry.cancel()
-            instance.expiry = None
+        instance.stop_timer()
 
     def end_use(self, entry: Entry, instance: Instance) -> None:
         """Counts one less."""
@@ -96,6 +96,7 @@ class Loader:
     def idle(self, entry: Entry, instance: Instance) -> None:
         """Lets an unused instance be unloaded: after its time, or when memory is short."""
         self._memory.stir()
+        instance.stop_timer()
         seconds = entry.settings.keep_alive
         if seconds is not None and not (instance.num_leases or entry.pinned or entry.num_waiting):
             loop = asyncio.get_running_loop()
@@ -105,8 +106,30 @@ class Loader:
         if entry.instance is instance and not (instance.num_leases or entry.pinned):
             self._retire(entry)
 
-    async def _load(self, entry: Entry, loading: Loading) -> None:
-        error = await self._attempt(entry)
+    @asynccontextmanager
+    async def _turn(self, entry: Entry) -> AsyncIterator[None]:
+        """Loads and reloads a model one after the other, and none of one that was given up."""
+        async with entry.turn:
+            if entry.removed:
+                raise _unloaded(entry)
+            yield
+
+    async def _load(self, entry: Entry) -> None:
+        """Loads a model. Raises IngotError."""
+        entry.error = None
+        try:
+            async with self._turn(entry):
+                if entry.instance is None:  # a reload may have come before
+                    await self._open_new(entry)
+        except IngotError:
+            raise
+        except Exception as error:
+            _log.exception("loading %s failed", entry.name)
+            raise InternalError(describe(error)) from error
+
+    def _end_load(self, entry: Entry, loading: Loading, task: asyncio.Task[None]) -> None:
+        """Tells those who wait how a load has ended."""
+        error = _unloaded(entry) if task.cancelled() else task.exception()
         if loading.done.done():  # a reload has brought what was waited for
             return
         entry.loading = entry.progress = None
@@ -118,23 +141,8 @@ class Loader:
         if isinstance(error, _Unloaded):
             self._events.tell(entry.name, entry.state, error.found)
         else:
+            assert isinstance(error, IngotError), "a load raises no other"
             self._fail(entry, error)
-
-    async def _attempt(self, entry: Entry) -> IngotError | None:
-        """Loads a model; returns why that cannot be done."""
-        entry.error = None
-        try:
-            async with entry.turn:
-                if entry.instance is None:  # a reload may have come before
-                    await self._open_new(entry)
-        except asyncio.CancelledError:
-            return _Unloaded(f"the model {entry.name} was unloaded", hint="Load it again.")
-        except IngotError as error:
-            return error
-        except Exception as error:
-            _log.exception("loading %s failed", entry.name)
-            return InternalError(describe(error))
-        return None
 
     async def _open_new(self, entry: Entry) -> None:
         self._note(entry, "looking for the artifact")
@@ -166,7 +174,7 @@ class Loader:
         """Lets new requests go to an instance."""
         entry.instance, entry.error = instance, None
         loading = entry.loading
-        if loading is not None and loading.task not in (None, asyncio.current_task()):
+        if loading is not None and loading.task is not asyncio.current_task():
             # It would wait for the next reload, and those who wait for it would hold memory.
             entry.loading = None
             loading.done.set_result(None)
@@ -183,8 +191,7 @@ class Loader:
         return task
 
     def _close_later(self, entry: Entry, instance: Instance) -> asyncio.Task[None]:
-        if instance.expiry is not None:
-            instance.expiry.cancel()
+        instance.stop_timer()
         task = asyncio.create_task(self._close_unused(entry, instance))
         entry.retired[instance] = task
         return task
@@ -248,3 +255,7 @@ class Loader:
 
 class _Unloaded(EngineDeadError):
     """What waits for a model that is unloaded before it is loaded."""
+
+
+def _unloaded(entry: Entry) -> _Unloaded:
+    return _Unloaded(f"the model {entry.name} was unloaded", hint="Load it again.")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -49,7 +50,14 @@ class LocalOpener:
         return await asyncio.to_thread(need_of, path, settings, budget)
 
     async def open(self, name: str, path: str, settings: ModelSettings, changed: Changed) -> Engine:
-        return await asyncio.to_thread(_open_local, path, settings)
+        opening = asyncio.create_task(asyncio.to_thread(_open_local, path, settings))
+        try:
+            await asyncio.wait([opening])
+        except asyncio.CancelledError:
+            # No thread can be stopped. Its memory is in use until what it opens is closed again.
+            await _in_any_case(_discard(opening))
+            raise
+        return opening.result()
 
 
 class IsolatedOpener(LocalOpener):
@@ -68,3 +76,17 @@ class IsolatedOpener(LocalOpener):
 
 def _open_local(path: str, settings: ModelSettings) -> LocalEngine:
     return LocalEngine(open_model(Path(path), settings), settings)
+
+
+async def _discard(opening: asyncio.Task[LocalEngine]) -> None:
+    """Closes what is being opened for nobody."""
+    with suppress(Exception):  # it need not succeed
+        await (await opening).close()
+
+
+async def _in_any_case(work: Coroutine[Any, Any, None]) -> None:
+    """Waits for the end of some work, and does not let it be cancelled meanwhile."""
+    task = asyncio.create_task(work)
+    while not task.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([task])

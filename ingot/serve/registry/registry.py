@@ -24,6 +24,7 @@ from ingot.serve.registry.entries import (
     ModelEvent,
     ModelStatus,
     check_name,
+    check_source,
 )
 from ingot.serve.registry.events import Events
 from ingot.serve.registry.loader import Loader
@@ -80,11 +81,12 @@ class ModelRegistry:
                 compiled into the cache when the model is first loaded.
             pinned: whether it stays loaded when memory is short.
 
-        Raises UsageError for names that are taken or none.
+        Raises UsageError for names that are taken or none, and for a source that is no UTF-8.
         """
         aliases = [*aliases]
         for each in (name, *aliases):
             self._check_free(each)
+        check_source(source)
         self._entries[name] = Entry(name, source, settings or ModelSettings(), pinned)
         self._aliases |= dict.fromkeys(aliases, name)
         self._events.tell(name, UNLOADED, "registered")
@@ -184,18 +186,21 @@ class ModelRegistry:
         cannot be opened.
         """
         entry = self._find(name)
+        check_source(source or entry.source)
         await self._loader.reload(entry, source or entry.source, settings or entry.settings)
 
     async def remove(self, name: str) -> None:
         """Unloads a model and forgets it and its aliases. Raises UnknownModelError."""
         entry = self._find(name)
-        self._entries.pop(entry.name)
+        self._entries.pop(entry.name).removed = True
         self._aliases = {alias: of for alias, of in self._aliases.items() if of != entry.name}
         await self._loader.unload(entry, force=False)
 
     async def close(self) -> None:
         """Unloads all models at once, and refuses all that comes. May be called twice."""
         self._closed = True
+        for entry in self._entries.values():
+            entry.removed = True
         unload = self._loader.unload
         await asyncio.gather(*(unload(each, force=True) for each in self._entries.values()))
         self._events.close()
@@ -221,6 +226,8 @@ class ModelRegistry:
             await asyncio.wait([done])
         finally:
             entry.num_waiting -= 1
+            if entry.instance is not None:  # and perhaps nobody uses it: who waited may leave
+                self._loader.idle(entry, entry.instance)
         self._refuse_closed()
         error = done.exception()
         if error is not None:

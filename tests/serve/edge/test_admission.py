@@ -1,4 +1,4 @@
-"""Requests that wait, take too long, or are cut short."""
+"""Requests that wait, or take too long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from ingot.serve.asked import Asked
 from ingot.serve.edge.admission import Admission
-from ingot.serve.refusal import Draining, QueueFull, QueueTimeout, RequestTimeout
+from ingot.serve.refusal import QueueFull, QueueTimeout, RequestTimeout
 from tests.serve.edge.edge_server import FACTS, with_limits
 from tests.support.until import until
 
@@ -37,7 +37,7 @@ def run(scenario, **limits) -> None:
         await scenario(admission)
         line = admission.lines["m"]
         assert (line.num_taken, line.num_running, line.num_waiting) == (0, 0, 0)
-        assert not admission._shares and not admission._tickets
+        assert not admission._shares
 
     asyncio.run(main())
 
@@ -131,23 +131,6 @@ def test_the_time_before_it_entered_counts():
                 await asyncio.Event().wait()
 
     run(scenario, request_timeout=5.0)
-
-
-def test_cutting_ends_those_that_run_and_those_that_wait():
-    async def scenario(admission: Admission) -> None:
-        async def request() -> None:
-            async with admission.enter(asked()):
-                await asyncio.Event().wait()
-
-        tasks = [asyncio.create_task(request()) for _ in range(SEATS + 2)]
-        await until(lambda: "m" in admission.lines and admission.lines["m"].num_waiting == 2)
-        admission.cut(Draining("the end"))
-        admission.cut(Draining("not again"))
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [str(end) for end in ends] == ["the end"] * (SEATS + 2)
-        assert all(isinstance(end, Draining) for end in ends)
-
-    run(scenario)
 
 
 def test_a_client_that_leaves_while_it_waits_or_runs_frees_what_it_had():

@@ -19,8 +19,17 @@ from ingot.serve.edge.keys import make_key
 from ingot.serve.edge.listening import bind
 from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.refusal import Refusal
-from tests.serve.edge.edge_server import FACTS, SmallApp, serving, with_limits
+from tests.serve.edge.edge_server import (
+    FACTS,
+    SmallApp,
+    error_of,
+    serving,
+    status_of,
+    with_limits,
+)
 from tests.support.until import until
+
+_HALF = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nhalf"
 
 
 class Streaming(SmallApp):
@@ -76,6 +85,21 @@ def test_a_server_that_drains_refuses_what_is_new_and_finishes_what_runs():
 def test_what_takes_too_long_is_cut_and_told_so():
     async def scenario(served, client, asked) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
+        assert (await asked).text == "began draining"
+
+    assert draining(scenario, shutdown_timeout=0.01) == 0
+
+
+def test_what_has_no_seat_yet_is_cut_and_told_so_too():
+    async def scenario(served, client, asked) -> None:
+        held = asyncio.create_task(client.get("/hold"))
+        await until(lambda: len(served.edge._open) == 2)
+        sending = asyncio.create_task(served.raw(_HALF))
+        await until(lambda: len(served.edge._open) == 3)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert ((await held).status_code, (await held).json()["error"]["code"]) == (503, "draining")
+        half = await sending
+        assert (status_of(half), error_of(half)["code"]) == (503, "draining")
         assert (await asked).text == "began draining"
 
     assert draining(scenario, shutdown_timeout=0.01) == 0

@@ -9,10 +9,12 @@ import pytest
 
 from ingot.errors import EngineDeadError, QueueFullError
 from ingot.runtime.metrics import RequestMetrics
+from ingot.serve.edge.settings import Limits
 from ingot.serve.engine import Piece, Progress
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
 from tests.serve.grpc.conftest import failure, served
 from tests.support.fake_engine import FakeEngine, FakeModels, says
+from tests.support.until import until
 
 METRICS = RequestMetrics(
     num_prompt_tokens=3, num_cached_tokens=1, num_generated_tokens=2, num_preemptions=0,
@@ -250,3 +252,24 @@ def test_what_ends_a_request_has_a_status(run, error, code, http):
     assert (status.name, trailing["ingot-code"]) == (code, http) and "secret" not in text
     if http == "queue_full":
         assert int(trailing["grpc-retry-pushback-ms"]) > 0
+
+
+def test_a_client_that_does_not_read_loses_its_seat(run):
+    def script(job):
+        while True:
+            yield Progress([Piece(0, "x" * 65_536, [1])])
+
+    async def work():
+        engine = FakeEngine(script)
+        limits = Limits(write_timeout=0.05)
+        async with served(FakeModels(m=engine), limits=limits) as client:
+            call = client.inference.GenerateStream(v1.GenerateRequest(text="a"))
+            await call.initial_metadata()
+            await until(lambda: engine.jobs)
+            await engine.ended.wait()
+            reason = client.edge.telemetry.board.number("http_responses", "499")
+            await until(lambda: reason.value)
+            assert len(engine.aborted) == 1 and client.edge.admission.lines["m"].num_running == 0
+            call.cancel()
+
+    run(work())

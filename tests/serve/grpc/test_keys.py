@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from ingot.errors import UsageError
 from ingot.serve.edge.keys import ADMIN, USE, make_key
+from ingot.serve.edge.settings import EdgeSettings
 from ingot.serve.grpc.server import SERVICES, GrpcSettings
 from ingot.serve.grpc.stubs import ingot_v1_pb2 as v1
 from ingot.serve.grpc.stubs import open_inference_pb2 as oip
@@ -132,6 +135,39 @@ def test_without_keys_nobody_administers_unless_it_is_asked_for(run, opened, sta
     assert run(work()) == ("OK", status)
 
 
+def test_a_unix_socket_lets_nobody_administer_at_the_port_beside_it(run, tmp_path):
+    async def work():
+        models = AdminModels(m=FakeEngine(says("a")))
+        async with served(models, uds=tmp_path / "s") as client:
+            assert client.edge.settings.admin_without_key
+            return await status_of(client, "ingot.v1.Models/Reload", None)
+
+    assert run(work()) == "PERMISSION_DENIED"
+
+
+@pytest.mark.parametrize(("given", "refused"), [({}, True), ({"allow_no_key": True}, False)])
+def test_a_port_of_the_network_beside_a_unix_socket_asks_for_a_key(tmp_path, given, refused):
+    settings = EdgeSettings(uds=tmp_path / "s", host="0.0.0.0", **given)
+    settings.check()  # nobody but the owner reaches the socket
+    asks = pytest.raises(UsageError, match=r"0\.0\.0\.0 can be reached")
+    with asks if refused else nullcontext():
+        assert GrpcSettings.of(settings, 1).host == "0.0.0.0"
+
+
+def test_why_a_model_failed_is_told_to_administrators_alone(run, keys):
+    path, texts = keys
+
+    async def work():
+        models = FakeModels(m=FakeEngine(says("a")))
+        models.error = "/secret/m.ingot is damaged"
+        async with served(models, key_file=path) as client:
+            bearers = [[("authorization", f"Bearer {texts[s]}")] for s in (USE, ADMIN)]
+            listed = [await client.models.List(v1.ListRequest(), metadata=b) for b in bearers]
+        return [each.models[0].error for each in listed]
+
+    assert run(work()) == ["", "/secret/m.ingot is damaged"]
+
+
 def test_models_are_listed_loaded_and_unloaded(run):
     async def work():
         models = AdminModels(m=FakeEngine(says("a")))
@@ -232,7 +268,6 @@ def test_health_names_models_and_tells_who_watches(run):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_a_port_in_use_is_an_error_that_names_it(run, host):
-    from ingot.errors import UsageError
     from ingot.serve.grpc.server import GrpcServer
     from ingot.serve.http.site import Site
 

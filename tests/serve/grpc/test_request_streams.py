@@ -6,7 +6,10 @@ import asyncio
 
 import grpc
 
+from ingot.serve.edge.record import CURRENT, Record
 from ingot.serve.engine import Piece, Progress
+from ingot.serve.grpc.open_inference import MAX_AHEAD, MAX_PARTS, OpenInference
+from ingot.serve.http.site import Site
 from tests.serve.grpc.conftest import HANGS_SECONDS, served
 from tests.serve.grpc.test_open_inference import outputs, text_request
 from tests.support.fake_engine import FakeEngine, FakeModels, says
@@ -102,3 +105,34 @@ def test_dropping_a_stream_aborts_what_it_asked_for(run):
         assert [len(engine.aborted) for engine in engines] == [1, 1] and models.num_leases == 0
 
     run(work())
+
+
+def test_a_client_that_sends_and_does_not_read_is_not_read_any_further(run):
+    taken = 0
+
+    async def requests():
+        nonlocal taken
+        while True:
+            taken += 1
+            yield text_request("a", model_name="m")
+            await asyncio.sleep(0)
+
+    async def work():
+        models = FakeModels(m=FakeEngine(says("Ro", "meo")))
+        async with served(models) as client:
+            service = OpenInference(Site(models=models), client.edge)
+            record = CURRENT.set(Record("gRPC", "/x", "id"))
+            answers = service.ModelStreamInfer(requests(), None)
+            await anext(answers)
+            bound = MAX_AHEAD + MAX_PARTS + 2
+            for _ in range(50 * bound):
+                await asyncio.sleep(0)
+            held = taken
+            for _ in range(4 * bound):  # whoever reads goes on
+                await anext(answers)
+            await answers.aclose()
+            CURRENT.reset(record)
+            return bound, held
+
+    bound, held = run(work())
+    assert MAX_PARTS <= held <= bound < taken

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ingot.serve.engine import Job, Piece, Progress, Scored
-from ingot.serve.http.app import build_app
+from ingot.serve.http.app import app_of, build_app
+from ingot.serve.http.site import Site
 from tests.support.asgi import called
 from tests.support.fake_engine import (
     FakeEngine,
@@ -329,3 +330,27 @@ def test_health_says_which_model_is_not_ready() -> None:
     assert asyncio.run(run()) == [
         (200, "loaded"), (200, "unloaded"), (200, "loading"), (503, "failed"), (503, "loading")
     ]  # fmt: skip
+
+
+def test_a_model_that_failed_keeps_no_requests_from_the_others() -> None:
+    async def run() -> list[Any]:
+        models = FakeModels(bard=FakeEngine(says("a")), poet=FakeEngine(says("b")))
+        site = Site(models=models, starting={"poet"})
+        app = app_of(site)
+        found = []
+        for states in ({}, {}, {"bard": "failed"}, {"bard": "failed", "poet": "failed"}):
+            models.states = states
+            call = await called(app, "GET", "/health")
+            each = [await called(app, "GET", "/health", query=f"model={n}") for n in models.engines]
+            found.append((call.status, call.json()["status"], [one.status for one in each]))
+            site.starting.clear()
+        unknown = await called(app, "GET", "/health", query="model=nobody")
+        return [*found, unknown.status]
+
+    assert asyncio.run(run()) == [
+        (503, "unready", [200, 503]),
+        (200, "ok", [200, 200]),
+        (200, "degraded", [503, 200]),
+        (503, "unready", [503, 503]),
+        404,
+    ]

@@ -91,7 +91,8 @@ def test_a_broken_model_disturbs_no_other(http: httpx.Client) -> None:
     assert "no-such" not in broken.text
     assert complete(http)["choices"]
     health = http.get("/health")
-    assert health.status_code == 503
+    assert (health.status_code, health.json()["status"]) == (200, "degraded")
+    assert http.get("/health", params={"model": "broken"}).status_code == 503
     assert health.json()["models"].items() >= {"bard": "loaded", "broken": "failed"}.items()
 
 

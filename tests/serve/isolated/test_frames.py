@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import logging
+import os
 from itertools import accumulate
+from types import SimpleNamespace
 
 import hypothesis.strategies as st
 import pytest
@@ -9,8 +12,19 @@ from hypothesis import given, settings
 from ingot.errors import EngineDeadError, InternalError, PassError, ProtocolError, RequestError
 from ingot.serve.engine import Job, Piece, Progress
 from ingot.serve.isolated import frames
+from ingot.serve.isolated.child import _LogSender
 from ingot.serve.isolated.frames import FrameReader, FrameWriter
-from ingot.serve.isolated.messages import Ask, Drop, Fault, FromEngine, Ping, ToEngine, Told
+from ingot.serve.isolated.messages import (
+    Ask,
+    Drop,
+    Fault,
+    FromEngine,
+    Logged,
+    Ping,
+    Refused,
+    ToEngine,
+    Told,
+)
 
 MESSAGES = [
     Ask(0, Job(id="a", token_ids=[1, 2, 70000], params={"logit_bias": {3: 1.5}, "stop": ["é"]})),
@@ -111,3 +125,18 @@ def test_progress_is_the_same_behind_a_socket():
 def test_a_fault_becomes_an_error_of_ours_and_nothing_else(kind, becomes):
     assert PassError.__init__ is not InternalError.__init__
     assert type(Fault(kind, "found", "").error()) is becomes
+
+
+def test_names_of_files_that_are_no_text_are_told_all_the_same():
+    name = os.fsdecode(b"/models/\xff.ingot")
+    with pytest.raises(UnicodeEncodeError):
+        FrameWriter().frame(Logged(40, name))  # and so would be lost
+    fault = Fault.of(RequestError(f"{name} is damaged", hint=name))
+    data = FrameWriter().frame(Refused(fault))
+    (refused,), _ = read(data, FromEngine)
+    assert refused.fault.error().found == r"/models/\udcff.ingot is damaged"
+    sent = []
+    handler = _LogSender(SimpleNamespace(send=sent.append))
+    handler.emit(logging.makeLogRecord({"msg": name, "levelno": 40}))
+    ((logged,), _) = read(FrameWriter().frame(sent[0]), FromEngine)
+    assert logged == Logged(40, r"/models/\udcff.ingot")

@@ -91,6 +91,18 @@ def test_names_that_are_taken_or_unknown_are_refused():
     run(scenario)
 
 
+def test_a_source_that_is_no_text_is_refused():
+    async def scenario(registry, opener):
+        registry.register("a", "one")
+        with pytest.raises(UsageError, match="is not valid UTF-8"):
+            registry.register("b", "two\udcff")
+        with pytest.raises(UsageError, match="is not valid UTF-8"):
+            await registry.reload("a", "two\udcff")
+        assert list(states(registry)) == ["a"]
+
+    run(scenario)
+
+
 def test_an_alias_can_be_moved_to_another_model():
     async def scenario(registry, opener):
         registry.register("a", "one", aliases=["best"])

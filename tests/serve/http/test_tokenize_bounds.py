@@ -1,0 +1,54 @@
+"""What `/tokenize` takes: so much text, and so many at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ingot.serve.http import routes
+from ingot.serve.http.app import build_app
+from ingot.serve.http.site import Turns
+from ingot.serve.refusal import QueueFull
+from tests.support.asgi import called
+from tests.support.fake_engine import FakeEngine, FakeModels, says
+from tests.support.until import until
+
+
+def test_a_text_may_be_longer_than_a_prompt_and_not_of_any_length(monkeypatch) -> None:
+    monkeypatch.setattr(routes, "MAX_TOKENIZED_CHARS", 20_000)
+    app = build_app(FakeModels(bard=FakeEngine(says("a"))))
+
+    async def answer(**asked):
+        return await called(app, "POST", "/tokenize", asked)
+
+    fits = asyncio.run(answer(prompt="a " * 10_000))
+    assert fits.status == 200 and fits.json()["count"] > fits.json()["max_model_len"]
+    refused = asyncio.run(answer(prompt="a " * 10_000 + "a"))
+    assert refused.status == 400 and refused.json()["error"]["param"] == "prompt"
+    assert "at most 20000" in refused.json()["error"]["message"]
+
+
+def test_so_many_have_a_turn_so_many_wait_and_no_more() -> None:
+    async def main() -> None:
+        turns, go, inside = Turns(1, 2), asyncio.Event(), []
+
+        async def one(name: str) -> None:
+            async with turns.take():
+                inside.append(name)
+                await go.wait()
+
+        tasks = [asyncio.create_task(one(name)) for name in "abc"]
+        await until(lambda: inside)
+        with pytest.raises(QueueFull, match="3 requests"):
+            await one("d")
+        tasks[1].cancel()  # one that waits leaves, and makes room
+        await asyncio.wait(tasks[1:2])
+        tasks.append(asyncio.create_task(one("e")))
+        await until(lambda: turns._num_inside == 3)
+        assert inside == ["a"]
+        go.set()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert inside == ["a", "c", "e"] and turns._num_inside == 0
+
+    asyncio.run(main())
