@@ -10,7 +10,8 @@ from ingot.serve.engine import ModelFacts
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """A request for `num_sequences` seats, and for tokens: those of its prompts and its answers.
+    """A request of `num_jobs` prompts for `num_sequences` seats, and for tokens: those of its
+    prompts and its answers.
 
     `model` is the name that the model is registered by, and `key` that of the API key, if any.
     `max_tokens` is what the client asked for a sequence. `prompts` are for the log, if that is to
@@ -19,6 +20,7 @@ class Asked(Struct, frozen=True, kw_only=True):
 
     model: str
     key: str = ""
+    num_jobs: int = 1
     num_sequences: int = 1
     num_prompt_tokens: int = 0
     num_tokens: int = 0

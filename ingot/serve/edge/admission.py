@@ -39,16 +39,17 @@ class Admission:
         self.lines: dict[str, Line] = {}
 
     @asynccontextmanager
-    async def enter(self, asked: Asked, elapsed: float = 0.0) -> AsyncIterator[None]:
-        """Waits for the seats of a request, and holds them inside the block.
+    async def enter(self, asked: Asked, elapsed: float = 0.0) -> AsyncIterator[Seats]:
+        """Waits for the first seats of a request, and holds them inside the block.
 
         `elapsed` are seconds that the request has taken so far. Raises QueueFull at once where too
         many wait, and QueueTimeout where its turn did not come in time. A request that takes too
         long is cancelled inside the block, and the block raises RequestTimeout.
         """
         with self._share(asked):
-            async with self._in_time(elapsed), self._seat(asked):
-                yield
+            seats = Seats(self.line(asked), asked, self._limits)
+            async with self._in_time(elapsed), seats.wait():
+                yield seats
 
     def line(self, asked: Asked) -> Line:
         """The line of a model, with as many seats as it has now."""
@@ -103,29 +104,66 @@ class Admission:
             found = f"the request took longer than {limit:g} seconds"
             raise RequestTimeout(found) from None
 
-    @asynccontextmanager
-    async def _seat(self, asked: Asked) -> AsyncIterator[None]:
-        """Waits for a request's turn, and holds its seats inside the block."""
-        facts, most_tokens = asked.facts, self._limits.max_queue_tokens
-        if most_tokens is None:
-            most_tokens = _KV_FILLS * facts.num_pages * facts.page_size if facts else 0
-        line, turn = self.line(asked), asyncio.Event()
-        seats, tokens, priority = asked.num_sequences, asked.num_tokens, asked.priority
-        place = Place(asked.key, seats, tokens, priority, turn.set)
-        line.join(place, self._limits.max_queue, most_tokens)
-        try:
-            if not turn.is_set():
-                await self._turn(line, turn)
-            yield
-        finally:
-            line.leave(place)
 
-    async def _turn(self, line: Line, turn: asyncio.Event) -> None:
+class Seats:
+    """The seats of a request. Its jobs take theirs one after another, each when its turn comes, so
+    that a request of many jobs holds up others for no longer than one of few.
+
+    `wait` takes those of the first job, and only that can be refused.
+    """
+
+    def __init__(self, line: Line, asked: Asked, limits: Limits) -> None:
+        self._line = line
+        self._asked = asked
+        self._limits = limits
+        self._turn = asyncio.Lock()
+        self._first: Place | None = None
+
+    @asynccontextmanager
+    async def wait(self) -> AsyncIterator[None]:
+        """Waits for the seats of the first job. Raises QueueFull and QueueTimeout."""
         limit = self._limits.queue_timeout
         try:
             async with asyncio.timeout(limit or None):
-                await turn.wait()
+                self._first = await self._place(admitted=False)
         except TimeoutError:
             found = f"no seat became free within {limit:g} seconds"
-            wait = line.retry_after()
+            wait = self._line.retry_after()
             raise QueueTimeout(found, hint="Try again later.", retry_after=wait) from None
+        try:
+            yield
+        finally:
+            if self._first is not None:  # no job has taken it
+                self._line.leave(self._first)
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[None]:
+        """Waits for the seats of the next job, and holds them inside the block."""
+        async with self._turn:
+            place, self._first = self._first, None
+            if place is None:
+                place = await self._place(admitted=True)
+        try:
+            yield
+        finally:
+            self._line.leave(place)
+
+    async def _place(self, *, admitted: bool) -> Place:
+        asked, turn = self._asked, asyncio.Event()
+        seats, tokens = (
+            -(-total // asked.num_jobs) for total in (asked.num_sequences, asked.num_tokens)
+        )
+        place = Place(asked.key, seats, tokens, asked.priority, turn.set, admitted)
+        self._line.join(place, self._limits.max_queue, self._most_tokens())
+        try:
+            await turn.wait()
+        except BaseException:
+            self._line.leave(place)
+            raise
+        return place
+
+    def _most_tokens(self) -> int:
+        facts, most = self._asked.facts, self._limits.max_queue_tokens
+        if most is not None:
+            return most
+        return _KV_FILLS * facts.num_pages * facts.page_size if facts else 0

@@ -65,10 +65,10 @@ class Edge:
 
     @asynccontextmanager
     async def enter(self, asked: Asked) -> AsyncIterator[RequestWatch]:
-        """Waits for the seats of a request, and holds them inside the block.
+        """Waits for the first seats of a request, and holds them inside the block.
 
-        The block tells the watch of each progress. Raises QueueFull, QueueTimeout, RequestTimeout
-        and Draining as `Admission.enter` does.
+        The block tells the watch of each progress, and takes the seats of each job from it. Raises
+        QueueFull, QueueTimeout, RequestTimeout and Draining.
         """
         record = CURRENT.get()
         began = record.began if record else perf_counter()
@@ -78,8 +78,9 @@ class Edge:
             watch.keep_texts(asked)
         try:
             with watch.until_end(), cuttable():
-                async with self.admission.enter(asked, entered - began):
+                async with self.admission.enter(asked, entered - began) as seats:
                     watch.seated(perf_counter() - entered, asked)
+                    watch.seat = seats.take
                     yield watch
         finally:
             if record is not None:
@@ -106,13 +107,10 @@ class Edge:
             ),
             on_signals({signal.SIGHUP: self._reload_keys}),
         ):
-            beat = asyncio.ensure_future(self._beat())
             try:
-                await server.serve(sockets=[listener])
+                async with self.beating():
+                    await server.serve(sockets=[listener])
             finally:
-                beat.cancel()
-                with suppress(asyncio.CancelledError):
-                    await beat
                 listener.close()
                 if self._tracer is not None:
                     await asyncio.to_thread(self._tracer.close)
@@ -120,6 +118,18 @@ class Edge:
                     settings.uds.unlink(missing_ok=True)
             logger.info("ended", extra={"fields": {"exit_code": server.exit_code}})
         return server.exit_code
+
+    @asynccontextmanager
+    async def beating(self) -> AsyncIterator[None]:
+        """Measures, asks the engines and reports inside the block, as `serve` does. For an
+        application that another server runs."""
+        beat = asyncio.ensure_future(self._beat())
+        try:
+            yield
+        finally:
+            beat.cancel()
+            with suppress(asyncio.CancelledError):
+                await beat
 
     def _around(self, app: App) -> DrainingServer:
         return DrainingServer(

@@ -16,13 +16,14 @@ _MOST_SECONDS = 60  # that a client is told to wait
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """A request's place in a line; `on_turn` is called when it gets its seats."""
+    """A place in a line for one job of a request; `on_turn` is called when it gets its seats."""
 
     key: str
     num_seats: int
     num_tokens: int
     priority: int
     on_turn: Callable[[], None]
+    admitted: bool = False  # a further job of a request that is inside is never refused
     start: int = 0
     rank: int = 0
     number: int = 0
@@ -62,7 +63,7 @@ class Line:
 
         Raises QueueFull where it would have to wait and there is no room; 0: there always is.
         """
-        if self._waiting or not self._fits(place):
+        if not place.admitted and (self._waiting or not self._fits(place)):
             self._check_room(place.num_tokens, most_requests, most_tokens)
         self._count += 1
         place.number = self._count

@@ -57,7 +57,7 @@ async def answering(
         asked = asked_of(order, call.key, site.models.name_of(name), engine)
         async with (
             site.gate.enter(asked) as watch,
-            aclosing(steps_of(engine, order.jobs)) as steps,
+            aclosing(steps_of(engine, order.jobs, watch.seat)) as steps,
             aclosing(_watched(steps, watch)) as seen,
         ):
             yield Answering(name, engine, order, seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Protocol
 
 from ingot.serve.asked import Asked
@@ -11,7 +11,11 @@ from ingot.serve.engine import Progress
 
 
 class Watch(Protocol):
-    """Sees how a request goes on."""
+    """Sees how a request goes on, and seats its jobs."""
+
+    def seat(self) -> AbstractAsyncContextManager[None]:
+        """Waits for the seats of the request's next job, which are the block's."""
+        ...
 
     def see(self, progress: Progress, job: int = 0) -> None:
         """Takes in what a step did for a job of the request, by its number."""
@@ -33,6 +37,9 @@ class OpenGate:
     @asynccontextmanager
     async def enter(self, asked: Asked) -> AsyncIterator[Watch]:
         yield self
+
+    def seat(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     def see(self, progress: Progress, job: int = 0) -> None:
         pass

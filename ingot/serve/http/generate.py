@@ -49,7 +49,7 @@ class Generate:
             answer = self._begin(order, caller, name, engine)
             async with (
                 site.gate.enter(asked_of(order, key, registered, engine)) as watch,
-                aclosing(steps_of(engine, order.jobs)) as steps,
+                aclosing(steps_of(engine, order.jobs, watch.seat)) as steps,
             ):
                 if request.stream:
                     await _stream(steps, watch, answer, reply)
@@ -84,6 +84,7 @@ def asked_of(order: Order, key: str, name: str, engine: Engine) -> Asked:
     return Asked(
         model=name,
         key=key,
+        num_jobs=len(order.jobs),
         num_sequences=order.n * len(order.jobs),
         num_tokens=order.num_tokens,
         num_prompt_tokens=order.num_prompt_tokens,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from typing import cast
 
 from msgspec.structs import replace
@@ -12,28 +12,30 @@ from msgspec.structs import replace
 from ingot.serve.engine import Engine, Job, Progress
 
 Steps = AsyncGenerator[tuple[int, Progress], None]
+Seat = Callable[[], AbstractAsyncContextManager[None]]
 
 
-async def steps_of(engine: Engine, jobs: Sequence[Job]) -> Steps:
-    """What the steps of the engine do for the jobs, each with the job's number."""
+async def steps_of(engine: Engine, jobs: Sequence[Job], seat: Seat = nullcontext) -> Steps:
+    """What the steps of the engine do for the jobs, each with the job's number. Each job waits for
+    a `seat` of its own."""
     if len(jobs) > 1:
-        async with aclosing(_together(engine, jobs)) as several:
+        async with aclosing(_together(engine, jobs, seat)) as several:
             async for step in several:
                 yield step
         return
-    async with _asking(engine, jobs[0]) as asked:
+    async with seat(), _asking(engine, jobs[0]) as asked:
         async for progress in asked:
             yield 0, progress
 
 
-async def _together(engine: Engine, jobs: Sequence[Job]) -> Steps:
+async def _together(engine: Engine, jobs: Sequence[Job], seat: Seat) -> Steps:
     """The steps of several jobs, as they come: one request, which has finished when all have. The
     first error ends all."""
     queue: asyncio.Queue[tuple[int, Progress] | Exception] = asyncio.Queue()
 
     async def run(number: int, job: Job) -> None:
         try:
-            async with _asking(engine, job) as asked:
+            async with seat(), _asking(engine, job) as asked:
                 async for progress in asked:
                     queue.put_nowait((number, progress))
         except Exception as error:

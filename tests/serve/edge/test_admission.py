@@ -180,3 +180,68 @@ def test_the_tokens_of_a_key_are_bounded():
                     pytest.fail("it got in")
 
     run(scenario, max_key_tokens=100)
+
+
+def test_the_jobs_of_a_request_take_seats_by_turns_with_the_requests_of_others():
+    async def scenario(admission: Admission) -> None:
+        order: list[str] = []
+        ends = {name: asyncio.Event() for name in [*map(str, range(8)), "other"]}
+
+        async def job(seats, name: str) -> None:
+            async with seats.take():
+                order.append(name)
+                await ends[name].wait()
+
+        async def request(names: list[str]) -> None:
+            wanted = asked(num_jobs=len(names), num_sequences=len(names), num_tokens=8)
+            async with admission.enter(wanted) as seats:
+                await asyncio.gather(*(job(seats, name) for name in names))
+
+        many = asyncio.create_task(request([*map(str, range(8))]))
+        await until(lambda: len(order) == SEATS)
+        line = admission.lines["m"]
+        assert (line.num_running, line.num_waiting) == (SEATS, 1)  # 1 of the 5 that are left
+        other = asyncio.create_task(request(["other"]))
+        await until(lambda: line.num_waiting == 2)
+        ends["0"].set()
+        ends["1"].set()
+        await until(lambda: "other" in order)
+        assert order == ["0", "1", "2", "3", "other"]
+        for end in ends.values():
+            end.set()
+        await asyncio.gather(many, other)
+        assert len(order) == 9
+
+    run(scenario)
+
+
+def test_further_jobs_of_a_request_are_not_refused_where_the_line_is_full():
+    async def scenario(admission: Admission) -> None:
+        async def job(seats) -> None:
+            async with seats.take():
+                await asyncio.sleep(0)
+
+        async with admission.enter(asked(num_jobs=9, num_sequences=9)) as seats:
+            blocked = [asyncio.create_task(job(seats)) for _ in range(9)]
+            await asyncio.gather(*blocked)
+
+    run(scenario, max_queue=1, queue_timeout=0.5, max_queue_tokens=1)
+
+
+def test_a_request_of_many_jobs_that_is_cancelled_frees_its_seats_and_its_place():
+    async def scenario(admission: Admission) -> None:
+        async def job(seats) -> None:
+            async with seats.take():
+                await asyncio.Event().wait()
+
+        async def request() -> None:
+            wanted = asked(num_jobs=9, num_sequences=9)
+            async with admission.enter(wanted) as seats, asyncio.TaskGroup() as group:
+                for _ in range(9):
+                    group.create_task(job(seats))
+
+        task = asyncio.create_task(request())
+        await until(lambda: "m" in admission.lines and admission.lines["m"].num_waiting)
+        await gone(task)
+
+    run(scenario)

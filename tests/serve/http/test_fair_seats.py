@@ -1,0 +1,42 @@
+"""A request of many prompts beside others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from ingot.serve.edge.edge import Edge
+from ingot.serve.edge.settings import EdgeSettings
+from ingot.serve.engine import Piece, Progress
+from ingot.serve.http.app import build_app
+from tests.support.asgi import called, calling
+from tests.support.fake_engine import FACTS, FakeEngine, FakeModels
+from tests.support.until import until
+
+
+def test_a_request_of_many_prompts_leaves_seats_to_others() -> None:
+    async def main() -> None:
+        one, rest = asyncio.Event(), asyncio.Event()
+
+        def script(job):
+            if job.token_ids == [2]:
+                yield one
+            elif job.token_ids == [1]:
+                yield rest
+            yield Progress([Piece(0, "a", [5], None, "stop")], True)
+
+        engine = FakeEngine(script)
+        app = build_app(FakeModels(bard=engine), gate=Edge(EdgeSettings()))
+        prompts = {"prompt": [[2], [2], *[[1]] * (4 * FACTS.max_num_seqs)], "n": 1}
+        async with calling(app, "POST", "/v1/completions", json.dumps(prompts).encode()) as many:
+            await until(lambda: len(engine.jobs) > FACTS.max_num_seqs)
+            seated = len(engine.jobs)
+            assert seated < 2 * FACTS.max_num_seqs
+            other = asyncio.create_task(called(app, "POST", "/v1/completions", {"prompt": [3]}))
+            one.set()  # two seats become free: one for each request
+            assert (await other).status == 200
+            assert len(engine.jobs) <= seated + 3 and not many.complete
+            rest.set()
+        assert len(many.json()["choices"]) == 2 + 4 * FACTS.max_num_seqs
+
+    asyncio.run(main())
