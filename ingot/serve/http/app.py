@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,20 +20,28 @@ from ingot.serve.http.routes import refused, routes
 from ingot.serve.http.site import HttpSettings, Site
 from ingot.serve.openai.requests import ChatRequest, CompletionRequest
 
+Beside = Callable[[], AbstractAsyncContextManager[None]]
+
 
 def build_app(
-    models: Models, settings: HttpSettings | None = None, gate: Gate | None = None
+    models: Models,
+    settings: HttpSettings | None = None,
+    gate: Gate | None = None,
+    beside: Beside | None = None,
 ) -> Starlette:
     """The routes over a registry of models, without keys, limits or metrics.
 
-    `gate` lets requests for text in, all of them by default.
+    `gate` lets requests for text in, all of them by default; what `beside` gives is entered while
+    the application runs.
     """
-    return app_of(Site(models=models, settings=settings or HttpSettings(), gate=gate or OpenGate()))
+    site = Site(models=models, settings=settings or HttpSettings(), gate=gate or OpenGate())
+    return app_of(site, beside)
 
 
-def app_of(site: Site) -> Starlette:
+def app_of(site: Site, beside: Beside | None = None) -> Starlette:
     """The routes of a site."""
     return Starlette(
+        lifespan=None if beside is None else lambda _: beside(),
         routes=[
             Route("/v1/completions", Generate(site, CompletionRequest), methods=["POST"]),
             Route("/v1/chat/completions", Generate(site, ChatRequest), methods=["POST"]),

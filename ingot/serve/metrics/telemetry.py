@@ -58,7 +58,9 @@ class Telemetry:
         Engines that do not answer keep the numbers that they had.
         """
         try:
-            answers = await asyncio.wait_for(self.poll(), _POLL_SECONDS)
+            # Not wait_for: before Python 3.12 it can swallow the cancellation that ends the server.
+            async with asyncio.timeout(_POLL_SECONDS):
+                answers = await self.poll()
         except (TimeoutError, IngotError):
             return
         for name, (facts, counters) in answers.items():

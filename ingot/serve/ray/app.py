@@ -84,6 +84,6 @@ def _front_builder(args: Args) -> Any:
         handles = {name: serve.get_deployment_handle(deployment_name(name)) for name in names}
         keys = Path(key_file) if key_file else None
         edge = Edge(EdgeSettings(key_file=keys, open_health=open_health))
-        return edge.wrap(build_app(RemoteModels(handles), gate=edge))
+        return edge.wrap(build_app(RemoteModels(handles), gate=edge, beside=edge.beating))
 
     return front
