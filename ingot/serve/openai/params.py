@@ -125,7 +125,11 @@ def _refuse_unsupported(request: CompletionRequest | ChatRequest) -> None:
 
 
 def _unsupported(request: CompletionRequest | ChatRequest) -> list[tuple[str, bool]]:
-    common = [("use_beam_search", bool(request.use_beam_search))]
+    common = [
+        ("use_beam_search", bool(request.use_beam_search)),
+        ("logprob_token_ids", request.logprob_token_ids is not None),
+        ("thinking_token_budget", request.thinking_token_budget is not None),
+    ]
     if isinstance(request, CompletionRequest):
         best_of = request.best_of is not None and request.best_of != (request.n or 1)
         return [*common, ("suffix", bool(request.suffix)), ("best_of", best_of)]

@@ -95,6 +95,8 @@ class GenerateRequest(Sampling, kw_only=True):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     use_beam_search: bool | None = None
+    logprob_token_ids: list[TokenId] | None = None
+    thinking_token_budget: NumTokens | None = None
 
 
 class CompletionRequest(GenerateRequest, kw_only=True):

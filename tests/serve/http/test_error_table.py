@@ -1,0 +1,75 @@
+"""Every error that HTTP answers with: its status, type and code, and whether to try again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+
+from ingot import errors
+from ingot.serve.http.errors import TABLE, refusal_of
+from ingot.serve.refusal import Refusal
+from tests.conftest import ROOT
+
+INVALID, SERVER, AWAY = "invalid_request_error", "server_error", "service_unavailable"
+# Status, type, code, and the header x-should-retry.
+ERRORS = {
+    "BadKey": (401, "authentication_error", "invalid_api_key", "false"),
+    "BodyTooLarge": (413, INVALID, "body_too_large", "false"),
+    "Draining": (503, AWAY, "draining", "true"),
+    "EngineDead": (503, AWAY, "engine_dead", "true"),
+    "Forbidden": (403, "permission_error", "not_permitted", "false"),
+    "HeadersTooLarge": (431, INVALID, "headers_too_large", "false"),
+    "InternalRefusal": (500, SERVER, "internal", None),
+    "InvalidRequest": (400, INVALID, "invalid_value", None),
+    "LoadFailed": (503, AWAY, "load_failed", "false"),
+    "Loading": (503, AWAY, "loading", "true"),
+    "MalformedRequest": (400, INVALID, "malformed_request", "false"),
+    "OutOfMemory": (503, AWAY, "out_of_memory", "true"),
+    "Poisoned": (500, SERVER, "poisoned_request", "false"),
+    "QueueFull": (429, "rate_limit_error", "queue_full", "true"),
+    "QueueTimeout": (429, "rate_limit_error", "queue_timeout", "true"),
+    "RequestTimeout": (504, SERVER, "request_timeout", "false"),
+    "SlowRequest": (408, INVALID, "request_too_slow", None),
+    "TooMany": (429, "rate_limit_error", "queue_full", "true"),
+    "Unavailable": (503, AWAY, "unavailable", "true"),
+    "UnknownModel": (404, "not_found_error", "model_not_found", None),
+    "UnknownRoute": (404, "not_found_error", "unknown_url", None),
+    "WrongMethod": (405, INVALID, "method_not_allowed", None),
+}
+
+
+def kinds(of: type = Refusal) -> Iterator[type[Refusal]]:
+    for kind in of.__subclasses__():
+        if kind.__module__.startswith("ingot.") and ".grpc." not in kind.__module__:
+            yield kind
+        yield from kinds(kind)
+
+
+def test_every_error_is_listed_and_is_what_the_list_says() -> None:
+    found = {}
+    for kind in kinds():
+        refusal = kind("it is wrong", hint="Do it right.", param="n", retry_after=1.5)
+        headers = {name.decode(): value.decode() for name, value in refusal.headers()}
+        error = msgspec.json.decode(refusal.body())["error"]
+        assert error["message"] == "it is wrong\nDo it right." and error["param"] == "n"
+        assert set(error) == {"message", "type", "param", "code"}
+        assert headers["retry-after"] == "2"
+        retry = headers.get("x-should-retry")
+        found[kind.__name__] = (refusal.status, error["type"], error["code"], retry)
+    assert found == ERRORS
+
+
+def test_every_code_is_in_the_page() -> None:
+    page = (ROOT / "docs/serving.md").read_text() + (ROOT / "docs/operating.md").read_text()
+    codes = {code for _, _, code, _ in ERRORS.values()}
+    assert {code for code in codes if f"`{code}`" not in page} == set()
+
+
+@pytest.mark.parametrize(("error", "kind", "seconds"), TABLE, ids=lambda each: str(each))
+def test_errors_of_ours_become_the_answer_of_the_table(error, kind, seconds) -> None:
+    refusal = refusal_of(error("it is wrong"), "id")
+    assert type(refusal) is kind
+    assert refusal.retry_after == (0.0 if error is errors.InternalError else seconds)
+    assert bool(refusal.retry_after) == (refusal.status in (429, 503) and refusal.retry is True)
