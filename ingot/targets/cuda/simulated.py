@@ -1,8 +1,8 @@
 """A simulated device: it runs packed launches in Triton's interpreter, in the host's memory.
 
 It stands for a GPU in tests. It starts from poisoned memory, and refuses addresses outside of all
-allocations. What is queued runs when the host waits for it, and not before. Run it in a process
-where TRITON_INTERPRET=1 was set before kernels were imported.
+allocations and those that a card would not take. What is queued runs when the host waits for it,
+and not before. Run it in a process where TRITON_INTERPRET=1 was set before kernels were imported.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ingot.targets.cuda.interpreter import launch
 
 POISON = 0xCB
 ALIGNMENT = 256
+DIVISOR = 16  # of a pointer that its kernel does not have as unaligned
 CUDA_VERSION = 13_000  # of its driver
 Grid = tuple[int, int, int]
 Act = Callable[[], None]
@@ -155,11 +156,14 @@ class SimulatedDriver:
             kernel.spec.arguments, kernel.binary.parameters, strict=False
         ):
             value = int.from_bytes(parameters[offset : offset + width], "little")
+            if type_.startswith("*") and value % DIVISOR and name not in kernel.spec.unaligned:
+                raise DeviceError(f"{name} of {kernel.spec.function} is {value:#x}: misaligned")
             arguments[name] = type_, value
         launch(kernel.function, grid, arguments, kernel.spec.constants, self._check)
 
     def _check(self, addresses: npt.NDArray[np.uint64], width: int) -> None:
-        """Raises DeviceError where a kernel reads or writes outside of all allocations."""
+        """Raises DeviceError where a kernel reads or writes outside of all allocations, or between
+        two numbers."""
         starts = np.array(self._starts, np.uint64)
         ends = starts + np.array([self._spans[s].nbytes for s in self._starts], np.uint64)
         index = np.searchsorted(starts, addresses, "right").astype(np.int64) - 1
@@ -167,3 +171,7 @@ class SimulatedDriver:
         if not good.all():
             place = int(addresses[~good][0])
             raise DeviceError(f"a kernel touches {place:#x}, which is outside all allocations")
+        if (addresses % np.uint64(width)).any():
+            raise DeviceError(
+                f"a kernel touches a place that is no multiple of {width}: misaligned"
+            )

@@ -157,6 +157,7 @@ WRONG: dict[str, tuple[Edit, str]] = {
     "array below 0": (first_argument(array=-1), "array -1 of"),
     "beyond the end": (first_argument(offset=1 << 40), "byte 1099511627776 of"),
     "before the beginning": (first_argument(offset=-16), "byte -16 of"),
+    "between two multiples of 16": (first_argument(offset=8), "takes tokens at multiples of 16"),
     "no kernels": (lambda launches: replace(launches, kernels=()), "0 kernels and"),
     "no arrays": (lambda launches: replace(launches, arrays=()), "the arrays of drawing"),
     "an array of another dtype": (first_array(dtype="float64"), "the arrays of drawing"),
@@ -187,6 +188,19 @@ def test_what_is_wrong_is_told(artifact: Artifact, built: BuiltLaunches, name: s
     with pytest.raises(ArtifactError, match=r"kernels\.json: ") as raised:
         opened(artifact, wrong)
     assert said in str(raised.value)
+
+
+def test_a_pointer_may_lie_anywhere_if_its_kernel_says_so(
+    artifact: Artifact, built: BuiltLaunches
+) -> None:
+    launches = first_argument(offset=8)(built.launches)
+    numbers = {variant.kernel for variant in launches.launches[0].variants}
+    kernels = [
+        replace(spec, unaligned=tuple(name for name, kind in spec.arguments if kind[0] == "*"))
+        if number in numbers else spec
+        for number, spec in enumerate(launches.kernels)
+    ]  # fmt: skip
+    opened(artifact, replace(built, launches=replace(launches, kernels=tuple(kernels))))
 
 
 def opened(artifact: Artifact, built: BuiltLaunches, driver: IdleDriver | None = None) -> None:
