@@ -15,6 +15,7 @@ ARGS  ?=
 MODEL    := golden/models/shakespeare
 ARTIFACT := build/shakespeare.ingot
 PROMPT   ?= First Citizen:
+TRITON   ?= 3.6
 # A test process for each processor. Each begins with neighbouring tests, which share what they make.
 SPREAD   ?= -n auto --maxprocesses 4 --dist worksteal
 
@@ -24,7 +25,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do 
              "$$p" -c '$(IS_NEW)' >/dev/null 2>&1 && { echo "$$p"; exit; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-slow tour lint bench golden docs size wheel clean
+.PHONY: help setup demo test test-all test-slow test-triton tour lint bench golden docs size wheel clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +64,14 @@ test-all: $(CUDA)  ## Run the core, then the same tests on all further cases
 
 test-slow: $(RAY)  ## Run the tests that take minutes or gigabytes
 	@$(PY) -m pytest -q $(SPREAD) -m slow $(ARGS)
+
+test-triton: $(CUDA) build/triton-$(TRITON)  ## Run the tests of CUDA targets with an older Triton (TRITON=3.6)
+	@PYTHONPATH=build/triton-$(TRITON) $(PY) -m pytest -q $(SPREAD) -m "not slow" \
+	  tests/targets/cuda $(ARGS)
+
+# With a numpy of its time: the interpreter of 3.6 does not know newer ones.
+build/triton-%: $(STAMP)
+	@rm -rf $@ && $(PY) -m pip install -q --no-deps --target $@ "triton==$*.*" "numpy<2.4"
 
 tour: $(CUDA)  ## Do what a new user does, from the wheel to a page in Chromium if there is one
 	@$(PY) -m tools.tour $(ARGS)

@@ -40,6 +40,7 @@ def install() -> None:
     options = interpreter.interpreter_builder.options
     interpreter.interpreter_builder.options = replace(options, sanitize_overflow=False)
     builder = interpreter.InterpreterBuilder
+    builder.get_bf16 = _constant  # which it lacks before 3.9
     builder.create_dot = _dot
     builder.cast_impl = _cast
     builder.create_masked_load = _watched(builder.create_masked_load, mask=0)
@@ -146,6 +147,11 @@ def _narrowed(numbers: Any) -> Any:
     bits = wide.view(np.uint32)
     rounded = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) >> 16
     return np.where(np.isnan(wide), 0x7FC0, rounded).astype(np.uint16)
+
+
+def _constant(builder: Any, value: float) -> Any:
+    """A number of the source as a bfloat16."""
+    return _interpreter().TensorHandle(_narrowed([value]), _language().bfloat16)
 
 
 def _rounded(plain: Callable[..., Any], operator: Callable[..., Any]) -> Callable[..., Any]:

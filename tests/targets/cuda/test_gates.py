@@ -106,9 +106,11 @@ def faults(
     return list(gates.faults(kernel, SM_90, gate))
 
 
-def test_two_spills_are_no_fault_and_three_are() -> None:
-    assert faults({**COUNTS, "LDL.LU": 1, "STL.64": 1}) == []
-    assert "3 instructions move" in faults({**COUNTS, "LDL": 1, "STL": 2})[0]
+def test_two_spills_are_no_fault_and_three_of_many_bytes_are() -> None:
+    crowded = replace(BINARY, spilled_bytes=24)
+    assert faults({**COUNTS, "LDL.LU": 1, "STL.64": 1}, crowded) == []
+    assert "3 instructions move" in faults({**COUNTS, "LDL": 1, "STL": 2}, crowded)[0]
+    assert faults({**COUNTS, "LDL": 1, "STL": 2}, replace(BINARY, spilled_bytes=16)) == []
 
 
 def test_shared_memory_is_bounded_by_that_of_a_program() -> None:

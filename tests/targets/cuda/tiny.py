@@ -12,10 +12,16 @@ from ingot.artifact.codec import decode_built, encode_launches
 from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
 from ingot.artifact.target import Target
 from ingot.targets.cuda import toolchain
+from ingot.targets.cuda.triton_package import find_assembler, find_triton
 from tests.support.made_once import made_once
 
 PACKAGE = "tests.targets.cuda.tiny_kernels"
-TARGETS = tuple(Target("cuda", level) for level in ARCHITECTURES)
+# Where the older assembler of a Triton does not know an architecture, the newer one does.
+OLDER = find_assembler(find_triton()).cuda
+TARGETS = tuple(
+    Target("cuda", level, reach="wide" if architecture.cuda <= OLDER else "new")
+    for level, architecture in ARCHITECTURES.items()
+)
 DOUBLE = KernelSpec(
     function="small.double",
     arguments=(("x", "*bf16"), ("out", "*fp32"), ("N", "i32")),
