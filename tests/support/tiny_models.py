@@ -220,6 +220,8 @@ def save_random(
     old_rope_spelling: bool = False,
     shard_kilobytes: int | None = None,
     experts: float | None = None,
+    layers: int | None = None,
+    window: int | None = None,
 ) -> Path:
     """Writes a model directory with random weights and returns it.
 
@@ -230,9 +232,16 @@ def save_random(
         old_rope_spelling: write rope_theta and rope_scaling instead of rope_parameters.
         shard_kilobytes: write shards of at most that size, with an index.
         experts: what their results are scaled by; None for 1 in float32, less in 16 bits.
+        layers: only the last so many.
+        window: of the layers that have one, instead of the case's.
     """
     torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(EVERY[name]()).to(torch.float32)
+    config = EVERY[name]()
+    if layers is not None:
+        keep_last(config, layers)
+    if window is not None and getattr(config, "sliding_window", None):
+        config.sliding_window = window
+    model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float32)
     usual = 1.0 if dtype == "float32" else NARROW_EXPERTS
     randomise(model, usual if experts is None else experts)
     size = "5GB" if shard_kilobytes is None else f"{shard_kilobytes}KB"
@@ -242,6 +251,14 @@ def save_random(
     if tokenizer:
         write_byte_tokenizer(directory, VOCAB_SIZE)
     return directory
+
+
+def keep_last(config: transformers.PreTrainedConfig, layers: int) -> None:
+    """Leaves so many layers, and what the config says of each of them."""
+    for name, value in vars(config).items():
+        if isinstance(value, list) and len(value) == config.num_hidden_layers:
+            setattr(config, name, value[-layers:])
+    config.num_hidden_layers = layers
 
 
 def randomise(model: torch.nn.Module, experts: float = 1.0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,29 @@ def prompt(length: int, seed: int) -> tuple[int, ...]:
     return tuple(np.random.default_rng(seed).integers(256, size=length).tolist())
 
 
+# Qwen3 in bfloat16; one whose windows give pages back while it decodes, and whose cache is in int8;
+# and one with soft caps.
+MODELS: dict[str, dict[str, Any]] = {
+    "qwen3": {},
+    "mistral": {"kv_dtype": "int8"},
+    "gemma2": {"kv_dtype": "int8", "quantize": "int8"},
+}
+WINDOW = 6
+on_qwen3, on_a_window = (
+    pytest.mark.parametrize("artifact", [family], indirect=True) for family in ("qwen3", "mistral")
+)
+on_all = pytest.mark.parametrize(
+    "artifact", core("qwen3", further=["mistral"], slow=["gemma2"]), indirect=True
+)
+
+
 @pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cuda")
-    model_dir = save_random("qwen3", folder / "model", tokenizer=True)
+def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, family = tmp_path_factory.mktemp("cuda"), request.param
+    model_dir = save_random(family, folder / "model", tokenizer=True, layers=2, window=WINDOW)
     return compile_sketch(
         model_dir, folder / "a.ingot", dtype="bfloat16", max_model_len=32, max_num_seqs=8,
-        max_num_batched_tokens=32,
+        max_num_batched_tokens=32, **MODELS[family],
     )  # fmt: skip
 
 
@@ -77,12 +94,14 @@ def result(output: CompletionOutput) -> Result:
     return output.token_ids, found
 
 
+@on_all
 @pytest.mark.parametrize("count", core(3, further=[1, 2, 5]))
 def test_decodes_are_padded_to_a_bucket(llm: LLM, alone: Alone, count: int) -> None:
     prompts = [prompt(1 + n, n) for n in range(count)]
     assert results(llm, prompts) == [alone.of(each) for each in prompts]
 
 
+@on_all
 @pytest.mark.parametrize("params", core(GREEDY, further=[DRAWN]), ids=["greedy", "drawn"])
 def test_a_prefix_that_was_computed_before_is_found(
     artifact: Path, alone: Alone, params: SamplingParams
@@ -94,6 +113,7 @@ def test_a_prefix_that_was_computed_before_is_found(
         assert llm.counters().prefix_cache.num_hits == PAGE
 
 
+@on_all
 @pytest.mark.thorough
 def test_a_request_that_gives_up_its_pages_goes_on_later(artifact: Path, alone: Alone) -> None:
     """Three pages for two requests that grow into their second one."""
@@ -105,6 +125,17 @@ def test_a_request_that_gives_up_its_pages_goes_on_later(artifact: Path, alone: 
         assert llm.counters().num_preemptions > 0
 
 
+@on_a_window
+def test_pages_behind_a_window_go_to_others(artifact: Path, alone: Alone) -> None:
+    """Three pages for two requests of two, which leave their first one after six tokens."""
+    prompts, params = [prompt(PAGE + 2, seed) for seed in (31, 32)], replace(GREEDY, max_tokens=9)
+    with simulated(artifact) as llm:
+        page_bytes = sum(llm.artifact.plan.page_sizes())
+    with simulated(artifact, kv_cache_bytes=3 * page_bytes) as llm:
+        assert results(llm, prompts, params) == [alone.of(each, params) for each in prompts]
+
+
+@on_all
 @pytest.mark.parametrize("overlap", core(True, further=[False]))
 @pytest.mark.thorough
 def test_prompts_in_chunks_run_beside_decodes(artifact: Path, alone: Alone, overlap: bool) -> None:
@@ -116,6 +147,7 @@ def test_prompts_in_chunks_run_beside_decodes(artifact: Path, alone: Alone, over
         assert llm.counters().num_steps >= 5
 
 
+@on_qwen3
 def test_streams_and_requests_that_the_device_draws_for_get_the_same(
     llm: LLM, alone: Alone
 ) -> None:
@@ -129,6 +161,7 @@ def test_streams_and_requests_that_the_device_draws_for_get_the_same(
     assert others[0][0] == alone.of(second)[0]
 
 
+@on_qwen3
 def test_logits_processors_see_the_logits_of_the_device(llm: LLM, alone: Alone) -> None:
     """One that changes nothing changes nothing; one that changes a logit, no other request."""
     seen: list[np.ndarray[Any, Any]] = []

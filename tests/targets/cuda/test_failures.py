@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +35,14 @@ STEPPING = (
 )  # fmt: skip
 PARAMS = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True, detokenize=False)
 PROMPTS = [[1, 2, 3], [4, 5]]
+# What makes a step copy more: edits and scores of a draw, logits for the host or for later, masks.
+ASKED: dict[str, SamplingParams] = {
+    "edits": replace(PARAMS, frequency_penalty=0.5, logit_bias={7: 1.0}, min_tokens=2),
+    "scores": replace(PARAMS, logprobs=2, prompt_logprobs=1),
+    "kept": PARAMS,
+    "processors": replace(PARAMS, logits_processors=[lambda token_ids, logits: logits]),
+    "grammars": replace(PARAMS, structured_outputs={"regex": "[^a]{9}"}, ignore_eos=False),
+}
 LOST = DeviceError("cuStreamSynchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS")
 
 
@@ -56,10 +65,16 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def calls(artifact: Path) -> tuple[Counter[str], Counter[str]]:
     """How often each method is called until a model is open, and until it has served requests."""
+    return counted(artifact, PARAMS)
+
+
+def counted(
+    artifact: Path, params: SamplingParams, config: EngineConfig | None = None
+) -> tuple[Counter[str], Counter[str]]:
     driver = Failing(IdleDriver(), "", 0, LOST)
-    with on(driver, artifact) as llm:
+    with on(driver, artifact, config=config) as llm:
         opened = Counter(driver.driver.calls)
-        llm.generate(PROMPTS, PARAMS)
+        llm.generate(PROMPTS, params)
         served = Counter(driver.driver.calls)
     return opened, served
 
@@ -118,6 +133,27 @@ def test_a_step_that_fails_ends_that_model_alone(
             assert len(driver.driver.calls) == count  # nothing is asked of it any more
             assert llm.counters().num_running == llm.counters().num_waiting == 0
         assert not driver.driver.open
+
+
+@pytest.mark.parametrize("name", ASKED)
+def test_a_copy_that_fails_ends_that_model_alone(
+    artifact: Path, calls: tuple[Counter[str], Counter[str]], name: str
+) -> None:
+    """Each of them makes steps copy other things than usual, and every copy fails once."""
+    params, config = ASKED[name], EngineConfig(logits_cache_bytes=(name == "kept") << 20)
+    found = counted(artifact, params, config)
+    ours, usual = (served - opened for opened, served in (found, calls))
+    assert (ours["upload"], ours["download"]) != (usual["upload"], usual["download"])
+    for method in ("upload", "download"):
+        for driver in failures(found, method):
+            with on(driver, artifact, config=config) as llm:
+                with pytest.raises(DeviceError) as raised:
+                    llm.generate(PROMPTS, params)
+                assert raised.value is LOST
+                with pytest.raises(DeviceError, match="in an earlier step: cuStream"):
+                    llm.generate(PROMPTS, PARAMS)
+                assert llm.counters().num_running == llm.counters().num_waiting == 0
+            assert not driver.driver.open
 
 
 def test_models_on_the_cpu_run_beside_one_that_failed(artifact: Path) -> None:
