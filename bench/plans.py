@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from bench.make_model import write_config
 from ingot.artifact.plan import Plan
@@ -16,15 +17,24 @@ from ingot.models import registry
 from ingot.targets.target import kind_of
 
 
-def plan_of(folder: Path, shape: str, stored: str, target: Target, dtype: str = "auto") -> Plan:
+def plan_of(
+    folder: Path, shape: str, stored: str, target: Target, dtype: str = "auto", **options: Any
+) -> Plan:
     """The placed plan of a shape of `bench/make_model.py`, its weights `stored` as --quantize
-    says, and computed in `dtype`. Its configuration is written to the folder."""
+    says, computed in `dtype`, with further options of a compile. Its configuration is written to
+    the folder."""
     write_config(folder, shape)
-    options = CompileOptions(targets=(target.name,), quantize=stored, dtype=dtype)
+    return plan_in(folder, target, quantize=stored, dtype=dtype, **options)
+
+
+def plan_in(folder: Path, target: Target, **options: Any) -> Plan:
+    """The placed plan of the model whose configuration lies in a folder, with options of a
+    compile."""
+    chosen = CompileOptions(targets=(target.name,), **options)
     config = registry.load_config(folder)
-    resolved = resolve(options, config)
+    resolved = resolve(chosen, config)
     module = registry.build(config, max_model_len=resolved.limits.max_model_len)
     # Nothing before packing looks at the tokenizer or the weights.
-    model = Model(folder, options, config, resolved, None, module, None, [])  # type: ignore[arg-type]
-    plan, _ = target_plan(kind_of(target), lower_model(model, Clock(silent)), options)
+    model = Model(folder, chosen, config, resolved, None, module, None, [])  # type: ignore[arg-type]
+    plan, _ = target_plan(kind_of(target), lower_model(model, Clock(silent)), chosen)
     return plan
