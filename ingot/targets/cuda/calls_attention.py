@@ -41,15 +41,16 @@ def tiles_of(dtype: str, size: int, in_int8: bool) -> Tiles:
     """The tiles of queries in a dtype with heads of so many columns, over a cache in int8 or not.
 
     Integers become operands of products in registers; larger tiles than these would spill. So do
-    float32 queries of more than 128 columns over int8.
+    float32 queries of more than 128 columns over int8. Their tiles are small, so more of them are
+    under way.
     """
     row_bytes = DTYPE_BITS[dtype] // 8 * width_of(size)
     if dtype != "float32":
         if in_int8:
-            return Tiles(16, 32, 4 if row_bytes <= 128 else 8, 3)
+            return Tiles(16, 32, 4 if row_bytes <= 128 else 8, 5)
         return Tiles(32, 64, 4, 3) if row_bytes <= 256 else Tiles(16, 32, 4, 3)
     if in_int8:
-        return Tiles(16, 16, 4 if row_bytes <= 256 else 8, 3)
+        return Tiles(16, 16, 4 if row_bytes <= 256 else 8, 5)
     if row_bytes <= 512:
         return Tiles(16, 64, 4, 2) if row_bytes <= 256 else Tiles(16, 32, 4, 3)
     return Tiles(16, 16, 8, 3)

@@ -19,16 +19,18 @@ from ingot.targets.cuda.architectures import architecture_of
 from ingot.targets.cuda.disassembly import instructions_of
 from ingot.targets.cuda.triton_package import find_triton
 
-# Newer assemblers spill once where none need, and that of Triton 3.6 and 3.7 what it needs only
+# Newer assemblers spill once where none need, and that of Triton 3.6 what is needed only
 # after a loop: a few instructions, or a few bytes of a thread.
 MOST_SPILLS, MOST_SPILLED_BYTES = 2, 16
-# Of the bytes that must be under way, the least share for int4 products with tiles of many rows.
-# Those take four times the shared memory of the weights' tiles, and no number of stages suits every
-# card: three have 84 % of what an H200 needs and 95 % for a B200, five have 113 % and 76 %.
-SHARE_OF_INT4, ROWS_OF_INT4 = 0.8, 16
+# Of the bytes that must be under way, the least share for int4 products with tiles of many rows,
+# and for attention over an int8 cache. The former take four times the shared memory of the weights'
+# tiles, and no number of stages suits every card: three have 84 % of what an H200 needs and 95 %
+# for a B200, five have 113 % and 76 %. The latter takes registers: 124 % and 83 %.
+SHARE_OF_INTEGERS, ROWS_OF_INT4 = 0.8, 16
 
 _SPILL = re.compile(r"(LDL|STL)\b")
 _WIDE = re.compile(r"LDGSTS\b.*\.128\b")
+_HALF_WIDE = re.compile(r"LDGSTS\b.*\.64\b")
 _NARROW = re.compile(r"LDGSTS\b(?!.*\.128\b)")
 _ONE_BYTE = re.compile(r"LDG\b.*\.[US]8\b")
 _TWO_BYTES = re.compile(r"LDG\b.*\.[US]16\b")
@@ -178,11 +180,16 @@ def _other_family(counts: Mapping[str, int], expected: str) -> Iterator[str]:
 
 def _slow_loads(kernel: Kernel, gate: Gate) -> Iterator[str]:
     """Scales may be loaded one by one, what is streamed may not: its width tells one from the
-    other."""
+    other. An int8 cache may come in 8 bytes of 8 columns a thread, and its scales of 4 bytes in the
+    same way as that."""
     types = {kind for name, kind in kernel.spec.arguments if name in gate.streams}
     single = _ONE_BYTE if types & {"*i8", "*u8"} else _TWO_BYTES
     wide = _times(kernel.counts, _WIDE)
-    narrow = _times(kernel.counts, single) + _times(kernel.counts, _NARROW)
+    narrow = _times(kernel.counts, single)
+    if kernel.spec.constants.get("SCALED"):
+        wide += _times(kernel.counts, _HALF_WIDE)
+    else:
+        narrow += _times(kernel.counts, _NARROW)
     if not wide:
         yield "no load of 16 bytes goes to shared memory by itself (LDGSTS.128)"
     if narrow > wide:
@@ -193,8 +200,9 @@ def _few_bytes(kernel: Kernel, architecture: Architecture) -> Iterator[str]:
     programs = resident_programs(kernel.binary, kernel.spec.num_warps, architecture)
     flying = bytes_in_flight(kernel.binary, kernel.spec, architecture)
     constants = kernel.spec.constants
-    crowded = constants.get("BITS") == 4 and int(constants["TILE_ROWS"]) > ROWS_OF_INT4
-    needed = int(bytes_needed(architecture) * (SHARE_OF_INT4 if crowded else 1))
+    of_int4 = constants.get("BITS") == 4 and int(constants["TILE_ROWS"]) > ROWS_OF_INT4
+    crowded = of_int4 or bool(constants.get("SCALED"))
+    needed = int(bytes_needed(architecture) * (SHARE_OF_INTEGERS if crowded else 1))
     if flying < needed:
         yield (
             f"{programs} programs a multiprocessor have {flying} bytes under way from memory; "

@@ -8,27 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from ingot.artifact.codec import decode_built, encode_launches
-from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
 from ingot.artifact.target import Target
-from ingot.targets.cuda import gates, toolchain
+from ingot.targets.cuda import gates
 from ingot.targets.cuda.architectures import architecture_of
 from ingot.targets.cuda.disassembly import instructions
 from ingot.targets.cuda.draws import columns_of
 from ingot.targets.cuda.triton_package import find_triton
 from tests.targets.cuda.drawing import launches_of, plan_of
+from tests.targets.cuda.shapes import built_kernels
 from tests.targets.cuda.tiny import TARGETS
 
 pytestmark = pytest.mark.thorough
 VOCAB_SIZE = 151_936
 SMALL = {"ROWS": 1, "COLUMNS": 512}
 OF_DIVISIONS = 32  # a division takes fused operations of its own
-
-
-def built(folder: Path, target: Target, *specs: KernelSpec) -> BuiltLaunches:
-    (folder / toolchain.LAUNCHES).write_bytes(encode_launches(Launches(kernels=specs, launches=())))
-    toolchain.build(folder, folder / "kernels.json", target)
-    return decode_built((folder / "kernels.json").read_bytes())
 
 
 def fused(counts: Mapping[str, int]) -> int:
@@ -38,7 +31,7 @@ def fused(counts: Mapping[str, int]) -> int:
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.level)
 def test_kernels_as_they_are_built(target: Target, tmp_path: Path) -> None:
     columns = {"COLUMNS": columns_of(architecture_of(target))}
-    found = built(tmp_path, target, *launches_of(plan_of(VOCAB_SIZE), columns).kernels)
+    found = built_kernels(tmp_path, target, *launches_of(plan_of(VOCAB_SIZE), columns).kernels)
     assert gates.check(found.launches, found.binaries, tmp_path, target) == []
     edit, draw, score = (
         instructions(tmp_path / each.file, find_triton()) for each in found.binaries
@@ -51,6 +44,8 @@ def test_kernels_as_they_are_built(target: Target, tmp_path: Path) -> None:
 def test_fused_operations_are_seen(tmp_path: Path) -> None:
     """The negative control: the same kernels, if products and sums may be one operation."""
     _edit, *exact = launches_of(plan_of(VOCAB_SIZE), SMALL).kernels
-    found = built(tmp_path, TARGETS[1], *exact, *(replace(each, fused=True) for each in exact))
+    found = built_kernels(
+        tmp_path, TARGETS[1], *exact, *(replace(each, fused=True) for each in exact)
+    )
     counts = [instructions(tmp_path / each.file, find_triton()) for each in found.binaries]
     assert [fused(each) > 0 for each in counts] == [False, False, True, True]

@@ -17,7 +17,7 @@ from ingot.targets.cuda.disassembly import counted, instructions
 from ingot.targets.cuda.gates import OTHER, PRODUCT, TENSOR_CORES, Gate, Kernel
 from ingot.targets.cuda.triton_package import find_triton
 from tests.support.core import core
-from tests.targets.cuda.tiny import KERNELS, TARGETS, all_built, launches, product
+from tests.targets.cuda.tiny import ATTEND, KERNELS, TARGETS, all_built, launches, product
 
 SM_80, SM_90, SM_100, *_ = ARCHITECTURES.values()
 GATES = {
@@ -153,6 +153,21 @@ def test_scales_beside_integers_may_be_loaded_one_by_one() -> None:
     scales, integers = {**COUNTS, "LDG.E.U16": 99}, {**COUNTS, "LDG.E.U8.CONSTANT": 99}
     assert faults(scales, dtype="i8") == faults(integers) == []
     assert "99 loads" in faults(scales)[0] and "99 loads" in faults(integers, dtype="u8")[0]
+
+
+def test_a_cache_of_integers_may_come_in_8_bytes_beside_its_scales() -> None:
+    """But not byte by byte, as it does where its pointer is unaligned."""
+    counts = {"LDGSTS.E.64": 4, "LDGSTS.E": 10, "HMMA.16816.F32.BF16": 2}
+
+    def found(counts: Mapping[str, int]) -> list[str]:
+        spec = replace(ATTEND, constants={**ATTEND.constants, "SCALED": True})
+        arguments = (*spec.arguments[:1], ("k", "*i8"), ("v", "*i8"), *spec.arguments[3:])
+        kernel = Kernel(replace(spec, arguments=arguments), BINARY, counts)
+        return list(gates.faults(kernel, SM_90, GATES["gated.attend"]))
+
+    assert found(counts) == []
+    assert "5 loads" in found({**counts, "LDG.E.U8": 5})[0]
+    assert "no load of 16 bytes" in found({**counts, "LDGSTS.E.64": 0})[0]
 
 
 def variant(kernel: int, most: int) -> Variant:

@@ -11,31 +11,34 @@ from ingot.artifact.formats import DTYPE_BITS
 from ingot.artifact.target import Target
 from ingot.cli.gpu_kernels import gpu_kernels
 from ingot.targets.cuda import gates
+from tests.support.core import core
 from tests.targets.cuda.shapes import built_of, plan_of
 from tests.targets.cuda.tiny import TARGETS
 
 SMALL, LARGE, MIXED = "qwen3-0.6b", "mistral-7b", "qwen3-30b-a3b-1"
 MOST_BYTES = 10**6  # of all binaries
 OTHERS = (*TARGETS[:1], *TARGETS[2:])
-CASES = [
+CASES = core(
     (SMALL, "none", "bfloat16", TARGETS[1]),
     (SMALL, "int4", "float16", TARGETS[1]),
+    (SMALL, "int4", "bfloat16", TARGETS[0]),
+    (SMALL, "int8", "bfloat16", TARGETS[2]),
     (MIXED, "int4", "bfloat16", TARGETS[1]),
-    *(
-        pytest.param(*case, marks=pytest.mark.slow)
-        for case in (
-            (SMALL, "int8", "bfloat16", TARGETS[1]),
-            (SMALL, "int4", "bfloat16", TARGETS[1]),
-            *product([SMALL], ["none", "int8"], ["float16"], TARGETS[1:2]),
-            (LARGE, "none", "bfloat16", TARGETS[1]),
-            *product([SMALL], ["none", "int8", "int4"], ["bfloat16"], OTHERS),
-            *product([LARGE], ["none"], ["bfloat16"], OTHERS),
-            *product([MIXED], ["none", "int8"], ["bfloat16"], TARGETS[1:2]),
-            *product([MIXED], ["none", "int4"], ["bfloat16"], OTHERS),
-            ("mixtral-8x7b-1", "int4", "float16", TARGETS[1]),
-        )
+    further=(),
+    slow=(
+        (SMALL, "none", "float32", TARGETS[1]),
+        (SMALL, "int8", "bfloat16", TARGETS[1]),
+        (SMALL, "int4", "bfloat16", TARGETS[1]),
+        *product([SMALL], ["none", "int8"], ["float16"], TARGETS[1:2]),
+        (LARGE, "none", "bfloat16", TARGETS[1]),
+        (LARGE, "int4", "bfloat16", TARGETS[1]),
+        *product([SMALL], ["none", "int8", "int4"], ["bfloat16"], OTHERS),
+        *product([LARGE], ["none"], ["bfloat16"], OTHERS),
+        *product([MIXED], ["none", "int8"], ["bfloat16"], TARGETS[1:2]),
+        *product([MIXED], ["none", "int4"], ["bfloat16"], OTHERS),
+        ("mixtral-8x7b-1", "int4", "float16", TARGETS[1]),
     ),
-]
+)
 # Scales and multipliers of integers do not count as under way, and grids are not round numbers.
 NEARLY = 0.9
 FILLING = 32_000  # keys that are enough programs of attention for every card

@@ -1,0 +1,68 @@
+"""The machine code of attention for heads, caches and options that models differ in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from ingot.artifact.launches import KernelSpec
+from ingot.artifact.plan import Group
+from ingot.artifact.target import Target
+from ingot.errors import ToolchainError
+from ingot.targets.cuda import gates
+from ingot.targets.cuda.calls_attention import paged_attention
+from ingot.targets.cuda.operands import Operands
+from ingot.targets.work import Work
+from tests.support.core import core
+from tests.targets.cuda.attending import Shape
+from tests.targets.cuda.shapes import built_kernels
+from tests.targets.cuda.tiny import TARGETS
+
+pytestmark = pytest.mark.thorough
+SM_80, SM_90, SM_100, *_ = TARGETS
+HALF = torch.float16
+SHAPES = {
+    "gpt-oss": Shape(8, 8, 64, window=128, sinks=0.0),
+    "gemma 2": Shape(4, 2, 256, window=4096, softcap=50.0),
+    "gemma 2 in int8": Shape(4, 2, 256, softcap=50.0, in_int8=True),
+    "heads of 80": Shape(32, 1, 80, dtype=HALF),
+    "heads of 96 in int8": Shape(32, 1, 96, in_int8=True, dtype=HALF),
+    "gpt-oss in int8": Shape(8, 8, 64, window=128, sinks=0.0, in_int8=True),
+    "qwen3 in int8": Shape(8, 2, 128, in_int8=True),
+}
+OF_FLOATS = [name for name, shape in SHAPES.items() if not shape.in_int8]
+
+
+def kernels(shape: Shape) -> Iterator[KernelSpec]:
+    plan = shape.plan()
+    for call in paged_attention(Operands(plan), Work(plan, Group(kernel="", first=0))):
+        for choice in call.choices:
+            yield call.spec(choice)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    core(
+        further=[(name, SM_90) for name in list(SHAPES)[:5]],
+        slow=[
+            *((name, target) for target in (SM_90, SM_80) for name in SHAPES),
+            *((name, SM_100) for name in (*OF_FLOATS, "gemma 2 in int8", "qwen3 in int8")),
+        ],
+    ),
+    ids=lambda value: getattr(value, "level", value),
+)
+def test_attention_as_it_is_built(tmp_path: Path, name: str, target: Target) -> None:
+    built = built_kernels(tmp_path, target, *kernels(SHAPES[name]))
+    assert gates.check(built.launches, built.binaries, tmp_path, target) == []
+
+
+def test_more_stages_than_the_card_has_room_for_are_not_built(tmp_path: Path) -> None:
+    """The control of shared memory, on a kernel that is used: it fits with the stages it has."""
+    (first, *_) = kernels(SHAPES["gemma 2"])
+    crowded = replace(first, num_stages=first.num_stages + 9)
+    with pytest.raises(ToolchainError, match="shared memory"):
+        built_kernels(tmp_path, SM_80, crowded)
