@@ -95,6 +95,7 @@ docs: $(STAMP)  ## Rewrite the pages that are generated from the code and from f
 	@$(PY) -m tools.layout_page
 	@$(PY) -m tools.step_page
 	@$(PY) -m tools.figures_page
+	@$(PY) -m bench.gpu.predicted
 
 size: $(STAMP)  ## Count lines a folder, passes and ops
 	@$(PY) -m tools.size
