@@ -24,7 +24,7 @@ from tests.targets.cuda.tiny import TARGETS
 
 pytestmark = pytest.mark.thorough
 SM_80, SM_90, SM_100, *_ = TARGETS
-HALF = torch.float16
+HALF, FULL = torch.float16, torch.float32
 SHAPES = {
     "gpt-oss": Shape(8, 8, 64, window=128, sinks=0.0),
     "gemma 2": Shape(4, 2, 256, window=4096, softcap=50.0),
@@ -33,6 +33,8 @@ SHAPES = {
     "heads of 96 in int8": Shape(32, 1, 96, in_int8=True, dtype=HALF),
     "gpt-oss in int8": Shape(8, 8, 64, window=128, sinks=0.0, in_int8=True),
     "qwen3 in int8": Shape(8, 2, 128, in_int8=True),
+    "qwen3 in float32": Shape(8, 2, 128, dtype=FULL),
+    "gemma 2 in float32": Shape(4, 2, 256, window=4096, softcap=50.0, dtype=FULL),
 }
 OF_FLOATS = [name for name, shape in SHAPES.items() if not shape.in_int8]
 
