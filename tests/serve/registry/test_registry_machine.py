@@ -18,11 +18,14 @@ from hypothesis.stateful import (
 )
 
 from ingot.errors import IngotError
+from ingot.serve.registry.loader import Loader
 from ingot.serve.registry.registry import ModelRegistry
 from ingot.serve.settings import ModelSettings
 from tests.serve.registry.fakes import FakeOpener, settle, size_of
 
 NAMES = "abcd"
+OPERATIONS = ["lease", "load", "unload", "reload"]
+KEPT = {"c": 3, "d": 0}  # seconds that an idle model stays loaded
 BUDGET, MAX_WAITING = 6, 4
 STATES = {"unloaded", "loading", "loaded", "unloading", "failed"}
 
@@ -36,6 +39,8 @@ class RegistryMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.loop = asyncio.new_event_loop()
+        self.now = 0.0
+        self.loop.time = lambda: self.now  # it goes on by a rule alone
         self.opener = FakeOpener(holds=True)
         self.tasks = []
         self.leases = []  # the stack that holds it, the name, the engine
@@ -43,12 +48,12 @@ class RegistryMachine(RuleBasedStateMachine):
         self.forcing = []  # models and tasks that unload them by force, perhaps in their turn
         self.sources = {}
 
-    def do(self, coroutine=None):
-        """Begins something, and goes on until nothing can go on by itself."""
+    def do(self, *coroutines):
+        """Begins something, or several things in one turn of the loop, and goes on until nothing
+        can go on by itself."""
 
         async def main():
-            if coroutine is not None:
-                self.tasks.append(asyncio.create_task(coroutine))
+            self.tasks += [asyncio.create_task(each) for each in coroutines]
             await settle()
 
         self.loop.run_until_complete(main())
@@ -70,18 +75,41 @@ class RegistryMachine(RuleBasedStateMachine):
         self.registry = self.loop.run_until_complete(make())
         for name, size in zip(NAMES, sizes, strict=True):
             self.sources[name] = f"{name}0:{size}"
-            keep = ModelSettings(keep_alive=0 if name == "d" else None)
+            keep = ModelSettings(keep_alive=KEPT.get(name))
             self.registry.register(name, self.sources[name], keep)
+
+    async def take(self, name):
+        stack = AsyncExitStack()
+        engine = await self.expect_typed(stack.enter_async_context(self.registry.lease(name)))
+        if engine is not None:
+            self.leases.append((stack, name, engine))
 
     @rule(name=st.sampled_from(NAMES))
     def lease(self, name):
-        async def take():
-            stack = AsyncExitStack()
-            engine = await self.expect_typed(stack.enter_async_context(self.registry.lease(name)))
-            if engine is not None:
-                self.leases.append((stack, name, engine))
+        self.do(self.take(name))
 
-        self.do(take())
+    @rule(
+        each=st.lists(
+            st.tuples(
+                st.sampled_from(["lease", "load", "unload", "reload"]), st.sampled_from(NAMES)
+            ),
+            min_size=2,
+            max_size=4,
+        )
+    )
+    def several_in_a_turn(self, each):
+        begin = {
+            "lease": self.take,
+            "load": lambda name: self.expect_typed(self.registry.load(name)),
+            "unload": lambda name: self.expect_typed(self.registry.unload(name)),
+            "reload": lambda name: self.expect_typed(self.registry.reload(name, f"{name}0:1")),
+        }
+        self.do(*(begin[what](name) for what, name in each))
+
+    @rule(seconds=st.sampled_from([1, 3]))
+    def time_passes(self, seconds):
+        self.now += seconds
+        self.do()
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data())
@@ -160,6 +188,19 @@ class RegistryMachine(RuleBasedStateMachine):
             if status.state == "loaded":
                 assert status.facts is not None
 
+    @invariant()
+    def every_idle_model_has_its_timer_and_no_other_has_one(self):
+        if self.sources:
+            entries = self.registry._loader._entries.values()
+            idle = [
+                each.instance.expiry
+                for each in entries
+                if each.instance and each.settings.keep_alive is not None
+                and not (each.instance.num_leases or each.pinned)
+            ]  # fmt: skip
+            running = {timer for timer in self.loop._scheduled if not timer.cancelled()}
+            assert running == {*idle}
+
     def teardown(self):
         """Gives everything back and lets every load end: then nobody waits any more."""
         if self.sources:
@@ -212,5 +253,24 @@ def test_the_machine_sees_an_engine_that_is_unloaded_under_a_lease(monkeypatch):
 
 def test_the_machine_sees_memory_that_is_not_given_back(monkeypatch):
     monkeypatch.setattr("ingot.serve.registry.memory.Memory.free", lambda self, nbytes: None)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(RegistryMachine, settings=FAILING)
+
+
+def test_the_machine_sees_a_load_whose_end_nobody_is_told(monkeypatch):
+    end = Loader._end_load
+
+    def forgetful(self, entry, loading, task):
+        if not task.cancelled():
+            end(self, entry, loading, task)
+
+    monkeypatch.setattr(Loader, "_end_load", forgetful)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(RegistryMachine, settings=FAILING)
+
+
+@pytest.mark.thorough
+def test_the_machine_sees_a_second_timer(monkeypatch):
+    monkeypatch.setattr("ingot.serve.registry.entries.Instance.stop_timer", lambda self: None)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(RegistryMachine, settings=FAILING)
