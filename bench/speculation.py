@@ -55,19 +55,29 @@ def code_edit() -> tuple[str, str]:
 
 
 def summary() -> tuple[str, str]:
-    """A page, and the first sentence of each of its paragraphs."""
+    """The beginning of a page, and the first sentence of each of its paragraphs."""
     page = (ROOT / "docs" / "quickstart.md").read_text()
-    paragraphs = [p for p in page.split("\n\n") if p[:1].isalpha()]
+    paragraphs = [p for p in page.split("\n\n") if p[:1].isalpha()][:6]
     return "\n\n".join(paragraphs), " ".join(re.split(r"(?<=[.:]) ", p)[0] for p in paragraphs)
 
 
-def records() -> tuple[str, str]:
-    """Lines of a table, and the same as JSON."""
+def records() -> list[dict[str, Any]]:
     names = ("Viola", "Orsino", "Olivia", "Feste", "Antonio", "Maria", "Toby", "Malvolio")
-    rows = [
+    return [
         {"name": name, "place": f"Illyria {3 * n + 1}", "age": 20 + 7 * n % 31, "lines": 91 * n + 5}
         for n, name in enumerate(names * 3)
     ]
+
+
+def json_edit() -> tuple[str, str]:
+    """A document, and the same with one field of each record changed."""
+    rows = records()
+    return json.dumps(rows), json.dumps([{**row, "age": row["age"] + 1} for row in rows])
+
+
+def json_of_table() -> tuple[str, str]:
+    """Lines of a table, and the same as JSON: the keys repeat, and the values are new."""
+    rows = records()
     return "\n".join(", ".join(map(str, row.values())) for row in rows), json.dumps(rows, indent=1)
 
 
@@ -82,7 +92,8 @@ def prose() -> tuple[str, str]:
 TEXTS: dict[str, tuple[Callable[[], tuple[str, str]], float]] = {
     "code edit": (code_edit, REPETITIVE),
     "summary": (summary, REPETITIVE),
-    "JSON": (records, REPETITIVE),
+    "JSON edit": (json_edit, REPETITIVE),
+    "JSON of a table": (json_of_table, OTHER),
     "other prose": (prose, OTHER),
 }
 

@@ -55,10 +55,11 @@ class Pace:
 
     def take_drafted(self, seconds: float, num_drafted: int) -> float:
         """Learns from a step with drafts; returns what they have cost."""
-        # A row takes no longer than a sequence of its own. The rest is other work of the host.
-        row = min(max(0.0, (seconds - self.plain) / num_drafted), self.token)
-        self.row += (row - self.row) / 4
-        return row * num_drafted
+        # A row takes no longer than a sequence of its own, and seldom twice what others took. The
+        # rest is other work of the host.
+        row = max(0.0, (seconds - self.plain) / num_drafted)
+        self.row += (min(row, self.token, 2 * self.row + self.token / 16) - self.row) / 4
+        return self.row * num_drafted
 
     def length(self, chance: float, most: int) -> int:
         """How long a draft should be, if each token is right with that chance: where the tokens a
