@@ -11,7 +11,7 @@ from ingot.targets.cuda.operands import FLOATS, Operands, Pointer
 from ingot.targets.work import where
 
 LARGEST_HEAD = 256
-LARGEST_LATENT = 640  # columns of a row that is keys and values
+LARGEST_LATENT = 576  # columns of a row that is keys and values
 LARGEST_VALUES = 512  # of these
 
 

@@ -173,7 +173,7 @@ def attention(q: DType, cache: Format, size: int, values: int) -> Sketch:
 def test_what_no_kernel_takes_is_refused() -> None:
     plain = Format("bfloat16")
     assert "latent rows of 704" in refused(attention("bfloat16", plain, 704, 512))
-    assert "576 values of a row" in refused(attention("bfloat16", plain, 640, 576))
+    assert "544 values of a row" in refused(attention("bfloat16", plain, 560, 544))
     assert "64 values of a row" in refused(attention("bfloat16", plain, 64, 64))
     assert "the cache float32" in refused(attention("bfloat16", Format("float32"), 64, 32))
     assert "a scale of values and other" in refused(attention("bfloat16", rounded_rows(24), 48, 36))
