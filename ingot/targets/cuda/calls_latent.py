@@ -15,7 +15,7 @@ from ingot.targets.cuda.call import ONE, Call, Choice, Emit
 from ingot.targets.cuda.calls_attention import CHUNK, ROW_TILE, Tiles
 from ingot.targets.cuda.head_parts import LARGEST_VALUES, LatentCache, expect, width_of
 from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, Rows, Size, workspace
-from ingot.targets.cuda.products import matrix_of
+from ingot.targets.cuda.products import matrix_of, power_of_two
 from ingot.targets.cuda.tiles import CLASSES, tiling_of
 from ingot.targets.work import Work
 
@@ -41,6 +41,7 @@ def head_linear(operands: Operands, work: Work) -> list[Call]:
     pointers, matrix = matrix_of(weight)
     given = {"x": x.pointer, **pointers, "out": out.pointer, "rows": Size(x.symbol)}
     outputs = width // heads
+    # As for two halves: the sums are short, and larger tiles would spill.
     tiling = tiling_of(outputs, depth, form, dtype.bits, operands.architecture)
     constants: dict[str, Constant] = {
         "multipliers": 0, "scales": 0, **matrix, "WIDTH": width, "OUTPUTS": outputs, "DEPTH": depth,
@@ -58,7 +59,7 @@ def head_linear(operands: Operands, work: Work) -> list[Call]:
             size=x.symbol if most else "", most=most,
             num_warps=tile.num_warps, num_stages=tile.num_stages,
         )
-        for most, tile in zip(CLASSES, tiling.tiles, strict=True)
+        for most, tile in zip(CLASSES, tiling.gated, strict=True)
     ]  # fmt: skip
     return [Call(given, tuple(choices))]
 
@@ -162,12 +163,11 @@ class Latents:
     @property
     def attending(self) -> dict[str, Constant]:
         """Constants of the kernels that read rows of the cache."""
-        block = self.cache.block
         return {
             **self.sizes,
             **self.cache.constants,
             "REST": width_of(self.cache.size - self.values),
-            "UNIT": gcd(block, 1 << block.bit_length()),
+            "SCALES": power_of_two(self.cache.size // self.cache.block),
             "PAGES": self.operands.plan.limits.max_pages_per_seq,
             "SCALE": float(self.i.attrs["scale"]),
             "SOFTCAP": float(self.i.attrs["softcap"]),

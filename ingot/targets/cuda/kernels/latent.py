@@ -50,28 +50,32 @@ def keep_row(
 
 
 @triton.jit
+def scales_of(scales, places, stored, BLOCKS: tl.constexpr, SCALES: tl.constexpr):
+    """The BLOCKS scales of rows, [keys, SCALES]."""
+    blocks = tl.arange(0, SCALES)
+    read = stored[:, None] & (blocks < BLOCKS)[None, :]
+    return tl.load(scales + places[:, None] * BLOCKS + blocks[None, :], mask=read, other=0.0)
+
+
+@triton.jit
 def part_of_rows(
     cache, scales, places, stored, DTYPE: tl.constexpr,
     FIRST: tl.constexpr, END: tl.constexpr, WIDTH: tl.constexpr,
-    D: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr, SCALED: tl.constexpr,
+    D: tl.constexpr, BLOCK: tl.constexpr, SCALED: tl.constexpr,
 ):  # fmt: skip
     """Columns FIRST to END of rows of a cache, [keys, WIDTH]; zeros where nothing is stored.
 
-    Integers are multiplied with the scale of their block, and rounded to the dtype of queries. UNIT
-    neighbours, a power of two, have the same scale. Scales that were reshaped to the columns would
-    impose their order on the integers, which then could not be loaded 16 bytes at a time.
+    Integers are multiplied with the scale of their block, `scales` [keys, ...], and rounded to the
+    dtype of queries. Scales that were broadcast and reshaped to the columns would impose their
+    order on the integers, which then could not be loaded 16 bytes at a time.
     """
     columns = FIRST + tl.arange(0, WIDTH)
     read = stored[:, None] & (columns < END)[None, :]
     values = tl.load(cache + places[:, None] * D + columns[None, :], mask=read, other=0)
     if SCALED:
-        UNITS: tl.constexpr = WIDTH // UNIT
-        begins = FIRST + tl.arange(0, UNITS) * UNIT
-        read = stored[:, None] & (begins < END)[None, :]
-        at = places[:, None] * (D // BLOCK) + (begins // BLOCK)[None, :]
-        own = tl.load(scales + at, mask=read, other=0.0)
-        units = tl.broadcast_to((tl.arange(0, WIDTH) // UNIT)[None, :], places.shape[0], WIDTH)
-        values = values.to(tl.float32) * tl.gather(own, units, 1)
+        block = tl.minimum(columns // BLOCK, D // BLOCK - 1)
+        blocks = tl.broadcast_to(block[None, :], places.shape[0], WIDTH)
+        values = values.to(tl.float32) * tl.gather(scales, blocks, 1)
     return values.to(DTYPE)
 
 
@@ -79,7 +83,7 @@ def part_of_rows(
 def attend_latents(
     q_first, q_rest, positions, low, start, end, k_cache, k_scales, table,
     D: tl.constexpr, VALUES: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
-    PAGE: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr, SCALED: tl.constexpr,
+    PAGE: tl.constexpr, BLOCK: tl.constexpr, SCALES: tl.constexpr, SCALED: tl.constexpr,
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -92,14 +96,13 @@ def attend_latents(
         keys = first + tl.arange(0, KEYS)
         stored = (keys >= low) & (keys < end)
         places = places_of(table, keys, stored, 0, 1, PAGE)
+        own = scales_of(k_scales, places, stored, D // BLOCK, SCALES) if SCALED else k_scales
         k = part_of_rows(
-            k_cache, k_scales, places, stored, q_first.dtype, 0, VALUES, WIDTH, D, BLOCK, UNIT,
-            SCALED,
-        )  # fmt: skip
+            k_cache, own, places, stored, q_first.dtype, 0, VALUES, WIDTH, D, BLOCK, SCALED
+        )
         rest = part_of_rows(
-            k_cache, k_scales, places, stored, q_first.dtype, VALUES, D, REST, D, BLOCK, UNIT,
-            SCALED,
-        )  # fmt: skip
+            k_cache, own, places, stored, q_first.dtype, VALUES, D, REST, D, BLOCK, SCALED
+        )
         x = tl.dot(q_rest, tl.trans(rest), input_precision="ieee")
         x = tl.dot(q_first, tl.trans(k), x, input_precision="ieee")
         x = in_log2(x, keys, positions, SCALE, SOFTCAP, WINDOW)
@@ -145,7 +148,7 @@ def attend_chunks(
     q, k_cache, k_scales, spans, page_table, values, highest, sums,
     HEADS: tl.constexpr, D: tl.constexpr, VALUES: tl.constexpr, WIDTH: tl.constexpr,
     REST: tl.constexpr, PAGE: tl.constexpr, PAGES: tl.constexpr, BLOCK: tl.constexpr,
-    UNIT: tl.constexpr, SCALED: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
+    SCALES: tl.constexpr, SCALED: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
     WINDOW: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, Q_STRIDE: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):  # fmt: skip
@@ -167,7 +170,7 @@ def attend_chunks(
         queries_at(q, Q_STRIDE, D, VALUES, D, REST, token, heads, live),
         position + heads * 0, low, tl.maximum(first, low // KEYS * KEYS),
         tl.minimum(first + CHUNK, position + 1), k_cache, k_scales, page_table + s * PAGES,
-        D, VALUES, WIDTH, REST, PAGE, BLOCK, UNIT, SCALED, SCALE, SOFTCAP, WINDOW, ROWS, KEYS,
+        D, VALUES, WIDTH, REST, PAGE, BLOCK, SCALES, SCALED, SCALE, SOFTCAP, WINDOW, ROWS, KEYS,
     )  # fmt: skip
     at = (s.to(tl.int64) * CHUNKS + chunk) * HEADS + heads
     tl.store(highest + at, made_highest, mask=live)
@@ -202,7 +205,7 @@ def merge_chunks(
 def attended_tile(
     q_first, q_rest, first, token, low, last, k_cache, k_scales, table,
     D: tl.constexpr, VALUES: tl.constexpr, WIDTH: tl.constexpr, REST: tl.constexpr,
-    PAGE: tl.constexpr, BLOCK: tl.constexpr, UNIT: tl.constexpr, SCALED: tl.constexpr,
+    PAGE: tl.constexpr, BLOCK: tl.constexpr, SCALES: tl.constexpr, SCALED: tl.constexpr,
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -213,7 +216,7 @@ def attended_tile(
         more, more_highest, more_sums = attend_latents(
             q_first, q_rest, first + token, low, tl.maximum(chunk, low // KEYS * KEYS),
             tl.minimum(chunk + CHUNK, last + 1), k_cache, k_scales, table,
-            D, VALUES, WIDTH, REST, PAGE, BLOCK, UNIT, SCALED, SCALE, SOFTCAP, WINDOW, ROWS, KEYS,
+            D, VALUES, WIDTH, REST, PAGE, BLOCK, SCALES, SCALED, SCALE, SOFTCAP, WINDOW, ROWS, KEYS,
         )  # fmt: skip
         made, made_highest, made_sums = merge(
             made, made_highest, made_sums, more, more_highest, more_sums
@@ -226,7 +229,7 @@ def attend_tiles(
     q, k_cache, k_scales, spans, page_table, values, highest, sums, out,
     HEADS: tl.constexpr, D: tl.constexpr, VALUES: tl.constexpr, WIDTH: tl.constexpr,
     REST: tl.constexpr, PAGE: tl.constexpr, PAGES: tl.constexpr, BLOCK: tl.constexpr,
-    UNIT: tl.constexpr, SCALED: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
+    SCALES: tl.constexpr, SCALED: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr,
     WINDOW: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, Q_STRIDE: tl.constexpr,
     OUT_STRIDE: tl.constexpr, CHUNKS: tl.constexpr,
 ):  # fmt: skip
@@ -254,7 +257,7 @@ def attend_tiles(
             first, token, low,
             first + tl.minimum((tile * ROWS + ROWS - 1) // HEADS, tokens - 1),
             k_cache, k_scales, page_table + s * PAGES,
-            D, VALUES, WIDTH, REST, PAGE, BLOCK, UNIT, SCALED, SCALE, SOFTCAP, WINDOW, ROWS, KEYS,
+            D, VALUES, WIDTH, REST, PAGE, BLOCK, SCALES, SCALED, SCALE, SOFTCAP, WINDOW, ROWS, KEYS,
         )  # fmt: skip
     addresses, exists = row_at(out, OUT_STRIDE, VALUES, WIDTH, begin + token, heads, live)
     result = normalised(made, made_highest, made_sums, None, heads, live)
