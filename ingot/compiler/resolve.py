@@ -13,7 +13,6 @@ from ingot.compiler.choose_targets import resolve_targets
 from ingot.compiler.options import CompileOptions, check_known
 from ingot.compiler.quantization.storage import base_storage, int8_storage
 from ingot.errors import UsageError
-from ingot.models.config import ModelConfig
 from ingot.models.foreign.config import AnyConfig
 from ingot.targets.target import all_compute, check_activations
 
@@ -92,12 +91,10 @@ def resolve_dtype(dtype: str, config: AnyConfig, targets: Sequence[Target] = ())
 def dtype_reason(asked: str, dtype: str, config: AnyConfig) -> str:
     """The dtype that was chosen and why, as the summary says it."""
     checkpoint = config.checkpoint_dtype
-    # GPUs, which alone compute in float16, have no kernels for these.
-    on_cpus = isinstance(config, ModelConfig) and config.largest_row
     why = "as asked" if asked != "auto" else f"for a {checkpoint} checkpoint"
     if (checkpoint, dtype) == ("float16", "bfloat16"):
         why += ", which rounds its weights from 11 bits to 8; --dtype float32 keeps them"
-        why += "" if on_cpus else ", and so does float16, for GPUs alone"
+        why += ", and so does float16, for GPUs alone"
     if dtype == "float16" and checkpoint != "float16":
         why += ", whose numbers end at 65504"
     return f"{dtype}, {why}"

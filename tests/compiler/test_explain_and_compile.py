@@ -22,7 +22,7 @@ from ingot.errors import IngotError
 from ingot.targets.cpu.kind import CpuKind
 from ingot.targets.cuda.kind import CudaKind
 from tests.compiler.test_explain import change_config, save_huge_heads
-from tests.support import dense_models
+from tests.support import dense_models, latent_models
 from tests.support.checkpoints import EMBED, NORM, Q, edit
 from tests.support.core import core
 from tests.support.tiny_models import CASES, VOCAB_SIZE, save_random
@@ -76,7 +76,8 @@ SOME = (
     ("gemma2_width_68", "int8", "auto"),
     ("llama_head_dim_20", "float32", "auto"),
 )
-ODD_ON_GPUS = ("cohere_qk_norm", "mistral3")  # norms of heads, a temperature of positions
+# Norms of heads, a temperature of positions, and rows that are keys and values.
+ODD_ON_GPUS = ("cohere_qk_norm", "mistral3", "deepseek_v3_odd")
 EXPERTS = [
     ("gptoss_layer_types", "int8", "auto"),
     ("qwen2moe", "bfloat16", "auto"),
@@ -116,8 +117,10 @@ def test_sizes_of_every_case(index: int, name: str, tmp_path: Path) -> None:
     check_way(model_dir, way, tmp_path / "a.ingot", targets=(target,))
 
 
-@pytest.mark.parametrize("name", core(further=ODD_ON_GPUS, slow=dense_models.CASES))
-def test_dense_models_that_a_gpu_supports_compile_for_it(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", core(further=ODD_ON_GPUS, slow=[*dense_models.CASES, *latent_models.CASES])
+)
+def test_models_that_a_gpu_supports_compile_for_it(name: str, tmp_path: Path) -> None:
     """Each of them: to call one supported whose op has no kernel there is a mistake."""
     target = "cuda:sm_90"
     model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)

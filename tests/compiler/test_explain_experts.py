@@ -90,7 +90,7 @@ def test_a_gpu_holds_all_experts(model_dir: Path) -> None:
 @pytest.mark.parametrize(
     "target, rank, found, hint",
     [
-        ("cuda:sm_90", 24, "cuda targets have no kernels for latent attention", "cpu:native"),
+        ("cuda:sm_90", 640, "latent rows of 648 are too large for cuda targets", "at most 576"),
         ("cpu:x86-64-v3", 640, "latent rows of 648 are too large for cpu targets", "at most 640"),
     ],
 )
@@ -103,3 +103,15 @@ def test_latent_rows_that_a_target_does_not_take(
     (reason,) = asked(tmp_path, 10**9, target).reasons
     assert reason.about == "target" and found in reason.found
     assert hint in reason.hint
+
+
+def test_a_target_without_kernels_for_latent_attention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CudaKind, "largest_row", 0)
+    config = config_of("DeepseekV3", {})
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    write_byte_tokenizer(tmp_path, VOCAB_SIZE)
+    (reason,) = asked(tmp_path, 10**9, "cuda:sm_90").reasons
+    assert reason.found == "cuda targets have no kernels for latent attention"
+    assert "cpu:native" in reason.hint

@@ -10,6 +10,7 @@ from ingot.artifact.launches import Constant, Extent
 from ingot.artifact.plan import Instruction
 from ingot.targets.cuda.call import ONE, Call, Choice, Emit
 from ingot.targets.cuda.calls_attention import paged_attention
+from ingot.targets.cuda.calls_latent import keep_latents, latent_attention
 from ingot.targets.cuda.calls_products import product_parts
 from ingot.targets.cuda.head_parts import Cache, expect, expect_head, width_of
 from ingot.targets.cuda.operands import Operands, Pointer, Size
@@ -134,6 +135,8 @@ def rope(operands: Operands, work: Work) -> tuple[Call, ...]:
 def kv_write(operands: Operands, work: Work) -> tuple[Call, ...]:
     """Rows of keys and values, into the cache."""
     i = work.member("kv_write")
+    if "v" not in i.inputs:
+        return keep_latents(operands, i)
     cache = Cache(operands, i)
     k, v, slots = (operands.rows(i, name) for name in ("k", "v", "slots"))
     constants: Constants = {
@@ -147,6 +150,13 @@ def kv_write(operands: Operands, work: Work) -> tuple[Call, ...]:
     given = {"k": k.pointer, "v": v.pointer, "slots": slots.pointer, **cache.pointers}
     choice = Choice("heads.keep_rows", constants, by_heads(cache.kv_heads), num_warps=1)
     return (Call(given, (choice,)),)
+
+
+def attention(operands: Operands, work: Work) -> tuple[Call, ...]:
+    """Attention over keys and values, or over rows that are both."""
+    i = work.member("paged_attention")
+    emit = paged_attention if "v_cache" in i.inputs else latent_attention
+    return emit(operands, work)
 
 
 def rope_table(operands: Operands, work: Work) -> tuple[Call, ...]:
@@ -195,7 +205,7 @@ def expect_float32(i: Instruction, what: str, pointer: Pointer) -> None:
 CALLS: Mapping[str, Emit] = {
     "kv_write": kv_write,
     "linear_rope_kv_write": linear_rope_kv_write,
-    "paged_attention": paged_attention,
+    "paged_attention": attention,
     "rope": rope,
     "rope_kv_write": rope_kv_write,
     "rope_table": rope_table,

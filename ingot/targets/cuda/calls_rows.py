@@ -139,6 +139,12 @@ def add(operands: Operands, work: Work) -> list[Call]:
     return [_by_number(operands, work.member("add"), "rows.add", {})]
 
 
+def concat(operands: Operands, work: Work) -> list[Call]:
+    i = work.member("concat")
+    sizes = {f"{n.upper()}_SIZE": int(operands.buffer(i, n).shape[-1]) for n in ("x", "y")}
+    return [_by_number(operands, i, "rows.concat", sizes)]
+
+
 def mul(operands: Operands, work: Work) -> list[Call]:
     i = work.member("mul")
     return [_by_number(operands, i, "rows.mul", {"FACTOR": float(i.attrs["factor"])})]
@@ -210,6 +216,7 @@ CALLS: Mapping[str, Emit] = {
     "add": add,
     "add_rms_norm": add_rms_norm,
     "cast": cast,
+    "concat": concat,
     "embedding": embedding,
     "gate": gate,
     "layer_norm": layer_norm,

@@ -60,6 +60,7 @@ class Gate:
 
 PRODUCT = Gate(TENSOR_CORES, ("w",))
 ATTENTION = Gate(ONE_WARP, ("k_cache", "v_cache"))
+LATENT = Gate(ONE_WARP, ("k_cache",))
 OTHER = Gate({}, ())
 # By the file of the function, or by file and function.
 GATES: Mapping[str, Gate] = {
@@ -68,6 +69,9 @@ GATES: Mapping[str, Gate] = {
     "experts.multiply_gated": PRODUCT,
     "attention.attend_chunks": ATTENTION,
     "attention.attend_tiles": ATTENTION,
+    "latent.attend_chunks": LATENT,
+    "latent.attend_tiles": LATENT,
+    "head_product.multiply_heads": PRODUCT,
 }
 
 

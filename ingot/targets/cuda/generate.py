@@ -10,7 +10,14 @@ from ingot.artifact.codec import encode_plan, encode_spec
 from ingot.artifact.launches import KernelSpec, Launch, Launches, Variant
 from ingot.artifact.plan import Plan
 from ingot.errors import CodegenError
-from ingot.targets.cuda import calls_experts, calls_heads, calls_products, calls_rows, draws
+from ingot.targets.cuda import (
+    calls_experts,
+    calls_heads,
+    calls_latent,
+    calls_products,
+    calls_rows,
+    draws,
+)
 from ingot.targets.cuda.call import Call, Emit
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work, where
@@ -18,6 +25,7 @@ from ingot.targets.work import Work, where
 EMITTERS: Mapping[str, Emit] = {
     **calls_products.CALLS,
     **calls_heads.CALLS,
+    **calls_latent.CALLS,
     **calls_rows.CALLS,
     **calls_experts.CALLS,
 }

@@ -11,6 +11,8 @@ from ingot.targets.cuda.operands import FLOATS, Operands, Pointer
 from ingot.targets.work import where
 
 LARGEST_HEAD = 256
+LARGEST_LATENT = 576  # columns of a row that is keys and values
+LARGEST_VALUES = 512  # of these
 
 
 def expect(i: Instruction, condition: bool, found: str, supported: str) -> None:
@@ -94,3 +96,64 @@ class Cache:
     @property
     def constants(self) -> dict[str, Constant]:
         return {"PAGE": self.page, "SCALED": self.is_scaled, **self.absent}
+
+
+@dataclass(frozen=True)
+class LatentCache:
+    """The state of rows that are keys and, in their first columns, values.
+
+    Raises:
+        CodegenError: no kernel takes it.
+    """
+
+    operands: Operands
+    i: Instruction
+
+    def __post_init__(self) -> None:
+        form, size = self.buffer.format, self.size
+        most = f"rows of at most {LARGEST_LATENT}"
+        expect(self.i, size <= LARGEST_LATENT, f"latent rows of {size}", most)
+        expect(self.i, self.buffer.shape[1] == 1, "several rows a token", "one row a token")
+        known = (*FLOATS, "int8") if self.is_scaled else FLOATS
+        expect(self.i, form.dtype in known, f"a cache in {form}", ", ".join(FLOATS))
+        whole = size % self.block == 0
+        expect(self.i, whole, f"rows of {size} in {form}", "int8 rows of whole blocks")
+
+    @property
+    def buffer(self) -> Buffer:
+        return self.operands.buffer(self.i, "k_cache")
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.buffer.format.is_scaled
+
+    @property
+    def size(self) -> int:
+        """Columns of a row."""
+        return int(self.buffer.shape[3])
+
+    @property
+    def page(self) -> int:
+        """Tokens of a page."""
+        return int(self.buffer.shape[2])
+
+    @property
+    def block(self) -> int:
+        """Columns that share a scale, or of a program that writes them."""
+        return self.buffer.format.block if self.is_scaled else self.size
+
+    @property
+    def pointers(self) -> dict[str, Pointer]:
+        """By the names of the kernels' arguments; none for scales that there are not."""
+        numbers, scales = self.operands.state(self.i, "k_cache")
+        return {"k_cache": numbers} | ({"k_scales": scales} if scales else {})
+
+    @property
+    def absent(self) -> dict[str, Constant]:
+        """A zero in the place of scales that there are not."""
+        return {} if self.is_scaled else {"k_scales": 0}
+
+    @property
+    def constants(self) -> dict[str, Constant]:
+        own = {"D": self.size, "PAGE": self.page, "BLOCK": self.block}
+        return {**own, "SCALED": self.is_scaled, **self.absent}

@@ -13,7 +13,7 @@ from ingot.artifact.plan import Limits, Plan
 from ingot.ops.dtypes import NAMES
 from ingot.ops.paged_attention import reference
 from ingot.ops.scaled import Operand, Scaled, round_to_int8
-from ingot.targets.cuda.calls_attention import paged_attention
+from ingot.targets.cuda.calls_heads import CALLS
 from tests.targets.cuda.runs import run
 from tests.targets.sketch import STEP, Sketch
 
@@ -70,7 +70,7 @@ class Attended:
     shape: Shape
     q: Tensor  # [places, heads, size]
     pages: list[int]
-    caches: tuple[Operand, Operand]
+    caches: tuple[Operand, ...]
 
     @classmethod
     def drawn(cls, shape: Shape, places: int, spread: float = 1.0) -> Attended:
@@ -100,7 +100,7 @@ class Attended:
         plan = self.shape.plan()
         memory = run(
             plan,
-            {"paged_attention": paged_attention},
+            CALLS,
             _inputs(len(q), table, [self._row(*span) for span in spans]),
             self.shape.weights,
             {"q": q, **self._poisoned(spans)},
@@ -136,7 +136,7 @@ class Attended:
         seen = torch.zeros(self._pages_and_places, dtype=torch.bool)
         for place in range(low, end):
             seen[self.pages[place // self.shape.page], place % self.shape.page] = True
-        names = ("k_cache", "v_cache")
+        names = [buffer.name for buffer in self.shape.plan().of_kind("state")]
         return {
             name: _poisoned(x, seen[:, None, :, None])
             for name, x in zip(names, self.caches, strict=True)

@@ -35,6 +35,11 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("gemma2", {"quantize": "int8", "kv_dtype": "int8", "dtype": "bfloat16"}),
     ("gpt2", {**INT4, "kv_dtype": "int8", "dtype": "bfloat16"}),
 ]
+LATENT: list[tuple[str, dict[str, Any]]] = [
+    ("deepseek_v2", {**INT4, "kv_dtype": "int8", "dtype": "bfloat16"}),
+    ("deepseek_v3", {"quantize": "int8", "dtype": "float32"}),
+    ("glm4_flash", {"kv_dtype": "int8", "dtype": "bfloat16"}),
+]
 
 
 # What no CPU computes in.
@@ -60,7 +65,9 @@ def on_the_cpu(path: Path, tokens: list[int]) -> Float32:
         return llm.logits(tokens)
 
 
-@pytest.mark.parametrize("family, options", core(further=CASES[:2], slow=CASES))
+@pytest.mark.parametrize(
+    "family, options", core(further=[*CASES[:2], *LATENT[:1]], slow=[*CASES, *LATENT])
+)
 def test_logits_are_those_of_the_cpu(tmp_path: Path, family: str, options: dict[str, Any]) -> None:
     path = compiled(tmp_path, family, options)
     tokens = np.random.default_rng(5).integers(256, size=LONGEST).tolist()
@@ -72,7 +79,9 @@ def test_logits_are_those_of_the_cpu(tmp_path: Path, family: str, options: dict[
     assert np.array_equal(got, chunks)
 
 
-@pytest.mark.parametrize("family, options", core(further=CASES[:1], slow=[*CASES, *HALVES]))
+@pytest.mark.parametrize(
+    "family, options", core(further=CASES[:1], slow=[*CASES, *LATENT, *HALVES])
+)
 def test_the_golden_outputs_are_reproduced(
     tmp_path: Path, family: str, options: dict[str, Any]
 ) -> None:

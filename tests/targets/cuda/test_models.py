@@ -23,7 +23,8 @@ CASES = core(
     further=[("gemma2", "float32"), ("llama_head_dim_20", "float32"), ("gpt2", "bfloat16"),
              ("qwen2_yarn", "bfloat16"), ("mistral", "float32"), ("gemma2", "bfloat16"),
              ("qwen3", "float16"), ("gemma2", "float16"), ("gpt2", "float16"),
-             ("cohere_qk_norm", "float32"), ("mistral3", "float32")],
+             ("cohere_qk_norm", "float32"), ("mistral3", "float32"),
+             ("deepseek_v2", "bfloat16"), ("deepseek_v3_odd", "float32")],
 )  # fmt: skip
 
 
@@ -84,10 +85,10 @@ def test_integers_are_multiplied_with_16_bits(tmp_path: Path, dtype: str, narrow
     assert ((got - expected).norm() / expected.norm()).item() < TOLERANCE["bfloat16"]
 
 
-@pytest.fixture(scope="module")
-def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["qwen3", "deepseek_v2"])
+def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cuda")
-    model_dir = save_random("qwen3", folder / "model", tokenizer=True)
+    model_dir = save_random(request.param, folder / "model", tokenizer=True)
     return compile_sketch(model_dir, folder / "a.ingot", dtype="bfloat16", **OPTIONS)
 
 

@@ -97,6 +97,13 @@ def soft_cap(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("soft_cap", s.rows("x", width, form=dtype), cap=0.7, form=dtype)
 
 
+def concat(s: Sketch, width: int, dtype: DType) -> str:
+    """Heads beside heads, one of them part of a wider row."""
+    x = s.view("heads", s.rows("x", 4 * width, form=dtype), width, 3, width)
+    y = s.view("more", s.rows("y", 3 * 20), 0, 3, 20)
+    return s.call("concat", x, y, form=dtype, shape=(3, width + 20))
+
+
 def cast(s: Sketch, width: int, dtype: DType) -> str:
     return s.call("cast", s.rows("x", width), form=dtype)
 
@@ -121,6 +128,7 @@ BUILDS: Mapping[str, Build] = {
     "mul": mul,
     "soft_cap": soft_cap,
     "cast": cast,
+    "concat": concat,
 }
 WIDTHS = {
     "embedding int8": 96,

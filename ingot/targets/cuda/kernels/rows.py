@@ -111,6 +111,21 @@ def add(
 
 
 @triton.jit
+def concat(
+    x, y, out,
+    X_STRIDE: tl.constexpr, Y_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr,
+    X_SIZE: tl.constexpr, Y_SIZE: tl.constexpr, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """out [rows, heads, X_SIZE + Y_SIZE] = the heads of x and y side by side."""
+    row, columns, mask = _place(COLUMNS, WIDTH)
+    head, at = columns // (X_SIZE + Y_SIZE), columns % (X_SIZE + Y_SIZE)
+    is_first = at < X_SIZE
+    left = _numbers(x, row, head * X_SIZE + at, mask & is_first, X_STRIDE)
+    right = _numbers(y, row, head * Y_SIZE + at - X_SIZE, mask & (at >= X_SIZE), Y_STRIDE)
+    _put(out, tl.where(is_first, left, right), row, columns, mask, OUT_STRIDE)
+
+
+@triton.jit
 def mul(
     x, out,
     X_STRIDE: tl.constexpr, OUT_STRIDE: tl.constexpr, WIDTH: tl.constexpr, FACTOR: tl.constexpr,
