@@ -39,7 +39,9 @@ def head_linear(operands: Operands, work: Work) -> list[Call]:
     same = form == dtype and str(dtype) in FLOATS
     expect(i, same, f"{dtype} times {form}", "heads and matrices in one dtype")
     pointers, matrix = matrix_of(weight)
-    given = {"x": x.pointer, **pointers, "out": out.pointer, "rows": Size(x.symbol)}
+    given: dict[str, Pointer | Size] = {
+        "x": x.pointer, **pointers, "out": out.pointer, "rows": Size(x.symbol),
+    }  # fmt: skip
     outputs = width // heads
     # As for two halves: the sums are short, and larger tiles would spill.
     tiling = tiling_of(outputs, depth, form, dtype.bits, operands.architecture)
