@@ -3,37 +3,46 @@
     python -m bench.soak ARTIFACT [--streams 500] [--seconds 600] [--json FILE]
 
 Streams ask again as soon as they are answered, the same requests again and again, so an answer that
-differs from the first to the same request shows. Then come short connections, and clients that
-leave in the middle of their answers. Memory, files, seats and pages must be what they were.
+differs from the first to the same request shows. Meanwhile others send what must be refused, or
+leave, and the model is reloaded once. Then come short connections, and more clients that leave in
+the middle of their answers. Memory, files, threads, seats and pages must be what they were.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import random
+import json
+import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import uvloop
 
 from bench.figure import Figure, machine, show
-from bench.serve.running import Running, ingot_serve, num_fds, rss_mb, serving
+from bench.serve.rude import ask_badly, leave, now_and_then
+from bench.serve.running import Running, ingot_serve, num_fds, num_threads, rss_mb, serving
 from bench.serve.sides import NAME, asks
 from ingot.cli.load.demand import Ask
 from ingot.cli.load.http import Connection, request_bytes
-from ingot.cli.load.server import Pool, Server, one
+from ingot.cli.load.server import Pool
 
 SAMPLE_SECONDS = 2.0
 QUIET_SECONDS = 15.0  # after which what a client left must be given back
 AT_ONCE = 64  # short connections, and clients that leave
-ANSWER = 48  # tokens; clients that leave ask for more
-GROWTH_MB = 8.0  # of a process from the first minute to the end
+ANSWER = 48  # tokens
+POOL_THREADS = (os.cpu_count() or 1) + 4  # that asyncio starts when they are needed, and keeps
+SLOPE_MB = 0.5  # a minute, of a process after the first one
+BAD_PAUSE, LEAVE_PAUSE = 0.25, 0.5  # seconds between requests that are refused, or left
 MOST_WAIT = 60.0  # seconds, after which a server sends away by default
 LEAST_NOTICED = 0.8  # of the disconnects: some come before the request is known
+Sample = tuple[float, float]  # seconds since the beginning, MB
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
 
@@ -61,8 +70,7 @@ class Answers:
 
 def soak(artifact: Path, plan: Plan) -> Iterator[Figure]:
     """All figures, as they are measured."""
-    # How long the last in line waits is measured, so nobody is sent away.
-    with serving(ingot_serve([f"{NAME}={artifact}"], "--queue-timeout", "0")) as running:
+    with serving(ingot_serve([f"{NAME}={artifact}"], "--open-admin")) as running:
         yield from Soak(running, plan).run()
 
 
@@ -71,22 +79,22 @@ class Soak:
 
     def __init__(self, running: Running, plan: Plan) -> None:
         self._server = running.server(NAME)
-        self._processes = {"front": running.pid, "engine": running.engines()[0]}
+        self._running = running
         self._plan = plan
 
     def run(self) -> Iterator[Figure]:
         warm = uvloop.run(self._streams(AT_ONCE, 1.0))  # opens what stays open, such as /proc files
         assert not warm[0].errors, warm[0].errors[0]
         uvloop.run(self.idle())
-        files = self._files()
+        before = self._held()
         yield from self._load()
         uvloop.run(self.idle())
-        yield from self._same_files(files)
+        yield from self._same(before)
         refused = uvloop.run(_side_by_side(self._plan.connections, self._connect))
         yield Figure(
             "short connections, not answered", refused, "", 0.0, note=f"of {self._plan.connections}"
         )
-        uvloop.run(_side_by_side(self._plan.leavers, self._leave))
+        uvloop.run(_side_by_side(self._plan.leavers, partial(leave, self._server)))
         left = uvloop.run(self.idle())
         (noticed,) = uvloop.run(self._values(("requests_cancelled_total",)))
         least = LEAST_NOTICED * self._plan.leavers
@@ -94,47 +102,80 @@ class Soak:
         note = f"after {self._plan.leavers} disconnects"
         for name, unit, value in zip(GAUGES, ("", "", "of 1"), left, strict=True):
             yield Figure(name.replace("_", " "), value, unit, 0.0, note=note)
-        yield from self._same_files(files)
+        yield from self._same(before)
 
     def _load(self) -> Iterator[Figure]:
         plan = self._plan
-        found, memory = uvloop.run(self._streams(plan.streams, plan.seconds))
+        found, memory, rude = uvloop.run(self._streams(plan.streams, plan.seconds, rudely=True))
         note = f"{plan.streams} streams, {plan.seconds:g} s"
         yield Figure("answers", found.count, "", note=note)
         note = found.errors[0] if found.errors else ""
         yield Figure("errors", len(found.errors), "", 0.0, note=note)
         yield Figure("answers that differ", found.different, "", 0.0)
         yield Figure("longest wait for a first token", found.longest, "s", MOST_WAIT)
+        for name, (count, wrong) in rude.items():
+            yield Figure(f"{name}, not as they must be", wrong, "", 0.0, note=f"of {count}")
         for name, samples in memory.items():
-            settled = [value for when, value in samples if when >= plan.settle]
-            note = f"from {settled[0]:.1f} to {settled[-1]:.1f} MB"
-            grown = settled[-1] - settled[0]
-            yield Figure(f"memory of the {name}, grown", grown, "MB", GROWTH_MB, note=note)
+            settled = [(when, value) for when, value in samples if when >= plan.settle]
+            note = f"from {settled[0][1]:.1f} to {settled[-1][1]:.1f} MB"
+            yield Figure(f"memory of the {name}", slope(settled), "MB/min", SLOPE_MB, note=note)
 
-    def _files(self) -> dict[str, int]:
-        return {name: num_fds(pid) for name, pid in self._processes.items()}
+    def _processes(self) -> dict[str, int]:
+        """Those of the server by name; a reload starts another engine."""
+        engines = self._running.engines()
+        return {"front": self._running.pid, **({"engine": engines[-1]} if engines else {})}
 
-    def _same_files(self, before: dict[str, int]) -> Iterator[Figure]:
-        for name, now in self._files().items():
-            more = now - before[name]
-            yield Figure(f"open files of the {name}, more", more, "", 0.0, note=f"now {now}")
+    def _held(self) -> dict[str, int]:
+        return {
+            f"{what} of the {name}": count(pid)
+            for name, pid in self._processes().items()
+            for what, count in (("open files", num_fds), ("threads", num_threads))
+        }
+
+    def _same(self, before: dict[str, int]) -> Iterator[Figure]:
+        for name, now in self._held().items():
+            most = float(POOL_THREADS if name.startswith("threads") else 0)
+            yield Figure(f"{name}, more", now - before[name], "", most, note=f"now {now}")
 
     async def _streams(
-        self, streams: int, seconds: float
-    ) -> tuple[Answers, dict[str, list[tuple[float, float]]]]:
-        """So many clients for so long; memory in MB, with the seconds at which it was taken."""
+        self, streams: int, seconds: float, *, rudely: bool = False
+    ) -> tuple[Answers, dict[str, list[Sample]], dict[str, tuple[int, int]]]:
+        """So many clients for so long; memory in MB, and how rude ones fared beside them."""
         loop, found = asyncio.get_running_loop(), Answers()
         begin = loop.time()
-        memory: dict[str, list[tuple[float, float]]] = {name: [] for name in self._processes}
+        memory: dict[str, list[Sample]] = {"front": [], "engine": []}
+        rude: dict[str, asyncio.Task[tuple[int, int]]] = {}
         with closing(Pool(self._server)) as pool:
             async with asyncio.TaskGroup() as group:
                 for number, ask in enumerate(asks(0, streams, ANSWER)):
                     group.create_task(_client(pool, number, ask, begin + seconds, found))
+                if rudely:
+                    rude = {
+                        name: group.create_task(work)
+                        for name, work in self._rude(begin + seconds).items()
+                    }
                 while loop.time() < begin + seconds:
-                    for name, pid in self._processes.items():
-                        memory[name].append((loop.time() - begin, rss_mb(pid)))
+                    for name, pid in self._processes().items():
+                        with suppress(FileNotFoundError):  # it was replaced just now
+                            memory[name].append((loop.time() - begin, rss_mb(pid)))
                     await asyncio.sleep(min(SAMPLE_SECONDS, seconds / 10))
-        return found, memory
+        return found, memory, {name: task.result() for name, task in rude.items()}
+
+    def _rude(self, until: float) -> dict[str, Coroutine[Any, Any, tuple[int, int]]]:
+        return {
+            "bad requests": now_and_then(partial(ask_badly, self._server), BAD_PAUSE, until),
+            "disconnects": now_and_then(partial(leave, self._server), LEAVE_PAUSE, until),
+            "reloads": self._reload(self._plan.settle / 2),
+        }
+
+    async def _reload(self, after: float) -> tuple[int, int]:
+        """Replaces the engine by another one, under load."""
+        await asyncio.sleep(after)
+        body = json.dumps({"model": NAME}).encode()
+        request = request_bytes(self._server.address, "POST", "/models/reload", {}, body)
+        with closing(Connection(self._server.address)) as connection:
+            answer = await connection.ask(request, lambda part: None)
+        return 1, int(answer.status != 200)
 
     async def _connect(self, number: int) -> bool:
         """Opens a connection, asks one small thing and closes it; whether that went wrong."""
@@ -144,19 +185,6 @@ class Soak:
                 return (await connection.ask(request, lambda body: None)).status != 200
             except OSError:
                 return True
-
-    async def _leave(self, number: int) -> bool:
-        """Asks for a long answer, and leaves when some pieces of it have come, or none."""
-        enough = random.Random(number).randrange(12)
-        (ask,) = asks(10_000 + number, 1, 8 * ANSWER)
-        left = asyncio.Event()
-        connection = _Leaving(self._server, enough, left)
-        task = asyncio.create_task(one(self._server, connection, ask))
-        await left.wait()
-        task.cancel()
-        await asyncio.wait([task])
-        connection.close()
-        return False
 
     async def idle(self) -> list[float]:
         """The gauges, as soon as all are 0, or when they had time enough for it."""
@@ -179,28 +207,10 @@ class Soak:
         ]
 
 
-class _Leaving(Connection):
-    """Says when so many pieces of an answer have come; at 0, when the request was sent."""
-
-    def __init__(self, server: Server, enough: int, left: asyncio.Event) -> None:
-        super().__init__(server.address)
-        self._left_pieces = enough
-        self._left = left
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        if not self._left_pieces:
-            asyncio.get_running_loop().call_soon(self._left.set)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._left_pieces -= 1
-        if self._left_pieces <= 0:
-            self._left.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._left.set()  # the answer may be shorter
+def slope(samples: Sequence[Sample]) -> float:
+    """How fast values grow in a minute: the line that fits them best."""
+    seconds, values = np.array(samples).T
+    return float(60 * np.polyfit(seconds, values, 1)[0])
 
 
 async def _client(pool: Pool, number: int, ask: Ask, until: float, found: Answers) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from bench.figure import Figure, machine, show
 from bench.serve.lives import kills, starts
+from bench.serve.overload import neighbours, overload
 from bench.serve.peer import beside_llama
 from bench.serve.sides import front, rate
 
@@ -43,6 +44,8 @@ def chosen(args: argparse.Namespace) -> Mapping[str, Bench]:
     found: dict[str, Bench] = {}
     if args.bundled:
         found["front"] = partial(front, args.bundled)
+        found["overload"] = partial(overload, args.bundled)
+        found["neighbours"] = partial(neighbours, args.bundled)
     if args.artifact:
         found["rate"] = partial(rate, args.artifact)
         found["start"] = partial(starts, args.artifact)

@@ -94,6 +94,11 @@ def num_fds(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def num_threads(pid: int) -> int:
+    """Threads of a process."""
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
 def _is_ready(port: int) -> bool:
     try:
         with urlopen(f"http://127.0.0.1:{port}/health", timeout=5):

@@ -115,7 +115,7 @@ def config_of(app: Any, settings: EdgeSettings) -> uvicorn.Config:
         app,
         http=BoundedProtocol.within(limits),
         ws="none",
-        lifespan="auto",
+        lifespan="off",  # nothing has one, and where it is cut off it shows a traceback
         interface="asgi3",
         log_config=None,
         access_log=False,

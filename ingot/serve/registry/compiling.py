@@ -9,9 +9,11 @@ import asyncio
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 from msgspec import Struct
@@ -37,8 +39,17 @@ async def artifact_of(source: str, device: str, tell: Callable[[str], None]) -> 
     """
     if is_artifact(Path(source)):
         return source
+    with TemporaryDirectory(prefix="ingot-compile-") as scratch:
+        answer, code = await _compiled(source, device, scratch, tell)
+    return _path(answer, code, source)
+
+
+async def _compiled(
+    source: str, device: str, scratch: str, tell: Callable[[str], None]
+) -> tuple[bytes, int]:
+    """What the process says, and its exit code."""
     process = await asyncio.create_subprocess_exec(
-        *command("ingot.serve.registry.compiling", source, device),
+        *command("ingot.serve.registry.compiling", source, device, scratch),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -49,12 +60,12 @@ async def artifact_of(source: str, device: str, tell: Callable[[str], None]) -> 
         reading = asyncio.create_task(process.stdout.read())
         async for line in process.stderr:
             tell(line.decode(errors="replace").strip().removeprefix("ingot: "))
-        answer, code = await reading, await process.wait()
+        return await reading, await process.wait()
     except BaseException:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
         raise
-    return _path(answer, code, source)
 
 
 def _path(answer: bytes, code: int, source: str) -> str:
@@ -71,9 +82,11 @@ def _path(answer: bytes, code: int, source: str) -> str:
 
 
 def main() -> None:
-    """The process: the model and the device are its arguments, and stdout gets the Outcome."""
+    """The process: its arguments are the model, the device and a folder for what it writes on the
+    way, which its parent removes, however this ends. stdout gets the Outcome."""
     tie_to_parent()
-    outcome = _outcome(*sys.argv[1:3])
+    source, device, tempfile.tempdir = sys.argv[1:4]
+    outcome = _outcome(source, device)
     sys.stdout.buffer.write(msgspec.json.encode(outcome))
 
 

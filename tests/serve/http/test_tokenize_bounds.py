@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import tokenizers
 
 from ingot.serve.http import routes
 from ingot.serve.http.app import build_app
 from ingot.serve.http.site import Turns
 from ingot.serve.refusal import QueueFull
+from tests.conftest import SHAKESPEARE
 from tests.support.asgi import called
 from tests.support.fake_engine import FakeEngine, FakeModels, says
 from tests.support.until import until
@@ -52,3 +54,35 @@ def test_so_many_have_a_turn_so_many_wait_and_no_more() -> None:
         assert inside == ["a", "c", "e"] and turns._num_inside == 0
 
     asyncio.run(main())
+
+
+SIZE = 1_000_000  # characters
+LARGE = {
+    "one letter": "a",
+    "one mark": "_",
+    "spaces": " ",
+    "digits": "7",
+    "joined faces": "\N{WOMAN}\N{ZERO WIDTH JOINER}\N{PERSONAL COMPUTER}",
+    "accents": "a\N{COMBINING ACUTE ACCENT}\N{COMBINING DIAERESIS}",
+    "zeros": "\0",
+    "json": '{"a":[1,2,"bcd"],"e":null}',
+    "prose": "To be, or not to be: that is the question.\n",
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", LARGE)
+def test_a_megabyte_of_anything_has_the_tokens_of_the_library(name: str) -> None:
+    text = (LARGE[name] * SIZE)[:SIZE]
+    app = build_app(FakeModels(bard=FakeEngine(says("x"))))
+    answer = asyncio.run(called(app, "POST", "/tokenize", {"prompt": text}))
+    library = tokenizers.Tokenizer.from_file(str(SHAKESPEARE / "tokenizer.json"))
+    assert answer.json()["tokens"] == library.encode(text).ids
+    assert answer.json()["count"] == len(answer.json()["tokens"])
+
+
+@pytest.mark.thorough
+def test_halves_of_surrogate_pairs_are_refused() -> None:
+    app = build_app(FakeModels(bard=FakeEngine(says("x"))))
+    answer = asyncio.run(called(app, "POST", "/tokenize", b'{"prompt": "a\\ud800b"}'))
+    assert answer.status == 400

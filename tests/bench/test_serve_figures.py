@@ -1,0 +1,73 @@
+"""The arithmetic of the server's measurements, and each of them once in a short form."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bench import soak
+from bench.serve import lives, overload, peer, sides
+from bench.serve.peer import Round
+
+
+def test_ratios_are_those_of_rounds():
+    pairs = [(Round(100, 0.1), Round(50, 0.2)), (Round(90, 0.1), Round(90, 0.1))]
+    pairs.append((Round(30, 0.4), Round(10, 0.1)))
+    rate, ttft = peer._figures(8, pairs)
+    assert (rate.name, rate.value) == ("8 clients, rate to llama.cpp", 2.0)
+    assert rate.note == "ours 90, llama.cpp 50 tok/s"
+    assert (ttft.value, ttft.note) == (1.0, "sooner; ours 100.0, llama.cpp 100.0 ms")
+
+
+def test_the_front_adds_what_the_rounds_say(monkeypatch, tmp_path):
+    monkeypatch.setattr(sides, "company", lambda *_: [(1.0, 1.1), (2.0, 2.6), (1.0, 1.0)])
+    monkeypatch.setattr(sides, "first_token", lambda *_: iter(()))
+    *_, more = sides.front(tmp_path, 3)
+    assert more.value == pytest.approx(10.0) and more.ok
+    *_, share = sides.rate(tmp_path, 3)
+    assert share.value == pytest.approx(100 / 1.1) and share.ok
+    monkeypatch.setattr(sides, "company", lambda *_: [(1.0, 1.2)])
+    *_, more = sides.front(tmp_path, 1)
+    *_, share = sides.rate(tmp_path, 1)
+    assert not more.ok and not share.ok
+
+
+def test_a_slope_is_of_a_minute():
+    rises = [(60.0 + 2 * i, 100 + 0.05 * i) for i in range(100)]
+    assert soak.slope(rises) == pytest.approx(1.5)
+    assert abs(soak.slope([(2.0 * i, 100.0) for i in range(100)])) < 1e-6
+
+
+def test_loads_are_judged():
+    answered = overload.Load(9.5, [0.1] * 100, [0.01] * 300, [])
+    figures = [*overload._figures("load 4 x", 4, answered, 10.0)]
+    assert all(figure.ok for figure in figures) and figures[2].value == pytest.approx(95.0)
+    poor = overload.Load(5.0, [0.1], [0.2], ["HTTP 500"])
+    assert [each.ok for each in overload._figures("load 4 x", 4, poor, 10.0)] == [
+        True, False, False, False,
+    ]  # fmt: skip
+    assert len([*overload._figures("load 1 x", 1, answered, 10.0)]) == 2
+
+
+@pytest.fixture
+def short(monkeypatch) -> None:
+    for module, name, value in (
+        (sides, "ANSWER", 8), (sides, "SINGLES", 3), (peer, "ANSWER", 8), (lives, "STREAMS", 2),
+        (overload, "SECONDS", 1.0), (overload, "SLOW", 4), (overload, "ANSWER", 8),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+
+
+@pytest.mark.slow
+def test_each_measurement_runs(shakespeare_artifact, short, tmp_path):
+    path = shakespeare_artifact
+    other = Path(shutil.copytree(path, tmp_path / "other.ingot"))
+    for found in (
+        sides.front(path, 1), sides.rate(path, 1), lives.starts(path, 1),
+        lives.kills(path, other, 1),
+        overload.overload(path, 1), overload.neighbours(path, 1),
+    ):  # fmt: skip
+        figures = [*found]
+        assert figures and all(figure.value >= 0 or "adds" in figure.name for figure in figures)
