@@ -45,6 +45,10 @@ def test_beside_one_of_numbers_all_are_numbers() -> None:
     assert kept(o="Q8_0") == {"o": NEAREST}
 
 
+def test_beside_one_of_numbers_all_are_numbers_in_every_format() -> None:
+    assert kept(None, q="Q4_0", k="Q4_0", o="Q4_0") == {"o": INT4}
+
+
 def test_other_checkpoints_are_left_to_their_error() -> None:
     assert kept(None, q="Q4_0", k="Q4_0", v="Q8_0") == {"q": INT4, "k": INT4, "v": NEAREST}
 

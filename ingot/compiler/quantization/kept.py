@@ -56,10 +56,10 @@ def _alike(
     """The same, where those names are stored in one way if their checkpoint mixes several."""
     nearest = {name: quantized[name].nearest for name in names if name in kept}
     ways = {kept.get(name) for name in names}
-    if len(ways) == 1 or None in nearest.values():
-        return kept
     if None in ways:  # one is not quantized, so all are stored as numbers
         return {name: storage for name, storage in kept.items() if name not in nearest}
+    if len(ways) == 1 or None in nearest.values():
+        return kept
     return kept | {name: storage for name, storage in nearest.items() if storage is not None}
 
 

@@ -57,6 +57,7 @@ OFTEN = (
     *("int4-g32-b128-72x330", "int4-g64-b128-40x1000", "int4-b128-40x211"),
     *("int4-g64-b128-256x256", "int4-b32-zeros-72x288"),
     *("experts-6-3-160x96-int4-b32", "experts-5-2-72x72-int8-b32"),
+    "experts-5-3-96x72-int4-b32-zeros",
 )
 TABLE_ROWS = 83  # of a table that a product shares: its last panel is not filled
 

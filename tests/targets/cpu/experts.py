@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from ingot.artifact.formats import DType, Format
 from ingot.artifact.plan import Attr
 from ingot.compiler.quantization.search import quantize_rows
+from ingot.ops.scaled import Scaled
 from tests.support import samples
+from tests.targets.cpu.matrices import int4, int8, with_zeros
 from tests.targets.cpu.units import Case
 from tests.targets.sketch import Sketch
 
@@ -106,7 +109,9 @@ class Experts:
     ) -> str:
         drawn = samples.normal(s.drawn(name), self.count, rows, columns) / columns**0.5
         if form is not None:
-            return s.weight(f"experts.{name}", quantize_rows(drawn, form), form)
+            return s.weight(
+                f"experts.{name}", integers(s.drawn(f"{name}_zeros"), drawn, form), form
+            )
         return s.weight(f"experts.{name}", drawn.to(getattr(torch, dtype)))
 
 
@@ -122,12 +127,14 @@ PLAIN = (
 )
 
 
-def int8(block: int) -> Format:
-    return Format("int8", block, block, "float16")
-
-
-def int4(group: int, block: int) -> Format:
-    return Format("int4", block, group, "float16")
+def integers(rng: torch.Generator, drawn: Tensor, form: Format) -> Scaled:
+    """The matrices in that format; zeros are of its whole range, whatever they do to the values."""
+    found = quantize_rows(drawn, replace(form, zeros=False))
+    if not form.zeros:
+        return found
+    bound = 2 ** (form.bits - 1)
+    zeros = torch.randint(-bound, bound, found.scales.shape, generator=rng, dtype=torch.int8)
+    return replace(found, zeros=zeros)
 
 
 INTEGERS = (
@@ -138,6 +145,8 @@ INTEGERS = (
     Experts(2, 1, 256, 384, format=int4(32, 64), down_format=int8(384)),
     Experts(5, 2, 100, 40, format=int4(32, 128), down_format=int4(32, 128)),
     Experts(5, 2, 72, 72, format=int8(32), down_format=int8(64)),
+    Experts(5, 3, 96, 72, format=with_zeros(int4(32, 32)), down_format=with_zeros(int4(32, 32))),
+    Experts(4, 1, 128, 128, format=with_zeros(int4(64, 64)), down_format=with_zeros(int8(64))),
 )
 
 
