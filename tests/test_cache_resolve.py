@@ -231,13 +231,13 @@ def test_the_key_knows_the_text_of_a_calibration(model, tmp_path) -> None:
 
 
 def test_the_key_knows_the_version_and_the_host(model, monkeypatch) -> None:
-    keys = [cache_key(model, CompileOptions())]
-    monkeypatch.setattr(cache, "__version__", "0.0.0.dev9")
-    keys.append(cache_key(model, CompileOptions()))
+    keys = []
     for flags in ({"x86_64"}, {"x86_64", "avx2", "fma", "f16c", "bmi1", "bmi2"}):
         monkeypatch.setattr(cache, "host_flags", lambda flags=flags: frozenset(flags))
         keys.append(cache_key(model, CompileOptions()))
-    assert len(set(keys)) == 4
+    monkeypatch.setattr(cache, "__version__", "0.0.0.dev9")
+    keys.append(cache_key(model, CompileOptions()))
+    assert len(set(keys)) == 3
 
 
 @pytest.mark.parametrize(

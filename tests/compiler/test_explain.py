@@ -140,7 +140,7 @@ def test_unknown_architecture(copy: Copy) -> None:
     model_dir = change_config(copy("single"), architectures=["MiniCPMForCausalLM"], scale_emb=12)
     explanation = explain(model_dir)
     assert not explanation.supported and explanation.family == ""
-    assert explanation.nearest == "GraniteForCausalLM" and explanation.differing == ("scale_emb",)
+    assert explanation.nearest == "Phi3ForCausalLM" and explanation.differing == ("scale_emb",)
     (reason, tokenizer) = explanation.reasons
     assert (reason.about, tokenizer.about) == ("model", "tokenizer")
     assert "MiniCPMForCausalLM" in reason.found

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import torch
 
+from ingot.artifact import front_entry
 from ingot.artifact.codec import encode_plan
 from ingot.compiler import kept_front, lower_model
 from ingot.compiler.compile import target_plan
@@ -146,12 +147,13 @@ def test_a_front_that_would_not_come_back_is_not_kept(
         endless = replace(first, attrs={**first.attrs, "scale": float("inf")})
         made = replace(made, plan=replace(made.plan, instructions=(endless, *others)))
     else:
-        real = msgspec.json.decode
+        real = front_entry.decode_json
 
-        def sorting(data: bytes, type: Any) -> Any:
-            return real(msgspec.json.encode(real(data), order="deterministic"), type=type)
+        def sorting(data: bytes, kind: Any) -> Any:
+            values = msgspec.json.decode(data)
+            return real(msgspec.json.encode(values, order="deterministic"), kind)
 
-        monkeypatch.setattr(msgspec.json, "decode", sorting)
+        monkeypatch.setattr(front_entry, "decode_json", sorting)
     with pytest.raises(ValueError):
         encode_front(made)
     monkeypatch.setattr(lower_model, "lower_model", lambda *_: made)
