@@ -70,9 +70,7 @@ def test_integers_are_kept_expert_by_expert(name: str, layout: str, tmp_path: Pa
         got = llm.logits(tokens)
         assert relative_error(got, judged_logits(model, tokens)) <= LIMIT
         assert llm.logits(tokens, chunk_tokens=7).tobytes() == got.tobytes()
-    told = [text for text in report.kept if "kv_b_proj" in text]
-    assert all("dequantized" in text for text in told)
-    assert bool(told) is (name != QWEN3)
+    assert any("dequantized" in text for text in report.kept) is (name != QWEN3)
 
 
 def stacked(known: dict[str, Known], kinds: str | tuple[str, ...]) -> torch.Tensor:

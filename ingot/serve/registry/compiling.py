@@ -86,6 +86,7 @@ def main() -> None:
     way, which its parent removes, however this ends. stdout gets the Outcome."""
     tie_to_parent()
     source, device, tempfile.tempdir = sys.argv[1:4]
+    os.putenv("TMPDIR", tempfile.tempdir)  # where compilers of C++ write
     outcome = _outcome(source, device)
     sys.stdout.buffer.write(msgspec.json.encode(outcome))
 

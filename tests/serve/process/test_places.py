@@ -174,15 +174,6 @@ def test_few_open_files(fake_artifact: Path, tmp_path: Path) -> None:
         assert server.end() == 0
 
 
-def test_little_memory(fake_artifact: Path, tmp_path: Path) -> None:
-    within = limited("as", 300 << 20)
-    with (
-        serve_process(tmp_path / "s", f"m={fake_artifact}", within=within) as server,
-        server.client() as http,
-    ):
-        assert told(http, body_of("m", [5], 10)).tokens == greedy([5], 10)
-
-
 def test_limits_hold_for_what_they_run() -> None:
     code = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE))"
     done = subprocess.run(
