@@ -9,7 +9,6 @@ import asyncio
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -49,7 +48,7 @@ async def _compiled(
 ) -> tuple[bytes, int]:
     """What the process says, and its exit code."""
     process = await asyncio.create_subprocess_exec(
-        *command("ingot.serve.registry.compiling", source, device, scratch),
+        *("env", f"TMPDIR={scratch}", *command("ingot.serve.registry.compiling", source, device)),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -82,12 +81,10 @@ def _path(answer: bytes, code: int, source: str) -> str:
 
 
 def main() -> None:
-    """The process: its arguments are the model, the device and a folder for what it writes on the
-    way, which its parent removes, however this ends. stdout gets the Outcome."""
+    """The process: the model and the device are its arguments, and stdout gets the Outcome. What it
+    and the C++ compiler write on the way lies in a folder that its parent removes."""
     tie_to_parent()
-    source, device, tempfile.tempdir = sys.argv[1:4]
-    os.putenv("TMPDIR", tempfile.tempdir)  # where compilers of C++ write
-    outcome = _outcome(source, device)
+    outcome = _outcome(*sys.argv[1:3])
     sys.stdout.buffer.write(msgspec.json.encode(outcome))
 
 
