@@ -90,7 +90,7 @@ def test_requests_under_way_are_answered_and_new_ones_refused(
 
 def test_requests_that_take_too_long_are_told(dangerous_artifact: Path, tmp_path: Path) -> None:
     bodies = [body_of("m", [10 + i], ENDLESS) for i in range(STREAMS)]
-    options = f"m={dangerous_artifact}", "--shutdown-timeout", "0.3"
+    options = f"m={dangerous_artifact}", "--shutdown-timeout", "0.3", "--max-queue-tokens", "0"
     with serving(tmp_path, *options) as server, server.client() as http:
         with streaming(http, bodies, SEATS) as streams:
             server.signal(signal.SIGTERM)
