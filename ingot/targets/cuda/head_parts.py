@@ -32,15 +32,38 @@ def width_of(size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Cache:
+class PagedState:
+    """What attention reads, page by page."""
+
+    operands: Operands
+    i: Instruction
+
+    @property
+    def buffer(self) -> Buffer:
+        return self.operands.buffer(self.i, "k_cache")
+
+    @property
+    def is_scaled(self) -> bool:
+        return self.buffer.format.is_scaled
+
+    @property
+    def page(self) -> int:
+        """Tokens of a page."""
+        return int(self.buffer.shape[2])
+
+    @property
+    def size(self) -> int:
+        """Columns of a head, or of a row that all heads read."""
+        return int(self.buffer.shape[3])
+
+
+@dataclass(frozen=True)
+class Cache(PagedState):
     """The states of keys and values that an instruction reads or writes.
 
     Raises:
         CodegenError: no kernel takes them.
     """
-
-    operands: Operands
-    i: Instruction
 
     def __post_init__(self) -> None:
         keys, values = self.buffer, self.operands.buffer(self.i, "v_cache")
@@ -58,26 +81,8 @@ class Cache:
         expect(self.i, keys.dtype in known, f"a cache in {keys.format}", f"{', '.join(FLOATS)}")
 
     @property
-    def buffer(self) -> Buffer:
-        return self.operands.buffer(self.i, "k_cache")
-
-    @property
-    def is_scaled(self) -> bool:
-        return self.buffer.format.is_scaled
-
-    @property
     def kv_heads(self) -> int:
         return int(self.buffer.shape[1])
-
-    @property
-    def page(self) -> int:
-        """Tokens of a page."""
-        return int(self.buffer.shape[2])
-
-    @property
-    def size(self) -> int:
-        """Columns of a head."""
-        return int(self.buffer.shape[3])
 
     @property
     def pointers(self) -> dict[str, Pointer]:
@@ -99,15 +104,12 @@ class Cache:
 
 
 @dataclass(frozen=True)
-class LatentCache:
+class LatentCache(PagedState):
     """The state of rows that are keys and, in their first columns, values.
 
     Raises:
         CodegenError: no kernel takes it.
     """
-
-    operands: Operands
-    i: Instruction
 
     def __post_init__(self) -> None:
         form, size = self.buffer.format, self.size
@@ -118,24 +120,6 @@ class LatentCache:
         expect(self.i, form.dtype in known, f"a cache in {form}", ", ".join(FLOATS))
         whole = size % self.block == 0
         expect(self.i, whole, f"rows of {size} in {form}", "int8 rows of whole blocks")
-
-    @property
-    def buffer(self) -> Buffer:
-        return self.operands.buffer(self.i, "k_cache")
-
-    @property
-    def is_scaled(self) -> bool:
-        return self.buffer.format.is_scaled
-
-    @property
-    def size(self) -> int:
-        """Columns of a row."""
-        return int(self.buffer.shape[3])
-
-    @property
-    def page(self) -> int:
-        """Tokens of a page."""
-        return int(self.buffer.shape[2])
 
     @property
     def block(self) -> int:
