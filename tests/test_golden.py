@@ -119,8 +119,9 @@ def test_recording_anew_gives_what_is_recorded(tmp_path: Path) -> None:
     assert drift(new.prompts, old.prompts) <= 2e-5
     assert new.tolerances.keys() == old.tolerances.keys()
     for name, tolerance in new.tolerances.items():
-        # That of float32 is the order of sums itself, which processors differ in.
-        assert tolerance.noise == pytest.approx(old.tolerances[name].noise, rel=0.02, abs=1e-6)
+        # Processors differ in the order of sums: the whole noise of float32, and where a rounding
+        # to fewer bits is close, which side it falls to.
+        assert tolerance.noise == pytest.approx(old.tolerances[name].noise, rel=0.1, abs=1e-6)
 
 
 def test_a_drift_of_the_recorder_is_seen() -> None:

@@ -75,7 +75,8 @@ def test_a_thousand_requests_in_company_give_what_they_give_without_drafts(fake_
 @pytest.mark.parametrize("count", core(40, further=[1000]))
 def test_kernels_give_drafts_the_bits_that_they_give_single_tokens(shakespeare_artifact, count):
     asked = requests(3, count, 2048, 64)
-    assert compare(shakespeare_artifact, asked, 0.2, 2048, max_model_len=64) == []
+    few = {"config": replace(SPECULATIVE, max_num_seqs=8)}  # a full step leaves drafts no room
+    assert compare(shakespeare_artifact, asked, 0.2, 2048, max_model_len=64, **few) == []
 
 
 @pytest.mark.parametrize("window", core(1, further=[3, 6]))

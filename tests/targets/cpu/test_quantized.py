@@ -104,6 +104,30 @@ def test_what_is_not_finite_stays_so(kind: str, target: str, value: float) -> No
 
 
 @every_level
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_scale_that_is_not_finite_spoils_its_column_alone(
+    kind: str, target: str, value: float
+) -> None:
+    """As of a broken checkpoint, which no level may turn into numbers."""
+    kernels, step, values = drawn(kind, target, 3)
+    changed = {f"{m.name}.weight": with_scale(kernels, m, value) for m in matrices(kernels)}
+    got = kernels.with_weights(changed).run(values, step)
+    for m in matrices(kernels):
+        finite = got[f"{m.name}.out"].isfinite()
+        assert not finite[:, 1].any(), m.name
+        assert finite[:, 0].all() and finite[:, 2:].all(), m.name
+
+
+def with_scale(kernels: Unit, m: Matrix, value: float) -> Scaled:
+    """The matrix with that as the first scale of its second column."""
+    weight = kernels.weights[f"{m.name}.weight"]
+    assert isinstance(weight, Scaled)
+    scales = weight.scales.clone()
+    scales[1, 0] = value
+    return replace(weight, scales=scales)
+
+
+@every_level
 @pytest.mark.parametrize("rows", [3, 30])
 def test_what_fills_up_the_last_block_counts_nothing(kind: str, target: str, rows: int) -> None:
     kernels, step, values = drawn(kind, target, rows)

@@ -38,11 +38,13 @@ inline vi low_nibbles(vi v) { return v & 0x0f0f0f0f; }
 inline vi high_nibbles(vi v) { return low_nibbles(v >> 4); }
 
 // Exponents of float16 are 112 below those of float32. The product is exact, even for subnormals.
+// The largest exponent says that a value is infinite or NaN, and so does that of float32.
 inline vf load_halves(const std::uint16_t* from) {
   vi bits;
   for (int i = 0; i < lanes; ++i)
     bits[i] = (from[i] & 0x8000) << 16 | (from[i] & 0x7fff) << 13;
-  return float_of(bits) * splat(0x1p112f);
+  const vi special = (bits & 0x0f800000) == 0x0f800000;
+  return float_of(bits_of(float_of(bits) * splat(0x1p112f)) | (special & 0x7f800000));
 }
 
 inline void store_int8(std::int8_t* to, vf v, int n) {
