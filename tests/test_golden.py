@@ -85,6 +85,7 @@ def test_an_error_of_three_times_the_noise_fails(
         assert found.mean_error > 1.25 * found.allowed.mean
 
 
+@pytest.mark.thorough
 def test_greedy_generation_gives_the_recorded_tokens(
     compiled: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -22,7 +22,7 @@ VARIANTS = {
 HEADS, LAYERS, SIZE = 2, 6, 64  # KV heads of the bundled model
 
 
-@pytest.fixture(scope="module", params=core("float32", further=VARIANTS))
+@pytest.fixture(scope="module", params=core(further=VARIANTS))
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     path = tmp_path_factory.mktemp("cache") / "model.ingot"
     options = VARIANTS[request.param]

@@ -80,11 +80,13 @@ def test_no_address_names_another_repository():
     assert paths and [path for path in paths if not (ROOT / path).exists()] == []
 
 
+@pytest.mark.thorough
 def test_torch_is_not_there(programs):
     done = subprocess.run([programs / "python", "-c", "import torch"], capture_output=True)
     assert b"No module named 'torch'" in done.stderr
 
 
+@pytest.mark.thorough
 def test_it_generates_what_the_compiling_environment_generates(programs, shakespeare_artifact):
     import ingot
 
@@ -95,6 +97,7 @@ def test_it_generates_what_the_compiling_environment_generates(programs, shakesp
     assert json.loads(done.stdout) == expected
 
 
+@pytest.mark.thorough
 def test_the_verbs_that_need_no_compiler_work(programs, shakespeare_artifact):
     ingot, artifact = str(programs / "ingot"), str(shakespeare_artifact)
     result = json.loads(run(ingot, "run", artifact, "ROMEO:", "--max-tokens", "4", "--json").stdout)
@@ -105,6 +108,7 @@ def test_the_verbs_that_need_no_compiler_work(programs, shakespeare_artifact):
     assert [each["what"] for each in lacks if each["what"] in ("torch", "numpy")] == ["torch"]
 
 
+@pytest.mark.thorough
 def test_explain_says_what_it_says_with_torch(programs, shakespeare_dir, capsys):
     from ingot.cli.main import main
 
@@ -113,6 +117,7 @@ def test_explain_says_what_it_says_with_torch(programs, shakespeare_dir, capsys)
     assert run(str(programs / "ingot"), *argv).stdout == capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_the_verb_that_needs_one_says_how_to_get_it(programs, shakespeare_dir, tmp_path):
     command = [programs / "ingot", "compile", shakespeare_dir]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)

@@ -12,6 +12,7 @@ from ingot.passes.verification import relative_error
 from ingot.targets.cpu.kind import KIND as CPU
 from ingot.targets.cuda.kind import KIND as CUDA
 from tests.compiler.tiny import tiny
+from tests.support.core import core
 
 torch.set_num_threads(1)
 
@@ -25,7 +26,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("kind", [CPU, CUDA], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("kind", core(CPU, further=[CUDA]), ids=["cpu", "cuda"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_noise_is_that_of_the_plan(name: str, kind: object) -> None:
     made = tiny(**VARIANTS[name])

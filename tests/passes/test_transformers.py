@@ -131,6 +131,7 @@ def test_foreign_modules_become_primitives_and_keep_their_numbers(family):
     assert relative_error(logits, reference) < 1e-5
 
 
+@pytest.mark.thorough
 def test_every_pass_keeps_the_numbers_of_a_foreign_model():
     compiled(model_of("qwen3"), dtype="bfloat16", verify=True)
 
@@ -145,6 +146,7 @@ def test_optional_passes_can_be_left_out(dtype):
     assert relative_error(Checker(gm).logits, Checker(full).logits) < 1e-5
 
 
+@pytest.mark.thorough
 def test_biases_are_merged():
     gm = compiled(model_of("qwen2"))
     prefix = "model.layers.0.self_attn"
@@ -159,6 +161,7 @@ def test_gates_of_another_activation_are_found():
     assert [arguments(n)["kind"] for n in op_calls(gm, "gate")] == LAYERS * ["gelu_tanh"]
 
 
+@pytest.mark.thorough
 def test_a_model_that_has_less_than_its_counts_say_is_refused():
     model = model_of("llama")
     model.model.layers[1].mlp.act_fn = nn.Identity()

@@ -26,7 +26,7 @@ FEW = [(1, 41), (13, 13), (7, 90)]
 SOME = [(1, 41), (13, 13), (50, 90)]
 MANY = [(1, 41), (100, 113), (50, 90)]
 SIZES = pytest.mark.parametrize(
-    "sequences", core(FEW, further=[SOME, MANY]), ids=["few", "some", "many"]
+    "sequences", core(further=[FEW, SOME, MANY]), ids=["few", "some", "many"]
 )
 TARGET = TARGETS[0]
 
@@ -120,7 +120,7 @@ def test_threads_do_not_race(tmp_path: Path, sequences: list[tuple[int, int]]) -
     assert code == 0, errors
 
 
-@pytest.mark.parametrize("sequences", core(FEW, further=[SOME]))
+@pytest.mark.parametrize("sequences", core(further=[FEW, SOME]))
 def test_without_barriers_they_do(tmp_path: Path, sequences: list[tuple[int, int]]) -> None:
     source = step_cpp(chain())
     assert source.count("barrier.wait();") == 4
