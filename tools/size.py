@@ -9,7 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("ingot", "tests", "bench", "tools", "docs")
 SUFFIXES = {".py", ".h", ".cpp", ".md"}
-LONG_FILE, LONG_FUNCTION = 300, 40
+LONG_FILE, LONG_FUNCTION, MANY_PARAMETERS = 300, 40, 8
+KERNELS = ROOT / "ingot/targets/cuda/kernels"  # Triton, which has no structures to hand over
 
 
 def lines_by_folder() -> Counter[str]:
@@ -26,7 +27,7 @@ def lines_by_folder() -> Counter[str]:
 
 def over_budget() -> list[str]:
     """Files and functions of ingot/ that are longer than the house's budgets."""
-    found = []
+    found = many_parameters(ROOT / "ingot")
     for file in sorted((ROOT / "ingot").rglob("*.py")):
         text, name = file.read_text(), file.relative_to(ROOT)
         if (count := len(text.splitlines())) > LONG_FILE:
@@ -36,6 +37,27 @@ def over_budget() -> list[str]:
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > LONG_FUNCTION:
                     found.append(f"{name}:{node.lineno}: {node.name} has {length} lines")
+    return found
+
+
+def many_parameters(package: Path) -> list[str]:
+    """Functions that take too many parameters.
+
+    Kernels may, and references of ops: their parameters are the schema that graphs and plans have.
+    """
+    found = []
+    for file in sorted(package.rglob("*.py")):
+        if KERNELS in file.parents:
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if node.name == "reference" and file.parent.name == "ops":
+                    continue
+                names = {a.arg for a in (*node.args.posonlyargs, *node.args.args)}
+                count = len(names - {"self", "cls"}) + len(node.args.kwonlyargs)
+                if count > MANY_PARAMETERS:
+                    name = file.relative_to(package.parent)
+                    found.append(f"{name}:{node.lineno}: {node.name} has {count} parameters")
     return found
 
 

@@ -22,8 +22,10 @@ from ingot.artifact.plan import Instruction, Plan
 from ingot.artifact.traits import traits_of
 from ingot.compiler.reference import Interpreter, ReadParameter
 from ingot.ops import OPS
+from ingot.ops.attention import Scoring, attend
 from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.paged_attention import attend_rounded
+from ingot.ops.registry import Args
 from ingot.ops.scaled import Operand, Scaled, round_to_int8
 from ingot.ops.stacks import matrix_name
 from ingot.passes.graph import arguments
@@ -117,7 +119,7 @@ class _SideBySide(Interpreter):
 
         args: Any = torch.fx.node.map_arg(node.args, value)
         options: Any = torch.fx.node.map_arg(node.kwargs, value)
-        return _attention(way.roundings, *args, **options)
+        return _attention(way.roundings, ATTENTION.bind(*args, **options))
 
     def _linear(self, node: Node) -> list[Any]:
         """Rows of all ways that have the same weight are multiplied with it at once."""
@@ -197,17 +199,15 @@ def _narrower(weight: Operand, form: Format) -> torch.dtype | None:
     return None if weight.dtype == dtype else dtype
 
 
-def _attention(
-    roundings: Roundings, q: Tensor, k: Tensor, v: Tensor | None, scale: float, window: int = 0,
-    softcap: float = 0.0, sinks: Tensor | None = None, value_size: int = 0, **_: Any,
-) -> Tensor:  # fmt: skip
+def _attention(roundings: Roundings, given: Args) -> Tensor:
     """`attention` over a cache: weights are rounded like queries, see `attend_rounded`."""
     form, cache = roundings.queries, roundings.cache
+    q, k, v, value_size = given.q, given.k, given.v, given.value_size
+    scoring = Scoring(given.scale, given.window, given.softcap, given.sinks)
     if form == cache == FLOAT32:
         q, k = _round(q, form), _round(k, form)
         v = k[..., :value_size] if v is None else _round(v, form)
-        exact: Tensor = ATTENTION.reference(q, k, v, scale, window, softcap, sinks)
-        return exact
+        return attend(q[0], k[0], v[0], 0, scoring)[None]
     narrow = q[0].to(TORCH_DTYPES[form.dtype])
     if v is None:  # rows of the cache are read in the dtype of queries
         keys = _round(_round(k, cache), form)[0].transpose(0, 1)
@@ -215,7 +215,7 @@ def _attention(
     else:
         keys = _round(k, cache)[0].transpose(0, 1)
         values, scales = _stored(v[0].transpose(0, 1), cache)
-    out = attend_rounded(narrow, keys, values, scales, 0, scale, window, softcap, sinks)
+    out = attend_rounded(narrow, keys, values, scales, 0, scoring)
     return out.unsqueeze(0)
 
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ingot.ops.attention import Scoring
+
+Past = tuple[Tensor | None, Tensor | None]  # keys and values
+Heads = tuple[int, int]  # of queries, and of keys and values
 LOWEST = torch.finfo(torch.float32).min
 
 
@@ -28,28 +32,28 @@ def visible(mask_BM: Tensor | None, new: Tensor, window: int) -> Tensor:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, past_key: Tensor | None,
-    past_value: Tensor | None, heads: int, kv_heads: int, scale: float, softcap: float,
-    sinks: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """q [B, T, H*D], k and v [B, T, K*D], mask bool [B or 1, 1, T, M], the past [B, K, P, D],
-    sinks [H] -> [B, T, H*D] and, with the new ones, keys and values [B, K, M, D].
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, past: Past, heads: Heads, scoring: Scoring
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q [B, T, H*D], k and v [B, T, K*D], mask bool [B or 1, 1, T, M], the past [B, K, P, D] ->
+    [B, T, H*D] and, with the new ones, keys and values [B, K, M, D].
+
+    The mask says what is visible, and a window of `scoring` nothing.
 
     A row that sees nothing, as of padding, gets finite values that nobody reads: infinite ones
     would spoil the values that come after.
     """
     batch, tokens, _ = q.shape
-    queries = q.reshape(batch, tokens, heads, -1).transpose(1, 2)
-    keys = with_past(k, past_key, kv_heads)
-    values = with_past(v, past_value, kv_heads)
-    group = heads // kv_heads
-    wide_keys, wide_values = (repeated(x, group) for x in (keys, values))
-    scores = torch.matmul(queries, wide_keys.transpose(2, 3)).float() * scale
+    count, kv_count = heads
+    queries = q.reshape(batch, tokens, count, -1).transpose(1, 2)
+    keys, values = (with_past(x, old, kv_count) for x, old in zip((k, v), past, strict=True))
+    wide_keys, wide_values = (repeated(x, count // kv_count) for x in (keys, values))
+    scores = torch.matmul(queries, wide_keys.transpose(2, 3)).float() * scoring.scale
+    softcap, sinks = scoring.softcap, scoring.sinks
     if softcap > 0:
         scores = softcap * torch.tanh(scores / softcap)
     scores = torch.where(mask, scores, LOWEST)
     if sinks is not None:
-        logits = sinks.reshape(1, heads, 1, 1).expand(batch, heads, tokens, 1)
+        logits = sinks.reshape(1, count, 1, 1).expand(batch, count, tokens, 1)
         scores = torch.cat((scores, logits), -1)
     weights = scores.softmax(-1)
     if sinks is not None:

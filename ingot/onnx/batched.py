@@ -19,6 +19,7 @@ from ingot.artifact.traits import Role, Traits
 from ingot.onnx.attention import attend, visible
 from ingot.onnx.weights import Weight, Weights
 from ingot.ops import OPS
+from ingot.ops.attention import Scoring
 from ingot.passes.graph import op_nodes
 
 Attend = Callable[..., tuple[Tensor, Tensor, Tensor]]
@@ -115,12 +116,11 @@ class Run(torch.fx.Interpreter):
         flat = [
             x.reshape(*self.batch, -1).to(self.own.narrow) for x in (q, k, k if v is None else v)
         ]
-        past = [self.given.get(f"past_key_values.{self.layer}.{x}") for x in ("key", "value")]
-        heads = q.shape[2], k.shape[2]
+        key, value = (f"past_key_values.{self.layer}.{x}" for x in ("key", "value"))
+        past = self.given.get(key), self.given.get(value)
+        heads, scoring = (q.shape[2], k.shape[2]), Scoring(scale, window, softcap, numbers(sinks))
         attend_with: Attend = self.own.operators.get("attention", attend)
-        mixed, *present = attend_with(
-            *flat, self.mask(window), *past, *heads, scale, softcap, numbers(sinks)
-        )
+        mixed, *present = attend_with(*flat, self.mask(window), past, heads, scoring)
         self.present += present if self.own.cached else []
         self.layer += 1
         whole = mixed.reshape(q.shape).float()

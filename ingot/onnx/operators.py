@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.onnx.ops import symbolic, symbolic_multi_out
 
-from ingot.onnx.attention import attend
+from ingot.onnx.attention import Heads, Past, attend
+from ingot.ops.attention import Scoring
 
 OPSET = 23
 
@@ -49,21 +50,24 @@ def rope(x: Tensor, table: Tensor, interleaved: bool, **_: Any) -> Tensor:
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, past_key: Tensor | None,
-    past_value: Tensor | None, heads: int, kv_heads: int, scale: float, softcap: float,
-    sinks: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor, past: Past, heads: Heads, scoring: Scoring
+) -> tuple[Tensor, Tensor, Tensor]:
     """As `ingot.onnx.attention.attend`, which it leaves sinks to: the operator knows none."""
-    if sinks is not None:
-        past = past_key, past_value
-        return attend(q, k, v, mask, *past, heads, kv_heads, scale, softcap, sinks)
+    if scoring.sinks is not None:
+        return attend(q, k, v, mask, past, heads, scoring)
     batch, tokens, width = k.shape
-    total = tokens if past_key is None else tokens + past_key.shape[2]
-    present = (batch, kv_heads, total, width // kv_heads)
+    count, kv_count = heads
+    total = tokens if past[0] is None else tokens + past[0].shape[2]
+    present = (batch, kv_count, total, width // kv_count)
     mixed, keys, values = symbolic_multi_out(
         "Attention",
-        (q, k, v, mask, past_key, past_value),
-        {"q_num_heads": heads, "kv_num_heads": kv_heads, "scale": scale, "softcap": softcap},
+        (q, k, v, mask, *past),
+        {
+            "q_num_heads": count,
+            "kv_num_heads": kv_count,
+            "scale": scoring.scale,
+            "softcap": scoring.softcap,
+        },
         dtypes=(q.dtype,) * 3,
         shapes=(q.shape, present, present),
         version=OPSET,

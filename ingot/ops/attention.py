@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from ingot.ops.registry import register, rounded
 
 
-def scores_of(
-    q: Tensor, k: Tensor, first: int, scale: float, window: int, softcap: float
-) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """What the softmax of attention is over.
+
+    Attributes:
+        scale: what products of queries and keys are multiplied by.
+        window: position i sees key j iff j <= i, and i - window < j where window > 0.
+        softcap: where it is not 0, scores are bounded to softcap * tanh(score / softcap).
+        sinks: [Hq] or None: a score of each head beside those of keys, whose value is zero.
+    """
+
+    scale: float
+    window: int = 0
+    softcap: float = 0.0
+    sinks: Tensor | None = None
+
+
+def scores_of(q: Tensor, k: Tensor, first: int, scoring: Scoring) -> Tensor:
     """q [N, H, D] at positions first.., k [H, M, D] at positions 0.. -> [H, N, M] float32.
 
-    Key j is visible to position i iff j <= i, and i - window < j where window > 0; the scores of
-    others are -inf. softcap > 0 bounds scores to softcap * tanh(score / softcap).
+    The scores of keys that are not visible are -inf. Sinks are left to the caller.
     """
-    scores = torch.einsum("nhd,hmd->hnm", q.float(), k.float()) * scale
+    softcap, window = scoring.softcap, scoring.window
+    scores = torch.einsum("nhd,hmd->hnm", q.float(), k.float()) * scoring.scale
     if softcap > 0:
         scores = softcap * torch.tanh(scores / softcap)
     i = torch.arange(first, first + q.shape[0], device=q.device)[:, None]
@@ -25,21 +42,17 @@ def scores_of(
     return scores.masked_fill(~visible, float("-inf"))
 
 
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, first: int, scale: float, window: int, softcap: float,
-    sinks: Tensor | None,
-) -> Tensor:  # fmt: skip
+def attend(q: Tensor, k: Tensor, v: Tensor, first: int, scoring: Scoring) -> Tensor:
     """q [N, Hq, D] at positions first.. over k [M, Hk, D], v [M, Hk, V] at positions 0.. ->
     [N, Hq, V] float32.
 
-    Query head h reads key head h // (Hq / Hk). See `scores_of` for what is visible. A sink takes
-    part in the softmax of its head like the score of one more key, whose value is zero.
+    Query head h reads key head h // (Hq / Hk).
     """
     group = q.shape[1] // k.shape[1]
     k, v = (x.float().repeat_interleave(group, dim=1).transpose(0, 1) for x in (k, v))
-    scores = scores_of(q, k, first, scale, window, softcap)
-    if sinks is not None:
-        logits = sinks.float()[:, None, None].expand(-1, scores.shape[1], 1)
+    scores = scores_of(q, k, first, scoring)
+    if scoring.sinks is not None:
+        logits = scoring.sinks.float()[:, None, None].expand(-1, scores.shape[1], 1)
         scores = torch.cat((scores, logits), -1)
     weights = scores.softmax(-1)[..., : k.shape[1]]
     return torch.einsum("hnm,hmd->nhd", weights, v)
@@ -58,10 +71,10 @@ def reference(
 ) -> Tensor:
     """q [1, N, Hq, D], k [1, N, Hk, D], v [1, N, Hk, V], sinks [Hq] -> [1, N, Hq, V].
 
-    Without v the values are the first `value_size` columns of the keys. See `attend`.
+    Without v the values are the first `value_size` columns of the keys. See `Scoring`.
     """
     v = k[..., :value_size] if v is None else v
-    return attend(q[0], k[0], v[0], 0, scale, window, softcap, sinks)[None]
+    return attend(q[0], k[0], v[0], 0, Scoring(scale, window, softcap, sinks))[None]
 
 
 def result(q: Tensor, value_size: int, dtype: torch.dtype) -> Tensor:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ingot.ops.attention import result, scores_of
+from ingot.ops.attention import Scoring, result, scores_of
 from ingot.ops.registry import DEFAULT_TOLERANCE, Tolerance, register, rounded
 from ingot.ops.scaled import Operand, Scaled
 
@@ -41,9 +41,8 @@ def read_rows(cache: Operand, pages: Tensor, context: int, dtype: torch.dtype) -
 
 
 def attend_rounded(
-    q: Tensor, k: Tensor, v: Tensor, v_scales: Tensor | None, first: int, scale: float,
-    window: int, softcap: float, sinks: Tensor | None,
-) -> Tensor:  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, v_scales: Tensor | None, first: int, scoring: Scoring
+) -> Tensor:
     """As `attend`, with weights w = LIFT * 2^(x - n) of scores x in units of log2, n being the
     largest score of a row rounded to a whole number.
 
@@ -54,12 +53,12 @@ def attend_rounded(
     """
     group = q.shape[1] // k.shape[0]
     k, v = (x.float().repeat_interleave(group, dim=0) for x in (k, v))
-    x = scores_of(q, k, first, scale, window, softcap) * LOG2_E
+    x = scores_of(q, k, first, scoring) * LOG2_E
     highest = x.amax(-1, keepdim=True).round()
     weights = (LIFT * torch.exp2(x - highest)).to(q.dtype)
     total = weights.float().sum(-1).T
-    if sinks is not None:
-        total = total + LIFT * torch.exp2(sinks.float() * LOG2_E - highest[..., 0].T)
+    if scoring.sinks is not None:
+        total = total + LIFT * torch.exp2(scoring.sinks.float() * LOG2_E - highest[..., 0].T)
     if v_scales is not None:
         scaled = weights.float() * v_scales.repeat_interleave(group, dim=0)[:, None]
         weights = scaled.to(q.dtype)
@@ -88,6 +87,7 @@ def reference(
     spans[s, 2]; its key j lies in page page_table[s, j // page size]. See `attend_rounded` for what
     is rounded.
     """
+    scoring = Scoring(scale, window, softcap, sinks)
     out = result(q, value_size if v_cache is None else v_cache.shape[-1], torch.float32).zero_()
     for s, (begin, end, first) in enumerate(spans.tolist()):
         rows, context = slice(begin, end), first + end - begin
@@ -98,9 +98,7 @@ def reference(
         else:
             (k, k_scales), (v, v_scales) = (read(x, pages, context) for x in (k_cache, v_cache))
             k = k if k_scales is None else k * k_scales[..., None]
-        out[0, rows] = attend_rounded(
-            q[0, rows], k, v, v_scales, first, scale, window, softcap, sinks
-        )
+        out[0, rows] = attend_rounded(q[0, rows], k, v, v_scales, first, scoring)
     return out
 
 

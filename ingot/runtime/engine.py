@@ -20,7 +20,7 @@ from ingot.runtime.output import FinishReason
 from ingot.runtime.page_table import PageTable
 from ingot.runtime.params import SamplingParams
 from ingot.runtime.scheduler import AGING, Scheduler
-from ingot.runtime.sequence import Sequence, first_of_request
+from ingot.runtime.sequence import Request, Sequence, first_of_request
 from ingot.runtime.speculation import Speculation, check_speculation
 
 
@@ -134,9 +134,8 @@ class Engine:
         number, first_id = self._num_requests, self._num_sequences
         self._num_requests, self._num_sequences = number + 1, first_id + params.n
         stop_ids = {*params.stop_token_ids, *(() if params.ignore_eos else self.eos_token_ids)}
-        first = first_of_request(
+        request = Request(
             number,
-            first_id,
             token_ids,
             params,
             max_len=self._admission.max_len(token_ids, params),
@@ -145,6 +144,7 @@ class Engine:
             salt=salt,
             stop_ids=frozenset(stop_ids),
         )
+        first = first_of_request(request, first_id)
         self._prepared = None
         self._drawing.look_up(first)
         self.scheduler.add(first)

@@ -96,36 +96,37 @@ class Sequence:
         return self.finish_reason is not None or self.error is not None
 
 
-def first_of_request(
-    number: int,
-    first_id: int,
-    token_ids: list[int],
-    params: SamplingParams,
-    *,
-    max_len: int,
-    rank: int,
-    seed: int,
-    salt: bytes,
-    stop_ids: frozenset[int],
-) -> Sequence:
-    """The sequence of a request's first completion; those of the others are its siblings.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the completions of a request share; `seed` is for one whose parameters have none."""
 
-    `number` is that of the request. `seed` is for requests that have none.
-    """
+    number: int
+    token_ids: list[int]
+    params: SamplingParams
+    max_len: int
+    rank: int
+    seed: int
+    salt: bytes
+    stop_ids: frozenset[int]
+
+
+def first_of_request(request: Request, first_id: int) -> Sequence:
+    """The sequence of a request's first completion; those of the others are its siblings."""
     arrived = perf_counter()
+    params = request.params
     first, *siblings = (
         Sequence(
             first_id + index,
-            list(token_ids),
+            list(request.token_ids),
             params,
-            max_len,
-            seed=seed if params.seed is None else params.seed,
+            request.max_len,
+            seed=request.seed if params.seed is None else params.seed,
             # With a seed of its own a request draws the same wherever and whenever it runs.
-            key=(0 if params.seed is not None else number + 1) << INDEX_BITS | index,
+            key=(0 if params.seed is not None else request.number + 1) << INDEX_BITS | index,
             index=index,
-            rank=(rank, first_id + index),
-            salt=salt,
-            stop_ids=stop_ids,
+            rank=(request.rank, first_id + index),
+            salt=request.salt,
+            stop_ids=request.stop_ids,
             times=Times(arrived),
         )
         for index in range(params.n)

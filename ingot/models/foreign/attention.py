@@ -122,15 +122,14 @@ def attend(
     *,
     scaling: float | None = None,
     softcap: float | None = None,
-    s_aux: Tensor | None = None,
-    is_causal: bool | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """q [1, Hq, N, D], k and v [1, Hk, N, D] -> [1, N, Hq, D].
 
     Raises Refused for what the op cannot say.
     """
-    causal = is_causal if is_causal is not None else getattr(module, "is_causal", True)
+    sinks, causal = others.pop("s_aux", None), others.pop("is_causal", None)
+    causal = getattr(module, "is_causal", True) if causal is None else causal
     strange = [n for n, x in others.items() if not (n in IGNORED or x is None or x is False)]
     if strange:
         refuse(module, f"attention with {', '.join(sorted(strange))}")
@@ -140,15 +139,9 @@ def attend(
     if query.shape[-1] != value.shape[-1]:
         refuse(module, f"attention with keys of {query.shape[-1]} and values of {value.shape[-1]}")
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
-    attended = torch.ops.ingot.attention(
-        q,
-        k,
-        v,
-        float(query.shape[-1] ** -0.5 if scaling is None else scaling),
-        mask.window,
-        float(softcap or 0.0),
-        s_aux,
-    )
+    scale = float(query.shape[-1] ** -0.5 if scaling is None else scaling)
+    softcap = float(softcap or 0.0)
+    attended = torch.ops.ingot.attention(q, k, v, scale, mask.window, softcap, sinks)
     return attended, None
 
 
