@@ -1,4 +1,4 @@
-"""Tokens a second beside other work: the default number of threads, and one thread.
+"""Tokens a second beside other work: the default number of threads, and one and two threads.
 
     python -m bench.busy ARTIFACT [ARTIFACT ...] [--rounds 12] [--seconds 2]
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COMPETITORS = (0, 1, 2, 4)
-CONTENDERS = {"default": None, "1 thread": 1}
+CONTENDERS = {"default": None, "1 thread": 1, "2 threads": 2}
 KINDS = ("wall", "work")
 SPIN = "while True: pass"
 GENERATE = """
@@ -58,8 +58,9 @@ def main() -> None:
 
 
 def _row(speeds: list[float]) -> str:
-    default, single = speeds
-    return f"{default:12,.1f}{single:12,.1f}{default / single:8.2f}"
+    """Each contender, and the first over the best of the others."""
+    default, *others = speeds
+    return "".join(f"{speed:12,.1f}" for speed in speeds) + f"{default / max(others):8.2f}"
 
 
 def compare(artifact: Path, busy: int, rounds: int, seconds: float) -> dict[str, Speed]:
