@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +194,11 @@ def test_there_is_nothing_to_dequantize_in_other_checkpoints(tmp_path: Path) -> 
         ingot.compile(model_dir, tmp_path / "a.ingot", dequantize=True)
 
 
-def test_a_gpu_has_no_kernel_for_zeros(tmp_path: Path) -> None:
-    with pytest.raises(IngotError, match="zeros") as caught:
-        compiled_as("awq", tmp_path, targets=("cuda:sm_90",))
+def test_a_gpu_refuses_blocks_that_it_does_not_multiply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LAYOUTS["gptq-8bit"].config | {"group_size": 16}
+    monkeypatch.setitem(LAYOUTS, "narrow", replace(LAYOUTS["gptq-8bit"], config=config, group=16))
+    with pytest.raises(IngotError, match="int8-b16") as caught:
+        compiled_as("narrow", tmp_path, targets=("cuda:sm_90",))
     assert "--dequantize" in caught.value.hint

@@ -133,7 +133,7 @@ def _integers(weight: Buffer, integers: ScaledWeights) -> Iterator[Tensor]:
     """The bytes of a weight: its values in pieces, then the small parts, which are held back."""
     rows, columns = map(int, weight.shape)
     layout = layout_of(rows, columns, weight.format)
-    multipliers, scales = [], []
+    multipliers, zeros, scales = [], [], []
     at_once = max(1, PIECE_BYTES // columns)
     for source in weight.sources or (weight.name,):
         matrix = integers.matrix(source)
@@ -143,11 +143,13 @@ def _integers(weight: Buffer, integers: ScaledWeights) -> Iterator[Tensor]:
             scales.append(piece.scales.to(torch.float16))
             if weight.format.has_multipliers:
                 multipliers.append(pack_multipliers(piece, weight.format))
+            if piece.zeros is not None:
+                zeros.append(piece.zeros.view(torch.uint8))
     yield _hole(layout.multipliers - rows * layout.row_bytes)
-    if multipliers:
-        by_tile = _columns_first(multipliers)
-        yield by_tile
-        yield _hole(layout.scales - layout.multipliers - by_tile.numel())
+    if small := multipliers or zeros:
+        whole = _columns_first(small)
+        yield whole
+        yield _hole(layout.scales - layout.multipliers - whole.numel())
     yield _columns_first(scales)
 
 

@@ -205,6 +205,8 @@ def check_matrix(weight: Buffer) -> None:
 def matrix_of(weight: Buffer) -> tuple[dict[str, Pointer], Constants]:
     """Where the parts of a packed matrix lie, or of the first of a stack, and its constants.
 
+    Zeros are passed in the place of multipliers, and with them a GROUP of 0.
+
     Raises CodegenError for a format that no product takes.
     """
     check_matrix(weight)
@@ -212,15 +214,16 @@ def matrix_of(weight: Buffer) -> tuple[dict[str, Pointer], Constants]:
     form = weight.format
     layout = layout_of(rows, columns, form)
     pointers = {"w": _part(weight, 0, form.dtype)}
-    if form.has_multipliers:
-        pointers["multipliers"] = _part(weight, layout.multipliers, "int4")
+    if form.has_multipliers or form.zeros:
+        dtype: DType = "int8" if form.zeros else "int4"
+        pointers["multipliers"] = _part(weight, layout.multipliers, dtype)
     if form.is_scaled:
         pointers["scales"] = _part(weight, layout.scales, "float16")
     return pointers, {
         "ROW_BYTES": layout.row_bytes,
         "BITS": form.bits,
         "BLOCK": form.block,
-        "GROUP": form.group,
+        "GROUP": 0 if form.zeros else form.group,
     }
 
 

@@ -55,7 +55,11 @@ def unpack(weight: Buffer, data: Tensor) -> Operand:
         pairs = _by_column(stored, min(UNIT, tile // 2)).view(rows, -1, tile // 2)
         high = _signed(pairs >> 4)
         values = torch.cat(((pairs & 15).to(torch.int8) - 8, high), -1).flatten(1)
-    multipliers = None
+    multipliers = zeros = None
+    if form.zeros:
+        size = rows * form.blocks_of(columns)
+        by_block = data[layout.multipliers : layout.multipliers + size].view(torch.int8)
+        zeros = by_block.view(-1, rows).T.contiguous()
     if form.has_multipliers:
         size = rows * groups_of(columns, form) // 2
         tiles = data[layout.multipliers : layout.multipliers + size].view(
@@ -66,7 +70,9 @@ def unpack(weight: Buffer, data: Tensor) -> Operand:
         multipliers = found[:, : -(-columns // form.group)]
     scales = data[layout.scales :].contiguous().view(torch.float16).view(-1, rows).T.float()
     scales = scales.contiguous()
-    return Scaled(values[:, :columns], multipliers, scales, block=form.block, group=form.group)
+    return Scaled(
+        values[:, :columns], multipliers, scales, zeros, block=form.block, group=form.group
+    )
 
 
 def _by_column(rows: Tensor, unit: int) -> Tensor:

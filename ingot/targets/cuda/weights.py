@@ -1,8 +1,8 @@
 """How weights lie in their file.
 
-Numbers lie as they are, row after row. Integers with scales are one tensor of bytes with three
-parts, each from a multiple of 64 bytes on. Columns go in tiles, see `tile_columns`; zeros fill up
-the last, multipliers of zero included.
+Numbers lie as they are, row after row. Integers with scales are one tensor of bytes with two or
+three parts, each from a multiple of 64 bytes on. Columns go in tiles, see `tile_columns`; zeros
+fill up the last, multipliers of zero included.
 
     values       rows of bytes. Their order is that in which the lanes of a matrix instruction take
                  them: with S = min(64, bytes of a tile) / 16, a unit of 16 S bytes is [4][S][2][2],
@@ -12,6 +12,7 @@ the last, multipliers of zero included.
                  ones, in two's complement
     multipliers  [tiles of a row][rows][groups of a tile / 2] bytes: the groups of the first half of
                  the tile in the low nibbles; each value + 8
+    zeros        [blocks of a row][rows] int8; a format has zeros, or multipliers, or neither
     scales       [blocks of a row][rows] float16
 
 A stack [E, O, K] lies matrix by matrix, each from a multiple of 64 bytes on. Stacks of one module
@@ -36,7 +37,7 @@ class Layout:
     """Where the parts of a packed matrix begin, in bytes, and how large it is."""
 
     row_bytes: int
-    multipliers: int
+    multipliers: int  # or the zeros
     scales: int
     nbytes: int
 
@@ -48,10 +49,10 @@ def layout_of(rows: int, columns: int, form: Format) -> Layout:
         return Layout(row_bytes, 0, 0, row_bytes * rows)
     tile = tile_columns(columns, form)
     row_bytes = stored_bytes(form.dtype, -(-columns // tile) * tile)
-    multipliers = aligned(row_bytes * rows)
-    groups = groups_of(columns, form)
-    scales = aligned(multipliers + rows * groups // 2)
-    return Layout(row_bytes, multipliers, scales, scales + 2 * rows * form.blocks_of(columns))
+    multipliers, blocks = aligned(row_bytes * rows), form.blocks_of(columns)
+    small = blocks if form.zeros else groups_of(columns, form) // 2
+    scales = aligned(multipliers + rows * small)
+    return Layout(row_bytes, multipliers, scales, scales + 2 * rows * blocks)
 
 
 def stored_dtype(weight: Buffer) -> DType:
@@ -83,7 +84,7 @@ def fits(columns: int, form: Format) -> bool:
     """Whether products take a matrix with rows of so many columns in that format."""
     if not form.is_scaled:
         return form.dtype in FLOATS
-    if form.zeros or form.scale != "float16" or form.bits not in (4, 8):
+    if form.scale != "float16" or form.bits not in (4, 8):
         return False
     return tile_columns(columns, form) > 0 and (form.bits == 4 or not form.has_multipliers)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -25,9 +27,11 @@ def drawn(form: Format, outputs: int, columns: int, seed: int = 0) -> Value:
     values = integers(-bound if form.bits == 4 else 1 - bound, bound, columns)
     groups = -(-columns // form.group)
     multipliers = integers(-8, 8, groups) if form.has_multipliers else None
+    zeros = integers(-bound, bound, form.blocks_of(columns)) if form.zeros else None
     largest = bound * (8 if form.has_multipliers else 1) * columns**0.5
     scales = samples.normal(rng, outputs, form.blocks_of(columns)) / largest
-    return Scaled(values, multipliers, scales.half().float(), block=form.block, group=form.group)
+    widths = {"block": form.block, "group": form.group}
+    return Scaled(values, multipliers, scales.half().float(), zeros, **widths)
 
 
 def int8(block: int) -> Format:
@@ -36,3 +40,7 @@ def int8(block: int) -> Format:
 
 def int4(group: int, block: int) -> Format:
     return Format("int4", block, group, "float16")
+
+
+def with_zeros(form: Format) -> Format:
+    return replace(form, zeros=True)

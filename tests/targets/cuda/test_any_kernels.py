@@ -14,7 +14,7 @@ from ingot.runtime.executor import Scoring
 from ingot.runtime.params import SamplingParams
 from tests.targets.cuda import test_scores as scores
 from tests.targets.cuda.drawing import draws_of
-from tests.targets.cuda.matrices import int4, int8
+from tests.targets.cuda.matrices import int4, int8, with_zeros
 from tests.targets.cuda.runs import expected, rows_of_one
 from tests.targets.cuda.test_heads import Heads, check
 from tests.targets.cuda.test_products import BF16, F16, F32, KERNELS, LOOSE, Case
@@ -33,6 +33,7 @@ def cases(draw: st.DrawFn) -> Case:
     forms = [FLOATS[dtype]]
     if dtype != "float32":
         forms += [int8(64), int8(128), int4(32, 128), int4(64, 128)]
+        forms += [with_zeros(int8(64)), with_zeros(int4(32, 32)), with_zeros(int4(128, 128))]
     return Case(
         kernel, draw(st.sampled_from(forms)), columns=2 * draw(st.integers(9, 300)),
         outputs=2 * draw(st.integers(1, 80)), dtype=dtype, with_bias=draw(st.booleans()),

@@ -20,7 +20,8 @@ from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work
 from tests.support import samples
 from tests.support.core import core
-from tests.targets.cpu.experts import CLAMPED, INTEGERS, PLAIN, ROUTERS, Experts, int4, int8
+from tests.targets.cpu.experts import CLAMPED, INTEGERS, PLAIN, ROUTERS, Experts
+from tests.targets.cuda.matrices import int4, int8, with_zeros
 from tests.targets.cuda.mixing import MOST, Mixture, apart, routed
 from tests.targets.cuda.test_products import LOOSE
 from tests.targets.sketch import Sketch
@@ -28,7 +29,9 @@ from tests.targets.sketch import Sketch
 ROWS = (1, DIRECT_ROWS + 1, MOST)  # without lists, with them, and with tiles of many rows
 SMALL = Experts(5, 2, 32, 32)
 FIRST = Mixture(Experts(2, 2, 32, 27, **CLAMPED))  # type: ignore[arg-type]
+ZEROS = Experts(2, 2, 32, 32, format=with_zeros(int4(32, 32)), down_format=with_zeros(int8(32)))
 FURTHER = (
+    Mixture(ZEROS),
     Mixture(Experts(3, 2, 64, 64, format=int4(32, 32), down_format=int8(64))),
     Mixture(PLAIN[0]),
     Mixture(PLAIN[1], "float32"),
@@ -40,6 +43,7 @@ SLOW = [
     *(Mixture(each, dtype) for dtype in ("float32", "float16") for each in PLAIN[:4]),  # type: ignore[arg-type]
     *(Mixture(each) for each in (*PLAIN, *INTEGERS)),
     Mixture(INTEGERS[2], "float16"),
+    Mixture(INTEGERS[8], "float16"),
     Mixture(INTEGERS[4], "float32"),
 ]
 

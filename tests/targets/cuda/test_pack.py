@@ -21,13 +21,16 @@ from ingot.targets.cuda.pack import pack
 from ingot.targets.cuda.unpack import unpack
 from ingot.targets.cuda.weights import fits, layout_of, nbytes_of, tile_columns
 from tests.support import samples
-from tests.targets.cuda.matrices import drawn, int4, int8
+from tests.targets.cuda.matrices import drawn, int4, int8, with_zeros
 from tests.targets.sketch import Sketch
 
 FORMATS = (int8(200), int8(32), int4(32, 128), int4(32, 64), int4(64, 64), int4(96, 96))
 COLUMNS = {int8(200): 200, int8(32): 96, int4(32, 64): 192, int4(64, 64): 192, int4(96, 96): 96}
 # Rows whose last block is short, and those whose last tile is.
 SHORT = ((int8(128), 576), (int8(64), 37), (int4(32, 128), 330), (int4(64, 128), 200))
+ZEROS = (
+    (with_zeros(int4(32, 32)), 96), (with_zeros(int4(128, 128)), 330), (with_zeros(int8(64)), 192),
+)  # fmt: skip
 
 
 class Parameters(dict[str, Scaled]):
@@ -67,7 +70,10 @@ def unpacked(data: Tensor, rows: int, columns: int, form: Format) -> Scaled:
         values[:, column] = byte.view(torch.int8)
     blocks = form.blocks_of(columns)
     scales = data[at.scales : at.scales + 2 * rows * blocks].view(torch.float16)
-    multipliers = None
+    multipliers = zeros = None
+    if form.zeros:
+        found = data[at.multipliers : at.multipliers + rows * blocks].view(blocks, rows)
+        zeros = found.T.view(torch.int8)
     if form.has_multipliers:
         tiles = -(-columns // tile)
         groups = tiles * tile // form.group
@@ -77,11 +83,13 @@ def unpacked(data: Tensor, rows: int, columns: int, form: Format) -> Scaled:
         multipliers = found[:, : -(-columns // form.group)]
         assert not found[:, multipliers.shape[1] :].any()
     scales = scales.view(blocks, rows).T.float()
-    return Scaled(values, multipliers, scales, block=form.block, group=form.group)
+    return Scaled(values, multipliers, scales, zeros, block=form.block, group=form.group)
 
 
 @pytest.mark.parametrize(
-    ("form", "columns"), [*((form, COLUMNS.get(form, 256)) for form in FORMATS), *SHORT], ids=str
+    ("form", "columns"),
+    [*((form, COLUMNS.get(form, 256)) for form in FORMATS), *SHORT, *ZEROS],
+    ids=str,
 )
 def test_integers(
     tmp_path: Path, form: Format, columns: int, monkeypatch: pytest.MonkeyPatch
@@ -102,7 +110,7 @@ def test_integers(
     assert torch.equal(found.values, values)
     read = unpack(plan.buffer("w"), data[: nbytes_of(plan.buffer("w"))])
     assert isinstance(read, Scaled)
-    for part in ("values", "multipliers", "scales"):
+    for part in ("values", "multipliers", "scales", "zeros"):
         one, other = getattr(read, part), getattr(found, part)
         assert (one is None) == (other is None) and (one is None or torch.equal(one, other))
 

@@ -20,7 +20,7 @@ from ingot.targets.cuda.operands import Operands
 from ingot.targets.cuda.tiles import FEW_ROWS, splits_of
 from tests.support import samples
 from tests.support.core import core
-from tests.targets.cuda.matrices import drawn, int4, int8
+from tests.targets.cuda.matrices import drawn, int4, int8, with_zeros
 from tests.targets.cuda.runs import expected, one_group, rows_of_one, run
 from tests.targets.sketch import Sketch
 
@@ -129,6 +129,15 @@ FORMATS = (
     Case("linear", int4(64, 128), 256, 50),
     Case("linear", int4(96, 96), 96, 50),
 )
+ZEROS = (
+    Case("linear", with_zeros(int4(32, 32)), 96, 50),
+    Case("linear", with_zeros(int8(64)), 192, 50),
+    Case("linear", with_zeros(int4(128, 128)), 640, 96, "float32"),
+    Case("linear", with_zeros(int8(SPLIT)), SPLIT, 50, "float16"),
+    Case("linear_add_rms_norm", with_zeros(int4(64, 64)), 600, 50, with_bias=True),
+    Case("gated_linear", with_zeros(int4(64, 64)), 200, 100, "float16"),
+    Case("gated_linear", with_zeros(int8(128)), 640, 100),
+)
 # Rows whose last block is short, and those whose last tile is.
 SHORT = (
     Case("linear", int4(32, 128), 330, 50),
@@ -179,8 +188,8 @@ LOOSE = {
 @pytest.mark.parametrize(
     "case",
     core(
-        *(*FORMATS[1::3], *KERNELS[1::3], HALVES[0], SHORT[0]),
-        further=[*FORMATS, *KERNELS, *HALVES, *SHORT],
+        *(*FORMATS[1::3], *KERNELS[1::3], HALVES[0], SHORT[0], *ZEROS[:2]),
+        further=[*FORMATS, *KERNELS, *HALVES, *SHORT, *ZEROS],
     ),
     ids=str,
 )

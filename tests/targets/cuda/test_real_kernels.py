@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from ingot.artifact.formats import DTYPE_BITS
+from ingot.artifact.formats import DTYPE_BITS, Format
+from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
 from ingot.cli.gpu_kernels import gpu_kernels
 from ingot.targets.cuda import gates
+from ingot.targets.cuda.calls_products import CALLS
+from ingot.targets.cuda.operands import Operands
+from ingot.targets.work import Work
 from tests.support.core import core
-from tests.targets.cuda.shapes import built_of, plan_of
+from tests.targets.cuda.shapes import built_kernels, built_of, plan_of
+from tests.targets.cuda.test_products import Case
 from tests.targets.cuda.tiny import TARGETS
 
 SMALL, LARGE, MIXED = "qwen3-0.6b", "mistral-7b", "qwen3-30b-a3b-1"
@@ -41,6 +47,16 @@ CASES = core(
 # Scales and multipliers of integers do not count as under way, and grids are not round numbers.
 NEARLY = 0.9
 FILLING = 32_000  # keys that are enough programs of attention for every card
+
+
+def with_zeros(plan: Plan) -> Plan:
+    """The plan with a zero, and no multipliers, in each block of its integers."""
+    buffers = (
+        replace(b, format=replace(b.format, group=b.format.block, zeros=True))
+        if b.kind == "weight" and b.format.is_scaled else b
+        for b in plan.buffers
+    )  # fmt: skip
+    return replace(plan, buffers=tuple(buffers))
 
 
 def case_id(value: object) -> str:
@@ -80,3 +96,25 @@ def test_kernels_in_float32(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, SMALL, "none", TARGETS[1], "float32")
     built = built_of(tmp_path, plan, TARGETS[1])
     assert gates.check(built.launches, built.binaries, tmp_path, TARGETS[1]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "shape, target", [(SMALL, TARGETS[0]), (SMALL, TARGETS[2]), (MIXED, TARGETS[1])], ids=case_id
+)
+def test_kernels_of_integers_with_zeros(tmp_path: Path, shape: str, target: Target) -> None:
+    """Blocks of 128 columns, as most checkpoints have them."""
+    plan = plan_of(tmp_path, shape, "int4", target)
+    built = built_of(tmp_path, with_zeros(plan), target)
+    assert gates.check(built.launches, built.binaries, tmp_path, target) == []
+
+
+@pytest.mark.thorough
+def test_a_product_of_integers_with_zeros(tmp_path: Path) -> None:
+    """As all others are spelled: for few rows, which are read as fast as the card can."""
+    form, target = Format("int4", 128, 128, "float16", zeros=True), TARGETS[1]
+    plan = Case("linear", form, 1024, 4096).plan
+    product, *_ = CALLS["linear"](Operands(plan), Work(plan, plan.groups[0]))
+    few, more, _ = map(product.spec, product.choices)
+    built = built_kernels(tmp_path, target, few, more)
+    assert gates.check(built.launches, built.binaries, tmp_path, target) == []

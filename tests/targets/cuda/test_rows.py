@@ -18,7 +18,7 @@ from ingot.ops.dtypes import TORCH_DTYPES
 from ingot.ops.registry import DEFAULT_TOLERANCE
 from ingot.targets.cuda.calls_rows import ACTIVATIONS, CALLS
 from tests.support import samples
-from tests.targets.cuda.matrices import drawn, int4, int8
+from tests.targets.cuda.matrices import drawn, int4, int8, with_zeros
 from tests.targets.cuda.runs import expected, one_group, rows_of_one, run
 from tests.targets.sketch import Sketch
 
@@ -115,6 +115,8 @@ BUILDS: Mapping[str, Build] = {
     "embedding int4 plain": embedding(int4(32, 32)),
     "embedding int8 short": embedding(int8(128)),
     "embedding int4 short": embedding(int4(32, 128)),
+    "embedding int4 zeros": embedding(with_zeros(int4(64, 64))),
+    "embedding int8 zeros": embedding(with_zeros(int8(64))),
     "select_rows": select_rows,
     "rms_norm": rms_norm,
     "rms_norm heads": rms_norm_of_heads,

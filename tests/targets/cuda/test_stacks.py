@@ -20,7 +20,7 @@ from ingot.targets.cuda.pack import pack
 from ingot.targets.cuda.unpack import unpacked
 from ingot.targets.cuda.weights import matrix_bytes, nbytes_of
 from ingot.targets.stacks import with_stacks
-from tests.targets.cuda.matrices import drawn, int4, int8
+from tests.targets.cuda.matrices import drawn, int4, int8, with_zeros
 from tests.targets.sketch import LIMITS
 
 COUNT, SIZE, INNER = 3, 64, 36
@@ -28,6 +28,7 @@ FORMATS = {
     "float32": (Format("float32"), Format("float32")),
     "bfloat16": (Format("bfloat16"), Format("bfloat16")),
     "integers": (int4(32, 64), int8(36)),
+    "zeros": (with_zeros(int4(32, 32)), with_zeros(int8(36))),
 }
 
 
@@ -107,11 +108,8 @@ def test_matrices_of_an_index_lie_together_and_come_back(tmp_path: Path, stored:
 def parts(value: Value) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
-    return [
-        value.values,
-        value.scales,
-        *([value.multipliers] if value.multipliers is not None else []),
-    ]
+    found = value.values, value.scales, value.multipliers, value.zeros
+    return [part for part in found if part is not None]
 
 
 def test_a_matrix_of_another_shape_is_noticed(tmp_path: Path) -> None:

@@ -252,6 +252,6 @@ def _matrix(
     else:
         w += nbytes
         scales += expert.to(tl.int64) * (MATRIX_BYTES // 2)
-    if BITS == 4 and GROUP < BLOCK:
-        multipliers += nbytes
+        if GROUP < BLOCK:
+            multipliers += nbytes
     return w, multipliers, scales

@@ -15,17 +15,20 @@ def scales_of(
 ):  # fmt: skip
     """The scales of a tile of weights, [outputs], and its multipliers as they lie in memory.
 
-    o are the outputs from `begin` on.
+    o are the outputs from `begin` on. A GROUP of 0 says that zeros, [outputs], are in the place of
+    multipliers.
     """
     scale, by = o, o
     step = tl.minimum(step, ALL - 1)  # beyond the last tile is the last once more
     if BITS <= 8:
         at = step * TILE_COLUMNS // BLOCK * WIDTH + o
         scale = tl.load(scales + at, mask=o < WIDTH, other=0.0)
-    if BITS == 4 and GROUP < BLOCK:
-        BYTES: tl.constexpr = TILE_COLUMNS // GROUP // 2
-        i = begin * BYTES + tl.arange(0, o.shape[0] * BYTES)
-        by = tl.load(multipliers + step * (WIDTH * BYTES) + i, mask=i < WIDTH * BYTES, other=0)
+        if GROUP == 0:
+            by = tl.load(multipliers + at, mask=o < WIDTH, other=0)
+        elif GROUP < BLOCK:
+            BYTES: tl.constexpr = TILE_COLUMNS // GROUP // 2
+            i = begin * BYTES + tl.arange(0, o.shape[0] * BYTES)
+            by = tl.load(multipliers + step * (WIDTH * BYTES) + i, mask=i < WIDTH * BYTES, other=0)
     return scale, by
 
 
@@ -53,6 +56,8 @@ def with_step(
             numbers = _columns(x, r, k, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
             integers = _columns(w, o, k, WIDTH, ROW_BYTES, ROW_BYTES, TILE_COLUMNS)
             weights = _in_order(integers, o.shape[0], TILE_COLUMNS).to(numbers.dtype)
+            if GROUP == 0:
+                weights -= by.to(numbers.dtype)[:, None]
             dot = _dot(weights, numbers)
         else:
             dot = _dot4(
@@ -76,16 +81,21 @@ def _dot4(
     x_high = _columns(x, r, step * TILE_COLUMNS + HALF + i, rows, DEPTH, X_STRIDE, TILE_COLUMNS)
     pairs = _columns(w, o, step * HALF + i, WIDTH, ROW_BYTES, ROW_BYTES, HALF)
     # What is done to bytes before they are numbers stays within four of them at a time, as `&`.
-    low = (pairs & 0x0F).to(tl.int8).to(x_low.dtype) - 8.0
+    low = (pairs & 0x0F).to(tl.int8).to(x_low.dtype)
     high = (pairs & 0xF0).to(tl.int8, bitcast=True).to(x_low.dtype)  # 16 times its value
     low, high = _in_order(low, o.shape[0], HALF), _in_order(high, o.shape[0], HALF)
-    if GROUP < BLOCK:
+    if GROUP == 0:
+        zero = by.to(x_low.dtype)[:, None]
+        low, high = low - (zero + 8.0), high * 0.0625 - zero
+    elif GROUP == BLOCK:
+        low, high = low - 8.0, high * 0.0625
+    else:
         GROUPS: tl.constexpr = HALF // GROUP
         nibbles = tl.reshape(by, o.shape[0], GROUPS)
-        low *= _wide((nibbles & 15).to(x_low.dtype) - 8.0, o.shape[0], GROUPS, GROUP)
-        high *= _wide((nibbles >> 4).to(x_low.dtype) * 0.0625 - 0.5, o.shape[0], GROUPS, GROUP)
-    else:
-        high *= 0.0625
+        own_low = (nibbles & 15).to(x_low.dtype) - 8.0
+        own_high = (nibbles >> 4).to(x_low.dtype) * 0.0625 - 0.5
+        low = (low - 8.0) * _wide(own_low, o.shape[0], GROUPS, GROUP)
+        high *= _wide(own_high, o.shape[0], GROUPS, GROUP)
     return _dot_on(_dot(low, x_low), high, x_high)
 
 

@@ -49,13 +49,15 @@ def scaled_rows(
     if BITS == 4:
         nibbles = (integers >> (half * 4)) & 15
         integers = tl.where(half == 0, nibbles, nibbles ^ 8) - 8
-    if GROUP < BLOCK:
+    block = (columns // BLOCK).to(tl.int64)
+    if GROUP == 0:
+        integers -= tl.load(multipliers + block * HEIGHT + source, mask=mask, other=0)
+    elif GROUP < BLOCK:
         HALF_GROUPS: tl.constexpr = TILE // GROUP // 2
         group = columns % (TILE // 2) // GROUP
         at = ((columns // TILE).to(tl.int64) * HEIGHT + source) * HALF_GROUPS + group
         nibbles = tl.load(multipliers + at, mask=mask, other=0).to(tl.int32)
         integers *= ((nibbles >> (half * 4)) & 15) - 8
-    block = (columns // BLOCK).to(tl.int64)
     scale = tl.load(scales + block * HEIGHT + source, mask=mask, other=0.0)
     y = integers.to(tl.float32) * scale.to(tl.float32)
     _put(out, y, row, columns, mask, OUT_STRIDE)
