@@ -1,5 +1,6 @@
 """Shapes of models with experts: the widths of published models, with the layers that the number
-at the end of a name counts."""
+at the end of a name counts. Those of "small" models have the heads of published ones, and little
+else."""
 
 from __future__ import annotations
 
@@ -22,5 +23,18 @@ EXPERT_SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
         "moe_intermediate_size": 768, "num_hidden_layers": 1, "num_attention_heads": 32,
         "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
         "num_experts_per_tok": 8, "norm_topk_prob": True, "max_position_embeddings": 40960,
+    }),
+    "small-experts": ("Qwen3Moe", {
+        "vocab_size": 512, "hidden_size": 512, "intermediate_size": 1024,
+        "moe_intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "head_dim": 128, "num_experts": 32,
+        "num_experts_per_tok": 4, "norm_topk_prob": True,
+    }),
+    "small-latent": ("DeepseekV2", {
+        "vocab_size": 512, "hidden_size": 512, "intermediate_size": 1024,
+        "moe_intermediate_size": 256, "num_hidden_layers": 2, "first_k_dense_replace": 1,
+        "num_attention_heads": 16, "num_key_value_heads": 16, "q_lora_rank": None,
+        "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "n_routed_experts": 16, "n_shared_experts": 1, "num_experts_per_tok": 4,
     }),
 }  # fmt: skip

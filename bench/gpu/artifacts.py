@@ -56,6 +56,8 @@ def _recipes() -> dict[str, Recipe]:
             found[f"{shape}-{name}"] = Recipe(
                 shape, {**LONG, **formats[name]}, disk_gb=share * gigabytes
             )
+    for name, shape in (("experts", "small-experts"), ("latent", "small-latent")):
+        found |= {f"{name}-{each}": Recipe(shape, formats[each], disk_gb=0.1) for each in formats}
     for name in ("shakespeare-bf16", "qwen3-0.6b-bf16"):
         found[f"{name}-dependent"] = replace(found[name], dependent=True)
     return found

@@ -8,6 +8,7 @@ from bench.gpu.places import LIMITS
 
 BUNDLED = ("shakespeare-bf16", "shakespeare-int8", "shakespeare-int4", "shakespeare-kv8")
 FLOATS = ("shakespeare-f32", "shakespeare-f16")
+MIXED = ("experts-bf16", "experts-int4", "latent-bf16", "latent-kv8")
 SMALL, LARGE = "qwen3-0.6b", "llama-3.1-8b"
 SMALL_ARTIFACTS = (f"{SMALL}-bf16", f"{SMALL}-int4")
 # With launches that begin before the one before them ends, beside the same models without.
@@ -53,6 +54,10 @@ PARTS = (
     *of_each("verify", "parity:verify", 30, (*BUNDLED, *FLOATS)),
     *of_each("cpu", "parity:beside_cpu", 30, BUNDLED),
     *of_each("requests", "requests:requests", 45, BUNDLED),
+    Part("compile mixed", "artifacts:build", 90, 1, MIXED, makes=True),
+    *of_each("rows", "rows:rows", 30, MIXED),
+    *of_each("verify", "parity:verify", 30, MIXED),
+    *of_each("requests", "requests:requests", 45, MIXED[::2]),
     *of_each("no compiler", "separate:without_compilers", 30, BUNDLED[:1]),
     Part(LIMITS, f"{LIMITS}:limits", 40, 0),
     Part("compile small", "artifacts:build", 120, 1, SMALL_ARTIFACTS, makes=True),
