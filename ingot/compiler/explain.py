@@ -261,17 +261,20 @@ def _check_heads(kind: TargetKind, config: ModelConfig) -> None:
 
 def _check_rows(kind: TargetKind, config: ModelConfig) -> None:
     """Raises CodegenError for rows of latent attention that no kernel of a target takes."""
-    if not config.largest_row or config.largest_row <= kind.largest_row:
-        return
-    if not kind.largest_row:
+    if config.largest_row and not kind.largest_row:
         raise CodegenError(
             f"{kind.name} targets have no kernels for latent attention",
             hint="Compile for a CPU, such as --target cpu:native.",
         )
-    raise CodegenError(
-        f"latent rows of {config.largest_row} are too large for {kind.name} targets",
-        hint=f"supported: latent rows of at most {kind.largest_row}",
-    )
+    for what, found, most in (
+        ("rows", config.largest_row, kind.largest_row),
+        ("ranks", config.largest_rank, kind.largest_rank),
+    ):
+        if found > most:
+            raise CodegenError(
+                f"latent {what} of {found} are too large for {kind.name} targets",
+                hint=f"supported: latent {what} of at most {most}",
+            )
 
 
 def _check_experts(kind: TargetKind, config: ModelConfig) -> None:

@@ -121,8 +121,17 @@ class ModelConfig:
     @property
     def largest_row(self) -> int:
         """The most values that latent attention caches of a token in a layer; 0 without it."""
+        return max((mixer.row_size for mixer in self._latents), default=0)
+
+    @property
+    def largest_rank(self) -> int:
+        """The widest vector of keys and values that such a row begins with; 0 without it."""
+        return max((mixer.rank for mixer in self._latents), default=0)
+
+    @property
+    def _latents(self) -> list[LatentConfig]:
         mixers = (layer.mixer for layer in self.layers)
-        return max((m.row_size for m in mixers if isinstance(m, LatentConfig)), default=0)
+        return [mixer for mixer in mixers if isinstance(mixer, LatentConfig)]
 
     def kv_bytes_per_token(self, element_bytes: int) -> int:
         """Bytes that one token takes in the KV cache of all layers."""

@@ -46,6 +46,7 @@ class TargetKind(Protocol):
     dtypes: tuple[str, ...]  # of activations that it computes with
     largest_head: int  # that its kernels of attention take
     largest_row: int  # that those of latent attention take; 0 for none
+    largest_rank: int  # of such a row: its columns that are values
     has_experts: bool  # whether it has kernels for mixtures of experts
     maps_weights: bool  # whether they stay in their file, and experts need memory once picked
     rules: tuple[str, ...]  # the names of its grouping rules, in order

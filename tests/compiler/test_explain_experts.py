@@ -91,6 +91,7 @@ def test_a_gpu_holds_all_experts(model_dir: Path) -> None:
     "target, rank, found, hint",
     [
         ("cuda:sm_90", 640, "latent rows of 648 are too large for cuda targets", "at most 576"),
+        ("cuda:sm_90", 544, "latent ranks of 544 are too large for cuda targets", "at most 512"),
         ("cpu:x86-64-v3", 640, "latent rows of 648 are too large for cpu targets", "at most 640"),
     ],
 )

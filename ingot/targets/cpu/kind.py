@@ -37,7 +37,7 @@ class CpuKind:
     kernels = "kernels.so"
     dtypes = ("float32", "bfloat16")
     largest_head = MAX_HEAD_SIZE
-    largest_row = MAX_LATENT_SIZE
+    largest_row = largest_rank = MAX_LATENT_SIZE
     has_experts = maps_weights = True
     rules = tuple(rule.__name__ for rule in RULES)
 

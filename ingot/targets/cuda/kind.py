@@ -16,7 +16,7 @@ from ingot.targets.cuda.architectures import architecture_of
 from ingot.targets.cuda.dependent import with_dependents
 from ingot.targets.cuda.generate import generate
 from ingot.targets.cuda.groups import RULES
-from ingot.targets.cuda.head_parts import LARGEST_HEAD, LARGEST_LATENT
+from ingot.targets.cuda.head_parts import LARGEST_HEAD, LARGEST_LATENT, LARGEST_VALUES
 from ingot.targets.cuda.memory import with_memory
 from ingot.targets.cuda.operands import FLOATS
 from ingot.targets.cuda.weights import fits, is_stack, matrix_bytes, nbytes_of, stored_dtype
@@ -38,7 +38,7 @@ class CudaKind:
     kernels = "kernels.json"
     dtypes = FLOATS
     largest_head = LARGEST_HEAD
-    largest_row = LARGEST_LATENT
+    largest_row, largest_rank = LARGEST_LATENT, LARGEST_VALUES
     has_experts, maps_weights = True, False
     rules = tuple(rule.__name__ for rule in RULES)
 
