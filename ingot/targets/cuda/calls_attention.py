@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
@@ -10,7 +11,7 @@ from ingot.artifact.formats import DTYPE_BITS
 from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, Argument, Constant, Extent
 from ingot.artifact.plan import Instruction, aligned
 from ingot.targets.cuda.call import Call, Choice
-from ingot.targets.cuda.head_parts import Cache, expect, width_of
+from ingot.targets.cuda.head_parts import Cache, PagedState, expect, width_of
 from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, Rows, workspace
 from ingot.targets.work import Work
 
@@ -57,8 +58,8 @@ def tiles_of(dtype: str, size: int, in_int8: bool) -> Tiles:
 
 
 @dataclass(frozen=True)
-class Attention:
-    """An attention with its operands.
+class OverPages(ABC):
+    """Attention of any kind: its operands, and the chunks that its keys are cut into.
 
     Raises:
         CodegenError: no kernel takes them.
@@ -68,17 +69,22 @@ class Attention:
     i: Instruction
 
     def __post_init__(self) -> None:
-        dtypes = (self.q.buffer.dtype, self.cache.buffer.dtype)
+        q, cache = self.q.buffer.dtype, self.cache.buffer.dtype
         expect(
             self.i,
-            dtypes[0] in FLOATS and dtypes[1] in (dtypes[0], "int8"),
-            f"q is {dtypes[0]} and the cache {dtypes[1]}",
+            q in FLOATS and cache in (q, "int8"),
+            f"q is {q} and the cache {cache}",
             f"{', '.join(FLOATS)} with a cache of the same dtype or in int8",
         )
 
-    @cached_property
-    def cache(self) -> Cache:
-        return Cache(self.operands, self.i)
+    @property
+    @abstractmethod
+    def cache(self) -> PagedState: ...
+
+    @property
+    @abstractmethod
+    def values(self) -> int:
+        """Columns of a value."""
 
     @cached_property
     def q(self) -> Rows:
@@ -93,17 +99,8 @@ class Attention:
         return int(self.q.buffer.shape[1])
 
     @property
-    def group(self) -> int:
-        """Query heads that share a KV head."""
-        return self.heads // self.cache.kv_heads
-
-    @property
     def window(self) -> int:
         return int(self.i.attrs["window"])
-
-    @property
-    def tiles(self) -> Tiles:
-        return tiles_of(self.q.buffer.dtype, self.cache.size, self.cache.is_scaled)
 
     @property
     def all_chunks(self) -> int:
@@ -115,6 +112,51 @@ class Attention:
         """The most chunks that a row sees."""
         in_window = (self.window + CHUNK - 2) // CHUNK + 1
         return min(self.all_chunks, in_window) if self.window else self.all_chunks
+
+    @property
+    def extent(self) -> Extent:
+        """Programs that take a chunk each."""
+        is_bounded = self.chunks < self.all_chunks
+        return Extent(times=self.chunks) if is_bounded else Extent(size=MOST_KEYS, per=CHUNK)
+
+    @property
+    def inputs(self) -> dict[str, Pointer]:
+        tables = {
+            name: Pointer(Argument(buffer=self.i.inputs[name]), "int32")
+            for name in ("spans", "page_table")
+        }
+        return {"q": self.q.pointer, **self.cache.pointers, **tables}
+
+    def partial_results(self) -> tuple[dict[str, Pointer], int]:
+        """Where chunks leave their values, highest scores and sums, and the bytes of all."""
+        rows = self.operands.plan.limits.max_num_seqs * self.heads * self.chunks
+        highest = aligned(4 * rows * self.values)
+        sums = highest + aligned(4 * rows)
+        places = {"values": 0, "highest": highest, "sums": sums}
+        pointers = {name: workspace(offset=offset) for name, offset in places.items()}
+        return pointers, sums + aligned(4 * rows)
+
+
+@dataclass(frozen=True)
+class Attention(OverPages):
+    """An attention to keys and values of heads."""
+
+    @cached_property
+    def cache(self) -> Cache:
+        return Cache(self.operands, self.i)
+
+    @property
+    def values(self) -> int:
+        return self.cache.size
+
+    @property
+    def group(self) -> int:
+        """Query heads that share a KV head."""
+        return self.heads // self.cache.kv_heads
+
+    @property
+    def tiles(self) -> Tiles:
+        return tiles_of(self.q.buffer.dtype, self.cache.size, self.cache.is_scaled)
 
     @property
     def sizes(self) -> dict[str, Constant]:
@@ -143,14 +185,6 @@ class Attention:
         }
 
     @property
-    def inputs(self) -> dict[str, Pointer]:
-        tables = {
-            name: Pointer(Argument(buffer=self.i.inputs[name]), "int32")
-            for name in ("spans", "page_table")
-        }
-        return {"q": self.q.pointer, **self.cache.pointers, **tables}
-
-    @property
     def sinks(self) -> dict[str, Pointer]:
         """By the name of the kernels' argument; none where there are no sinks."""
         pointer = self.operands.weight(self.i, "sinks")
@@ -167,33 +201,20 @@ def paged_attention(operands: Operands, work: Work) -> tuple[Call, ...]:
     merges those chunks, and takes the sequences of more rows, if there are some.
     """
     attention = Attention(operands, work.member("paged_attention"))
-    partial, nbytes = partial_results(attention)
+    partial, nbytes = attention.partial_results()
     first = {**attention.inputs, **partial}
     second = {**first, "out": attention.out.pointer, **attention.sinks}
     choices = (merging(attention), by_tiles(attention))
     return Call(first, (by_chunks(attention),), nbytes), Call(second, choices, nbytes)
 
 
-def partial_results(attention: Attention) -> tuple[dict[str, Pointer], int]:
-    """Where chunks leave their values, highest scores and sums, and how many bytes that takes."""
-    sequences = attention.operands.plan.limits.max_num_seqs
-    rows = sequences * attention.heads * attention.chunks
-    highest = aligned(4 * rows * attention.cache.size)
-    sums = highest + aligned(4 * rows)
-    places = {"values": 0, "highest": highest, "sums": sums}
-    pointers = {name: workspace(offset=offset) for name, offset in places.items()}
-    return pointers, sums + aligned(4 * rows)
-
-
 def by_chunks(attention: Attention) -> Choice:
     """A program for every chunk of a sequence that has one row."""
     row_tiles = -(-attention.group // ROW_TILE)
-    is_bounded = attention.chunks < attention.all_chunks
-    chunks = Extent(times=attention.chunks) if is_bounded else Extent(size=MOST_KEYS, per=CHUNK)
     return Choice(
         "attention.attend_chunks",
         attention.attending | {"ROWS": ROW_TILE},
-        (Extent(size="S"), Extent(times=attention.cache.kv_heads * row_tiles), chunks),
+        (Extent(size="S"), Extent(times=attention.cache.kv_heads * row_tiles), attention.extent),
         num_warps=attention.tiles.num_warps,
         num_stages=attention.tiles.num_stages,
     )

@@ -9,12 +9,12 @@ from math import gcd
 
 from ingot.artifact.architectures import Architecture
 from ingot.artifact.formats import DTYPE_BITS
-from ingot.artifact.launches import MOST_KEYS, MOST_ROWS, Argument, Constant, Extent
-from ingot.artifact.plan import Instruction, aligned
+from ingot.artifact.launches import MOST_ROWS, Constant, Extent
+from ingot.artifact.plan import Instruction
 from ingot.targets.cuda.call import ONE, Call, Choice, Emit
-from ingot.targets.cuda.calls_attention import CHUNK, ROW_TILE, Tiles
+from ingot.targets.cuda.calls_attention import ROW_TILE, OverPages, Tiles
 from ingot.targets.cuda.head_parts import LARGEST_VALUES, LatentCache, expect, width_of
-from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, Rows, Size, workspace
+from ingot.targets.cuda.operands import FLOATS, Operands, Pointer, Size
 from ingot.targets.cuda.products import matrix_of, power_of_two
 from ingot.targets.cuda.tiles import CLASSES, tiling_of
 from ingot.targets.work import Work
@@ -84,24 +84,11 @@ def keep_latents(operands: Operands, i: Instruction) -> tuple[Call, ...]:
 
 
 @dataclass(frozen=True)
-class Latents:
-    """A latent attention with its operands.
-
-    Raises:
-        CodegenError: no kernel takes them.
-    """
-
-    operands: Operands
-    i: Instruction
+class Latents(OverPages):
+    """An attention to rows that are keys and, in their first columns, values."""
 
     def __post_init__(self) -> None:
-        q, cache = self.q.buffer.dtype, self.cache.buffer.dtype
-        expect(
-            self.i,
-            q in FLOATS and cache in (q, "int8"),
-            f"q is {q} and the cache {cache}",
-            f"{', '.join(FLOATS)} with a cache of the same dtype or in int8",
-        )
+        super().__post_init__()
         fits = 0 < self.values <= LARGEST_VALUES and self.values < self.cache.size
         most = f"at most {LARGEST_VALUES} values, and columns beside them"
         expect(self.i, fits, f"{self.values} values of a row", most)
@@ -113,42 +100,14 @@ class Latents:
     def cache(self) -> LatentCache:
         return LatentCache(self.operands, self.i)
 
-    @cached_property
-    def q(self) -> Rows:
-        return self.operands.rows(self.i, "q")
-
-    @cached_property
-    def out(self) -> Rows:
-        return self.operands.rows(self.i, "out")
-
-    @property
-    def heads(self) -> int:
-        return int(self.q.buffer.shape[1])
-
     @property
     def values(self) -> int:
-        """Columns of a row that are values."""
         return int(self.i.attrs["value_size"])
-
-    @property
-    def window(self) -> int:
-        return int(self.i.attrs["window"])
 
     @property
     def tiles(self) -> Tiles:
         architecture = self.operands.architecture
         return tiles_of(self.q.buffer.dtype, self.cache.is_scaled, architecture)
-
-    @property
-    def all_chunks(self) -> int:
-        """Chunks of the longest sequence."""
-        return -(-self.operands.plan.limits.max_model_len // CHUNK)
-
-    @property
-    def chunks(self) -> int:
-        """The most chunks that a row sees."""
-        in_window = (self.window + CHUNK - 2) // CHUNK + 1
-        return min(self.all_chunks, in_window) if self.window else self.all_chunks
 
     @property
     def sizes(self) -> dict[str, Constant]:
@@ -178,14 +137,6 @@ class Latents:
             "Q_STRIDE": self.q.stride,
         }
 
-    @property
-    def inputs(self) -> dict[str, Pointer]:
-        tables = {
-            name: Pointer(Argument(buffer=self.i.inputs[name]), "int32")
-            for name in ("spans", "page_table")
-        }
-        return {"q": self.q.pointer, **self.cache.pointers, **tables}
-
     def choice(self, function: str, **own: Constant) -> Choice:
         """A kernel that reads rows of the cache, over the chunks of ROWS heads or the tiles."""
         return Choice(
@@ -198,9 +149,7 @@ class Latents:
 
     @property
     def _chunks(self) -> tuple[Extent, Extent, Extent]:
-        is_bounded = self.chunks < self.all_chunks
-        chunks = Extent(times=self.chunks) if is_bounded else Extent(size=MOST_KEYS, per=CHUNK)
-        return Extent(size="S"), Extent(times=-(-self.heads // self.tiles.rows)), chunks
+        return Extent(size="S"), Extent(times=-(-self.heads // self.tiles.rows)), self.extent
 
     @property
     def _tiles(self) -> tuple[Extent, Extent, Extent]:
@@ -213,7 +162,7 @@ class Latents:
 def latent_attention(operands: Operands, work: Work) -> tuple[Call, ...]:
     """Latent attention in two launches, as `calls_attention.paged_attention` has them."""
     latents = Latents(operands, work.member("paged_attention"))
-    partial, nbytes = _partial_results(latents)
+    partial, nbytes = latents.partial_results()
     first = {**latents.inputs, **partial}
     out = {"OUT_STRIDE": latents.out.stride}
     merging = Choice(
@@ -227,16 +176,6 @@ def latent_attention(operands: Operands, work: Work) -> tuple[Call, ...]:
     choices = (merging, latents.choice("attend_tiles", **out))
     second = Call({**first, "out": latents.out.pointer}, choices, nbytes)
     return Call(first, (latents.choice("attend_chunks"),), nbytes), second
-
-
-def _partial_results(latents: Latents) -> tuple[dict[str, Pointer], int]:
-    """Where chunks leave their values, highest scores and sums, and how many bytes that takes."""
-    rows = latents.operands.plan.limits.max_num_seqs * latents.heads * latents.chunks
-    highest = aligned(4 * rows * latents.values)
-    sums = highest + aligned(4 * rows)
-    places = {"values": 0, "highest": highest, "sums": sums}
-    pointers = {name: workspace(offset=offset) for name, offset in places.items()}
-    return pointers, sums + aligned(4 * rows)
 
 
 CALLS: Mapping[str, Emit] = {"head_linear": head_linear}

@@ -56,6 +56,23 @@ class PagedState:
         """Columns of a head, or of a row that all heads read."""
         return int(self.buffer.shape[3])
 
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """k and v, or k alone where rows are both."""
+        return tuple(part for part in "kv" if f"{part}_cache" in self.i.inputs)
+
+    @property
+    def pointers(self) -> dict[str, Pointer]:
+        """By the names of the kernels' arguments; none for scales that there are not."""
+        states = {part: self.operands.state(self.i, f"{part}_cache") for part in self.parts}
+        scales = {f"{part}_scales": scales for part, (_, scales) in states.items() if scales}
+        return {f"{part}_cache": numbers for part, (numbers, _) in states.items()} | scales
+
+    @property
+    def absent(self) -> dict[str, Constant]:
+        """Zeros in the place of scales that there are not."""
+        return {} if self.is_scaled else {f"{part}_scales": 0 for part in self.parts}
+
 
 @dataclass(frozen=True)
 class Cache(PagedState):
@@ -85,20 +102,6 @@ class Cache(PagedState):
         return int(self.buffer.shape[1])
 
     @property
-    def pointers(self) -> dict[str, Pointer]:
-        """By the names of the kernels' arguments; none for scales that there are not."""
-        keys, values = (self.operands.state(self.i, name) for name in ("k_cache", "v_cache"))
-        found = {"k_cache": keys[0], "v_cache": values[0]}
-        if keys[1] and values[1]:
-            found |= {"k_scales": keys[1], "v_scales": values[1]}
-        return found
-
-    @property
-    def absent(self) -> dict[str, Constant]:
-        """Zeros in the place of scales that there are not."""
-        return {} if self.is_scaled else {"k_scales": 0, "v_scales": 0}
-
-    @property
     def constants(self) -> dict[str, Constant]:
         return {"PAGE": self.page, "SCALED": self.is_scaled, **self.absent}
 
@@ -125,17 +128,6 @@ class LatentCache(PagedState):
     def block(self) -> int:
         """Columns that share a scale, or of a program that writes them."""
         return self.buffer.format.block if self.is_scaled else self.size
-
-    @property
-    def pointers(self) -> dict[str, Pointer]:
-        """By the names of the kernels' arguments; none for scales that there are not."""
-        numbers, scales = self.operands.state(self.i, "k_cache")
-        return {"k_cache": numbers} | ({"k_scales": scales} if scales else {})
-
-    @property
-    def absent(self) -> dict[str, Constant]:
-        """A zero in the place of scales that there are not."""
-        return {} if self.is_scaled else {"k_scales": 0}
 
     @property
     def constants(self) -> dict[str, Constant]:

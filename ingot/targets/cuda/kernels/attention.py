@@ -73,6 +73,14 @@ def visible_scores(
     x = tl.dot(q, tl.trans(k), input_precision="ieee")
     if SCALED:
         x = x * k_scales[None, :]
+    return in_log2(x, keys, positions, SCALE, SOFTCAP, WINDOW)
+
+
+@triton.jit
+def in_log2(
+    x, keys, positions, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr
+):  # fmt: skip
+    """Scores of products [rows, keys] in units of log2; -inf where a row does not see a key."""
     if SOFTCAP > 0:
         x = soft_capped(x * SCALE, SOFTCAP) * LOG2_E
     else:
@@ -81,6 +89,16 @@ def visible_scores(
     if WINDOW > 0:
         seen = seen & (keys[None, :] > positions[:, None] - WINDOW)
     return tl.where(seen, x, NEVER)
+
+
+@triton.jit
+def weights_of(x, highest, DTYPE: tl.constexpr):
+    """Weights of scores, relative to the highest score of each row that is known by now; that
+    score, a whole number; and the factor [rows, 1] of what was added up before."""
+    both = tl.maximum(highest, tl.floor(tl.max(x, 1) + 0.5))
+    known = tl.where(both == NEVER, 0.0, both)
+    weights = (tl.exp2(x - known[:, None]) * LIFT).to(DTYPE)
+    return weights, both, power_of_two(highest - both)[:, None]
 
 
 @triton.jit
@@ -106,17 +124,13 @@ def attend_keys(
         k = rows_at(k_cache, places, stored, q.dtype, D, WIDTH)
         scales = tl.load(k_scales + places, mask=stored, other=0) if SCALED else 0.0
         x = visible_scores(q, k, scales, keys, positions, SCALE, SOFTCAP, WINDOW, SCALED)
-        both = tl.maximum(highest, tl.floor(tl.max(x, 1) + 0.5))
-        known = tl.where(both == NEVER, 0.0, both)
-        weights = (tl.exp2(x - known[:, None]) * LIFT).to(q.dtype)
-        old = power_of_two(highest - both)[:, None]
+        weights, highest, old = weights_of(x, highest, q.dtype)
         sums = tl.dot(weights, ones, sums * old, input_precision="ieee")
         v = rows_at(v_cache, places, stored, q.dtype, D, WIDTH)
         if SCALED:
             scales = tl.load(v_scales + places, mask=stored, other=0)
             weights = (weights.to(tl.float32) * scales[None, :]).to(q.dtype)
         values = tl.dot(weights, v, values * old, input_precision="ieee")
-        highest = both
     return values, highest, tl.max(sums, 1)  # its columns are equal
 
 

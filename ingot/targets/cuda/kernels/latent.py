@@ -11,19 +11,17 @@ import triton.language as tl
 from ingot.targets.cuda.kernels.attention import (
     CHUNK,
     COLUMNS_OF_ONES,
-    LIFT,
-    LOG2_E,
     NEVER,
+    in_log2,
     lowest_key,
     merge,
     merged_chunks,
     normalised,
     places_of,
-    power_of_two,
     row_at,
+    weights_of,
 )
 from ingot.targets.cuda.kernels.heads import integers_of, plain_row
-from ingot.targets.cuda.kernels.math import soft_capped
 
 
 @triton.jit
@@ -106,29 +104,10 @@ def attend_latents(
         x = tl.dot(q_rest, tl.trans(rest), input_precision="ieee")
         x = tl.dot(q_first, tl.trans(k), x, input_precision="ieee")
         x = in_log2(x, keys, positions, SCALE, SOFTCAP, WINDOW)
-        both = tl.maximum(highest, tl.floor(tl.max(x, 1) + 0.5))
-        known = tl.where(both == NEVER, 0.0, both)
-        weights = (tl.exp2(x - known[:, None]) * LIFT).to(q_first.dtype)
-        old = power_of_two(highest - both)[:, None]
+        weights, highest, old = weights_of(x, highest, q_first.dtype)
         sums = tl.dot(weights, ones, sums * old, input_precision="ieee")
         values = tl.dot(weights, k, values * old, input_precision="ieee")
-        highest = both
     return values, highest, tl.max(sums, 1)  # its columns are equal
-
-
-@triton.jit
-def in_log2(
-    x, keys, positions, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr
-):  # fmt: skip
-    """Scores [rows, keys] of products in units of log2; -inf where a row does not see a key."""
-    if SOFTCAP > 0:
-        x = soft_capped(x * SCALE, SOFTCAP) * LOG2_E
-    else:
-        x = x * (SCALE * LOG2_E)
-    seen = keys[None, :] <= positions[:, None]
-    if WINDOW > 0:
-        seen = seen & (keys[None, :] > positions[:, None] - WINDOW)
-    return tl.where(seen, x, NEVER)
 
 
 @triton.jit
