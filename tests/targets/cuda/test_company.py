@@ -33,18 +33,28 @@ def prompt(length: int, seed: int) -> tuple[int, ...]:
 
 
 # Qwen3 in bfloat16; one whose windows give pages back while it decodes, and whose cache is in int8;
-# and one with soft caps.
+# one with soft caps; and latent rows, also in int8 and with experts.
 MODELS: dict[str, dict[str, Any]] = {
     "qwen3": {},
     "mistral": {"kv_dtype": "int8"},
     "gemma2": {"kv_dtype": "int8", "quantize": "int8"},
+    "deepseek_v2": {},
+    "deepseek_v3_experts": {"kv_dtype": "int8"},
 }
 WINDOW = 6
 on_qwen3, on_a_window = (
     pytest.mark.parametrize("artifact", [family], indirect=True) for family in ("qwen3", "mistral")
 )
 on_all = pytest.mark.parametrize(
-    "artifact", core("qwen3", further=["mistral"], slow=["gemma2"]), indirect=True
+    "artifact",
+    core("qwen3", further=["mistral"], slow=["gemma2", "deepseek_v2", "deepseek_v3_experts"]),
+    indirect=True,
+)
+# Of latent rows what needs pages the most.
+on_latents = pytest.mark.parametrize(
+    "artifact",
+    core("qwen3", further=["mistral", "deepseek_v2"], slow=["gemma2", "deepseek_v3_experts"]),
+    indirect=True,
 )
 
 
@@ -101,7 +111,7 @@ def test_decodes_are_padded_to_a_bucket(llm: LLM, alone: Alone, count: int) -> N
     assert results(llm, prompts) == [alone.of(each) for each in prompts]
 
 
-@on_all
+@on_latents
 @pytest.mark.parametrize("params", core(GREEDY, further=[DRAWN]), ids=["greedy", "drawn"])
 def test_a_prefix_that_was_computed_before_is_found(
     artifact: Path, alone: Alone, params: SamplingParams
@@ -113,7 +123,7 @@ def test_a_prefix_that_was_computed_before_is_found(
         assert llm.counters().prefix_cache.num_hits == PAGE
 
 
-@on_all
+@on_latents
 @pytest.mark.thorough
 def test_a_request_that_gives_up_its_pages_goes_on_later(artifact: Path, alone: Alone) -> None:
     """Three pages for two requests that grow into their second one."""
