@@ -53,6 +53,7 @@ def test_the_host_as_an_object(report, monkeypatch, tmp_path):
     assert found["versions"]["ingot"] == __version__
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cache", ["a" * 300, "removed"])
 def test_a_cache_that_is_none_or_changes_meanwhile(report, monkeypatch, tmp_path, cache):
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path / cache))
@@ -63,6 +64,7 @@ def test_a_cache_that_is_none_or_changes_meanwhile(report, monkeypatch, tmp_path
     assert report()["cache"]["size_bytes"] == 0
 
 
+@pytest.mark.thorough
 def test_a_cache_that_cannot_be_read_is_missing(report, monkeypatch, tmp_path):
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path))
     iterdir = doctor.Path.iterdir
@@ -127,6 +129,7 @@ def test_it_works_where_no_package_is_installed():
     assert "triton" not in lacks and found["cuda"]["builds"]  # which is found by its files
 
 
+@pytest.mark.thorough
 def test_kernels_for_cuda_can_be_built_with_triton(report):
     found = report()["cuda"]
     levels = ("sm_80", "sm_90", "sm_100", "sm_103", "sm_120")
@@ -153,6 +156,7 @@ def test_a_compiler_that_is_not_there(report, monkeypatch):
     assert "is not a program" in remedies(found)["C++ compiler"]
 
 
+@pytest.mark.thorough
 def test_a_compiler_that_builds_nothing(report, monkeypatch, tmp_path):
     script = tmp_path / "g++"
     script.write_text("#!/bin/sh\necho no headers >&2; exit 1\n")

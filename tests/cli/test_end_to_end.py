@@ -84,6 +84,7 @@ def test_a_model_directory_is_compiled_once(shakespeare_dir, tmp_path):
     assert runs[1].stderr == ""
 
 
+@pytest.mark.thorough
 def test_a_prompt_from_a_pipe_gives_the_same_as_an_argument(shakespeare_artifact):
     given = ingot("run", shakespeare_artifact, "ROMEO:", "--max-tokens", 8, "--temperature", 0)
     piped = ingot(

@@ -8,6 +8,7 @@ import pytest
 from ingot.runtime.devices.sampler import Sampler
 from ingot.runtime.llm import LLM
 from ingot.runtime.params import SamplingParams
+from tests.support.core import core
 
 VOCABULARY = 2048
 PROMPTS = [[5, 6, 7], [300, 2, 19, 1000], [42], [9, 9], [1999, 4]]
@@ -56,8 +57,8 @@ class Compared:
         return draws
 
 
-@pytest.mark.parametrize("num_prompts", [1, 2, 3, 5])
-@pytest.mark.parametrize("threads", [1, 2, 3, 7])
+@pytest.mark.parametrize("num_prompts", core(3, further=[1, 2, 5]))
+@pytest.mark.parametrize("threads", core(1, 3, further=[2, 7]))
 def test_tokens_are_those_of_a_sampler_that_looks_itself(
     shakespeare_artifact, threads, num_prompts
 ):
