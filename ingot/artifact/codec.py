@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
+from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ T = TypeVar("T")
 
 # The digest is the last field in every version, so that older readers can check it.
 _DIGEST = re.compile(rb'"digest": "([0-9a-f]{64})"\n\}\n\Z')
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 _RECOMPILE = "Compile it again, or fetch it again if it was copied."
 
 
@@ -107,11 +109,7 @@ def _format_version(data: bytes, file: str) -> tuple[int, int]:
 
 
 def _encode(value: Any, kind: type[Any]) -> bytes:
-    if isinstance(value, (Plan, Launches)):
-        data = _in_lines(_lean(value))
-    else:
-        data = msgspec.json.format(msgspec.json.encode(value, order="deterministic"), indent=1)
-    data += b"\n"
+    data = _json(value)
     # JSON has no inf or nan. Better to refuse here than when somebody reads the artifact.
     try:
         same = decode_json(data, kind) == value
@@ -122,14 +120,30 @@ def _encode(value: Any, kind: type[Any]) -> bytes:
     return data
 
 
+def _json(value: Any) -> bytes:
+    if isinstance(value, (Plan, Launches)):
+        return _in_lines(_lean(value)) + b"\n"
+    data = msgspec.json.encode(value, order="deterministic")
+    return msgspec.json.format(data, indent=1) + b"\n"
+
+
 def _lean(value: Any) -> Any:
     """A value as plain data. Fields that have their default are left out."""
-    if is_dataclass(value):
-        pairs = ((f, getattr(value, f.name)) for f in fields(value))
-        return {f.name: _lean(v) for f, v in pairs if v != f.default}
-    if isinstance(value, dict):
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is list or kind is tuple:
+        return [_lean(item) for item in value]
+    if kind is dict:
         return {key: value[key] for key in sorted(value)}
-    return [_lean(item) for item in value] if isinstance(value, (list, tuple)) else value
+    pairs = ((name, default, getattr(value, name)) for name, default in _defaults(kind))
+    return {name: _lean(v) for name, default, v in pairs if v != default}
+
+
+@cache
+def _defaults(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
+    """The fields of a dataclass with their defaults; those without have one that nothing equals."""
+    return tuple((field.name, field.default) for field in fields(kind))
 
 
 def _in_lines(lean: dict[str, Any]) -> bytes:
@@ -148,7 +162,7 @@ def _decode(data: bytes, kind: type[T], file: str, *, canonical: bool = True) ->
         value = decode_json(data, kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ArtifactError(f"{file}: {error}", hint=_RECOMPILE) from error
-    if canonical and _encode(value, kind) != data:
+    if canonical and _json(value) != data:
         raise ArtifactError(
             f"{file}: not what ingot writes (unknown or repeated fields, or edits)",
             hint=_RECOMPILE,

@@ -41,6 +41,7 @@ class Artifact:
     manifest: Manifest
     flags: frozenset[str] = field(repr=False)  # of the device that it is opened for
     gpu: int = 0  # the number of that device, if it is a GPU
+    _plans: dict[str, Plan] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def open(
@@ -98,12 +99,15 @@ class Artifact:
         """The plan of one target's step. Raises ArtifactError if its limits are not those of the
         manifest."""
         name = entry.step.plan
+        if name in self._plans:
+            return self._plans[name]
         plan = decode_plan(self.read(name), file=name)
         if plan.limits != self.manifest.limits:
             raise ArtifactError(
                 f"{name} is for {plan.limits}, the manifest for {self.manifest.limits}",
                 hint=_AGAIN,
             )
+        self._plans[name] = plan
         return plan
 
     def names(self, folder: str) -> list[str]:
