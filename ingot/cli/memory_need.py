@@ -94,7 +94,7 @@ class MemoryNeed:
 
 def memory_need(view: ArtifactView, target: str) -> MemoryNeed:
     """The memory that a target of an artifact needs."""
-    from ingot.runtime.devices.cpu import widest_window
+    from ingot.runtime.page_count import widest_window
 
     plan = view.plans[target]
     limits = plan.limits

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
+import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn
-
-import numpy as np
 
 from ingot.errors import RequestError
 
@@ -35,7 +34,9 @@ def refuse_unknown(kind: str, given: Iterable[str], known: list[str]) -> None:
 
 def plain(value: Any) -> Any:
     """A NumPy scalar as the Python value that it stands for; anything else as it is."""
-    return value.item() if isinstance(value, np.generic) else value
+    # Where nobody has imported NumPy there is no such scalar. A server starts sooner without it.
+    numpy = sys.modules.get("numpy")
+    return value.item() if numpy is not None and isinstance(value, numpy.generic) else value
 
 
 def flag(name: str, value: object) -> None:

@@ -10,9 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from ingot.runtime.bad_words import spellings
 from ingot.runtime.field_checks import (
     flag,
@@ -27,6 +24,9 @@ from ingot.runtime.field_checks import (
 from ingot.runtime.structured.outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from ingot.runtime.structured.guide import Grammar
 
 MAX_N = 16384
@@ -44,7 +44,7 @@ _ABSENT: dict[str, Any] = {
     "max_tokens": UNLIMITED,
 }
 
-LogitsProcessor = Callable[..., npt.NDArray[np.float32]]
+LogitsProcessor = Callable[..., "npt.NDArray[np.float32]"]
 
 
 class RequestOutputKind(enum.Enum):
@@ -138,12 +138,13 @@ class SamplingParams:
 
     # Seen before the generated __init__, so that an unknown name gets our error and not TypeError.
     def __new__(cls, **given: Any) -> SamplingParams:
-        refuse_unknown(cls.__name__, given, [f.name for f in fields(cls) if f.init])
+        refuse_unknown(cls.__name__, given, _GIVEN)
         return object.__new__(cls)
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            self._set(field.name, plain(getattr(self, field.name)))
+        for name in _GIVEN:
+            if (value := plain(given := getattr(self, name))) is not given:
+                self._set(name, value)
         for name, absent in _ABSENT.items():
             if getattr(self, name) is None:
                 self._set(name, absent)
@@ -151,9 +152,8 @@ class SamplingParams:
         self._check_lists()
         self._check_numbers()
         self._check_counts()
-        for field in fields(self):
-            if isinstance(field.default, bool):
-                flag(field.name, getattr(self, field.name))
+        for name in _FLAGS:
+            flag(name, getattr(self, name))
         if not isinstance(self.output_kind, RequestOutputKind):
             refuse("output_kind", self.output_kind, "a RequestOutputKind")
         self._check_together()
@@ -265,6 +265,10 @@ def _assign(params: SamplingParams, name: str, value: Any) -> None:
     for field in fields(changed):
         params._set(field.name, getattr(changed, field.name))
 
+
+# Every request asks for these names several times.
+_GIVEN = [field.name for field in fields(SamplingParams) if field.init]
+_FLAGS = [field.name for field in fields(SamplingParams) if isinstance(field.default, bool)]
 
 # The class is frozen, so that what fills it in passes this by.
 SamplingParams.__setattr__ = _assign  # type: ignore[method-assign, assignment]

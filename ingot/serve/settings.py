@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from msgspec import Struct
 
-from ingot.artifact.reader import Artifact
 from ingot.errors import UsageError
 from ingot.runtime.config import DRAFTED, EngineConfig
-from ingot.runtime.llm import LLM
 
 
 class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,15 +70,3 @@ class ModelSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def identity(self) -> tuple[str, int | None, int]:
         """Those that outputs can depend on."""
         return self.device, self.context, self.seed
-
-
-def open_model(path: str | Path, settings: ModelSettings) -> LLM:
-    """Opens an artifact as the settings say. Raises what `LLM` raises."""
-    return LLM(
-        Artifact.open(path, device=settings.device),
-        max_model_len=settings.context,
-        kv_cache_bytes=settings.kv_bytes,
-        num_threads=settings.threads,
-        seed=settings.seed,
-        config=settings.switches(),
-    )

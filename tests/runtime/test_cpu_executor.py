@@ -16,9 +16,10 @@ from ingot.artifact.reader import Artifact
 from ingot.artifact.select import ABI
 from ingot.errors import ArtifactError, IncompatibleHostError, ResourceError, UsageError
 from ingot.runtime.devices import cpu
-from ingot.runtime.devices.cpu import CpuExecutor, count_pages, widest_window
+from ingot.runtime.devices.cpu import CpuExecutor
 from ingot.runtime.devices.cpu_kernels import FUNCTIONS, Kernels, ModelStruct, StepStruct
 from ingot.runtime.executor import Draws
+from ingot.runtime.page_count import count_pages, widest_window
 from tests.runtime.fake_model import (
     KERNELS,
     LIMITS,

@@ -88,8 +88,10 @@ def _check(fields: dict[str, Any], facts: ModelFacts, request: GenerateRequest) 
     """Raises FieldError for what the fields together cannot be."""
     try:
         params = SamplingParams(**fields)
-        # These take a tokenizer, and time: the engine sees to them.
-        replace(params, bad_words=(), structured_outputs=None).for_model(facts.vocab_size)
+        if params.bad_words or params.structured_outputs is not None:
+            # These take a tokenizer, and time: the engine sees to them.
+            params = replace(params, bad_words=(), structured_outputs=None)
+        params.for_model(facts.vocab_size)
     except GrammarError as error:
         raise form_error(error, request) from error
     except RequestError as error:

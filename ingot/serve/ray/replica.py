@@ -14,8 +14,9 @@ from ingot.errors import IngotError, InternalError, describe
 from ingot.serve.engine import Job
 from ingot.serve.isolated.messages import Fault
 from ingot.serve.local import LocalEngine
+from ingot.serve.open_model import open_model
 from ingot.serve.ray.wire import Description, Said, encode
-from ingot.serve.settings import ModelSettings, open_model
+from ingot.serve.settings import ModelSettings
 
 _log = logging.getLogger(__name__)
 _decode_job = msgspec.msgpack.Decoder(Job).decode

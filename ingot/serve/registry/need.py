@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ingot.artifact.plan import Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.target import kind_of_name
-from ingot.runtime.devices.cpu import count_pages
+from ingot.runtime.page_count import count_pages
 from ingot.serve.settings import ModelSettings
 
 SHARE = 4  # of a budget, one model's keys and values take at most this part, unless told

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
@@ -14,10 +13,12 @@ from ingot.serve.engine import Engine
 from ingot.serve.isolated.client import IsolatedEngine
 from ingot.serve.isolated.spawn import Spawn, spawned
 from ingot.serve.isolated.supervisor import Changed, Patience
-from ingot.serve.local import LocalEngine
 from ingot.serve.registry.compiling import artifact_of
 from ingot.serve.registry.need import Need, need_of
-from ingot.serve.settings import ModelSettings, open_model
+from ingot.serve.settings import ModelSettings
+
+if TYPE_CHECKING:
+    from ingot.serve.local import LocalEngine
 
 
 class Opener(Protocol):
@@ -75,7 +76,10 @@ class IsolatedOpener(LocalOpener):
 
 
 def _open_local(path: str, settings: ModelSettings) -> LocalEngine:
-    return LocalEngine(open_model(Path(path), settings), settings)
+    from ingot.serve.local import LocalEngine
+    from ingot.serve.open_model import open_model
+
+    return LocalEngine(open_model(path, settings), settings)
 
 
 async def _discard(opening: asyncio.Task[LocalEngine]) -> None:

@@ -24,7 +24,7 @@ from ingot.errors import (
     UsageError,
 )
 from ingot.runtime.arrays import Float32, StepInputs
-from ingot.runtime.devices.cpu import vocab_size, widest_window
+from ingot.runtime.devices.cpu import vocab_size
 from ingot.runtime.devices.cuda.check import check_built, check_driver
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.host_draws import HostDraws
@@ -36,6 +36,7 @@ from ingot.runtime.devices.cuda.room import pages_within
 from ingot.runtime.devices.cuda.sampler import DeviceSampler
 from ingot.runtime.devices.sampler import Sampler, drawn
 from ingot.runtime.executor import Draw, Drawn, Draws
+from ingot.runtime.page_count import widest_window
 from ingot.runtime.sampling_state import SampledSequence
 
 LEAST_KEYS = 1024  # tokens of the longest sequence: below that, a graph more would save nothing

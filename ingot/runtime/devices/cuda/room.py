@@ -8,8 +8,8 @@ from ingot.artifact.pages import most_pages
 from ingot.artifact.plan import Plan
 from ingot.artifact.tensors import ALIGNMENT
 from ingot.errors import ResourceError
-from ingot.runtime.devices.cpu import count_pages, widest_window
 from ingot.runtime.devices.memory import align
+from ingot.runtime.page_count import count_pages, widest_window
 
 KV_SHARE = 0.9  # of the memory that is left for keys and values, unless a size is given
 
