@@ -1,7 +1,8 @@
 """The engine process: opens a model, runs the jobs that its front sends, and ends with it.
 
-The main thread reads, threads of a pool check jobs, and the engine's thread answers. So an abort
-is never behind a job that takes long to check, and what a step did is on its way before the next.
+The main thread reads and checks small jobs, threads of a pool check others, and the engine's thread
+answers. So an abort is never behind a job that takes long to check, a small job waits for no other
+thread, and what a step did is on its way before the next.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ingot.runtime.feed import Feed, News
 from ingot.runtime.llm import LLM
 from ingot.runtime.metrics import EngineCounters
 from ingot.runtime.verify import replay_shortest
-from ingot.serve.engine import Progress
+from ingot.serve.engine import Job, Progress
 from ingot.serve.isolated.frames import FrameReader, FrameWriter
 from ingot.serve.isolated.messages import (
     Ask,
@@ -40,11 +41,19 @@ from ingot.serve.isolated.messages import (
     encodable,
 )
 from ingot.serve.isolated.spawn import tie_to_parent
+from ingot.serve.open_model import open_model
 from ingot.serve.progress import add_job, facts_of, told
-from ingot.serve.settings import open_model
 
 CHECKERS = 4  # threads that check jobs: as many may take long before others have to wait
 READ_BYTES = 1 << 18
+SMALL_TOKENS = 1024  # of a prompt that is checked in less time than another thread takes to wake
+SLOW_FIELDS = ("bad_words", "structured_outputs")  # need the tokenizer, or a grammar
+
+
+def is_small(job: Job) -> bool:
+    """Whether a job is checked in next to no time."""
+    slow = any(name in job.params for name in SLOW_FIELDS)
+    return len(job.token_ids) <= SMALL_TOKENS and not slow
 
 
 class Outbox:
@@ -75,7 +84,10 @@ class EngineServer:
         match message:
             case Ask():
                 self._asked.add(message.number)
-                self._checkers.submit(self._add, message)
+                if is_small(message.job):
+                    self._add(message)
+                else:
+                    self._checkers.submit(self._add, message)
             case Drop(number):
                 self._asked.discard(number)
                 self._feed.drop(number)
