@@ -137,10 +137,7 @@ async def _note_events(registry: ModelRegistry, site: Site, edge: Edge) -> None:
     engines of all models have died and cannot be started again."""
     async for event in registry.events():
         _log.info("model", extra={"fields": {"model": event.name, "state": event.state}})
-        if event.seconds is not None:
-            edge.telemetry.loaded(event.name, event.seconds)
-        if event.died:
-            edge.telemetry.board.number("engine_restarts", event.name).add()
+        edge.telemetry.note(event)
         known = registry.status()
         if not site.starting and all(each.state == "failed" and each.facts for each in known):
             edge.stop()

@@ -121,6 +121,16 @@ METRICS = (
         in_vllm=True,
     ),
     Metric("model_load_seconds", GAUGE, "What the last load of a model took."),
+    Metric(
+        "compile_seconds",
+        GAUGE,
+        "What it last took to find or compile the artifact of a model that is not given as one.",
+    ),
+    Metric(
+        "artifact_verify_failures",
+        COUNTER,
+        "Loads that failed since the artifact was damaged or did not reproduce a golden prompt.",
+    ),
     Metric("engine_restarts", COUNTER, "Engines of a model that ended and were started again."),
     Metric(
         "requests_rejected",

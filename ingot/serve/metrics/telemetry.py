@@ -13,6 +13,7 @@ from ingot.serve.engine import ModelFacts
 from ingot.serve.metrics.board import Board
 from ingot.serve.metrics.engine_watch import EngineWatch
 from ingot.serve.metrics.request_watch import ModelBoard, RequestWatch
+from ingot.serve.registry.entries import ModelEvent
 from ingot.version import __version__
 
 logger = logging.getLogger("ingot.serve")
@@ -86,6 +87,13 @@ class Telemetry:
             if warning:
                 logger.warning("slower than before", extra={"fields": {"model": name, **warning}})
 
-    def loaded(self, model: str, seconds: float) -> None:
-        """Says how long a load took."""
-        self.board.number("model_load_seconds", model).value = seconds
+    def note(self, event: ModelEvent) -> None:
+        """Measures what happened to a model."""
+        if event.seconds is not None:
+            self.board.number("model_load_seconds", event.name).value = event.seconds
+        if event.compile_seconds is not None:
+            self.board.number("compile_seconds", event.name).value = event.compile_seconds
+        if event.died:
+            self.board.number("engine_restarts", event.name).add()
+        if event.damaged:
+            self.board.number("artifact_verify_failures", event.name).add()

@@ -60,7 +60,9 @@ class ModelEvent(Struct, frozen=True):
     """Something that happened to a model; `text` says what in words.
 
     `time` is in seconds since 1970; `seconds` are those that a load has taken, at its end.
-    `died` tells that its engine did, and is being started again.
+    `compile_seconds` are those in which its artifact was found or compiled, where it is not given
+    as one. `died` tells that its engine did, and is being started again; `damaged`, that its
+    artifact is not as it was written, or does not compute what it was compiled to.
     """
 
     name: str
@@ -68,7 +70,9 @@ class ModelEvent(Struct, frozen=True):
     text: str
     time: float
     seconds: float | None = None
+    compile_seconds: float | None = None
     died: bool = False
+    damaged: bool = False
 
 
 @dataclass(eq=False, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 from ingot.serve.registry.entries import ModelEvent
 
@@ -17,16 +18,9 @@ class Events:
     def __init__(self) -> None:
         self._watchers: set[asyncio.Queue[ModelEvent | None]] = set()
 
-    def tell(
-        self,
-        name: str,
-        state: str,
-        text: str = "",
-        seconds: float | None = None,
-        *,
-        died: bool = False,
-    ) -> None:
-        self._put(ModelEvent(name, state, text, time.time(), seconds, died))
+    def tell(self, name: str, state: str, text: str = "", **more: Any) -> None:
+        """Tells that something happened now; `more` are further fields of the event."""
+        self._put(ModelEvent(name, state, text, time.time(), **more))
 
     def close(self) -> None:
         """Ends the iterators of all who watch."""

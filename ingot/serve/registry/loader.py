@@ -9,7 +9,16 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
-from ingot.errors import EngineDeadError, IngotError, InternalError, ResourceError, describe, listed
+from ingot.errors import (
+    ArtifactError,
+    EngineDeadError,
+    IngotError,
+    InternalError,
+    ResourceError,
+    VerificationError,
+    describe,
+    listed,
+)
 from ingot.serve.registry.entries import FAILED, LOADED, LOADING, Entry, Instance, Loading
 from ingot.serve.registry.events import Events
 from ingot.serve.registry.memory import Memory
@@ -62,7 +71,7 @@ class Loader:
         new one cannot be opened, the old one stays, unless it had to go. Raises IngotError.
         """
         async with self._turn(entry):
-            path = await self._opener.locate(source, settings, partial(self._note, entry))
+            path = await self._locate(entry, source, settings)
             need = await self._opener.need(path, settings, self._memory.budget)
             if entry.instance is not None and not self._fits_beside(entry, need.nbytes):
                 await asyncio.wait([self._retire(entry)])
@@ -146,9 +155,18 @@ class Loader:
 
     async def _open_new(self, entry: Entry) -> None:
         self._note(entry, "looking for the artifact")
-        path = await self._opener.locate(entry.source, entry.settings, partial(self._note, entry))
+        path = await self._locate(entry, entry.source, entry.settings)
         need = await self._opener.need(path, entry.settings, self._memory.budget)
         self._put(entry, await self._open(entry, path, need.settings, need.nbytes))
+
+    async def _locate(self, entry: Entry, source: str, settings: ModelSettings) -> str:
+        """The artifact of a source, which may have to be compiled first."""
+        began = time.monotonic()
+        path = await self._opener.locate(source, settings, partial(self._note, entry))
+        if path != source:
+            seconds = time.monotonic() - began
+            self._events.tell(entry.name, entry.state, "found", compile_seconds=seconds)
+        return path
 
     async def _open(
         self, entry: Entry, path: str, settings: ModelSettings, nbytes: int
@@ -250,7 +268,8 @@ class Loader:
     def _fail(self, entry: Entry, error: IngotError) -> None:
         entry.error, entry.may_heal = error.found, isinstance(error, ResourceError)
         _log.error("the model %s cannot be loaded: %s", entry.name, error.found)
-        self._events.tell(entry.name, entry.state, error.found)
+        damaged = isinstance(error, (ArtifactError, VerificationError))
+        self._events.tell(entry.name, entry.state, error.found, damaged=damaged)
 
 
 class _Unloaded(EngineDeadError):

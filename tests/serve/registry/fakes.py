@@ -61,7 +61,8 @@ class Held(Struct):
 class FakeOpener:
     """Opens engines of the sizes that their sources say: `big:3` takes 3 bytes.
 
-    `holds` lets no load through before `held` is told. Sources that begin with `bad` fail.
+    `holds` lets no load through before `held` is told. Sources that begin with `bad` fail, and
+    those that begin with `folder` are made to `compiled`.
     """
 
     def __init__(self, *, holds=False):
@@ -77,7 +78,7 @@ class FakeOpener:
         await asyncio.sleep(0)
         if source.startswith("missing"):
             raise ArtifactError(f"/secret/{source} does not exist")
-        return source
+        return "compiled" if source.startswith("folder") else source
 
     async def need(self, path, settings, budget):
         await asyncio.sleep(0)
