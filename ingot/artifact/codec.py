@@ -129,7 +129,7 @@ def _json(value: Any) -> bytes:
 
 def _lean(value: Any) -> Any:
     """A value as plain data. Fields that have their default are left out."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _PLAIN:
         return value
     if kind is list or kind is tuple:
