@@ -107,7 +107,8 @@ class Loader:
         self._memory.stir()
         instance.stop_timer()
         seconds = entry.settings.keep_alive
-        if seconds is not None and not (instance.num_leases or entry.pinned or entry.num_waiting):
+        in_use = instance.num_leases or entry.pinned or entry.num_waiting
+        if seconds is not None and entry.instance is instance and not in_use:
             loop = asyncio.get_running_loop()
             instance.expiry = loop.call_later(seconds, self._expire, entry, instance)
 
@@ -121,7 +122,16 @@ class Loader:
         async with entry.turn:
             if entry.removed:
                 raise _unloaded(entry)
-            yield
+            try:
+                yield
+            finally:
+                self._retire_removed(entry)
+
+    def _retire_removed(self, entry: Entry) -> None:
+        """Closes what was loaded for a model that was given up meanwhile, perhaps by somebody who
+        did not wait for the end of this."""
+        if entry.removed and entry.instance is not None:
+            self._retire(entry)
 
     async def _load(self, entry: Entry) -> None:
         """Loads a model. Raises IngotError."""

@@ -92,6 +92,37 @@ def test_a_reload_that_comes_after_the_end_of_a_model_opens_nothing(ends):
     run(scenario, holds=True)
 
 
+def test_what_a_reload_opens_for_a_model_that_was_removed_is_closed():
+    async def scenario(registry, opener):
+        registry.register("a", "one")
+        reload = asyncio.create_task(registry.reload("a", "two"))
+        await until(lambda: opener.held)
+        removing = asyncio.create_task(registry.remove("a"))
+        await settle()
+        removing.cancel()  # it waits for the reload, and nobody waits for it any more
+        await settle()
+        opener.held[0].go.set_result(None)
+        await reload
+        await settle()
+        assert opener.num_opened == 1 and opener.open_engines == []
+
+    run(scenario, holds=True)
+
+
+def test_an_instance_that_is_not_used_any_more_has_no_timer():
+    async def scenario(registry, opener):
+        registry.register("a", "one", ModelSettings(keep_alive=3))
+        async with registry.lease("a"):
+            entry = registry._find("a")
+            instance = entry.instance
+            unloading = asyncio.create_task(registry.unload("a"))
+            await settle()
+        assert instance.expiry is None or instance.expiry.cancelled()
+        await unloading
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_model_of_this_process_that_is_unloaded_while_it_opens_is_closed(monkeypatch, times):
     begun, go, closed = threading.Event(), threading.Event(), []

@@ -24,7 +24,7 @@ from ingot.serve.settings import ModelSettings
 from tests.serve.registry.fakes import FakeOpener, settle, size_of
 
 NAMES = "abcd"
-OPERATIONS = ["lease", "load", "unload", "reload"]
+ALIASES = "xy"
 KEPT = {"c": 3, "d": 0}  # seconds that an idle model stays loaded
 BUDGET, MAX_WAITING = 6, 4
 STATES = {"unloaded", "loading", "loaded", "unloading", "failed"}
@@ -47,6 +47,8 @@ class RegistryMachine(RuleBasedStateMachine):
         self.forced = set()  # engines that may be closed under a lease
         self.forcing = []  # models and tasks that unload them by force, perhaps in their turn
         self.sources = {}
+        self.owners = {}  # of aliases
+        self.forgotten = set()  # engines of models that were removed
 
     def do(self, *coroutines):
         """Begins something, or several things in one turn of the loop, and goes on until nothing
@@ -75,18 +77,41 @@ class RegistryMachine(RuleBasedStateMachine):
         self.registry = self.loop.run_until_complete(make())
         for name, size in zip(NAMES, sizes, strict=True):
             self.sources[name] = f"{name}0:{size}"
-            keep = ModelSettings(keep_alive=KEPT.get(name))
-            self.registry.register(name, self.sources[name], keep)
+            self.register(name)
+
+    def register(self, name):
+        keep = ModelSettings(keep_alive=KEPT.get(name))
+        self.registry.register(name, self.sources[name], keep)
 
     async def take(self, name):
+        owner = name if name in NAMES else self.owners.get(name)
         stack = AsyncExitStack()
         engine = await self.expect_typed(stack.enter_async_context(self.registry.lease(name)))
         if engine is not None:
-            self.leases.append((stack, name, engine))
+            self.leases.append((stack, owner, engine))
 
-    @rule(name=st.sampled_from(NAMES))
+    @rule(name=st.sampled_from(NAMES + ALIASES))
     def lease(self, name):
         self.do(self.take(name))
+
+    @rule(alias=st.sampled_from(ALIASES), name=st.sampled_from(NAMES))
+    def alias(self, alias, name):
+        async def give():
+            self.registry.alias(alias, name)
+
+        self.do(give())
+        self.owners[alias] = name
+
+    @rule(name=st.sampled_from(NAMES))
+    def remove(self, name):
+        """Another model gets the name at once, while requests for the first may be under way."""
+
+        async def register():
+            self.register(name)
+
+        self.forgotten |= {each for each in self.opener.open_engines if each.path[0] == name}
+        self.owners = {alias: of for alias, of in self.owners.items() if of != name}
+        self.do(self.expect_typed(self.registry.remove(name)), register())
 
     @rule(
         each=st.lists(
@@ -184,6 +209,10 @@ class RegistryMachine(RuleBasedStateMachine):
         for status in self.registry.status():
             assert status.state in STATES and status.num_waiting <= MAX_WAITING
             mine = [engine for _, name, engine in self.leases if name == status.name]
+            mine = [engine for engine in mine if engine not in self.forgotten]
+            assert {*status.aliases} == {
+                a for a, name in self.owners.items() if name == status.name
+            }
             assert status.num_leases >= len([engine for engine in mine if not engine.closed])
             if status.state == "loaded":
                 assert status.facts is not None
@@ -198,7 +227,11 @@ class RegistryMachine(RuleBasedStateMachine):
                 if each.instance and each.settings.keep_alive is not None
                 and not (each.instance.num_leases or each.pinned)
             ]  # fmt: skip
-            running = {timer for timer in self.loop._scheduled if not timer.cancelled()}
+            running = {
+                timer
+                for timer in self.loop._scheduled
+                if not timer.cancelled() and not timer._args[0].removed
+            }
             assert running == {*idle}
 
     def teardown(self):
@@ -265,6 +298,18 @@ def test_the_machine_sees_a_load_whose_end_nobody_is_told(monkeypatch):
             end(self, entry, loading, task)
 
     monkeypatch.setattr(Loader, "_end_load", forgetful)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(RegistryMachine, settings=FAILING)
+
+
+@pytest.mark.thorough
+def test_the_machine_sees_an_alias_that_outlives_its_model(monkeypatch):
+    async def remove(self, name):
+        entry = self._find(name)
+        self._entries.pop(entry.name).removed = True
+        await self._loader.unload(entry, force=False)
+
+    monkeypatch.setattr(ModelRegistry, "remove", remove)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(RegistryMachine, settings=FAILING)
 
