@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
@@ -16,7 +16,7 @@ from ingot.serve.edge.guard import Host, log_request
 from ingot.serve.edge.keys import ADMIN, USE
 from ingot.serve.edge.record import CURRENT, Record, cuttable
 from ingot.serve.http.errors import refusal_of
-from ingot.serve.refusal import BadKey, Draining, Forbidden, Refusal
+from ingot.serve.refusal import BadKey, Draining, Forbidden, MalformedRequest, Refusal
 
 LIVE, HEALTH = "/inference.GRPCInferenceService/ServerLive", "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection."
@@ -97,14 +97,43 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc has no ty
             return _streaming(handler, around)
         single = grpc.unary_unary_rpc_method_handler
         answer = around.single(handler.unary_unary)
-        return single(answer, handler.request_deserializer, handler.response_serializer)
+        return single(answer, _reader(handler), handler.response_serializer)
 
 
 def _streaming(handler: Any, around: _Around) -> Any:
-    kinds = (handler.request_deserializer, handler.response_serializer)
-    if handler.request_streaming:
-        return grpc.stream_stream_rpc_method_handler(around.stream(handler.stream_stream), *kinds)
-    return grpc.unary_stream_rpc_method_handler(around.stream(handler.unary_stream), *kinds)
+    kinds = (_reader(handler), handler.response_serializer)
+    if not handler.request_streaming:
+        return grpc.unary_stream_rpc_method_handler(around.stream(handler.unary_stream), *kinds)
+
+    def several(requests: AsyncIterator[Any], context: Any) -> Any:
+        return handler.stream_stream(_messages(requests), context)
+
+    return grpc.stream_stream_rpc_method_handler(around.stream(several), *kinds)
+
+
+def _reader(handler: Any) -> Callable[[bytes], Any]:
+    """A deserializer that gives a Refusal of bytes that are no message. One that raises has grpc
+    print a traceback, and answer that the server is at fault."""
+
+    def read(data: bytes) -> Any:
+        try:
+            return handler.request_deserializer(data)
+        except Exception:  # each implementation of protobuf has its own
+            return MalformedRequest("the bytes received are no message of this method")
+
+    return read
+
+
+def _message(request: Any) -> Any:
+    """A message that was read. Raises the Refusal of one that could not be."""
+    if isinstance(request, Refusal):
+        raise request
+    return request
+
+
+async def _messages(requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    async for request in requests:
+        yield _message(request)
 
 
 def _text(value: Any) -> str:
@@ -127,7 +156,7 @@ class _Around:
                 try:
                     with cuttable():
                         self._let_in(record)
-                        return await inner(request, context)
+                        return await inner(_message(request), context)
                 except Exception as error:
                     await _abort(error, record, context)
 
@@ -144,7 +173,7 @@ class _Around:
                 try:
                     with cuttable():
                         self._let_in(record)
-                        async with aclosing(inner(request, context)) as messages:
+                        async with aclosing(inner(_message(request), context)) as messages:
                             async for message in messages:
                                 await self._write(message, context)
                 except Exception as error:
@@ -250,7 +279,8 @@ def trailing(refusal: Refusal, record: Record) -> Sequence[tuple[str, str]]:
     """What comes with a status: HTTP's code, the field at fault, and when to try again."""
     found = [("x-request-id", record.request_id), ("ingot-code", refusal.code)]
     if refusal.param:
-        found.append(("ingot-param", refusal.param))
+        # Metadata is ASCII that can be printed, and a client may name its tensors as it likes.
+        found.append(("ingot-param", refusal.param.encode("unicode_escape").decode()))
     if refusal.retry_after:
         found.append(("grpc-retry-pushback-ms", str(round(refusal.retry_after * 1000))))
     elif refusal.retry is False:
