@@ -41,7 +41,7 @@ class Artifact:
     manifest: Manifest
     flags: frozenset[str] = field(repr=False)  # of the device that it is opened for
     gpu: int = 0  # the number of that device, if it is a GPU
-    _plans: dict[str, Plan] = field(default_factory=dict, repr=False, compare=False)
+    _plans: dict[str, Plan] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def open(
