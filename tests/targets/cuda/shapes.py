@@ -24,6 +24,11 @@ def built_of(folder: Path, plan: Plan, target: Target) -> BuiltLaunches:
 
 def built_kernels(folder: Path, target: Target, *specs: KernelSpec) -> BuiltLaunches:
     """Kernels of no plan, built in a folder."""
-    (folder / toolchain.LAUNCHES).write_bytes(encode_launches(Launches(kernels=specs, launches=())))
+    return built_launches(folder, target, Launches(kernels=specs, launches=()))
+
+
+def built_launches(folder: Path, target: Target, launches: Launches) -> BuiltLaunches:
+    """Launches of any kind, built in a folder."""
+    (folder / toolchain.LAUNCHES).write_bytes(encode_launches(launches))
     toolchain.build(folder, folder / KIND.kernels, target)
     return decode_built((folder / KIND.kernels).read_bytes())

@@ -106,11 +106,11 @@ def faults(
     return list(gates.faults(kernel, SM_90, gate))
 
 
-def test_two_spills_are_no_fault_and_three_of_many_bytes_are() -> None:
-    crowded = replace(BINARY, spilled_bytes=24)
-    assert faults({**COUNTS, "LDL.LU": 1, "STL.64": 1}, crowded) == []
-    assert "3 instructions move" in faults({**COUNTS, "LDL": 1, "STL": 2}, crowded)[0]
-    assert faults({**COUNTS, "LDL": 1, "STL": 2}, replace(BINARY, spilled_bytes=16)) == []
+def test_few_spills_of_few_bytes_are_no_fault() -> None:
+    few, many = replace(BINARY, spilled_bytes=16), replace(BINARY, spilled_bytes=20)
+    assert faults({**COUNTS, "LDL.LU": 3, "STL.64": 3}, few) == []
+    assert "7 instructions move" in faults({**COUNTS, "LDL": 4, "STL": 3}, few)[0]
+    assert "20 bytes of a thread" in faults({**COUNTS, "LDL": 1, "STL": 1}, many)[0]
 
 
 def test_shared_memory_is_bounded_by_that_of_a_program() -> None:

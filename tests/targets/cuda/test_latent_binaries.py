@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from ingot.artifact.architectures import ARCHITECTURES
-from ingot.artifact.codec import decode_built, encode_launches
 from ingot.artifact.formats import DType, Format, rounded_rows
 from ingot.artifact.launches import BuiltLaunches, Launches
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
-from ingot.targets.cuda import gates, toolchain
+from ingot.targets.cuda import gates
 from ingot.targets.cuda.generate import Kernels, emit
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work
 from tests.support.core import core
+from tests.targets.cuda.shapes import built_launches
 from tests.targets.cuda.tiny import TARGETS
 from tests.targets.sketch import STEP, Sketch
 
@@ -61,9 +61,7 @@ class Layer:
             for call in emit(operands, Work(plan, group))
         ]
         found = Launches(kernels=tuple(kernels.specs), launches=tuple(launches))
-        (folder / toolchain.LAUNCHES).write_bytes(encode_launches(found))
-        toolchain.build(folder, folder / "kernels.json", target)
-        return decode_built((folder / "kernels.json").read_bytes())
+        return built_launches(folder, target, found)
 
 
 LAYERS = {
