@@ -22,7 +22,7 @@ GROUPS = (16, 32, 64, 128, 256)  # those that the operator takes
 
 def fits(columns: int, form: Format) -> bool:
     """Whether the operator takes rows of so many columns in a format."""
-    return form.group in GROUPS and not form.zeros
+    return form.group in GROUPS
 
 
 class Integers(Weight):
@@ -30,11 +30,13 @@ class Integers(Weight):
 
     The file has `integers` uint8 [O, groups, G*N/8], shifted so that none is negative and two to a
     byte, low half first, where they have 4 bits; zeros fill up the last group. And it has `scales`
-    [O, groups], which are those of the blocks times the multipliers of the groups.
+    [O, groups], which are those of the blocks times the multipliers of the groups. If every group
+    has a zero of its own, `zeros` uint8 [O, groups*N/8] are shifted and packed as the integers.
     """
 
     integers: Tensor
     scales: Tensor
+    zeros: Tensor | None
 
     def __init__(
         self,
@@ -49,19 +51,27 @@ class Integers(Weight):
         stored = (rows, groups, form.group * form.bits // 8)
         self.add("integers", stored, torch.uint8, lambda: packed(make(), form.bits, stored))
         self.add("scales", (rows, groups), dtype, lambda: scales(make(), groups).to(dtype))
+        if form.zeros:
+            row = (rows, -(-groups * form.bits // 8))
+            self.add("zeros", row, torch.uint8, lambda: packed_zeros(make(), form.bits))
+        else:
+            self.register_parameter("zeros", None)
 
     def numbers(self) -> Tensor:
-        return self._dequantized(self.integers.flatten(1), self.scales)
+        return self._dequantized(self.integers.flatten(1), self.scales, self.zeros)
 
     def product(self, x: Tensor) -> Tensor:
-        return product(x, self.integers, self.scales, self.bits, self.group)
+        return product(x, self.integers, self.scales, self.zeros, self.bits, self.group)
 
     def rows(self, ids: Tensor) -> Tensor:
-        integers = functional.embedding(ids, self.integers.flatten(1))
-        return self._dequantized(integers, functional.embedding(ids, self.scales))
+        def picked(table: Tensor) -> Tensor:
+            return functional.embedding(ids, table)
 
-    def _dequantized(self, integers: Tensor, scales: Tensor) -> Tensor:
-        numbers = dequantized(integers, scales, self.bits, self.group)
+        zeros = None if self.zeros is None else picked(self.zeros)
+        return self._dequantized(picked(self.integers.flatten(1)), picked(self.scales), zeros)
+
+    def _dequantized(self, integers: Tensor, scales: Tensor, zeros: Tensor | None) -> Tensor:
+        numbers = dequantized(integers, scales, self.bits, self.group, zeros)
         filled = numbers.shape[-1] > self.columns
         return numbers[..., : self.columns] if filled else numbers
 
@@ -69,10 +79,21 @@ class Integers(Weight):
 def packed(matrix: Scaled, bits: int, shape: tuple[int, ...]) -> Tensor:
     """The integers of a matrix as the file has them."""
     values = whole_parts(matrix.values, matrix.group).flatten(1)
+    return _in_bytes(values, bits).reshape(shape)
+
+
+def packed_zeros(matrix: Scaled, bits: int) -> Tensor:
+    """The zeros of a matrix that has them, as the file has them."""
+    assert matrix.zeros is not None, "a format with zeros has some"
+    return _in_bytes(whole_parts(matrix.zeros, 8 // bits).flatten(1), bits)
+
+
+def _in_bytes(values: Tensor, bits: int) -> Tensor:
+    """int8 [O, n] -> uint8 [O, n*N/8]: shifted so that none is negative, low half first."""
     shifted = (values + (1 << (bits - 1))).to(torch.uint8)
     if bits == 4:
         shifted = shifted[:, 0::2] | (shifted[:, 1::2] << 4)
-    return shifted.reshape(shape).contiguous()
+    return shifted.contiguous()
 
 
 def scales(matrix: Scaled, groups: int) -> Tensor:
@@ -82,12 +103,24 @@ def scales(matrix: Scaled, groups: int) -> Tensor:
     return wide if matrix.multipliers is None else wide * matrix.multipliers
 
 
-def dequantized(integers: Tensor, scales: Tensor, bits: int, group: int) -> Tensor:
-    """uint8 [..., I*N/8] and scales [..., I/G] -> the numbers [..., I] in float32."""
-    values = integers.float()
-    if bits == 4:
-        high = torch.floor(values / 16)
-        values = torch.stack((values - 16 * high, high), -1).flatten(-2)
-    groups = values.unflatten(-1, (scales.shape[-1], group)) - (1 << (bits - 1))
+def dequantized(
+    integers: Tensor, scales: Tensor, bits: int, group: int, zeros: Tensor | None = None
+) -> Tensor:
+    """uint8 [..., I*N/8], scales [..., I/G], zeros [..., I/G*N/8] -> numbers float32 [..., I]."""
+    count = scales.shape[-1]
+    groups = _unpacked(integers, bits).unflatten(-1, (count, group))
+    if zeros is None:
+        groups = groups - (1 << (bits - 1))
+    else:
+        groups = groups - _unpacked(zeros, bits)[..., :count, None]
     numbers: Tensor = groups * scales.float()[..., None]
     return numbers.flatten(-2)
+
+
+def _unpacked(values: Tensor, bits: int) -> Tensor:
+    """uint8 [..., n*N/8] -> [..., n] in float32, still shifted."""
+    numbers = values.float()
+    if bits == 4:
+        high = torch.floor(numbers / 16)
+        numbers = torch.stack((numbers - 16 * high, high), -1).flatten(-2)
+    return numbers

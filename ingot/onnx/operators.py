@@ -75,7 +75,9 @@ def attention(
     return mixed, keys, values
 
 
-def product(x: Tensor, integers: Tensor, scales: Tensor, bits: int, group: int) -> Tensor:
+def product(
+    x: Tensor, integers: Tensor, scales: Tensor, zeros: Tensor | None, bits: int, group: int
+) -> Tensor:
     """x [..., I] -> [..., O]; the others are as of `ingot.onnx.integers.Integers`."""
     rows = scales.shape[0]
     sizes = {"K": x.shape[-1], "N": rows, "bits": bits, "block_size": group}
@@ -83,7 +85,7 @@ def product(x: Tensor, integers: Tensor, scales: Tensor, bits: int, group: int) 
     exact = {"accuracy_level": 1} if x.dtype == torch.float32 else {}
     return symbolic(
         "com.microsoft::MatMulNBits",
-        (x, integers, scales),
+        (x, integers, scales, *(() if zeros is None else (zeros,))),
         {**sizes, **exact},
         dtype=x.dtype,
         shape=(*x.shape[:-1], rows),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -192,10 +193,7 @@ def test_every_format_of_weights_runs(name: str, kind: str, opset: int) -> None:
     assert domains == ({"", "com.microsoft"} if "quantize" in options else {""})
 
 
-SYMMETRIC = [name for name, layout in LAYOUTS.items() if layout.symmetric]
-
-
-@pytest.mark.parametrize("layout", core(further=["gptq"], slow=SYMMETRIC))
+@pytest.mark.parametrize("layout", core(further=["gptq", "awq"], slow=LAYOUTS))
 def test_integers_of_a_checkpoint_are_those_of_the_file(layout: str, tmp_path: Path) -> None:
     """transformers runs the numbers that they stand for. Embedding and head become int8."""
     model_dir = save_random("llama", tmp_path / "model", tokenizer=True)
@@ -213,12 +211,13 @@ def test_integers_of_a_checkpoint_are_those_of_the_file(layout: str, tmp_path: P
 
 
 @pytest.mark.thorough
-def test_integers_with_zeros_of_their_own_are_exported_as_numbers(tmp_path: Path) -> None:
-    """AWQ has them, and the operator is given none."""
+def test_integers_that_the_operator_does_not_take_are_exported_as_numbers(tmp_path: Path) -> None:
+    """A scale for every 8 columns: its groups have 16 or more."""
+    layout = replace(LAYOUTS["gptq"], group=8, config=LAYOUTS["gptq"].config | {"group_size": 8})
     model_dir = save_random("llama", tmp_path / "model", tokenizer=True)
     numbers = Path(shutil.copytree(model_dir, tmp_path / "numbers"))
-    plain(numbers, rewrite(model_dir, LAYOUTS["awq"]))
-    with pytest.raises(UsageError, match="int4-b32-zeros") as caught:
+    plain(numbers, rewrite(model_dir, layout))
+    with pytest.raises(UsageError, match="int8-b8") as caught:
         export_onnx(model_dir, tmp_path / "onnx", max_model_len=300)
     assert "--dequantize" in caught.value.hint and not (tmp_path / "onnx").exists()
     export_onnx(model_dir, tmp_path / "onnx", max_model_len=300, dequantize=True)
