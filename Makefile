@@ -62,7 +62,7 @@ test-all: $(CUDA)  ## Run the core, then the same tests on all further cases
 	  && $(MAKE) --no-print-directory test \
 	  && $(PY) -m pytest -q $(SPREAD) -m "thorough and not slow" $(ARGS)
 
-test-slow: $(RAY)  ## Run the tests that take minutes or gigabytes
+test-slow: $(RAY) build/optimum  ## Run the tests that take minutes or gigabytes
 	@$(PY) -m pytest -q $(SPREAD) -m slow $(ARGS)
 
 test-triton: $(CUDA) build/triton-$(TRITON)  ## Run the tests of CUDA targets with an older Triton (TRITON=3.6)
@@ -72,6 +72,11 @@ test-triton: $(CUDA) build/triton-$(TRITON)  ## Run the tests of CUDA targets wi
 # With a numpy of its time: the interpreter of 3.6 does not know newer ones.
 build/triton-%: $(STAMP)
 	@rm -rf $@ && $(PY) -m pip install -q --no-deps --target $@ "triton==$*.*" "numpy<2.4"
+
+# Optimum's classes for ONNX Runtime, and what they need older versions of than .venv has.
+build/optimum: $(STAMP)
+	@rm -rf $@ && $(PY) -m pip install -q --no-deps --target $@ "optimum-onnx==0.1.*" \
+	  "optimum==2.1.*" "transformers==4.57.*" "huggingface_hub<1" "tokenizers<0.23"
 
 tour: $(CUDA)  ## Do what a new user does, from the wheel to a page in Chromium if there is one
 	@$(PY) -m tools.tour $(ARGS)
