@@ -33,7 +33,7 @@ def test_a_file_has_the_numbers_of_the_artifact(storage: Storage, columns: int) 
 
 
 def drawn(rows: int, columns: int, form: Format) -> Scaled:
-    """Integers of the whole range with a scale, and if the format has them a zero, of each group."""
+    """Integers of the whole range; every group has a scale, and in some formats a zero."""
     rng = torch.Generator().manual_seed(columns)
     groups, top = form.blocks_of(columns), 1 << (form.bits - 1)
 
@@ -56,7 +56,8 @@ def by_onnxruntime(x: np.ndarray, parts: list[np.ndarray], form: Format) -> np.n
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, [len(x), size])]
         for name, size in (("x", columns), ("y", rows))
     )
-    weights = [numpy_helper.from_array(each, name) for each, name in zip(parts, PARTS, strict=False)]
+    named = zip(parts, PARTS, strict=False)
+    weights = [numpy_helper.from_array(each, name) for each, name in named]
     graph = helper.make_graph([node], "product", given, made, weights)
     versions = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=versions, ir_version=11)
@@ -79,9 +80,9 @@ def test_onnxruntime_reads_what_is_written(
     parts = [make() for make in stored.makes.values()]
     assert [part.shape for part in parts] == [getattr(stored, name).shape for name in stored.makes]
     x = np.random.default_rng(columns).standard_normal((3, columns)).astype(np.float32)
-    numbers = matrix.integers().double() * matrix.scales.double().repeat_interleave(group, 1)[
-        :, :columns
-    ]
+    numbers = (
+        matrix.integers().double() * matrix.scales.double().repeat_interleave(group, 1)[:, :columns]
+    )
     expected = x.astype(np.float64) @ numbers.numpy().T
     got = by_onnxruntime(x, [part.numpy() for part in parts], form)
     scale = np.abs(x).astype(np.float64) @ np.abs(numbers.numpy()).T

@@ -1,4 +1,4 @@
-"""A pass or a rule of grouping that is left out changes what a GPU does, and results in its tier."""
+"""A pass or a rule of grouping that is left out changes launches, and results within its tier."""
 
 from __future__ import annotations
 
