@@ -205,16 +205,23 @@ def test_another_day_is_one(another_day: dict[str, str]) -> None:
     assert all(float(said) > time.time() + 30_000_000 for said in done.stdout.split())
 
 
-@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "options", core(further=["--quantize int4 --group-size 32 --kv-dtype int8"], slow=[""])
+)
 def test_compiles_with_other_hash_seeds_on_other_days_are_identical(
-    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], another_day: dict[str, str]
+    options: str,
+    model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    another_day: dict[str, str],
 ) -> None:
     """In folders and with caches of their own, so that each does all of the work."""
     made = []
     for seed, day in (("1", {}), ("2", another_day)):
         own = {"PYTHONHASHSEED": seed, "INGOT_CACHE": str(tmp_path / f"cache {seed}"), **day}
         out = tmp_path / f"folder {seed}" / "model.ingot"
-        command = [sys.executable, "-m", "ingot", "compile", str(model), "-o", str(out), *OPTIONS]
+        words = ["compile", str(model), "-o", str(out), *OPTIONS, *options.split()]
+        command = [sys.executable, "-m", "ingot", *words]
         subprocess.run(command, check=True, env={**os.environ, **own})
         made.append(str(out))
     assert main(["compare", *made]) == 0
