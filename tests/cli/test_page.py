@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import ingot
 from ingot.artifact.golden import Tolerance
 from ingot.artifact.golden_error import GoldenDifference
 from ingot.cli import memory_need
@@ -24,6 +23,7 @@ from tests.cli.sample_artifact import sample_layers, write_sample
 from tests.cli.test_memory_need import with_state
 from tests.support.build_once import built_once
 from tests.support.tiny_models import save_random
+from tests.targets.cuda.simulation import compile_sketch
 from tools.browser import Browser, find_chromium, open_browser
 
 MEASURED = Measured(
@@ -174,18 +174,21 @@ if CHROMIUM := find_chromium():
         assert faults == {look: [] for look in looks}
 
     @pytest.mark.thorough
-    def test_the_page_of_experts_in_int4_for_two_targets_fits(
+    def test_the_page_of_experts_in_int4_fits_for_each_target(
         browser: Browser, tmp_path: Path
     ) -> None:
+        """A processor and a GPU: the page names both, and shows the plan of one."""
         model = save_random("qwen3moe_unnormalised", tmp_path / "model", tokenizer=True)
-        options = {"targets": ("cpu:portable", "cpu:x86-64-v3"), "quantize": "int4"}
+        targets, page = ("cpu:portable", "cuda:sm_90"), tmp_path / "page.html"
         with built_once():
-            ingot.compile(model, tmp_path / "a.ingot", group_size="32", **options)
-        page = tmp_path / "page.html"
-        assert main(["inspect", str(tmp_path / "a.ingot"), "--html", str(page)]) == 0
-        assert "expert_gate" in page.read_text()
-        for width in WIDTHS:
-            assert browser.look(page, width, width != 768).faults(width, width != 768) == []
+            options = {"quantize": "int4", "group_size": "32"}
+            artifact = compile_sketch(model, tmp_path / "a.ingot", targets, **options)
+        for target in targets:
+            assert main(["inspect", str(artifact), "--target", target, "--html", str(page)]) == 0
+            text = page.read_text()
+            assert "expert_gate" in text and all(each in text for each in targets)
+            for width in WIDTHS:
+                assert browser.look(page, width, width != 768).faults(width, width != 768) == []
 
     def test_the_script_does_the_sums_of_python(
         browser: Browser, found: Inspected, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
