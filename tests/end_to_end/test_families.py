@@ -13,6 +13,7 @@ from ingot.runtime.params import SamplingParams
 from ingot.targets.cpu.kind import KIND
 from tests.end_to_end.support import (
     LIMITS,
+    QUANTIZED_LIMITS,
     Compile,
     Compiled,
     judge,
@@ -58,8 +59,6 @@ WITH_SLOW = (
     *("llama_width_36", "llama_width_100", "qwen3_width_576"),
     *("gpt2_gelu_fast", "gpt2_relu", "gpt2_silu", "gpt2_unscaled", "gpt2_untied", "gpt2_upcast"),
 )
-# Largest relative error of logits: random weights are the hardest to round.
-QUANTIZED_LIMITS = {"int8": 4e-2, "int4": 2.5e-1}
 NEW_TOKENS = 12
 LATENT_EXPERTS = ("deepseek_v2_experts", "deepseek_v2_groups", "deepseek_v3_experts", "glm4flash")
 # One of each: a norm for every head, neighbours of a part of a head, norms over the whole width
