@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.artifact.manifest import TargetEntry
 from ingot.artifact.plan import Plan
+from ingot.artifact.reader import weights_name
 from ingot.cli.artifact_view import ArtifactView, kernel_counts, live_bytes
 from ingot.cli.layer_view import LayerView, layer_views
 from ingot.cli.measured import Measured
@@ -43,6 +44,11 @@ class Inspected:
     @property
     def memory(self) -> MemoryNeed:
         return memory_need(self.view, self.target)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of the file that the target reads; others of the artifact may read another."""
+        return self.view.manifest.files[weights_name(self.entry.layout)].size
 
     @property
     def weights(self) -> tuple[StoredAs, ...]:

@@ -17,7 +17,6 @@ import msgspec
 from ingot.artifact.architectures import ARCHITECTURES
 from ingot.artifact.cost import StepShape
 from ingot.artifact.manifest import TargetEntry
-from ingot.artifact.plan import Plan
 from ingot.artifact.step_cost import kernel_costs, step_cost
 from ingot.artifact.target import kind_of_name
 from ingot.cli.artifact_view import ArtifactView, kernel_counts, kernel_views, live_bytes
@@ -40,7 +39,7 @@ def artifact_page(found: Inspected) -> str:
         target=found.target,
         manifest=found.view.manifest,
         plan=found.plan,
-        cards=_cards(found.view, found.plan),
+        cards=_cards(found),
         **_deployment(found),
         **_inside(found),
         **_kernels(found),
@@ -149,15 +148,15 @@ def _needs(view: ArtifactView, entry: TargetEntry) -> TargetNeeds:
     )
 
 
-def _cards(view: ArtifactView, plan: Plan) -> tuple[tuple[str, str], ...]:
-    """The artifact's figures: a number and what it counts."""
-    manifest, model = view.manifest, view.manifest.model
+def _cards(found: Inspected) -> tuple[tuple[str, str], ...]:
+    """The figures of a target: a number and what it counts."""
+    plan, manifest, model = found.plan, found.view.manifest, found.view.manifest.model
     numerics, limits = manifest.numerics, manifest.limits
     longest = format_bytes(model.kv_bytes_per_token * limits.max_model_len)
     stored = numerics.dtype if numerics.quantization == "none" else numerics.quantization
     return (
         (format_count(model.num_parameters), f"parameters, {model.num_layers} layers"),
-        (format_bytes(view.folder_bytes().get("weights", 0)), f"weights in {stored}"),
+        (format_bytes(found.weight_bytes), f"weights in {stored}"),
         (format_bytes(plan.memory.arena_bytes), "arena of a step"),
         (
             format_bytes(model.kv_bytes_per_token),

@@ -11,6 +11,7 @@ import pytest
 
 from ingot.artifact.golden import Tolerance
 from ingot.artifact.golden_error import GoldenDifference
+from ingot.artifact.reader import weights_name
 from ingot.cli import memory_need
 from ingot.cli.artifact_view import read_artifact
 from ingot.cli.inspected import Inspected
@@ -81,6 +82,17 @@ def test_goldens_are_shown_with_their_result(
     assert "6.0e-07 in log-probability; 1.5e-06 allowed" in text
     assert "2.0e-06; 2.0e-03 allowed" in text
     assert f"tokens that differ otherwise: {others} ways prefill, tokens: the same bits" in text
+
+
+def test_weights_are_those_that_the_target_reads(found: Inspected) -> None:
+    """An artifact for a processor and a GPU has two files of them."""
+    manifest, (entry, *_) = found.view.manifest, found.view.manifest.targets
+    own, other = weights_name(entry.layout), weights_name("cuda")
+    files = manifest.files | {own: replace(manifest.files[own], size=5000)}
+    files[other] = manifest.files[own]
+    view = replace(found.view, manifest=replace(manifest, files=files))
+    text = text_of(artifact_page(replace(found, view=view)))
+    assert "5.00 KB weights in float32" in text and "none; what differs" in text
 
 
 def test_memory_is_there_without_a_script(found: Inspected) -> None:
@@ -187,6 +199,7 @@ if CHROMIUM := find_chromium():
             assert main(["inspect", str(artifact), "--target", target, "--html", str(page)]) == 0
             text = page.read_text()
             assert "expert_gate" in text and all(each in text for each in targets)
+            assert "1 kinds" not in text
             for width in WIDTHS:
                 assert browser.look(page, width, width != 768).faults(width, width != 768) == []
 
