@@ -20,7 +20,7 @@ BFLOAT16: dict[str, Any] = {"dtype": "bfloat16"}
 FLOAT32: dict[str, Any] = {"dtype": "float32"}
 INT4 = {**BFLOAT16, "quantize": "int4", "group_size": "32"}
 INT8 = {**BFLOAT16, "quantize": "int8", "group_size": "32", "kv_dtype": "int8"}
-TEXT = "The quick brown fox jumps over the lazy dog. " * 40
+TEXT = "The quick brown fox jumps over the lazy dog. " * 60
 # The model, and the options of the compile. A layout of another program, and a text to calibrate
 # by, stand for the integers that these choose.
 STRUCTURES: dict[str, tuple[str, dict[str, Any]]] = {
