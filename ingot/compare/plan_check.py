@@ -114,7 +114,7 @@ def strayed(values: PlanValues, model: ModelValues) -> Strayed | None:
     plan = values.plan
     judged = [_judge(values, n, model) for n in range(len(plan.instructions))]
     for index, found in enumerate(judged):
-        if isinstance(found, Strayed) and not _feeds_good(plan, judged, index):
+        if isinstance(found, Strayed) and not leads_to_confirmed(plan, judged, index):
             return found
     return None
 
@@ -165,10 +165,15 @@ def _is_pair(values: PlanValues, name: str, module: str, model: ModelValues) -> 
     )
 
 
-def _feeds_good(plan: Plan, judged: Sequence[Strayed | bool | None], index: int) -> bool:
-    """Whether a confirmed result is made of the result of an instruction."""
+def leads_to_confirmed(plan: Plan, judged: Sequence[Strayed | bool | None], index: int) -> bool:
+    """Whether a confirmed result is made of an instruction's, or of what nothing is said about."""
     made = set(plan.instructions[index].outputs.values())
-    return any(
-        judged[n] is True and any(plan.root(name).name in made for name in each.inputs.values())
+    readers = [
+        n
         for n, each in enumerate(plan.instructions)
+        if n > index and any(plan.root(name).name in made for name in each.inputs.values())
+    ]
+    return any(
+        judged[n] is True or (judged[n] is None and leads_to_confirmed(plan, judged, n))
+        for n in readers
     )

@@ -15,7 +15,7 @@ from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
 from ingot.compare.makers import makers_of
 from ingot.compare.model_values import model_values
-from ingot.compare.plan_check import PlanValues, Strayed, strayed
+from ingot.compare.plan_check import PlanValues, Strayed, leads_to_confirmed, strayed
 from ingot.compare.steps import steps_of
 from ingot.compare.stored import sources_of
 from ingot.compiler.lower import lower
@@ -27,6 +27,7 @@ from ingot.targets.cpu.kind import KIND
 from tests.compare.planted import gate_and_up_swapped, window_off_by_one, wrong_epsilon
 from tests.compiler.tiny import LIMITS, tiny
 from tests.support.core import core
+from tests.targets.sketch import Sketch
 
 PROMPTS = [[(7 * i) % 80 for i in range(11)], [3, 1, 4, 1]]
 Spoil = Callable[[GraphModule], None]
@@ -111,6 +112,21 @@ STORED: dict[str, dict[str, object]] = {
 def test_whatever_numbers_are_stored_in_a_right_plan_strays_nowhere(name: str) -> None:
     plan = KIND.place(KIND.group(KIND.rewrite(tiny(**STORED[name]).plan))[0])  # type: ignore[arg-type]
     assert check(plan) is None
+
+
+@pytest.mark.parametrize(
+    ("second", "third", "leads"),
+    [(None, True, True), (None, False, False), (False, True, False), (True, False, True)],
+)
+def test_what_leads_to_a_confirmed_result_is_spelled_otherwise(
+    second: bool | None, third: bool | None, leads: bool
+) -> None:
+    """Of three sums in turn, the first is no value of the model; False is another that is none."""
+    s = Sketch()
+    name = s.rows("x", 4)
+    for out in ("first", "second", "third"):
+        name = s.call("add", name, name, out=out, shape=(4,))
+    assert leads_to_confirmed(s.plan(), [False, second, third], 0) is leads
 
 
 def manifest(dtype: str) -> Manifest:
