@@ -8,10 +8,8 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ingot import cache, compiling, hub
 from ingot.artifact.reader import Artifact
 from ingot.artifact.tree import is_artifact
-from ingot.artifact.writer import check_writable
 from ingot.errors import UsageError
 from ingot.files import as_path
 from ingot.runtime import llm
@@ -37,6 +35,9 @@ def compile(
 
     Returns what was written and how long each stage took. Raises IngotError.
     """
+    from ingot import compiling
+    from ingot.artifact.writer import check_writable
+
     source, artifact = _path("model_dir", model_dir), _path("out", out)
     wanted = _options(options)
     check_writable(artifact)  # before gigabytes are downloaded
@@ -163,7 +164,7 @@ def _found(
                 hint="Give the device to Artifact.open, or the path to LLM.",
             )
         return model, options
-    return cache.resolve(path, wanted), options
+    return _compiled(path, wanted), options
 
 
 def _for_device(
@@ -204,7 +205,20 @@ def _merged_options(given: object, chosen: Mapping[str, Any]) -> CompileOptions 
 
 def _local(model: object, path: Path, revision: str | None) -> Path:
     """`path`, or the folder of the model on the hub that `model` names."""
+    if revision is None and is_artifact(path):
+        return path  # and what downloads need is not imported
+    from ingot import hub
+
     return hub.model_path(model if isinstance(model, str) else path, revision)
+
+
+def _compiled(path: Path, options: CompileOptions | None) -> Path:
+    """`path`, or the artifact that the model directory there becomes."""
+    if is_artifact(path):
+        return path
+    from ingot import cache
+
+    return cache.resolve(path, options)
 
 
 def artifact_path(model: str | Path, device: str = "auto", revision: str | None = None) -> Path:
@@ -214,7 +228,7 @@ def artifact_path(model: str | Path, device: str = "auto", revision: str | None 
     """
     path = Path(model)
     wanted = None if is_artifact(path) else _for_device(device, None, None)
-    return cache.resolve(hub.model_path(model, revision), wanted)
+    return _compiled(_local(model, path, revision), wanted)
 
 
 def _path(name: str, value: object) -> Path:

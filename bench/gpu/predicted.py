@@ -20,7 +20,7 @@ from typing import Any
 
 from bench.plans import plan_of
 from ingot.artifact.architectures import ARCHITECTURES
-from ingot.artifact.codec import decode_built
+from ingot.artifact.launches import decode_built
 from ingot.artifact.occupancy import LATENCY_SECONDS, bytes_needed, share_of_bandwidth
 from ingot.artifact.target import Target
 from ingot.cli.gpu_kernels import gpu_kernels

@@ -8,8 +8,7 @@ from typing import Any
 
 from bench.gpu.places import LIMITS, artifact_path, report_file
 from bench.gpu.results import Report, Values, read_report
-from ingot.artifact.codec import decode_built
-from ingot.artifact.launches import BuiltLaunches
+from ingot.artifact.launches import BuiltLaunches, decode_built
 from ingot.artifact.reader import Artifact
 from ingot.runtime.devices.cuda.driver import Driver
 from ingot.runtime.devices.cuda.library import open_driver

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ingot.artifact.codec import decode_built, encode_launches
-from ingot.artifact.launches import Binary, KernelSpec, Launches
+from ingot.artifact.launches import Binary, KernelSpec, Launches, decode_built, encode_launches
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.cuda import gates, toolchain

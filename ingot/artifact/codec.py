@@ -1,4 +1,4 @@
-"""Plan, launches and manifest as JSON. Equal values give equal bytes, and decoding is strict."""
+"""The values of an artifact as JSON. Equal ones give equal bytes, and decoding is strict."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from ingot.artifact.decoding import decode_json
-from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
-from ingot.artifact.layer_graphs import LayerGraphs
 from ingot.artifact.manifest import FORMAT_VERSION, Manifest
 from ingot.artifact.plan import Plan
 from ingot.errors import ArtifactError, InternalError
@@ -27,53 +25,18 @@ _RECOMPILE = "Compile it again, or fetch it again if it was copied."
 
 def encode_plan(plan: Plan) -> bytes:
     """The bytes of `plan.json`."""
-    return _encode(plan, Plan)
+    return encode(plan, in_lines=True)
 
 
 def decode_plan(data: bytes, *, file: str = "plan.json") -> Plan:
     """The plan in those bytes. Raises ArtifactError, naming `file`, if they are not a plan."""
-    return _decode(data, Plan, file)
-
-
-def encode_spec(spec: KernelSpec) -> bytes:
-    """A kernel's specification as bytes: equal ones are built from the same."""
-    return _encode(spec, KernelSpec)
-
-
-def encode_launches(launches: Launches) -> bytes:
-    """The bytes of `source/launches.json`."""
-    return _encode(launches, Launches)
-
-
-def decode_launches(data: bytes, *, file: str = "launches.json") -> Launches:
-    """The launches in those bytes. Raises ArtifactError, naming `file`, if they are not such."""
-    return _decode(data, Launches, file)
-
-
-def encode_built(built: BuiltLaunches) -> bytes:
-    """The bytes of `kernels.json`."""
-    return _encode(built, BuiltLaunches)
-
-
-def decode_built(data: bytes, *, file: str = "kernels.json") -> BuiltLaunches:
-    """What those bytes say of a target's kernels. Raises ArtifactError as `decode_launches`."""
-    return _decode(data, BuiltLaunches, file)
-
-
-def encode_layers(graphs: LayerGraphs) -> bytes:
-    """The bytes of `passes/layers.json`."""
-    return _encode(graphs, LayerGraphs)
-
-
-def decode_layers(data: bytes, *, file: str = "layers.json") -> LayerGraphs:
-    """What those bytes say that passes made of layers. Raises ArtifactError as `decode_plan`."""
-    return _decode(data, LayerGraphs, file)
+    return decode(data, Plan, file, in_lines=True)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """The bytes of `manifest.json`, with the digest filled in."""
-    digest = hashlib.sha256(_encode(replace(manifest, digest=""), Manifest)).hexdigest()
-    return _encode(replace(manifest, digest=digest), Manifest)
+    digest = hashlib.sha256(encode(replace(manifest, digest=""))).hexdigest()
+    return encode(replace(manifest, digest=digest))
 
 
 def decode_manifest(data: bytes, *, file: str = "manifest.json") -> Manifest:
@@ -89,7 +52,44 @@ def decode_manifest(data: bytes, *, file: str = "manifest.json") -> Manifest:
     blank = data[: match.start(1)] + data[match.end(1) :]
     if hashlib.sha256(blank).hexdigest().encode() != match[1]:
         raise ArtifactError(f"{file}: does not match its own digest", hint=_RECOMPILE)
-    return _decode(data, Manifest, file, canonical=version <= FORMAT_VERSION)
+    return decode(data, Manifest, file, canonical=version <= FORMAT_VERSION)
+
+
+def encode(value: Any, *, in_lines: bool = False) -> bytes:
+    """A dataclass as JSON, with a line for each item of a list where that is asked for.
+
+    Raises InternalError for a value that would not be read as it is.
+    """
+    data = _json(value, in_lines=in_lines)
+    kind = type(value)
+    # JSON has no inf or nan. Better to refuse here than when somebody reads the artifact.
+    try:
+        same = decode_json(data, kind) == value
+    except msgspec.ValidationError:
+        same = False
+    if not same:
+        raise InternalError(f"{kind.__name__} does not survive JSON (a float that is not finite?)")
+    return data
+
+
+def decode(
+    data: bytes, kind: type[T], file: str, *, in_lines: bool = False, canonical: bool = True
+) -> T:
+    """The value of that kind in what `encode` wrote.
+
+    Raises ArtifactError, naming `file`, if the bytes are not such, or, where they have to be
+    canonical, not exactly what `encode` would write.
+    """
+    try:
+        value = decode_json(data, kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ArtifactError(f"{file}: {error}", hint=_RECOMPILE) from error
+    if canonical and _json(value, in_lines=in_lines) != data:
+        raise ArtifactError(
+            f"{file}: not what ingot writes (unknown or repeated fields, or edits)",
+            hint=_RECOMPILE,
+        )
+    return value
 
 
 def _format_version(data: bytes, file: str) -> tuple[int, int]:
@@ -108,20 +108,8 @@ def _format_version(data: bytes, file: str) -> tuple[int, int]:
     return version
 
 
-def _encode(value: Any, kind: type[Any]) -> bytes:
-    data = _json(value)
-    # JSON has no inf or nan. Better to refuse here than when somebody reads the artifact.
-    try:
-        same = decode_json(data, kind) == value
-    except msgspec.ValidationError:
-        same = False
-    if not same:
-        raise InternalError(f"{kind.__name__} does not survive JSON (a float that is not finite?)")
-    return data
-
-
-def _json(value: Any) -> bytes:
-    if isinstance(value, (Plan, Launches)):
+def _json(value: Any, *, in_lines: bool) -> bytes:
+    if in_lines:
         return _in_lines(_lean(value)) + b"\n"
     data = msgspec.json.encode(value, order="deterministic")
     return msgspec.json.format(data, indent=1) + b"\n"
@@ -155,16 +143,3 @@ def _in_lines(lean: dict[str, Any]) -> bytes:
         whole = b"[\n%b\n]" % lines if isinstance(value, list) else lines
         parts.append(msgspec.json.encode(name) + b": " + whole)
     return b"{\n" + b",\n".join(parts) + b"\n}"
-
-
-def _decode(data: bytes, kind: type[T], file: str, *, canonical: bool = True) -> T:
-    try:
-        value = decode_json(data, kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ArtifactError(f"{file}: {error}", hint=_RECOMPILE) from error
-    if canonical and _json(value) != data:
-        raise ArtifactError(
-            f"{file}: not what ingot writes (unknown or repeated fields, or edits)",
-            hint=_RECOMPILE,
-        )
-    return value

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ingot.artifact.codec import decode, encode
+
 Constant = bool | int | float | str
 
 # Sizes of a step that launches know besides the symbols of `ingot.artifact.step`.
@@ -189,3 +191,28 @@ class BuiltLaunches:
     binaries: tuple[Binary, ...]
     built_with: Mapping[str, str] = field(default_factory=dict)
     least_cuda: int = 0
+
+
+def encode_spec(spec: KernelSpec) -> bytes:
+    """A kernel's specification as bytes: equal ones are built from the same."""
+    return encode(spec)
+
+
+def encode_launches(launches: Launches) -> bytes:
+    """The bytes of `source/launches.json`."""
+    return encode(launches, in_lines=True)
+
+
+def decode_launches(data: bytes, *, file: str = "launches.json") -> Launches:
+    """The launches in those bytes. Raises ArtifactError, naming `file`, if they are not such."""
+    return decode(data, Launches, file, in_lines=True)
+
+
+def encode_built(built: BuiltLaunches) -> bytes:
+    """The bytes of `kernels.json`."""
+    return encode(built)
+
+
+def decode_built(data: bytes, *, file: str = "kernels.json") -> BuiltLaunches:
+    """What those bytes say of a target's kernels. Raises ArtifactError as `decode_launches`."""
+    return decode(data, BuiltLaunches, file)

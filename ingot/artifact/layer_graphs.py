@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
+from ingot.artifact.codec import decode, encode
+
 FILE = "passes/layers.json"
 EXPORT = "export"  # the stage before the first pass
 
@@ -78,3 +80,16 @@ def edits_between(before: Sequence[str], after: Sequence[str]) -> tuple[Edit, ..
         for tag, first, end, start, stop in matcher.get_opcodes()
         if tag != "equal"
     )
+
+
+def encode_layers(graphs: LayerGraphs) -> bytes:
+    """The bytes of `passes/layers.json`."""
+    return encode(graphs)
+
+
+def decode_layers(data: bytes, *, file: str = "layers.json") -> LayerGraphs:
+    """What those bytes say that passes made of layers.
+
+    Raises ArtifactError, naming `file`, if they say nothing of that kind.
+    """
+    return decode(data, LayerGraphs, file)

@@ -7,11 +7,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ingot.artifact.codec import decode_built, decode_layers
 from ingot.artifact.drivers import driver_text
-from ingot.artifact.launches import BuiltLaunches
+from ingot.artifact.launches import BuiltLaunches, decode_built
 from ingot.artifact.layer_graphs import FILE as LAYERS
-from ingot.artifact.layer_graphs import LayerGraphs
+from ingot.artifact.layer_graphs import LayerGraphs, decode_layers
 from ingot.artifact.manifest import Manifest, TargetEntry
 from ingot.artifact.plan import Buffer, Group, Plan
 from ingot.artifact.reader import Artifact

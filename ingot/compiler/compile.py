@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ingot.artifact.codec import encode_layers, encode_plan
+from ingot.artifact.codec import encode_plan
 from ingot.artifact.golden import GOLDEN, decode_golden, encode_golden, format_name, model_of
 from ingot.artifact.layer_graphs import FILE as LAYERS
+from ingot.artifact.layer_graphs import encode_layers
 from ingot.artifact.manifest import (
     FORMAT_VERSION,
     STEP,

@@ -7,11 +7,10 @@ from functools import partial
 from inspect import signature
 from itertools import chain
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.errors import RequestError
 from ingot.runtime.arrays import Float32
-from ingot.runtime.beam_search import BeamSearchOutput, BeamSearchParams, Search, run_to_ends
 from ingot.runtime.claim import complete
 from ingot.runtime.config import EngineConfig, engine_config
 from ingot.runtime.model import Model
@@ -29,6 +28,9 @@ from ingot.runtime.prompts import (
 )
 from ingot.runtime.stream import TextStream
 from ingot.runtime.vllm_arguments import CALLS, choose
+
+if TYPE_CHECKING:
+    from ingot.runtime.beam_search import BeamSearchOutput, BeamSearchParams
 
 
 class LLM(Model):
@@ -104,6 +106,13 @@ class LLM(Model):
         `vllm` is as in `generate`. Raises RequestError, with nothing run, if any prompt cannot be
         served.
         """
+        from ingot.runtime.beam_search import (
+            BeamSearchOutput,
+            BeamSearchParams,
+            Search,
+            run_to_ends,
+        )
+
         _check_call(self.beam_search, vllm)
         if not isinstance(params, BeamSearchParams):
             raise RequestError(f"params is {params!r:.80}", hint="Give BeamSearchParams.")

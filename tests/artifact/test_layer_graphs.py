@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ingot.artifact.codec import decode_layers, encode_layers
 from ingot.artifact.layer_graphs import (
     Edit,
     LayerGraph,
     LayerGraphs,
     Stage,
+    decode_layers,
     edited,
     edits_between,
+    encode_layers,
 )
 from ingot.errors import ArtifactError
 

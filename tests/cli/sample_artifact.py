@@ -5,10 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from ingot.artifact.codec import encode_layers, encode_plan
+from ingot.artifact.codec import encode_plan
 from ingot.artifact.formats import Format
 from ingot.artifact.layer_graphs import FILE as LAYERS
-from ingot.artifact.layer_graphs import Edit, LayerGraph, LayerGraphs, Stage, edits_between
+from ingot.artifact.layer_graphs import (
+    Edit,
+    LayerGraph,
+    LayerGraphs,
+    Stage,
+    edits_between,
+    encode_layers,
+)
 from ingot.artifact.manifest import (
     FORMAT_VERSION,
     GroupEntry,

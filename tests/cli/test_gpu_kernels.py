@@ -10,7 +10,7 @@ import pytest
 
 from ingot.artifact import occupancy
 from ingot.artifact.architectures import ARCHITECTURES
-from ingot.artifact.codec import encode_built, encode_plan
+from ingot.artifact.codec import encode_plan
 from ingot.artifact.launches import (
     Argument,
     Binary,
@@ -20,6 +20,7 @@ from ingot.artifact.launches import (
     Launch,
     Launches,
     Variant,
+    encode_built,
 )
 from ingot.artifact.manifest import ProgramEntry, TargetEntry
 from ingot.artifact.select import CUDA_ABI

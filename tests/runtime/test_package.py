@@ -40,6 +40,10 @@ def test_the_runtime_loads_no_torch_and_what_it_needs_only_when_it_is_needed():
     assert "numpy" in modules  # the control: it did load
     assert not {"torch", "tokenizers", "jinja2", "transformers", "asyncio"} & modules
     assert "concurrent.futures" not in modules
+    # Neither what compiles and downloads, nor what GPUs, people and some calls need.
+    rare = ("cache", "compiling", "hub", "artifact.launches", "artifact.layer_graphs",
+            "artifact.writer", "runtime.beam_search", "runtime.verify")  # fmt: skip
+    assert not {f"ingot.{name}" for name in rare} & modules
     assert "asyncio" in loaded_after("import ingot; ingot.AsyncLLM")
 
 

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from ingot.artifact.codec import decode_launches
+from ingot.artifact.launches import decode_launches
 
 FAILED = "failed.json"
 

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Mapping
 
 from ingot.artifact.architectures import Architecture
-from ingot.artifact.codec import encode_plan, encode_spec
-from ingot.artifact.launches import KernelSpec, Launch, Launches, Variant
+from ingot.artifact.codec import encode_plan
+from ingot.artifact.launches import KernelSpec, Launch, Launches, Variant, encode_spec
 from ingot.artifact.plan import Plan
 from ingot.errors import CodegenError
 from ingot.targets.cuda import (

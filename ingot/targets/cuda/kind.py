@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ingot.artifact.codec import encode_launches
 from ingot.artifact.formats import DType, Format
+from ingot.artifact.launches import encode_launches
 from ingot.artifact.manifest import GroupEntry
 from ingot.artifact.plan import Buffer, Plan
 from ingot.artifact.target import NAMES, Target

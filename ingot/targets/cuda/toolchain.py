@@ -20,10 +20,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from ingot.artifact.architectures import Architecture
-from ingot.artifact.codec import decode_launches, encode_built, encode_launches
 from ingot.artifact.drivers import cuda_text, least_cuda
 from ingot.artifact.host import usable_processors
-from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
+from ingot.artifact.launches import (
+    BuiltLaunches,
+    KernelSpec,
+    Launches,
+    decode_launches,
+    encode_built,
+    encode_launches,
+)
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError, UsageError
 from ingot.settings import settings

@@ -5,8 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench.plans import plan_of
-from ingot.artifact.codec import decode_built, encode_launches
-from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
+from ingot.artifact.launches import (
+    BuiltLaunches,
+    KernelSpec,
+    Launches,
+    decode_built,
+    encode_launches,
+)
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
 from ingot.targets.cuda import toolchain

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from ingot.artifact.codec import decode_launches, encode_built
-from ingot.artifact.launches import BuiltLaunches
+from ingot.artifact.launches import BuiltLaunches, decode_launches, encode_built
 from ingot.artifact.reader import Artifact
 from ingot.artifact.target import Target
 from ingot.compiler.compile import compile_model

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ingot.artifact.codec import decode_built, encode_built
-from ingot.artifact.launches import Argument, BuiltLaunches, Launches
+from ingot.artifact.launches import Argument, BuiltLaunches, Launches, decode_built, encode_built
 from ingot.artifact.reader import Artifact
 from ingot.artifact.writer import ArtifactWriter
 from ingot.errors import ArtifactError, IncompatibleHostError

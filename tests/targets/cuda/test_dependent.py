@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 
 from ingot.artifact.architectures import ARCHITECTURES
-from ingot.artifact.codec import decode_launches
-from ingot.artifact.launches import Argument, Binary, Extent, KernelSpec, Launch, Launches, Variant
+from ingot.artifact.launches import (
+    Argument,
+    Binary,
+    Extent,
+    KernelSpec,
+    Launch,
+    Launches,
+    Variant,
+    decode_launches,
+)
 from ingot.artifact.target import Target
 from ingot.errors import ToolchainError
 from ingot.targets.cuda import dependent, gates

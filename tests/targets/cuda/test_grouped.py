@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.plans import plan_in
-from ingot.artifact.codec import decode_launches
+from ingot.artifact.launches import decode_launches
 from ingot.cli.gpu_reads import sizes_of_token
 from ingot.targets.cuda.kind import KIND
 from ingot.targets.cuda.toolchain import LAUNCHES

@@ -8,8 +8,13 @@ from functools import cache
 from pathlib import Path
 
 from ingot.artifact.architectures import ARCHITECTURES
-from ingot.artifact.codec import decode_built, encode_launches
-from ingot.artifact.launches import BuiltLaunches, KernelSpec, Launches
+from ingot.artifact.launches import (
+    BuiltLaunches,
+    KernelSpec,
+    Launches,
+    decode_built,
+    encode_launches,
+)
 from ingot.artifact.target import Target
 from ingot.targets.cuda import toolchain
 from ingot.targets.cuda.triton_package import find_assembler, find_triton

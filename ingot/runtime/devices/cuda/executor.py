@@ -11,8 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from ingot.artifact.codec import decode_built
-from ingot.artifact.launches import DRAWS, EDITED, MOST_KEYS, MOST_ROWS, SCORED, BuiltLaunches
+from ingot.artifact.launches import (
+    DRAWS,
+    EDITED,
+    MOST_KEYS,
+    MOST_ROWS,
+    SCORED,
+    BuiltLaunches,
+    decode_built,
+)
 from ingot.artifact.plan import Limits, Plan
 from ingot.artifact.reader import Artifact, weights_name
 from ingot.artifact.step import LOGITS, SYMBOLS
