@@ -6,9 +6,9 @@ and only `ingot.compile` ever imports PyTorch.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ingot.imports import imported
 from ingot.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ __all__ = ["__version__", *_HOMES]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'ingot' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(imported(_HOMES[name]), name)
     globals()[name] = value
     return value
 

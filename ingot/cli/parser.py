@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable, Sequence
 from functools import partial
-from importlib import import_module
 from itertools import takewhile
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from ingot.cli.arguments import COMMON, Arguments, add_arguments, verb_joined
 from ingot.errors import UsageError
+from ingot.imports import imported
 
 EXIT_CODES = """\
 exit codes: 0 ok, 1 internal error, 2 usage or unsupported model, 3 incompatible host or
@@ -35,7 +35,7 @@ class Verb(NamedTuple):
 
     @property
     def module(self) -> VerbModule:
-        return import_module(f"ingot.cli.{self.module_name or self.name}")
+        return imported(f"ingot.cli.{self.module_name or self.name}")
 
     @property
     def description(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from ingot import cache, compiling
 from ingot.artifact.reader import Artifact
 from ingot.compiler.options import CompileOptions, Report
 from ingot.errors import ArtifactError, ResourceError, UsageError
+from ingot.imports import imported
 from ingot.settings import UnknownVariableWarning, settings
 from tests.runtime.fake_model import greedy, write_fake
 
@@ -331,3 +333,20 @@ def test_a_misspelled_option_is_refused_before_anything_is_compiled(model_dir, o
     with pytest.raises(UsageError, match=next(iter(options))):
         ingot.LLM(folder, **options)
     assert not compiles
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_garbage_is_looked_for_again_after_an_import(looks, monkeypatch):
+    seen = []
+    monkeypatch.setattr("ingot.imports.import_module", lambda name: seen.append(gc.isenabled()))
+    was = gc.isenabled()
+    try:
+        (gc.enable if looks else gc.disable)()
+        imported("anything")
+        assert (seen, gc.isenabled()) == ([False], looks)
+        monkeypatch.setattr("ingot.imports.import_module", lambda name: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            imported("anything")
+        assert gc.isenabled() == looks
+    finally:
+        (gc.enable if was else gc.disable)()
