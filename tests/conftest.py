@@ -35,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     from tests.support.made_once import FOLDER
 
+    gc.disable()  # until tests are found, which makes no garbage
+
     # Before PyTorch imports Triton, whose own functions are interpreted or not from then on.
     os.environ["TRITON_INTERPRET"] = "1"
 
@@ -49,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     """Spares Python to look for garbage in what PyTorch and the tests have imported: it stays."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
