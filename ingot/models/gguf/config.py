@@ -19,10 +19,12 @@ _ROTATED = "rope.dimension_count"
 _DTYPES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 # Tokens that end an answer although no key of the metadata names them, as in llama.cpp.
 _ENDS = frozenset(
-    "<|eot_id|> <|im_end|> <|end|> <|return|> <end_of_turn> <|endoftext|> <|eom_id|> <EOT> _<EOT> "
-    "[EOT] [EOS] <|end_of_text|> <end_of_utterance> <|end_of_sentence|> <｜end▁of▁sentence｜> "
-    "<|eos|> <eos> </s>".split()
+    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <end_of_turn> <|endoftext|> <|eom_id|> "
+    "<EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <|end_of_sentence|> "
+    "<｜end▁of▁sentence｜> <|eos|> <eos> </s>".split()
 )
+# Beside these a message ends by `<|end|>`, and an answer has several: gpt-oss.
+_OF_ANSWERS, _OF_MESSAGES = frozenset({"<|return|>", "<|call|>"}), "<|end|>"
 _SAMPLING = {
     "temperature": "temp",
     "top_k": "top_k",
@@ -116,11 +118,14 @@ def _known_ends(values: Mapping[str, Any]) -> list[int]:
     tokens, kinds = (values.get(f"tokenizer.ggml.{key}") for key in ("tokens", "token_type"))
     if tokens is None or kinds is None:
         return []
-    return [
-        i
+    found = {
+        token: i
         for i, (token, kind) in enumerate(zip(tokens, kinds, strict=False))
         if kind in (CONTROL, USER_DEFINED) and token in _ENDS
-    ]
+    }
+    if found.keys() >= _OF_ANSWERS:
+        found.pop(_OF_MESSAGES, None)
+    return list(found.values())
 
 
 def _partial(metadata: Metadata, spelled: Architecture) -> dict[str, float]:

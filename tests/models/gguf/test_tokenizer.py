@@ -214,6 +214,22 @@ def test_special_tokens_and_templates(tmp_path: Path) -> None:
     assert (ends["temperature"], ends["top_k"], ends["do_sample"]) == (0.6, 20, True)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "ends"),
+    [
+        (("<|return|>", "<|call|>", "<|end|>"), [0, 1]),
+        (("<|return|>", "<|end|>"), [0, 1]),
+        (("<|end|>",), [0]),
+    ],
+)
+def test_a_message_of_gpt_oss_is_not_all_of_its_answer(
+    tokens: tuple[str, ...], ends: list[int], tmp_path: Path
+) -> None:
+    path = write(tmp_path / "m.gguf", "llama", lambda writer: write_pieces(writer, *tokens))
+    found = json.loads(small_file(path, "generation_config.json"))["eos_token_id"]
+    assert found == [2, *(259 + len(PIECES) + end for end in ends)]
+
+
 UNKNOWN = {
     "a kind": (lambda w: w.add_tokenizer_model("bert"), "a tokenizer of the kind 'bert'"),
     "no kind": (lambda w: None, "a tokenizer of the kind 'none'"),
