@@ -17,6 +17,7 @@ from ingot.models.weight_rules import Entry
 MOST_EXPERTS = 2**12
 MLP = "model.layers.{i}.mlp"
 SPARSE = "model.layers.{i}.block_sparse_moe"
+GATE_UP, DOWN = f"{MLP}.experts.gate_up_proj", f"{MLP}.experts.down_proj"
 
 
 def read_moe(fields: Fields, **decided: Any) -> MoeConfig:
@@ -117,15 +118,14 @@ def spell_either(fields: Fields, key: str, other: str) -> None:
 def _each(experts: str, gate: str, up: str, down: str) -> dict[str, Stack]:
     """Experts that have tensors of their own, by the names of them."""
     return {
-        f"{MLP}.experts.gate_up_proj": Stack(
-            (Rows(f"{experts}.{gate}.weight"), Rows(f"{experts}.{up}.weight"))
-        ),
-        f"{MLP}.experts.down_proj": Stack((Rows(f"{experts}.{down}.weight"),)),
+        GATE_UP: Stack((Rows(f"{experts}.{gate}.weight"), Rows(f"{experts}.{up}.weight"))),
+        DOWN: Stack((Rows(f"{experts}.{down}.weight"),)),
     }
 
 
+EACH = _each(f"{MLP}.experts.{{e}}", "gate_proj", "up_proj", "down_proj")
 _TABLES: tuple[Mapping[str, Entry], ...] = (
-    _each(f"{MLP}.experts.{{e}}", "gate_proj", "up_proj", "down_proj"),
+    EACH,
     _each(f"{SPARSE}.experts.{{e}}", "w1", "w3", "w2"),
     {name: name for name in _each("", "", "", "")},
 )

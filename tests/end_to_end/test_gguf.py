@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -51,7 +52,7 @@ def test_the_artifact_is_that_of_the_original(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "deepseek_v2_experts"])
+@pytest.mark.parametrize("name", ["mixtral", "qwen3moe", "deepseek_v2_experts", "gptoss"])
 def test_experts_say_what_those_of_the_original_do(name: str, tmp_path: Path) -> None:
     """Bit for bit: from the file, as from the directory that it was made from."""
     model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
@@ -73,14 +74,28 @@ def but_routers(name: str) -> Type:
     return Type.F32 if "gate_inp" in name else Type.Q8_0
 
 
+def as_gpt_oss(name: str) -> Type:
+    """As it is published: experts in mxfp4."""
+    return Type.MXFP4 if "_exps" in name else Type.BF16
+
+
 @pytest.mark.slow
-def test_blocks_of_experts_are_kept(tmp_path: Path) -> None:
-    model_dir = save_random("qwen3moe_unnormalised", tmp_path / "model", "bfloat16", tokenizer=True)
-    path = write_gguf(model_dir, tmp_path / "model.gguf", but_routers)
+@pytest.mark.parametrize(
+    ("name", "kinds", "label"),
+    [
+        ("qwen3moe_unnormalised", but_routers, "Q8_0"),
+        ("gptoss_layer_types", as_gpt_oss, "MXFP4"),
+    ],
+)
+def test_blocks_of_experts_are_kept(
+    name: str, kinds: Callable[[str], Type], label: str, tmp_path: Path
+) -> None:
+    model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
+    path = write_gguf(model_dir, tmp_path / "model.gguf", kinds)
     with built_once():
         report = ingot.compile(path, tmp_path / "a.ingot", max_model_len=128)
     assert any(
-        "gguf Q8_0, kept as int8-g32" in text and "gate_up_proj" in text for text in report.kept
+        f"gguf {label}, kept as int8-g32" in text and "gate_up_proj" in text for text in report.kept
     )
     with ingot.LLM(report.artifact) as llm:
         for length in (1, 17, 100):

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from tests.support.gguf_experts import expert_tensors, write_expert_sizes
 from tests.support.gguf_latent import latent_tensors, write_latent_sizes
 
 Config = Mapping[str, Any]
@@ -36,6 +37,7 @@ NAMES = {
     "hunyuan_v1_dense": "hunyuan-dense",
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
+    "gpt_oss": "gpt-oss",
 }
 PERMUTED = ("llama", "granite", "smollm3", "mistral3")
 TURNED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
@@ -51,7 +53,7 @@ def write_gguf(
     """Writes a model directory as a GGUF file, with its byte-level tokenizer if it has one.
 
     Args:
-        kind: the type of matrices, or what gives it by their names; vectors are float32.
+        kind: the type of matrices, or what gives it by their names; all others are float32.
         keys: writes more metadata.
     """
     config = json.loads((model_dir / "config.json").read_text())
@@ -65,7 +67,7 @@ def write_gguf(
     for tensor_name, tensor in converted(name, config, load_file(model_dir / "model.safetensors")):
         values = tensor.float().numpy()
         stored = Type.F32
-        if tensor.ndim > 1:
+        if tensor.ndim > 1 and tensor_name.endswith(".weight"):
             stored = kind if isinstance(kind, Type) else kind(tensor_name)
         data = q6_k(values) if stored == Type.Q6_K else gguf.quantize(values, stored)
         writer.add_tensor(tensor_name, data, raw_dtype=stored)
@@ -83,6 +85,7 @@ def converted(name: str, config: Config, tensors: Tensors) -> Iterator[tuple[str
     names = gguf.get_tensor_name_map(architecture, layers)
     if name == "deepseek2":
         tensors = latent_tensors(config, tensors)
+    tensors = expert_tensors(name, config, tensors)
     for theirs, tensor in stacked(tensors).items():
         new = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
         if new is None and theirs.startswith(("h.", "wte.", "wpe.", "ln_f.")):
@@ -104,9 +107,7 @@ def stacked(tensors: Tensors) -> dict[str, torch.Tensor]:
         whole = whole.replace("block_sparse_moe.experts", "feed_forward.experts")
         whole = whole.removeprefix("model.") if "feed_forward" in whole else whole
         found.setdefault(whole, []).append(tensors[name])
-    return {
-        name: torch.stack(each) if ".experts." in name else each[0] for name, each in found.items()
-    }
+    return {name: each[0] if name in tensors else torch.stack(each) for name, each in found.items()}
 
 
 def changed(name: str, config: Config, theirs: str, tensor: torch.Tensor) -> torch.Tensor:
@@ -195,6 +196,7 @@ def write_sizes(writer: gguf.GGUFWriter, name: str, config: Config) -> None:
         writer.add_sliding_window(0)
     if latent:
         write_latent_sizes(writer, config)
+    write_expert_sizes(writer, config)
     if name == "gptneox":
         writer.add_parallel_residual(config["use_parallel_residual"])
     _write_rope(writer, config)

@@ -14,7 +14,7 @@ from ingot.models.layer_fields import (
     windowed,
 )
 from ingot.models.moe_config import MoeConfig
-from ingot.models.moe_fields import MLP, read_moe
+from ingot.models.moe_fields import DOWN, EACH, GATE_UP, MLP, read_moe
 
 # Where config.json has none.
 ROPE = {
@@ -62,16 +62,21 @@ def parse(fields: Fields) -> ModelConfig:
     )
 
 
-def _turns(name: str) -> Stack:
+def _turns(end: str) -> Stack:
     """Gate and up, of which every row of the one comes before that of the other."""
-    return Stack(tuple(Rows(f"{MLP}.experts.{name}", i, transposed=True, blocks=0) for i in (0, 1)))
+    return Stack(tuple(Rows(f"{GATE_UP}{end}", i, transposed=True, blocks=0) for i in (0, 1)))
+
+
+def _biases(*parts: str) -> Stack:
+    return Stack(tuple(Rows(f"{MLP}.experts.{{e}}.{part}.bias") for part in parts))
 
 
 WEIGHTS: Weights = {
     f"{MLP}.gate.{{kind}}": f"{MLP}.router.{{kind}}",
-    f"{MLP}.experts.gate_up_proj": _turns("gate_up_proj"),
-    f"{MLP}.experts.gate_up_proj_bias": _turns("gate_up_proj_bias"),
-    f"{MLP}.experts.down_proj": Stack((Rows(f"{MLP}.experts.down_proj", transposed=True),)),
+    GATE_UP: (_turns(""), EACH[GATE_UP]),
+    DOWN: (Stack((Rows(DOWN, transposed=True),)), EACH[DOWN]),
+    f"{GATE_UP}_bias": (_turns("_bias"), _biases("gate_proj", "up_proj")),
+    f"{DOWN}_bias": (f"{DOWN}_bias", _biases("down_proj")),
 }
 
 FAMILY = Family(

@@ -9,7 +9,7 @@ from ingot.errors import UnsupportedModelError
 from ingot.models.gguf.architectures import ARCHITECTURES
 from ingot.models.gguf.expert_architectures import COUNT, WITH_EXPERTS
 from ingot.models.gguf.metadata import ARCHITECTURE, Metadata
-from ingot.models.gguf.rope import MSCALES, ReadFloats, rope_scaling
+from ingot.models.gguf.rope import MSCALES, YARN, ReadFloats, rope_scaling
 from ingot.models.gguf.spelling import Architecture
 from ingot.models.gguf.tokenizer import CONTROL, USER_DEFINED
 from ingot.models.gguf.types import BY_NAME
@@ -67,6 +67,7 @@ def config_values(metadata: Metadata, read: ReadFloats) -> dict[str, Any]:
     scaling = rope_scaling(metadata, read, metadata.of_model("rope.freq_base", 10000.0))
     if scaling:
         scaling |= {key: scaling[key] / spelled.log_multiplier for key in MSCALES & scaling.keys()}
+        scaling |= spelled.yarn if scaling["rope_type"] == YARN else {}
         values[spelled.rope] = scaling
     values |= {f"{name}_token_id": metadata.token_id(name) for name in ("bos", "eos")}
     values |= {"tie_word_embeddings": HEAD not in metadata.tensors, "dtype": _dtype(metadata)}

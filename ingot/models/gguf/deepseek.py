@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from ingot.models.gguf.metadata import Metadata
-from ingot.models.gguf.spelling import BLOCK, ENDS, LAYER, MLP, PRE, RMS, SIZES, Architecture
+from ingot.models.gguf.spelling import (
+    BLOCK,
+    CORRECTION,
+    ENDS,
+    EXPERTS,
+    LAYER,
+    MLP,
+    PRE,
+    RMS,
+    SIZES,
+    Architecture,
+    shared,
+)
 
 _SIGMOID = 2  # `expert_gating_func`
 # By the number of experts: the groups of models whose older files do not tell them.
@@ -25,19 +37,7 @@ _ATTENTION = {
         "attn_output": "o_proj",
     }.items()
 }
-_PARTS = ("gate", "up", "down")
-_EXPERTS = {
-    f"{BLOCK}.ffn_gate_inp.weight": f"{LAYER}.mlp.gate.weight",
-    f"{BLOCK}.exp_probs_b.bias": f"{LAYER}.mlp.gate.e_score_correction_bias",
-    **{
-        f"{BLOCK}.ffn_{part}_exps.weight": f"{LAYER}.mlp.experts.{{e}}.{part}_proj.weight"
-        for part in _PARTS
-    },
-    **{
-        f"{BLOCK}.ffn_{part}_shexp.weight": f"{LAYER}.mlp.shared_experts.{part}_proj.weight"
-        for part in _PARTS
-    },
-}
+_EXPERTS = EXPERTS | {CORRECTION: f"{LAYER}.mlp.gate.e_score_correction_bias"}
 
 
 def _more(metadata: Metadata) -> dict[str, Any]:
@@ -84,5 +84,5 @@ DEEPSEEK = Architecture(
     fixed={"q_lora_rank": None, "routed_scaling_factor": 1.0},
     log_multiplier=0.1,
     more=_more,
-    names=ENDS | _ATTENTION | MLP | _EXPERTS | PRE,
+    names=ENDS | _ATTENTION | MLP | _EXPERTS | shared("shared_experts") | PRE,
 )

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ingot.models.gguf.deepseek import DEEPSEEK
-from ingot.models.gguf.spelling import BLOCK, KEYS, LAYER, LLAMA, OPTIONAL, PAIRS, Architecture
+from ingot.models.gguf.metadata import Metadata
+from ingot.models.gguf.spelling import (
+    BLOCK,
+    EXPERTS,
+    KEYS,
+    LAYER,
+    LLAMA,
+    OPTIONAL,
+    PAIRS,
+    ROUTER,
+    WINDOW,
+    Architecture,
+    experts,
+    qkv_bias,
+    shared,
+    windowed_layers,
+)
 
 COUNT = "expert_count"
 _USED = {"num_experts_per_tok": "expert_used_count"}
 _SIZE = {"moe_intermediate_size": "expert_feed_forward_length"}
+# Where all experts have the inner size that others call that of the MLP.
+_ONLY_SIZE = {"intermediate_size": "expert_feed_forward_length"}
 _SHARED_SIZE = {"shared_expert_intermediate_size": "expert_shared_feed_forward_length"}
 
-
-def _experts(block: str, gate: str, up: str, down: str) -> dict[str, str]:
-    """The router and the experts of a layer, by the names that a family gives to them."""
-    parts = {"gate": gate, "up": up, "down": down}
-    return {f"{BLOCK}.ffn_gate_inp.weight": f"{LAYER}.{block}.gate.weight"} | {
-        f"{BLOCK}.ffn_{part}_exps.weight": f"{LAYER}.{block}.experts.{{e}}.{name}.weight"
-        for part, name in parts.items()
-    }
-
-
-_NAMES = LLAMA | _experts("mlp", "gate_proj", "up_proj", "down_proj")
-_SHARED = {f"{BLOCK}.ffn_gate_inp_shexp.weight": f"{LAYER}.mlp.shared_expert_gate.weight"} | {
-    f"{BLOCK}.ffn_{part}_shexp.weight": f"{LAYER}.mlp.shared_expert.{part}_proj.weight"
-    for part in ("gate", "up", "down")
+_NAMES = LLAMA | EXPERTS
+_MIXTRAL = experts("block_sparse_moe", "w1", "w3", "w2")
+_ATTENTION_NORM = {
+    f"{BLOCK}.post_attention_norm.weight": f"{LAYER}.post_attention_layernorm.weight"
 }
+
+
+def _gpt_oss(metadata: Metadata) -> dict[str, Any]:
+    return qkv_bias(metadata) | windowed_layers(metadata)
+
 
 WITH_EXPERTS: dict[str, Architecture] = {
     "llama": Architecture(
@@ -32,7 +47,7 @@ WITH_EXPERTS: dict[str, Architecture] = {
         keys=KEYS | _USED | {"num_local_experts": COUNT},
         optional=OPTIONAL,
         fixed={"sliding_window": None},
-        names=LLAMA | _experts("block_sparse_moe", "w1", "w3", "w2"),
+        names=LLAMA | _MIXTRAL,
         orders=PAIRS,
     ),
     "qwen2moe": Architecture(
@@ -40,7 +55,9 @@ WITH_EXPERTS: dict[str, Architecture] = {
         keys=KEYS | _USED | _SIZE | _SHARED_SIZE | {"num_experts": COUNT},
         optional=OPTIONAL,
         fixed={"norm_topk_prob": False},
-        names=_NAMES | _SHARED,
+        names=_NAMES
+        | shared("shared_expert")
+        | {f"{BLOCK}.ffn_gate_inp_shexp.weight": f"{LAYER}.mlp.shared_expert_gate.weight"},
     ),
     "qwen3moe": Architecture(
         name="Qwen3MoeForCausalLM",
@@ -57,4 +74,16 @@ WITH_EXPERTS: dict[str, Architecture] = {
         names=_NAMES,
     ),
     "deepseek2": DEEPSEEK,
+    "gpt-oss": Architecture(
+        name="GptOssForCausalLM",
+        keys=KEYS | _USED | _ONLY_SIZE | WINDOW | {"num_local_experts": COUNT},
+        optional=OPTIONAL,
+        fixed={"rope_scaling": {"rope_type": "default"}},
+        yarn={"truncate": False},
+        more=_gpt_oss,
+        names=_NAMES
+        | _ATTENTION_NORM
+        | {ROUTER: f"{LAYER}.mlp.router.{{kind}}"}
+        | {f"{BLOCK}.attn_sinks.weight": f"{LAYER}.self_attn.sinks"},
+    ),
 }

@@ -23,13 +23,14 @@ _LLAMA3 = {
     "original_max_position_embeddings": 8192,
 }
 MSCALES = frozenset({"mscale", "mscale_all_dim"})
-_YARN = {
+_OF_YARN = {
     "beta_fast": "rope.scaling.yarn_beta_fast",
     "beta_slow": "rope.scaling.yarn_beta_slow",
     "attention_factor": "rope.scaling.yarn_attn_factor",
     **dict.fromkeys(sorted(MSCALES), "rope.scaling.yarn_log_multiplier"),
     "llama_4_scaling_beta": "attention.temperature_scale",
 }
+YARN = "yarn"
 EVENLY = "linear"  # how the file calls positions that are divided by a factor
 
 
@@ -52,15 +53,15 @@ def rope_scaling(metadata: Metadata, read: ReadFloats, theta: float) -> dict[str
         return None if factor in (0.0, 1.0) else {"rope_type": "linear", "factor": float(factor)}
     if kind == "none":
         return None
-    if kind != "yarn":
+    if kind != YARN:
         raise UnsupportedModelError(
             f"{metadata.path} stretches its rotary embedding by {kind!r:.40}",
             hint="supported: none, linear, yarn, and longrope with its factors as tensors",
         )
-    found = {key: metadata.of_model(name, None) for key, name in _YARN.items()}
+    found = {key: metadata.of_model(name, None) for key, name in _OF_YARN.items()}
     original = metadata.of_model("rope.scaling.original_context_length")
     return {
-        "rope_type": "yarn",
+        "rope_type": YARN,
         "factor": float(factor or 1.0),
         "original_max_position_embeddings": int(original),
     } | {key: float(value) for key, value in found.items() if value}

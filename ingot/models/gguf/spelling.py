@@ -31,6 +31,7 @@ class Architecture:
             that does not say rotates less than all.
         rope: the key of config.json for how frequencies are stretched.
         log_multiplier: what the converter multiplied `mscale_all_dim` by.
+        yarn: what the object of frequencies that yarn stretches says and no metadata do.
         fixed: what config.json says and no metadata do.
         more: reads what is more than a key; gives values of config.json.
         names: template of llama.cpp -> that of the checkpoint. Where only the second has `{e}`,
@@ -46,6 +47,7 @@ class Architecture:
     partial: str = ""
     rope: str = "rope_scaling"
     log_multiplier: float = 1.0
+    yarn: Mapping[str, Any] = field(default_factory=dict)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     more: More = lambda metadata: {}
     names: Names
@@ -105,8 +107,30 @@ SANDWICH = POST | {
     f"{BLOCK}.ffn_norm.weight": f"{LAYER}.pre_feedforward_layernorm.weight",
 }
 LLAMA = ENDS | ATTENTION | MLP | PRE
+_PARTS = ("gate", "up", "down")
+ROUTER = f"{BLOCK}.ffn_gate_inp.{{kind}}"
+CORRECTION = f"{BLOCK}.exp_probs_b.bias"
 # Neighbouring rows of q and k are those that turn together, where transformers turns halves.
 PAIRS: dict[str, Order] = {f"{BLOCK}.attn_q.{{kind}}": "pairs", f"{BLOCK}.attn_k.{{kind}}": "pairs"}
+
+
+def experts(block: str, gate: str, up: str, down: str) -> dict[str, str]:
+    """The router and the experts of a layer, by the names that a family gives to them."""
+    return {ROUTER: f"{LAYER}.{block}.gate.{{kind}}"} | {
+        f"{BLOCK}.ffn_{part}_exps.{{kind}}": f"{LAYER}.{block}.experts.{{e}}.{name}.{{kind}}"
+        for part, name in zip(_PARTS, (gate, up, down), strict=True)
+    }
+
+
+def shared(name: str) -> dict[str, str]:
+    """The MLP of all tokens beside the experts, by the name that a family gives to it."""
+    return {
+        f"{BLOCK}.ffn_{part}_shexp.weight": f"{LAYER}.mlp.{name}.{part}_proj.weight"
+        for part in _PARTS
+    }
+
+
+EXPERTS = experts("mlp", "gate_proj", "up_proj", "down_proj")
 
 
 def llama_biases(metadata: Metadata) -> dict[str, Any]:

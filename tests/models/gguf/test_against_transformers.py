@@ -93,7 +93,7 @@ CASES |= {
     ).split()
 }
 EXPERTS = tuple(
-    "mixtral qwen3moe deepseek_v2_experts qwen2moe olmoe deepseek_v2 deepseek_v2_rank "
+    "mixtral qwen3moe deepseek_v2_experts gptoss qwen2moe olmoe deepseek_v2 deepseek_v2_rank "
     "deepseek_v2_groups deepseek_v3_odd deepseek_v3_experts deepseek_v3_yarn".split()
 )
 FURTHER = sorted(CASES)
@@ -109,7 +109,7 @@ def save(name: str, folder: Path, dtype: str = "float32") -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", core(*CORE, further=[*FURTHER, *EXPERTS[:3]], slow=EXPERTS))
+@pytest.mark.parametrize("name", core(*CORE, further=[*FURTHER, *EXPERTS[:4]], slow=EXPERTS))
 def test_logits_are_those_of_the_original(name: str, tmp_path: Path) -> None:
     model_dir = save(name, tmp_path / "model")
     path = write_gguf(model_dir, tmp_path / "model.gguf")

@@ -1,0 +1,188 @@
+"""GGUF files with experts against the model directories that they were made from."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from ingot.errors import CheckpointError, ConfigError, IngotError
+from ingot.models import registry
+from ingot.models.checkpoint import Checkpoint
+from tests.support import gguf_files
+from tests.support.gguf_files import Type, write_gguf
+from tests.support.tiny_models import EVERY, randomise
+
+FIRST = ("gptoss",)
+EXPERTS = "_exps.weight"
+
+
+def save(name: str, folder: Path, **changes: Any) -> Path:
+    """A random model in bfloat16."""
+    config = EVERY[name]()
+    for key, value in changes.items():
+        setattr(config, key, value)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    randomise(model)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+def parameters(path: Path) -> tuple[dict[str, torch.Tensor], set[str]]:
+    """Every parameter of our module, and the formats of those that are stored quantized."""
+    config = registry.load_config(path)
+    module = registry.build(config, max_model_len=64)
+    with Checkpoint.open(path, config, module) as checkpoint:
+        labels = {matrix.encoding.label for matrix in checkpoint.quantized.values()}
+        found = {name: checkpoint.read(name).clone() for name, _ in module.named_parameters()}
+    return found, labels
+
+
+def check_alike(path: Path, model_dir: Path) -> None:
+    """The two are one model."""
+    config = replace(registry.load_config(path), quantization="")
+    assert config == registry.load_config(model_dir)
+    (found, _), (expected, _) = parameters(path), parameters(model_dir)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name].float(), tensor.float()), name
+        assert name.endswith("norm.weight") or tensor.unique().numel() > 1, name
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_a_file_is_the_model_of_its_directory(name: str, tmp_path: Path) -> None:
+    model_dir = save(name, tmp_path / "model")
+    check_alike(write_gguf(model_dir, tmp_path / "m.gguf", Type.BF16), model_dir)
+
+
+@pytest.mark.thorough
+def test_experts_of_gpt_oss_in_mxfp4_are_kept(tmp_path: Path) -> None:
+    """The directory has the numbers that the blocks of the file stand for."""
+    model_dir = save("gptoss", tmp_path / "model", intermediate_size=64)
+    weights = model_dir / "model.safetensors"
+    tensors = {
+        name: rounded(tensor) if ".experts." in name and tensor.ndim == 3 else tensor
+        for name, tensor in load_file(weights).items()
+    }
+    save_file(tensors, weights, metadata={"format": "pt"})
+    path = write_gguf(
+        model_dir, tmp_path / "m.gguf", lambda name: Type.MXFP4 if EXPERTS in name else Type.BF16
+    )
+    check_alike(path, model_dir)
+    assert parameters(path)[1] == {"gguf MXFP4"}
+
+
+def rounded(experts: torch.Tensor) -> torch.Tensor:
+    """Experts [E, inputs, outputs] as numbers of mxfp4, by the package `gguf`."""
+    values = experts.float().transpose(1, 2).contiguous().numpy()
+    stored = gguf.dequantize(gguf.quantize(values, Type.MXFP4), Type.MXFP4)
+    return torch.from_numpy(stored).transpose(1, 2).contiguous().to(experts.dtype)
+
+
+Changes = Callable[[str, torch.Tensor], torch.Tensor | None]
+
+
+@pytest.fixture
+def writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Callable[..., Path]:
+    """Writes the file of a model with other tensors or keys."""
+    caplog.set_level(logging.ERROR)  # keys that are written twice
+    converted = gguf_files.converted
+
+    def write(
+        name: str,
+        change: Changes = lambda name, tensor: tensor,
+        more: Mapping[str, torch.Tensor] | None = None,
+        keys: Callable[[gguf.GGUFWriter], object] = lambda writer: None,
+    ) -> Path:
+        def others(*arguments: Any) -> Iterator[tuple[str, torch.Tensor]]:
+            for theirs, tensor in converted(*arguments):
+                if (other := change(theirs, tensor)) is not None:
+                    yield theirs, other
+            yield from (more or {}).items()
+
+        monkeypatch.setattr(gguf_files, "converted", others)
+        return write_gguf(save(name, tmp_path / "model"), tmp_path / "m.gguf", keys=keys)
+
+    return write
+
+
+def fault(path: Path) -> IngotError:
+    with pytest.raises(IngotError) as raised:
+        parameters(path)
+    return raised.value
+
+
+LACKING = {
+    "gptoss": ("attn_sinks.weight", "ffn_gate_inp.bias", "ffn_up_exps.bias"),
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "tensor"), [(name, tensor) for name in FIRST for tensor in LACKING[name]]
+)
+def test_a_tensor_that_is_missing(name: str, tensor: str, writing) -> None:
+    def without(theirs: str, values: torch.Tensor) -> torch.Tensor | None:
+        return None if theirs == f"blk.1.{tensor}" else values
+
+    error = fault(writing(name, without))
+    assert isinstance(error, CheckpointError)
+    assert error.found.startswith("the checkpoint lacks model.layers.1.")
+
+
+def one_less(values: torch.Tensor) -> torch.Tensor:
+    return values[:-1].contiguous()
+
+
+def narrower(values: torch.Tensor) -> torch.Tensor:
+    return values[..., :-8].contiguous()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", FIRST)
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (one_less, r"lacks .*experts\.[67]\."),
+        (narrower, r"tensors of another shape: .*experts\.0\."),
+    ],
+)
+def test_a_stack_of_experts_that_is_misshapen(
+    change: Callable[[torch.Tensor], torch.Tensor], told: str, name: str, writing
+) -> None:
+    def changed(theirs: str, values: torch.Tensor) -> torch.Tensor:
+        return change(values) if theirs == "blk.1.ffn_up_exps.weight" else values
+
+    with pytest.raises(CheckpointError, match=told):
+        parameters(writing(name, changed))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", FIRST)
+def test_numbers_of_experts_that_contradict_the_tensors(name: str, writing) -> None:
+    path = writing(name, keys=lambda writer: writer.add_expert_count(10))
+    with pytest.raises(CheckpointError, match=r"lacks .*experts\.[789]\."):
+        parameters(path)
+    path = writing(name, keys=lambda writer: writer.add_expert_used_count(11))
+    with pytest.raises(ConfigError, match="11"):
+        parameters(path)
+
+
+@pytest.mark.thorough
+def test_gpt_oss_whose_frequencies_are_not_stretched(tmp_path: Path) -> None:
+    plain = {"rope_type": "default", "rope_theta": 10000.0}
+    model_dir = save("gptoss", tmp_path / "model", rope_parameters=plain)
+    path = write_gguf(model_dir, tmp_path / "m.gguf", Type.BF16)
+    assert registry.load_config(path).layers[0].mixer.rope.type == "default"
+    check_alike(path, model_dir)
