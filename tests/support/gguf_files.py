@@ -38,8 +38,12 @@ NAMES = {
     "deepseek_v2": "deepseek2",
     "deepseek_v3": "deepseek2",
     "gpt_oss": "gpt-oss",
+    "glm4_moe": "glm4moe",
+    "ernie4_5_moe": "ernie4_5-moe",
+    "hunyuan_v1_moe": "hunyuan-moe",
+    "minimax_m2": "minimax-m2",
 }
-PERMUTED = ("llama", "granite", "smollm3", "mistral3")
+PERMUTED = ("llama", "granite", "granitemoe", "smollm3", "mistral3")
 TURNED = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
 
 
@@ -82,6 +86,7 @@ def converted(name: str, config: Config, tensors: Tensors) -> Iterator[tuple[str
     """The tensors as the converter names and stores them."""
     architecture = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == name)
     layers = config.get("num_hidden_layers") or config["n_layer"]
+    layers += config.get("num_nextn_predict_layers", 0)
     names = gguf.get_tensor_name_map(architecture, layers)
     if name == "deepseek2":
         tensors = latent_tensors(config, tensors)

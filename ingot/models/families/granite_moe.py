@@ -8,7 +8,7 @@ from ingot.models.families.granite import read_multipliers
 from ingot.models.family import Family
 from ingot.models.fields import Fields
 from ingot.models.layer_fields import read_attention
-from ingot.models.moe_fields import MLP, SPARSE, read_moe
+from ingot.models.moe_fields import DOWN, EACH, GATE_UP, MLP, SPARSE, read_moe
 
 
 def parse(fields: Fields) -> ModelConfig:
@@ -38,8 +38,8 @@ FAMILY = Family(
     architectures=("GraniteMoeForCausalLM",),
     parse=parse,
     weights={
-        f"{MLP}.experts.gate_up_proj": f"{SPARSE}.input_linear.weight",
-        f"{MLP}.experts.down_proj": f"{SPARSE}.output_linear.weight",
+        GATE_UP: (f"{SPARSE}.input_linear.weight", EACH[GATE_UP]),
+        DOWN: (f"{SPARSE}.output_linear.weight", EACH[DOWN]),
         f"{MLP}.gate.weight": f"{SPARSE}.router.layer.weight",
     },
 )

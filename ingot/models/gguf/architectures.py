@@ -18,10 +18,12 @@ from ingot.models.gguf.spelling import (
     LAYER,
     LLAMA,
     MLP,
+    MULTIPLIERS,
     OPTIONAL,
     PAIRS,
     POST,
     PRE,
+    QK_LAYERNORMS,
     QKV,
     SANDWICH,
     SIZES,
@@ -148,13 +150,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "granite": Architecture(
         name="GraniteForCausalLM",
         keys=KEYS,
-        optional=OPTIONAL
-        | {
-            "attention_multiplier": "attention.scale",
-            "embedding_multiplier": "embedding_scale",
-            "residual_multiplier": "residual_scale",
-            "logits_scaling": "logit_scale",
-        },
+        optional=OPTIONAL | MULTIPLIERS,
         more=llama_biases,
         names=LLAMA,
         orders=PAIRS,
@@ -260,11 +256,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         keys=KEYS,
         optional=OPTIONAL,
         more=qkv_bias,
-        names=LLAMA
-        | {
-            f"{BLOCK}.attn_q_norm.{{kind}}": f"{LAYER}.self_attn.query_layernorm.{{kind}}",
-            f"{BLOCK}.attn_k_norm.{{kind}}": f"{LAYER}.self_attn.key_layernorm.{{kind}}",
-        },
+        names=LLAMA | QK_LAYERNORMS,
     ),
     "seed_oss": Architecture(
         name="SeedOssForCausalLM",

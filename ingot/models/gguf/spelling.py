@@ -72,6 +72,12 @@ OPTIONAL = {
     "head_dim": "attention.key_length",
     "rope_theta": "rope.freq_base",
 }
+MULTIPLIERS = {
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
 WINDOW = {"sliding_window": "attention.sliding_window"}
 ENDS = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -85,6 +91,10 @@ ATTENTION = {
     f"{BLOCK}.attn_output.{{kind}}": f"{LAYER}.self_attn.o_proj.{{kind}}",
     f"{BLOCK}.attn_q_norm.{{kind}}": f"{LAYER}.self_attn.q_norm.{{kind}}",
     f"{BLOCK}.attn_k_norm.{{kind}}": f"{LAYER}.self_attn.k_norm.{{kind}}",
+}
+QK_LAYERNORMS = {
+    f"{BLOCK}.attn_q_norm.{{kind}}": f"{LAYER}.self_attn.query_layernorm.{{kind}}",
+    f"{BLOCK}.attn_k_norm.{{kind}}": f"{LAYER}.self_attn.key_layernorm.{{kind}}",
 }
 QKV = {f"{BLOCK}.attn_qkv.{{kind}}": f"{LAYER}.self_attn.qkv_proj.{{kind}}"}
 MLP = {

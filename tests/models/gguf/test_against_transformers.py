@@ -93,8 +93,10 @@ CASES |= {
     ).split()
 }
 EXPERTS = tuple(
-    "mixtral qwen3moe deepseek_v2_experts gptoss qwen2moe olmoe deepseek_v2 deepseek_v2_rank "
-    "deepseek_v2_groups deepseek_v3_odd deepseek_v3_experts deepseek_v3_yarn".split()
+    "mixtral qwen3moe deepseek_v2_experts gptoss glm4moe_norm granitemoe ernie4moe "
+    "hunyuanmoe_alpha minimax_partial qwen2moe olmoe deepseek_v2 deepseek_v2_rank "
+    "deepseek_v2_groups deepseek_v3_odd deepseek_v3_experts deepseek_v3_yarn glm4moe "
+    "glm4moe_groups granitemoe_tied ernie4moe_alone hunyuanmoe minimax".split()
 )
 FURTHER = sorted(CASES)
 CASES |= {name: partial(usual, name) for name in EXPERTS}
@@ -109,7 +111,7 @@ def save(name: str, folder: Path, dtype: str = "float32") -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", core(*CORE, further=[*FURTHER, *EXPERTS[:4]], slow=EXPERTS))
+@pytest.mark.parametrize("name", core(*CORE, further=[*FURTHER, *EXPERTS[:9]], slow=EXPERTS))
 def test_logits_are_those_of_the_original(name: str, tmp_path: Path) -> None:
     model_dir = save(name, tmp_path / "model")
     path = write_gguf(model_dir, tmp_path / "model.gguf")
