@@ -45,6 +45,7 @@ PROMPTS = [Prompt(f"{n} tokens", tuple(random_tokens(n))) for n in (1, 17, 300)]
 EXPERTS = (
     *("mixtral", "qwen2moe", "qwen3moe", "olmoe", "granitemoe", "gptoss", "glm4moe", "minimax"),
     *("ernie4moe", "hunyuanmoe", "deepseek_v2_experts", "deepseek_v3_experts"),
+    "qwen3moe_unnormalised",
 )
 USUAL = (
     *sorted({name.split("_")[0] for name in CASES}),
@@ -59,7 +60,9 @@ SPREAD = [
     *(("deepseek_v3", "float32"), ("mixtral", "float32"), ("gemma2", "bfloat16")),
     *(("llama", "int8"), ("gemma2", "int4")),
 ]
-IN_INTEGERS = ("llama", "gpt2", "cohere_qk_norm", "deepseek_v3", "mixtral", "gemma2")
+# Of experts one whose picks weigh little: rounding moves scores that are nearly equal past one
+# another, and a token with another pick is far off (see test_picks.py).
+IN_INTEGERS = ("llama", "gpt2", "cohere_qk_norm", "deepseek_v3", "qwen3moe_unnormalised", "gemma2")
 
 
 def compiles(name: str, number_format: str) -> list[Compile]:
