@@ -19,6 +19,7 @@ from ingot.serve.openai.requests import (
     GenerateRequest,
     Sampling,
 )
+from ingot.serve.openai.unsupported import refuse_unsupported
 
 _FIELDS = Sampling.__struct_fields__
 
@@ -102,7 +103,13 @@ def _check(fields: dict[str, Any], facts: ModelFacts, request: GenerateRequest) 
 
 def check_terms(request: CompletionRequest | ChatRequest, terms: Terms) -> None:
     """Raises FieldError for what a server does not allow, or cannot do at all."""
-    _refuse_unsupported(request)
+    refuse_unsupported(request)
+    if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
+        raise FieldError(
+            "top_logprobs", "top_logprobs needs logprobs", hint='Set "logprobs": true as well.'
+        )
+    if request.stream and request.prompt_logprobs is not None:
+        raise FieldError("prompt_logprobs", "prompt_logprobs cannot be streamed")
     tops = "logprobs" if isinstance(request, CompletionRequest) else "top_logprobs"
     for name, most in {
         "n": terms.max_n, tops: terms.max_logprobs, "prompt_logprobs": terms.max_logprobs
@@ -110,34 +117,3 @@ def check_terms(request: CompletionRequest | ChatRequest, terms: Terms) -> None:
         value = getattr(request, name)
         if value is not None and value > most:
             raise FieldError(name, f"{name} is {value}", hint=f"This server allows at most {most}.")
-
-
-def _refuse_unsupported(request: CompletionRequest | ChatRequest) -> None:
-    for name, wrong in _unsupported(request):
-        if wrong:
-            raise FieldError(
-                name, f"{name}: this server does not support it", code="unsupported_parameter"
-            )
-    if isinstance(request, ChatRequest) and request.top_logprobs and not request.logprobs:
-        raise FieldError(
-            "top_logprobs", "top_logprobs needs logprobs", hint='Set "logprobs": true as well.'
-        )
-    if request.stream and request.prompt_logprobs is not None:
-        raise FieldError("prompt_logprobs", "prompt_logprobs cannot be streamed")
-
-
-def _unsupported(request: CompletionRequest | ChatRequest) -> list[tuple[str, bool]]:
-    common = [
-        ("use_beam_search", bool(request.use_beam_search)),
-        ("logprob_token_ids", request.logprob_token_ids is not None),
-        ("thinking_token_budget", request.thinking_token_budget is not None),
-    ]
-    if isinstance(request, CompletionRequest):
-        best_of = request.best_of is not None and request.best_of != (request.n or 1)
-        return [*common, ("suffix", bool(request.suffix)), ("best_of", best_of)]
-    return [
-        *common,
-        ("functions", bool(request.functions)),
-        ("function_call", request.function_call not in (None, "none")),
-        ("audio", request.audio is not None),
-    ]

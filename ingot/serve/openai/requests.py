@@ -36,11 +36,13 @@ from ingot.serve.openai.fields import (
     TopK,
 )
 
-# OpenAI's fields that say nothing to a server of one's own, such as how to bill a request. They
-# are accepted without a word, unlike those that nobody knows.
+# Fields of OpenAI's and vLLM's that change no text here, such as how to bill a request or how to
+# read pictures. They are accepted without a word, unlike those that nobody knows.
 IGNORED = frozenset(
-    "metadata modalities prediction prompt_cache_key prompt_cache_retention "
-    "safety_identifier service_tier store user verbosity".split()
+    "guided_decoding_backend media_io_kwargs metadata mm_processor_kwargs modalities prediction "
+    "prompt_cache_key prompt_cache_retention return_mm_kwargs return_token_offsets "
+    "routed_experts_prompt_start safety_identifier service_tier session_id store stream_interval "
+    "user verbosity".split()
 )
 
 
@@ -78,7 +80,39 @@ class Sampling(Struct, kw_only=True):
     spaces_between_special_tokens: bool | None = None
 
 
-class GenerateRequest(Sampling, kw_only=True):
+class Beside(Sampling, kw_only=True):
+    """Fields that are refused where they ask for anything: see `unsupported`."""
+
+    use_beam_search: Any = None
+    length_penalty: Any = None
+    logprob_token_ids: Any = None
+    flat_logprobs: Any = None
+    prompt_logprob_token_ids: Any = None
+    prompt_logprob_start: Any = None
+    thinking_token_budget: Any = None
+    repetition_detection: Any = None
+    watermarking: Any = None
+    truncation_side: Any = None
+    skip_reading_prefix_cache: Any = None
+    detokenize: Any = None
+    output_kind: Any = None
+    return_prompt_text: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_json_object: Any = None
+    guided_whitespace_pattern: Any = None
+    structural_tag: Any = None
+    logits_processors: Any = None
+    trace_decode_token_ids: Any = None
+    extra_args: Any = None
+    vllm_xargs: Any = None
+    kv_transfer_params: Any = None
+    ec_transfer_params: Any = None
+
+
+class GenerateRequest(Beside, kw_only=True):
     """What both kinds of generation have in common."""
 
     model: Name | None = None
@@ -94,9 +128,6 @@ class GenerateRequest(Sampling, kw_only=True):
     structured_outputs: dict[str, Any] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
-    use_beam_search: bool | None = None
-    logprob_token_ids: list[TokenId] | None = None
-    thinking_token_budget: NumTokens | None = None
 
 
 class CompletionRequest(GenerateRequest, kw_only=True):
@@ -112,6 +143,7 @@ class CompletionRequest(GenerateRequest, kw_only=True):
     logprobs: NumLogprobs | None = None
     best_of: Choices | None = None
     suffix: str | None = None
+    prompt_embeds: Any = None
 
 
 class ChatRequest(GenerateRequest, kw_only=True):
