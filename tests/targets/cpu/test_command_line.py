@@ -65,6 +65,21 @@ def test_the_whole_command(program: Callable[..., Path]) -> None:
     )
 
 
+def test_only_the_unit_that_computes_nothing_is_optimized_little(
+    program: Callable[..., Path], tmp_path: Path
+) -> None:
+    program("g++", f'echo "$0 $*" >> {tmp_path}/said')
+    for name in ("step.cpp", "kernels_0.cpp"):
+        (tmp_path / name).write_text("")
+    toolchain.build(tmp_path, tmp_path / "k.so", TARGET, ("-more",))
+    said = (tmp_path / "said").read_text().splitlines()
+    little = [
+        line for line in said if " -O1 -more" in line and line.index("-O3") < line.index("-O1")
+    ]
+    assert [Path(line.split(" -c ")[1].split()[0]).name for line in little] == ["step.cpp"]
+    assert sum("-O1" in line for line in said) == 1
+
+
 def test_how_units_become_a_library(program: Callable[..., Path], tmp_path: Path) -> None:
     """Every C++ file of the folder, and nothing else, in an order that does not depend on it."""
     compiler = program("g++", f'echo "$0 $*" >> {tmp_path}/said')
