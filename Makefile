@@ -4,6 +4,8 @@
 
 VENV  := .venv
 STAMP := $(VENV)/.setup-done
+# What checks, measures and writes pages, which the demo need not wait for.
+TOOLS := $(VENV)/.tools-done
 # Triton, 290 MB that compiling for a CPU, and so the demo, need not wait for.
 CUDA  := $(VENV)/.triton-done
 # Ray, with what it needs 470 MB that only slow tests need.
@@ -39,7 +41,11 @@ $(STAMP): pyproject.toml tools/constraints.txt tools/setup_env.py
 	@$(PYTHON) tools/setup_env.py $(VENV)
 	@touch $@
 
-$(CUDA): $(STAMP) tools/constraints_cuda.txt
+$(TOOLS): $(STAMP)
+	@$(PY) tools/setup_env.py $(VENV) tools
+	@touch $@
+
+$(CUDA): $(TOOLS) tools/constraints_cuda.txt
 	@$(PY) tools/setup_env.py $(VENV) triton
 	@touch $@
 
@@ -70,11 +76,11 @@ test-triton: $(CUDA) build/triton-$(TRITON)  ## Run the tests of CUDA targets wi
 	  tests/targets/cuda $(ARGS)
 
 # With a numpy of its time: the interpreter of 3.6 does not know newer ones.
-build/triton-%: $(STAMP)
+build/triton-%: $(TOOLS)
 	@rm -rf $@ && $(PY) -m pip install -q --no-deps --target $@ "triton==$*.*" "numpy<2.4"
 
 # Optimum's classes for ONNX Runtime, and what they need older versions of than .venv has.
-build/optimum: $(STAMP)
+build/optimum: $(TOOLS)
 	@rm -rf $@ && $(PY) -m pip install -q --no-deps --target $@ "optimum-onnx==0.1.*" \
 	  "optimum==2.1.*" "transformers==4.57.*" "huggingface_hub<1" "tokenizers<0.23"
 
@@ -89,10 +95,10 @@ lint: $(CUDA)  ## Check style (ruff) and types (mypy --strict)
 bench: $(CUDA)  ## Measure speed beside this machine's limits
 	@$(PY) -m bench $(ARGS)
 
-golden: $(STAMP)  ## Record the bundled model's outputs anew; look at the diff before committing it
+golden: $(TOOLS)  ## Record the bundled model's outputs anew; look at the diff before committing it
 	@$(PY) -m golden.update
 
-docs: $(STAMP)  ## Rewrite the pages that are generated from the code and from figures
+docs: $(TOOLS)  ## Rewrite the pages that are generated from the code and from figures
 	@$(PY) -m tools.api_page
 	@$(PY) -m tools.cli_page
 	@$(PY) -m tools.coming_from_page
@@ -102,10 +108,10 @@ docs: $(STAMP)  ## Rewrite the pages that are generated from the code and from f
 	@$(PY) -m tools.figures_page
 	@$(PY) -m bench.gpu.predicted
 
-size: $(STAMP)  ## Count lines a folder, passes and ops
+size: $(TOOLS)  ## Count lines a folder, passes and ops
 	@$(PY) -m tools.size
 
-wheel: $(STAMP)  ## Build the wheel into dist/
+wheel: $(TOOLS)  ## Build the wheel into dist/
 	@$(PY) -m tools.wheel dist
 
 clean:  ## Remove .venv and everything built

@@ -16,8 +16,22 @@ RAY = setup_env.pinned("ray")
 TRITON = setup_env.pinned("triton", setup_env.CUDA_CONSTRAINTS)
 
 
-def test_the_demo_does_not_wait_for_triton():
+def test_the_demo_waits_neither_for_tools_nor_for_triton(monkeypatch, tmp_path):
+    asked = []
     assert RULES["demo"].split() == ["$(STAMP)"]
+    monkeypatch.setattr(setup_env.Venv, "must", lambda env, *words: asked.append(words[-1]))
+    monkeypatch.setattr(setup_env.Venv, "create", lambda env: None)
+    monkeypatch.setattr(setup_env, "install_torch", lambda env, version: asked.append("torch"))
+    setup_env.setup(tmp_path)
+    assert asked == ["torch", ".[compile]"]
+    setup_env.add_tools(tmp_path)
+    assert asked[2:] == [".[dev]"]
+
+
+@pytest.mark.parametrize("rule", ["golden", "docs", "size", "wheel"])
+def test_what_writes_pages_waits_for_tools(rule):
+    assert RULES[rule].split() == ["$(TOOLS)"]
+    assert "\n$(CUDA): $(TOOLS) " in (ROOT / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("rule", ["setup", "test", "test-all", "lint", "tour", "bench"])

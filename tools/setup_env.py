@@ -1,6 +1,7 @@
-"""Makes `.venv`: a virtual environment with ingot, torch and the development tools.
+"""Makes `.venv`: a virtual environment with ingot, torch and, once asked, the development tools.
 
-    python tools/setup_env.py .venv           makes it
+    python tools/setup_env.py .venv           makes it, with what the demo needs
+    python tools/setup_env.py .venv tools     adds what tests, lint and such need
     python tools/setup_env.py .venv triton    adds Triton, which only tests, lint and such need
     python tools/setup_env.py .venv ray       adds Ray, which only slow tests need
 
@@ -26,6 +27,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "tools" / "constraints.txt"
 CUDA_CONSTRAINTS = ROOT / "tools" / "constraints_cuda.txt"
+# Python compiles what is imported, which is a small part.
+INSTALL = ("install", "--no-compile")
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NO_COMPILER = """\
 no C++ compiler found (looked for $CXX, g++, clang++ and c++)
@@ -87,13 +90,19 @@ def install_torch(env: Venv, version: str) -> None:
     if env.version("torch").partition("+")[0] == version:
         return
     if sys.platform != "linux" or shutil.which("nvidia-smi"):
-        env.must("install", "--no-deps", f"torch=={version}")
+        env.must(*INSTALL, "--no-deps", f"torch=={version}")
         return
-    cpu = ("install", "--no-deps", f"torch=={version}+cpu")
+    cpu = (*INSTALL, "--no-deps", f"torch=={version}+cpu")
     elsewhere = ("--index-url", TORCH_CPU_INDEX, "--retries", "1", "--timeout", "20")
     if env.pip(*cpu) == 0 or env.pip(*cpu, *elsewhere) == 0:
         return
     raise SetupError(NO_CPU_TORCH.format(version=version, index=TORCH_CPU_INDEX, python=env.python))
+
+
+def add_tools(root: Path) -> None:
+    """Installs the development tools into an environment that is there."""
+    say("installing the development tools (once)")
+    Venv(root).must(*INSTALL, "-c", str(CONSTRAINTS), "-e", ".[dev]")
 
 
 def add_triton(root: Path) -> None:
@@ -104,7 +113,7 @@ def add_triton(root: Path) -> None:
     elif env.version("triton") != version:
         say(f"installing triton {version} (about 290 MB, to build for CUDA; once)")
         # Torch for CUDA asks for one version and no other; it works with this one as well.
-        env.must("install", "--no-deps", f"triton=={version}")
+        env.must(*INSTALL, "--no-deps", f"triton=={version}")
 
 
 def add_ray(root: Path) -> None:
@@ -112,7 +121,7 @@ def add_ray(root: Path) -> None:
     env, version = Venv(root), pinned("ray")
     if env.version("ray") != version:
         say(f"installing ray {version} (about 470 MB, to test replicas on a cluster; once)")
-        env.must("install", "-c", str(CONSTRAINTS), "-e", ".[ray]")
+        env.must(*INSTALL, "-c", str(CONSTRAINTS), "-e", ".[ray]")
 
 
 def pinned(package: str, constraints: Path = CONSTRAINTS) -> str:
@@ -140,8 +149,8 @@ def setup(root: Path) -> None:
     env.create()
     say(f"installing torch {version} (about 200 MB for a CPU; once)")
     install_torch(env, version)
-    say("installing ingot and its development tools")
-    env.must("install", "-c", str(CONSTRAINTS), "-e", ".[dev]")
+    say("installing ingot")
+    env.must(*INSTALL, "-c", str(CONSTRAINTS), "-e", ".[compile]")
     say(f"ready after {time.monotonic() - start:.0f} s")
 
 
@@ -151,7 +160,7 @@ def say(line: str) -> None:
 
 if __name__ == "__main__":
     try:
-        steps = {"triton": add_triton, "ray": add_ray}
+        steps = {"tools": add_tools, "triton": add_triton, "ray": add_ray}
         step = steps[sys.argv[2]] if sys.argv[2:] else setup
         step(Path(sys.argv[1]).resolve())
     except SetupError as error:
