@@ -48,6 +48,14 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before pytest leaves out those that are not wanted."""
+    from tests.support.core import mark_further
+
+    mark_further(items)
+
+
 def pytest_collection_finish() -> None:
     """Spares Python to look for garbage in what PyTorch and the tests have imported: it stays."""
     gc.freeze()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -31,3 +33,23 @@ def core(*first: Any, further: Iterable[Any], slow: Iterable[Any] = ()) -> list[
 def _marked(case: Any, mark: pytest.MarkDecorator) -> Any:
     values = case if isinstance(case, tuple) else (case,)
     return pytest.param(*values, marks=mark)
+
+
+def mark_further(items: Iterable[pytest.Item]) -> None:
+    """Keeps the first cases of tests that say how many they want: `@pytest.mark.cases(core=2)`.
+
+    Those of the core beyond `core` become thorough ones, and thorough ones beyond `thorough` slow
+    ones. Both are unlimited if not given.
+    """
+    kept: Counter[tuple[str, str]] = Counter()
+    for item in items:
+        wanted = item.get_closest_marker("cases")
+        if wanted is None or item.get_closest_marker("slow"):
+            continue
+        test = item.nodeid.partition("[")[0]
+        tiers = ["thorough"] if item.get_closest_marker("thorough") else ["core", "thorough"]
+        for tier, beyond in zip(tiers, ["thorough", "slow"][-len(tiers) :], strict=True):
+            if kept[test, tier] < wanted.kwargs.get(tier, math.inf):
+                kept[test, tier] += 1
+                break
+            item.add_marker(beyond)

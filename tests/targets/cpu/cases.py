@@ -31,31 +31,48 @@ TARGETS_OF = {
         *("cpu:x86-64-v3+avx_vnni", "cpu:x86-64-v3", "cpu:portable"),
     ),
 }
-MORE = "more integers"
-# Every kind of cases at every level of instructions, the best first.
+# Some cases of every kind, at every level of instructions, the best first.
 PROGRAMS = tuple((kind, target) for kind, targets in TARGETS_OF.items() for target in targets)
 BEST = tuple((kind, targets[0]) for kind, targets in TARGETS_OF.items())
-# These take as long to compile as all others of a level.
-TARGETS_OF[MORE] = TARGETS_OF["integer"][:1]
+# The other cases, which take twice as long to compile.
+MORE = "more "
+TARGETS_OF |= {f"{MORE}{kind}": TARGETS_OF[kind] for kind in ("f32", "bf16")}
+TARGETS_OF |= {f"{MORE}integer": TARGETS_OF["integer"][:1]}
 
 
 def at_levels(*kinds: str) -> pytest.MarkDecorator:
-    """Runs a test at every level of instructions, the best alone where few tests are wanted."""
+    """Runs a test at every level of instructions. Where few tests are wanted, at the best alone:
+    bfloat16 and integers, or else what there is."""
     chosen = [(kind, target) for kind in kinds for target in TARGETS_OF[kind]]
-    best = [pair for pair in chosen if pair in BEST]
-    plain = [(kind, target) for kind, target in chosen if "+" not in target or kind == MORE]
-    return pytest.mark.parametrize("kind, target", core(*best, further=plain, slow=chosen))
+    best = [pair for pair in chosen if pair in BEST[1:]] or chosen[:1]
+    further = [
+        (kind, target) for kind, target in chosen
+        if (target == TARGETS_OF[kind][0] if kind.startswith(MORE) else "+" not in target)
+    ]  # fmt: skip
+    return pytest.mark.parametrize("kind, target", core(*best, further=further, slow=chosen))
 
 
 every_program = at_levels(*TARGETS_OF)
 F32: DType = "float32"
 DTYPES: dict[str, DType] = {"f32": "float32", "bf16": "bfloat16"}
 KINDS = ("silu", "gelu", "gelu_tanh", "relu", "relu2")
-# The integers that every level computes with: each storage, with groups that are filled and not.
+# The cases that run most often. Of floats: sizes that end within a vector, a panel and a page, and
+# a product that is cut for the cache. Of integers: each storage, with groups that are filled and
+# not.
 OFTEN = (
+    *("linear-27x27", "linear-200x144", "linear-4200x64", "linear-rounded", "linear-capped"),
+    *("gated-27x192", "rms-37", "rms-heads-3x80", "rms-quantize-200", "add-rms-37", "layer-37"),
+    *("layer-heads-own-3x20", "table-warm"),
+    *("table-13", "rope-80", "rope-16", "rope-write-20", "rope-write-64-i8", "write-20"),
+    *("write-20-i8", "heads-64-i8", "heads-128", "attention-12", "attention-80"),
+    *("attention-80-i8", "attention-quantize-64", "gate-silu-37", "gelu-37", "add-37", "mul-37"),
+    *("attention-80-sinks", "attention-quantize-64-sinks"),
+    *("head-linear-20x27", "concat-20-37", "latent-36", "latent-20", "latent-window"),
+    *("latent-quantize", "latent-20-i8", "latent-window-i8", "route-groups-24"),
+    *("experts-3-1-200x27", "experts-33-4-36x20"),
+    *("soft_cap-37", "cast-37", "embedding-37", "select-37", "tied"),
     *("int8-b128-72x300", "int8-b50-33x50", "int8-b416-128x416", "int8-b64-zeros-96x192"),
-    *("int4-g32-b128-72x330", "int4-g64-b128-40x1000", "int4-b128-40x211"),
-    *("int4-g64-b128-256x256", "int4-b32-zeros-72x288"),
+    *("int4-g32-b128-72x330", "int4-g64-b128-256x256", "int4-b32-zeros-72x288"),
     *("experts-6-3-160x96-int4-b32", "experts-5-2-72x72-int8-b32"),
     "experts-5-3-96x72-int4-b32-zeros",
 )
@@ -64,16 +81,22 @@ TABLE_ROWS = 83  # of a table that a product shares: its last panel is not fille
 
 @cache
 def cases(kind: str) -> dict[str, Case]:
-    """Every kernel, every variant of it that is chosen at compile time; the last gives logits."""
-    found = dict(floats(kind) if kind in DTYPES else (*integers(), *integer_mixtures()))
-    if kind not in DTYPES:
-        found = {name: case for name, case in found.items() if (name in OFTEN) != (kind == MORE)}
-    return {**found, "head": partial(head, kind=kind)}
+    """The cases that run most often, or the other ones of a kind; the last gives logits."""
+    found = every_case(kind.removeprefix(MORE))
+    wanted = (name for name in found if (name in OFTEN) != kind.startswith(MORE) or name == "head")
+    return {name: found[name] for name in wanted}
+
+
+@cache
+def every_case(kind: str) -> dict[str, Case]:
+    """Every kernel, every variant of it that is chosen at compile time."""
+    found = floats(kind) if kind in DTYPES else (*integers(), *integer_mixtures())
+    return {**dict(found), "head": partial(head, kind=kind)}
 
 
 @cache
 def unit(kind: str, target: str) -> Unit:
-    """All cases of a kind for a target, compiled once a session."""
+    """The cases of a kind for a target, compiled once a session."""
     return Unit(cases(kind), target)
 
 
@@ -193,7 +216,7 @@ def norms(dtype: DType) -> Iterator[tuple[str, Case]]:
         yield f"rms-{size}", partial(rms, **constants)
         yield f"add-rms-{size}", partial(add, **constants)
         yield f"layer-{size}", partial(layer, size=size, with_bias=offset > 0, eps=eps)
-        if dtype == F32:
+        if dtype != F32:  # once: no operand has the other dtype
             yield f"rms-quantize-{size}", partial(rounded, **constants, block=block)
     yield "rms-heads-3x80", of_heads
     yield "layer-heads-3x20", partial(layers_of_heads, own=False)

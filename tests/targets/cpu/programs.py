@@ -13,7 +13,7 @@ import torch
 
 from tests.support.made_once import shared_folder
 from tests.targets.cpu.bounds import End, ends
-from tests.targets.cpu.cases import DTYPES, cases
+from tests.targets.cpu.cases import unit
 from tests.targets.cpu.native import Memory, load, workers
 from tests.targets.cpu.sanitized import Driver, Hole, build_driver
 from tests.targets.cpu.steps import Step
@@ -21,20 +21,6 @@ from tests.targets.cpu.units import Unit
 
 SANITIZERS = "address,undefined"
 THREADS = 3
-# Sizes that end within a vector, a panel and a page, and a product that is cut for the cache.
-NAMES = (
-    *("linear-27x27", "linear-200x144", "linear-4200x64", "linear-rounded", "linear-capped"),
-    *("gated-27x192", "rms-37", "rms-heads-3x80", "rms-quantize-200", "add-rms-37", "layer-37"),
-    *("layer-heads-own-3x20", "table-warm"),
-    *("table-13", "rope-80", "rope-16", "rope-write-20", "rope-write-64-i8", "write-20"),
-    *("write-20-i8", "heads-64-i8", "heads-128", "attention-12", "attention-80"),
-    *("attention-80-i8", "attention-quantize-64", "gate-silu-37", "gelu-37", "add-37", "mul-37"),
-    *("attention-80-sinks", "attention-quantize-64-sinks"),
-    *("head-linear-20x27", "concat-20-37", "latent-36", "latent-20", "latent-window"),
-    *("latent-quantize", "latent-20-i8", "latent-window-i8", "route-groups-24"),
-    *("experts-3-1-200x27", "experts-33-4-36x20"),
-    *("soft_cap-37", "cast-37", "embedding-37", "select-37", "tied", "head"),
-)
 
 
 @dataclass(frozen=True)
@@ -89,16 +75,9 @@ class Program:
 
 
 @cache
-def unit_of(kind: str, target: str) -> Unit:
-    """What a program is built of."""
-    chosen = {n: c for n, c in cases(kind).items() if kind not in DTYPES or n in NAMES}
-    return Unit(chosen, target)
-
-
-@cache
 def program(kind: str, target: str) -> Program:
     """Its build starts here, once a session."""
-    unit = unit_of(kind, target)
+    kernels = unit(kind, target)
     place = Path(mkdtemp(dir=shared_folder()))
-    driver = workers().submit(build_driver, place, unit.sources, target, SANITIZERS)
-    return Program(unit, driver)
+    driver = workers().submit(build_driver, place, kernels.sources, target, SANITIZERS)
+    return Program(kernels, driver)

@@ -10,7 +10,7 @@ from ingot.artifact.target import Target
 from ingot.targets.cpu.call import Call, place
 from ingot.targets.cpu.functions import functions_of, kernel_units
 from ingot.targets.cpu.generate import generate
-from tests.targets.cpu.cases import cases
+from tests.targets.cpu.cases import every_case
 from tests.targets.cpu.units import Unit
 
 TARGET = "cpu:x86-64-v3"
@@ -19,7 +19,7 @@ LAYER = ("linear-64x64", "rms-37", "write-64", "attention-80")
 
 def sources_of_layers(count: int, kind: str = "f32") -> dict[str, str]:
     """The source files of a model whose layers have the same kernels."""
-    layers = {f"{n}.{name}": cases(kind)[name] for n in range(count) for name in LAYER}
+    layers = {f"{n}.{name}": every_case(kind)[name] for n in range(count) for name in LAYER}
     return generate(Unit(layers, TARGET).plan, Target.parse(TARGET))
 
 

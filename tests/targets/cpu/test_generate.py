@@ -15,7 +15,7 @@ from ingot.errors import CodegenError
 from ingot.targets.cpu.calls import CALLS
 from ingot.targets.cpu.generate import generate, weight_layouts
 from ingot.targets.cpu.weights import WeightLayout
-from tests.targets.cpu.cases import BEST, cases, unit
+from tests.targets.cpu.cases import BEST, every_case, unit
 from tests.targets.cpu.matrices import MATRICES
 from tests.targets.cpu.units import Unit, apart
 from tests.targets.sketch import Sketch, normal
@@ -25,7 +25,7 @@ TARGET = "cpu:x86-64-v3"
 
 def plan_of(*names: str, kind: str = "f32") -> Plan:
     """A plan of the test cases of those names."""
-    return Unit({name: cases(kind)[name] for name in names}, TARGET).plan
+    return Unit({name: every_case(kind)[name] for name in names}, TARGET).plan
 
 
 def generated(plan: Plan) -> str:
@@ -44,8 +44,8 @@ def with_buffer(plan: Plan, name: str, change: Buffer) -> Plan:
 
 @pytest.mark.parametrize("kind", ["f32", "bf16", "integer"])
 def test_text_is_a_function_of_the_plan(kind: str) -> None:
-    assert generated(plan_of(*cases(kind), kind=kind)) == generated(
-        plan_of(*cases(kind), kind=kind)
+    assert generated(plan_of(*every_case(kind), kind=kind)) == generated(
+        plan_of(*every_case(kind), kind=kind)
     )
 
 
@@ -185,7 +185,7 @@ def test_formats_that_no_kernel_takes_are_refused(form: Format, found: str) -> N
 
 
 def test_weights_in_integers_keep_their_parts_together() -> None:
-    layouts = {w.name: w for w in weight_layouts(plan_of(*cases("integer"), kind="integer"))}
+    layouts = {w.name: w for w in weight_layouts(plan_of(*every_case("integer"), kind="integer"))}
     m = next(m for m in MATRICES if m.form.has_multipliers and m.extended)
     layout = layouts[f"{m.name}.weight"]
     assert (layout.layout, layout.format) == ("int4-panels", m.form)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ingot.compiler.interpret import Value
 from ingot.ops import OPS
 from ingot.targets.cpu.work import CpuWork
-from tests.targets.cpu.cases import at_levels, every_program, unit
+from tests.targets.cpu.cases import MORE, at_levels, every_program, unit
 from tests.targets.cpu.steps import Step
 from tests.targets.cpu.units import Unit, parts_of
 
@@ -97,7 +97,7 @@ def with_sinks(kernels: Unit, value: float) -> Unit:
 ATTENTION = ("paged_attention", "paged_attention_quantize")
 
 
-@at_levels("f32", "bf16")
+@at_levels("f32", "bf16", f"{MORE}bf16")
 @pytest.mark.parametrize("value", [-math.inf, -1e30, -200.0, 60.0, 87.0, 126.0, 1e30, 3e38])
 def test_sinks_of_any_size_are_those_of_the_references(
     kind: str, target: str, value: float
@@ -109,7 +109,7 @@ def test_sinks_of_any_size_are_those_of_the_references(
     check(kernels, step, values, kernels.run(values, step), only=ATTENTION)
 
 
-@at_levels("f32", "bf16")
+@at_levels("f32", "bf16", f"{MORE}bf16")
 def test_sinks_that_are_left_out_are_noticed(kind: str, target: str) -> None:
     """The control: without weight they are none."""
     kernels, rng = unit(kind, target), torch.Generator().manual_seed(0)

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ingot.compiler.interpret import Value
-from tests.targets.cpu.cases import KINDS, at_levels, unit
+from tests.targets.cpu.cases import KINDS, at_levels, every_case
 from tests.targets.cpu.steps import Step, make_step
+from tests.targets.cpu.units import Unit
 
 ROWS, COLUMNS = 128, 200
 
+ATTENTION = "attention-32"
+CASES = (*(f"{name}-{COLUMNS}" for name in KINDS), "table-13", "table-64", ATTENTION, "head")
+
 pytestmark = at_levels("f32")
+
+
+@cache
+def unit(kind: str, target: str) -> Unit:
+    """The cases that are looked at here."""
+    return Unit({name: every_case(kind)[name] for name in CASES}, target)
 
 
 def run(kind: str, target: str, x: Tensor, positions: Tensor) -> dict[str, Value]:
@@ -80,10 +92,10 @@ def test_weights_of_attention(kind: str, target: str) -> None:
     """One key of score -x beside `row` keys of score 0: its part is e^-x / (row + e^-x)."""
     step = make_step(torch.Generator().manual_seed(0), [(ROWS, ROWS)])
     values = unit(kind, target).draw(torch.Generator().manual_seed(0), step)
-    case, size = "attention-32", 32
+    case, size = ATTENTION, 32
     x = torch.linspace(0, 100, ROWS)
-    for cache in ("k_cache", "v_cache"):
-        values[f"{case}.{cache}"].zero_()
+    for name in ("k_cache", "v_cache"):
+        values[f"{case}.{name}"].zero_()
     first = int(step.inputs["page_table"][0, 0])
     values[f"{case}.k_cache"][first, :, 0, 0] = -(size**0.5)  # the scale takes it back
     values[f"{case}.v_cache"][first, :, 0] = 1.0

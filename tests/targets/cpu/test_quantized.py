@@ -17,7 +17,7 @@ from tests.targets.cpu.steps import Step
 from tests.targets.cpu.test_kernels import check
 from tests.targets.cpu.units import Unit, Values
 
-every_level = at_levels("integer", MORE)
+every_level = at_levels("integer", f"{MORE}integer")
 # Without those that multiply two sums, of which float32 holds no more than some.
 ALONE = ("cast", "embedding", "linear", "linear_add", "linear_soft_cap")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ingot.compiler.interpret import Value
 from ingot.ops.scaled import Scaled
-from tests.targets.cpu.cases import at_levels, unit
+from tests.targets.cpu.cases import MORE, TARGETS_OF, at_levels, unit
 from tests.targets.cpu.experts import INTEGERS, PLAIN
 from tests.targets.cpu.test_kernels import check
 from tests.targets.cpu.units import Unit
@@ -38,7 +38,7 @@ def level_biases(kernels: Unit) -> Unit:
     return kernels.with_weights({n: torch.full_like(kernels.weights[n], 0.25) for n in names})
 
 
-@at_levels("f32", "bf16")
+@at_levels("f32", "bf16", f"{MORE}bf16")
 def test_equal_scores_go_to_the_lower_expert(kind: str, target: str) -> None:
     """Of experts and of groups: logits are 0 or 1, and those of one row are all equal."""
     kernels = level_biases(unit(kind, target))
@@ -64,7 +64,7 @@ def lost(weight: Value) -> Value:
     return weight
 
 
-@at_levels("f32", "bf16", "integer")
+@at_levels(*TARGETS_OF)
 @pytest.mark.parametrize("starved", [True, False])
 def test_an_expert_that_nobody_picks_is_not_computed(kind: str, target: str, starved: bool) -> None:
     """All rows pick another one. The control: somebody picks it."""

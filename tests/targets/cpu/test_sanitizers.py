@@ -10,9 +10,9 @@ import pytest
 from ingot.targets.cpu.calls import CALLS
 from ingot.targets.cpu.toolchain import KERNELS
 from tests.support.core import core
-from tests.targets.cpu.cases import BEST, PROGRAMS
+from tests.targets.cpu.cases import BEST, PROGRAMS, unit
 from tests.targets.cpu.native import workers
-from tests.targets.cpu.programs import program, unit_of
+from tests.targets.cpu.programs import program
 from tests.targets.cpu.sanitized import ACCESSES
 
 SINGLE = [(1, 41)]
@@ -22,7 +22,7 @@ WIDE = [(1, 7), (129, 144)]  # more rows than a block
 SHORT = re.compile(r"AddressSanitizer: (use-after-poison|heap-buffer-overflow)")
 
 
-@pytest.mark.parametrize("kind, target", core(BEST[0], further=BEST, slow=PROGRAMS))
+@pytest.mark.parametrize("kind, target", core(BEST[1], further=BEST, slow=PROGRAMS))
 @pytest.mark.parametrize("sequences", [SINGLE, FEW, WIDE], ids=["single", "few", "wide"])
 def test_no_read_or_write_is_out_of_bounds(
     kind: str, target: str, sequences: list[tuple[int, int]]
@@ -66,7 +66,7 @@ def test_the_compiler_has_no_say_in_the_bits(kind: str, target: str) -> None:
 
 
 def test_every_kernel_is_among_them() -> None:
-    kernels = {work.kernel for kind, target in BEST for work in unit_of(kind, target).work}
+    kernels = {work.kernel for kind, target in BEST for work in unit(kind, target).work}
     assert kernels == CALLS.keys()
 
 
