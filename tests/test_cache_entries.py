@@ -201,6 +201,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.cases(core=3)
 @pytest.mark.parametrize(
     ("room", "left"), [("", 3), ("0", 0), (0, 0), (1, 0), (1.9, 0), (2, 1), (3.9, 2), (4, 3)]
 )

@@ -183,6 +183,7 @@ def test_a_fault_of_the_compile_is_none_of_the_cache(model, compiled, monkeypatc
         resolve(model)
 
 
+@pytest.mark.cases(core=4)
 @pytest.mark.parametrize("name", OTHER_OPTIONS)
 def test_the_key_knows_every_option(model, name) -> None:
     other = CompileOptions(**{name: OTHER_OPTIONS[name]})

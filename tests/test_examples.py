@@ -55,6 +55,7 @@ def test_every_example_is_run_and_described():
     assert set(re.findall(r"\| \[(\w+/)\]\(\1\) \|", page)) == {f"{f}/" for f in folders}
 
 
+@pytest.mark.cases(core=3)
 @pytest.mark.parametrize("name", PRINTS)
 def test_an_example_prints_what_it_shows(name, shakespeare_artifact):
     printed = output(name, shakespeare_artifact)

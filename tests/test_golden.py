@@ -52,6 +52,7 @@ def test_structure_is_as_recorded(shakespeare_artifact: Path, name: str) -> None
     assert structure(shakespeare_artifact)[name] == (FOLDER / name).read_text()
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize("name", core("bfloat16", further=FORMATS))
 def test_every_number_format_reproduces_the_goldens(
     name: str,

@@ -30,6 +30,7 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         return ingot.compile(MODEL, path, max_model_len=128, kv_dtype="int8", **options)
 
 
+@pytest.mark.cases(thorough=1)
 def test_the_plan_says_what_a_token_takes(compiled) -> None:
     """The goldens were replayed, in one prefill, in chunks and token by token, at the compile."""
     assert compiled.golden_error is not None and compiled.golden_error < 0.25
@@ -41,6 +42,7 @@ def test_the_plan_says_what_a_token_takes(compiled) -> None:
     assert [state.format for state in plan.spec.states] == 2 * LAYERS * [rounded_rows(SIZE)]
 
 
+@pytest.mark.cases(thorough=1)
 def test_sequences_are_the_same_alone_in_company_and_behind_a_prefix(compiled) -> None:
     stem = [(i * 37) % 2048 for i in range(40)]
     prompts = [[5], stem, [*stem[:32], 9, 8, 7], [(i * 91) % 2048 for i in range(17)]]
@@ -59,6 +61,7 @@ def test_sequences_are_the_same_alone_in_company_and_behind_a_prefix(compiled) -
     assert np.array_equal(*logits)
 
 
+@pytest.mark.cases(thorough=1)
 def test_it_is_not_the_model_with_other_caches(tmp_path: Path, compiled) -> None:
     """The control: int8 is what attention reads, and it costs little."""
     options = {"dtype": compiled.manifest.numerics.dtype}

@@ -17,7 +17,10 @@ from tests.support.page_session import Session, matches, session_of, steps, unwr
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 # They take over half a minute, in exports and compiles.
-LONG = ("docs/quantization.md", "docs/models_and_cache.md")
+LONG = (
+    *("docs/quantization.md", "docs/models_and_cache.md"),
+    *("docs/onnx.md", "docs/debugging.md", "docs/gpu.md"),
+)
 RUN = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
 
 

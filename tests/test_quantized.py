@@ -47,6 +47,7 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return request.param, report
 
 
+@pytest.mark.cases(thorough=1)
 def test_the_manifest_and_the_plan_say_how(compiled) -> None:
     name, report = compiled
     assert report.manifest.numerics.quantization == LABELS[name]
@@ -57,6 +58,7 @@ def test_the_manifest_and_the_plan_say_how(compiled) -> None:
     assert report.golden_error is not None and report.golden_error < 0.25
 
 
+@pytest.mark.cases(thorough=1)
 def test_the_file_holds_what_the_plan_says(compiled) -> None:
     name, report = compiled
     parameters = report.manifest.model.num_parameters
@@ -67,6 +69,7 @@ def test_the_file_holds_what_the_plan_says(compiled) -> None:
     assert formats - {"float32"} == FORMATS[name]
 
 
+@pytest.mark.cases(thorough=1)
 def test_sequences_are_the_same_alone_and_in_company(compiled) -> None:
     _, report = compiled
     prompts = [[5], [(i * 37) % 2048 for i in range(40)], [(i * 91) % 2048 for i in range(17)]]
@@ -107,6 +110,7 @@ def test_the_cache_knows_the_calibration_text(tmp_path: Path) -> None:
     assert cache_key(MODEL, options) != before
 
 
+@pytest.mark.cases(thorough=1)
 def test_equal_options_give_equal_files(tmp_path: Path, compiled) -> None:
     name, report = compiled
     if name != "int4":

@@ -132,6 +132,7 @@ def test_a_link_among_the_files_is_refused(tmp_path):
             writer.commit(make_manifest())
 
 
+@pytest.mark.cases(core=4)
 @pytest.mark.parametrize("where", ["write", "fsync", "rename", "mkdir", "body"])
 @pytest.mark.parametrize("existing", [True, False])
 def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, where, existing):

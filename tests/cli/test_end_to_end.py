@@ -94,6 +94,7 @@ def test_a_prompt_from_a_pipe_gives_the_same_as_an_argument(shakespeare_artifact
     assert given.stdout == piped.stdout != ""
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
 def test_a_prompt_that_is_not_utf8_is_a_usage_error(shakespeare_artifact, errors):
     environment = {**os.environ, "PYTHONIOENCODING": f"utf-8:{errors}"}
@@ -164,6 +165,7 @@ def test_verify_passes_and_finds_a_flipped_bit(shakespeare_artifact, tmp_path):
     assert weights.name in done.stderr
 
 
+@pytest.mark.cases(core=3)
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

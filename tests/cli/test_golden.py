@@ -111,6 +111,7 @@ def test_the_summary_and_the_json(model: Path, tmp_path: Path, capsys: Any) -> N
     assert found["tolerances"]["float32"]["mean"] > found["tolerances"]["float32"]["noise"] > 0
 
 
+@pytest.mark.cases(core=3)
 @pytest.mark.parametrize(
     ("prompts", "options", "part"),
     [

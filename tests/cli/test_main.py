@@ -161,6 +161,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_package_that_cannot_be_imported_is_named(name, tmp_path):
     body, said = BROKEN[name]
@@ -396,6 +397,7 @@ sys.exit(main(["inspect", "no-such.ingot"]))
 """
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.parametrize(
     "module",
     [

@@ -43,6 +43,7 @@ def said(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_name_is_explained_pulled_run_listed_and_removed(
     hub: Hub, tiny: Path, folder: Path, capsys
 ) -> None:
@@ -261,6 +262,7 @@ def tree(root: Path) -> dict[str, bytes | None]:
     }
 
 
+@pytest.mark.cases(core=6)
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize(
     ("always", "limit", "shown"), [("", None, "none"), ("0", 0, "0 B"), ("1G", 10**9, "1.00 GB")]

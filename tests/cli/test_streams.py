@@ -85,6 +85,7 @@ def test_messages_that_nobody_reads_do_not_stop_the_work(unread, tmp_path):
     assert out.is_dir()
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_an_error_that_nobody_reads_has_its_exit_code(damaged, unread, options):
     assert ingot("verify", damaged, *options, stderr=unread).returncode == 3
@@ -94,6 +95,7 @@ def test_an_error_that_nobody_reads_has_its_exit_code(damaged, unread, options):
     assert "Exception ignored" not in done.stderr
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -115,6 +117,7 @@ def test_a_result_that_nobody_reads_keeps_its_exit_code(unread):
     assert (done.returncode, done.stderr) == (4, "")
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("options", [(), ("--json",), ("--plan",)])
 def test_a_result_for_which_there_is_no_space_is_an_error(sample, full, options):
     done = ingot("inspect", sample, *options, stdout=full)
@@ -126,6 +129,7 @@ def test_a_version_for_which_there_is_no_space_is_an_error(full):
     assert (done.returncode, done.stderr) == (5, "error: no space left: disk full\n")
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_closed_streams(sample, options):
     done = ingot("inspect", sample, *options, closed=1)
@@ -135,6 +139,7 @@ def test_closed_streams(sample, options):
     assert "sample" in done.stdout
 
 
+@pytest.mark.thorough
 def test_closed_streams_of_errors(damaged):
     assert ingot("verify", damaged, closed=2).returncode == 3
     done = ingot("verify", damaged, "--json", closed=2)
@@ -146,6 +151,7 @@ def test_a_closed_stdin_is_an_empty_one(sample):
     assert (done.returncode, done.stderr.splitlines()[0]) == (2, "error: the prompt is empty")
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_a_conversation_ends_when_nobody_reads_the_answers(sample, unread, options):
     arguments = ("run", sample, "--chat", *options)

@@ -68,6 +68,7 @@ def printed(capsys, line) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.cases(core=6)
 @pytest.mark.parametrize("columns", [40, 80])
 @pytest.mark.parametrize("line", VERBS)
 def test_no_line_is_longer_than_the_terminal(folder, monkeypatch, capsys, line, columns):

@@ -81,6 +81,7 @@ def whole(model: Path) -> Callable[[str], Path]:
     return artifact
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_artifact_without_a_fault_gives_no_finding(
     name: str, whole: Callable[[str], Path], model: Path
@@ -97,6 +98,7 @@ def flip(data: Bytes) -> None:
     data[len(data) // 2 : len(data) // 2 + 64] ^= 0x55
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_flipped_block_of_a_weight(
     name: str, whole: Callable[[str], Path], model: Path, tmp_path: Path
@@ -136,6 +138,7 @@ PASSES = {
 }  # fmt: skip
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize("stays", [False, True], ids=["of another ingot", "of this ingot"])
 @pytest.mark.parametrize("name", PASSES)
 def test_a_faulty_pass(name: str, stays: bool, model: Path, tmp_path: Path) -> None:
@@ -203,6 +206,7 @@ def faulty(tmp_path: Path, model: Path) -> Callable[[str], Path]:
     return artifact
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_faulty_kernel_and_its_reproducer(
     name: str, faulty: Callable[[str], Path], model: Path, tmp_path: Path

@@ -46,6 +46,7 @@ def findings(model: Path, path: Path, driver: Callable[[], Driver]) -> list[Find
         return [each.finding for each in Walk(kernels, read=checkpoint.read).findings()]
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("family", "options"),

@@ -108,6 +108,7 @@ STORED: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("name", core("int4", further=STORED))
 def test_whatever_numbers_are_stored_in_a_right_plan_strays_nowhere(name: str) -> None:
     plan = KIND.place(KIND.group(KIND.rewrite(tiny(**STORED[name]).plan))[0])  # type: ignore[arg-type]

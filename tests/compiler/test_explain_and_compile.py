@@ -86,6 +86,7 @@ EXPERTS = [
 ]
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.parametrize(("name", "way", "kv"), core(*SOME, further=EXPERTS[:1], slow=EXPERTS))
 def test_sizes_are_those_of_the_files(name: str, way: str, kv: str, tmp_path: Path) -> None:
     model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
@@ -104,6 +105,7 @@ def test_sizes_of_experts_on_a_gpu(name: str, way: str, tmp_path: Path) -> None:
     check_way(model_dir, told, tmp_path / "a.ingot", targets=targets)
 
 
+@pytest.mark.cases(thorough=5)
 @pytest.mark.parametrize(
     ("index", "name"), core(further=list(enumerate(CASES))[::5], slow=enumerate(CASES))
 )

@@ -91,6 +91,7 @@ def test_other_logits_are_no_agreement(monkeypatch):
     assert judge("OPTForCausalLM") == "compiles, and gives other logits"
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize("quantize", ["none", "int8"])
 def test_an_artifact_of_a_class_gives_its_logits(tmp_path, quantize):

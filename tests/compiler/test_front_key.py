@@ -64,12 +64,14 @@ GIVEN = {
 }
 
 
+@pytest.mark.cases(core=3)
 @pytest.mark.parametrize("name", RESOLVED)
 def test_the_key_changes_with_every_choice(model: Model, name: str) -> None:
     other = replace(model, resolved=replace(model.resolved, **{name: RESOLVED[name]}))
     assert front_key(other) != front_key(model) == front_key(model)
 
 
+@pytest.mark.cases(core=5)
 @pytest.mark.parametrize("name", GIVEN)
 def test_the_key_changes_with_every_option(model: Model, name: str) -> None:
     other = replace(model, options=replace(model.options, **{name: GIVEN[name]}))
@@ -149,6 +151,7 @@ CHANGES: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
 }
 
 
+@pytest.mark.cases(core=4)
 @pytest.mark.parametrize("what", CHANGES)
 def test_the_key_changes_with_what_made_the_front(
     what: str, model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -234,6 +234,7 @@ def test_weights_are_stacked_and_rounded_as_the_plan_says():
     assert torch.equal(plan_weights(read)(norm), read("model.norm.weight"))
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("int8_states", [False, True])
 @pytest.mark.parametrize("storage", core(None, Storage(4, 32), further=[Storage(8, 32)]), ids=str)
 def test_steps_in_chunks_are_one_step(storage, int8_states):

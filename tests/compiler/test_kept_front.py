@@ -91,6 +91,7 @@ def test_a_front_is_made_once_and_comes_back_whole(
     assert [path.suffix for path in cache.iterdir()] == [".front"]
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("family", core("gpt2", further=["llama", "mistral", "qwen2", "qwen3"]))
 def test_targets_make_the_same_of_what_comes_back(family: str, tmp_path: Path) -> None:
     """Byte by byte: not even the order of a comment's words is another."""

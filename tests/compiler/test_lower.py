@@ -44,6 +44,7 @@ def plan(request: pytest.FixtureRequest) -> Plan:
     return plan_for(request.param)
 
 
+@pytest.mark.cases(core=1)
 def test_the_plan_computes_the_model(plan: Plan, checkpoint: Checkpoint, reference) -> None:
     limit = 1e-5 if plan.kv_dtype == "float32" else 3e-2
     assert largest_error(step_by_step(plan, checkpoint.read), reference) <= limit
@@ -173,6 +174,7 @@ def test_a_matrix_that_something_else_reads_is_not_stored_in_integers() -> None:
         lower(gm, LIMITS, {weight.target: Storage(8, 32)})
 
 
+@pytest.mark.cases(core=1)
 def test_plans_survive_json_and_repeat(plan: Plan) -> None:
     assert decode_plan(encode_plan(plan)) == plan
     assert encode_plan(lower(final_graph(plan.kv_dtype, fresh=True), LIMITS)) == encode_plan(plan)

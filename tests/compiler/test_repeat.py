@@ -69,6 +69,7 @@ def whole(module: nn.Module) -> GraphModule:
     return flatten(capture(module.eval()))
 
 
+@pytest.mark.cases(thorough=3)
 @pytest.mark.parametrize("name", core(*FIRST, further=FURTHER))
 def test_every_family_is_repeated_node_for_node(name):
     config = config_of(name)
@@ -77,6 +78,7 @@ def test_every_family_is_repeated_node_for_node(name):
     assert gm is not None and told(gm) == told(whole(module))
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("kinds", core(further=["abcacb", "abbb", "abab", "aabba"]))
 def test_kinds_may_follow_on_each_other_in_any_order(kinds):
     config = config_of("mistral")
@@ -106,6 +108,7 @@ def test_what_is_traced_does_not_grow_with_depth(monkeypatch):
     assert len(sizes) == 2 and sizes[0] == sizes[1]
 
 
+@pytest.mark.cases(core=2, thorough=5)
 @pytest.mark.parametrize("body", core(*BODIES[::4], further=BODIES))
 def test_layers_are_repeated_where_a_model_does_nothing_else(body):
     module = loops.model(body)
@@ -135,6 +138,7 @@ def hook_a_layer(module):
     module.layers[3].register_forward_hook(double)
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize(
     ("change", "same"), [(share_a_layer, False), (share_a_weight, False), (hook_a_layer, True)]
 )

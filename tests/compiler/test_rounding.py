@@ -26,6 +26,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.cases(core=2, thorough=3)
 @pytest.mark.parametrize("kind", core(CPU, further=[CUDA]), ids=["cpu", "cuda"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_the_noise_is_that_of_the_plan(name: str, kind: object) -> None:

@@ -129,6 +129,7 @@ def test_a_grouping_that_moves_an_instruction_is_found(made: Tiny) -> None:
         checker.check_target(KIND, made.plan, rewritten, replace(placed, instructions=tuple(steps)))
 
 
+@pytest.mark.cases(core=3)
 @pytest.mark.parametrize("times", [0, 3])
 def test_an_error_of_three_times_the_noise_is_found(
     made: Tiny, times: int, monkeypatch: pytest.MonkeyPatch

@@ -38,6 +38,7 @@ VIEWS = {
 }  # fmt: skip
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_view_starts_at_its_element(name):
     view, offset = VIEWS[name]

@@ -116,6 +116,7 @@ def test_every_family_has_a_case() -> None:
     assert {family.name for family in found} == set(registry.families())
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize(
     "cases",
     core(
@@ -141,6 +142,7 @@ def test_all_forms_of_a_model_agree(
             assert limit != LIMITS["float32"] or found.difference is None, (one, other)
 
 
+@pytest.mark.cases(thorough=3)
 @pytest.mark.parametrize("name", core("mixtral", further=EXPERTS))
 def test_experts_have_no_form_in_onnx_and_the_error_names_the_op(name: str, tmp_path: Path) -> None:
     save_random(name, tmp_path / "model", tokenizer=True)

@@ -149,6 +149,7 @@ def check_refused(
     assert [path for path in folder.rglob("*") if path.suffix != ".lock"] == []
 
 
+@pytest.mark.cases(core=10)
 @pytest.mark.parametrize("name", CASES)
 def test_a_bad_model_directory_is_refused(
     name: str, pristine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

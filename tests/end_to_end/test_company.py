@@ -40,6 +40,7 @@ CASES = core(
 )
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{case.quantize}")
 def test_company_preemption_and_cached_prefixes_change_no_bit(
     case: Compile, compiled: Compiled
@@ -59,6 +60,7 @@ def test_company_preemption_and_cached_prefixes_change_no_bit(
         assert counters.prefix_cache.num_evictions > 0
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{case.quantize}")
 def test_drafts_change_no_bit(case: Compile, compiled: Compiled) -> None:
     """Of windows, latent rows, experts and caches of int8; in chunks, and with few pages."""

@@ -147,6 +147,7 @@ LINES: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.parametrize("name", LINES)
 def test_what_is_wrong_with_a_line_is_told_before_a_model_is_opened(
     name: str, model: Path, shakespeare_dir: Path
@@ -158,6 +159,7 @@ def test_what_is_wrong_with_a_line_is_told_before_a_model_is_opened(
     assert found in done.stderr
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.parametrize("name", EARLY)
 def test_what_is_missing_is_told_before_torch_is_imported(
     name: str, model: Path, tmp_path: Path

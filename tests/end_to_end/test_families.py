@@ -185,6 +185,7 @@ def stored(cases: list[Compile]) -> str:
     return f"{cases[0].name}-{cases[0].quantize}"
 
 
+@pytest.mark.cases(core=1, thorough=4)
 @pytest.mark.parametrize("cases", RUNS, ids=spelled)
 def test_compiled_logits_equal_those_of_transformers(
     cases: list[Compile], compiled: Compiled
@@ -198,6 +199,7 @@ def test_compiled_logits_equal_those_of_transformers(
                 check_greedy(llm, model_dir, 17, limit)
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize(
     "cases", QUANTIZED, ids=lambda cases: f"{cases[0].name}-{cases[0].quantize}"
 )
@@ -218,6 +220,7 @@ def test_every_level_computes_the_same_model(cases: list[Compile], compiled: Com
             check_logits(llm, model_dir, (1, 17, 300), LIMITS[case.dtype])
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("cases", core(further=UNFUSED), ids=["heads", "all"])
 def test_passes_that_are_left_out_change_nothing(cases: list[Compile], compiled: Compiled) -> None:
     (case,) = cases

@@ -84,6 +84,7 @@ wait
 """
 
 
+@pytest.mark.cases(core=1, thorough=2)
 @pytest.mark.parametrize(
     ("number", "code"),
     core((signal.SIGTERM, 143), further=[(signal.SIGHUP, 129), (signal.SIGINT, 130)]),

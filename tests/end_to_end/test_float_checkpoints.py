@@ -46,6 +46,7 @@ def written(name: str, layout: str, folder: Path) -> tuple[Path, Path]:
     return model_dir, numbers
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize(("name", "layout"), CASES)
 def test_the_module_has_the_numbers(name: str, layout: str, tmp_path: Path) -> None:
     model_dir, numbers = written(name, layout, tmp_path)

@@ -25,6 +25,7 @@ def spelled(case: Compile) -> str:
     return f"{case.name}-{case.dtype}-{case.quantize}-{case.kv_dtype}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", ONES, ids=spelled)
 def test_compiled_logits_equal_those_of_transformers(case: Compile, compiled: Compiled) -> None:
     model_dir, artifact = compiled(case)

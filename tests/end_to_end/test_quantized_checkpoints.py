@@ -85,6 +85,7 @@ def stored(artifact: Path) -> dict[str, Scaled]:
     return found
 
 
+@pytest.mark.cases(thorough=1)
 def test_the_artifact_holds_the_integers_of_the_checkpoint(compiled: Compiled) -> None:
     matrices = stored(compiled.report.artifact)
     assert len(matrices) == 2 * 4  # q, k and v are one, and so are gate and up
@@ -103,6 +104,7 @@ def test_the_artifact_holds_the_integers_of_the_checkpoint(compiled: Compiled) -
             assert torch.equal(value.zeros.int() + middle, zeros.int())
 
 
+@pytest.mark.cases(thorough=1)
 def test_the_summary_says_what_was_kept(compiled: Compiled) -> None:
     from ingot.cli.compile import summary
 
@@ -120,6 +122,7 @@ def test_the_summary_says_what_was_kept(compiled: Compiled) -> None:
     assert all("--dequantize" in way.options for way in others)
 
 
+@pytest.mark.cases(thorough=1)
 def test_logits_are_those_of_the_numbers(compiled: Compiled, tmp_path: Path) -> None:
     numbers = Path(shutil.copytree(compiled.model_dir, tmp_path / "numbers"))
     as_numbers(numbers, compiled.known)

@@ -40,6 +40,7 @@ def written(name: str, layout: str, folder: Path) -> tuple[Path, Path, dict[str,
     return model_dir, numbers, known
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize(
     ("name", "layout"),
     core(
@@ -55,6 +56,7 @@ def test_the_module_has_the_numbers(name: str, layout: str, tmp_path: Path) -> N
     assert relative_error(plain_logits(model_dir, tokens), want) <= 1e-5
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize(("name", "layout"), CASES)
 def test_integers_are_kept_expert_by_expert(name: str, layout: str, tmp_path: Path) -> None:
     model_dir, numbers, known = written(name, layout, tmp_path)

@@ -14,6 +14,7 @@ from tests.end_to_end.support import LIMITS
 from tests.support.sunk_model import error, judged, known, save, tokens
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("dtype", "options"),

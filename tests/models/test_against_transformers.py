@@ -62,6 +62,7 @@ def check(model_dir: Path, lengths: tuple[int, ...] = LENGTHS) -> None:
         assert error(logits(built[longest], length), expected) <= LIMIT
 
 
+@pytest.mark.cases(core=24)
 @pytest.mark.parametrize(
     "name", core(*sorted(CASES), "cohere", "phi3", further=dense.USUAL, slow=dense.CASES)
 )
@@ -69,6 +70,7 @@ def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
     check(save_random(name, tmp_path))
 
 
+@pytest.mark.cases(core=4)
 @pytest.mark.parametrize("name", ["llama", *(f"llama_{rope}" for rope in ROPES), "qwen2_yarn"])
 def test_older_spelling_of_rotary_parameters(name: str, tmp_path: Path) -> None:
     newer = registry.load_config(save_random(name, tmp_path))
@@ -107,6 +109,7 @@ def test_sharded_checkpoints(name: str, tmp_path: Path) -> None:
     check(tmp_path, (17,))
 
 
+@pytest.mark.cases(core=6)
 @pytest.mark.parametrize(
     ("name", "plain"),
     [

@@ -255,6 +255,7 @@ EXPORTED = {
 }  # fmt: skip
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.parametrize(
     "name", ["llama", "qwen2_window", "qwen3_tied", "mistral", "gemma2", "gpt2"]
 )

@@ -82,6 +82,7 @@ STRUCTURES = sorted(set(CASES) - {f"llama_{rope}" for rope in ROPES})
 FAMILIES = [name for name in STRUCTURES if "_" not in name]
 
 
+@pytest.mark.cases(core=2, thorough=15)
 @pytest.mark.parametrize("name", core(*FAMILIES, further=STRUCTURES))
 def test_counts_are_those_of_the_exported_graph(name: str, tmp_path: Path) -> None:
     counts, module = counts_of(name, tmp_path)

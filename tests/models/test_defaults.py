@@ -209,6 +209,7 @@ def test_layers_with_a_window_in_a_silent_config(name: str, options: dict[str, A
     assert set(silent.windows[28:]) == {4096}
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.parametrize(
     "name",
     core(*[n for n in CLASSES if n not in FURTHER], further=list(FURTHER)[::3], slow=FURTHER),

@@ -164,6 +164,7 @@ STRETCHED = {
 }
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("kind", STRETCHED)
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(data=st.data())

@@ -45,6 +45,7 @@ PARAMETERS = {
 }
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("kind", PARAMETERS)
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(data=st.data())

@@ -53,6 +53,7 @@ def check(name: str, opset: int) -> None:
         assert relative_error(got, expected) <= LIMIT
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize(
     "name",
     core("llama", further=["gpt2", "gemma2", "deepseek_v3"], slow=[*sorted(CASES), *DENSE_LATENT]),
@@ -169,6 +170,7 @@ FORMATS = {
 }
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize(
     ("name", "kind", "opset"),
     core(

@@ -31,6 +31,7 @@ FIRST = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gpt2")
 LATER = ("phi3", "gemma3", "glm4", "cohere2", "deepseek_v2", "deepseek_v3")
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize(
     ("name", "opset"),
     core(
@@ -92,6 +93,7 @@ def that_ends_with(token: int, folder: Path, place: Path) -> Path:
     return place
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", WITH_GENAI)
 def test_genai_runs_models_of_every_structure(name: str, tmp_path: Path) -> None:

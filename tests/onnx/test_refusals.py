@@ -99,6 +99,7 @@ INTERRUPTIONS: dict[str, tuple[str, BaseException, type[BaseException]]] = {
 }
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", INTERRUPTIONS)
 def test_an_export_that_ends_at_any_stage_leaves_nothing(

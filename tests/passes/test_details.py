@@ -55,6 +55,7 @@ OTHER_TABLES = {
 }
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.parametrize("differing", OTHER_TABLES)
 def test_tables_that_differ_in_one_thing_stay_two(differing):
     """Cosines of both come first, so that each has sines of another table to be mistaken for."""

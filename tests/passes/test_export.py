@@ -37,6 +37,7 @@ def test_names_are_stable():
     assert names[0] == names[1]
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("num_tokens", [1, 2, 9])
 def test_any_number_of_tokens_runs(num_tokens):
     gm = lab(cases.attended)

@@ -93,6 +93,7 @@ def test_a_result_for_every_token_has_no_selected_rows():
     assert invariants.rows_selected(gm) == [f"result {head}"]
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("what", ["rows", "matrix", "result"])
 def test_products_of_two_dtypes_or_with_a_narrow_result_are_found(what):
     gm = final("bfloat16")

@@ -105,6 +105,7 @@ def graph_of(config):
         return module, export(module, config)
 
 
+@pytest.mark.cases(core=2, thorough=12)
 @pytest.mark.parametrize("dtype", core("bfloat16", further=["float32", "float16"]))
 @pytest.mark.parametrize("name", core(*FIRST, further=OPTIONS))
 def test_every_option_compiles_and_keeps_its_numbers(name, dtype):
@@ -124,6 +125,7 @@ def test_every_option_compiles_and_keeps_its_numbers(name, dtype):
     assert [i.__name__ for i in INVARIANTS if i(gm)] == []
 
 
+@pytest.mark.cases(core=2, thorough=6)
 @pytest.mark.parametrize("name", core(*FIRST, further=OPTIONS))
 def test_blocks_say_exactly_what_a_model_becomes(name):
     """Nothing is found that no block has told of, merged linears apart."""

@@ -36,6 +36,7 @@ def check(
     run(export(module, config), BFLOAT16, counts, verify=verify)
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize("usual", core(further=FURTHER, slow=FAMILIES))
 @settings(max_examples=2, deadline=None, derandomize=True)
 @given(odd=ODD)
@@ -51,6 +52,7 @@ def test_every_option_of_a_family(usual: str, data: st.DataObject, odd: dict[str
     check(odd_values(data.draw(st.sampled_from(FAMILIES[usual])), odd))
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize(("name", "block"), [("cohere", "layer_norm"), ("mixtral", "experts")])
 def test_a_block_that_says_too_much_is_found(name: str, block: str) -> None:
     made = EVERY[name]()

@@ -47,6 +47,7 @@ def test_fires_keeps_numbers_and_leaves_invariants(name):
         assert node.op == "output" or "val" in node.meta
 
 
+@pytest.mark.cases(core=8, thorough=16)
 @pytest.mark.parametrize("name, body", core(*MISSES[::3], further=MISSES), ids=spelled)
 def test_near_miss_does_not_fire(name, body):
     gm = before(lab(body), name)
@@ -56,6 +57,7 @@ def test_near_miss_does_not_fire(name, body):
     assert op_counts(gm) == counts
 
 
+@pytest.mark.cases(core=3)
 @pytest.mark.parametrize("name", core(*[*CASES][::3], further=CASES))
 def test_second_run_changes_nothing(name):
     if name in ("rewrite_attention", "select_logit_rows"):
@@ -67,6 +69,7 @@ def test_second_run_changes_nothing(name):
     assert op_counts(gm) == counts
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("name, body, count", core(*SPELLINGS[::4], further=SPELLINGS))
 def test_other_spellings_fire(name, body, count):
     gm = before(lab(body), name)

@@ -242,6 +242,7 @@ def over_wide_heads(y):
     return y[..., :4].repeat_interleave(2, dim=-1)
 
 
+@pytest.mark.cases(core=5, thorough=20)
 @pytest.mark.parametrize("name, expression, left", core(*FOUND[::6], further=FOUND))
 def test_only_what_means_the_same_is_rewritten(name, expression, left):
     gm = before(lab(lambda lab, x, p: x - expression(lab, x, p).mean(dtype=torch.float32)), name)

@@ -105,6 +105,7 @@ def compiled(model: nn.Module, **options):
     return gm
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("family", core("qwen3", further=FAMILIES))
 def test_foreign_modules_become_primitives_and_keep_their_numbers(family):
     model = model_of(family)
@@ -136,6 +137,7 @@ def test_every_pass_keeps_the_numbers_of_a_foreign_model():
     compiled(model_of("qwen3"), dtype="bfloat16", verify=True)
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("dtype", core(further=["bfloat16", "float32"]))
 def test_optional_passes_can_be_left_out(dtype):
     model = model_of("qwen3", num_hidden_layers=1)

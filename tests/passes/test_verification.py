@@ -86,6 +86,7 @@ def test_tied_weights_have_both_names():
     assert Weights(gm).shapes["a.weight"] == Weights(gm).shapes["b.weight"] == (4, 3)
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("room, kept", [(0, []), (24 * 24 * 4, ["up.weight"]), (1 << 20, 3)])
 def test_weights_are_kept_while_there_is_room(room, kept, monkeypatch):
     monkeypatch.setattr(verification, "KEEP_BYTES", room)

@@ -88,6 +88,7 @@ def calls_of(gm: GraphModule) -> list[tuple[Any, ...]]:
     return [call for call in named if call[0] not in ("arange", "matmul", "mul", "sym_size")]
 
 
+@pytest.mark.cases(core=12)
 @pytest.mark.parametrize("function, left", SPELLED)
 def test_every_view_has_one_spelling(function, left):
     gm, expected = traced(function), function(TOKENS * torch.arange(24.0))

@@ -232,6 +232,7 @@ def both(template, messages, **options):
     return results
 
 
+@pytest.mark.cases(core=8)
 @pytest.mark.parametrize("chat", CHATS)
 @pytest.mark.parametrize("template", core("llama3", "qwen", "mistral", further=TEMPLATES))
 def test_prompts_are_the_bytes_of_transformers(template, chat):
@@ -246,6 +247,7 @@ def test_prompts_are_the_bytes_of_transformers(template, chat):
     assert ours == theirs
 
 
+@pytest.mark.cases(core=12)
 @pytest.mark.parametrize("template", TEMPLATES)
 @pytest.mark.parametrize("content", ["so far", "trailing space ", " \n ", "two\nlines"])
 def test_a_message_that_goes_on_is_left_open(template, content):
@@ -270,6 +272,7 @@ def test_of_a_message_in_parts_the_last_text_goes_on(texts):
     assert ours == theirs == "|".join(texts)
 
 
+@pytest.mark.cases(core=3)
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_most_of_these_prompts_are_not_errors(template):
     """The negative control: two errors are equal, too."""
@@ -368,6 +371,7 @@ def as_parts(chat):
     return [{**message, "content": PARTS} for message in chat]
 
 
+@pytest.mark.cases(core=5)
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_parts_are_read_as_transformers_does_or_joined(template):
     """A template that reads parts writes both texts; one that does not must get them joined."""

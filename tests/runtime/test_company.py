@@ -112,11 +112,13 @@ def prompts(shakespeare_artifact) -> list[list[int]]:
     return prompts_of(0, 2048)
 
 
+@pytest.mark.cases(core=1, thorough=3)
 @pytest.mark.parametrize("way", core(*[*WAYS][::4], further=WAYS))
 def test_logits_are_those_of_each_prompt_alone(shakespeare_artifact, prompts, way):
     assert compare(shakespeare_artifact, prompts, **WAYS[way]) == 0
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize(
     ("num_pages", "overlap"),
     core(further=[(13, True), (PAGES_OF_ONE, True), (13, False), (40, False)]),

@@ -50,6 +50,7 @@ def continuation(tokenizer: Tokenizer, prompt: list[int], ids: list[int], skip: 
     return tokenizer.decode(ids, skip)
 
 
+@pytest.mark.cases(core=3)
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_pieces_of_random_tokens_are_the_full_decode(kind, skip):
@@ -62,6 +63,7 @@ def test_the_pieces_of_random_tokens_are_the_full_decode(kind, skip):
         assert "".join(pieces) == tokenizer.decode(ids, skip, spaces), ids
 
 
+@pytest.mark.cases(core=3)
 @pytest.mark.parametrize("skip", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_a_prompt_the_pieces_are_what_the_tokens_add_to_its_text(kind, skip):

@@ -57,6 +57,7 @@ def prompts_of(rng, count):
     return [[rng.randrange(VOCAB - 20) for _ in range(rng.randrange(1, 28))] for _ in range(count)]
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.deterministic
 @pytest.mark.parametrize("num_pages", [10, 13, 24, 200])
 def test_a_batch_gives_what_each_prompt_gives_alone(fake_artifact, num_pages):
@@ -327,6 +328,7 @@ def test_a_step_allocates_no_arrays_of_its_own(fake_artifact):
     assert addresses() == before and len(rows) == 1
 
 
+@pytest.mark.cases(core=8)
 @pytest.mark.parametrize("chunk", [None, 1, 3, 7])
 @pytest.mark.parametrize("max_num_seqs", [1, 2, 6])
 @pytest.mark.parametrize("pages", [24, 9])

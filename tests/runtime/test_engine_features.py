@@ -28,6 +28,7 @@ def several(n, **options):
     return SamplingParams(n=n, temperature=1.0, max_tokens=8, ignore_eos=True, **options)
 
 
+@pytest.mark.cases(core=4)
 @pytest.mark.parametrize("options", [{}, {"kv_cache_bytes": 26 * PAGE_BYTES}])
 @pytest.mark.parametrize("config", [
     EngineConfig(), EngineConfig(prefix_cache=False), EngineConfig(overlap=True, chunk_tokens=3),

@@ -58,6 +58,7 @@ CALLS = {
 }
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("overlap", [False, True])
 def test_a_forked_child_is_refused_and_the_parent_goes_on(fake_artifact, overlap):
     with LLM(fake_artifact, config=EngineConfig(overlap=overlap)) as llm:

@@ -61,6 +61,7 @@ def score(llm):
     assert llm.logits([1, 2]).tobytes() == logits([1, 2]).tobytes()
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("call", [generate, stream, score])
 def test_an_interrupt_at_any_line_of_a_call_only_ends_the_call(fake_artifact, call, overlap):
@@ -192,6 +193,7 @@ def test_closing_ends_who_waits_in_another_thread(fake_artifact):
     assert "closed" in str(caught[0])
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "1 / 0", "os.kill(os.getpid(), signal.SIGINT)"])
 def test_a_program_ends_whatever_its_model_is_doing(fake_artifact, end):
     """The model is never closed, and a request runs."""

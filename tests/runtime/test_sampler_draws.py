@@ -48,6 +48,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.cases(core=2, thorough=6)
 @pytest.mark.parametrize("level", core(LEVELS[0], further=LEVELS))
 @pytest.mark.parametrize("params", core(*SETTINGS[::3], further=SETTINGS))
 def test_a_million_draws_follow_the_exact_distribution(level, params):
@@ -59,6 +60,7 @@ def test_a_million_draws_follow_the_exact_distribution(level, params):
     assert chi_square_p(counts, probs * DRAWS) > 1e-4
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("params", [SamplingParams(temperature=1.4), SamplingParams(top_p=0.95)])
 def test_a_million_draws_from_many_tokens(params):
     counts = draw_many(LEVELS[0], WIDE, Asked(params, [], key=4, seed=8), DRAWS)
@@ -67,6 +69,7 @@ def test_a_million_draws_from_many_tokens(params):
     assert chi_square_p(counts, probs * DRAWS) > 1e-4
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("wrong", [{"temperature": 1.01}, {"min_p": 0.004}, {"top_p": 0.99}])
 def test_the_chi_square_test_sees_what_is_slightly_off(wrong):
     """The negative control: draws of other parameters do not pass."""
@@ -104,6 +107,7 @@ HARD = [
 ]
 
 
+@pytest.mark.cases(core=3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("vocab_size", [3, 17, 256, 1000, 5003])
 def test_all_levels_and_numpy_draw_the_same_tokens(level, vocab_size):

@@ -82,6 +82,7 @@ Machine.TestCase.settings = settings(
 test_any_order_of_events = Machine.TestCase
 
 
+@pytest.mark.cases(core=1, thorough=3)
 @pytest.mark.parametrize("seed", core(0, 1, further=range(10)))
 def test_everything_holds_over_ten_thousand_steps(seed):
     world = World(seed, num_pages=9 + seed, chunk_tokens=[None, 1, 3][seed % 3])
@@ -94,6 +95,7 @@ def test_everything_holds_over_ten_thousand_steps(seed):
     assert counters.num_hits > 300 and counters.num_evictions > 100
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.parametrize(("seed", "window"), list(enumerate([1, 2, 4, 5, 6, 7, 8])))
 def test_sequences_longer_than_all_pages_run_behind_a_window(seed, window):
     """Everything holds, and 10 pages of 4 tokens serve sequences of up to 120."""

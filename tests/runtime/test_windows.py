@@ -30,6 +30,7 @@ def artifact(tmp_path_factory):
     return write_fake(path, limits=LONG, windows=(WINDOW, 3))
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("prefix_cache", [False, True])
 def test_a_long_generation_runs_in_a_few_pages(artifact, overlap, prefix_cache):

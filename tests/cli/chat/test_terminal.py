@@ -163,6 +163,7 @@ def test_a_refused_message_ends_nothing(open_chat: Open):
     assert chat.end()[0] == 0
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.parametrize(
     ("options", "variables", "shown"),
     [
@@ -179,6 +180,7 @@ def test_thinking_is_dimmed_shown_or_hidden(open_chat: Open, options, variables,
     assert chat.end() == (0, shown)
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("think", ["dim", "hide"])
 def test_ctrl_c_while_the_model_thinks_leaves_the_terminal_as_it_was(open_chat: Open, think):
     chat = open_chat(f"--think={think}")
@@ -190,6 +192,7 @@ def test_ctrl_c_while_the_model_thinks_leaves_the_terminal_as_it_was(open_chat: 
     chat.until(LEAVES)
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("columns", [40, 80])
 def test_help_holds_on_the_terminal(open_chat: Open, columns):
     chat = open_chat(columns=columns)

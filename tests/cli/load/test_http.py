@@ -50,6 +50,7 @@ def read_by_python(data: bytes) -> tuple[int, bytes]:
     return answer.status, answer.read()
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("framing", [chunked, measured, until_the_end])
 @given(parts=bodies, cuts=cuts)
 def test_any_cut_reads_what_python_reads(framing, parts, cuts):

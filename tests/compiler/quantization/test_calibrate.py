@@ -67,7 +67,7 @@ def test_texts_that_cannot_calibrate_are_refused(tokenizer: Tokenizer, tmp_path:
         calibration_sequences(tmp_path / "none.txt", tokenizer, max_model_len=512)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_quality_of_every_case_on_sampled_sequences(bench: Bench) -> None:
     kl = {case.name: bench.measure(case, None).kl for case in CASES}
     assert 0 < kl["int8 keys and values"] < 1e-4

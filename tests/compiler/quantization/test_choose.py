@@ -160,6 +160,7 @@ def narrow(hidden: int, intermediate: int) -> torch.fx.GraphModule:
     return export(registry.build(config, max_model_len=64), config)
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize(
     "base, hidden, intermediate, left",
     [

@@ -62,6 +62,7 @@ def names_of(architecture: str) -> dict[str, str]:
 CORE = {"llama", "gemma3", "gpt2", "glm4"}
 
 
+@pytest.mark.cases(thorough=6)
 @pytest.mark.parametrize(
     "architecture", core(*sorted(CORE), further=sorted(ARCHITECTURES.keys() - CORE - {"mistral"}))
 )

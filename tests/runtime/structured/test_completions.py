@@ -39,6 +39,7 @@ REGEXES = (
 CHOICES = ["yes", "no", "maybe not", "may", "🙂", 'a "quoted" one\n']
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("regex", core(*REGEXES[:2], further=REGEXES))
 def test_a_regex_is_matched_whole(write: Write, regex):
     for completion in write({"regex": regex}, n=5):

@@ -53,6 +53,7 @@ ODD: list[Any] = [
 FIELDS = sorted({*CompletionRequest.__struct_fields__, *ChatRequest.__struct_fields__} - {"model"})
 
 
+@pytest.mark.cases(core=20)
 @pytest.mark.parametrize("field", FIELDS)
 def test_any_value_is_taken_or_refused_by_the_name_of_its_field(field: str) -> None:
     async def run() -> None:

@@ -275,6 +275,7 @@ def test_more_random_events():
     run_state_machine_as_test(RegistryMachine, settings=more)
 
 
+@pytest.mark.thorough
 def test_the_machine_sees_an_engine_that_is_unloaded_under_a_lease(monkeypatch):
     monkeypatch.setattr(
         "ingot.serve.registry.loader.Loader.begin_use",

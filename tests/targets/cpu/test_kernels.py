@@ -97,6 +97,7 @@ def with_sinks(kernels: Unit, value: float) -> Unit:
 ATTENTION = ("paged_attention", "paged_attention_quantize")
 
 
+@pytest.mark.cases(core=4)
 @at_levels("f32", "bf16", f"{MORE}bf16")
 @pytest.mark.parametrize("value", [-math.inf, -1e30, -200.0, 60.0, 87.0, 126.0, 1e30, 3e38])
 def test_sinks_of_any_size_are_those_of_the_references(

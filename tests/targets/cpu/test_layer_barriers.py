@@ -58,11 +58,13 @@ def waits(plan: Plan, *, even: bool = True) -> tuple[int, ...]:
     return tuple(sum(size in sizes for sizes in found) for size in SIZES)
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("stored", ["bfloat16", "int8"])
 def test_threads_wait_for_norms_and_products_alone(stored: str) -> None:
     assert waits(plan(stored)) == (4, 5, 2)
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("stored", ["bfloat16", "int8", "int4"])
 def test_with_unequally_many_heads_they_wait_for_attention_too(stored: str) -> None:
     assert waits(plan(stored), even=False) == (5, 5, 2)

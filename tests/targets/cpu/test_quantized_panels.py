@@ -55,6 +55,7 @@ def same(one: Scaled, other: Scaled) -> bool:
     )
 
 
+@pytest.mark.cases(core=5)
 @pytest.mark.parametrize("m", MATRICES, ids=lambda m: m.name)
 def test_every_part_lies_where_the_page_says(m: Matrix) -> None:
     drawn = m.drawn(torch.Generator().manual_seed(0))

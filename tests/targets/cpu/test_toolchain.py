@@ -97,6 +97,7 @@ def test_flags_follow_the_target() -> None:
         )
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize(("target", "expected"), [(VNNI, True), ("cpu:x86-64-v3", False)])
 def test_quads_are_multiplied_by_avx_vnni(tmp_path: Path, target: str, expected: bool) -> None:
     """In the encoding of processors without AVX-512, whatever this one has."""

@@ -101,6 +101,7 @@ def refused(
     return raised
 
 
+@pytest.mark.cases(thorough=3)
 @pytest.mark.parametrize(
     "options, said",
     [
@@ -168,6 +169,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
 }
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("name", CHANGES)
 def test_another_model_directory_is_refused(
     model_dir: Path, artifact: Path, tmp_path: Path, name: str

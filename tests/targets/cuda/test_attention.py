@@ -50,6 +50,7 @@ def close(got: torch.Tensor, expected: torch.Tensor) -> None:
     torch.testing.assert_close(got, expected, rtol=rtol, atol=atol, equal_nan=True)
 
 
+@pytest.mark.cases(core=1, thorough=4)
 @pytest.mark.parametrize("name", core("int8", "sinks", further=SHAPES))
 def test_sequences_of_one_row(name: str) -> None:
     attended = Attended.drawn(SHAPES[name], 300)
@@ -58,6 +59,7 @@ def test_sequences_of_one_row(name: str) -> None:
         close(got, attended.expected(*span))
 
 
+@pytest.mark.cases(thorough=4)
 @pytest.mark.parametrize("name", core("grouped", "sinks", further=SHAPES))
 def test_sequences_of_several_rows(name: str) -> None:
     attended = Attended.drawn(SHAPES[name], 300)
@@ -83,6 +85,7 @@ def test_irregular_sequences(data: st.DataObject) -> None:
         close(got, attended.expected(*span))
 
 
+@pytest.mark.cases(core=1, thorough=4)
 @pytest.mark.deterministic
 @pytest.mark.parametrize("name", core("grouped", "sinks", further=SHAPES))
 def test_rows_are_the_same_bits_one_by_one_together_and_beside_others(name: str) -> None:

@@ -48,6 +48,7 @@ def launched(shape: Shape) -> Launches:
     return Launches(kernels=tuple(kernels.specs), launches=launches)
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize(
     ("name", "target"),
     core(

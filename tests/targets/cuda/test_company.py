@@ -104,6 +104,7 @@ def result(output: CompletionOutput) -> Result:
     return output.token_ids, found
 
 
+@pytest.mark.cases(thorough=2)
 @on_all
 @pytest.mark.parametrize("count", core(3, further=[1, 2, 5]))
 def test_decodes_are_padded_to_a_bucket(llm: LLM, alone: Alone, count: int) -> None:
@@ -111,6 +112,7 @@ def test_decodes_are_padded_to_a_bucket(llm: LLM, alone: Alone, count: int) -> N
     assert results(llm, prompts) == [alone.of(each) for each in prompts]
 
 
+@pytest.mark.cases(thorough=2)
 @on_latents
 @pytest.mark.parametrize("params", core(GREEDY, further=[DRAWN]), ids=["greedy", "drawn"])
 def test_a_prefix_that_was_computed_before_is_found(
@@ -123,6 +125,7 @@ def test_a_prefix_that_was_computed_before_is_found(
         assert llm.counters().prefix_cache.num_hits == PAGE
 
 
+@pytest.mark.cases(thorough=1)
 @on_latents
 @pytest.mark.thorough
 def test_a_request_that_gives_up_its_pages_goes_on_later(artifact: Path, alone: Alone) -> None:
@@ -145,6 +148,7 @@ def test_pages_behind_a_window_go_to_others(artifact: Path, alone: Alone) -> Non
         assert results(llm, prompts, params) == [alone.of(each, params) for each in prompts]
 
 
+@pytest.mark.cases(thorough=1)
 @on_all
 @pytest.mark.parametrize("overlap", core(True, further=[False]))
 @pytest.mark.thorough

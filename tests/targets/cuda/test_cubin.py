@@ -43,6 +43,7 @@ def sections_reversed(data: bytes) -> bytes:
     return bytes(other)
 
 
+@pytest.mark.cases(thorough=2)
 @by_target
 def test_a_cubin_says_its_parameters_and_what_it_uses(target: Target) -> None:
     cubin = read_cubin(cubin_of("no matrix", target))
@@ -53,6 +54,7 @@ def test_a_cubin_says_its_parameters_and_what_it_uses(target: Target) -> None:
     assert cubin.local_bytes == 0
 
 
+@pytest.mark.cases(thorough=4)
 @by_target
 @pytest.mark.parametrize("name", ["product", "attention", "crowded"])
 def test_the_tools_of_nvidia_say_the_same(name: str, target: Target) -> None:

@@ -28,6 +28,7 @@ def fused(counts: Mapping[str, int]) -> int:
     return sum(count for name, count in counts.items() if name.startswith(("FFMA", "DFMA")))
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.level)
 def test_kernels_as_they_are_built(target: Target, tmp_path: Path) -> None:
     columns = {"COLUMNS": columns_of(architecture_of(target))}

@@ -58,6 +58,7 @@ def ask(params: SamplingParams, tokens: Sequence[int] = (), seed: int = 7) -> As
     return Asked(params, list(tokens), len(tokens) // 2, key=3, seed=seed, stop_ids=(0, 5))
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("vocab_size", core(1, 50, further=[320]))
 def test_settings_of_every_kind(vocab_size: int) -> None:
     """Two steps of many rows at once; what one asks for does not touch the others."""
@@ -117,6 +118,7 @@ AT_EDGES = [
 ]
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize(
     "row",
     [NORMAL, *(pytest.param(row, marks=pytest.mark.thorough) for row in (TIED, WIDE))],
@@ -130,6 +132,7 @@ def test_ranges_end_where_those_of_numpy_do(
     assert draws_of(monkeypatch, row, params, numbers) == tokens
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("name", ["fused", "backwards", "rounded_up"])
 def test_other_arithmetic_is_seen(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The negative control: one bit of a weight, or another order of the tokens."""

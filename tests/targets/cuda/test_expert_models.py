@@ -35,6 +35,7 @@ def relative(got: torch.Tensor, expected: torch.Tensor) -> float:
     return ((got - expected).norm() / expected.norm()).item()
 
 
+@pytest.mark.cases(thorough=3)
 @pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_are_those_of_transformers(tmp_path: Path, family: str) -> None:
@@ -51,6 +52,7 @@ def test_logits_are_those_of_transformers(tmp_path: Path, family: str) -> None:
     assert torch.equal(single, got[:3])
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("family, options", core(further=STORED[:2], slow=STORED))
 def test_the_golden_outputs_are_reproduced(
     tmp_path: Path, family: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

@@ -48,6 +48,7 @@ SLOW = [
 ]
 
 
+@pytest.mark.cases(thorough=3)
 @pytest.mark.parametrize("case", core(FIRST, further=FURTHER, slow=SLOW), ids=str)
 def test_mixture(case: Mixture) -> None:
     """Rows are right in every class of rows, and equal to the bit in all of them."""
@@ -62,6 +63,7 @@ def test_mixture(case: Mixture) -> None:
             assert torch.equal(found, whole[name][:rows]), f"{name} of {rows} rows"
 
 
+@pytest.mark.cases(thorough=3)
 @pytest.mark.parametrize("name", ROUTERS)
 @pytest.mark.parametrize("dtype", core(torch.float32, further=[torch.bfloat16]), ids=str)
 def test_router(name: str, dtype: torch.dtype) -> None:

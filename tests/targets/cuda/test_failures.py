@@ -87,6 +87,7 @@ def test_each_call_is_made(calls: tuple[Counter[str], Counter[str]]) -> None:
     assert set(served) <= {*METHODS, "close"}
 
 
+@pytest.mark.cases(thorough=9)
 @pytest.mark.parametrize("method", OPENING)
 @pytest.mark.parametrize(
     "error", [LOST, ResourceError("out of memory"), IncompatibleHostError("no binary for it")]
@@ -113,6 +114,7 @@ def failures(calls: tuple[Counter[str], Counter[str]], method: str) -> Iterator[
         yield Failing(IdleDriver(), method, number, LOST)
 
 
+@pytest.mark.cases(thorough=8)
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("method", STEPPING)
 def test_a_step_that_fails_ends_that_model_alone(

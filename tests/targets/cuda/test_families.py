@@ -59,6 +59,7 @@ def decoded(llm: LLM) -> list[list[int]]:
     return [output.outputs[0].token_ids for output in llm.generate(prompts(), GREEDY)]
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.deterministic
 @pytest.mark.parametrize(
     "family, dtype",

@@ -65,6 +65,7 @@ def on_the_cpu(path: Path, tokens: list[int]) -> Float32:
         return llm.logits(tokens)
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize(
     "family, options", core(further=[*CASES[:2], *LATENT[:1]], slow=[*CASES, *LATENT])
 )

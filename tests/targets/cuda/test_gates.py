@@ -48,12 +48,14 @@ def found(name: str, target: Target) -> list[str]:
     )
 
 
+@pytest.mark.cases(thorough=8)
 @by_target
 @pytest.mark.parametrize("name", ["product", "attention", "float16 product", "float16 attention"])
 def test_a_kernel_that_is_spelled_well_has_no_faults(name: str, target: Target) -> None:
     assert found(name, target) == []
 
 
+@pytest.mark.cases(thorough=10)
 @by_target
 @pytest.mark.parametrize(
     ("name", "words"),

@@ -163,6 +163,7 @@ def close(got: Tensor, want: Tensor) -> None:
     torch.testing.assert_close(got, want.view(got.shape), rtol=rtol, atol=atol, equal_nan=True)
 
 
+@pytest.mark.cases(core=4)
 @pytest.mark.parametrize("name", CASES)
 def test_queries_keys_and_values(name: str) -> None:
     heads = CASES[name]
@@ -178,6 +179,7 @@ def test_a_step_of_many_rows_has_one_part() -> None:
     check(heads.sketch(), heads.kernel, rows)
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.deterministic
 @pytest.mark.parametrize(
     "name, rows", (("product-split", 5), ("product-split", FEW_ROWS + 1), ("rows-int8", 5))

@@ -39,6 +39,7 @@ SHAPES = {
 CASES = core("int8", "near", further=SHAPES)
 
 
+@pytest.mark.cases(thorough=3)
 @pytest.mark.parametrize("name", CASES)
 def test_sequences_of_one_row(name: str) -> None:
     attended = AttendedRows.of(SHAPES[name], 300)
@@ -47,6 +48,7 @@ def test_sequences_of_one_row(name: str) -> None:
         close(got, attended.expected(*span))
 
 
+@pytest.mark.cases(thorough=3)
 @pytest.mark.parametrize("name", CASES)
 def test_sequences_of_several_rows(name: str) -> None:
     attended = AttendedRows.of(SHAPES[name], 300)
@@ -72,6 +74,7 @@ def test_irregular_rows(data: st.DataObject) -> None:
     close(attended.run(span)[0], attended.expected(*span))
 
 
+@pytest.mark.cases(thorough=3)
 @pytest.mark.deterministic
 @pytest.mark.parametrize("name", core("int8", further=SHAPES))
 def test_rows_are_the_same_bits_one_by_one_together_and_beside_others(name: str) -> None:
@@ -129,6 +132,7 @@ FORMATS: Mapping[str, tuple[Format, DType, int]] = {
 }
 
 
+@pytest.mark.cases(thorough=3)
 @pytest.mark.parametrize("rows", core(3, further=[1, 17, 65]))
 @pytest.mark.parametrize("name", FORMATS)
 def test_products_of_heads(name: str, rows: int) -> None:

@@ -72,6 +72,7 @@ LAYERS = {
 SM_90 = TARGETS[1]
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     "name, target",

@@ -64,6 +64,7 @@ def test_every_pass_and_rule_that_can_be_left_out_has_a_case() -> None:
     assert set(CASES) == {*optional_passes(), *KIND.rules}
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize(
     ("name", "length"),
     core(further=product(CASES, [FEW]), slow=product(CASES, [FEW, MANY])),

@@ -32,6 +32,7 @@ def prompt(length: int, seed: int = 0) -> list[int]:
     return torch.randint(256, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
+@pytest.mark.cases(thorough=4)
 @pytest.mark.parametrize("family, dtype", CASES)
 def test_logits_are_those_of_transformers(tmp_path: Path, family: str, dtype: str) -> None:
     """Of a prompt that begins a second page."""
@@ -45,6 +46,7 @@ def test_logits_are_those_of_transformers(tmp_path: Path, family: str, dtype: st
     assert ((got - expected).norm() / expected.norm()).item() < TOLERANCE[dtype]
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sinks_are_those_of_gpt_oss(tmp_path: Path, dtype: str) -> None:
@@ -63,6 +65,7 @@ def test_sinks_are_those_of_gpt_oss(tmp_path: Path, dtype: str) -> None:
     assert errors[0] < TOLERANCE[dtype] and errors[1] > 4e-2
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("dtype, narrow", [("float32", "bfloat16"), ("float16", "float16")])
 @pytest.mark.thorough
 def test_integers_are_multiplied_with_16_bits(tmp_path: Path, dtype: str, narrow: str) -> None:
@@ -92,6 +95,7 @@ def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return compile_sketch(model_dir, folder / "a.ingot", dtype="bfloat16", **OPTIONS)
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.deterministic
 @pytest.mark.thorough
 def test_outputs_do_not_depend_on_company(artifact: Path) -> None:

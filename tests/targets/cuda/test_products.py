@@ -185,6 +185,7 @@ LOOSE = {
 }
 
 
+@pytest.mark.cases(core=5, thorough=12)
 @pytest.mark.parametrize(
     "case",
     core(

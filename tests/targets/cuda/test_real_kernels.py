@@ -63,6 +63,7 @@ def case_id(value: object) -> str:
     return value.level if isinstance(value, Target) else str(value)
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize("shape, stored, dtype, target", CASES, ids=case_id)
 @pytest.mark.thorough
 def test_kernels_of_real_shapes(

@@ -46,6 +46,7 @@ def hinted(error: ResourceError, name: str) -> int:
     return int(found[1])
 
 
+@pytest.mark.cases(core=1)
 def test_full_use_fits_or_what_fits_is_taken(plan: Plan) -> None:
     one = pages_of_one(plan, LONGEST)
     full = SEQUENCES * one

@@ -136,6 +136,7 @@ def all_scores(found: Drawn) -> list[dict[int, Logprob]]:
     return draws + [each for scores in found.scores if isinstance(scores, list) for each in scores]
 
 
+@pytest.mark.cases(core=1)
 @pytest.mark.parametrize("name", ["last_first", "fused", "rounded_up"])
 def test_other_arithmetic_is_seen(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The negative control: ties by the higher id, or one bit of a weight."""

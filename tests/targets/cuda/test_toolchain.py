@@ -194,6 +194,7 @@ def test_an_argument_with_a_default_may_be_given_or_not(tmp_path: Path) -> None:
     assert parameters == [5, 6]  # and two of Triton's own
 
 
+@pytest.mark.cases(core=2)
 @pytest.mark.usefixtures("no_cache", "temporary")
 @pytest.mark.parametrize(
     ("spec", "words"),
