@@ -7,7 +7,11 @@ import re
 import sys
 import tomllib
 from collections.abc import Iterable
+from importlib.metadata import distribution
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.import_rules import API, ROOMS, THIRD_PARTY, imports
 
@@ -25,6 +29,7 @@ MODULES = {
     "opentelemetry-sdk": "opentelemetry",
 }
 GENERATED = {"protobuf"}  # imported by the modules that a build makes of the .proto files
+MOST_BYTES = 100 * 10**6  # of an installation without extras
 
 
 def names(requirements: Iterable[str]) -> set[str]:
@@ -57,6 +62,32 @@ def table(title: str) -> set[str]:
 
 def test_the_core_declares_what_it_imports():
     assert names(PROJECT["dependencies"]) == imported(*CORE_ROOMS) - OPTIONAL
+
+
+def test_the_core_is_small():
+    """Byte code, which is written later or not at all, does not count."""
+    package = sum(size(path) for path in (ROOT / "ingot").rglob("*") if path.is_file())
+    required = needed(PROJECT["dependencies"])
+    files = [path.locate() for name in required for path in distribution(name).files]
+    assert required > {"numpy", "tokenizers", "hf-xet"}
+    assert MOST_BYTES / 2 < package + sum(map(size, files)) < MOST_BYTES
+
+
+def needed(requirements: Iterable[str]) -> set[str]:
+    """What the requirements bring to an installation of Python, and what that requires in turn."""
+    found: set[str] = set()
+    waiting = list(map(Requirement, requirements))
+    while waiting:
+        each = waiting.pop()
+        name = canonicalize_name(each.name)
+        if name not in found and (not each.marker or each.marker.evaluate({"extra": ""})):
+            found.add(name)
+            waiting += map(Requirement, distribution(name).requires or ())
+    return found
+
+
+def size(path: Path) -> int:
+    return 0 if path.suffix == ".pyc" or not path.is_file() else path.stat().st_size
 
 
 def extra(name: str) -> set[str]:
