@@ -52,7 +52,7 @@ def test_structure_is_as_recorded(shakespeare_artifact: Path, name: str) -> None
     assert structure(shakespeare_artifact)[name] == (FOLDER / name).read_text()
 
 
-@pytest.mark.cases(thorough=2)
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("name", core("bfloat16", further=FORMATS))
 def test_every_number_format_reproduces_the_goldens(
     name: str,
@@ -69,6 +69,7 @@ def test_every_number_format_reproduces_the_goldens(
     assert 0 < found["kl"] < found["allowed"]["kl"]
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("name", core("bfloat16", further=FORMATS))
 def test_an_error_of_three_times_the_noise_fails(
     name: str, compiled: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
@@ -112,7 +113,7 @@ def drift(one: list[GoldenPrompt], other: list[GoldenPrompt]) -> float:
     return max(abs(a - b) for a, b in zip(*values, strict=True))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_recording_anew_gives_what_is_recorded(tmp_path: Path) -> None:
     """By the command that recorded it; sums in another order are all that may differ."""
     command = [str(tmp_path / "new.json") if word == str(GOLDENS) else word for word in RECORD]

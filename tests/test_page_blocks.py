@@ -16,10 +16,11 @@ from tests.support.page_blocks import PAGES, Block, blocks_of, commands, fault, 
 from tests.support.page_session import Session, matches, session_of, steps, unwritten
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
-# They take over half a minute, in exports and compiles.
+# They take ten seconds and more, in exports and compiles.
 LONG = (
-    *("docs/quantization.md", "docs/models_and_cache.md"),
-    *("docs/onnx.md", "docs/debugging.md", "docs/gpu.md"),
+    *("docs/quantization.md", "docs/models_and_cache.md", "docs/onnx.md", "docs/debugging.md"),
+    *("docs/gpu.md", "docs/add_a_target.md", "docs/add_a_model.md", "docs/how_it_works.md"),
+    *("examples/README.md", "examples/new_family/README.md"),
 )
 RUN = [page for page in PAGES if any(block.runs for block in blocks_of(page))]
 

@@ -369,6 +369,7 @@ def run_killed(path: Path, at: int) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("existing", core(further=[True, False]))
 def test_a_killed_writer_leaves_the_old_artifact_or_none(tmp_path, existing):
     path = tmp_path / "a.ingot"

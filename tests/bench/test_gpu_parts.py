@@ -120,6 +120,7 @@ def test_rows_are_compared_kernel_by_kernel(setting, monkeypatch):
     assert figures(setting)["chunks"]["3"] == "equal"
 
 
+@pytest.mark.slow
 def test_logits_are_compared_way_by_way(setting, monkeypatch):
     monkeypatch.setattr(ways, "BESIDE", 1)
     ways.ways(setting, TINY, tokens=3, chunks=(2,))
@@ -195,6 +196,7 @@ def test_the_host_draws_as_the_simulated_device_does(setting, monkeypatch):
     assert set(figures(setting)["ways"].values()) == {"equal"}
 
 
+@pytest.mark.slow
 def test_decodes_and_a_prefill_are_timed(setting, monkeypatch):
     monkeypatch.setattr(speed, "REPLAYS", 1)
     speed.speed(setting, TINY, batches=(1, 16), context=2, prompt=5, steps=1)

@@ -276,7 +276,7 @@ def test_without_a_gpu_it_says_so(
     assert "cuda:native needs a GPU" in capsys.readouterr().err
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_what_the_assembler_makes_of_candidates(tmp_path: Path) -> None:
     """One is good, one needs more shared memory than there is, and one has too few outputs."""
     product, large = products()[0], Tile(16, 256, 8, 8)

@@ -50,7 +50,7 @@ def test_compile_prints_one_json_document_and_a_line_a_stage(shakespeare_dir, tm
     assert stages == list(report["stage_seconds"])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_compile_interrupted_leaves_nothing(shakespeare_dir, tmp_path):
     compiler = tmp_path / "c++"
     hangs = 'case "$*" in *step.cpp*) exec tail -f /dev/null;; esac'

@@ -185,7 +185,7 @@ if CHROMIUM := find_chromium():
         faults = {look: browser.look(page, *look).faults(*look) for look in looks}
         assert faults == {look: [] for look in looks}
 
-    @pytest.mark.thorough
+    @pytest.mark.slow
     def test_the_page_of_experts_in_int4_fits_for_each_target(
         browser: Browser, tmp_path: Path
     ) -> None:

@@ -111,6 +111,7 @@ def test_a_flipped_block_of_a_weight(
     assert f"of {weight}" in found.note and 0 < found.difference.num_wrong <= 512
 
 
+@pytest.mark.slow
 def test_a_wrong_scale_in_one_group_of_int4(
     whole: Callable[[str], Path], model: Path, tmp_path: Path
 ) -> None:
@@ -138,7 +139,7 @@ PASSES = {
 }  # fmt: skip
 
 
-@pytest.mark.cases(thorough=2)
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("stays", [False, True], ids=["of another ingot", "of this ingot"])
 @pytest.mark.parametrize("name", PASSES)
 def test_a_faulty_pass(name: str, stays: bool, model: Path, tmp_path: Path) -> None:
@@ -279,6 +280,7 @@ def test_what_fails_between_two_kernels_ends_the_step(
         bisected(whole("float32"), model)
 
 
+@pytest.mark.slow
 def test_sides_that_have_no_values_of_layers(whole: Callable[[str], Path], model: Path) -> None:
     found = bisected(whole("float32"), f"hf:{model}")
     assert found.found == [] and "gives logits alone" in found.notes[0]

@@ -63,7 +63,7 @@ def compiled(name: str, folder: Path) -> tuple[Path, Path]:
     return folder / "a.ingot", model
 
 
-@pytest.mark.cases(thorough=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", core(*FIRST, further=(), slow=STRUCTURES))
 def test_a_structure_without_a_fault_gives_no_finding(name: str, tmp_path: Path) -> None:
     """The control, on vector kernels: every kernel, weight and instruction, in both steps."""
@@ -114,7 +114,7 @@ KERNELS: dict[str, tuple[str, dict[str, Any], str, str, str, str]] = {
 }
 
 
-@pytest.mark.cases(thorough=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_faulty_vector_kernel_and_its_reproducer(name: str, tmp_path: Path) -> None:
     case, options, header, old, new, op = KERNELS[name]

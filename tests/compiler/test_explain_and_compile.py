@@ -86,7 +86,7 @@ EXPERTS = [
 ]
 
 
-@pytest.mark.cases(core=2)
+@pytest.mark.cases(core=2, thorough=1)
 @pytest.mark.parametrize(("name", "way", "kv"), core(*SOME, further=EXPERTS[:1], slow=EXPERTS))
 def test_sizes_are_those_of_the_files(name: str, way: str, kv: str, tmp_path: Path) -> None:
     model_dir = save_random(name, tmp_path / "model", "bfloat16", tokenizer=True)
@@ -119,6 +119,7 @@ def test_sizes_of_every_case(index: int, name: str, tmp_path: Path) -> None:
     check_way(model_dir, way, tmp_path / "a.ingot", targets=(target,))
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize(
     "name", core(further=ODD_ON_GPUS, slow=[*dense_models.CASES, *latent_models.CASES])
 )

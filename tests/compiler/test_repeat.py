@@ -69,7 +69,7 @@ def whole(module: nn.Module) -> GraphModule:
     return flatten(capture(module.eval()))
 
 
-@pytest.mark.cases(thorough=3)
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("name", core(*FIRST, further=FURTHER))
 def test_every_family_is_repeated_node_for_node(name):
     config = config_of(name)

@@ -154,7 +154,7 @@ def test_experts_have_no_form_in_onnx_and_the_error_names_the_op(name: str, tmp_
     assert not (tmp_path / "onnx").exists()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_another_model_is_told_apart(compiled: Compiled, tmp_path: Path) -> None:
     """Negative control: a model that differs in one option meets no tolerance."""
     case = Compile("mistral_full", "float32", LONGEST)

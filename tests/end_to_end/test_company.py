@@ -40,7 +40,7 @@ CASES = core(
 )
 
 
-@pytest.mark.cases(thorough=2)
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{case.quantize}")
 def test_company_preemption_and_cached_prefixes_change_no_bit(
     case: Compile, compiled: Compiled

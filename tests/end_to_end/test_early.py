@@ -60,6 +60,7 @@ def test_a_broken_compiler_is_found_before_the_export(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize(
     ("options", "times"),
     core(

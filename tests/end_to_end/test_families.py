@@ -185,7 +185,7 @@ def stored(cases: list[Compile]) -> str:
     return f"{cases[0].name}-{cases[0].quantize}"
 
 
-@pytest.mark.cases(core=1, thorough=4)
+@pytest.mark.cases(core=1, thorough=2)
 @pytest.mark.parametrize("cases", RUNS, ids=spelled)
 def test_compiled_logits_equal_those_of_transformers(
     cases: list[Compile], compiled: Compiled
@@ -199,7 +199,7 @@ def test_compiled_logits_equal_those_of_transformers(
                 check_greedy(llm, model_dir, 17, limit)
 
 
-@pytest.mark.cases(thorough=2)
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize(
     "cases", QUANTIZED, ids=lambda cases: f"{cases[0].name}-{cases[0].quantize}"
 )

@@ -35,6 +35,7 @@ def start(model: Path, out: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("stage", core("golden", further=["generate", "write"]))
 def test_a_killed_compile_leaves_no_artifact(stage: str, model: Path, tmp_path: Path) -> None:
     out = tmp_path / "model.ingot"
@@ -84,7 +85,7 @@ wait
 """
 
 
-@pytest.mark.cases(core=1, thorough=2)
+@pytest.mark.cases(core=1, thorough=1)
 @pytest.mark.parametrize(
     ("number", "code"),
     core((signal.SIGTERM, 143), further=[(signal.SIGHUP, 129), (signal.SIGINT, 130)]),
@@ -206,6 +207,7 @@ def test_another_day_is_one(another_day: dict[str, str]) -> None:
     assert all(float(said) > time.time() + 30_000_000 for said in done.stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", core(further=["--quantize int4 --group-size 32 --kv-dtype int8"], slow=[""])
 )

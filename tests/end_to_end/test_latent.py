@@ -34,6 +34,7 @@ def test_compiled_logits_equal_those_of_transformers(case: Compile, compiled: Co
         check_greedy(llm, model_dir, 17, LIMITS[case.dtype])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", core(further=STORED[-1:], slow=STORED), ids=spelled)
 def test_rows_and_weights_in_integers(case: Compile, compiled: Compiled) -> None:
     model_dir, artifact = compiled(case)

@@ -34,7 +34,7 @@ def spelled(case: Compile) -> str:
     return f"{case.name}-{case.quantize}{case.group_size}"
 
 
-@pytest.mark.cases(thorough=2)
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("case", core(further=[EIGHT, *ALL, CHANNEL]), ids=spelled)
 def test_any_width(case: Compile, compiled: Compiled) -> None:
     model_dir, artifact = compiled(case)

@@ -62,7 +62,7 @@ def check(model_dir: Path, lengths: tuple[int, ...] = LENGTHS) -> None:
         assert error(logits(built[longest], length), expected) <= LIMIT
 
 
-@pytest.mark.cases(core=24)
+@pytest.mark.cases(core=24, thorough=24)
 @pytest.mark.parametrize(
     "name", core(*sorted(CASES), "cohere", "phi3", further=dense.USUAL, slow=dense.CASES)
 )

@@ -62,6 +62,7 @@ def test_logits_are_those_of_transformers(name: str) -> None:
     check(name, 23)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", core(further=["gemma2"], slow=WRITTEN_OUT))
 def test_logits_are_those_of_transformers_in_opset_18(name: str) -> None:
     check(name, 18)
@@ -170,7 +171,7 @@ FORMATS = {
 }
 
 
-@pytest.mark.cases(thorough=2)
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize(
     ("name", "kind", "opset"),
     core(
@@ -195,6 +196,7 @@ def test_every_format_of_weights_runs(name: str, kind: str, opset: int) -> None:
     assert domains == ({"", "com.microsoft"} if "quantize" in options else {""})
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("layout", core(further=["gptq", "awq"], slow=LAYOUTS))
 def test_integers_of_a_checkpoint_are_those_of_the_file(layout: str, tmp_path: Path) -> None:
     """transformers runs the numbers that they stand for. Embedding and head become int8."""
@@ -212,7 +214,7 @@ def test_integers_of_a_checkpoint_are_those_of_the_file(layout: str, tmp_path: P
         assert relative_error(got, expected) <= 1e-2
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_integers_that_the_operator_does_not_take_are_exported_as_numbers(tmp_path: Path) -> None:
     """A scale for every 8 columns: its groups have 16 or more."""
     layout = replace(LAYOUTS["gptq"], group=8, config=LAYOUTS["gptq"].config | {"group_size": 8})
@@ -228,7 +230,7 @@ def test_integers_that_the_operator_does_not_take_are_exported_as_numbers(tmp_pa
     assert relative_error(got, judged_logits(judge(numbers), tokens)) <= LIMIT
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_two_exports_are_the_same_bytes(tmp_path: Path) -> None:
     model_dir, first = exported("gemma2", opset=23, max_model_len=300)
     second = tmp_path / "elsewhere" / "onnx"

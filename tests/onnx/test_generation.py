@@ -31,7 +31,7 @@ FIRST = ("llama", "mistral", "qwen2", "qwen3", "gemma2", "gpt2")
 LATER = ("phi3", "gemma3", "glm4", "cohere2", "deepseek_v2", "deepseek_v3")
 
 
-@pytest.mark.cases(thorough=2)
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize(
     ("name", "opset"),
     core(
@@ -61,7 +61,7 @@ def by_genai(model: onnxruntime_genai.Model, prompt: list[int]) -> list[int]:
     return text[len(prompt) :]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_genai_loads_the_folder_and_generates(shakespeare_dir: Path, tmp_path: Path) -> None:
     """The real package, with the bundled model: it encodes and continues a text as we do."""
     folder = tmp_path / "onnx"

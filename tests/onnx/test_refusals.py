@@ -99,7 +99,7 @@ INTERRUPTIONS: dict[str, tuple[str, BaseException, type[BaseException]]] = {
 }
 
 
-@pytest.mark.cases(thorough=2)
+@pytest.mark.cases(thorough=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", INTERRUPTIONS)
 def test_an_export_that_ends_at_any_stage_leaves_nothing(
@@ -120,7 +120,7 @@ def test_an_export_that_ends_at_any_stage_leaves_nothing(
     assert left(tmp_path) == set()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_disk_without_room_is_found_before_weights_are_written(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,7 +140,7 @@ def test_a_disk_without_room_is_found_before_weights_are_written(
         export_onnx(model_dir, tmp_path / "out", max_model_len=64)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_file_that_is_wrong_does_not_appear(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +166,7 @@ def test_an_op_without_an_operator_is_named(
     assert left(tmp_path) == set()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_without_memory_to_run_it_the_report_says_so(
     model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

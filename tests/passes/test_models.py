@@ -105,7 +105,7 @@ def graph_of(config):
         return module, export(module, config)
 
 
-@pytest.mark.cases(core=2, thorough=12)
+@pytest.mark.cases(core=2, thorough=4)
 @pytest.mark.parametrize("dtype", core("bfloat16", further=["float32", "float16"]))
 @pytest.mark.parametrize("name", core(*FIRST, further=OPTIONS))
 def test_every_option_compiles_and_keeps_its_numbers(name, dtype):

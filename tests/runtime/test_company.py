@@ -112,13 +112,13 @@ def prompts(shakespeare_artifact) -> list[list[int]]:
     return prompts_of(0, 2048)
 
 
-@pytest.mark.cases(core=1, thorough=3)
+@pytest.mark.cases(core=1, thorough=1)
 @pytest.mark.parametrize("way", core(*[*WAYS][::4], further=WAYS))
 def test_logits_are_those_of_each_prompt_alone(shakespeare_artifact, prompts, way):
     assert compare(shakespeare_artifact, prompts, **WAYS[way]) == 0
 
 
-@pytest.mark.cases(thorough=2)
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize(
     ("num_pages", "overlap"),
     core(further=[(13, True), (PAGES_OF_ONE, True), (13, False), (40, False)]),
@@ -169,7 +169,7 @@ def test_logits_of_prompt_positions_are_the_same(shakespeare_artifact, prompts):
             assert row.tobytes() in known[token]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_200_requests_in_32_pages_end_as_they_would_with_room(shakespeare_artifact, page_bytes):
     rng = random.Random(7)
     prompts = [[rng.randrange(2048) for _ in range(rng.randrange(1, 60))] for _ in range(200)]

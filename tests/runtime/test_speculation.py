@@ -64,6 +64,7 @@ def test_requests_in_company_give_what_they_give_without_drafts(fake_artifact, w
     assert compare(fake_artifact, of_all_kinds(0, 120), 0.3, **WAYS[way]) == []
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.thorough
 @pytest.mark.parametrize("wrong", [0.1, 0.5])
 def test_a_thousand_requests_in_company_give_what_they_give_without_drafts(fake_artifact, wrong):
@@ -71,6 +72,7 @@ def test_a_thousand_requests_in_company_give_what_they_give_without_drafts(fake_
     assert compare(fake_artifact, asked, wrong, kv_cache_bytes=20 * PAGE_BYTES) == []
 
 
+@pytest.mark.slow
 @pytest.mark.deterministic
 @pytest.mark.parametrize("count", core(40, further=[1000]))
 def test_kernels_give_drafts_the_bits_that_they_give_single_tokens(shakespeare_artifact, count):

@@ -287,7 +287,7 @@ def test_connections_of_a_fuzzer(world, parts):
     fuzz_wire(world, parts)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @settings(FUZZ, max_examples=600)
 @given(case=NEAR, mutated=MUTATED, parts=st.lists(PARTS, max_size=10))
 def test_a_fuzzer_for_longer(world, case, mutated, parts):

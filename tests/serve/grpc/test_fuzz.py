@@ -87,6 +87,7 @@ def ask() -> Iterator[Any]:
     loop.close()
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("count", [20, pytest.param(600, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("method", KINDS)
 def test_any_message_is_answered_or_refused(ask: Any, method: str, count: int) -> None:

@@ -45,6 +45,7 @@ def bodies(path: str) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries(needed, optional=others)
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("cases", core(30, further=[150], slow=[2000]))
 def test_any_body_is_answered_or_refused(path: str, cases: int) -> None:

@@ -269,13 +269,13 @@ def test_random_events():
     run_state_machine_as_test(RegistryMachine, settings=LITTLE)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_more_random_events():
     more = settings(LITTLE, max_examples=250, stateful_step_count=60)
     run_state_machine_as_test(RegistryMachine, settings=more)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_machine_sees_an_engine_that_is_unloaded_under_a_lease(monkeypatch):
     monkeypatch.setattr(
         "ingot.serve.registry.loader.Loader.begin_use",

@@ -40,15 +40,16 @@ TARGETS_OF |= {f"{MORE}{kind}": TARGETS_OF[kind] for kind in ("f32", "bf16")}
 TARGETS_OF |= {f"{MORE}integer": TARGETS_OF["integer"][:1]}
 
 
+# What `make test-all` has as well: float32, also without vectors, and the others of bfloat16.
+FURTHER = (BEST[0], ("f32", TARGETS[-1]), (f"{MORE}bf16", TARGETS[0]))
+
+
 def at_levels(*kinds: str) -> pytest.MarkDecorator:
     """Runs a test at every level of instructions. Where few tests are wanted, at the best alone:
     bfloat16 and integers, or else what there is."""
     chosen = [(kind, target) for kind in kinds for target in TARGETS_OF[kind]]
     best = [pair for pair in chosen if pair in BEST[1:]] or chosen[:1]
-    further = [
-        (kind, target) for kind, target in chosen
-        if (target == TARGETS_OF[kind][0] if kind.startswith(MORE) else "+" not in target)
-    ]  # fmt: skip
+    further = [pair for pair in chosen if pair in FURTHER]
     return pytest.mark.parametrize("kind, target", core(*best, further=further, slow=chosen))
 
 

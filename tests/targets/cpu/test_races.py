@@ -140,7 +140,7 @@ def test_a_caller_that_does_not_wait_races(tmp_path: Path) -> None:
     assert code != 0 and "data race" in errors
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_product_before_a_norm_deals_rows_if_heads_are_uneven(tmp_path: Path) -> None:
     source = step_cpp(chain())
     uneven = source.replace("even = true", "even = false")
@@ -160,6 +160,7 @@ def test_threads_that_share_what_each_has_for_itself_race(tmp_path: Path) -> Non
     assert code != 0 and "data race" in errors
 
 
+@pytest.mark.cases(thorough=4)
 @SIZES
 @pytest.mark.parametrize("threads", core(further=[2, 3]))
 @pytest.mark.parametrize("product", [True, False])
@@ -174,6 +175,7 @@ def test_threads_attend_to_what_they_wrote(
     assert code == 0, errors
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("sequences", core(further=[SOME, MANY]))
 @pytest.mark.parametrize("product", core(True, further=[False]))
 def test_with_more_heads_or_rows_of_their_own_they_must_wait(

@@ -34,6 +34,7 @@ def test_no_read_or_write_is_out_of_bounds(
     assert not kernels.errors(memory, step, rests)
 
 
+@pytest.mark.cases(thorough=1)
 @pytest.mark.parametrize("kind, target", core(further=BEST, slow=PROGRAMS))
 def test_an_operand_that_ends_sooner_is_noticed(kind: str, target: str) -> None:
     """The control, for each: all that a kernel is handed, one after the other."""

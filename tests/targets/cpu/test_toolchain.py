@@ -65,6 +65,7 @@ def test_only_libc_is_needed_at_run_time(source_dir: Path) -> None:
     assert set(needed) <= {"libc.so.6", "libpthread.so.0", "libm.so.6"}
 
 
+@pytest.mark.cases(thorough=4)
 @pytest.mark.thorough
 @pytest.mark.parametrize("kind, target", list(dict.fromkeys((*PROGRAMS, ("integer", VNNI)))))
 def test_kernels_compile_without_warnings(tmp_path: Path, kind: str, target: str) -> None:

@@ -72,6 +72,7 @@ def test_the_bytes_are_those_of_a_compile_for_all_targets(
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".a")] == []
 
 
+@pytest.mark.slow
 def test_quantized_models_get_targets_too(model_dir: Path, tmp_path: Path) -> None:
     options = SMALL | {"quantize": "int8", "kv_dtype": "int8", "dtype": "bfloat16"}
     out = compile_sketch(model_dir, tmp_path / "a.ingot", (CPU,), **options)

@@ -104,7 +104,7 @@ def result(output: CompletionOutput) -> Result:
     return output.token_ids, found
 
 
-@pytest.mark.cases(thorough=2)
+@pytest.mark.cases(thorough=1)
 @on_all
 @pytest.mark.parametrize("count", core(3, further=[1, 2, 5]))
 def test_decodes_are_padded_to_a_bucket(llm: LLM, alone: Alone, count: int) -> None:

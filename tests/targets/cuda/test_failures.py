@@ -114,7 +114,7 @@ def failures(calls: tuple[Counter[str], Counter[str]], method: str) -> Iterator[
         yield Failing(IdleDriver(), method, number, LOST)
 
 
-@pytest.mark.cases(thorough=8)
+@pytest.mark.cases(thorough=3)
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("method", STEPPING)
 def test_a_step_that_fails_ends_that_model_alone(
@@ -137,6 +137,7 @@ def test_a_step_that_fails_ends_that_model_alone(
         assert not driver.driver.open
 
 
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize("name", ASKED)
 def test_a_copy_that_fails_ends_that_model_alone(
     artifact: Path, calls: tuple[Counter[str], Counter[str]], name: str

@@ -59,7 +59,7 @@ def decoded(llm: LLM) -> list[list[int]]:
     return [output.outputs[0].token_ids for output in llm.generate(prompts(), GREEDY)]
 
 
-@pytest.mark.cases(thorough=2)
+@pytest.mark.cases(thorough=1)
 @pytest.mark.deterministic
 @pytest.mark.parametrize(
     "family, dtype",

@@ -80,6 +80,7 @@ def test_logits_are_those_of_the_cpu(tmp_path: Path, family: str, options: dict[
     assert np.array_equal(got, chunks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family, options", core(further=CASES[:1], slow=[*CASES, *LATENT, *HALVES])
 )
@@ -93,6 +94,7 @@ def test_the_golden_outputs_are_reproduced(
     assert replayed.num_positions > LONGEST
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family, options", HALVES[1:2])
 def test_an_error_of_three_times_the_noise_of_float16_fails(
     tmp_path: Path, family: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch

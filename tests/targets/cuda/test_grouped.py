@@ -82,7 +82,7 @@ EXPECTED: Mapping[str, tuple[int, Groups]] = {
 }  # fmt: skip
 
 
-@pytest.mark.cases(thorough=8)
+@pytest.mark.cases(thorough=3)
 @pytest.mark.parametrize("family", core("llama", further=EXPECTED))
 def test_the_groups_and_launches_of_two_layers(tmp_path: Path, family: str) -> None:
     count, groups = EXPECTED[family]

@@ -13,11 +13,11 @@ from ingot.artifact.formats import DType, Format, rounded_rows
 from ingot.artifact.launches import BuiltLaunches, Launches
 from ingot.artifact.plan import Plan
 from ingot.artifact.target import Target
-from ingot.targets.cuda import gates
 from ingot.targets.cuda.generate import Kernels, emit
 from ingot.targets.cuda.operands import Operands
 from ingot.targets.work import Work
 from tests.support.core import core
+from tests.targets.cuda.known_faults import unexpected_faults
 from tests.targets.cuda.shapes import built_launches
 from tests.targets.cuda.tiny import TARGETS
 from tests.targets.sketch import STEP, Sketch
@@ -72,8 +72,7 @@ LAYERS = {
 SM_90 = TARGETS[1]
 
 
-@pytest.mark.cases(thorough=1)
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, target",
     core(("bfloat16", SM_90), further=[("int8", SM_90)], slow=product(LAYERS, TARGETS)),
@@ -81,4 +80,4 @@ SM_90 = TARGETS[1]
 )
 def test_no_gate_finds_a_fault(tmp_path: Path, name: str, target: Target) -> None:
     built = LAYERS[name].built(tmp_path, target)
-    assert gates.check(built.launches, built.binaries, tmp_path, target) == []
+    assert unexpected_faults(built, tmp_path, target) == []

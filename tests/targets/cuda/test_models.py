@@ -32,7 +32,7 @@ def prompt(length: int, seed: int = 0) -> list[int]:
     return torch.randint(256, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-@pytest.mark.cases(thorough=4)
+@pytest.mark.cases(thorough=2)
 @pytest.mark.parametrize("family, dtype", CASES)
 def test_logits_are_those_of_transformers(tmp_path: Path, family: str, dtype: str) -> None:
     """Of a prompt that begins a second page."""
