@@ -17,6 +17,7 @@ from ingot.targets.cuda.disassembly import counted, instructions
 from ingot.targets.cuda.gates import OTHER, PRODUCT, TENSOR_CORES, Gate, Kernel
 from ingot.targets.cuda.triton_package import find_triton
 from tests.support.core import core
+from tests.targets.cuda.known_faults import spilled, unexpected
 from tests.targets.cuda.tiny import ATTEND, KERNELS, TARGETS, all_built, launches, product
 
 SM_80, SM_90, SM_100, *_ = ARCHITECTURES.values()
@@ -113,6 +114,18 @@ def test_few_spills_of_few_bytes_are_no_fault() -> None:
     assert faults({**COUNTS, "LDL.LU": 3, "STL.64": 3}, few) == []
     assert "7 instructions move" in faults({**COUNTS, "LDL": 4, "STL": 3}, few)[0]
     assert "20 bytes of a thread" in faults({**COUNTS, "LDL": 1, "STL": 1}, many)[0]
+
+
+def test_a_fault_is_known_of_one_triton_on_some_architectures_alone() -> None:
+    known = f"cubins/attention.attend_tiles-1a.cubin: {spilled(7, 16)}"
+    assert unexpected([known], "sm_90", "3.6.0") == []
+    for level, version in (("sm_90", "3.9.0"), ("sm_90", "3.7.1"), ("sm_80", "3.6.0")):
+        assert unexpected([known], level, version) == [known]
+    for words in ("attention.attend_chunks-1a.cubin: ", "product.multiply-1a.cubin: "):
+        other = f"cubins/{words}{spilled(7, 16)}"
+        assert unexpected([known, other], "sm_90", "3.6.0") == [other]
+    worse = known.replace("16 bytes", "20 bytes")
+    assert unexpected([worse], "sm_90", "3.6.0") == [worse]
 
 
 def test_shared_memory_is_bounded_by_that_of_a_program() -> None:
