@@ -111,7 +111,8 @@ class Completion:
         text = detokenizer.push(token) if shown else ""
         self._pieces.append(self._stops.push(text, armed=self._num_seen >= params.min_tokens))
         if last and self._stops.found is None:
-            self._pieces.append(self._stops.push(detokenizer.finish()))
+            cut = sequence.finish_reason == "length"
+            self._pieces.append(self._stops.push(detokenizer.finish(cut=cut)))
         if self._stops.found is None:
             if last:
                 self._pieces.append(self._stops.finish())

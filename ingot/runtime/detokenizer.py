@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 
-_BYTE_TOKEN = re.compile(r"^<0x[0-9A-Fa-f]{2}>$")
+from ingot.runtime.spelled_bytes import is_byte, num_open_bytes, spelled_bytes
+
 _MAX_OPEN_TOKENS = 3  # that hold the beginning of a character
 _INCOMPLETE = "\ufffd"  # what a decoder writes for a character whose bytes are not all there
-
-
-def is_byte(spelling: str | None) -> bool:
-    """Whether a token stands for one byte, as `<0xE4>` does."""
-    return spelling is not None and _BYTE_TOKEN.match(spelling) is not None
 
 
 class Detokenizer:
@@ -80,15 +76,30 @@ class Detokenizer:
         self._text += new
         return new
 
-    def finish(self) -> str:
-        """The text that was held back."""
+    def finish(self, *, cut: bool = False) -> str:
+        """The text that was held back; with `cut` without a character that has only begun."""
+        num_open = self._drop_open() if cut else 0
         text = self._decode(self._token_ids)
         start = self._end_of_prompt(text)
         if start is None:
-            return self._without_prompt() + self.finish()
+            return self._without_prompt() + self.finish(cut=cut)
         new = text[start + len(self._text) :]
+        if num_open:
+            new = new.removesuffix(_INCOMPLETE)
         self._text += new
         return new
+
+    def _drop_open(self) -> int:
+        """Drops the byte tokens at the end that begin a character, since decoders judge a run of
+        them as a whole. Returns how many bytes of one other tokens end with."""
+        seen = [each for each in map(self._token, self._token_ids) if each is not None]
+        if not seen or not is_byte(seen[-1]):
+            return num_open_bytes(b"".join(map(spelled_bytes, seen[-_MAX_OPEN_TOKENS:])))
+        run = list(takewhile(is_byte, reversed(seen)))[::-1]
+        num_open = num_open_bytes(b"".join(map(spelled_bytes, run)))
+        while num_open and len(self._token_ids) > self._num_prompt:
+            num_open -= is_byte(self._token(self._token_ids.pop()))
+        return 0
 
     def _end_of_prompt(self, text: str) -> int | None:
         """Where the text continues after the prompt's; None if the prompt decodes differently."""

@@ -12,7 +12,8 @@ import msgspec
 
 from ingot.artifact.reader import Artifact
 from ingot.errors import IngotError, RequestError, TokenizerError, describe
-from ingot.runtime.detokenizer import Detokenizer, is_byte
+from ingot.runtime.detokenizer import Detokenizer
+from ingot.runtime.spelled_bytes import is_byte
 
 if TYPE_CHECKING:
     from ingot.runtime.chat import ChatTemplate

@@ -28,9 +28,10 @@ def stream(
     skip: bool = True,
     spaces: bool = True,
     prompt: Sequence[int] = (),
+    cut: bool = False,
 ) -> list[str]:
     detokenizer = tokenizer.detokenizer(skip, spaces, prompt)
-    return [*(detokenizer.push(token) for token in ids), detokenizer.finish()]
+    return [*(detokenizer.push(token) for token in ids), detokenizer.finish(cut=cut)]
 
 
 def random_ids(tokenizer: Tokenizer, rng: random.Random) -> list[int]:
@@ -140,6 +141,56 @@ def test_an_unfinished_character_comes_only_at_the_end():
     pieces = stream(tokenizer, ids)
     assert "\ufffd" not in "".join(pieces[:-1])
     assert "".join(pieces) == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
+def test_a_text_that_is_cut_off_ends_with_a_whole_character(kind):
+    tokenizer = tokenizer_of(kind)
+    differ = 0
+    for text in TEXTS:
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        full, ends = tokenizer.decode(ids), [""]
+        for end in range(1, len(ids) + 1):
+            ends.append("".join(stream(tokenizer, ids[:end], cut=True)))
+            assert full.startswith(ends[-1])
+            assert len(ends) < 6 or ends[-1] != ends[-6], "four bytes, and a space before them"
+            differ += ends[-1] != "".join(stream(tokenizer, ids[:end]))
+        assert ends[-1] == full
+    assert differ > 10
+
+
+@pytest.mark.parametrize(
+    ("kind", "spellings", "whole", "cut"),
+    [
+        ("byte_level", ["a", "ð", "Ł"], "a\ufffd", "a"),  # F0 9F
+        ("byte_level", ["a", "Ł"], "a\ufffd", "a\ufffd"),  # 9F begins no character
+        ("byte_level", ["a", "ï", "¿", "½"], "a\ufffd", "a\ufffd"),  # U+FFFD itself
+        ("byte_fallback", ["<0xE4>", "<0xB8>", "<0xAD>", "<0xE4>"], "\ufffd" * 4, "中"),
+        ("byte_fallback", ["<0xAD>", "<0xE4>"], "\ufffd" * 2, "\ufffd"),
+    ],
+)
+def test_what_no_byte_can_complete_is_not_cut_off(kind, spellings, whole, cut):
+    tokenizer = tokenizer_of(kind)
+    ids = [tokenizer.backend.token_to_id(spelling) for spelling in spellings]
+    assert "".join(stream(tokenizer, ids)) == whole
+    assert "".join(stream(tokenizer, ids, cut=True)) == cut
+
+
+@pytest.mark.parametrize(
+    ("kind", "spellings"),
+    [
+        ("byte_level", ["a", "ð", "Ł", "Ļ", "Ģ"]),
+        ("byte_fallback", ["<0x61>", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>"]),
+    ],
+)
+def test_a_character_that_began_in_the_prompt_is_cut_off(kind, spellings):
+    tokenizer = tokenizer_of(kind)
+    ids = [tokenizer.backend.token_to_id(spelling) for spelling in spellings]
+    for begun in range(1, 5):
+        prompt = ids[:begun]
+        assert "".join(stream(tokenizer, ids[begun:-1], prompt=prompt, cut=True)) == ""
+        whole = "".join(stream(tokenizer, ids[begun:], prompt=prompt, cut=True))
+        assert whole == tokenizer.decode(ids)[1:]
 
 
 def test_a_naive_detokenizer_would_fail_here():

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
+from ingot.runtime.spelled_bytes import spelled_bytes
 from ingot.runtime.tokenizer import Tokenizer
 
 _INCOMPLETE = "\ufffd"
 _WORD = "▁"  # how sentencepiece spells a space
-
-
-def _byte_letters() -> dict[str, int]:
-    """The letters by which byte-level tokenizers spell bytes; source: GPT-2's `bytes_to_unicode`.
-
-    Bytes that print stand for themselves; the others follow from 256 on.
-    """
-    printing = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
-    hidden = [byte for byte in range(256) if byte not in printing]
-    letters = {chr(byte): byte for byte in printing}
-    return letters | {chr(256 + number): byte for number, byte in enumerate(hidden)}
-
-
-_BYTES = _byte_letters()
 
 
 class TokenTexts:
@@ -56,16 +43,7 @@ class TokenTexts:
             text = f" {text}"  # which decoders drop at the beginning of a text
         data = text.encode()
         if _INCOMPLETE in text:
-            data = _spelled_bytes(spelling) or data
+            data = spelled_bytes(spelling) or data
             if data != text.encode():
                 text = "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
         return (f"token_id:{token_id}" if self._as_ids else text), data
-
-
-def _spelled_bytes(spelling: str) -> bytes:
-    """The bytes that a token is spelled by; none where its spelling is not one of bytes."""
-    if len(spelling) == 6 and spelling.startswith("<0x"):
-        return bytes([int(spelling[3:5], 16)])
-    if not all(letter in _BYTES for letter in spelling):
-        return b""
-    return bytes(_BYTES[letter] for letter in spelling)

@@ -102,9 +102,7 @@ def test_no_chunk_has_half_a_character(path: str, http: httpx.Client, llm: LLM) 
     assert text_of([choice]) + choice.get("message", {}).get("content", "") == HALVES
     (chunks,) = streamed(http, path, **form)
     assert text_of(chunks) == HALVES
-    texts = [text_of([chunk]) for chunk in chunks]
-    assert not any("\ufffd" in text for text in texts)
-    assert "" in texts[1:-1], "some token ends inside of a character"
+    assert not any("\ufffd" in text_of([chunk]) for chunk in chunks)
 
 
 def test_bytes_of_tokens_make_the_characters_that_they_split(http: httpx.Client) -> None:
