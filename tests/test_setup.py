@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,11 +22,12 @@ def test_the_demo_waits_neither_for_tools_nor_for_triton(monkeypatch, tmp_path):
     assert RULES["demo"].split() == ["$(STAMP)"]
     monkeypatch.setattr(setup_env.Venv, "must", lambda env, *words: asked.append(words[-1]))
     monkeypatch.setattr(setup_env.Venv, "create", lambda env: None)
+    monkeypatch.setattr(setup_env.Venv, "write_byte_code", lambda env: asked.append("byte code"))
     monkeypatch.setattr(setup_env, "install_torch", lambda env, version: asked.append("torch"))
     setup_env.setup(tmp_path)
     assert asked == ["torch", ".[compile]"]
     setup_env.add_tools(tmp_path)
-    assert asked[2:] == [".[dev]"]
+    assert asked[2:] == [".[dev]", "byte code"]
 
 
 @pytest.mark.parametrize("rule", ["golden", "docs", "size", "wheel"])
@@ -65,6 +67,7 @@ def asked(monkeypatch) -> Callable[..., list[str]]:
         monkeypatch.setattr(setup_env.sys, "platform", platform)
         monkeypatch.setattr(setup_env.Venv, "version", lambda env, package: installed)
         monkeypatch.setattr(setup_env.Venv, "must", lambda env, *words: done.append(words[-1]))
+        monkeypatch.setattr(setup_env.Venv, "write_byte_code", lambda env: done.append("byte code"))
         setup_env.add_triton(Path("nowhere"))
         return done
 
@@ -72,7 +75,7 @@ def asked(monkeypatch) -> Callable[..., list[str]]:
 
 
 def test_triton_is_installed_unless_it_is_there(asked, capsys):
-    assert asked("") == asked("3.7.1") == [f"triton=={TRITON}"]
+    assert asked("") == asked("3.7.1") == [f"triton=={TRITON}", "byte code"]
     assert f"setup: installing triton {TRITON}" in capsys.readouterr().out
     assert asked(TRITON) == [] and capsys.readouterr().out == ""
 
@@ -90,6 +93,19 @@ def test_where_triton_has_no_wheel_that_is_said(asked, capsys):
     assert asked("", "darwin") == []
     said = capsys.readouterr().out
     assert "Triton has no wheel for darwin" in said and "tests\nof CUDA targets fail" in said
+
+
+def test_byte_code_is_written_where_processes_may_not(monkeypatch, tmp_path):
+    """Of a file that is no Python, none, and that is no error."""
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    made = setup_env.Venv(tmp_path)
+    made.python = Path(sys.executable)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "good.py").write_text("x = 1\n")
+    (tmp_path / "lib" / "template.py").write_text("x = {{ x }\n")
+    made.write_byte_code()
+    assert [path.name.split(".")[0] for path in (tmp_path / "lib").rglob("*.pyc")] == ["good"]
+    assert "template.py" in made.log.read_text()
 
 
 def test_what_pip_cannot_install_stops_the_setup(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CONSTRAINTS = ROOT / "tools" / "constraints.txt"
 CUDA_CONSTRAINTS = ROOT / "tools" / "constraints_cuda.txt"
-# Python compiles what is imported, which is a small part.
+# The demo imports a small part, which Python compiles then.
 INSTALL = ("install", "--no-compile")
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 NO_COMPILER = """\
@@ -78,6 +78,13 @@ class Venv:
             tail = "\n".join(self.log.read_text().splitlines()[-15:])
             raise SetupError(f"pip failed; its last words:\n\n{tail}\n\nAll of them: {self.log}")
 
+    def write_byte_code(self) -> None:
+        """Writes byte code of all packages. Tests start hundreds of processes, and where
+        PYTHONDONTWRITEBYTECODE is set each would compile torch again."""
+        command = [str(self.python), "-m", "compileall", "-q", "-j", "0", str(self.root / "lib")]
+        with self.log.open("a") as log:  # some packages have templates that are no Python
+            subprocess.call(command, stdout=log, stderr=log)
+
     def version(self, package: str) -> str:
         """The version of a package that is installed, or nothing."""
         code = f"from importlib.metadata import version as v; print(v('{package}'))"
@@ -102,7 +109,9 @@ def install_torch(env: Venv, version: str) -> None:
 def add_tools(root: Path) -> None:
     """Installs the development tools into an environment that is there."""
     say("installing the development tools (once)")
-    Venv(root).must(*INSTALL, "-c", str(CONSTRAINTS), "-e", ".[dev]")
+    env = Venv(root)
+    env.must(*INSTALL, "-c", str(CONSTRAINTS), "-e", ".[dev]")
+    env.write_byte_code()
 
 
 def add_triton(root: Path) -> None:
@@ -114,6 +123,7 @@ def add_triton(root: Path) -> None:
         say(f"installing triton {version} (about 290 MB, to build for CUDA; once)")
         # Torch for CUDA asks for one version and no other; it works with this one as well.
         env.must(*INSTALL, "--no-deps", f"triton=={version}")
+        env.write_byte_code()
 
 
 def add_ray(root: Path) -> None:
