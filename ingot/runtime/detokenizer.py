@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from ingot.runtime.spelled_bytes import is_byte, num_open_bytes, spelled_bytes
 
@@ -92,11 +92,11 @@ class Detokenizer:
     def _drop_open(self) -> int:
         """Drops the byte tokens at the end that begin a character, since decoders judge a run of
         them as a whole. Returns how many bytes of one other tokens end with."""
-        seen = [each for each in map(self._token, self._token_ids) if each is not None]
-        if not seen or not is_byte(seen[-1]):
-            return num_open_bytes(b"".join(map(spelled_bytes, seen[-_MAX_OPEN_TOKENS:])))
-        run = list(takewhile(is_byte, reversed(seen)))[::-1]
-        num_open = num_open_bytes(b"".join(map(spelled_bytes, run)))
+        spellings = (each for each in map(self._token, reversed(self._token_ids)) if each)
+        last = next(spellings, "")
+        if not is_byte(last):
+            return _num_open(last, *islice(spellings, _MAX_OPEN_TOKENS - 1))
+        num_open = _num_open(last, *takewhile(is_byte, spellings))
         while num_open and len(self._token_ids) > self._num_prompt:
             num_open -= is_byte(self._token(self._token_ids.pop()))
         return 0
@@ -117,3 +117,8 @@ class Detokenizer:
         generated = self._token_ids[self._num_prompt :]
         self._begin(())
         return "".join(map(self.push, generated))
+
+
+def _num_open(*spellings: str) -> int:
+    """The bytes of a character that tokens begin and do not end, the last token first."""
+    return num_open_bytes(b"".join(map(spelled_bytes, reversed(spellings))))
