@@ -59,7 +59,7 @@ def test_the_golden_outputs_are_reproduced(
 ) -> None:
     """In one piece; a prompt has the same bits in chunks whose picks are not listed."""
     monkeypatch.setattr("ingot.runtime.verify.WAYS", {"prefill": None})
-    model_dir = save_random(family, tmp_path / "model", tokenizer=True)
+    model_dir = save_random(family, tmp_path / "model", options["dtype"], tokenizer=True)
     limits = {"max_model_len": 20, "max_num_seqs": 4, "max_num_batched_tokens": 48}
     path = compile_sketch(model_dir, tmp_path / "a.ingot", **limits, **options)
     ids = prompt(18)

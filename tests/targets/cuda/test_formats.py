@@ -38,7 +38,7 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 LATENT: list[tuple[str, dict[str, Any]]] = [
     ("deepseek_v2", {**INT4, "kv_dtype": "int8", "dtype": "bfloat16"}),
     ("deepseek_v3", {"quantize": "int8", "dtype": "float32"}),
-    ("glm4_flash", {"kv_dtype": "int8", "dtype": "bfloat16"}),
+    ("glm4flash", {"kv_dtype": "int8", "dtype": "bfloat16"}),
 ]
 
 
