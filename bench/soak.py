@@ -39,7 +39,6 @@ AT_ONCE = 64  # short connections, and clients that leave
 ANSWER = 48  # tokens
 POOL_THREADS = (os.cpu_count() or 1) + 4  # that asyncio starts when they are needed, and keeps
 SLOPE_MB = 0.5  # a minute, of a process after the first one
-LEAST_SECONDS = 60.0  # over which a slope is more than noise
 BAD_PAUSE, LEAVE_PAUSE = 0.25, 0.5  # seconds between requests that are refused, or left
 MOST_WAIT = 60.0  # seconds, after which a server sends away by default
 LEAST_NOTICED = 0.8  # of the disconnects: some come before the request is known
@@ -49,8 +48,7 @@ GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much of everything. Memory counts from `settle` seconds on, and has a limit where that
-    leaves LEAST_SECONDS."""
+    """How much of everything; memory counts from `settle` seconds on."""
 
     streams: int = 500
     seconds: float = 600.0
@@ -117,11 +115,10 @@ class Soak:
         yield Figure("longest wait for a first token", found.longest, "s", MOST_WAIT)
         for name, (count, wrong) in rude.items():
             yield Figure(f"{name}, not as they must be", wrong, "", 0.0, note=f"of {count}")
-        most = SLOPE_MB if plan.seconds - plan.settle >= LEAST_SECONDS else None
         for name, samples in memory.items():
             settled = [(when, value) for when, value in samples if when >= plan.settle]
             note = f"from {settled[0][1]:.1f} to {settled[-1][1]:.1f} MB"
-            yield Figure(f"memory of the {name}", slope(settled), "MB/min", most, note=note)
+            yield Figure(f"memory of the {name}", slope(settled), "MB/min", SLOPE_MB, note=note)
 
     def _processes(self) -> dict[str, int]:
         """Those of the server by name; a reload starts another engine."""
