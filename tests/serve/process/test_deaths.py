@@ -83,6 +83,7 @@ def test_a_killed_engine_takes_its_requests_and_nothing_else(
     models = f"victim={dangerous_artifact}", f"other={fake_artifact}"
     with serve_process(tmp_path / "s", *models) as server, server.client() as http:
         server.until(lambda http: http.get("/health").status_code == 200)  # has loaded both
+        assert told(http, body_of("victim", [5], 10)).tokens == greedy([5], 10)
         for number in range(kills):
             with Watched(server) as watched:
                 killed(server, http, dangerous_artifact, number)

@@ -1,6 +1,6 @@
 """Faults that gates find in kernels of older Tritons alone.
 
-Each is small, and no spelling of its kernel was found that helps one version and costs no other.
+They cost speed. Whether another spelling of a kernel avoids them was not tried for all of them.
 """
 
 from __future__ import annotations
