@@ -41,7 +41,7 @@ class Background {
 
  private:
   Background(Work work, void* context, Patience patience)
-      : work_(work), context_(context), patience_(patience) {}
+      : work_(work), context_(context), patience_(patience.without_yields()) {}
 
   static void* loop(void* argument) {
     Background& self = *static_cast<Background*>(argument);

@@ -76,7 +76,7 @@ class Pool {
     Worker& worker = *static_cast<Worker*>(argument);
     Pool& pool = *worker.pool;
     for (std::uint32_t seen = 0;; ++seen) {
-      worker.start.wait_past(seen, {pool.patience_.spin_ns, 0});
+      worker.start.wait_past(seen, pool.patience_.without_yields());
       if (pool.stopping_) return nullptr;
       pool.body_(pool.context_, pool.team(worker.rank), pool.barrier_);
       pool.barrier_.wait();

@@ -30,6 +30,9 @@ inline std::int64_t nanoseconds(clockid_t clock = CLOCK_MONOTONIC) {
 struct Patience {
   std::int64_t spin_ns;
   int yields;
+
+  // For long waits: a thread that yields still has its turns, and others that much less.
+  Patience without_yields() const { return {spin_ns, 0}; }
 };
 
 // For so many threads that are awake at once.
